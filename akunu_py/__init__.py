@@ -1,0 +1,54 @@
+"""akunu_py: Llama-family models on MLX, answering faster by exact n-gram speculation.
+
+    import akunu_py
+
+    engine = akunu_py.load()                      # the bundled model, a folder or a hub name
+    print(engine.generate("def mean(values):", akunu_py.Options(max_tokens=64)).text)
+
+The names below load the model libraries only when they are used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from akunu_py.blas import load_blas
+
+load_blas()  # the one thing done at import, because it must come before MLX: see blas.py
+
+if TYPE_CHECKING:
+    from akunu_py.engine import Engine, load
+    from akunu_py.errors import AkunuError
+    from akunu_py.request import Completion, Event, Options
+    from akunu_py.sampling import Sampling
+    from akunu_py.text.stream import Piece
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AkunuError",
+    "Completion",
+    "Engine",
+    "Event",
+    "Options",
+    "Piece",
+    "Sampling",
+    "__version__",
+    "load",
+]
+
+_HOMES = {
+    "AkunuError": "akunu_py.errors",
+    "Completion": "akunu_py.request",
+    "Engine": "akunu_py.engine",
+    "Event": "akunu_py.request",
+    "Options": "akunu_py.request",
+    "Piece": "akunu_py.text.stream",
+    "Sampling": "akunu_py.sampling",
+    "load": "akunu_py.engine",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'akunu_py' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

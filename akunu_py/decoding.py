@@ -1,0 +1,193 @@
+"""The two ways to decode: autoregressive, one token a forward, and speculative, a draft a forward.
+
+Both take a prefilled cache and the token that comes next into it, and yield one `Round` a forward.
+Both keep the device busy: whatever can be submitted is submitted before the loop waits for the
+result before it, and before the caller is handed the round.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Final, cast
+
+import mlx.core as mx
+
+from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
+from akunu_py.kv_cache import KVCache, PreallocatedKVCache
+from akunu_py.model import TargetModel
+from akunu_py.sampling import TokenChooser
+from akunu_py.stats import Finish, Round
+from akunu_py.token_buffer import TokenBuffer
+from akunu_py.verification import match_choices
+
+_FORWARDS_PER_CLEANUP: Final = 256
+"""How often MLX is told to give freed buffers back; growing contexts leave ever larger ones."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where decoding ends.
+
+    Attributes:
+        max_tokens: how many tokens to emit at most.
+        end_tokens: ids that end the text and are not part of it.
+    """
+
+    max_tokens: int
+    end_tokens: frozenset[int]
+
+
+@dataclass(frozen=True)
+class _Flight:
+    """A forward that was submitted: where it began, what it verifies, and its lazy result."""
+
+    start: int
+    draft: Draft
+    choices: mx.array
+    built_s: float
+
+
+class _Target:
+    """What both loops do with the model: submit a forward, and read what it chose."""
+
+    def __init__(self, model: TargetModel, cache: KVCache, chooser: TokenChooser) -> None:
+        self._model = model
+        self._cache = cache
+        self._chooser = chooser
+        self._forwards = 0
+
+    def submit(self, tokens: mx.array, draft: Draft = NO_DRAFT) -> _Flight:
+        """Starts a forward over `[known, *draft]` without waiting for it."""
+        begun = perf_counter()
+        start = self._cache.length
+        logits = self._model.forward(tokens, self._cache)
+        choices = self._chooser.choose(logits, start + 1)
+        mx.async_eval(choices)  # type: ignore[no-untyped-call]
+        self._forwards += 1
+        if self._forwards % _FORWARDS_PER_CLEANUP == 0:
+            mx.clear_cache()
+        return _Flight(start, draft, choices, perf_counter() - begun)
+
+    def read(self, flight: _Flight) -> tuple[list[int], float]:
+        """Waits for a forward: the token after each of its positions, and the seconds it took."""
+        begun = perf_counter()
+        choices = cast(list[int], flight.choices.tolist())
+        return choices, flight.built_s + perf_counter() - begun
+
+
+def decode_autoregressive(
+    model: TargetModel, cache: KVCache, chooser: TokenChooser, known: int, limits: Limits
+) -> Iterator[Round]:
+    """One token a forward, pipelined: the next forward runs on the lazy result of the last.
+
+    When the text ends with an end token, the cache holds that token too; the caller rolls back.
+
+    Args:
+        model: the target.
+        cache: holds everything before `known`, with room for one token at least.
+        chooser: how tokens are chosen.
+        known: the last token of the prompt.
+        limits: where to end; `max_tokens` is 1 or more.
+    """
+    target = _Target(model, cache, chooser)
+    flight = target.submit(mx.array([known]))
+    emitted = 0
+    while True:
+        more = emitted + 1 < limits.max_tokens and cache.room > 0
+        ahead = target.submit(flight.choices) if more else None
+        tokens, forward_s = target.read(flight)
+        emitted += 1
+        done = Round(tuple(tokens), forward_s=forward_s)
+        yield _finished(done, emitted, limits, full=ahead is None)
+        if ahead is None or tokens[0] in limits.end_tokens:
+            return
+        flight = ahead
+
+
+def decode_speculative(
+    model: TargetModel,
+    cache: PreallocatedKVCache,
+    chooser: TokenChooser,
+    known: int,
+    limits: Limits,
+    *,
+    drafter: Drafter,
+    buffer: TokenBuffer,
+) -> Iterator[Round]:
+    """A draft a forward: propose, verify, keep what stands, roll the rest back.
+
+    While the drafter has nothing to say, this is `decode_autoregressive`, pipelining included: a
+    step runs ahead on the lazy result of the one before. Once the drafter speaks up, the step in
+    flight is read as it is, and the draft that follows it goes into the next forward.
+
+    Args:
+        model: the target.
+        cache: holds everything before `known`, with room for one token at least.
+        chooser: how tokens are chosen.
+        known: the last token of the prompt.
+        limits: where to end; `max_tokens` is 1 or more.
+        drafter: has begun with the whole prompt, `known` included.
+        buffer: carries the tokens of a round in and out, and limits the draft.
+    """
+    target = _Target(model, cache, chooser)
+    emitted = 0
+
+    def propose() -> Draft:
+        wanted = limits.max_tokens - emitted
+        limit = buffer.draft_limit(cache_room=cache.room, tokens_wanted=wanted)
+        return drafter.propose(limit) if limit else NO_DRAFT
+
+    def submit(token: int, draft: Draft) -> _Flight:
+        return target.submit(mx.array(buffer.load(token, draft.tokens)), draft)
+
+    flight = submit(known, propose())
+    upcoming = NO_DRAFT
+    while True:
+        runs_ahead = not (flight.draft or upcoming)
+        more = runs_ahead and emitted + 1 < limits.max_tokens and cache.room > 0
+        ahead = target.submit(flight.choices) if more else None
+
+        choices, forward_s = target.read(flight)
+        verdict = match_choices(choices, flight.draft.tokens)
+        buffer.store(choices)
+        tokens = buffer.emitted(verdict.accepted + 1)
+        if ahead is None:
+            cache.rollback(flight.start + 1 + verdict.accepted)
+        emitted += len(tokens)
+
+        begun = perf_counter()
+        drafter.feedback(flight.draft, verdict.accepted)
+        drafter.extend(tokens)
+        upcoming = propose()
+        done = Round(
+            tuple(tokens),
+            drafted=len(flight.draft),
+            accepted=verdict.accepted,
+            is_bonus=bool(flight.draft) and verdict.is_bonus,
+            draft_s=perf_counter() - begun,
+            forward_s=forward_s,
+        )
+        done = _finished(done, emitted, limits, full=ahead is None and cache.room == 0)
+        if done.finish is None:
+            if ahead is None:
+                flight, upcoming = submit(tokens[-1], upcoming), NO_DRAFT
+            else:
+                flight = ahead
+        yield done
+        if done.finish is not None:
+            return
+
+
+def _finished(done: Round, emitted: int, limits: Limits, *, full: bool) -> Round:
+    """The round, cut and marked where the text ends with it.
+
+    The first end token by position decides, whichever of them it is.
+    """
+    for position, token in enumerate(done.tokens):
+        if token in limits.end_tokens:
+            return replace(done.cut(position, Finish.EOS), end_token=token)
+    if emitted >= limits.max_tokens:
+        return replace(done, finish=Finish.LENGTH)
+    if full:
+        return replace(done, finish=Finish.CONTEXT)
+    return done

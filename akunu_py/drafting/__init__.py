@@ -1,0 +1,45 @@
+"""Drafters: each a file, all behind the protocol in `base.py`."""
+
+from collections.abc import Callable
+
+from akunu_py.drafting.base import Drafter, NoDrafter
+from akunu_py.drafting.ngram import NGramDrafter
+from akunu_py.drafting.prompt_lookup import (
+    LlamaCache,
+    LlamaMapK,
+    LlamaMapK4v,
+    LlamaMod,
+    LlamaSimple,
+    TransformersLookup,
+    VllmNGram,
+)
+from akunu_py.drafting.suffix_decoding import SuffixDecoding
+from akunu_py.errors import InvalidRequestError
+
+DRAFTERS: dict[str, Callable[[], Drafter]] = {
+    "ngram": NGramDrafter,
+    "none": NoDrafter,
+    "suffix-decoding": SuffixDecoding,
+    "transformers-lookup": TransformersLookup,
+    "vllm-ngram": VllmNGram,
+    "llama-simple": LlamaSimple,
+    "llama-map-k": LlamaMapK,
+    "llama-map-k4v": LlamaMapK4v,
+    "llama-mod": LlamaMod,
+    "llama-cache": LlamaCache,
+}
+DRAFTER_NAMES = ("auto", *DRAFTERS)
+
+_AUTO = "ngram"
+
+
+def make_drafter(name: str) -> Drafter:
+    """Makes the drafter called `name`; `auto` is the one this project recommends.
+
+    Raises:
+        InvalidRequestError: if there is none of that name.
+    """
+    if name not in DRAFTER_NAMES:
+        known = ", ".join(DRAFTER_NAMES)
+        raise InvalidRequestError(f"There is no drafter {name!r}; choose one of {known}.")
+    return DRAFTERS[_AUTO if name == "auto" else name]()

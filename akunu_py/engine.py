@@ -1,0 +1,272 @@
+"""The engine: requests in, events out.
+
+It owns a model and one cache, reuses what that cache already holds, decodes, turns tokens into
+text, and stops where the request says. One request at a time, on the thread that loaded it: MLX
+arrays belong to the thread that made them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Final
+
+from akunu_py.backend import Backend, find_backend
+from akunu_py.decoding import Limits, decode_autoregressive, decode_speculative
+from akunu_py.drafting import make_drafter
+from akunu_py.drafting.base import Drafter
+from akunu_py.errors import ContextOverflowError, InvalidRequestError
+from akunu_py.kv_cache import PreallocatedKVCache, why_no_rollback
+from akunu_py.model import PrefillProgress, TargetModel, load_target
+from akunu_py.model_files import BUNDLED_MODEL
+from akunu_py.prefix import PrefixSlot
+from akunu_py.request import Completion, Event, Options
+from akunu_py.sampling import TokenChooser
+from akunu_py.stats import Finish, Round, Stats
+from akunu_py.text.fim import fill_prompt
+from akunu_py.text.stream import TextStream
+from akunu_py.token_buffer import TokenBuffer
+
+_FIRST_CAPACITY: Final = 8192
+"""Tokens a cache is made for unless told otherwise; longer prompts get a larger one."""
+
+
+class Engine:
+    """Answers requests with one model.
+
+    Args:
+        model: the target.
+        backend: the machine it was loaded for.
+        max_context: tokens that the cache is to hold; None makes it as large as requests need,
+            up to the model's own context.
+
+    Raises:
+        ContextOverflowError: if `max_context` exceeds the model's.
+    """
+
+    def __init__(
+        self, model: TargetModel, backend: Backend, *, max_context: int | None = None
+    ) -> None:
+        if max_context is not None and not 1 <= max_context <= model.context_length:
+            raise ContextOverflowError(
+                f"The context must be from 1 to {model.context_length} tokens for {model.name}, "
+                f"not {max_context}."
+            )
+        self.model = model
+        self.backend = backend
+        self.tokenizer = model.tokenizer
+        self._grows = max_context is None
+        capacity = max_context or min(_FIRST_CAPACITY, model.context_length)
+        self._slot = PrefixSlot(model, capacity)
+        self._buffer = TokenBuffer()
+        self._drafters: dict[str, Drafter] = {}
+
+    @property
+    def notices(self) -> list[str]:
+        """Lines that the user should see once: what this machine or this model cannot do."""
+        lines = (self.backend.warning, why_no_rollback(self._slot.cache))
+        return [line for line in lines if line]
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        options: Options | None = None,
+        *,
+        suffix: str | None = None,
+    ) -> Completion:
+        """Answers a prompt at once; see `stream` for the arguments and the errors."""
+        text: list[str] = []
+        tokens: list[int] = []
+        for event in self.stream(prompt, options, suffix=suffix):
+            text.append(event.text)
+            tokens.extend(event.tokens)
+        finish = event.finish_reason or Finish.CANCELLED
+        return Completion(self.model.name, "".join(text), tokens, finish, event.stats)
+
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        options: Options | None = None,
+        *,
+        suffix: str | None = None,
+        progress: PrefillProgress | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> Iterator[Event]:
+        """Answers a prompt a round at a time; the last event, and only it, has a finish reason.
+
+        Args:
+            prompt: text, or ids as the model shall see them.
+            options: what else is asked for; the defaults are greedy and speculative.
+            suffix: text that follows the gap to fill, where the model can do that.
+            progress: told about prompt tokens done and to do.
+            cancelled: looked at between the chunks of a prefill and between rounds.
+
+        Raises:
+            InvalidRequestError: if the prompt is empty or the options cannot be served.
+            ContextOverflowError: if the prompt does not fit.
+        """
+        options = options or Options()
+        tokens, end_tokens = self._prompt_tokens(prompt, suffix)
+        self._make_room(len(tokens), options.max_tokens)
+        drafter = self._drafter(options.drafter)
+        request = _Request(
+            tokens,
+            options,
+            chooser=TokenChooser(options.sampling),
+            end_tokens=end_tokens | self.tokenizer.end_tokens,
+            text=TextStream(self.tokenizer.detokenizer(), options.stop),
+            cancelled=cancelled,
+        )
+        return self._run(request, drafter, progress)
+
+    def reset(self) -> None:
+        """Forgets what the cache holds."""
+        self._slot.clear()
+
+    def _prompt_tokens(
+        self, prompt: str | Sequence[int], suffix: str | None
+    ) -> tuple[list[int], frozenset[int]]:
+        """The ids of a prompt, and the ids that end its answer besides the usual ones."""
+        if suffix is not None:
+            if not isinstance(prompt, str):
+                raise InvalidRequestError("A suffix needs a prompt that is text.")
+            filling = fill_prompt(self.tokenizer, prompt, suffix)
+            return filling.tokens, filling.end_tokens
+        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        if not tokens:
+            raise InvalidRequestError("The prompt is empty; give it at least one character.")
+        return tokens, frozenset()
+
+    def _make_room(self, prompt_tokens: int, max_tokens: int | None) -> None:
+        """Makes sure that the prompt fits, with a larger cache if need be and allowed.
+
+        Raises:
+            ContextOverflowError: if it does not.
+        """
+        capacity = self._slot.cache.capacity
+        limit = self.model.context_length if self._grows else capacity
+        if prompt_tokens > limit:
+            remedy = "shorten it" if limit == self.model.context_length else "raise --max-context"
+            raise ContextOverflowError(
+                f"The prompt has {prompt_tokens} tokens and the context only {limit}; {remedy}."
+            )
+        wanted = prompt_tokens + (max_tokens or 0)
+        if self._grows and wanted > capacity < limit:
+            while capacity < wanted:
+                capacity *= 2
+            self._slot = PrefixSlot(self.model, min(capacity, limit))
+
+    def _run(
+        self, request: "_Request", drafter: Drafter, progress: PrefillProgress | None
+    ) -> Iterator[Event]:
+        slot, prompt, stats = self._slot, request.prompt, request.stats
+        decodes = request.options.max_tokens != 0
+        computed = list(prompt)
+        begun = perf_counter()
+        try:
+            stats.cached_tokens = slot.reuse(prompt)
+            # The last token goes into the first round, whose prediction is what is wanted.
+            missing = prompt[stats.cached_tokens : len(prompt) - decodes]
+            whole = self.model.prefill(
+                missing, slot.cache, progress=progress, cancelled=request.cancelled
+            )
+            prefilled = perf_counter()
+            stats.prefill_s = prefilled - begun
+            if not (whole and decodes):
+                yield Event((), (), stats, Finish.LENGTH if whole else Finish.CANCELLED)
+                return
+            for done in self._rounds(request, drafter):
+                computed.extend(done.tokens)
+                if done.end_token is not None:
+                    computed.append(done.end_token)
+                now = perf_counter()
+                stats.decode_s = now - prefilled
+                stats.ttft_s = stats.ttft_s or now - begun
+                event = request.book(done)
+                yield event
+                if event.finish_reason is not None:
+                    return
+        except RuntimeError:
+            # MLX failed within a forward: what the buffers hold is unknown.
+            slot.clear()
+            raise
+        finally:
+            slot.settle(computed)
+
+    def _rounds(self, request: "_Request", drafter: Drafter) -> Iterator[Round]:
+        options, cache, chooser = request.options, self._slot.cache, request.chooser
+        known = request.prompt[-1]
+        longest = cache.capacity if options.max_tokens is None else options.max_tokens
+        limits = Limits(longest, request.end_tokens)
+        drafts = options.drafter != "none" and options.num_draft_tokens > 0
+        if not (drafts and isinstance(cache, PreallocatedKVCache)):
+            return decode_autoregressive(self.model, cache, chooser, known, limits)
+        if self._buffer.max_drafts != options.num_draft_tokens:
+            self._buffer = TokenBuffer(options.num_draft_tokens)
+        begun = perf_counter()
+        drafter.begin(request.prompt)
+        request.stats.draft_s += perf_counter() - begun
+        return decode_speculative(
+            self.model, cache, chooser, known, limits, drafter=drafter, buffer=self._buffer
+        )
+
+    def _drafter(self, name: str) -> Drafter:
+        if name not in self._drafters:
+            self._drafters[name] = make_drafter(name)
+        return self._drafters[name]
+
+
+class _Request:
+    """A request under way: what it asked for, and what has come of it so far."""
+
+    def __init__(
+        self,
+        prompt: list[int],
+        options: Options,
+        *,
+        chooser: TokenChooser,
+        end_tokens: frozenset[int],
+        text: TextStream,
+        cancelled: Callable[[], bool],
+    ) -> None:
+        self.prompt = prompt
+        self.options = options
+        self.chooser = chooser
+        self.end_tokens = end_tokens
+        self.cancelled = cancelled
+        self.stats = Stats()
+        self.stats.prompt_tokens = len(prompt)
+        self._text = text
+
+    def book(self, done: Round) -> Event:
+        """Turns a round into text, cuts it where that stops, and only then counts it."""
+        pieces = []
+        for position, token in enumerate(done.tokens):
+            pieces.append(self._text.feed(token, drafted=position < done.accepted))
+            if self._text.stopped:
+                done = done.cut(position + 1, Finish.STOP)
+                break
+        if done.finish is None and self.cancelled():
+            done = replace(done, finish=Finish.CANCELLED)
+        if done.finish is not None:
+            pieces.append(self._text.finish())
+            if self._text.stopped:
+                done = replace(done, finish=Finish.STOP)
+        self.stats.add(done)
+        return Event(done.tokens, tuple(pieces), self.stats, done.finish)
+
+
+def load(
+    model: str = BUNDLED_MODEL, *, weights: str = "auto", max_context: int | None = None
+) -> Engine:
+    """Loads a model and makes an engine of it.
+
+    Args:
+        model: the bundled model's name, a folder, or `owner/name` on the hub.
+        weights: `auto`, `quantized` or `dense`; `auto` is what is fastest on this machine.
+        max_context: tokens that the cache is to hold; None lets it grow with the requests.
+
+    Raises:
+        AkunuError: if the model, the machine or the arguments do not allow it.
+    """
+    backend = find_backend()
+    return Engine(load_target(model, backend, weights), backend, max_context=max_context)

@@ -1,0 +1,28 @@
+"""Every error a caller of akunu_py may see: what happened and what to do, in one sentence.
+
+Anything else that leaves the package is a defect in it.
+"""
+
+
+class AkunuError(Exception):
+    """The base of all errors raised on purpose; its text is meant for the user."""
+
+
+class InvalidRequestError(AkunuError, ValueError):
+    """A request or an option asks for something that cannot be done."""
+
+
+class ModelLoadError(AkunuError):
+    """The weights, the tokenizer or the configuration cannot be loaded."""
+
+
+class ContextOverflowError(InvalidRequestError):
+    """The prompt does not fit into the cache, or the cache not into the model's context."""
+
+
+class BackendError(AkunuError):
+    """MLX, or the library it computes with, is missing or unusable on this machine."""
+
+
+class SessionFileError(AkunuError):
+    """A saved conversation cannot be read or written."""

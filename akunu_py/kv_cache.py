@@ -1,0 +1,172 @@
+"""PreallocatedKVCache: keys and values in one buffer a layer, at full capacity from the start.
+
+It serves as the cache of unmodified mlx-lm models. Rolling back moves a counter: nothing is copied
+and nothing is cleared, because what lies behind the counter is overwritten before it is read.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx_lm.models.cache import KVCache as GrowingLayerCache
+from mlx_lm.models.cache import create_attention_mask, make_prompt_cache
+
+from akunu_py.errors import ContextOverflowError
+
+
+class LayerCache:
+    """One layer's keys and values, as mlx-lm's attention layers use a cache.
+
+    The two buffers have shape `[batch, kv_heads, capacity, head_dim]` and the dtype of the first
+    keys that arrive. They are written in place, which MLX does only while nothing else holds a
+    reference to them: never hand them out, only slices.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.offset = 0
+        self._keys: mx.array | None = None
+        self._values: mx.array | None = None
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Appends `[batch, kv_heads, tokens, head_dim]` and returns all up to there.
+
+        Raises:
+            ContextOverflowError: if the tokens do not fit; nothing is written then.
+        """
+        start, end = self.offset, self.offset + keys.shape[2]
+        if end > self.capacity:
+            raise ContextOverflowError(
+                f"{end} tokens do not fit into a cache made for {self.capacity}."
+            )
+        if self._keys is None or self._values is None:
+            self._keys = _empty_buffer(keys, self.capacity)
+            self._values = _empty_buffer(values, self.capacity)
+        self._keys[..., start:end, :] = keys
+        self._values[..., start:end, :] = values
+        self.offset = end
+        return self._keys[..., :end, :], self._values[..., :end, :]
+
+    def make_mask(self, tokens: int, **options: Any) -> Any:
+        """The causal mask for the next `tokens` positions, in the form mlx-lm's models expect."""
+        return create_attention_mask(tokens, offset=self.offset, **options)
+
+    @property
+    def state(self) -> tuple[mx.array, ...]:
+        """What to evaluate after a prefill. Keep no reference: see the class."""
+        if self._keys is None or self._values is None:
+            return ()
+        return self._keys, self._values
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both buffers."""
+        return sum(buffer.nbytes for buffer in self.state)
+
+
+class PreallocatedKVCache:
+    """A model's whole cache: a counter over one `LayerCache` a layer.
+
+    Args:
+        layers: how many layers the model has.
+        capacity: how many tokens it can hold.
+    """
+
+    can_roll_back = True
+
+    def __init__(self, layers: int, capacity: int) -> None:
+        self.capacity = capacity
+        self.layers = [LayerCache(capacity) for _ in range(layers)]
+
+    @property
+    def length(self) -> int:
+        """How many tokens are in the cache."""
+        return self.layers[0].offset
+
+    @property
+    def room(self) -> int:
+        """How many more tokens fit."""
+        return self.capacity - self.length
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers; 0 before the first forward."""
+        return sum(layer.nbytes for layer in self.layers)
+
+    def rollback(self, to: int) -> None:
+        """Forgets every token after the first `to`.
+
+        Raises:
+            ValueError: if `to` is negative or beyond `length`.
+        """
+        if not 0 <= to <= self.length:
+            raise ValueError(f"Cannot roll a cache of {self.length} tokens back to {to}.")
+        for layer in self.layers:
+            layer.offset = to
+
+    def advance(self, tokens: int) -> None:
+        """Books a forward over `tokens` positions; here the layers count for themselves."""
+
+    def evaluate(self) -> None:
+        """Waits until everything appended so far has been computed."""
+        mx.eval([layer.state for layer in self.layers])
+
+
+class ForwardOnlyKVCache:
+    """The cache of a model whose own caches cannot be rolled back: rotating, recurrent, hybrid.
+
+    It offers what plain decoding needs and can only be started afresh.
+    """
+
+    can_roll_back = False
+
+    def __init__(self, layers: Sequence[Any], capacity: int) -> None:
+        self.capacity = capacity
+        self.layers = list(layers)
+        self.length = 0
+
+    @property
+    def room(self) -> int:
+        """How many more tokens fit."""
+        return self.capacity - self.length
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers."""
+        return sum(int(layer.nbytes) for layer in self.layers)
+
+    def advance(self, tokens: int) -> None:
+        """Books a forward over `tokens` positions."""
+        self.length += tokens
+
+    def evaluate(self) -> None:
+        """Waits until everything appended so far has been computed."""
+        mx.eval([layer.state for layer in self.layers])
+
+
+KVCache = PreallocatedKVCache | ForwardOnlyKVCache
+
+
+def make_kv_cache(model: nn.Module, capacity: int) -> KVCache:
+    """The cache for an mlx-lm model: preallocated where the model's own could be rolled back."""
+    own = make_prompt_cache(model)
+    if all(type(layer) is GrowingLayerCache for layer in own):
+        return PreallocatedKVCache(len(own), capacity)
+    return ForwardOnlyKVCache(own, capacity)
+
+
+def why_no_rollback(cache: KVCache) -> str | None:
+    """One line for the user where a cache cannot be rolled back; None where it can."""
+    if cache.can_roll_back:
+        return None
+    kinds = sorted({type(layer).__name__ for layer in cache.layers} - {GrowingLayerCache.__name__})
+    return (
+        f"Speculation is off: this model keeps its context in {' and '.join(kinds)}, "
+        "which cannot be rolled back to drop a rejected draft."
+    )
+
+
+def _empty_buffer(like: mx.array, capacity: int) -> mx.array:
+    batch, heads, _, head_dim = like.shape
+    return mx.zeros((batch, heads, capacity, head_dim), dtype=like.dtype)

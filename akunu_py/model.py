@@ -1,0 +1,171 @@
+"""TargetModel: a model loaded through mlx-lm, and the two ways to run it: prefill and forward.
+
+A folder or a hub name comes in; every way in which loading can fail becomes a `ModelLoadError`.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import mlx.core as mx
+from mlx import nn
+from mlx.utils import tree_flatten
+from mlx_lm.utils import load_model, load_tokenizer
+
+from akunu_py.backend import Backend, WeightLayout, use_dense_weights
+from akunu_py.errors import ModelLoadError
+from akunu_py.kv_cache import KVCache, make_kv_cache
+from akunu_py.model_files import find_model
+from akunu_py.text.tokenizer import Tokenizer
+
+PREFILL_STEP: Final = 2048
+"""Prompt tokens per forward of a prefill, as in mlx-lm."""
+
+_CONTEXT_KEYS: Final = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+_FALLBACK_CONTEXT: Final = 4096
+_FLOAT32_BYTES: Final = 4
+
+PrefillProgress = Callable[[int, int], None]
+"""Called with the prompt tokens done and all that are to do."""
+
+
+class TargetModel:
+    """The model whose text is wanted: what verification asks.
+
+    Args:
+        network: an mlx-lm model, evaluated.
+        tokenizer: the one that belongs to it.
+        config: its `config.json`.
+        name: what to call it in output.
+        layout: the layout its weights are in.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        tokenizer: Tokenizer,
+        config: dict[str, Any],
+        *,
+        name: str,
+        layout: WeightLayout,
+    ) -> None:
+        self.network = network
+        self.tokenizer = tokenizer
+        self.config = config
+        self.name = name
+        self.layout: WeightLayout = layout
+
+    @property
+    def context_length(self) -> int:
+        """How many tokens the model was made for."""
+        for settings in (self.config, self.config.get("text_config", {})):
+            for key in _CONTEXT_KEYS:
+                if isinstance(settings.get(key), int):
+                    return int(settings[key])
+        return _FALLBACK_CONTEXT
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of all weights as they lie in memory."""
+        return sum(array.nbytes for _, array in tree_flatten(self.network.parameters()))
+
+    def make_cache(self, capacity: int) -> KVCache:
+        """An empty cache for `capacity` tokens."""
+        return make_kv_cache(self.network, capacity)
+
+    def forward(self, tokens: mx.array, cache: KVCache) -> mx.array:
+        """Appends tokens to the cache and predicts what follows each of them.
+
+        Args:
+            tokens: ids of shape `[positions]`.
+            cache: with room for them.
+
+        Returns:
+            Lazy logits `[positions, vocabulary]`.
+        """
+        logits: mx.array = self.network(tokens[None], cache=cache.layers)
+        cache.advance(tokens.size)
+        return logits[0]
+
+    def prefill(
+        self,
+        tokens: Sequence[int],
+        cache: KVCache,
+        *,
+        step: int = PREFILL_STEP,
+        progress: PrefillProgress | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Computes the cache of prompt tokens, a chunk at a time, without predicting anything.
+
+        Returns:
+            False if `cancelled` became true between two chunks; the cache then holds those done.
+        """
+        done = 0
+        while done < len(tokens):
+            if cancelled():
+                return False
+            chunk = tokens[done : done + step]
+            self.forward(mx.array(list(chunk)), cache)
+            cache.evaluate()
+            mx.clear_cache()
+            done += len(chunk)
+            if progress:
+                progress(done, len(tokens))
+        return True
+
+
+def load_target(name: str, backend: Backend, weights: str = "auto") -> TargetModel:
+    """Loads a model from a folder or a hub name.
+
+    Args:
+        name: a folder, or `owner/name` on the hub.
+        backend: the machine to load it for.
+        weights: `auto`, `quantized` or `dense`.
+
+    Raises:
+        ModelLoadError: if it cannot be had, read or run; the text says which and what to do.
+        InvalidRequestError: if `weights` is no layout.
+    """
+    folder = find_model(name)
+    try:
+        network, config = load_model(folder)
+        tokenizer = Tokenizer(load_tokenizer(folder, eos_token_ids=config.get("eos_token_id")))
+    except Exception as error:  # mlx-lm and transformers raise nearly anything on a broken model
+        raise ModelLoadError(_what_failed(folder, error)) from error
+    layout = backend.weight_layout(weights, _dense_bytes(network))
+    if layout == "dense":
+        use_dense_weights(network)
+    return TargetModel(network, tokenizer, config, name=folder.name, layout=layout)
+
+
+def _dense_bytes(network: nn.Module) -> int:
+    """What the weights take as float32."""
+    total = 0
+    for _, module in network.named_modules():
+        if isinstance(module, nn.QuantizedLinear | nn.QuantizedEmbedding):
+            total += module.weight.size * 32 // module.bits
+        else:
+            own = (module[key] for key in module if isinstance(module[key], mx.array))
+            total += sum(array.size for array in own)
+    return total * _FLOAT32_BYTES
+
+
+def _what_failed(folder: Path, error: Exception) -> str:
+    """One sentence on why a folder did not load."""
+    reason = re.sub(r"\s+", " ", str(error)).strip().rstrip(".") or type(error).__name__
+    if unknown := re.search(r"Model type (\S+) not supported", reason):
+        return (
+            f"{folder} has the architecture {unknown[1]!r}, which the installed mlx-lm does not "
+            "know; a newer mlx-lm may."
+        )
+    if isinstance(error, FileNotFoundError) and "safetensors" in reason:
+        return f"{folder} has no model*.safetensors: its weights are missing."
+    if "safetensors" in reason:
+        return f"The weights in {folder} cannot be read, so download them again ({reason})."
+    if "trust_remote_code" in reason:
+        return f"{folder} wants to run Python code of its own, which akunu_py does not do."
+    if "parameters" in reason:
+        return f"The weights in {folder} do not fit its config.json ({reason[:200]})."
+    return f"{folder} does not load ({reason[:300]})."

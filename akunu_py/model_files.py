@@ -1,0 +1,103 @@
+"""Where a model's files are: bundled with the package, in a folder, or on the hub.
+
+Knows nothing of weights; it answers with a folder that looks like a model, or a `ModelLoadError`.
+"""
+
+import json
+from pathlib import Path
+from typing import Final
+
+from akunu_py.errors import ModelLoadError
+
+BUNDLED_MODEL: Final = "ember"
+"""The name of the model that comes with the package."""
+
+_HUB_FILES: Final = (
+    "*.json", "model*.safetensors", "*.py", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja",
+)  # fmt: skip
+
+
+def bundled_model() -> Path:
+    """The bundled model's folder: inside an installed package, or beside it in a checkout.
+
+    Raises:
+        ModelLoadError: if the installation lacks it.
+    """
+    package = Path(__file__).resolve().parent
+    for folder in (package / "bundled" / BUNDLED_MODEL, package.parent / "models" / BUNDLED_MODEL):
+        if (folder / "config.json").exists():
+            return folder
+    raise ModelLoadError(
+        "This installation has no bundled model; name one with --model, a folder or a hub name."
+    )
+
+
+def find_model(name: str) -> Path:
+    """The folder of a model: the bundled one's, a local one, or the copy of one on the hub.
+
+    Args:
+        name: `ember`, a path, or `owner/name` on the Hugging Face hub.
+
+    Raises:
+        ModelLoadError: if there is no such model, or it cannot be fetched.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return _checked(folder)
+    if name == BUNDLED_MODEL:
+        return bundled_model()
+    if folder.exists():
+        raise ModelLoadError(f"{name} is a file; a model is a folder with a config.json.")
+    if _looks_like_hub_name(name):
+        return _checked(_from_hub(name))
+    raise ModelLoadError(f"There is no model folder {name}; check the path, or use a hub name.")
+
+
+def _looks_like_hub_name(name: str) -> bool:
+    owner, _, model = name.partition("/")
+    return bool(owner and model) and "/" not in model and not name.startswith((".", "~"))
+
+
+def _checked(folder: Path) -> Path:
+    config = folder / "config.json"
+    try:
+        settings = json.loads(config.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelLoadError(
+            f"{folder} is not a model: it has no config.json. GGUF files do not load in MLX; "
+            "use a model in safetensors form, from mlx-community say."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"{config} cannot be read: {error}.") from error
+    if not isinstance(settings, dict):
+        raise ModelLoadError(f"{config} is not a JSON object.")
+    return folder
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download  # noqa: PLC0415  (slow, and rarely needed)
+    from huggingface_hub.errors import (  # noqa: PLC0415
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(_HUB_FILES)))
+    except GatedRepoError as error:
+        raise ModelLoadError(
+            f"{name} asks you to accept its terms on the hub first; then run `hf auth login`."
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise ModelLoadError(
+            f"There is neither a folder nor a model on the hub called {name}."
+        ) from error
+    except HFValidationError as error:
+        raise ModelLoadError(f"{name} is neither a folder nor a hub name.") from error
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        raise ModelLoadError(
+            f"{name} is no folder here and could not be fetched from the hub; "
+            "check the name and the network, or give the path of a model folder."
+        ) from error

@@ -1,0 +1,60 @@
+"""ChatTranscript: a conversation as token ids that only ever grow at the end.
+
+The ids of an answer are kept as they were generated, because encoding its text again may split it
+differently. So the next turn's prompt starts with what is in the cache already.
+"""
+
+from akunu_py.text.tokenizer import Message, Tokenizer
+
+
+class ChatTranscript:
+    """The messages of a conversation and the ids they were seen as.
+
+    Args:
+        tokenizer: of the model that answers.
+        system: the system message, if any.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, system: str | None = None) -> None:
+        self._tokenizer = tokenizer
+        self.messages: list[Message] = []
+        if system:
+            self.messages.append({"role": "system", "content": system})
+        self._seen_text = ""
+        self._seen_tokens: list[int] = []
+
+    def prompt_for(self, question: str) -> list[int]:
+        """The ids that ask for an answer to `question`; the transcript itself is unchanged.
+
+        Raises:
+            InvalidRequestError: if the model's template refuses the conversation.
+        """
+        asked = [*self.messages, {"role": "user", "content": question}]
+        text = self._tokenizer.render_chat(asked, open_answer=True)
+        return self._encode(text)
+
+    def add_turn(self, question: str, prompt: list[int], answer: str, tokens: list[int]) -> None:
+        """Appends a question and its answer, finished or not.
+
+        Args:
+            question: what was asked.
+            prompt: the ids that `prompt_for` gave for it.
+            answer: the answer's text.
+            tokens: the answer's ids as they were generated.
+        """
+        asked = [*self.messages, {"role": "user", "content": question}]
+        text = self._tokenizer.render_chat(asked, open_answer=True)
+        self.messages = [*asked, {"role": "assistant", "content": answer}]
+        self._seen_text = text + self._tokenizer.decode(tokens)
+        self._seen_tokens = [*prompt, *tokens]
+
+    def replace(self, messages: list[Message]) -> None:
+        """Goes on from other messages, a loaded conversation say."""
+        self.messages = list(messages)
+        self._seen_text, self._seen_tokens = "", []
+
+    def _encode(self, text: str) -> list[int]:
+        if self._seen_text and text.startswith(self._seen_text):
+            rest = text[len(self._seen_text) :]
+            return [*self._seen_tokens, *self._tokenizer.encode(rest, special_tokens=False)]
+        return self._tokenizer.encode(text)

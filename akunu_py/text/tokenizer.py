@@ -1,0 +1,95 @@
+"""Tokenizer: text to token ids and back, through mlx-lm's wrapper around the model's own."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from akunu_py.errors import InvalidRequestError
+
+Message = Mapping[str, str]
+
+
+class Detokenizer(Protocol):
+    """Turns a stream of ids into text, holding back what is not yet a whole character."""
+
+    @property
+    def last_segment(self) -> str:
+        """The text that became readable since this was last asked for."""
+
+    def add_token(self, token: int) -> None:
+        """Takes the next id."""
+
+    def finalize(self) -> None:
+        """Releases everything held back."""
+
+
+class Tokenizer:
+    """The tokenizer of a loaded model.
+
+    Args:
+        wrapped: what `mlx_lm.utils.load_tokenizer` returned.
+    """
+
+    def __init__(self, wrapped: Any) -> None:
+        self._wrapped = wrapped
+        self.end_tokens: frozenset[int] = frozenset(wrapped.eos_token_ids)
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the model came with a template for conversations."""
+        return bool(self._wrapped.has_chat_template)
+
+    def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
+        """The ids of a prompt, with the model's opening token unless the text starts with it.
+
+        Args:
+            text: any text; spelled-out special tokens count as such.
+            special_tokens: False encodes the text alone, as a continuation.
+        """
+        opening = self._wrapped.bos_token
+        add = special_tokens and (opening is None or not text.startswith(opening))
+        return list(self._wrapped.encode(text, add_special_tokens=add))
+
+    def encode_plain(self, text: str) -> list[int]:
+        """The ids of text in which nothing is special, whatever it spells out."""
+        return list(self._wrapped.encode(text, add_special_tokens=False, split_special_tokens=True))
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of some ids, special tokens spelled out."""
+        return str(self._wrapped.decode(list(tokens)))
+
+    def detokenizer(self) -> Detokenizer:
+        """A fresh detokenizer for one stream."""
+        detokenizer: Detokenizer = self._wrapped.detokenizer
+        return detokenizer
+
+    def token_id(self, token: str) -> int | None:
+        """The id of one vocabulary entry, or None if the model has no such entry."""
+        found = self._wrapped.get_vocab().get(token)
+        return None if found is None else int(found)
+
+    def render_chat(self, messages: Sequence[Message], *, open_answer: bool) -> str:
+        """A conversation as text, by the model's template.
+
+        Args:
+            messages: dictionaries with `role` and `content`.
+            open_answer: whether to end where the assistant is to speak.
+
+        Raises:
+            InvalidRequestError: if the model has no template, or it refuses these messages.
+        """
+        if not self.has_chat_template:
+            raise InvalidRequestError(
+                "This model has no chat template; use `generate` with a plain prompt instead."
+            )
+        try:
+            return str(
+                self._wrapped.apply_chat_template(
+                    [dict(message) for message in messages],
+                    tokenize=False,
+                    add_generation_prompt=open_answer,
+                )
+            )
+        except Exception as error:  # the template is the model's own code and raises what it likes
+            raise InvalidRequestError(
+                f"The model's chat template refuses this conversation: {error}"
+            ) from error
