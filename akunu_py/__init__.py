@@ -18,8 +18,8 @@ load_blas()  # the one thing done at import, because it must come before MLX: se
 if TYPE_CHECKING:
     from akunu_py.engine import Engine, load
     from akunu_py.errors import AkunuError
-    from akunu_py.request import Completion, Event, Options
-    from akunu_py.sampling import Sampling
+    from akunu_py.options import Options, Sampling
+    from akunu_py.request import Completion, Event
     from akunu_py.text.stream import Piece
 
 __version__ = "0.1.0"
@@ -41,9 +41,9 @@ _HOMES = {
     "Completion": "akunu_py.request",
     "Engine": "akunu_py.engine",
     "Event": "akunu_py.request",
-    "Options": "akunu_py.request",
+    "Options": "akunu_py.options",
     "Piece": "akunu_py.text.stream",
-    "Sampling": "akunu_py.sampling",
+    "Sampling": "akunu_py.options",
     "load": "akunu_py.engine",
 }
 

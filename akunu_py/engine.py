@@ -18,8 +18,9 @@ from akunu_py.errors import ContextOverflowError, InvalidRequestError
 from akunu_py.kv_cache import PreallocatedKVCache, why_no_rollback
 from akunu_py.model import PrefillProgress, TargetModel, load_target
 from akunu_py.model_files import BUNDLED_MODEL
+from akunu_py.options import Options
 from akunu_py.prefix import PrefixSlot
-from akunu_py.request import Completion, Event, Options
+from akunu_py.request import Completion, Event
 from akunu_py.sampling import TokenChooser
 from akunu_py.stats import Finish, Round, Stats
 from akunu_py.text.fim import fill_prompt

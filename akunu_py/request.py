@@ -1,44 +1,9 @@
-"""What goes into the engine and what comes out: options in; events and completions out."""
+"""What comes out of the engine: events while an answer grows, a completion when it is whole."""
 
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
 
-from akunu_py.errors import InvalidRequestError
-from akunu_py.sampling import Sampling
 from akunu_py.stats import Finish, Stats
 from akunu_py.text.stream import Piece
-from akunu_py.token_buffer import DEFAULT_DRAFT_TOKENS
-
-DEFAULT_MAX_TOKENS: Final = 256
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a request asks for, besides its prompt.
-
-    Attributes:
-        max_tokens: how many tokens to generate at most; None goes on to the context's end, and 0
-            only computes the prompt's cache.
-        sampling: how tokens are chosen; greedy by default.
-        stop: strings to stop at; none of them appears in the text.
-        drafter: who drafts; `auto` is the recommended one, `none` decodes plainly.
-        num_draft_tokens: the most drafts that one forward verifies; 0 decodes plainly.
-
-    Raises:
-        InvalidRequestError: if `max_tokens` is negative.
-    """
-
-    max_tokens: int | None = DEFAULT_MAX_TOKENS
-    sampling: Sampling = field(default_factory=Sampling)
-    stop: tuple[str, ...] = ()
-    drafter: str = "auto"
-    num_draft_tokens: int = DEFAULT_DRAFT_TOKENS
-
-    def __post_init__(self) -> None:
-        if self.max_tokens is not None and self.max_tokens < 0:
-            raise InvalidRequestError(
-                f"The number of tokens to generate must be 0 or more, not {self.max_tokens}."
-            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,54 +5,17 @@ does not depend on how many tokens a forward happened to verify, and a draft sta
 it equals what plain decoding would have drawn: sample-and-match.
 """
 
-import math
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import mlx.core as mx
 import numpy as np
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 
-from akunu_py.errors import InvalidRequestError
+from akunu_py.options import Sampling
 
 _UINT64_MASK: Final = (1 << 64) - 1
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How tokens are chosen. The defaults are greedy; the filters work as mlx-lm's.
-
-    Attributes:
-        temperature: 0 takes the most likely token; 1 samples from the model's distribution.
-        top_p: keeps the most likely tokens whose probabilities reach this sum; 1 keeps all.
-        top_k: keeps this many tokens; 0 keeps all.
-        min_p: keeps tokens at least this likely, relative to the likeliest one.
-        seed: makes a sampled text repeatable; None draws one.
-    """
-
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        checks = (
-            (0 <= self.temperature < math.inf, "temperature", "0 or more", self.temperature),
-            (0 < self.top_p <= 1, "top-p", "above 0 and at most 1", self.top_p),
-            (self.top_k >= 0, "top-k", "0 or more", self.top_k),
-            (0 <= self.min_p <= 1, "min-p", "from 0 to 1", self.min_p),
-        )
-        for holds, name, expected, value in checks:
-            if not holds:
-                raise InvalidRequestError(f"The {name} must be {expected}, not {value}.")
-
-    @property
-    def greedy(self) -> bool:
-        """Whether the most likely token is always taken."""
-        return self.temperature == 0
 
 
 class TokenChooser:

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from akunu_py.errors import InvalidRequestError
-
-DEFAULT_DRAFT_TOKENS = 4
+from akunu_py.options import DEFAULT_DRAFT_TOKENS
 
 
 class TokenBuffer:

@@ -1,0 +1,87 @@
+"""What a request may ask for, besides its prompt: frozen, checked when it is made.
+
+Plain Python, so that a command line can refuse a wrong option before it loads any library.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+from akunu_py.errors import InvalidRequestError
+
+DEFAULT_MAX_TOKENS: Final = 256
+DEFAULT_DRAFT_TOKENS: Final = 4
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen. The defaults are greedy; the filters work as mlx-lm's.
+
+    Attributes:
+        temperature: 0 takes the most likely token; 1 samples from the model's distribution.
+        top_p: keeps the most likely tokens whose probabilities reach this sum; 1 keeps all.
+        top_k: keeps this many tokens; 0 keeps all.
+        min_p: keeps tokens at least this likely, relative to the likeliest one.
+        seed: makes a sampled text repeatable; None draws one.
+
+    Raises:
+        InvalidRequestError: if a value is out of its range.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        checks = (
+            (0 <= self.temperature < math.inf, "temperature", "0 or more", self.temperature),
+            (0 < self.top_p <= 1, "top-p", "above 0 and at most 1", self.top_p),
+            (self.top_k >= 0, "top-k", "0 or more", self.top_k),
+            (0 <= self.min_p <= 1, "min-p", "from 0 to 1", self.min_p),
+        )
+        for holds, name, expected, value in checks:
+            if not holds:
+                raise InvalidRequestError(f"The {name} must be {expected}, not {value}.")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is always taken."""
+        return self.temperature == 0
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a request asks for, besides its prompt.
+
+    Attributes:
+        max_tokens: how many tokens to generate at most; None goes on to the context's end, and 0
+            only computes the prompt's cache.
+        sampling: how tokens are chosen; greedy by default.
+        stop: strings to stop at; none of them appears in the text.
+        drafter: who drafts; `auto` is the recommended one, `none` decodes plainly.
+        num_draft_tokens: the most drafts that one forward verifies; 0 decodes plainly.
+
+    Raises:
+        InvalidRequestError: if `max_tokens` or `num_draft_tokens` is negative, or a stop string
+            is empty.
+    """
+
+    max_tokens: int | None = DEFAULT_MAX_TOKENS
+    sampling: Sampling = field(default_factory=Sampling)
+    stop: tuple[str, ...] = ()
+    drafter: str = "auto"
+    num_draft_tokens: int = DEFAULT_DRAFT_TOKENS
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None and self.max_tokens < 0:
+            raise InvalidRequestError(
+                f"The number of tokens to generate must be 0 or more, not {self.max_tokens}."
+            )
+        if self.num_draft_tokens < 0:
+            raise InvalidRequestError(
+                f"The number of draft tokens must be 0 or more, not {self.num_draft_tokens}."
+            )
+        if "" in self.stop:
+            raise InvalidRequestError("A stop string must not be empty.")
