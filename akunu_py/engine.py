@@ -5,7 +5,7 @@ text, and stops where the request says. One request at a time, on the thread tha
 arrays belong to the thread that made them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Final
@@ -91,7 +91,7 @@ class Engine:
         suffix: str | None = None,
         progress: PrefillProgress | None = None,
         cancelled: Callable[[], bool] = lambda: False,
-    ) -> Iterator[Event]:
+    ) -> Generator[Event, None, None]:
         """Answers a prompt a round at a time; the last event, and only it, has a finish reason.
 
         Args:
@@ -114,7 +114,7 @@ class Engine:
             options,
             chooser=TokenChooser(options.sampling),
             end_tokens=end_tokens | self.tokenizer.end_tokens,
-            text=TextStream(self.tokenizer.detokenizer(), options.stop),
+            text=TextStream(self.tokenizer.detokenizer(tokens), options.stop),
             cancelled=cancelled,
         )
         return self._run(request, drafter, progress)
@@ -135,6 +135,10 @@ class Engine:
         tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         if not tokens:
             raise InvalidRequestError("The prompt is empty; give it at least one character.")
+        if not 0 <= min(tokens) <= max(tokens) < self.model.vocabulary_size:
+            raise InvalidRequestError(
+                f"The prompt has ids outside the vocabulary of {self.model.vocabulary_size} tokens."
+            )
         return tokens, frozenset()
 
     def _make_room(self, prompt_tokens: int, max_tokens: int | None) -> None:
@@ -158,7 +162,7 @@ class Engine:
 
     def _run(
         self, request: "_Request", drafter: Drafter, progress: PrefillProgress | None
-    ) -> Iterator[Event]:
+    ) -> Generator[Event, None, None]:
         slot, prompt, stats = self._slot, request.prompt, request.stats
         decodes = request.options.max_tokens != 0
         computed = list(prompt)

@@ -57,6 +57,15 @@ class TargetModel:
         self.layout: WeightLayout = layout
 
     @property
+    def vocabulary_size(self) -> int:
+        """How many ids it can take and predict; a tokenizer may use fewer."""
+        sizes = (
+            self.config.get("vocab_size"),
+            self.config.get("text_config", {}).get("vocab_size"),
+        )
+        return next((size for size in sizes if isinstance(size, int)), len(self.tokenizer.wrapped))
+
+    @property
     def context_length(self) -> int:
         """How many tokens the model was made for."""
         for settings in (self.config, self.config.get("text_config", {})):
@@ -162,7 +171,7 @@ def _what_failed(folder: Path, error: Exception) -> str:
         )
     if isinstance(error, FileNotFoundError) and "safetensors" in reason:
         return f"{folder} has no model*.safetensors: its weights are missing."
-    if "safetensors" in reason:
+    if isinstance(error, RuntimeError) or "safetensors" in reason:  # MLX reading the file
         return f"The weights in {folder} cannot be read, so download them again ({reason})."
     if "trust_remote_code" in reason:
         return f"{folder} wants to run Python code of its own, which akunu_py does not do."

@@ -11,6 +11,11 @@ from akunu_py.errors import InvalidRequestError
 
 DEFAULT_MAX_TOKENS: Final = 256
 DEFAULT_DRAFT_TOKENS: Final = 4
+MOST_DRAFT_TOKENS: Final = 1024
+"""Beyond this a draft is no longer a guess at the next few tokens but a prefill."""
+
+_COLDEST: Final = 1e-5
+"""Temperatures below this leave float32's range when scores are divided by them."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +23,8 @@ class Sampling:
     """How tokens are chosen. The defaults are greedy; the filters work as mlx-lm's.
 
     Attributes:
-        temperature: 0 takes the most likely token; 1 samples from the model's distribution.
+        temperature: 0 takes the most likely token, as does anything below 1e-5; 1 samples from
+            the model's distribution.
         top_p: keeps the most likely tokens whose probabilities reach this sum; 1 keeps all.
         top_k: keeps this many tokens; 0 keeps all.
         min_p: keeps tokens at least this likely, relative to the likeliest one.
@@ -48,7 +54,7 @@ class Sampling:
     @property
     def greedy(self) -> bool:
         """Whether the most likely token is always taken."""
-        return self.temperature == 0
+        return self.temperature < _COLDEST
 
 
 @dataclass(frozen=True)
@@ -64,8 +70,8 @@ class Options:
         num_draft_tokens: the most drafts that one forward verifies; 0 decodes plainly.
 
     Raises:
-        InvalidRequestError: if `max_tokens` or `num_draft_tokens` is negative, or a stop string
-            is empty.
+        InvalidRequestError: if `max_tokens` or `num_draft_tokens` is out of its range, or a stop
+            string is empty.
     """
 
     max_tokens: int | None = DEFAULT_MAX_TOKENS
@@ -79,9 +85,10 @@ class Options:
             raise InvalidRequestError(
                 f"The number of tokens to generate must be 0 or more, not {self.max_tokens}."
             )
-        if self.num_draft_tokens < 0:
+        if not 0 <= self.num_draft_tokens <= MOST_DRAFT_TOKENS:
             raise InvalidRequestError(
-                f"The number of draft tokens must be 0 or more, not {self.num_draft_tokens}."
+                f"The number of draft tokens must be from 0 to {MOST_DRAFT_TOKENS}, "
+                f"not {self.num_draft_tokens}."
             )
         if "" in self.stop:
             raise InvalidRequestError("A stop string must not be empty.")

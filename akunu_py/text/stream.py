@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from akunu_py.text.detokenizer import Detokenizer, WholeTextDetokenizer
 from akunu_py.text.stop import StopScanner
-from akunu_py.text.tokenizer import Detokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +19,16 @@ class TextStream:
     """Detokenises one answer and watches for stop strings.
 
     Args:
-        detokenizer: a fresh one.
+        detokenizer: a fresh one for this answer.
         stops: strings to stop at.
 
     Raises:
         InvalidRequestError: if a stop string is empty.
     """
 
-    def __init__(self, detokenizer: Detokenizer, stops: Sequence[str]) -> None:
+    def __init__(
+        self, detokenizer: Detokenizer | WholeTextDetokenizer, stops: Sequence[str]
+    ) -> None:
         self._detokenizer = detokenizer
         self._scanner = StopScanner(stops)
 
@@ -37,11 +39,9 @@ class TextStream:
 
     def feed(self, token: int, *, drafted: bool) -> Piece:
         """Takes the next token and returns the text that may be shown now, often its own."""
-        self._detokenizer.add_token(token)
-        return Piece(self._scanner.feed(self._detokenizer.last_segment), drafted)
+        return Piece(self._scanner.feed(self._detokenizer.add(token)), drafted)
 
     def finish(self) -> Piece:
         """What was held back for the rest of a character or of a stop string."""
-        self._detokenizer.finalize()
-        text = self._scanner.feed(self._detokenizer.last_segment)
+        text = self._scanner.feed(self._detokenizer.finish())
         return Piece(text + self._scanner.flush(), drafted=False)

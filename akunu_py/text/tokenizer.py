@@ -1,25 +1,12 @@
 """Tokenizer: text to token ids and back, through mlx-lm's wrapper around the model's own."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from akunu_py.errors import InvalidRequestError
+from akunu_py.text.detokenizer import Detokenizer, WholeTextDetokenizer
 
 Message = Mapping[str, str]
-
-
-class Detokenizer(Protocol):
-    """Turns a stream of ids into text, holding back what is not yet a whole character."""
-
-    @property
-    def last_segment(self) -> str:
-        """The text that became readable since this was last asked for."""
-
-    def add_token(self, token: int) -> None:
-        """Takes the next id."""
-
-    def finalize(self) -> None:
-        """Releases everything held back."""
 
 
 class Tokenizer:
@@ -30,13 +17,13 @@ class Tokenizer:
     """
 
     def __init__(self, wrapped: Any) -> None:
-        self._wrapped = wrapped
+        self.wrapped = wrapped
         self.end_tokens: frozenset[int] = frozenset(wrapped.eos_token_ids)
 
     @property
     def has_chat_template(self) -> bool:
         """Whether the model came with a template for conversations."""
-        return bool(self._wrapped.has_chat_template)
+        return bool(self.wrapped.has_chat_template)
 
     def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
         """The ids of a prompt, with the model's opening token unless the text starts with it.
@@ -45,26 +32,26 @@ class Tokenizer:
             text: any text; spelled-out special tokens count as such.
             special_tokens: False encodes the text alone, as a continuation.
         """
-        opening = self._wrapped.bos_token
+        opening = self.wrapped.bos_token
         add = special_tokens and (opening is None or not text.startswith(opening))
-        return list(self._wrapped.encode(text, add_special_tokens=add))
+        return list(self.wrapped.encode(text, add_special_tokens=add))
 
     def encode_plain(self, text: str) -> list[int]:
         """The ids of text in which nothing is special, whatever it spells out."""
-        return list(self._wrapped.encode(text, add_special_tokens=False, split_special_tokens=True))
+        return list(self.wrapped.encode(text, add_special_tokens=False, split_special_tokens=True))
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of some ids, special tokens spelled out."""
-        return str(self._wrapped.decode(list(tokens)))
+        return str(self.wrapped.decode(list(tokens)))
 
-    def detokenizer(self) -> Detokenizer:
-        """A fresh detokenizer for one stream."""
-        detokenizer: Detokenizer = self._wrapped.detokenizer
-        return detokenizer
+    def detokenizer(self, prompt: Sequence[int]) -> Detokenizer | WholeTextDetokenizer:
+        """A fresh detokenizer for the answer to `prompt`."""
+        rust = getattr(self.wrapped, "backend_tokenizer", None)
+        return WholeTextDetokenizer(self.decode) if rust is None else Detokenizer(rust, prompt)
 
     def token_id(self, token: str) -> int | None:
         """The id of one vocabulary entry, or None if the model has no such entry."""
-        found = self._wrapped.get_vocab().get(token)
+        found = self.wrapped.get_vocab().get(token)
         return None if found is None else int(found)
 
     def render_chat(self, messages: Sequence[Message], *, open_answer: bool) -> str:
@@ -83,7 +70,7 @@ class Tokenizer:
             )
         try:
             return str(
-                self._wrapped.apply_chat_template(
+                self.wrapped.apply_chat_template(
                     [dict(message) for message in messages],
                     tokenize=False,
                     add_generation_prompt=open_answer,

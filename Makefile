@@ -1,0 +1,48 @@
+# Every habit of the project; `make` alone lists them.
+.DEFAULT_GOAL := help
+.PHONY: help chat test check bench model clean train-env
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TRAIN_VENV := .venv-train
+
+# Linux brings no MLX backend of its own: take the CPU's, unless EXTRA names another (cuda13).
+ifeq ($(shell uname -s),Linux)
+EXTRA ?= cpu
+endif
+comma := ,
+EXTRAS := [dev$(if $(EXTRA),$(comma)$(EXTRA))]
+
+help:
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+# A stamp, so that everything after the first time starts at once.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "akunu_py needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.$(EXTRAS)'
+	@touch $@
+
+$(TRAIN_VENV)/.ready: models/training/requirements.txt
+	$(PYTHON) -m venv $(TRAIN_VENV)
+	$(TRAIN_VENV)/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+chat: $(VENV)/.ready ## a conversation with the bundled model, or MODEL=folder-or-hub-name
+	@$(BIN)/python -m akunu_py chat $(if $(MODEL),--model $(MODEL))
+
+test: $(VENV)/.ready ## the test suite
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.ready ## format, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+train-env: $(TRAIN_VENV)/.ready ## the environment that `make model` trains in (PyTorch)
+
+clean: ## everything that was made, the environments included
+	rm -rf $(VENV) $(TRAIN_VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

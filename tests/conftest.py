@@ -1,0 +1,33 @@
+"""Models and engines that the tests share, each made once."""
+
+from pathlib import Path
+
+import pytest
+
+import akunu_py
+from akunu_py.engine import Engine
+from tests.tiny_model import write_tiny_model
+
+
+@pytest.fixture(scope="session")
+def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama of 0.3M parameters with a byte-level tokenizer, in float32."""
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def quantized_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, quantized to 4 bits."""
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny-4bit", quantized=True)
+
+
+@pytest.fixture(scope="session")
+def shared_engine(tiny_model_dir: Path) -> Engine:
+    return akunu_py.load(str(tiny_model_dir))
+
+
+@pytest.fixture
+def engine(shared_engine: Engine) -> Engine:
+    """An engine on the tiny model, with nothing in its cache."""
+    shared_engine.reset()
+    return shared_engine

@@ -1,0 +1,52 @@
+"""Small stand-ins for the parts around the one under test."""
+
+from collections.abc import Sequence
+from random import Random
+
+from akunu_py.drafting.base import NO_DRAFT, Draft
+
+
+class OracleDrafter:
+    """Knows the answer; guesses a random stretch of it, sometimes wrongly, sometimes not at all.
+
+    Args:
+        prompt_length: where the answer starts.
+        answer: the tokens that the target will emit.
+        seed: of its moods.
+        error: how likely each guess is to be wrong.
+        silence: how likely it is to propose nothing.
+    """
+
+    def __init__(
+        self,
+        prompt_length: int,
+        answer: Sequence[int],
+        *,
+        seed: int = 0,
+        error: float = 0.0,
+        silence: float = 0.0,
+    ) -> None:
+        self._prompt_length = prompt_length
+        self._answer = list(answer)
+        self._random = Random(seed)
+        self._error = error
+        self._silence = silence
+        self._seen = 0
+        self.verified: list[tuple[int, int]] = []
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        assert len(prompt) == self._prompt_length
+        self._seen = 0
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self._seen += len(tokens)
+
+    def propose(self, limit: int) -> Draft:
+        if self._random.random() < self._silence:
+            return NO_DRAFT
+        ahead = self._answer[self._seen : self._seen + limit]
+        guesses = [token if self._random.random() >= self._error else token + 1 for token in ahead]
+        return Draft(tuple(guesses), "oracle", len(guesses))
+
+    def feedback(self, draft: Draft, accepted: int) -> None:
+        self.verified.append((len(draft), accepted))

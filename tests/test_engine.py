@@ -1,0 +1,215 @@
+"""The engine as a caller sees it, on a tiny random model."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from mlx_lm import stream_generate
+
+import akunu_py
+from akunu_py import Options, Sampling
+from akunu_py.engine import Engine
+from akunu_py.errors import ContextOverflowError, InvalidRequestError
+from akunu_py.stats import Finish
+from tests.tiny_model import write_tiny_model
+
+PROMPT = "def mean(values):\n    return sum(values) / len(values)\n\ndef mean(values):\n"
+
+
+def random_prompt(seed: int, length: int = 30) -> list[int]:
+    draw = Random(seed)
+    return [draw.randrange(256) for _ in range(length)]
+
+
+def test_text_tokens_and_sums_belong_together(engine: Engine) -> None:
+    answer = engine.generate(PROMPT, Options(max_tokens=50))
+    stats = answer.stats
+    assert answer.text == engine.tokenizer.decode(answer.token_ids)
+    assert len(answer.token_ids) == stats.generated_tokens <= 50
+    assert stats.generated_tokens == stats.accepted + stats.bonus + stats.corrected + stats.plain
+    assert stats.prompt_tokens == len(engine.tokenizer.encode(PROMPT))
+    assert 0 < stats.ttft_s <= stats.prefill_s + stats.decode_s + 1e-6
+
+
+def test_streamed_events_add_up_to_the_completion(engine: Engine) -> None:
+    options = Options(max_tokens=40)
+    whole = engine.generate(PROMPT, options)
+    events = list(engine.stream(PROMPT, options))
+    assert "".join(event.text for event in events) == whole.text
+    assert [token for event in events for token in event.tokens] == whole.token_ids
+    assert [event.finish_reason for event in events[:-1]] == [None] * (len(events) - 1)
+    assert events[-1].finish_reason == whole.finish_reason
+
+
+def test_drafted_pieces_are_those_that_were_accepted(engine: Engine) -> None:
+    events = list(engine.stream(PROMPT, Options(max_tokens=60)))
+    drafted = sum(piece.drafted for event in events for piece in event.pieces)
+    assert drafted == events[-1].stats.accepted
+
+
+@pytest.mark.parametrize("quantized", [False, True], ids=["dense", "quantized"])
+@pytest.mark.parametrize("seed", range(12))
+def test_equals_mlx_lms_own_greedy_output(
+    tiny_model_dir: Path, quantized_model_dir: Path, seed: int, quantized: bool
+) -> None:
+    engine = load_once(str(quantized_model_dir if quantized else tiny_model_dir), quantized)
+    prompt = random_prompt(seed, 5 + 7 * seed)
+    reference = [
+        response.token
+        for response in stream_generate(
+            engine.model.network, engine.tokenizer.wrapped, prompt, max_tokens=48
+        )
+        if response.token not in engine.tokenizer.end_tokens
+    ]
+    for drafter in ("none", "ngram"):
+        answer = engine.generate(prompt, Options(max_tokens=48, drafter=drafter))
+        assert answer.token_ids == reference
+
+
+_loaded: dict[str, Engine] = {}
+
+
+def load_once(folder: str, quantized: bool) -> Engine:
+    if folder not in _loaded:
+        _loaded[folder] = akunu_py.load(folder, weights="quantized" if quantized else "dense")
+    return _loaded[folder]
+
+
+def test_a_seed_gives_the_same_text_whatever_is_drafted(engine: Engine) -> None:
+    sampling = Sampling(temperature=0.9, top_p=0.95, top_k=40, min_p=0.01, seed=5)
+    texts = {
+        engine.generate(PROMPT, Options(60, sampling, drafter=drafter, num_draft_tokens=n)).text
+        for drafter, n in (("none", 4), ("ngram", 1), ("ngram", 4), ("ngram", 12))
+    }
+    assert len(texts) == 1
+
+
+def test_seeds_differ_and_no_seed_draws_one(engine: Engine) -> None:
+    def text(seed: int | None) -> str:
+        sampling = Sampling(temperature=1.5, seed=seed)
+        return engine.generate(PROMPT, Options(40, sampling)).text
+
+    assert len({text(1), text(2), text(None), text(None)}) == 4
+
+
+@pytest.mark.parametrize("drafter", ["none", "ngram"])
+def test_a_stop_string_cuts_text_and_counters(engine: Engine, drafter: str) -> None:
+    whole = engine.generate(PROMPT, Options(max_tokens=60, drafter="none"))
+    stop = whole.text[20:23]
+    answer = engine.generate(PROMPT, Options(max_tokens=60, stop=(stop,), drafter=drafter))
+    assert answer.text == whole.text[: whole.text.index(stop)]
+    assert answer.finish_reason is Finish.STOP
+    assert stop in engine.tokenizer.decode(answer.token_ids)
+    assert answer.stats.generated_tokens == len(answer.token_ids) < 60
+
+
+def test_no_tokens_wanted_only_fills_the_cache(engine: Engine) -> None:
+    answer = engine.generate(PROMPT, Options(max_tokens=0))
+    assert (answer.text, answer.token_ids, answer.finish_reason) == ("", [], Finish.LENGTH)
+    again = engine.generate(PROMPT, Options(max_tokens=1))
+    assert again.stats.cached_tokens == again.stats.prompt_tokens - 1
+
+
+def test_no_limit_goes_on_to_the_end_of_the_context(tiny_model_dir: Path) -> None:
+    engine = akunu_py.load(str(tiny_model_dir), max_context=96)
+    answer = engine.generate(random_prompt(3), Options(max_tokens=None))
+    assert answer.finish_reason in (Finish.CONTEXT, Finish.EOS)
+    assert answer.stats.prompt_tokens + len(answer.token_ids) <= 97
+
+
+class TestPrefixReuse:
+    def test_only_what_is_new_is_computed(self, engine: Engine) -> None:
+        prompt = random_prompt(1, 60)
+        first = engine.generate(prompt, Options(max_tokens=20))
+        assert first.stats.cached_tokens == 0
+        following = [*prompt, *first.token_ids, 9, 8, 7]
+        second = engine.generate(following, Options(max_tokens=20))
+        assert second.stats.cached_tokens >= len(following) - 4
+
+    def test_a_reused_prefix_changes_nothing(self, engine: Engine) -> None:
+        prompts = [random_prompt(seed, 25) for seed in range(3)]
+        prompts += [prompts[0][:10] + prompts[1], prompts[0], prompts[0][:5]]
+        reused = [engine.generate(prompt, Options(max_tokens=24)).token_ids for prompt in prompts]
+        for prompt, tokens in zip(prompts, reused, strict=True):
+            engine.reset()
+            assert engine.generate(prompt, Options(max_tokens=24)).token_ids == tokens
+
+    def test_an_answer_broken_off_leaves_a_usable_cache(self, engine: Engine) -> None:
+        prompt = random_prompt(2, 40)
+        whole = engine.generate(prompt, Options(max_tokens=40)).token_ids
+        engine.reset()
+        stream = engine.stream(prompt, Options(max_tokens=40))
+        begun = [token for _ in range(3) for token in next(stream).tokens]
+        stream.close()
+        answer = engine.generate([*prompt, *begun], Options(max_tokens=40 - len(begun)))
+        assert answer.stats.cached_tokens >= len(prompt)
+        assert [*begun, *answer.token_ids] == whole
+
+
+class TestCancelling:
+    def test_between_rounds(self, engine: Engine) -> None:
+        asked: list[None] = []
+
+        def cancelled() -> bool:
+            asked.append(None)
+            return len(asked) > 5
+
+        events = list(engine.stream(PROMPT, Options(max_tokens=60), cancelled=cancelled))
+        assert events[-1].finish_reason is Finish.CANCELLED
+        assert 0 < events[-1].stats.target_calls <= 5
+
+    def test_before_the_prefill(self, engine: Engine) -> None:
+        events = list(engine.stream(PROMPT, cancelled=lambda: True))
+        assert [event.finish_reason for event in events] == [Finish.CANCELLED]
+        assert events[0].stats.target_calls == 0
+
+
+class TestRefusals:
+    def test_an_empty_prompt(self, engine: Engine) -> None:
+        with pytest.raises(InvalidRequestError, match="prompt is empty"):
+            engine.stream("")
+
+    def test_a_prompt_longer_than_the_models_context(self, engine: Engine) -> None:
+        with pytest.raises(ContextOverflowError, match="has 1025 tokens and the context only 1024"):
+            engine.stream([1] * 1025)
+
+    def test_a_prompt_longer_than_the_context_asked_for(self, tiny_model_dir: Path) -> None:
+        small = akunu_py.load(str(tiny_model_dir), max_context=16)
+        with pytest.raises(ContextOverflowError, match="raise --max-context"):
+            small.stream([1] * 17)
+
+    @pytest.mark.parametrize("capacity", [0, -5, 1025])
+    def test_a_context_the_model_cannot_have(self, tiny_model_dir: Path, capacity: int) -> None:
+        with pytest.raises(ContextOverflowError, match="from 1 to 1024"):
+            akunu_py.load(str(tiny_model_dir), max_context=capacity)
+
+    def test_tokens_outside_the_vocabulary(self, engine: Engine) -> None:
+        with pytest.raises(InvalidRequestError, match="outside the vocabulary"):
+            engine.stream([1, 10**6])
+
+    def test_an_unknown_drafter(self, engine: Engine) -> None:
+        with pytest.raises(InvalidRequestError, match="no drafter 'oracle'"):
+            engine.stream(PROMPT, Options(drafter="oracle"))
+
+    def test_a_negative_number_of_tokens(self) -> None:
+        with pytest.raises(InvalidRequestError, match="0 or more, not -3"):
+            Options(max_tokens=-3)
+
+    def test_a_suffix_with_ids(self, engine: Engine) -> None:
+        with pytest.raises(InvalidRequestError, match="needs a prompt that is text"):
+            engine.stream([1, 2], suffix="x")
+
+
+def test_a_suffix_is_put_behind_the_gap(engine: Engine) -> None:
+    tokens, ends = engine._prompt_tokens("a", "b")
+    assert engine.tokenizer.decode(tokens) == "<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>"
+    assert engine.tokenizer.token_id("<|endoftext|>") in ends
+
+
+def test_the_cache_grows_for_a_longer_prompt(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, max_position_embeddings=32_768)
+    engine = akunu_py.load(str(folder))
+    assert engine._slot.cache.capacity == 8192
+    answer = engine.generate([i % 251 for i in range(9000)], Options(max_tokens=4))
+    assert answer.stats.prompt_tokens == 9000
+    assert engine._slot.cache.capacity == 16_384

@@ -1,0 +1,183 @@
+"""Loading: what works, and one sentence for each way in which it fails."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from akunu_py.backend import Backend, find_backend
+from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
+from akunu_py.kv_cache import PreallocatedKVCache
+from akunu_py.model import load_target
+from akunu_py.model_files import find_model
+
+
+@pytest.fixture
+def copy(tiny_model_dir: Path, tmp_path: Path) -> Path:
+    """A copy of the tiny model, to be broken."""
+    return Path(shutil.copytree(tiny_model_dir, tmp_path / "model"))
+
+
+def change_config(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def no_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+def bad_config(folder: Path) -> None:
+    (folder / "config.json").write_text("{not json")
+
+
+def odd_config(folder: Path) -> None:
+    (folder / "config.json").write_text("[1, 2]")
+
+
+def no_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+def cut_weights(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+def empty_weights(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"")
+
+
+def other_shapes(folder: Path) -> None:
+    change_config(folder, hidden_size=256)
+
+
+def missing_layer(folder: Path) -> None:
+    change_config(folder, num_hidden_layers=3)
+
+
+def unknown_architecture(folder: Path) -> None:
+    change_config(folder, model_type="megatronosaurus")
+
+
+def own_code(folder: Path) -> None:
+    change_config(folder, model_file="evil.py")
+
+
+def no_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer_config.json").unlink()
+
+
+def bad_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{")
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (no_config, "no config.json"),
+        (bad_config, "cannot be read"),
+        (odd_config, "not a JSON object"),
+        (no_weights, "weights are missing"),
+        (cut_weights, "cannot be read, so download them again"),
+        (empty_weights, "cannot be read, so download them again"),
+        (other_shapes, "do not fit its config.json|does not load"),
+        (missing_layer, "do not fit its config.json"),
+        (unknown_architecture, "'megatronosaurus', which the installed mlx-lm does not know"),
+        (own_code, "does not load|does not do"),
+        (no_tokenizer, "does not load"),
+        (bad_tokenizer, "does not load"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_broken_model_is_one_sentence(
+    copy: Path, damage: Callable[[Path], None], reason: str
+) -> None:
+    damage(copy)
+    with pytest.raises(ModelLoadError, match=reason) as caught:
+        load_target(str(copy), find_backend())
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.endswith(".")
+    assert len(text) < 500
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("./nowhere", "no model folder"),
+        ("/nowhere/at/all", "no model folder"),
+        ("nowhere", "no model folder"),
+        ("a/b/c", "no model folder"),
+        ("", "no model folder|no config.json"),
+        ("not a/hub name!", "neither a folder nor"),
+    ],
+)
+def test_a_model_that_is_not_there(name: str, reason: str) -> None:
+    with pytest.raises(ModelLoadError, match=reason):
+        find_model(name)
+
+
+def test_a_file_is_no_model(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.touch()
+    with pytest.raises(ModelLoadError, match="is a file"):
+        find_model(str(file))
+
+
+def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub  # noqa: PLC0415
+    from huggingface_hub.errors import LocalEntryNotFoundError  # noqa: PLC0415
+
+    def unreachable(*_: object, **__: object) -> str:
+        raise LocalEntryNotFoundError("offline")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
+    with pytest.raises(ModelLoadError, match="could not be fetched from the hub"):
+        find_model("mlx-community/some-model")
+
+
+def test_layouts(quantized_model_dir: Path) -> None:
+    backend = find_backend()
+    quantized = load_target(str(quantized_model_dir), backend, "quantized")
+    dense = load_target(str(quantized_model_dir), backend, "dense")
+    assert (quantized.layout, dense.layout) == ("quantized", "dense")
+    assert quantized.parameter_bytes < dense.parameter_bytes
+    prompt = mx.array([1, 2, 3])
+    left = quantized.forward(prompt, quantized.make_cache(8))
+    right = dense.forward(prompt, dense.make_cache(8))
+    assert mx.allclose(left, right, atol=1e-2)
+    with pytest.raises(InvalidRequestError, match="no weight layout 'tiny'"):
+        load_target(str(quantized_model_dir), backend, "tiny")
+
+
+def test_auto_is_quantized_on_a_gpu_and_dense_on_a_cpu_if_it_fits() -> None:
+    gpu, cpu = Backend("metal", "M4 Pro"), Backend("cpu", "a CPU", "mkl", 2)
+    assert gpu.weight_layout("auto", 1) == "quantized"
+    assert cpu.weight_layout("auto", 1 << 20) == "dense"
+    assert cpu.weight_layout("auto", 1 << 50) == "quantized"
+
+
+def test_a_prefill_in_steps_is_the_prefill_at_once(tiny_model_dir: Path) -> None:
+    model = load_target(str(tiny_model_dir), find_backend())
+    tokens = [(7 * i) % 256 for i in range(50)]
+    told: list[tuple[int, int]] = []
+    caches = []
+    for step in (7, 64):
+        cache = model.make_cache(64)
+        assert model.prefill(
+            tokens, cache, step=step, progress=lambda done, total: told.append((done, total))
+        )
+        assert isinstance(cache, PreallocatedKVCache)
+        caches.append([mx.array(buffer[..., :50, :]) for buffer in cache.layers[1].state])
+    assert all(mx.allclose(a, b, atol=1e-4) for a, b in zip(*caches, strict=True))
+    assert [done for done, _ in told] == [7, 14, 21, 28, 35, 42, 49, 50, 50]
+
+
+def test_every_error_is_an_akunu_error() -> None:
+    for name in ("InvalidRequestError", "ModelLoadError", "ContextOverflowError", "BackendError"):
+        assert issubclass(getattr(__import__("akunu_py.errors", fromlist=[name]), name), AkunuError)

@@ -1,0 +1,74 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import akunu_py
+from akunu_py.engine import Engine
+from akunu_py.errors import InvalidRequestError
+from akunu_py.text.chat import ChatTranscript
+
+
+@pytest.fixture
+def transcript(engine: Engine) -> ChatTranscript:
+    return ChatTranscript(engine.tokenizer, system="Be brief.")
+
+
+def test_a_turn_is_rendered_by_the_models_template(
+    engine: Engine, transcript: ChatTranscript
+) -> None:
+    text = engine.tokenizer.decode(transcript.prompt_for("hello"))
+    assert text == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n"
+        "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+@pytest.mark.parametrize("answer", ["fine", "", "naïve ünïcode 😀", "  spaces  "])
+def test_the_next_prompt_starts_with_what_was_computed(
+    engine: Engine, transcript: ChatTranscript, answer: str
+) -> None:
+    prompt = transcript.prompt_for("hello")
+    generated = engine.tokenizer.encode_plain(answer)
+    transcript.add_turn("hello", prompt, answer, generated)
+    following = transcript.prompt_for("and now?")
+
+    assert following[: len(prompt) + len(generated)] == [*prompt, *generated]
+    assert engine.tokenizer.decode(following).endswith(
+        f"{answer}<|im_end|>\n<|im_start|>user\nand now?<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_ids_that_encoding_would_not_give_are_kept(
+    engine: Engine, transcript: ChatTranscript
+) -> None:
+    prompt = transcript.prompt_for("hello")
+    odd = [engine.tokenizer.encode_plain(letter)[0] for letter in "ab"]
+    transcript.add_turn("hello", prompt, "ab", odd)
+    assert transcript.prompt_for("more")[len(prompt) : len(prompt) + 2] == odd
+
+
+def test_asking_changes_nothing(transcript: ChatTranscript) -> None:
+    before = list(transcript.messages)
+    transcript.prompt_for("hello")
+    assert transcript.messages == before
+
+
+def test_replaced_messages_are_rendered_afresh(engine: Engine, transcript: ChatTranscript) -> None:
+    transcript.replace([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
+    text = engine.tokenizer.decode(transcript.prompt_for("c"))
+    assert text.startswith("<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>")
+
+
+def test_a_model_without_a_template_is_refused_in_a_sentence(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+
+    folder = Path(shutil.copytree(tiny_model_dir, tmp_path / "plain"))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    del settings["chat_template"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    plain = akunu_py.load(str(folder))
+    with pytest.raises(InvalidRequestError, match="no chat template"):
+        ChatTranscript(plain.tokenizer).prompt_for("hello")

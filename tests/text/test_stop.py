@@ -1,0 +1,51 @@
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from akunu_py.errors import InvalidRequestError
+from akunu_py.text.stop import StopScanner
+
+letters = st.text(alphabet="ab\n", max_size=24)
+stop_strings = st.lists(st.text(alphabet="ab\n", min_size=1, max_size=4), max_size=3)
+
+
+def cut_anywhere(text: str, cuts: list[int]) -> list[str]:
+    borders = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
+    return [text[start:end] for start, end in pairwise(borders)]
+
+
+@given(text=letters, stops=stop_strings, cuts=st.lists(st.integers(0, 24)))
+def test_the_text_ends_at_the_first_stop_wherever_the_stream_is_cut(
+    text: str, stops: list[str], cuts: list[int]
+) -> None:
+    scanner = StopScanner(stops)
+    shown = "".join(scanner.feed(part) for part in cut_anywhere(text, cuts)) + scanner.flush()
+
+    found = [text.find(stop) for stop in stops if stop in text]
+    assert shown == (text[: min(found)] if found else text)
+    assert scanner.stopped == bool(found)
+
+
+@given(text=letters, stops=stop_strings)
+def test_nothing_that_may_become_a_stop_is_shown_early(text: str, stops: list[str]) -> None:
+    scanner = StopScanner(stops)
+    shown = ""
+    for letter in text:
+        shown += scanner.feed(letter)
+        assert not any(stop in shown for stop in stops)
+        held = len(text) - len(shown)
+        assert scanner.stopped or held >= 0
+
+
+def test_text_without_a_possible_stop_is_not_held_back() -> None:
+    scanner = StopScanner(["\n\n"])
+    assert scanner.feed("one line") == "one line"
+    assert scanner.feed("\n") == ""
+    assert scanner.feed("another") == "\nanother"
+
+
+def test_an_empty_stop_string_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="must not be empty"):
+        StopScanner(["x", ""])
