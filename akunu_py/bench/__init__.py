@@ -1,0 +1,1 @@
+"""What `bench` measures: cost, speedup, replay, seeds; tables and plots."""
