@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Drafter, NoDrafter
 from akunu_py.drafting.ngram import NGramDrafter
 from akunu_py.drafting.prompt_lookup import (
@@ -17,6 +18,7 @@ from akunu_py.drafting.suffix_decoding import SuffixDecoding
 from akunu_py.errors import InvalidRequestError
 
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
+    "auto": AutoDrafter,
     "ngram": NGramDrafter,
     "none": NoDrafter,
     "suffix-decoding": SuffixDecoding,
@@ -28,9 +30,7 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "llama-mod": LlamaMod,
     "llama-cache": LlamaCache,
 }
-DRAFTER_NAMES = ("auto", *DRAFTERS)
-
-_AUTO = "ngram"
+DRAFTER_NAMES = tuple(DRAFTERS)
 
 
 def make_drafter(name: str) -> Drafter:
@@ -39,7 +39,7 @@ def make_drafter(name: str) -> Drafter:
     Raises:
         InvalidRequestError: if there is none of that name.
     """
-    if name not in DRAFTER_NAMES:
+    if name not in DRAFTERS:
         known = ", ".join(DRAFTER_NAMES)
         raise InvalidRequestError(f"There is no drafter {name!r}; choose one of {known}.")
-    return DRAFTERS[_AUTO if name == "auto" else name]()
+    return DRAFTERS[name]()

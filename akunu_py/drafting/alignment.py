@@ -1,0 +1,172 @@
+"""Alignment: which earlier stretch a request is copying, kept alive across the edits in it.
+
+A source pointer says which earlier token is expected next and moves on while copying holds. Where
+it breaks, the place is remembered as an anchor, and a few tokens later the copy is found again
+near it. What was edited between is learnt as a rewrite. Knows positions and tokens, no drafts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from akunu_py.drafting.occurrences import Occurrences
+from akunu_py.drafting.rewrites import Rewrite, Rewrites
+
+SOLID_RUN: Final = 8
+RESUMED_RUN: Final = 3
+RESUMED_BONUS: Final = 8
+SEARCHED_AHEAD: Final = 96
+SEARCHED_BEHIND: Final = 2
+LONGEST_EDIT: Final = 192
+MOST_PLACES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """Where a copy broke: `source` was expected, and `output` is where something else stands."""
+
+    source: int
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """A place near an anchor where the copy may go on.
+
+    Attributes:
+        anchor: where the copy broke.
+        position: index of the token expected next.
+        length: how many of the tokens since the break agree with those before `position`.
+        distance: how far it is from where a replacement of equal length, or an insertion, would
+            go on.
+    """
+
+    anchor: Anchor
+    position: int
+    length: int
+    distance: int
+
+    @property
+    def nearness(self) -> int:
+        """0 in place, 1 within 3 tokens, 2 within 12, 3 farther."""
+        return (self.distance > 0) + (self.distance > 3) + (self.distance > 12)
+
+
+class Alignment:
+    """The source pointer of one request.
+
+    Attributes:
+        source: index of the earlier token expected next, -1 where no copy is under way.
+        run: how many tokens the copy has held for, what led to it included.
+        rewrite: the rewrite under way at `source`, if any; `rewritten` of its tokens have come.
+        rewrites: the edits learnt so far.
+    """
+
+    def __init__(self, occurrences: Occurrences) -> None:
+        self._occurrences = occurrences
+        self._tokens = occurrences.tokens
+        self.source = -1
+        self.run = 0
+        self.rewrite: Rewrite | None = None
+        self.rewritten = 0
+        self.rewrites = Rewrites()
+        self._anchors: tuple[Anchor, ...] = ()
+        self._edit: tuple[Anchor, Anchor] | None = None
+
+    def follow(self, position: int, length: int, *, resumed: Anchor | None = None) -> None:
+        """Points at `position`, which rests on a match of `length` tokens.
+
+        Args:
+            position: index of the token expected next.
+            length: how many tokens before it agree with the last ones.
+            resumed: where the copy broke that goes on here, if it is a copy that goes on.
+        """
+        self.run = length
+        here = Anchor(position - length, len(self._tokens) - length)
+        self._edit = None if resumed is None else (resumed, here)
+        self._arrive(position)
+
+    def advance(self, token: int) -> None:
+        """Compares the next token, which is not in the occurrences yet, with what was expected."""
+        if self.source < 0:
+            return
+        rewrite = self.rewrite
+        if rewrite is not None and rewrite.new[self.rewritten] == token:
+            self.run += 1
+            self.rewritten += 1
+            if self.rewritten == len(rewrite.new):
+                self.rewrites.confirm(rewrite)
+                self._arrive(self.source + len(rewrite.old))
+        elif (rewrite is None or self.rewritten == 0) and self._tokens[self.source] == token:
+            if rewrite is not None:
+                self.rewrites.forget(rewrite)
+            self.run += 1
+            if self._edit is not None and self.run >= RESUMED_RUN:
+                self._close_edit(*self._edit)
+            self._arrive(self.source + 1)
+        else:
+            self._break_off()
+
+    def in_place(self) -> Resumption | None:
+        """Where the copy goes on if as many tokens were replaced as stand since it broke."""
+        if not self._anchors:
+            return None
+        anchor = self._anchors[0]
+        position = anchor.source + len(self._tokens) - anchor.output
+        return Resumption(anchor, position, 0, 0) if position < len(self._tokens) else None
+
+    def resumption(self) -> Resumption | None:
+        """The likeliest place near an anchor where the last tokens are found again."""
+        best: Resumption | None = None
+        best_score = 0
+        for anchor in self._anchors:
+            for found in self._places(anchor):
+                score = 4 * min(found.length, 3) - (0, 1, 2, 4)[found.nearness]
+                if best is None or score > best_score:
+                    best, best_score = found, score
+        return best
+
+    def _places(self, anchor: Anchor) -> list[Resumption]:
+        tokens = self._tokens
+        last = tokens[-1]
+        gap = len(tokens) - anchor.output
+        found: list[Resumption] = []
+        if gap > LONGEST_EDIT:
+            return found
+        end = min(len(tokens) - 1, anchor.source + SEARCHED_AHEAD + gap)
+        position = max(0, anchor.source - SEARCHED_BEHIND)
+        while len(found) < MOST_PLACES:
+            try:
+                position = tokens.index(last, position, end) + 1
+            except ValueError:
+                break
+            length = min(self._occurrences.agreement(position), gap)
+            replaced = abs(position - anchor.source - gap)
+            inserted = 1 + abs(position - anchor.source - 1)
+            found.append(Resumption(anchor, position, length, min(replaced, inserted)))
+        return found
+
+    def _arrive(self, position: int) -> None:
+        self.source = position
+        self.rewritten = 0
+        self.rewrite = self.rewrites.at(self._tokens, position) if self.rewrites else None
+
+    def _break_off(self) -> None:
+        if self.run >= SOLID_RUN:
+            here = Anchor(self.source, len(self._tokens))
+            self._anchors = (here, *self._anchors[:1])
+        self.source = -1
+        self.run = 0
+        self.rewrite = None
+
+    def _close_edit(self, broken: Anchor, resumed: Anchor) -> None:
+        """Learns what was edited between where the copy broke and where it held again."""
+        self._edit = None
+        self.run += RESUMED_BONUS
+        if resumed.source >= broken.source and resumed.output >= broken.output:
+            self.rewrites.learn(
+                self._tokens[broken.source : resumed.source],
+                self._tokens[broken.output : resumed.output],
+                self._tokens[resumed.source],
+            )

@@ -1,0 +1,182 @@
+"""AutoDrafter: the default; copies through edits, else follows the best earlier occurrence.
+
+Its sources, each drafting only as far as it is likely to stand:
+
+- *copy*: the stretch being copied, with the edits learnt from it made again (`rewrite`);
+- *resumed*: that stretch found again near the place where an edit broke it off;
+- *match*: what followed the longest earlier occurrence of the last tokens, graded by its length
+  and by how many occurrences agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from akunu_py.drafting.alignment import Alignment, Anchor
+from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.drafting.expectation import (
+    Expectations,
+    copy_grade,
+    file_of,
+    in_place_grade,
+    match_grade,
+    resumed_grade,
+    rewrite_grade,
+)
+from akunu_py.drafting.occurrences import Match, Occurrences
+from akunu_py.drafting.rewrites import Rewrite
+
+FLOOR: Final = 0.25
+STEADY_RUN: Final = 12
+LONGEST_IN_PLACE: Final = 2
+LIKELY: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Lead:
+    """Where a draft could be copied from, and what speaks for it."""
+
+    source: str
+    grade: int
+    position: int
+    length: int
+    resumed: Anchor | None = None
+
+
+class AutoDrafter:
+    """Drafts long where a copy is under way and nothing where it would guess.
+
+    What it learns of its own acceptance outlives the request; the tokens do not.
+
+    Args:
+        floor: drafting stops before the first token whose chance of being reached and accepted is
+            below this.
+    """
+
+    def __init__(self, floor: float = FLOOR) -> None:
+        self._floor = floor
+        self._expectations = Expectations()
+        self.begin(())
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self._expectations.begin()
+        self._occurrences = Occurrences(prompt)
+        self._alignment = Alignment(self._occurrences)
+        self._drafted: tuple[int, ...] = ()
+        self._files: list[int] = []
+        self._untried: tuple[int, int] | None = None
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        if self._untried is not None and len(tokens):
+            file, guess = self._untried
+            self._expectations.learn(file, guess == tokens[0])
+            self._untried = None
+        for token in tokens:
+            self._alignment.advance(token)
+            self._occurrences.append(token)
+
+    def propose(self, limit: int) -> Draft:
+        lead = self._best_lead()
+        if lead is None:
+            self._untried = None
+            return NO_DRAFT
+        alignment = self._alignment
+        if lead.position != alignment.source:
+            alignment.follow(lead.position, lead.length, resumed=lead.resumed)
+        return self._draft(lead, limit)
+
+    def feedback(self, draft: Draft, accepted: int) -> None:
+        if not draft or draft.tokens != self._drafted[: len(draft)]:
+            return
+        self._untried = None
+        for position, file in enumerate(self._files[: min(accepted + 1, len(draft))]):
+            self._expectations.learn(file, position < accepted)
+
+    def _best_lead(self) -> _Lead | None:
+        alignment = self._alignment
+        if alignment.source >= 0 and alignment.run >= STEADY_RUN:
+            grade = copy_grade(alignment.run, agrees=True)
+            return _Lead("copy", grade, alignment.source, alignment.run)
+        match = self._occurrences.best()
+        leads = self._copy_leads(match)
+        if match is not None:
+            leads.append(_Lead("match", match_grade(match), match.position, match.length))
+        expected = self._expectations.of
+        return max(leads, key=lambda lead: expected(file_of(lead.grade, 0)), default=None)
+
+    def _copy_leads(self, match: Match | None) -> list[_Lead]:
+        """The copy under way, or else the places where a broken one may go on."""
+        alignment = self._alignment
+        tokens = self._occurrences.tokens
+        likeliest = None if match is None else tokens[match.position]
+        leads = []
+        if (position := alignment.source) >= 0:
+            grade = copy_grade(alignment.run, agrees=tokens[position] == likeliest)
+            leads.append(_Lead("copy", grade, position, alignment.run))
+        elif (place := alignment.in_place()) is not None:
+            replaced = len(tokens) - place.anchor.output
+            if replaced <= LONGEST_IN_PLACE:
+                grade = in_place_grade(replaced, agrees=tokens[place.position] == likeliest)
+                leads.append(_Lead("resumed", grade, place.position, 0, place.anchor))
+            if (found := alignment.resumption()) is not None:
+                agrees = tokens[found.position] == likeliest
+                grade = resumed_grade(found.length, found.nearness, agrees)
+                lead = _Lead("resumed", grade, found.position, found.length, found.anchor)
+                leads.append(lead)
+        return leads
+
+    def _draft(self, lead: _Lead, limit: int) -> Draft:
+        """Copies from the lead as far as the floor and the limit allow."""
+        drafted: list[int] = []
+        expected: list[float] = []
+        files: list[int] = []
+        chance = 1.0
+        self._untried = None
+        for token, file in self._steps(lead, drafted):
+            if self._untried is None:
+                self._untried = (file, token)
+            acceptance = self._expectations.of(file)
+            chance *= acceptance
+            if chance < self._floor or len(drafted) >= limit:
+                break
+            drafted.append(token)
+            expected.append(acceptance)
+            files.append(file)
+        self._drafted, self._files = tuple(drafted), files
+        if not drafted:
+            return NO_DRAFT
+        return Draft(self._drafted, lead.source, lead.length, None, tuple(expected))
+
+    def _steps(self, lead: _Lead, drafted: list[int]) -> Iterator[tuple[int, int]]:
+        """The tokens that copying brings, rewritten on the way, each with the file it is under.
+
+        A copy that reaches the end of the request goes on with what was drafted so far.
+        """
+        tokens = self._occurrences.tokens
+        rewrite, rewritten = self._alignment.rewrite, self._alignment.rewritten
+        position = lead.position
+        while True:
+            if rewrite is not None:
+                for token in rewrite.new[rewritten:]:
+                    yield token, file_of(rewrite_grade(rewrite.repeats, begun=rewritten > 0), 0)
+                    rewritten += 1
+                position += len(rewrite.old)
+            else:
+                file = file_of(lead.grade, len(drafted))
+                if position < len(tokens):
+                    yield tokens[position], file
+                elif position - len(tokens) < len(drafted):
+                    yield drafted[position - len(tokens)], file
+                else:
+                    return
+                position += 1
+            rewrite, rewritten = self._likely_rewrite(position), 0
+
+    def _likely_rewrite(self, position: int) -> Rewrite | None:
+        rewrites = self._alignment.rewrites
+        if not rewrites or (rewrite := rewrites.at(self._occurrences.tokens, position)) is None:
+            return None
+        file = file_of(rewrite_grade(rewrite.repeats, begun=False), 0)
+        return rewrite if self._expectations.of(file) >= LIKELY else None

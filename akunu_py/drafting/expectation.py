@@ -1,0 +1,151 @@
+"""Expectations: how likely a drafted token is to be accepted, learnt while a request runs.
+
+A guess is filed under its grade (which source it comes from and how strong the evidence is) and
+its position in the draft. Every file starts from a prior, read off a replay over real edits, and
+moves with each outcome. Knows no tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from akunu_py.drafting.occurrences import Match
+
+POSITIONS: Final = 6
+PRIOR_WEIGHT: Final = 4.0
+LUCK_WEIGHT: Final = 8.0
+MEMORY: Final = 64.0
+
+_COPY_RUNS: Final = (0, 0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 4, 4, 5)
+_MATCH_LENGTHS: Final = (0, 0, 1, 2, 3, 3, 4, 4, 4, 5)
+
+_COPY: Final = 0
+_MATCH: Final = _COPY + 12
+_LONG_MATCH: Final = _MATCH + 12
+_RESUMED: Final = _MATCH + 24
+_IN_PLACE: Final = _RESUMED + 24
+_REWRITE: Final = _IN_PLACE + 4
+GRADES: Final = _REWRITE + 6
+
+_DOUBT: Final = (
+    (1.0, 0.90, 0.60, 0.45, 0.35, 0.25),
+    (1.0, 1.00, 0.85, 0.60, 0.40, 0.25),
+    (1.0, 0.65, 0.38, 0.24, 0.14, 0.12),
+    (1.0, 0.70, 0.35, 0.20, 0.15, 0.10),
+    (1.0, 0.15, 0.10, 0.10, 0.10, 0.10),
+)
+_STEADY: Final = 0.98
+_FIRST: Final = (
+    # copy: runs of 1-4, 5, 6-8, 9-11, 12-16, 17 and more; best match says otherwise, the same
+    *(0.40, 0.40, 0.45, 0.48, 0.50, 0.50, 0.55, 0.65, 0.80, 0.90, 0.85, 0.96),
+    # match: lengths of 1, 2, 3, 4-5, 6-8, 9 and more; all, the only one, half, fewer agree
+    *(0.60, 0.32, 0.26, 0.15),
+    *(0.84, 0.44, 0.22, 0.12),
+    *(0.73, 0.55, 0.33, 0.21),
+    *(0.76, 0.79, 0.30, 0.15),
+    *(0.84, 0.76, 0.30, 0.15),
+    *(0.85, 0.80, 0.30, 0.15),
+    # resumed: lengths of 1, 2, 3 and more; in place, within 3, within 12, farther; as in copy
+    *(0.40, 0.61, 0.36, 0.52, 0.15, 0.35, 0.08, 0.27),
+    *(0.44, 0.67, 0.35, 0.50, 0.22, 0.52, 0.10, 0.30),
+    *(0.44, 0.70, 0.35, 0.65, 0.25, 0.50, 0.10, 0.30),
+    # in place: 1 and 2 tokens replaced; as in copy
+    *(0.23, 0.70, 0.07, 0.70),
+    # rewrite: repeated 0, 1, 2 and more times; not begun, begun
+    *(0.73, 0.97, 0.84, 0.95, 0.88, 0.96),
+)
+
+
+def copy_grade(run: int, agrees: bool) -> int:
+    """The grade of a copy of `run` tokens so far; `agrees`: the best match says the same."""
+    return _COPY + 2 * _COPY_RUNS[min(run, 17)] + agrees
+
+
+def match_grade(match: Match) -> int:
+    """The grade of what followed an earlier occurrence."""
+    return _MATCH + 4 * _MATCH_LENGTHS[min(match.length, 9)] + match.consensus
+
+
+def resumed_grade(length: int, nearness: int, agrees: bool) -> int:
+    """The grade of a copy found again, `length` tokens of it, `nearness` from where it broke."""
+    return _RESUMED + 8 * (min(length, 3) - 1) + 2 * nearness + agrees
+
+
+def in_place_grade(replaced: int, agrees: bool) -> int:
+    """The grade of a copy taken to go on after `replaced` tokens (1 or 2) were replaced."""
+    return _IN_PLACE + 2 * (replaced - 1) + agrees
+
+
+def rewrite_grade(repeats: int, begun: bool) -> int:
+    """The grade of a rewrite made again `repeats` times; `begun`: its first token has come."""
+    return _REWRITE + 2 * min(repeats, 2) + begun
+
+
+def file_of(grade: int, position: int) -> int:
+    """The file of a guess: its grade, and position 0, 1, 2-3, 4-7, 8-15 or later in the draft."""
+    return POSITIONS * grade + min(position.bit_length(), POSITIONS - 1)
+
+
+class Expectations:
+    """The acceptance to be expected of every file.
+
+    Files learn slowly and are kept from request to request. On top of them a request has its luck:
+    how the odds of all first tokens, and of all later ones, have turned out against what was
+    expected. It begins anew with every request.
+    """
+
+    def __init__(self) -> None:
+        self._values = [
+            _prior(grade, position) for grade in range(GRADES) for position in range(POSITIONS)
+        ]
+        self._accepted = [PRIOR_WEIGHT * value for value in self._values]
+        self._tried = [PRIOR_WEIGHT] * len(self._values)
+        self.begin()
+
+    def begin(self) -> None:
+        """Starts a request: its luck is even."""
+        self._first, self._later = _Luck(), _Luck()
+
+    def of(self, file: int) -> float:
+        """The probability that a token filed there is accepted, if those before it were."""
+        value = self._values[file]
+        luck = self._later if file % POSITIONS else self._first
+        odds = value * luck.factor
+        return odds / (1.0 - value + odds)
+
+    def learn(self, file: int, accepted: bool) -> None:
+        """Takes in one outcome; old outcomes fade."""
+        luck = self._later if file % POSITIONS else self._first
+        luck.learn(self._values[file], accepted)
+        if self._tried[file] > MEMORY:
+            self._accepted[file] /= 2
+            self._tried[file] /= 2
+        self._accepted[file] += accepted
+        self._tried[file] += 1
+        self._values[file] = self._accepted[file] / self._tried[file]
+
+
+class _Luck:
+    """How outcomes compare with what was expected of them, as a factor on the odds."""
+
+    __slots__ = ("_accepted", "_expected", "_expected_failures", "_failures", "factor")
+
+    def __init__(self) -> None:
+        self._accepted = self._failures = LUCK_WEIGHT
+        self._expected = self._expected_failures = LUCK_WEIGHT
+        self.factor = 1.0
+
+    def learn(self, expected: float, accepted: bool) -> None:
+        self._accepted += accepted
+        self._failures += not accepted
+        self._expected += expected
+        self._expected_failures += 1.0 - expected
+        self.factor = (self._accepted * self._expected_failures) / (self._expected * self._failures)
+
+
+def _prior(grade: int, position: int) -> float:
+    first = _FIRST[grade]
+    if grade >= _REWRITE:
+        return first
+    row = sum(grade >= border for border in (_MATCH, _LONG_MATCH, _RESUMED, _IN_PLACE))
+    return max(first, min(_STEADY, 1.0 - (1.0 - first) * _DOUBT[row][position]))

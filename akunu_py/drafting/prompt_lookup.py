@@ -1,0 +1,277 @@
+"""The linear lookup policies that other engines ship, each named after its system.
+
+They are here to be compared with in replay, with the constants that their systems ship. Every one
+copies what followed an earlier occurrence of the last few tokens; they differ in how long a match
+must be, which occurrence counts, and how much is copied.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from akunu_py.drafting.base import NO_DRAFT, Draft
+
+
+class _Lookup:
+    """The request's tokens, and how a copy of some of them becomes a draft."""
+
+    name: str
+
+    def __init__(self) -> None:
+        self._tokens: list[int] = []
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self._tokens = []
+        self.extend(prompt)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self._tokens.extend(tokens)
+
+    def feedback(self, draft: Draft, accepted: int) -> None:
+        pass
+
+    def _copy(self, start: int, length: int, match_length: int) -> Draft:
+        tokens = tuple(self._tokens[start : start + length])
+        return Draft(tokens, self.name, match_length) if tokens else NO_DRAFT
+
+    def _after_first(self, length: int) -> int | None:
+        """Index after the earliest occurrence of the last `length` tokens, None without one."""
+        tokens = self._tokens
+        end = len(tokens) - length
+        if end <= 0:
+            return None
+        key = tokens[end:]
+        start = -1
+        while (start := _index(tokens, key[0], start + 1, end)) >= 0:
+            if tokens[start : start + length] == key:
+                return start + length
+        return None
+
+
+def _index(tokens: list[int], token: int, start: int, end: int) -> int:
+    """The first index of `token` in `tokens[start:end]`; -1 without one."""
+    try:
+        return tokens.index(token, start, end)
+    except ValueError:
+        return -1
+
+
+class TransformersLookup(_Lookup):
+    """Transformers' prompt lookup: the leftmost match of 2 tokens, else of 1; copies 10."""
+
+    name = "transformers-lookup"
+
+    def __init__(self, longest_match: int = 2, copied: int = 10) -> None:
+        super().__init__()
+        self._longest_match = longest_match
+        self._copied = copied
+
+    def propose(self, limit: int) -> Draft:
+        for length in range(self._longest_match, 0, -1):
+            if (start := self._after_first(length)) is not None:
+                return self._copy(start, min(limit, self._copied), length)
+        return NO_DRAFT
+
+
+class VllmNGram(_Lookup):
+    """vLLM's `ngram`: the earliest match of exactly 5 tokens; copies up to the limit."""
+
+    name = "vllm-ngram"
+
+    def __init__(self, match: int = 5) -> None:
+        super().__init__()
+        self._match = match
+
+    def propose(self, limit: int) -> Draft:
+        start = self._after_first(self._match)
+        return NO_DRAFT if start is None else self._copy(start, limit, self._match)
+
+
+class LlamaSimple(_Lookup):
+    """llama.cpp's `ngram-simple`: the latest match of 12 tokens; copies 48."""
+
+    name = "llama-simple"
+
+    def __init__(self, key: int = 12, copied: int = 48) -> None:
+        super().__init__()
+        self._key = key
+        self._copied = copied
+        self._starts: dict[tuple[int, ...], list[int]] = {}
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self._starts = {}
+        super().begin(prompt)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            if len(self._tokens) >= self._key:
+                self._starts.setdefault(self._last_key(), []).append(len(self._tokens))
+            self._tokens.append(token)
+
+    def propose(self, limit: int) -> Draft:
+        starts = self._starts.get(self._last_key())
+        return self._copy(starts[-1], min(limit, self._copied), self._key) if starts else NO_DRAFT
+
+    def _last_key(self) -> tuple[int, ...]:
+        return tuple(self._tokens[-self._key :])
+
+
+class LlamaMapK(LlamaSimple):
+    """llama.cpp's `ngram-map-k`: as simple, but no longer than what this key last had accepted."""
+
+    name = "llama-map-k"
+
+    def __init__(self, key: int = 12, copied: int = 48) -> None:
+        super().__init__(key, copied)
+        self._last_accepted: dict[tuple[int, ...], int] = {}
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self._last_accepted = {}
+        super().begin(prompt)
+
+    def propose(self, limit: int) -> Draft:
+        return super().propose(min(limit, self._last_accepted.get(self._last_key(), limit)))
+
+    def feedback(self, draft: Draft, accepted: int) -> None:
+        if draft:
+            self._last_accepted[self._last_key()] = accepted
+
+
+class LlamaMapK4v(LlamaSimple):
+    """llama.cpp's `ngram-map-k4v`: of up to 4 values a key, one at least 3x all others together."""
+
+    name = "llama-map-k4v"
+    _values: Final = 4
+    _dominance: Final = 3
+
+    def propose(self, limit: int) -> Draft:
+        copies: Counter[tuple[int, ...]] = Counter()
+        for start in self._starts.get(self._last_key(), ()):
+            value = tuple(self._tokens[start : start + self._copied])
+            if value in copies or len(copies) < self._values:
+                copies[value] += 1
+        if not copies:
+            return NO_DRAFT
+        value, count = copies.most_common(1)[0]
+        if count < self._dominance * (copies.total() - count):
+            return NO_DRAFT
+        return Draft(value[:limit], self.name, self._key) if limit else NO_DRAFT
+
+
+class LlamaMod(_Lookup):
+    """llama.cpp's `ngram-mod`: hash of 24 tokens -> next token, shared by all requests.
+
+    Keys are not verified. Drafts 48 to 64 tokens, or the limit where that is less; the table is
+    wiped at a quarter's occupancy, and after 5 rounds in a row below a quarter's acceptance.
+    """
+
+    name = "llama-mod"
+    _slots: Final = 4 * 1024 * 1024
+    _occupancy: Final = 0.25
+    _acceptance: Final = 0.25
+    _patience: Final = 5
+
+    def __init__(self, key: int = 24, shortest: int = 48, longest: int = 64) -> None:
+        super().__init__()
+        self._key = key
+        self._shortest = shortest
+        self._longest = longest
+        self._next: dict[int, int] = {}
+        self._bad_rounds = 0
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            if len(self._tokens) >= self._key:
+                self._next[self._slot(self._tokens[-self._key :])] = token
+            self._tokens.append(token)
+        if len(self._next) > self._occupancy * self._slots:
+            self._next.clear()
+
+    def propose(self, limit: int) -> Draft:
+        longest = min(limit, self._longest)
+        window = self._tokens[-self._key :]
+        drafted: list[int] = []
+        while len(window) == self._key and len(drafted) < longest:
+            token = self._next.get(self._slot(window))
+            if token is None:
+                break
+            drafted.append(token)
+            window = [*window[1:], token]
+        if not drafted or len(drafted) < min(self._shortest, longest):
+            return NO_DRAFT
+        return Draft(tuple(drafted), self.name, self._key)
+
+    def feedback(self, draft: Draft, accepted: int) -> None:
+        if not draft:
+            return
+        bad = accepted < self._acceptance * len(draft)
+        self._bad_rounds = self._bad_rounds + 1 if bad else 0
+        if self._bad_rounds >= self._patience:
+            self._next.clear()
+            self._bad_rounds = 0
+
+    def _slot(self, window: Sequence[int]) -> int:
+        return hash(tuple(window)) % self._slots
+
+
+class LlamaCache(_Lookup):
+    """llama.cpp's `ngram-cache`: counts after 4 to 1 tokens, with thresholds; drafts 8.
+
+    The request's own counts need the lax thresholds, the counts of earlier requests the strict
+    ones. The static cache, made from a corpus beforehand, is left out.
+    """
+
+    name = "llama-cache"
+    _longest: Final = 4
+    _lax: Final = {4: (1, 0.50), 3: (1, 0.50), 2: (2, 0.50), 1: (2, 0.66)}
+    _strict: Final = {4: (2, 0.66), 3: (2, 0.66), 2: (3, 0.66), 1: (4, 0.75)}
+
+    def __init__(self, drafts: int = 8) -> None:
+        super().__init__()
+        self._drafts = drafts
+        self._request: dict[tuple[int, ...], Counter[int]] = {}
+        self._earlier: dict[tuple[int, ...], Counter[int]] = {}
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        for context, counts in self._request.items():
+            self._earlier.setdefault(context, Counter()).update(counts)
+        self._request = {}
+        super().begin(prompt)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            for length in range(1, min(self._longest, len(self._tokens)) + 1):
+                context = tuple(self._tokens[-length:])
+                self._request.setdefault(context, Counter())[token] += 1
+            self._tokens.append(token)
+
+    def propose(self, limit: int) -> Draft:
+        window = self._tokens[-self._longest :]
+        drafted: list[int] = []
+        while len(drafted) < min(limit, self._drafts):
+            token = self._known(self._request, window, self._lax)
+            if token is None:
+                token = self._known(self._earlier, window, self._strict)
+            if token is None:
+                break
+            drafted.append(token)
+            window = [*window, token][-self._longest :]
+        return Draft(tuple(drafted), self.name) if drafted else NO_DRAFT
+
+    @staticmethod
+    def _known(
+        counts: dict[tuple[int, ...], Counter[int]],
+        window: list[int],
+        thresholds: dict[int, tuple[int, float]],
+    ) -> int | None:
+        for length in range(len(window), 0, -1):
+            followers = counts.get(tuple(window[-length:]))
+            if followers is None:
+                continue
+            token, count = max(followers.items(), key=lambda follower: follower[1])
+            least, share = thresholds[length]
+            if count >= least and count >= share * followers.total():
+                return token
+        return None
