@@ -1,10 +1,15 @@
-"""Drafters: each a file, all behind the protocol in `base.py`."""
+"""Drafters: each a file, all behind the protocol in `base.py`.
+
+Those that need nothing but tokens are made by name here. The statistical models of
+`ngram_model_drafter.py` need counts and a vocabulary, and are made where these are known.
+"""
 
 from collections.abc import Callable
 
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Drafter, NoDrafter
 from akunu_py.drafting.ngram import NGramDrafter
+from akunu_py.drafting.ngram_storage import OneLevelStorage, StorageDrafter
 from akunu_py.drafting.prompt_lookup import (
     LlamaCache,
     LlamaMapK,
@@ -14,13 +19,22 @@ from akunu_py.drafting.prompt_lookup import (
     TransformersLookup,
     VllmNGram,
 )
+from akunu_py.drafting.suffix_automaton import SuffixAutomatonDrafter
 from akunu_py.drafting.suffix_decoding import SuffixDecoding
 from akunu_py.errors import InvalidRequestError
+
+
+def _one_level() -> Drafter:
+    return StorageDrafter(OneLevelStorage())
+
 
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "auto": AutoDrafter,
     "ngram": NGramDrafter,
     "none": NoDrafter,
+    "storage": StorageDrafter,
+    "storage-one-level": _one_level,
+    "suffix": SuffixAutomatonDrafter,
     "suffix-decoding": SuffixDecoding,
     "transformers-lookup": TransformersLookup,
     "vllm-ngram": VllmNGram,

@@ -28,7 +28,7 @@ from akunu_py.drafting.expectation import (
 from akunu_py.drafting.occurrences import Match, Occurrences
 from akunu_py.drafting.rewrites import Rewrite
 
-FLOOR: Final = 0.25
+FLOOR: Final = 0.2
 STEADY_RUN: Final = 12
 LONGEST_IN_PLACE: Final = 2
 LIKELY: Final = 0.5
