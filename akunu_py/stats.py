@@ -3,7 +3,8 @@
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from itertools import zip_longest
+from typing import Any, Final
 
 
 class Finish(StrEnum):
@@ -102,6 +103,14 @@ class Stats:
         self.draft_s += done.draft_s
         self.forward_s += done.forward_s
 
+    def include(self, other: "Stats") -> None:
+        """Adds another request's sums; the time to first token becomes the total of them."""
+        for name in _SUMMED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        mine, theirs = self.accepted_by_position, other.accepted_by_position
+        self.accepted_by_position = [a + b for a, b in zip_longest(mine, theirs, fillvalue=0)]
+        self.accepted_counts += other.accepted_counts
+
     @property
     def acceptance_rate(self) -> float:
         """Accepted drafts over drafted ones; 0 where nothing was drafted."""
@@ -138,3 +147,6 @@ class Stats:
             "forward_s": round(self.forward_s, 6),
             "accepted_by_position": self.accepted_by_position,
         }
+
+
+_SUMMED: Final = tuple(name for name, kind in Stats.__annotations__.items() if kind in (int, float))

@@ -23,6 +23,13 @@ class ChatTranscript:
         self._seen_text = ""
         self._seen_tokens: list[int] = []
 
+    def copy(self) -> "ChatTranscript":
+        """The same conversation, to be continued differently."""
+        twin = ChatTranscript(self._tokenizer)
+        twin.messages = list(self.messages)
+        twin._seen_text, twin._seen_tokens = self._seen_text, self._seen_tokens
+        return twin
+
     def prompt_for(self, question: str) -> list[int]:
         """The ids that ask for an answer to `question`; the transcript itself is unchanged.
 

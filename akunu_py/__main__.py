@@ -1,0 +1,84 @@
+"""The command line's door: runs a command and turns every way to end into an exit code.
+
+0 is success; 2 a request that cannot be served, told in one sentence; 1 a defect of the program;
+130 an interruption; 141 a reader that went away.
+"""
+
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Final, NoReturn, TextIO
+
+from akunu_py.cli.parser import PROGRAM, parse
+from akunu_py.cli.render import printable
+from akunu_py.errors import AkunuError
+from akunu_py.worker import THREAD_NAME
+
+DEBUG_VARIABLE: Final = "AKUNU_DEBUG"
+"""Environment variable that makes errors come with their traceback."""
+
+_DEFECT, _REFUSED, _INTERRUPTED, _NO_READER = 1, 2, 130, 141
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Runs the program and returns its exit code.
+
+    Args:
+        words: what follows the program's name; None takes them from the process.
+
+    Raises:
+        SystemExit: after `--help` or `--version` has been printed.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    try:
+        invocation = parse(sys.argv[1:] if words is None else words)
+        code = import_module(invocation.command.home).run(invocation.settings)
+        sys.stdout.flush()
+    except AkunuError as error:
+        return _report(str(error), _REFUSED)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        _drop_output(sys.stdout)
+        return _NO_READER
+    except OSError as error:
+        _drop_output(sys.stdout)
+        where = f": {error.filename}" if error.filename else ""
+        return _report(f"{error.strerror or error}{where}.", _DEFECT)
+    except Exception as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        return _report(f"{what} (a defect; {DEBUG_VARIABLE}=1 shows where)", _DEFECT)
+    return int(code)
+
+
+def _report(sentence: str, code: int) -> int:
+    if os.environ.get(DEBUG_VARIABLE):
+        traceback.print_exc()
+    print(f"{PROGRAM}: {printable(sentence)}", file=sys.stderr)
+    return code
+
+
+def _drop_output(stream: TextIO) -> None:
+    """Sends what is still buffered nowhere: the flush at exit would fail once more."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def run() -> NoReturn:
+    """Runs the program as a process, and ends it with its exit code."""
+    code = main()
+    if any(thread.name == THREAD_NAME for thread in threading.enumerate()):
+        # It is inside a library that cannot be told to stop, and would crash on the way out.
+        sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,1 @@
+"""The command line: a grammar, and one file a command."""

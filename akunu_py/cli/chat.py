@@ -1,0 +1,109 @@
+"""`chat`: reads what the user says, and answers it or does what it commands, until the user leaves.
+
+The prompt is there at once; the model loads behind it, on a thread of its own.
+"""
+
+import sys
+from typing import Final
+
+from akunu_py.cli.conversation import Conversation, Turn
+from akunu_py.cli.loading import fetch_model, load_engine
+from akunu_py.cli.screen import PipeScreen, Screen
+from akunu_py.cli.settings import ChatSettings
+from akunu_py.cli.slash_commands import LeaveChatError, find_command, run_command
+from akunu_py.errors import AkunuError, BackendError, ContextOverflowError
+from akunu_py.worker import EngineWorker
+
+_SECONDS_TO_STOP: Final = 3.0
+
+
+def run(settings: ChatSettings) -> int:
+    """Holds a conversation on the terminal, or with a pipe.
+
+    Raises:
+        AkunuError: if the model does not load; from a pipe, also if a turn cannot be served.
+    """
+    fetch_model(settings.model)
+    worker = EngineWorker(lambda: load_engine(settings.model))
+    try:
+        screen = _make_screen(worker, settings.model.name)
+        conversation = Conversation(
+            worker,
+            settings.options,
+            system=settings.system_prompt,
+            show_drafts=settings.show_drafts,
+            progress=screen.progress,
+        )
+        Chat(conversation, screen).run()
+    finally:
+        worker.close(_SECONDS_TO_STOP)
+    return 0
+
+
+class Chat:
+    """Takes what is said on a screen to a conversation, and back.
+
+    Args:
+        conversation: who answers.
+        screen: where the user is.
+    """
+
+    def __init__(self, conversation: Conversation, screen: Screen) -> None:
+        self._conversation = conversation
+        self._screen = screen
+        self._told_notices = False
+
+    def run(self) -> None:
+        """Goes on until the user leaves.
+
+        Raises:
+            AkunuError: if the model does not load, or the screen cannot go on after an error.
+        """
+        while (said := self._screen.read()) is not None:
+            try:
+                self._take(said)
+            except LeaveChatError:
+                return
+            except KeyboardInterrupt:
+                self._screen.interrupted()
+            except ContextOverflowError as error:
+                self._screen.complain(ContextOverflowError(f"{error} /reset begins afresh."))
+            except AkunuError as error:
+                if self._conversation.worker.failed:
+                    raise
+                self._screen.complain(error)
+
+    def _take(self, said: str) -> None:
+        command = find_command(said)
+        if command is None:
+            self._prepare()
+            self._show(self._conversation.ask(said))
+            return
+        reply = run_command(command, self._conversation, said)
+        if isinstance(reply, str):
+            self._screen.say(reply)
+        else:
+            self._show(reply)
+
+    def _prepare(self) -> None:
+        """Waits for the model; the first time it tells what the user should know of it."""
+        engine = self._screen.await_model()
+        if not self._told_notices:
+            self._told_notices = True
+            for notice in engine.notices:
+                self._screen.notice(notice)
+
+    def _show(self, turn: Turn) -> None:
+        try:
+            self._screen.show_turn(turn, show_drafts=self._conversation.show_drafts)
+        except RuntimeError as error:
+            raise BackendError(f"MLX gave up ({error}); the conversation is as before.") from error
+
+
+def _make_screen(worker: EngineWorker, model: str) -> Screen:
+    if not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
+        return PipeScreen(worker.loading)
+    from akunu_py.cli.history import open_history  # noqa: PLC0415  (a pipe needs no editor)
+    from akunu_py.cli.terminal import TerminalScreen  # noqa: PLC0415
+
+    return TerminalScreen(worker.loading, model, open_history())

@@ -1,0 +1,88 @@
+"""`generate`: one completion, streamed as text or printed as one JSON object."""
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from akunu_py.cli.loading import load_engine
+from akunu_py.cli.progress import PrefillBar
+from akunu_py.cli.render import AnswerWriter, palette_for, printable
+from akunu_py.cli.report import stats_line
+from akunu_py.cli.settings import GenerateSettings
+from akunu_py.cli.standard_input import read_text
+from akunu_py.request import Completion
+from akunu_py.stats import Finish
+from akunu_py.text.chat import ChatTranscript
+
+if TYPE_CHECKING:
+    from akunu_py.engine import Engine
+
+_STANDARD_INPUT = "-"
+
+
+def run(settings: GenerateSettings) -> int:
+    """Prints the completion; notices, progress and speed go to standard error.
+
+    Raises:
+        AkunuError: if the request cannot be served.
+    """
+    prompt = read_text() if settings.prompt == _STANDARD_INPUT else settings.prompt
+    engine = load_engine(settings.model)
+    for notice in engine.notices:
+        _tell(notice)
+    completion = _complete(engine, settings, prompt)
+    if settings.as_json:
+        print(json.dumps(completion_object(completion)))
+    if settings.verbose or sys.stderr.isatty():
+        _tell(stats_line(completion.stats, completion.finish_reason))
+    return 0
+
+
+def completion_object(completion: Completion) -> dict[str, object]:
+    """What `--json` prints."""
+    return {
+        "model": completion.model,
+        "text": completion.text,
+        "token_ids": completion.token_ids,
+        "prompt_tokens": completion.stats.prompt_tokens,
+        "generated_tokens": completion.stats.generated_tokens,
+        "finish_reason": completion.finish_reason,
+        "stats": completion.stats.as_dict(),
+    }
+
+
+def _complete(engine: "Engine", settings: GenerateSettings, prompt: str) -> Completion:
+    """Streams the answer out, unless it is wanted whole, and returns it."""
+    text: list[str] = []
+    tokens: list[int] = []
+    writer = AnswerWriter(sys.stdout, show_drafts=settings.show_drafts)
+    bar = PrefillBar(sys.stderr)
+    try:
+        for event in engine.stream(
+            _prompt_ids(engine, settings, prompt) if settings.as_question else prompt,
+            settings.options,
+            suffix=settings.suffix,
+            progress=bar,
+        ):
+            bar.close()
+            text.append(event.text)
+            tokens.extend(event.tokens)
+            if not settings.as_json:
+                writer.write(event.pieces)
+    finally:
+        bar.close()
+    if not settings.as_json:
+        writer.end_line()
+    finish = event.finish_reason or Finish.CANCELLED
+    return Completion(engine.model.name, "".join(text), tokens, finish, event.stats)
+
+
+def _prompt_ids(engine: "Engine", settings: GenerateSettings, question: str) -> list[int]:
+    transcript = ChatTranscript(engine.tokenizer, settings.system_prompt)
+    return transcript.prompt_for(question)
+
+
+def _tell(line: str) -> None:
+    """Says something beside the completion."""
+    palette = palette_for(sys.stderr)
+    print(palette.paint(palette.dim, printable(line)), file=sys.stderr)

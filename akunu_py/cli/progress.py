@@ -1,0 +1,59 @@
+"""PrefillBar: how far a long prompt has been read, on a terminal, while it takes long."""
+
+from time import perf_counter
+from typing import Final, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+_LONG_PROMPT: Final = 4096
+_LONG_WAIT_S: Final = 1.0
+
+
+class PrefillBar:
+    """A progress bar that appears only where there is something to wait for.
+
+    It is called with prompt tokens done and to do, and vanishes once all are done.
+
+    Args:
+        stream: where it is drawn, if that is a terminal.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._first_news: float | None = None
+        self._bar: Progress | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        """Shows how far the prefill is."""
+        if done >= total:
+            self.close()
+            return
+        if self._bar is None:
+            self._first_news = self._first_news or perf_counter()
+            long = total > _LONG_PROMPT or perf_counter() - self._first_news > _LONG_WAIT_S
+            if not (long and self._stream.isatty()):
+                return
+            self._bar = _make_bar(self._stream, total)
+        self._bar.update(self._bar.task_ids[0], completed=done)
+
+    def close(self) -> None:
+        """Takes the bar away; the next call begins another."""
+        self._first_news = None
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def _make_bar(stream: TextIO, total: int) -> Progress:
+    bar = Progress(
+        TextColumn("reading the prompt"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(file=stream),
+        transient=True,
+    )
+    bar.add_task("", total=total)
+    bar.start()
+    return bar

@@ -1,0 +1,164 @@
+"""TerminalScreen: a conversation on a terminal, with line editing, history and completion."""
+
+import asyncio
+import sys
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.application import Application, get_app
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import StyleAndTextTuples
+from prompt_toolkit.history import History
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.styles import Style
+
+from akunu_py.cli.completion import SlashCompleter
+from akunu_py.cli.conversation import Turn
+from akunu_py.cli.keyboard import AnswerKeyboard
+from akunu_py.cli.progress import PrefillBar
+from akunu_py.cli.render import AnswerWriter, palette_for, printable
+from akunu_py.cli.report import stats_line
+from akunu_py.cli.screen import CONTEXT_FULL
+from akunu_py.errors import AkunuError
+from akunu_py.stats import Finish
+
+if TYPE_CHECKING:
+    from akunu_py.engine import Engine
+
+_PROMPT: Final = "> "
+_CONTINUATION: Final = ". "
+_STYLE: Final = Style.from_dict({"prompt": "bold", "placeholder": "ansibrightblack"})
+_ERASE_LINE: Final = "\r\x1b[K"
+_NOT_KEPT: Final = "interrupted before the first token; the question is not kept"
+
+
+class TerminalScreen:
+    """Reads from and writes to the terminal; for the main thread.
+
+    Args:
+        loading: the engine that will answer, once it is there.
+        model: its model's name.
+        history: what was typed before.
+    """
+
+    def __init__(self, loading: "Future[Engine]", model: str, history: History) -> None:
+        self._loading = loading
+        self._model = printable(model)
+        self._palette = palette_for(sys.stdout)
+        self._bar = PrefillBar(sys.stdout)
+        self._session: PromptSession[str] = PromptSession(
+            [("class:prompt", _PROMPT)],
+            history=history,
+            multiline=True,
+            prompt_continuation=[("class:prompt", _CONTINUATION)],
+            completer=SlashCompleter(),
+            complete_while_typing=Condition(_begins_command),
+            key_bindings=_key_bindings(),
+            placeholder=self._placeholder,
+            style=_STYLE,
+        )
+
+    def read(self) -> str | None:
+        while True:
+            try:
+                if self._loading.done():
+                    self._loading.result()
+                said = self._session.prompt(pre_run=self._watch_loading)
+            except EOFError:
+                return None
+            except KeyboardInterrupt:
+                if not self._session.default_buffer.text:
+                    self._note("Ctrl-D leaves.")
+                continue
+            if said.strip():
+                return said.encode(errors="replace").decode().strip("\n").rstrip()
+
+    def await_model(self) -> "Engine":
+        if not self._loading.done():
+            self._write(self._palette.paint(self._palette.dim, f"loading {self._model} ..."))
+            try:
+                self._loading.exception()
+            finally:
+                self._write(_ERASE_LINE)
+        return self._loading.result()
+
+    def progress(self, done: int, total: int) -> None:
+        self._bar(done, total)
+
+    def show_turn(self, turn: Turn, *, show_drafts: bool) -> None:
+        writer = AnswerWriter(sys.stdout, show_drafts=show_drafts)
+        try:
+            with AnswerKeyboard(turn.cancel):
+                for event in turn:
+                    self._bar.close()
+                    writer.write(event.pieces)
+        finally:
+            self._bar.close()
+            writer.end_line()
+        self._note(stats_line(turn.stats, turn.finish) if turn.kept else _NOT_KEPT)
+        if turn.finish is Finish.CONTEXT:
+            self._note(CONTEXT_FULL)
+        self._write("\n")
+
+    def say(self, text: str) -> None:
+        self._write(f"{printable(text)}\n\n")
+
+    def notice(self, text: str) -> None:
+        self._note(text)
+
+    def complain(self, error: AkunuError) -> None:
+        self._write(self._palette.paint(self._palette.error, printable(str(error))) + "\n\n")
+
+    def interrupted(self) -> None:
+        self._note("Interrupted; Ctrl-D leaves.")
+
+    def _placeholder(self) -> StyleAndTextTuples:
+        text = "a question, or /help" if self._loading.done() else f"loading {self._model} ..."
+        return [("class:placeholder", text)]
+
+    def _watch_loading(self) -> None:
+        """Makes the prompt tell that the model is there, or end with why it is not."""
+        if not self._loading.done():
+            application = get_app()
+            application.create_background_task(self._tell_loaded(application))
+
+    async def _tell_loaded(self, application: Application[str]) -> None:
+        try:
+            await asyncio.wrap_future(self._loading)
+        except Exception as error:  # read() is to raise whatever it is
+            if application.is_running and not application.is_done:
+                application.exit(exception=error)
+        else:
+            application.invalidate()
+
+    def _note(self, text: str) -> None:
+        self._write(self._palette.paint(self._palette.dim, printable(text)) + "\n")
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def _begins_command() -> bool:
+    return get_app().current_buffer.text.startswith("/")
+
+
+def _key_bindings() -> KeyBindings:
+    """Enter sends, unless a backslash before it asks for a new line, as Alt-Enter does."""
+    bindings = KeyBindings()
+
+    @bindings.add("enter")
+    def _send(press: KeyPressEvent) -> None:
+        buffer = press.current_buffer
+        if buffer.document.is_cursor_at_the_end and buffer.text.endswith("\\"):
+            buffer.delete_before_cursor()
+            buffer.newline(copy_margin=False)
+        else:
+            buffer.validate_and_handle()
+
+    @bindings.add("escape", "enter")
+    def _begin_line(press: KeyPressEvent) -> None:
+        press.current_buffer.newline(copy_margin=False)
+
+    return bindings
