@@ -1,0 +1,151 @@
+"""What the bundled model can do on text it never saw, quantized and at full precision.
+
+    python -m benchmarks.evaluate_model [--model FOLDER] [--full FOLDER] [--data DATA]
+
+Bits per byte, fill-in exact match, and exact match and copy accuracy by kind of edit. `--full`
+is the folder the model was quantized from; without it, only the quantized one is judged. The
+last line printed is one JSON object.
+"""
+
+import argparse
+import platform
+from collections import defaultdict
+from collections.abc import Iterable
+from math import log
+from pathlib import Path
+from typing import Any
+
+from benchmarks.held_out import (
+    EditCase,
+    edit_cases,
+    held_out_files,
+    holes,
+    humaneval_holes,
+    shuffled_functions,
+    versions,
+)
+from benchmarks.report import markdown_table, record
+from benchmarks.scoring import Scorer, copied_positions
+from models.training import edits, fill_in
+from models.training.corpus import SourceFile
+from models.training.fill_in import Hole
+
+ROOT = Path(__file__).parents[1]
+TEXT_WINDOW = 1024
+TEXT_BYTES = 200_000
+MAX_TOKENS = 2000
+
+
+def bits_per_byte(scorer: Scorer, files: Iterable[SourceFile]) -> float:
+    """Over the first `TEXT_BYTES` of the files, each read in windows without overlap."""
+    (start,) = scorer.encode("<|endoftext|>")
+    nats = size = 0.0
+    for file in files:
+        tokens = scorer.encode(file.text)
+        size += len(file.text.encode())
+        for at in range(0, len(tokens), TEXT_WINDOW):
+            before = [start] if at == 0 else [tokens[at - 1]]
+            nats += scorer.score(before, tokens[at : at + TEXT_WINDOW]).nats
+        if size >= TEXT_BYTES:
+            break
+    return nats / size / log(2)
+
+
+def fill_in_exact(scorer: Scorer, cases: Iterable[Hole]) -> float | None:
+    """The share of holes filled exactly, the end of text included; None without cases."""
+    exact = []
+    for hole in cases:
+        prefix = hole.prefix[-fill_in.MAX_PREFIX :]
+        prompt = fill_in.prompt(prefix, hole.suffix[: fill_in.MAX_SUFFIX])
+        answer = scorer.encode(hole.middle) + scorer.encode("<|endoftext|>")
+        exact.append(scorer.score(scorer.encode(prompt), answer).exact)
+    return sum(exact) / len(exact) if exact else None
+
+
+def edits_by_kind(scorer: Scorer, cases: Iterable[EditCase]) -> dict[str, dict[str, float]]:
+    """For each kind and for all: exact answers, tokens right, copied tokens right."""
+    counts: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for case in cases:
+        prompt = scorer.chat_prompt(case.request)
+        answer = scorer.encode(f"{case.answer}<|im_end|>")
+        if len(prompt) + len(answer) > MAX_TOKENS:
+            continue
+        score = scorer.score(prompt, answer)
+        copied = copied_positions(scorer.encode(edits.fenced(case.edit.before)), answer)
+        for kind in (case.edit.kind, "all"):
+            row = counts[kind]
+            row["cases"] += 1
+            row["exact"] += score.exact
+            row["tokens"] += len(answer)
+            row["right"] += int(score.hits.sum())
+            row["copied"] += len(copied)
+            row["copied_right"] += int(score.hits[copied].sum())
+    return {
+        kind: {
+            "cases": row["cases"],
+            "exact": row["exact"] / row["cases"],
+            "tokens_right": row["right"] / row["tokens"],
+            "copied_right": row["copied_right"] / max(1.0, row["copied"]),
+        }
+        for kind, row in counts.items()
+    }
+
+
+def evaluate(folder: Path, data: Path | None, per_kind: int, fills: int) -> dict[str, Any]:
+    """Everything about one model folder."""
+    scorer = Scorer(folder)
+    files = held_out_files()
+    functions = shuffled_functions(files)
+    cases = edit_cases(functions, edits.pool_of(functions), per_kind)
+    return {
+        "bits_per_byte": bits_per_byte(scorer, files[:: max(1, len(files) // 40)]),
+        "fill_line": fill_in_exact(scorer, holes(files, fills, block=False)),
+        "fill_block": fill_in_exact(scorer, holes(files, fills, block=True)),
+        "humaneval_line": fill_in_exact(scorer, humaneval_holes(data, fills)) if data else None,
+        "edits": edits_by_kind(scorer, cases),
+    }
+
+
+def table(results: dict[str, dict[str, Any]]) -> str:
+    """The figures of every evaluated form of the model, side by side."""
+    names = list(results)
+    rows: list[list[object]] = []
+    for key in ("bits_per_byte", "fill_line", "fill_block", "humaneval_line"):
+        values = [results[name][key] for name in names]
+        rows.append([key, *("-" if value is None else f"{value:.3f}" for value in values)])
+    overall = markdown_table(["", *names], rows)
+    rows = []
+    for kind, first in sorted(results[names[0]]["edits"].items()):
+        cells = [results[name]["edits"][kind] for name in names]
+        shown = [f"{c['exact']:.2f} / {c['copied_right']:.3f}" for c in cells]
+        rows.append([kind, f"{first['cases']:.0f}", *shown])
+    headings = [f"{name}: exact / copied tokens right" for name in names]
+    return f"{overall}\n\n{markdown_table(['edit', 'cases', *headings], rows)}"
+
+
+def main() -> None:
+    """Evaluates and records."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, default=ROOT / "models" / "ember")
+    parser.add_argument("--full", type=Path, default=ROOT / "models/training/work/full")
+    parser.add_argument("--data", type=Path, help="folder with humaneval_infilling/")
+    parser.add_argument("--per-kind", type=int, default=20, help="edits of each kind")
+    parser.add_argument("--fills", type=int, default=200, help="holes of each kind")
+    parser.add_argument("--name", default="model_evaluation", help="of the files in results/")
+    options = parser.parse_args()
+    folders = {"quantized": options.model}
+    if options.full.is_dir():
+        folders["full precision"] = options.full
+    results = {
+        name: evaluate(folder, options.data, options.per_kind, options.fills)
+        for name, folder in folders.items()
+    }
+    setting = {"python": platform.python_version(), "held_out_packages": versions()}
+    if len(results) == 2:
+        bits = [results[name]["bits_per_byte"] for name in ("quantized", "full precision")]
+        setting["quantization_cost"] = bits[0] / bits[1] - 1
+    record(options.name, "What the bundled model can do", table(results), {**setting, **results})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""What the bundled model is judged on: files, edits and holes that its training never saw.
+
+All of it is derived from the running interpreter's standard library and the installed
+held-out packages, with fixed seeds; two machines with the same versions get the same cases.
+"""
+
+import gzip
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import distributions
+from pathlib import Path
+
+from models.training import edits, fill_in
+from models.training.corpus import (
+    HELD_OUT_PACKAGES,
+    SourceFile,
+    package_files,
+    standard_library,
+)
+from models.training.edits import Edit, Pool
+from models.training.fill_in import Hole
+from models.training.functions import Function, distinct, functions_of
+
+SEED = 11
+HUMANEVAL = Path("humaneval_infilling", "HumanEval-SingleLineInfilling.jsonl.gz")
+
+
+@dataclass(frozen=True)
+class EditCase:
+    """An edit, and the chat that asks for it."""
+
+    edit: Edit
+    request: list[tuple[str, str]]
+    answer: str
+
+
+def held_out_files() -> list[SourceFile]:
+    """Every held-out file of this machine that is not a test."""
+    packages = [d for d in distributions() if d.metadata["Name"] in HELD_OUT_PACKAGES]
+    files = [*standard_library(), *(file for d in packages for file in package_files(d))]
+    return [file for file in files if file.held_out and not file.is_test]
+
+
+def versions() -> dict[str, str]:
+    """Installed held-out packages and their versions."""
+    found = {d.metadata["Name"]: d.version for d in distributions()}
+    return {name: found[name] for name in sorted(HELD_OUT_PACKAGES & set(found))}
+
+
+def shuffled_functions(files: list[SourceFile]) -> list[Function]:
+    """The files' distinct functions in a fixed random order."""
+    functions = distinct(function for file in files for function in functions_of(file))
+    random.Random(SEED).shuffle(functions)
+    return functions
+
+
+def edit_cases(functions: list[Function], pool: Pool, per_kind: int) -> Iterator[EditCase]:
+    """`per_kind` edits of every kind, on the first functions that lend themselves to it."""
+    for kind in edits.KINDS:
+        rng = random.Random(f"{SEED} {kind}")
+        made = 0
+        for function in functions:
+            edit = edits.make_kind(kind, function, rng, pool)
+            if edit is None:
+                continue
+            *request, (_, answer) = edits.conversation(edit, rng)
+            yield EditCase(edit, request, answer)
+            made += 1
+            if made == per_kind:
+                break
+
+
+def holes(files: list[SourceFile], count: int, *, block: bool) -> Iterator[Hole]:
+    """Single lines or blocks cut out of windows of held-out files."""
+    rng = random.Random(f"{SEED} {block}")
+    cut = fill_in.cut_block if block else fill_in.cut_line
+    made = 0
+    while made < count:
+        hole = cut(fill_in.window(rng.choice(files).text, rng), rng)
+        if hole is not None and hole.middle.strip():
+            yield hole
+            made += 1
+
+
+def humaneval_holes(data: Path, count: int) -> Iterator[Hole]:
+    """Single-line holes of HumanEval-infilling (Bavarian et al. 2022); none if it is absent."""
+    path = data / HUMANEVAL
+    if not path.exists():
+        return
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    for row in random.Random(SEED).sample(rows, min(count, len(rows))):
+        middle = row["canonical_solution"].rstrip("\n")
+        ending = row["canonical_solution"][len(middle) :]
+        yield Hole(row["prompt"], middle, ending + row["suffix"])

@@ -1,0 +1,74 @@
+"""Scores a text under a model with one forward pass: its probability, and where greedy agrees.
+
+A greedy answer equals the expected one exactly when every expected token is the most likely one
+after the tokens before it; so one pass decides it, and no answer has to be generated.
+"""
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from akunu_py.backend import find_backend, use_dense_weights
+
+MIN_COPIED = 4
+
+
+@dataclass(frozen=True)
+class Score:
+    """For every token of an answer: was it the most likely one; and nats for all of them."""
+
+    hits: npt.NDArray[np.bool_]
+    nats: float
+
+    @property
+    def exact(self) -> bool:
+        return bool(self.hits.all())
+
+
+class Scorer:
+    """A model in dense float32, whatever it is stored in; text is tokenized as for a prompt."""
+
+    def __init__(self, folder: Path) -> None:
+        find_backend()
+        from mlx_lm import load  # noqa: PLC0415  (after the BLAS, and not for --help)
+
+        self._model, self._tokenizer = load(str(folder))[:2]
+        use_dense_weights(self._model)
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
+    def chat_prompt(self, turns: list[tuple[str, str]]) -> list[int]:
+        """The tokens of a conversation up to where the assistant's answer begins."""
+        messages = [{"role": role, "content": content} for role, content in turns]
+        text: str = self._tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=False
+        )
+        return self.encode(text)
+
+    def score(self, prompt: list[int], answer: list[int]) -> Score:
+        """How `answer` fares after `prompt`; both must have at least one token."""
+        import mlx.core as mx  # noqa: PLC0415
+
+        logits = self._model(mx.array([prompt + answer[:-1]]))[0, len(prompt) - 1 :]
+        logits = logits.astype(mx.float32)
+        expected = mx.array(answer)
+        chosen = mx.take_along_axis(logits, expected[:, None], axis=-1)[:, 0]
+        nats = (mx.logsumexp(logits, axis=-1) - chosen).sum()
+        hits = mx.argmax(logits, axis=-1) == expected
+        return Score(np.array(hits), float(np.array(nats)))
+
+
+def copied_positions(before: list[int], answer: list[int]) -> list[int]:
+    """Positions of `answer` inside stretches of at least `MIN_COPIED` tokens found in `before`."""
+    blocks = difflib.SequenceMatcher(None, before, answer, autojunk=False).get_matching_blocks()
+    return [
+        block.b + offset
+        for block in blocks
+        if block.size >= MIN_COPIED
+        for offset in range(block.size)
+    ]

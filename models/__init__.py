@@ -1,0 +1,1 @@
+"""The bundled model, and how it is made."""

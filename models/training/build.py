@@ -1,0 +1,106 @@
+"""Turns the corpus into shards of examples, one file for each kind.
+
+    python -m models.training.build --work FOLDER
+
+`FOLDER` has `corpus.jsonl` and `tokenizer/`; the shards go to `FOLDER/shards/`. `probe.npz`
+holds edits of held-out functions, to watch while training, and is not trained on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import sentencepiece as spm
+
+from models.training import corpus, edits, fill_in, questions, structured
+from models.training import tokenizer as tokenizers
+from models.training.corpus import SourceFile
+from models.training.edits import Pool
+from models.training.examples import END_OF_TEXT, Example, Segment, Shard, chat, shard
+from models.training.functions import Function, distinct, functions_of
+
+SEED = 3
+PASSES_OVER_FUNCTIONS = 2
+SHORT_EDIT, LONG_EDIT = 510, 1500
+PROBES = 60
+MAX_PROBE = 400
+
+
+def functions_in(files: Iterable[SourceFile]) -> list[Function]:
+    """The distinct functions of all files that are not tests."""
+    return distinct(f for file in files if not file.is_test for f in functions_of(file))
+
+
+def edit_examples(
+    functions: Sequence[Function], pool: Pool, rng: random.Random
+) -> Iterator[Example]:
+    """One edit of every function in turn, worded as a chat."""
+    for function in functions:
+        edit = edits.make(function, rng, pool)
+        if edit is not None:
+            yield chat(edits.conversation(edit, rng))
+
+
+def by_length(examples: Shard, low: int, high: int) -> Shard:
+    """The examples with more than `low` and at most `high` tokens."""
+    picked = [
+        examples.example(i)
+        for i in range(len(examples))
+        if low < examples.starts[i + 1] - examples.starts[i] <= high
+    ]
+    return Shard.of(picked)
+
+
+def build(work: Path) -> dict[str, int]:
+    """Write every shard; returns the number of tokens of each."""
+    processor = tokenizers.load(work / "tokenizer")
+    training, held_out = corpus.read(work, "training"), corpus.read(work, "held_out")
+    unseen = functions_in(held_out)
+    functions = distinct(functions_in(training), unlike=unseen)
+    rng = random.Random(SEED)
+    rng.shuffle(functions)
+    pool = edits.pool_of(functions)
+    made = dict(_text_shards(training, pool, processor, rng))
+    edited = shard(edit_examples(functions * PASSES_OVER_FUNCTIONS, pool, rng), processor)
+    made["edits"] = by_length(edited, 0, SHORT_EDIT)
+    made["long_edits"] = by_length(edited, SHORT_EDIT, LONG_EDIT)
+    rng.shuffle(unseen)
+    probes = shard(edit_examples(unseen[: 4 * PROBES], pool, rng), processor)
+    short = by_length(probes, 0, MAX_PROBE)
+    made["probe"] = Shard.of([short.example(i) for i in range(min(PROBES, len(short)))])
+    for name, one in made.items():
+        one.save(work / "shards" / f"{name}.npz")
+    return {name: len(one.tokens) for name, one in made.items()}
+
+
+def _text_shards(
+    training: Sequence[SourceFile],
+    pool: Pool,
+    processor: spm.SentencePieceProcessor,
+    rng: random.Random,
+) -> Iterator[tuple[str, Shard]]:
+    """Everything but the edits."""
+    yield "code", shard(((Segment(file.text),) for file in training), processor)
+    holes = (fill_in.example(f.text, rng) for f in training for _ in range(1 + len(f.text) // 1500))
+    yield "fim", shard((hole for hole in holes if hole is not None), processor)
+    turns = [*questions.library_questions(training, rng), *questions.small_talk(rng, 1500)]
+    yield "questions", shard(map(chat, turns), processor)
+    texts = structured.texts(rng, pool, 4000)
+    documents: Iterator[Example] = ((Segment(text), Segment(END_OF_TEXT)) for text in texts)
+    conversions = map(chat, structured.conversions(rng, pool, 6000))
+    yield "structured", shard([*documents, *conversions], processor)
+
+
+def main() -> None:
+    """Build and print the sizes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--work", type=Path, required=True)
+    for name, count in build(parser.parse_args().work).items():
+        print(f"{name:12} {count:12,} tokens")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Mechanical edits of real functions, as a person would ask for them in a chat.
+
+`KINDS` maps a kind to its maker and its weight in the training mix; `make` draws one edit,
+`conversation` words it as chat turns. The answer is always the whole edited code in one
+fenced block, and nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+import textwrap
+import tokenize
+from collections.abc import Sequence
+
+from models.training.edits import bodies, diffs, layout, names, signatures
+from models.training.edits.base import Edit, Maker, Pool
+from models.training.functions import Function
+
+__all__ = ["KINDS", "Edit", "Pool", "conversation", "make", "make_kind", "pool_of"]
+
+KINDS: dict[str, tuple[Maker, float]] = {
+    "rename_variable": (names.rename_variable, 5.0),
+    "rename_function": (names.rename_function, 1.5),
+    "rename_attribute": (names.rename_attribute, 1.5),
+    "method_to_function": (names.method_to_function, 1.0),
+    "function_to_method": (signatures.function_to_method, 1.0),
+    "change_quotes": (layout.change_quotes, 1.5),
+    "add_hint": (signatures.add_hint, 1.0),
+    "drop_hints": (signatures.drop_hints, 1.5),
+    "add_default": (signatures.add_default, 1.0),
+    "drop_default": (signatures.drop_default, 1.0),
+    "add_parameter": (signatures.add_parameter, 1.0),
+    "make_async": (signatures.make_async, 0.5),
+    "decorate": (signatures.decorate, 0.7),
+    "wrap_in_try": (bodies.wrap_in_try, 1.5),
+    "add_docstring": (bodies.add_docstring, 1.2),
+    "drop_docstring": (bodies.drop_docstring, 1.0),
+    "guard": (bodies.guard, 1.0),
+    "insert_line": (bodies.insert_line, 1.5),
+    "delete_line": (bodies.delete_line, 1.5),
+    "replace_expression": (bodies.replace_expression, 2.0),
+    "drop_comments": (layout.drop_comments, 1.0),
+    "change_indent": (layout.change_indent, 0.7),
+    "repeat_code": (layout.repeat_code, 1.0),
+    "apply_diff": (diffs.apply_diff, 1.5),
+}
+SYSTEM_PROMPTS = ("You are a helpful assistant.", "You are a coding assistant.", "Edit code.")
+
+
+def pool_of(functions: Sequence[Function], *, limit: int = 4000) -> Pool:
+    """Names and short expressions of some functions, each once, in a fixed order."""
+    found_names: dict[str, None] = {}
+    expressions: dict[str, None] = {}
+    for function in functions[:limit]:
+        for node in ast.walk(function.node):
+            if isinstance(node, ast.Name | ast.arg):
+                name = node.id if isinstance(node, ast.Name) else node.arg
+                if name.islower() and 1 < len(name) <= 16:
+                    found_names[name] = None
+            elif isinstance(node, ast.Call | ast.Attribute | ast.Compare | ast.Constant):
+                segment = ast.unparse(node)
+                if len(segment) <= 30 and "\n" not in segment and "`" not in segment:
+                    expressions[segment] = None
+    return Pool(tuple(found_names), tuple(expressions))
+
+
+def is_sound(edit: Edit) -> bool:
+    """True where both sides parse and the edit changes something (copying aside)."""
+    changed = edit.before != edit.after or edit.kind == "repeat_code"
+    try:
+        ast.parse(textwrap.dedent(edit.before))
+        ast.parse(textwrap.dedent(edit.after))
+    except (SyntaxError, ValueError):
+        return False
+    return changed
+
+
+def make_kind(kind: str, function: Function, rng: random.Random, pool: Pool) -> Edit | None:
+    """An edit of one kind, or None where the function does not lend itself to it."""
+    try:
+        edit = KINDS[kind][0](function, rng, pool)
+    except (tokenize.TokenError, SyntaxError, ValueError):
+        return None
+    return edit if edit is not None and is_sound(edit) else None
+
+
+def make(function: Function, rng: random.Random, pool: Pool, *, attempts: int = 4) -> Edit | None:
+    """An edit of a kind drawn by weight, or None after some attempts."""
+    weights = [weight for _, weight in KINDS.values()]
+    for kind in rng.choices(list(KINDS), weights, k=attempts):
+        edit = make_kind(kind, function, rng, pool)
+        if edit is not None:
+            return edit
+    return None
+
+
+def fenced(code: str, language: str = "python") -> str:
+    return f"```{language}\n{code}\n```"
+
+
+def conversation(edit: Edit, rng: random.Random) -> list[tuple[str, str]]:
+    """Chat turns (role, content): the request in one of several layouts, then the answer."""
+    instruction, code = edit.instruction, fenced(edit.before)
+    layouts = (
+        f"{instruction}:\n{code}",
+        f"{instruction}:\n{code}",
+        f"{instruction}:\n\n{code}",
+        f"{instruction}.\n{code}",
+        f"{instruction}.\n\n{code}",
+        f"{code}\n\n{instruction}.",
+        f"{instruction}:\n\n{edit.before}",
+    )
+    turns = [("user", rng.choice(layouts)), ("assistant", fenced(edit.after))]
+    if rng.random() < 0.1:
+        turns.insert(0, ("system", rng.choice(SYSTEM_PROMPTS)))
+    return turns

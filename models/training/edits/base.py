@@ -1,0 +1,144 @@
+"""An edit: an instruction, the code before, and the one right answer after it.
+
+Makers of edits take a function and a source of chance and return an edit, or None where the
+function does not lend itself to it. Positions come from `ast`; the text itself is spliced, so
+that everything an edit does not concern stays as it was, byte for byte.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+import tokenize
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from io import StringIO
+
+from models.training.functions import Function
+
+
+@dataclass(frozen=True)
+class Edit:
+    """`instruction` is a sentence without its full stop."""
+
+    kind: str
+    instruction: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Words and expressions that edits put in, taken from training source."""
+
+    names: Sequence[str]
+    expressions: Sequence[str]
+
+
+Maker = Callable[[Function, random.Random, Pool], Edit | None]
+Splice = tuple[int, int, str]
+
+PLACES = (" this function", " this code", " the function", " the following code", "", "")
+
+
+def phrase(rng: random.Random, templates: Sequence[str], **words: str) -> str:
+    """One of the templates, filled in; ` {it}` becomes words for the code, or at an end nothing."""
+    chosen, place = rng.choice(templates), rng.choice(PLACES)
+    if not place and not chosen.endswith(" {it}"):
+        place = PLACES[0]
+    chosen = chosen.replace(" {it}", place)
+    return chosen.format(**words)
+
+
+class Lines:
+    """Turns line and column into offsets into a text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._starts = [0]
+        for line in text.split("\n"):
+            self._starts.append(self._starts[-1] + len(line) + 1)
+
+    def offset(self, line: int, column: int) -> int:
+        """`line` counts from one, as `ast` counts."""
+        return self._starts[line - 1] + column
+
+    def start(self, node: ast.expr | ast.stmt | ast.arg) -> int:
+        return self.offset(node.lineno, node.col_offset)
+
+    def end(self, node: ast.expr | ast.stmt | ast.arg) -> int:
+        """The offset after the node's last character; parsed nodes always have one."""
+        return self.offset(node.end_lineno or node.lineno, node.end_col_offset or 0)
+
+    def segment(self, node: ast.expr | ast.stmt | ast.arg) -> str:
+        return self.text[self.start(node) : self.end(node)]
+
+
+def spliced(text: str, splices: Iterable[Splice]) -> str:
+    """`text` with every `[start, end)` replaced; splices must not overlap."""
+    for start, end, new in sorted(splices, reverse=True):
+        text = text[:start] + new + text[end:]
+    return text
+
+
+def names_inside_strings(tree: ast.AST) -> set[str]:
+    """Names within f-strings, whose positions older interpreters do not report."""
+    return {
+        node.id
+        for joined in ast.walk(tree)
+        if isinstance(joined, ast.JoinedStr)
+        for node in ast.walk(joined)
+        if isinstance(node, ast.Name)
+    }
+
+
+def tokens_of(text: str) -> list[tokenize.TokenInfo]:
+    """The tokens of a whole program."""
+    return list(tokenize.generate_tokens(StringIO(text).readline))
+
+
+def has_multiline_string(text: str) -> bool:
+    """True where a change of indentation would change a string's value."""
+    return any(
+        token.start[0] != token.end[0]
+        for token in tokens_of(text)
+        if token.type not in (tokenize.NEWLINE, tokenize.NL)
+    )
+
+
+def docstring_node(function: Function) -> ast.Expr | None:
+    """The statement that is the function's docstring."""
+    first = function.node.body[0]
+    if (
+        isinstance(first, ast.Expr)
+        and isinstance(first.value, ast.Constant)
+        and isinstance(first.value.value, str)
+    ):
+        return first
+    return None
+
+
+def own_body(function: Function) -> list[ast.stmt]:
+    """The statements after the docstring; empty where the body shares the `def` line."""
+    body = function.node.body[1:] if docstring_node(function) else function.node.body
+    header_end = max(
+        [
+            function.node.lineno,
+            *(
+                a.end_lineno or 0
+                for a in ast.walk(function.node.args)
+                if isinstance(a, ast.arg | ast.expr)
+            ),
+        ]
+    )
+    return body if body and body[0].lineno > header_end else []
+
+
+def fresh_name(function: Function, rng: random.Random, pool: Pool) -> str:
+    """A name that does not occur in the function."""
+    while True:
+        name = rng.choice(pool.names)
+        if rng.random() < 0.3:
+            name = f"{name}_{rng.choice(pool.names)}"
+        if name not in function.text:
+            return name

@@ -1,0 +1,242 @@
+"""Edits of what a function does: try blocks, docstrings, guards, lines and expressions."""
+
+from __future__ import annotations
+
+import ast
+import random
+import textwrap
+
+from models.training.edits.base import (
+    Edit,
+    Lines,
+    Pool,
+    docstring_node,
+    fresh_name,
+    has_multiline_string,
+    own_body,
+    phrase,
+    spliced,
+)
+from models.training.functions import Function
+
+_ERRORS = (
+    "ValueError",
+    "KeyError",
+    "TypeError",
+    "OSError",
+    "IndexError",
+    "AttributeError",
+    "Exception",
+    "RuntimeError",
+    "FileNotFoundError",
+    "ImportError",
+)
+_HANDLERS = (
+    ("returns `None` on `{error}`", "except {error}:\n    return None"),
+    ("returns `False` on `{error}`", "except {error}:\n    return False"),
+    ("ignores `{error}`", "except {error}:\n    pass"),
+    ("prints a `{error}`", "except {error} as error:\n    print(error)"),
+)
+_WRAP = (
+    "Wrap the body of {it} in a try block that {what}",
+    "Wrap the body in a try block that {what}",
+    "Put the body in a try statement that {what}",
+)
+_ADD_DOCSTRING = (
+    'Add the docstring "{text}" to {it}',
+    'Add a docstring: "{text}"',
+    'Document the function with "{text}"',
+)
+_DROP_DOCSTRING = (
+    "Remove the docstring from {it}",
+    "Delete the docstring",
+    "Drop the docstring",
+)
+_GUARD = (
+    "Return `{value}` at the start when `{name}` is `None`",
+    "Add a check at the top that returns `{value}` if `{name}` is `None`",
+    "Return `{value}` early if `{name}` is `None` in {it}",
+)
+_INSERT = (
+    "Add the line `{new}` {side} `{line}`",
+    "Insert `{new}` {side} the line `{line}`",
+    "Put `{new}` {side} `{line}`",
+)
+_DELETE = (
+    "Delete the line `{line}` from {it}",
+    "Remove the line `{line}`",
+    "Remove `{line}` from {it}",
+)
+_REPLACE = (
+    "Replace `{old}` with `{new}` in {it}",
+    "Change `{old}` to `{new}` in {it}",
+    "Use `{new}` instead of `{old}`",
+)
+
+
+def wrap_in_try(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
+    """The statements after the docstring, one level deeper, and a handler after them."""
+    body = own_body(function)
+    if not body:
+        return None
+    text, lines = function.text, Lines(function.text)
+    first = min([body[0].lineno, *(d.lineno for d in getattr(body[0], "decorator_list", []))])
+    start = lines.offset(first, 0)
+    inner = text[start:]
+    indent = inner[: len(inner) - len(inner.lstrip())]
+    if has_multiline_string(textwrap.dedent(inner)) or not indent.isspace():
+        return None
+    error = rng.choice(_ERRORS)
+    what, handler = rng.choice(_HANDLERS)
+    instruction = phrase(rng, _WRAP, what=what.format(error=error))
+    deeper = textwrap.indent(inner, "    ")
+    after = text[:start] + f"{indent}try:\n{deeper}\n"
+    after += textwrap.indent(handler.format(error=error), indent)
+    return Edit("wrap_in_try", instruction, text, after)
+
+
+def _without_docstring(function: Function) -> tuple[str, str, int] | None:
+    """The text without its docstring, the docstring's indentation and where it stood."""
+    node = docstring_node(function)
+    if node is None or not own_body(function):
+        return None
+    lines = Lines(function.text)
+    start, end = lines.offset(node.lineno, 0), lines.end(node) + 1
+    if (
+        function.text[end - 1 : end] != "\n"
+        or not function.text[start : lines.start(node)].isspace()
+    ):
+        return None
+    rest = function.text[end:]
+    while rest.startswith("\n"):
+        rest = rest[1:]
+    return function.text[:start] + rest, " " * node.col_offset, start
+
+
+def add_docstring(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
+    """The first line of the function's real docstring, given in the instruction."""
+    found = _without_docstring(function)
+    if found is None:
+        return None
+    before, indent, start = found
+    first_line = (ast.get_docstring(function.node) or "").split("\n")[0].strip()
+    if not 8 <= len(first_line) <= 90 or '"' in first_line or "\\" in first_line:
+        return None
+    after = spliced(before, [(start, start, f'{indent}"""{first_line}"""\n')])
+    instruction = phrase(rng, _ADD_DOCSTRING, text=first_line)
+    return Edit("add_docstring", instruction, before, after)
+
+
+def drop_docstring(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
+    """The function without its docstring and the blank lines after it."""
+    found = _without_docstring(function)
+    if found is None:
+        return None
+    return Edit("drop_docstring", phrase(rng, _DROP_DOCSTRING), function.text, found[0])
+
+
+def guard(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
+    """An early return for a parameter that is None."""
+    names = [a.arg for a in function.node.args.args if a.arg not in ("self", "cls")]
+    body = own_body(function)
+    if not names or not body or getattr(body[0], "decorator_list", None):
+        return None
+    name, value = rng.choice(names), rng.choice(("None", "False", "0", "[]", '""', "{}"))
+    at = Lines(function.text).offset(body[0].lineno, 0)
+    indent = " " * body[0].col_offset
+    added = f"{indent}if {name} is None:\n{indent}    return {value}\n"
+    after = spliced(function.text, [(at, at, added)])
+    return Edit("guard", phrase(rng, _GUARD, name=name, value=value), function.text, after)
+
+
+def _lonely_lines(function: Function) -> list[tuple[ast.stmt, bool]]:
+    """Statements that have a line of their own, told apart by their text; is one removable."""
+    all_lines = [line.strip() for line in function.text.split("\n")]
+    found = []
+    for parent in ast.walk(function.node):
+        for field in ("body", "orelse", "finalbody"):
+            block = getattr(parent, field, None)
+            if not isinstance(block, list):
+                continue
+            for statement in block:
+                if statement.lineno != statement.end_lineno or statement is docstring_node(
+                    function
+                ):
+                    continue
+                line = all_lines[statement.lineno - 1]
+                unique = all_lines.count(line) == 1 and 3 < len(line) <= 60 and "`" not in line
+                if unique and ast.get_source_segment(function.text, statement) == line:
+                    found.append((statement, len(block) > 1))
+    return found
+
+
+def insert_line(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
+    """A new line before or after one that is quoted."""
+    candidates = _lonely_lines(function)
+    if not candidates:
+        return None
+    statement, _ = rng.choice(candidates)
+    line = function.text.split("\n")[statement.lineno - 1]
+    ends_block = isinstance(statement, ast.Return | ast.Raise | ast.Continue | ast.Break)
+    side = "before" if ends_block or rng.random() < 0.5 else "after"
+    name = fresh_name(function, rng, pool)
+    new = rng.choice(
+        (
+            f"print({name})",
+            f"{name} = {rng.choice(pool.expressions)}",
+            f"{name}({rng.choice(pool.expressions)})",
+            f'logger.debug("{name}")',
+            f"assert {name} is not None",
+            f"{name} += 1",
+        )
+    )
+    at = Lines(function.text).offset(statement.lineno + (side == "after"), 0)
+    indent = line[: len(line) - len(line.lstrip())]
+    ended = function.text + "\n"
+    after = spliced(ended, [(at, at, f"{indent}{new}\n")])[:-1]
+    instruction = phrase(rng, _INSERT, new=new, side=side, line=line.strip())
+    return Edit("insert_line", instruction, function.text, after)
+
+
+def delete_line(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
+    """One statement less, where its block has others."""
+    candidates = [statement for statement, removable in _lonely_lines(function) if removable]
+    if not candidates:
+        return None
+    statement = rng.choice(candidates)
+    all_lines = function.text.split("\n")
+    line = all_lines.pop(statement.lineno - 1)
+    instruction = phrase(rng, _DELETE, line=line.strip())
+    return Edit("delete_line", instruction, function.text, "\n".join(all_lines))
+
+
+def replace_expression(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
+    """An expression that stands in one place, changed into another."""
+    inside_strings = {
+        id(node)
+        for joined in ast.walk(function.node)
+        if isinstance(joined, ast.JoinedStr)
+        for node in ast.walk(joined)
+    }
+    lines = Lines(function.text)
+    targets = {
+        lines.segment(node)
+        for statement in own_body(function)
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Call | ast.Attribute | ast.Compare | ast.Constant | ast.Subscript)
+        and id(node) not in inside_strings
+        and isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
+        and node.lineno == node.end_lineno
+    }
+    usable = sorted(
+        text
+        for text in targets
+        if 2 <= len(text) <= 50 and "`" not in text and function.text.count(text) == 1
+    )
+    if not usable:
+        return None
+    old, new = rng.choice(usable), rng.choice(pool.expressions)
+    start = function.text.index(old)
+    after = spliced(function.text, [(start, start + len(old), new)])
+    instruction = phrase(rng, _REPLACE, old=old, new=new)
+    return Edit("replace_expression", instruction, function.text, after)

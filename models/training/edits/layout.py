@@ -1,0 +1,101 @@
+"""Edits of how code is written down: quotes, comments, indentation; and plain copying."""
+
+from __future__ import annotations
+
+import random
+import tokenize
+
+from models.training.edits.base import (
+    Edit,
+    Lines,
+    Pool,
+    has_multiline_string,
+    phrase,
+    spliced,
+    tokens_of,
+)
+from models.training.functions import Function
+
+_QUOTES = (
+    "Use {kind} quotes for the strings in {it}",
+    "Change the quotes of the strings to {kind} quotes",
+    "Use {kind} quotes",
+    "Convert {other} quotes to {kind} quotes in {it}",
+)
+_DROP_COMMENTS = ("Remove the comments from {it}", "Delete all comments", "Strip the comments")
+_INDENT = (
+    "Indent {it} with {what}",
+    "Use {what} for indentation",
+    "Change the indentation to {what}",
+)
+_REPEAT = (
+    "Repeat {it}",
+    "Repeat this code without changes",
+    "Copy this code",
+    "Print the code again",
+    "Write out the same code",
+)
+
+
+def change_quotes(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
+    """Every plain string from one kind of quote to the other; none where that needs escapes."""
+    lines = Lines(function.text)
+    to_double = rng.random() < 0.6
+    old, new = ("'", '"') if to_double else ('"', "'")
+    if any(f"{prefix}{old}" in function.text for prefix in "fF"):
+        return None
+    splices = []
+    for token in tokens_of(function.text):
+        if token.type != tokenize.STRING or token.string.startswith(('"""', "'''")):
+            continue
+        quote = token.string[-1]
+        if quote != old:
+            continue
+        inner = token.string[token.string.index(old) + 1 : -1]
+        if any(character in inner for character in "'\"\\"):
+            return None
+        end = lines.offset(*token.end)
+        first = end - len(inner) - 2
+        splices += [(first, first + 1, new), (end - 1, end, new)]
+    if not splices:
+        return None
+    words = (
+        {"kind": "double", "other": "single"}
+        if to_double
+        else {"kind": "single", "other": "double"}
+    )
+    after = spliced(function.text, splices)
+    return Edit("change_quotes", phrase(rng, _QUOTES, **words), function.text, after)
+
+
+def drop_comments(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
+    """No comments; a line that held nothing else goes as well."""
+    all_lines = function.text.split("\n")
+    dropped = set()
+    for token in tokens_of(function.text):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start[0] - 1, token.start[1]
+            all_lines[row] = all_lines[row][:column].rstrip()
+            if not all_lines[row]:
+                dropped.add(row)
+    kept = "\n".join(line for row, line in enumerate(all_lines) if row not in dropped)
+    if kept == function.text:
+        return None
+    return Edit("drop_comments", phrase(rng, _DROP_COMMENTS), function.text, kept)
+
+
+def change_indent(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
+    """Four spaces a level to two spaces or a tab, where every line has whole levels."""
+    all_lines = function.text.split("\n")
+    widths = [len(line) - len(line.lstrip(" ")) for line in all_lines]
+    if has_multiline_string(function.text) or any(width % 4 for width in widths):
+        return None
+    what, unit = rng.choice((("two spaces", "  "), ("2 spaces", "  "), ("tabs", "\t")))
+    pairs = zip(all_lines, widths, strict=True)
+    after = "\n".join(unit * (width // 4) + line[width:] for line, width in pairs)
+    return Edit("change_indent", phrase(rng, _INDENT, what=what), function.text, after)
+
+
+def repeat_code(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
+    """The same code again."""
+    return Edit("repeat_code", phrase(rng, _REPEAT), function.text, function.text)

@@ -1,0 +1,172 @@
+"""Edits that change a name everywhere it is used."""
+
+from __future__ import annotations
+
+import ast
+import random
+import textwrap
+
+from models.training.edits.base import (
+    Edit,
+    Lines,
+    Pool,
+    Splice,
+    fresh_name,
+    has_multiline_string,
+    names_inside_strings,
+    phrase,
+    spliced,
+)
+from models.training.functions import Function
+
+_RENAME = (
+    "Rename `{old}` to `{new}` in {it}",
+    "Rename `{old}` to `{new}` in {it}",
+    "Rename the variable `{old}` to `{new}`",
+    "Rename {old} to {new} in {it}",
+    "Change the name `{old}` to `{new}` in {it}",
+    "Use the name `{new}` instead of `{old}`",
+    "Call `{old}` `{new}` instead",
+)
+_RENAME_TWO = (
+    "Rename `{old}` to `{new}` and `{old2}` to `{new2}` in {it}",
+    "Rename `{old}` to `{new}`, and `{old2}` to `{new2}`",
+)
+_RENAME_FUNCTION = (
+    "Rename the function to `{new}`",
+    "Rename `{old}` to `{new}` in {it}",
+    "Rename the function `{old}` to `{new}`",
+    "Call the function `{new}`",
+)
+_RENAME_ATTRIBUTE = (
+    "Rename the attribute `{old}` to `{new}` in {it}",
+    "Rename `self.{old}` to `self.{new}` in {it}",
+    "Replace `self.{old}` by `self.{new}`",
+)
+_METHOD_TO_FUNCTION = (
+    "Turn this method into a function that takes `{new}` instead of `self`",
+    "Make this method a plain function; call its first parameter `{new}`",
+    "Convert the method to a function, with `{new}` in place of `self`",
+)
+
+
+def renamable(function: Function) -> list[str]:
+    """Parameters and local variables whose every use can be found and changed."""
+    node = function.node
+    bound = {
+        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
+    bound |= {a.arg for a in ast.walk(node) if isinstance(a, ast.arg)}
+    hidden = names_inside_strings(node)
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Global | ast.Nonlocal):
+            hidden |= set(inner.names)
+        elif isinstance(inner, ast.ExceptHandler) and inner.name:
+            hidden.add(inner.name)
+        elif isinstance(inner, ast.alias):
+            hidden |= {inner.name, inner.asname or inner.name}
+        elif isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            hidden.add(inner.name)
+        elif isinstance(inner, ast.keyword) and inner.arg:
+            hidden |= {inner.arg} & nested_parameters(node)
+        elif isinstance(inner, ast.MatchAs | ast.MatchStar | ast.MatchMapping):
+            hidden |= {getattr(inner, "name", None) or "", getattr(inner, "rest", None) or ""}
+    return sorted(bound - hidden - {"self", "cls", "_", "__class__"})
+
+
+def nested_parameters(node: ast.AST) -> set[str]:
+    """Names of parameters of functions defined inside."""
+    return {
+        argument.arg
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        and inner is not node
+        for argument in ast.walk(inner.args)
+        if isinstance(argument, ast.arg)
+    }
+
+
+def uses(function: Function, name: str) -> list[Splice]:
+    """Where a variable's name stands, as splices that would delete it."""
+    lines = Lines(function.text)
+    starts = [
+        lines.start(node)
+        for node in ast.walk(function.node)
+        if (isinstance(node, ast.Name) and node.id == name)
+        or (isinstance(node, ast.arg) and node.arg == name)
+    ]
+    return [(start, start + len(name), "") for start in sorted(set(starts))]
+
+
+def renamed(function: Function, old: str, new: str) -> list[Splice]:
+    """Splices that rename one variable."""
+    return [(start, end, new) for start, end, _ in uses(function, old)]
+
+
+def rename_variable(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
+    """One local name, or two at once, changed wherever it is used."""
+    candidates = renamable(function)
+    if not candidates:
+        return None
+    old, new = rng.choice(candidates), fresh_name(function, rng, pool)
+    splices = renamed(function, old, new)
+    if len(candidates) > 1 and rng.random() < 0.12:
+        old2 = rng.choice([name for name in candidates if name != old])
+        new2 = fresh_name(function, rng, pool)
+        if new2 == new:
+            return None
+        splices += renamed(function, old2, new2)
+        instruction = phrase(rng, _RENAME_TWO, old=old, new=new, old2=old2, new2=new2)
+    else:
+        instruction = phrase(rng, _RENAME, old=old, new=new)
+    return Edit("rename_variable", instruction, function.text, spliced(function.text, splices))
+
+
+def rename_function(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
+    """The function's own name, and its calls of itself by that name."""
+    node, old = function.node, function.node.name
+    if old.startswith("__") or old in names_inside_strings(node) or old in renamable(function):
+        return None
+    new = fresh_name(function, rng, pool)
+    header = Lines(function.text).offset(node.lineno, node.col_offset)
+    start = function.text.index(f"def {old}", header) + len("def ")
+    splices = [(start, start + len(old), new), *renamed(function, old, new)]
+    instruction = phrase(rng, _RENAME_FUNCTION, old=old, new=new)
+    return Edit("rename_function", instruction, function.text, spliced(function.text, splices))
+
+
+def rename_attribute(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
+    """An attribute of `self`, outside f-strings."""
+    lines = Lines(function.text)
+    if "self" in names_inside_strings(function.node):
+        return None
+    found = [
+        node
+        for node in ast.walk(function.node)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+        and node.lineno == node.end_lineno
+    ]
+    if not found:
+        return None
+    old, new = rng.choice(found).attr, fresh_name(function, rng, pool)
+    ends = [lines.end(node) for node in found if node.attr == old]
+    after = spliced(function.text, [(end - len(old), end, new) for end in ends])
+    instruction = phrase(rng, _RENAME_ATTRIBUTE, old=old, new=new)
+    return Edit("rename_attribute", instruction, function.text, after)
+
+
+def method_to_function(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
+    """A method as it stands in its class, indented, to a function of a named object."""
+    arguments = function.node.args.args
+    if not function.is_method or not arguments or arguments[0].arg != "self":
+        return None
+    plain = not function.node.decorator_list and "super()" not in function.text
+    hidden = names_inside_strings(function.node) | nested_parameters(function.node)
+    if not plain or "self" in hidden or has_multiline_string(function.text):
+        return None
+    new = fresh_name(function, rng, pool)
+    after = spliced(function.text, renamed(function, "self", new))
+    instruction = phrase(rng, _METHOD_TO_FUNCTION, new=new)
+    return Edit("method_to_function", instruction, textwrap.indent(function.text, "    "), after)

@@ -1,0 +1,236 @@
+"""Edits of the lines before a function's body: hints, defaults, parameters, decorators."""
+
+from __future__ import annotations
+
+import ast
+import random
+import re
+import textwrap
+
+from models.training.edits.base import (
+    Edit,
+    Lines,
+    Pool,
+    fresh_name,
+    has_multiline_string,
+    phrase,
+    spliced,
+)
+from models.training.functions import Function
+
+_TYPES = (
+    "int",
+    "str",
+    "float",
+    "bool",
+    "bytes",
+    "list",
+    "dict",
+    "object",
+    "list[str]",
+    "dict[str, int]",
+    "int | None",
+    "str | None",
+    "Path",
+    "Any",
+    "tuple[int, int]",
+)
+_DEFAULTS = ("None", "True", "False", "0", "1", "10", '""', "()", "-1", '"utf-8"')
+_DECORATORS = (
+    "staticmethod",
+    "classmethod",
+    "property",
+    "cache",
+    "lru_cache(maxsize=None)",
+    "override",
+    "final",
+    "wraps(func)",
+    "contextmanager",
+    "pytest.fixture",
+)
+
+_ADD_HINT = (
+    "Add the type hint `{hint}` to the parameter `{name}`",
+    "Annotate `{name}` as `{hint}` in {it}",
+    "Give `{name}` the type `{hint}` in {it}",
+)
+_ADD_RETURN = (
+    "Add the return type `{hint}`",
+    "Annotate the return type of {it} as `{hint}`",
+    "Say that the function returns `{hint}`",
+)
+_DROP_HINTS = (
+    "Remove the type hints from {it}",
+    "Drop all type hints",
+    "Delete the type annotations",
+)
+_ADD_DEFAULT = (
+    "Give the parameter `{name}` the default `{value}`",
+    "Make `{name}` default to `{value}` in {it}",
+    "Add the default value `{value}` to `{name}`",
+)
+_DROP_DEFAULT = (
+    "Remove the default of `{name}` in {it}",
+    "Drop the default value of the parameter `{name}`",
+    "Make the parameter `{name}` required",
+)
+_ADD_PARAMETER = (
+    "Add a parameter `{name}` with the default `{value}` to {it}",
+    "Add the parameter `{name}={value}` at the end",
+    "Let the function take `{name}`, with the default `{value}`",
+)
+_MAKE_ASYNC = ("Make the function async", "Turn this into an async function", "Make it async")
+_DECORATE = (
+    "Add the decorator `@{name}`",
+    "Decorate the function with `@{name}`",
+    "Put `@{name}` on {it}",
+)
+_TO_METHOD = (
+    "Turn this function into a method",
+    "Make the function a method: add `self` and indent it",
+    "Convert the function to a method",
+)
+
+
+def _parameters(function: Function) -> list[ast.arg]:
+    arguments = function.node.args
+    return [a for a in arguments.posonlyargs + arguments.args if a.arg not in ("self", "cls")]
+
+
+def add_hint(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
+    """A type on one bare parameter without a default, or on what the function returns."""
+    text, lines, node = function.text, Lines(function.text), function.node
+    hint = rng.choice(_TYPES)
+    with_default = len(node.args.defaults)
+    positional = node.args.posonlyargs + node.args.args
+    bare = [
+        a
+        for a in positional[: len(positional) - with_default]
+        if not a.annotation and a.arg not in ("self", "cls")
+    ]
+    if bare and rng.random() < 0.7:
+        chosen = rng.choice(bare)
+        instruction = phrase(rng, _ADD_HINT, name=chosen.arg, hint=hint)
+        end = lines.end(chosen)
+        return Edit("add_hint", instruction, text, spliced(text, [(end, end, f": {hint}")]))
+    header = re.compile(r"\)[ ]*:[ ]*$", re.MULTILINE)
+    body_start = lines.offset(node.body[0].lineno, 0)
+    closings = list(header.finditer(text, lines.start(node), body_start))
+    if node.returns or not closings:
+        return None
+    instruction = phrase(rng, _ADD_RETURN, hint=hint)
+    at = closings[0].start() + 1
+    return Edit("add_hint", instruction, text, spliced(text, [(at, at, f" -> {hint}")]))
+
+
+def drop_hints(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
+    """No annotations on parameters and result."""
+    text, lines, node = function.text, Lines(function.text), function.node
+    if any(isinstance(inner, ast.AnnAssign) for inner in ast.walk(node)):
+        return None
+    splices = []
+    arguments = node.args
+    defaults: dict[str, ast.expr] = {}
+    positional = arguments.posonlyargs + arguments.args
+    if arguments.defaults:
+        named = positional[-len(arguments.defaults) :]
+        defaults |= {a.arg: d for a, d in zip(named, arguments.defaults, strict=True)}
+    pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    defaults |= {a.arg: d for a, d in pairs if d is not None}
+    extra = [a for a in (arguments.vararg, arguments.kwarg) if a is not None]
+    for argument in positional + arguments.kwonlyargs + extra:
+        if argument.annotation is None:
+            continue
+        start = lines.start(argument) + len(argument.arg)
+        default = defaults.get(argument.arg)
+        if default is None:
+            splices.append((start, lines.end(argument), ""))
+        else:
+            splices.append((start, lines.start(default), "="))
+    if node.returns is not None:
+        arrow = text.rindex("->", 0, lines.start(node.returns))
+        start = len(text[:arrow].rstrip())
+        splices.append((start, lines.end(node.returns), ""))
+    nested = [a for a in ast.walk(node) if isinstance(a, ast.arg) and a.annotation]
+    if not splices or len(nested) > len(splices):
+        return None
+    return Edit("drop_hints", phrase(rng, _DROP_HINTS), text, spliced(text, splices))
+
+
+def add_default(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
+    """A default on the last parameter that has none."""
+    text, lines, arguments = function.text, Lines(function.text), function.node.args
+    positional = arguments.posonlyargs + arguments.args
+    without = positional[: len(positional) - len(arguments.defaults)]
+    if not without or without[-1].arg in ("self", "cls"):
+        return None
+    chosen, value = without[-1], rng.choice(_DEFAULTS)
+    end = lines.end(chosen)
+    added = f" = {value}" if chosen.annotation else f"={value}"
+    instruction = phrase(rng, _ADD_DEFAULT, name=chosen.arg, value=value)
+    return Edit("add_default", instruction, text, spliced(text, [(end, end, added)]))
+
+
+def drop_default(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
+    """No default on the first parameter that has one."""
+    text, lines, arguments = function.text, Lines(function.text), function.node.args
+    if not arguments.defaults:
+        return None
+    positional = arguments.posonlyargs + arguments.args
+    chosen = positional[-len(arguments.defaults)]
+    value = arguments.defaults[0]
+    instruction = phrase(rng, _DROP_DEFAULT, name=chosen.arg)
+    after = spliced(text, [(lines.end(chosen), lines.end(value), "")])
+    if text[lines.end(value) : lines.end(value) + 1] not in (",", ")"):
+        return None
+    return Edit("drop_default", instruction, text, after)
+
+
+def add_parameter(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
+    """One more parameter, with a default, after the others."""
+    text, lines, node = function.text, Lines(function.text), function.node
+    arguments = node.args
+    if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
+        return None
+    name, value = fresh_name(function, rng, pool), rng.choice(_DEFAULTS)
+    instruction = phrase(rng, _ADD_PARAMETER, name=name, value=value)
+    if arguments.args:
+        last = arguments.defaults[-1] if arguments.defaults else arguments.args[-1]
+        at, added = lines.end(last), f", {name}={value}"
+        if text[at : at + 1] not in (",", ")"):
+            return None
+    else:
+        at, added = text.index("(", lines.start(node)) + 1, f"{name}={value}"
+    return Edit("add_parameter", instruction, text, spliced(text, [(at, at, added)]))
+
+
+def make_async(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
+    """`async` before `def`."""
+    if isinstance(function.node, ast.AsyncFunctionDef):
+        return None
+    at = Lines(function.text).start(function.node)
+    after = spliced(function.text, [(at, at, "async ")])
+    return Edit("make_async", phrase(rng, _MAKE_ASYNC), function.text, after)
+
+
+def decorate(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
+    """A decorator on top of a function that has none."""
+    if function.node.decorator_list:
+        return None
+    name = rng.choice(_DECORATORS)
+    instruction = phrase(rng, _DECORATE, name=name)
+    return Edit("decorate", instruction, function.text, f"@{name}\n{function.text}")
+
+
+def function_to_method(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
+    """A `self` in front of the parameters, and the whole indented by four."""
+    node, text = function.node, function.text
+    if function.is_method or node.decorator_list or has_multiline_string(text):
+        return None
+    at = text.index("(", Lines(text).start(node)) + 1
+    empty = text[at : at + 1] == ")"
+    if text[at : at + 1] == "\n":
+        return None
+    after = spliced(text, [(at, at, "self" if empty else "self, ")])
+    instruction = phrase(rng, _TO_METHOD)
+    return Edit("function_to_method", instruction, text, textwrap.indent(after, "    "))

@@ -1,0 +1,92 @@
+"""An example: stretches of text, each either given or to be learned; and shards of them.
+
+A shard is one `.npz` file of many examples of one kind as tokens, so that a training run does
+no text work. A token that is not to be learned carries no loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import sentencepiece as spm
+
+END_OF_TEXT = "<|endoftext|>"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of text; `learned` says whether the model must predict it."""
+
+    text: str
+    learned: bool = True
+
+
+Example = tuple[Segment, ...]
+
+
+def chat(turns: Iterable[tuple[str, str]]) -> Example:
+    """A ChatML conversation of (role, content); only the assistant's words are learned."""
+    segments = []
+    for role, content in turns:
+        segments.append(Segment(f"<|im_start|>{role}\n", learned=False))
+        segments.append(Segment(f"{content}<|im_end|>", learned=role == "assistant"))
+        segments.append(Segment("\n", learned=False))
+    return tuple(segments)
+
+
+def encode(example: Example, tokenizer: spm.SentencePieceProcessor) -> tuple[list[int], list[bool]]:
+    """Tokens and whether each is learned; segments are tokenized apart, as at inference."""
+    tokens: list[int] = []
+    learned: list[bool] = []
+    for segment in example:
+        ids = tokenizer.encode(segment.text)
+        tokens += ids
+        learned += [segment.learned] * len(ids)
+    return tokens, learned
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Examples one after the other: example `i` is `tokens[starts[i]:starts[i + 1]]`."""
+
+    tokens: np.ndarray
+    learned: np.ndarray
+    starts: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def example(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        begin, end = self.starts[index], self.starts[index + 1]
+        return self.tokens[begin:end], self.learned[begin:end]
+
+    def save(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(path, tokens=self.tokens, learned=self.learned, starts=self.starts)
+
+    @classmethod
+    def of(cls, examples: Iterable[tuple[np.ndarray, np.ndarray]]) -> Shard:
+        """A shard of (tokens, learned) pairs; there must be at least one."""
+        pairs = list(examples)
+        if not pairs:
+            raise ValueError("a shard needs at least one example")
+        starts = np.cumsum([0, *(len(tokens) for tokens, _ in pairs)], dtype=np.int64)
+        tokens, learned = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
+        return cls(tokens, learned, starts)
+
+    @classmethod
+    def load(cls, path: Path) -> Shard:
+        with np.load(path) as arrays:
+            return cls(arrays["tokens"], arrays["learned"], arrays["starts"])
+
+
+def shard(examples: Iterable[Example], tokenizer: spm.SentencePieceProcessor) -> Shard:
+    """Encode examples into one shard."""
+    pairs = (encode(example, tokenizer) for example in examples)
+    return Shard.of(
+        (np.array(tokens, dtype=np.uint16), np.array(learned, dtype=np.bool_))
+        for tokens, learned in pairs
+    )

@@ -1,0 +1,164 @@
+"""A plain Llama in PyTorch: what mlx-lm's `llama.py` computes, in the shape that trains fast.
+
+Token ids `[rows, length]` go in, logits of the positions asked for come out. Parameter names
+are those of a Hugging Face Llama checkpoint, so the state dict is the export.
+"""
+
+# mypy: allow-subclassing-any
+# PyTorch is not installed where types are checked, so its classes are unknown there.
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+HEAD_DIM = 64
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a model; every one a multiple of 64 so that it quantizes in groups of 64."""
+
+    vocab_size: int = 4096
+    hidden_size: int = 256
+    intermediate_size: int = 704
+    num_layers: int = 6
+    num_heads: int = 4
+    num_kv_heads: int = 2
+    max_positions: int = 2048
+    rope_theta: float = 100_000.0
+    rms_norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "hidden_size", "intermediate_size"):
+            if getattr(self, name) % 64:
+                raise ValueError(f"{name} must be a multiple of 64, got {getattr(self, name)}")
+        if self.hidden_size != self.num_heads * HEAD_DIM:
+            raise ValueError(f"hidden_size must be num_heads * {HEAD_DIM}")
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError("num_heads must be a multiple of num_kv_heads")
+
+
+class RotaryTable(nn.Module):
+    """Cosines and sines of the rotary embedding for every position, halves convention."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        exponents = torch.arange(0, HEAD_DIM, 2, dtype=torch.float64) / HEAD_DIM
+        angles = torch.outer(
+            torch.arange(shape.max_positions, dtype=torch.float64), shape.rope_theta**-exponents
+        )
+        angles = torch.cat((angles, angles), dim=-1)
+        self.register_buffer("cos", angles.cos().float(), persistent=False)
+        self.register_buffer("sin", angles.sin().float(), persistent=False)
+
+    def rotate(self, heads: Tensor) -> Tensor:
+        """`heads` is `[rows, heads, length, HEAD_DIM]`, positions counted from zero."""
+        length = heads.shape[2]
+        first, second = heads.chunk(2, dim=-1)
+        turned = torch.cat((-second, first), dim=-1)
+        return heads * self.cos[:length] + turned * self.sin[:length]
+
+
+class Attention(nn.Module):
+    """Causal grouped-query attention with rotary positions."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.num_heads, self.num_kv_heads = shape.num_heads, shape.num_kv_heads
+        kv_size = shape.num_kv_heads * HEAD_DIM
+        self.q_proj = nn.Linear(shape.hidden_size, shape.hidden_size, bias=False)
+        self.k_proj = nn.Linear(shape.hidden_size, kv_size, bias=False)
+        self.v_proj = nn.Linear(shape.hidden_size, kv_size, bias=False)
+        self.o_proj = nn.Linear(shape.hidden_size, shape.hidden_size, bias=False)
+
+    def forward(self, hidden: Tensor, rotary: RotaryTable) -> Tensor:
+        rows, length, width = hidden.shape
+
+        def heads(projected: Tensor, count: int) -> Tensor:
+            return projected.view(rows, length, count, HEAD_DIM).transpose(1, 2)
+
+        queries = rotary.rotate(heads(self.q_proj(hidden), self.num_heads))
+        keys = rotary.rotate(heads(self.k_proj(hidden), self.num_kv_heads))
+        values = heads(self.v_proj(hidden), self.num_kv_heads)
+        group = self.num_heads // self.num_kv_heads
+        keys, values = (x.repeat_interleave(group, dim=1) for x in (keys, values))
+        mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        return self.o_proj(mixed.transpose(1, 2).reshape(rows, length, width))
+
+
+class FeedForward(nn.Module):
+    """The gated SiLU block."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.down_proj(functional.silu(self.gate_proj(hidden)) * self.up_proj(hidden))
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each behind a norm and added to the stream."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.input_layernorm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
+        self.self_attn = Attention(shape)
+        self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
+        self.mlp = FeedForward(shape)
+
+    def forward(self, hidden: Tensor, rotary: RotaryTable) -> Tensor:
+        hidden = hidden + self.self_attn(self.input_layernorm(hidden), rotary)
+        return hidden + self.mlp(self.post_attention_layernorm(hidden))
+
+
+class Body(nn.Module):
+    """Everything between token ids and the last norm."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
+        self.layers = nn.ModuleList(Block(shape) for _ in range(shape.num_layers))
+        self.norm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
+        self.rotary = RotaryTable(shape)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = self.embed_tokens(tokens)
+        for layer in self.layers:
+            hidden = layer(hidden, self.rotary)
+        return self.norm(hidden)
+
+
+class Llama(nn.Module):
+    """The whole model; the output matrix is the embedding."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.model = Body(shape)
+        self.apply(self._initialise)
+        residual_scale = (2 * shape.num_layers) ** -0.5
+        for layer in self.model.layers:
+            for output in (layer.self_attn.o_proj, layer.mlp.down_proj):
+                nn.init.normal_(output.weight, std=0.02 * residual_scale)
+
+    @staticmethod
+    def _initialise(module: nn.Module) -> None:
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+
+    def logits(self, tokens: Tensor, wanted: Tensor) -> Tensor:
+        """Logits `[count, vocab]` at the positions where the boolean `wanted` is true.
+
+        Multiplying by the vocabulary is a good part of a small model's work, so positions
+        that carry no loss never reach it.
+        """
+        return functional.linear(self.model(tokens)[wanted], self.model.embed_tokens.weight)
+
+    def num_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.parameters())

@@ -1,0 +1,81 @@
+"""The curriculum: what is trained on, for how many steps, and at what learning rate.
+
+Copying first, edits next, long functions last. The rate is a warm-up, a plateau and a decay
+over the last stages, so a run can be lengthened by resuming before the decay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+WARMUP_STEPS = 60
+
+
+@dataclass(frozen=True)
+class Stage:
+    """`steps` batches of `rows` x `length` tokens; `mix` maps a kind to its share."""
+
+    name: str
+    steps: int
+    rows: int
+    length: int
+    mix: Mapping[str, float]
+    decays: bool = False
+
+
+CURRICULUM: tuple[Stage, ...] = (
+    Stage("copying", 100, 16, 256, {"repeats": 0.5, "code": 0.5}),
+    Stage(
+        "edits",
+        1200,
+        8,
+        512,
+        {
+            "repeats": 0.12,
+            "edits": 0.54,
+            "code": 0.10,
+            "fim": 0.14,
+            "questions": 0.06,
+            "structured": 0.04,
+        },
+    ),
+    Stage(
+        "long",
+        400,
+        4,
+        1024,
+        {
+            "repeats": 0.04,
+            "edits": 0.35,
+            "long_edits": 0.25,
+            "code": 0.12,
+            "fim": 0.14,
+            "questions": 0.07,
+            "structured": 0.03,
+        },
+        decays=True,
+    ),
+)
+
+
+def total_steps(stages: Sequence[Stage]) -> int:
+    """The steps of all stages together."""
+    return sum(stage.steps for stage in stages)
+
+
+def stage_at(stages: Sequence[Stage], step: int) -> Stage:
+    """The stage that step number `step`, counted from zero, belongs to."""
+    for stage in stages:
+        if step < stage.steps:
+            return stage
+        step -= stage.steps
+    raise ValueError("the step lies beyond the last stage")
+
+
+def rate_scale(stages: Sequence[Stage], step: int) -> float:
+    """The factor on the plateau's learning rate: up, flat, then down to a fiftieth."""
+    decay_steps = sum(stage.steps for stage in stages if stage.decays)
+    left = total_steps(stages) - step
+    decay = left / decay_steps if decay_steps and left < decay_steps else 1.0
+    return min(1.0, (step + 1) / WARMUP_STEPS) * max(decay, 0.02)

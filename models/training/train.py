@@ -1,0 +1,174 @@
+"""The training loop: batches in, checkpoints and a log of losses out, resumable at any step.
+
+    python -m models.training.train --work FOLDER
+
+`FOLDER` has `tokenizer/` and `shards/`; the loop writes `checkpoint.pt`, `log.jsonl` (one JSON
+object a line) and `train.pid` there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from models.training import tokenizer as tokenizers
+from models.training.batches import Batch, Batches
+from models.training.circuit import write_copying_circuit
+from models.training.examples import END_OF_TEXT, Shard
+from models.training.model import Llama, Shape
+from models.training.optimizer import Optimizer
+from models.training.progress import exact_answers
+from models.training.stages import CURRICULUM, Stage, rate_scale, stage_at, total_steps
+
+SEED = 20
+CLIP = 1.0
+LOG_EVERY, CHECKPOINT_EVERY, PROBE_EVERY = 10, 100, 200
+PROBE_SHARD = "probe"
+
+
+def load_shards(folder: Path) -> dict[str, Shard]:
+    """Every shard of a folder by the name of its file."""
+    return {path.stem: Shard.load(path) for path in sorted(folder.glob("*.npz"))}
+
+
+def plain_vocabulary(folder: Path) -> np.ndarray:
+    """Ids that stand for ordinary text: no control, byte or chat pieces."""
+    processor = tokenizers.load(folder)
+    first_special = processor.piece_to_id(tokenizers.SPECIAL_TOKENS[0])
+    ids = range(processor.get_piece_size())
+    return np.array([i for i in ids if i < first_special and not processor.is_byte(i) and i])
+
+
+class Trainer:
+    """A model, its optimizer and the step it has reached."""
+
+    def __init__(self, work: Path, shape: Shape, stages: Sequence[Stage]) -> None:
+        torch.manual_seed(SEED)
+        shards = load_shards(work / "shards")
+        self.probe = shards.pop(PROBE_SHARD, None)
+        processor = tokenizers.load(work / "tokenizer")
+        self.work, self.stages, self.step, self.seconds = work, stages, 0, 0.0
+        self.model = Llama(shape)
+        write_copying_circuit(self.model)
+        self.optimizer = Optimizer(self.model)
+        self.batches = Batches(
+            shards,
+            vocabulary=plain_vocabulary(work / "tokenizer"),
+            end=processor.piece_to_id(END_OF_TEXT),
+            seed=SEED,
+        )
+
+    def resume(self) -> None:
+        """Go on from the checkpoint in the work folder, if there is one."""
+        path = self.work / "checkpoint.pt"
+        if path.exists():
+            saved = torch.load(path, weights_only=True)
+            self.model.load_state_dict(saved["model"])
+            self.optimizer.load_state_dict(saved["optimizer"])
+            self.step, self.seconds = saved["step"], saved["seconds"]
+
+    def checkpoint(self) -> None:
+        """Write everything that `resume` reads, whole or not at all."""
+        saved = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "shape": asdict(self.model.shape),
+            "step": self.step,
+            "seconds": self.seconds,
+        }
+        partial = self.work / "checkpoint.partial"
+        torch.save(saved, partial)
+        partial.replace(self.work / "checkpoint.pt")
+
+    def train_step(self) -> dict[str, Any]:
+        """One batch; returns what happened in it."""
+        started = time.perf_counter()
+        stage = stage_at(self.stages, self.step)
+        batch = self.batches.draw(self.step, rows=stage.rows, length=stage.length, mix=stage.mix)
+        losses, kinds = self._losses(batch)
+        losses.mean().backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
+        self.optimizer.step(rate_scale(self.stages, self.step))
+        self.step += 1
+        seconds = time.perf_counter() - started
+        self.seconds += seconds
+        detached = losses.detach()
+        by_kind = {
+            name: round(float(detached[kinds == index].mean()), 4)
+            for index, name in enumerate(self.batches.kind_names)
+            if bool((kinds == index).any())
+        }
+        return {
+            "step": self.step,
+            "stage": stage.name,
+            "tokens_per_s": round(stage.rows * stage.length / seconds),
+            "hours": round(self.seconds / 3600, 4),
+            "grad_norm": round(float(norm), 3),
+            "loss": round(float(detached.mean()), 4),
+            "by_kind": by_kind,
+        }
+
+    def _losses(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """The loss and the kind of every learned token."""
+        tokens, kinds = torch.from_numpy(batch.tokens), torch.from_numpy(batch.kinds[:, 1:])
+        wanted = kinds >= 0
+        logits = self.model.logits(tokens[:, :-1], wanted)
+        return functional.cross_entropy(logits, tokens[:, 1:][wanted], reduction="none"), kinds[
+            wanted
+        ]
+
+    def run(self) -> None:
+        """Train to the end of the curriculum."""
+        total = total_steps(self.stages)
+        with (self.work / "log.jsonl").open("a", encoding="utf-8") as log:
+            while self.step < total:
+                record = self.train_step()
+                if self.step % PROBE_EVERY == 0 and self.probe is not None:
+                    record["probe"] = exact_answers(self.model, self.probe)
+                if self.step % LOG_EVERY == 0 or "probe" in record:
+                    log.write(json.dumps(record) + "\n")
+                    log.flush()
+                    print(progress_line(record, total), flush=True)
+                if self.step % CHECKPOINT_EVERY == 0 or self.step == total:
+                    self.checkpoint()
+
+
+def progress_line(record: dict[str, Any], total: int) -> str:
+    """A bar, the loss and the latest probe for a terminal or a log file."""
+    filled = 30 * record["step"] // total
+    bar = "#" * filled + "." * (30 - filled)
+    probe = f"  exact {record['probe']['exact']:.2f}" if "probe" in record else ""
+    speed = f"{record['tokens_per_s']} tokens/s"
+    return f"[{bar}] {record['step']}/{total} {record['stage']} {record['loss']:.3f} {speed}{probe}"
+
+
+def train(work: Path, *, threads: int | None = None) -> None:
+    """Train to the end of the curriculum, from the last checkpoint if there is one."""
+    torch.set_num_threads(threads or os.cpu_count() or 1)
+    (work / "train.pid").write_text(f"{os.getpid()}\n", encoding="utf-8")
+    trainer = Trainer(work, Shape(), CURRICULUM)
+    trainer.resume()
+    trainer.run()
+
+
+def main() -> None:
+    """Train alone, without the other steps."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--work", type=Path, required=True, help="folder for everything made")
+    parser.add_argument("--threads", type=int, help="as many as there are cores by default")
+    options = parser.parse_args()
+    train(options.work, threads=options.threads)
+
+
+if __name__ == "__main__":
+    main()
