@@ -120,8 +120,8 @@ class Engine:
         return self._run(request, drafter, progress)
 
     def reset(self) -> None:
-        """Forgets what the cache holds."""
-        self._slot.clear()
+        """Forgets what the cache holds, so that the next prompt is computed whole."""
+        self._slot.forget()
 
     def _prompt_tokens(
         self, prompt: str | Sequence[int], suffix: str | None

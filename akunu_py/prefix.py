@@ -38,6 +38,10 @@ class PrefixSlot:
             kept = self._rollback(kept)
         self._tokens = list(tokens[:kept])
 
+    def forget(self) -> None:
+        """Forgets the tokens, so that the next prompt is computed whole; the buffers stay."""
+        self._tokens = []
+
     def clear(self) -> None:
         """Forgets everything, buffers included."""
         self.cache = self._model.make_cache(self.cache.capacity)

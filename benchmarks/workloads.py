@@ -1,0 +1,87 @@
+"""Prompts that every machine has: from the standard library, and from a seeded generator.
+
+Four kinds, as the identity check and the speed comparisons need them: `code` to be continued,
+`edit` requests in chat form, `prose` to be continued, and `random` token sequences.
+"""
+
+import ast
+import re
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from akunu_py.text.chat import ChatTranscript
+from akunu_py.text.tokenizer import Tokenizer
+
+KINDS: Final = ("code", "edit", "prose", "random")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A prompt as token ids, and which kind it is of."""
+
+    kind: str
+    tokens: list[int]
+
+
+def make_workloads(
+    tokenizer: Tokenizer, vocabulary: int, count: int, *, seed: int = 0
+) -> list[Workload]:
+    """`count` prompts, the four kinds in turns, the same on every run of one Python version.
+
+    Args:
+        tokenizer: of the model that they are for.
+        vocabulary: ids that random prompts draw from.
+        count: how many to make.
+        seed: which of the possible ones.
+    """
+    draw = Random(seed)
+    functions = _functions(draw)
+    made: list[Workload] = []
+    for index in range(count):
+        kind = KINDS[index % len(KINDS)]
+        source, docstring = functions[index % len(functions)]
+        if kind == "random":
+            tokens = [draw.randrange(vocabulary) for _ in range(draw.randrange(1, 120))]
+        elif kind == "edit":
+            tokens = edit_prompt(tokenizer, *rename_request(source, draw))
+        elif kind == "prose":
+            tokens = tokenizer.encode(docstring[: draw.randrange(20, max(21, len(docstring)))])
+        else:
+            tokens = tokenizer.encode(source[: draw.randrange(20, max(21, len(source) * 2 // 3))])
+        made.append(Workload(kind, tokens))
+    return made
+
+
+def rename_request(source: str, draw: Random) -> tuple[str, str]:
+    """A request to rename one local name of a function, and the text that answers it."""
+    tree = ast.parse(source)
+    names = sorted({node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)} - {"self"})
+    old = draw.choice(names) if names else "self"
+    new = draw.choice(("total", "value", "entry", "result_list", "cursor", "payload"))
+    renamed = re.sub(rf"\b{re.escape(old)}\b", new, source)
+    return f"Rename `{old}` to `{new}` in:\n```python\n{source}```", f"```python\n{renamed}```"
+
+
+def edit_prompt(tokenizer: Tokenizer, request: str, _answer: str = "") -> list[int]:
+    """A request as one turn of a chat; plain text where the model has no template."""
+    if not tokenizer.has_chat_template:
+        return tokenizer.encode(request)
+    return ChatTranscript(tokenizer).prompt_for(request)
+
+
+def _functions(draw: Random) -> list[tuple[str, str]]:
+    """Documented functions of the standard library, 4 to 25 lines long, with their docstrings."""
+    found = []
+    for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.parse(text).body:
+            if not isinstance(node, ast.FunctionDef) or not (words := ast.get_docstring(node)):
+                continue
+            source = (ast.get_source_segment(text, node) or "") + "\n"
+            if 4 <= source.count("\n") <= 25 and len(words) > 40:
+                found.append((source, words))
+    draw.shuffle(found)
+    return found
