@@ -4,7 +4,9 @@ The prompt is there at once; the model loads behind it, on a thread of its own.
 """
 
 import sys
-from typing import Final
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final
 
 from akunu_py.cli.conversation import Conversation, Turn
 from akunu_py.cli.loading import fetch_model, load_engine
@@ -13,6 +15,9 @@ from akunu_py.cli.settings import ChatSettings
 from akunu_py.cli.slash_commands import LeaveChatError, find_command, run_command
 from akunu_py.errors import AkunuError, BackendError, ContextOverflowError
 from akunu_py.worker import EngineWorker
+
+if TYPE_CHECKING:
+    from akunu_py.engine import Engine
 
 _SECONDS_TO_STOP: Final = 3.0
 
@@ -24,9 +29,10 @@ def run(settings: ChatSettings) -> int:
         AkunuError: if the model does not load; from a pipe, also if a turn cannot be served.
     """
     fetch_model(settings.model)
+    make_screen = _screen_maker()
     worker = EngineWorker(lambda: load_engine(settings.model))
     try:
-        screen = _make_screen(worker, settings.model.name)
+        screen = make_screen(worker.loading, settings.model.name)
         conversation = Conversation(
             worker,
             settings.options,
@@ -100,10 +106,11 @@ class Chat:
             raise BackendError(f"MLX gave up ({error}); the conversation is as before.") from error
 
 
-def _make_screen(worker: EngineWorker, model: str) -> Screen:
+def _screen_maker() -> Callable[["Future[Engine]", str], Screen]:
+    """Imports what the screen needs, before the engine's thread competes for the interpreter."""
     if not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
-        return PipeScreen(worker.loading)
+        return lambda loading, _: PipeScreen(loading)
     from akunu_py.cli.history import open_history  # noqa: PLC0415  (a pipe needs no editor)
     from akunu_py.cli.terminal import TerminalScreen  # noqa: PLC0415
 
-    return TerminalScreen(worker.loading, model, open_history())
+    return lambda loading, model: TerminalScreen(loading, model, open_history())

@@ -22,9 +22,7 @@ class SlashCompleter(Completer):
         if not space:
             for command in COMMANDS:
                 if command.name.startswith(name):
-                    yield Completion(
-                        command.name, -len(name), display_meta=command.summary.partition(":")[0]
-                    )
+                    yield Completion(command.name, -len(name), display_meta=command.summary)
             return
         for command in COMMANDS:
             if command.name != name:

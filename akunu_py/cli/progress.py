@@ -1,10 +1,10 @@
 """PrefillBar: how far a long prompt has been read, on a terminal, while it takes long."""
 
 from time import perf_counter
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 _LONG_PROMPT: Final = 4096
 _LONG_WAIT_S: Final = 1.0
@@ -45,7 +45,16 @@ class PrefillBar:
             self._bar = None
 
 
-def _make_bar(stream: TextIO, total: int) -> Progress:
+def _make_bar(stream: TextIO, total: int) -> "Progress":
+    from rich.console import Console  # noqa: PLC0415  (most prompts are short)
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
     bar = Progress(
         TextColumn("reading the prompt"),
         BarColumn(),

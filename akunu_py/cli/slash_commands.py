@@ -13,7 +13,6 @@ from typing import Final
 from akunu_py.cli.conversation import Conversation, Turn
 from akunu_py.cli.conversation_file import ConversationFile, SavedConversation
 from akunu_py.cli.option_words import (
-    PROCESSOR_USAGE,
     PROCESSORS,
     SWITCH,
     describe_options,
@@ -219,7 +218,7 @@ COMMANDS: Final = (
     SlashCommand("/save", "FILE", "save the conversation", _save, takes_file=True),
     SlashCommand("/load", "FILE", "go on with a saved conversation", _load, takes_file=True),
     SlashCommand("/length", "[N]", "tokens an answer may have; -1 sets no limit", _length),
-    SlashCommand("/processor", "[NAME VALUE]...", f"how tokens are chosen: {PROCESSOR_USAGE}",
+    SlashCommand("/processor", "[HOW]", "greedy, or for example sample 0.8 top-k 40 top-p 0.9",
                  _processor, PROCESSORS),
     SlashCommand("/speculative", "[on|off]", "whether to draft", _speculative, SWITCH),
     SlashCommand("/drafter", "[NAME]", "who drafts", _drafter, DRAFTER_NAMES),

@@ -51,7 +51,7 @@ class TerminalScreen:
             [("class:prompt", _PROMPT)],
             history=history,
             multiline=True,
-            prompt_continuation=[("class:prompt", _CONTINUATION)],
+            prompt_continuation=_continuation,
             completer=SlashCompleter(),
             complete_while_typing=Condition(_begins_command),
             key_bindings=_key_bindings(),
@@ -71,8 +71,7 @@ class TerminalScreen:
                 if not self._session.default_buffer.text:
                     self._note("Ctrl-D leaves.")
                 continue
-            if said.strip():
-                return said.encode(errors="replace").decode().strip("\n").rstrip()
+            return said.encode(errors="replace").decode().strip("\n").rstrip()
 
     def await_model(self) -> "Engine":
         if not self._loading.done():
@@ -114,6 +113,8 @@ class TerminalScreen:
         self._note("Interrupted; Ctrl-D leaves.")
 
     def _placeholder(self) -> StyleAndTextTuples:
+        if get_app().is_done:
+            return []
         text = "a question, or /help" if self._loading.done() else f"loading {self._model} ..."
         return [("class:placeholder", text)]
 
@@ -140,6 +141,11 @@ class TerminalScreen:
         sys.stdout.flush()
 
 
+def _continuation(width: int, line: int, wraps: int) -> StyleAndTextTuples:
+    """What stands before a further line, or before the rest of one that is too long."""
+    return [("class:prompt", " " * width if wraps else _CONTINUATION)]
+
+
 def _begins_command() -> bool:
     return get_app().current_buffer.text.startswith("/")
 
@@ -151,7 +157,9 @@ def _key_bindings() -> KeyBindings:
     @bindings.add("enter")
     def _send(press: KeyPressEvent) -> None:
         buffer = press.current_buffer
-        if buffer.document.is_cursor_at_the_end and buffer.text.endswith("\\"):
+        if not buffer.text.strip():
+            buffer.reset()
+        elif buffer.document.is_cursor_at_the_end and buffer.text.endswith("\\"):
             buffer.delete_before_cursor()
             buffer.newline(copy_margin=False)
         else:
