@@ -62,7 +62,6 @@ class DenseCounts:
         self.vocabulary = vocabulary
         self.context_length = context_length
         self._cells = np.zeros((vocabulary,) * (context_length + 1), _COUNT)
-        self._evidence = np.zeros((vocabulary,) * context_length, np.int64)
 
     def count(self, tokens: Sequence[int]) -> None:
         stream = _checked_stream(tokens, self.vocabulary)
@@ -77,16 +76,14 @@ class DenseCounts:
         return np.array(self._cells[context], np.float64)
 
     def evidence(self, context: tuple[int, ...]) -> int:
-        return int(self._evidence[context]) if self._knows(context) else 0
+        return int(self._cells[context].sum()) if self._knows(context) else 0
 
     def arrays(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         seen = np.nonzero(self._cells)
         return np.stack(seen, axis=1).astype(np.int64), self._cells[seen].astype(np.int64)
 
     def add(self, ngrams: npt.NDArray[np.int64], times: npt.NDArray[np.int64]) -> None:
-        columns = tuple(ngrams.T)
-        np.add.at(self._cells, columns, times.astype(_COUNT))
-        np.add.at(self._evidence, columns[:-1], times)
+        np.add.at(self._cells, tuple(ngrams.T), times.astype(_COUNT))
 
     def _knows(self, context: tuple[int, ...]) -> bool:
         return all(0 <= token < self.vocabulary for token in context)

@@ -18,18 +18,22 @@ MIN_PROBABILITY: Final = 0.1
 
 
 class _Node:
-    __slots__ = ("children", "count")
+    """A stretch, how often it occurred, and how it goes on.
 
-    def __init__(self) -> None:
-        self.children: dict[int, _Node] = {}
-        self.count = 0
+    `children` is None while the stretch occurred once: it then goes on as the text does from
+    `position`, which takes no nodes.
+    """
 
-    def likeliest(self) -> tuple[int, _Node] | None:
-        return max(self.children.items(), key=lambda child: child[1].count, default=None)
+    __slots__ = ("children", "count", "position")
+
+    def __init__(self, position: int) -> None:
+        self.children: dict[int, _Node] | None = None
+        self.count = 1
+        self.position = position
 
 
 class SuffixDecoding:
-    """A trie of every stretch of up to 24 tokens, with counts; memory grows 24-fold with it."""
+    """A trie of every stretch of up to `depth` tokens, with counts."""
 
     name = "suffix-decoding"
 
@@ -42,26 +46,32 @@ class SuffixDecoding:
         self.begin(())
 
     def begin(self, prompt: Sequence[int]) -> None:
-        self._root = _Node()
-        self._suffixes: list[_Node] = []
+        self._tokens: list[int] = []
+        self._root = _Node(0)
+        self._root.children = {}
+        self._repeated: list[_Node] = []
         self.extend(prompt)
 
     def extend(self, tokens: Sequence[int]) -> None:
         for token in tokens:
-            suffixes = [self._root, *self._suffixes][: self._depth]
-            self._suffixes = []
-            for node in suffixes:
-                child = node.children.setdefault(token, _Node())
-                child.count += 1
-                self._suffixes.append(child)
+            self._tokens.append(token)
+            repeated = []
+            for node in [self._root, *self._repeated][: self._depth]:
+                children = self._children(node)
+                child = children.get(token)
+                if child is None:
+                    children[token] = _Node(len(self._tokens))
+                else:
+                    child.count += 1
+                    repeated.append(child)
+            self._repeated = repeated
 
     def propose(self, limit: int) -> Draft:
         best: tuple[int, ...] = ()
         best_score, best_length = 0.0, 0
-        for length, node in enumerate(self._suffixes, start=1):
-            if not node.children:
-                break
-            path, score = self._path(node, min(limit, int(self._factor * length)))
+        for length, node in enumerate(self._repeated, start=1):
+            longest = min(limit, int(self._factor * length), self._depth - length)
+            path, score = self._path(node, longest)
             if score >= best_score:
                 best, best_score, best_length = path, score, length
         return Draft(best, self.name, best_length) if best else NO_DRAFT
@@ -73,12 +83,20 @@ class SuffixDecoding:
         """The likeliest way down from `node`, and the accepted tokens it promises."""
         tokens: list[int] = []
         probability, score = 1.0, 0.0
-        while len(tokens) < length and (step := node.likeliest()) is not None:
-            token, child = step
-            probability *= child.count / sum(other.count for other in node.children.values())
+        while len(tokens) < length and (children := self._children(node)):
+            token, child = max(children.items(), key=lambda step: step[1].count)
+            probability *= child.count / sum(other.count for other in children.values())
             if probability < self._least:
                 break
             tokens.append(token)
             score += probability
             node = child
         return tuple(tokens), score
+
+    def _children(self, node: _Node) -> dict[int, _Node]:
+        if node.children is not None:
+            return node.children
+        if node.position >= len(self._tokens):
+            return {}
+        node.children = {self._tokens[node.position]: _Node(node.position + 1)}
+        return node.children

@@ -1,0 +1,194 @@
+"""The statistical models: their rows, and that tokens are drawn from exactly these rows."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from akunu_py.drafting.ngram_model import NGramModel, bigram, trigram
+from akunu_py.drafting.ngram_model_drafter import NGramModelDrafter, draw, uniform
+from akunu_py.errors import InvalidRequestError
+
+VOCABULARY = 5
+STREAM = [0, 1, 2, 0, 1, 3, 0, 1, 2, 4, 1, 2, 0, 1]
+streams = st.lists(st.integers(0, VOCABULARY - 1), max_size=60)
+
+
+def chi_square_bound(freedom: int) -> float:
+    """The 0.9999 quantile of chi-square, after Wilson and Hilferty."""
+    spread = 2 / (9 * freedom)
+    return freedom * float(1 - spread + 3.719 * np.sqrt(spread)) ** 3
+
+
+@given(text=streams, previous=st.integers(0, VOCABULARY - 1))
+def test_a_bigram_row_is_laplace_smoothed_counts(text: list[int], previous: int) -> None:
+    row = bigram(VOCABULARY, [text]).distribution([previous])
+    pairs = list(pairwise(text))
+    evidence = sum(first == previous for first, _ in pairs)
+    wanted = [
+        (pairs.count((previous, token)) + 1) / (evidence + VOCABULARY)
+        for token in range(VOCABULARY)
+    ]
+    assert row == pytest.approx(wanted)
+
+
+@given(text=streams, context=st.lists(st.integers(0, VOCABULARY - 1), max_size=4))
+def test_dense_and_sparse_counts_give_the_same_rows(text: list[int], context: list[int]) -> None:
+    sparse = trigram(VOCABULARY, [text])
+    dense = trigram(VOCABULARY, [text], dense=True)
+    assert sparse.context_length(context) == dense.context_length(context)
+    assert sparse.distribution(context) == pytest.approx(dense.distribution(context))
+
+
+def test_a_trigram_seen_too_rarely_falls_back_to_the_bigram() -> None:
+    model = trigram(VOCABULARY, [STREAM])
+    assert model.context_length([0, 1]) == 2
+    assert model.context_length([4, 1]) == 1, "seen once, and twice are asked for"
+    assert model.distribution([4, 1]) == pytest.approx(model.distribution([1]))
+
+
+def test_without_a_previous_token_the_bigram_answers() -> None:
+    model = trigram(VOCABULARY, [STREAM])
+    assert model.distribution([1]) == pytest.approx(bigram(VOCABULARY, [STREAM]).distribution([1]))
+
+
+def test_temperature_is_applied_to_the_row_that_evidence_chose() -> None:
+    model = trigram(VOCABULARY, [STREAM])
+    plain, sharp = model.distribution([0, 1]), model.distribution([0, 1], temperature=0.5)
+    assert sharp == pytest.approx(plain**2 / np.sum(plain**2))
+    assert model.distribution([0, 1], temperature=1e-9).max() == pytest.approx(1.0)
+
+
+def test_ids_outside_the_vocabulary_are_an_unknown_context_and_refused_in_a_stream() -> None:
+    for dense in (False, True):
+        model = trigram(VOCABULARY, [STREAM], dense=dense)
+        assert model.distribution([99, 77]) == pytest.approx(np.full(VOCABULARY, 1 / VOCABULARY))
+        with pytest.raises(InvalidRequestError, match="outside the vocabulary"):
+            model.count([VOCABULARY])
+
+
+def test_dense_arrays_too_large_for_memory_are_refused_with_the_remedy() -> None:
+    with pytest.raises(InvalidRequestError, match="use sparse counts"):
+        trigram(50_000, [], dense=True)
+
+
+def test_sparse_memory_grows_with_what_was_seen_not_with_the_vocabulary() -> None:
+    model = trigram(150_000, [[1, 2, 3, 149_999]])
+    assert model.distribution([2, 3]).shape == (150_000,)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_a_saved_model_comes_back_the_same(tmp_path: Path, dense: bool) -> None:
+    path = tmp_path / "model.npz"
+    model = trigram(VOCABULARY, [STREAM, [4, 4, 4]], dense=dense)
+    model.save(path)
+    loaded = NGramModel.load(path, dense=not dense)
+    for context in ([], [1], [0, 1], [4, 4], [3, 3]):
+        assert loaded.distribution(context) == pytest.approx(model.distribution(context))
+
+
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "notes.npz"
+    path.write_text("not a model")
+    with pytest.raises(InvalidRequestError, match="not an n-gram model"):
+        NGramModel.load(path)
+
+
+@pytest.mark.parametrize("order", [2, 3])
+@pytest.mark.parametrize(("temperature", "noise"), [(1.0, 0.0), (0.7, 0.0), (1.3, 0.5)])
+def test_tokens_are_drawn_from_exactly_the_rows_handed_out(
+    order: int, temperature: float, noise: float
+) -> None:
+    """Chi-square over 20,000 seeds, for each position of the draft in turn."""
+    model = NGramModel(order, VOCABULARY)
+    model.count(STREAM)
+    seen: dict[tuple[int, ...], np.ndarray] = {}
+    rows: dict[tuple[int, ...], np.ndarray] = {}
+    for seed in range(20_000):
+        drafter = NGramModelDrafter(model, temperature=temperature, noise=noise, seed=seed)
+        drafter.begin([0, 1])
+        draft = drafter.propose(2)
+        assert draft.probabilities is not None
+        for position, token in enumerate(draft.tokens):
+            before = draft.tokens[:position]
+            seen.setdefault(before, np.zeros(VOCABULARY))[token] += 1
+            row = draft.probabilities[position]
+            assert np.array_equal(rows.setdefault(before, row), row)
+    for before, counts in seen.items():
+        expected = rows[before] * counts.sum()
+        statistic = float(np.sum((counts - expected) ** 2 / expected))
+        assert statistic < chi_square_bound(VOCABULARY - 1), before
+
+
+def test_rows_are_the_distributions_of_the_rolling_context() -> None:
+    model = trigram(VOCABULARY, [STREAM])
+    drafter = NGramModelDrafter(model, seed=5)
+    drafter.begin(STREAM)
+    draft = drafter.propose(4)
+    assert draft.probabilities is not None
+    assert draft.probabilities.dtype == np.float32
+    for position, row in enumerate(draft.probabilities):
+        context = [*STREAM, *draft.tokens[:position]]
+        assert row == pytest.approx(model.distribution(context), rel=1e-6)
+
+
+def test_noise_mixes_in_the_uniform_distribution() -> None:
+    model = bigram(VOCABULARY, [STREAM])
+    drafter = NGramModelDrafter(model, noise=0.5)
+    wanted = 0.5 * model.distribution([1]) + 0.5 / VOCABULARY
+    assert drafter.row([1]) == pytest.approx(wanted, rel=1e-6)
+
+
+@given(prompt=streams, limits=st.lists(st.integers(1, 6), min_size=1, max_size=6))
+@settings(deadline=None)
+def test_a_seed_draws_the_same_whatever_the_drafts_length(
+    prompt: Sequence[int], limits: list[int]
+) -> None:
+    model = trigram(VOCABULARY, [STREAM])
+    whole, pieces = NGramModelDrafter(model, seed=9), NGramModelDrafter(model, seed=9)
+    whole.begin(prompt)
+    pieces.begin(prompt)
+    drawn: list[int] = []
+    for limit in limits:
+        draft = pieces.propose(limit)
+        pieces.extend(draft.tokens)
+        drawn += draft.tokens
+    assert whole.propose(sum(limits)).tokens == tuple(drawn)
+
+
+def test_draws_never_land_on_an_impossible_token() -> None:
+    row = np.array([0.0, 0.5, 0.0, 0.5, 0.0], np.float32)
+    chances = [0.0, 0.4999, 0.5, 0.9999, 1 - 2**-53]
+    assert [draw(row, chance) for chance in chances] == [1, 1, 3, 3, 3]
+
+
+def test_uniforms_are_uniform_and_do_not_follow_seed_or_position() -> None:
+    numbers = np.array([[uniform(seed, position) for position in range(100)] for seed in range(99)])
+    counts, _ = np.histogram(numbers, bins=20, range=(0, 1))
+    expected = numbers.size / 20
+    assert float(np.sum((counts - expected) ** 2 / expected)) < chi_square_bound(19)
+    assert abs(np.corrcoef(numbers[:-1].ravel(), numbers[1:].ravel())[0, 1]) < 0.05
+    assert abs(np.corrcoef(numbers[:, :-1].ravel(), numbers[:, 1:].ravel())[0, 1]) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"temperature": 0.0}, "temperature must exceed 0"), ({"noise": 1.5}, "between 0 and 1")],
+)
+def test_absurd_options_are_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        NGramModelDrafter(bigram(VOCABULARY, [STREAM]), **options)  # type: ignore[arg-type]
+
+
+def test_large_vocabularies_draft_in_proportion() -> None:
+    text = Random(0).choices(range(100_000), k=5_000)
+    drafter = NGramModelDrafter(trigram(100_000, [text]))
+    drafter.begin(text[:50])
+    draft = drafter.propose(2)
+    assert draft.probabilities is not None
+    assert draft.probabilities.shape == (2, 100_000)

@@ -1,0 +1,159 @@
+"""What holds for every drafter: it never raises, never exceeds its limit, never invents a token."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from akunu_py.drafting import DRAFTERS, make_drafter
+from akunu_py.drafting.base import Draft, Drafter
+from akunu_py.drafting.ngram_model import bigram, trigram
+from akunu_py.drafting.ngram_model_drafter import NGramModelDrafter
+from akunu_py.drafting.ngram_storage import StorageDrafter
+from akunu_py.errors import InvalidRequestError
+
+VOCABULARY = 8
+STREAM = (0, 1, 2, 3, 0, 1, 2, 4, 7)
+
+LOOKUPS = [pytest.param(make, id=name) for name, make in DRAFTERS.items()]
+SAMPLERS = [
+    pytest.param(lambda: NGramModelDrafter(bigram(VOCABULARY, [STREAM])), id="bigram"),
+    pytest.param(lambda: NGramModelDrafter(trigram(VOCABULARY, [STREAM], dense=True)), id="dense"),
+    pytest.param(
+        lambda: StorageDrafter(stop_if_unknown=False, vocabulary=VOCABULARY), id="random-storage"
+    ),
+]
+streams = st.lists(st.integers(0, VOCABULARY - 1), max_size=60)
+
+
+def check(draft: Draft, seen: set[int], limit: int) -> None:
+    assert len(draft) <= max(limit, 0)
+    assert set(draft.tokens) <= seen
+    assert all(isinstance(token, int) for token in draft.tokens)
+    assert len(draft.expected) in (0, len(draft))
+    assert all(0 <= chance <= 1 for chance in draft.expected)
+    if draft.probabilities is not None:
+        assert draft.probabilities.shape == (len(draft), VOCABULARY)
+
+
+@pytest.mark.parametrize("make", LOOKUPS)
+@given(prompt=streams, text=streams, data=st.data())
+@settings(max_examples=50, deadline=None)
+def test_lookups_keep_to_their_limit_and_to_what_they_saw(
+    make: Callable[[], Drafter], prompt: list[int], text: list[int], data: st.DataObject
+) -> None:
+    decode(make(), prompt, text, data, known=set())
+
+
+@pytest.mark.parametrize("make", SAMPLERS)
+@given(prompt=streams, text=streams, data=st.data())
+@settings(max_examples=50, deadline=None)
+def test_samplers_keep_to_their_limit_and_vocabulary(
+    make: Callable[[], Drafter], prompt: list[int], text: list[int], data: st.DataObject
+) -> None:
+    decode(make(), prompt, text, data, known=set(range(VOCABULARY)))
+
+
+def decode(
+    drafter: Drafter, prompt: list[int], text: list[int], data: st.DataObject, known: set[int]
+) -> None:
+    """Decodes `text` in rounds of any limit, some drafts cut, and checks every draft."""
+    drafter.begin(prompt)
+    seen = known | set(prompt)
+    while text:
+        limit = data.draw(st.integers(0, 12))
+        draft = drafter.propose(limit)
+        check(draft, seen, limit)
+        draft = draft.cut(data.draw(st.integers(0, len(draft))))
+        accepted = agreement(draft.tokens, text)
+        drafter.feedback(draft, accepted)
+        drafter.extend(text[: accepted + 1])
+        seen |= set(text[: accepted + 1])
+        text = text[accepted + 1 :]
+
+
+def agreement(drafted: Sequence[int], text: Sequence[int]) -> int:
+    accepted = 0
+    while accepted < min(len(drafted), len(text)) and drafted[accepted] == text[accepted]:
+        accepted += 1
+    return accepted
+
+
+@pytest.mark.parametrize("make", LOOKUPS + SAMPLERS)
+@given(prompt=streams, text=streams, cuts=st.lists(st.integers(0, 60), max_size=4))
+@settings(max_examples=50, deadline=None)
+def test_extending_in_pieces_is_extending_at_once(
+    make: Callable[[], Drafter], prompt: list[int], text: list[int], cuts: list[int]
+) -> None:
+    whole, pieces = make(), make()
+    for drafter in (whole, pieces):
+        drafter.begin(prompt)
+    whole.extend(text)
+    borders = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    for start, end in pairwise(borders):
+        pieces.extend(text[start:end])
+    ours, theirs = whole.propose(8), pieces.propose(8)
+    assert (ours.tokens, ours.expected) == (theirs.tokens, theirs.expected)
+
+
+@pytest.mark.parametrize("make", LOOKUPS)
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        pytest.param([], id="empty"),
+        pytest.param([5], id="one"),
+        pytest.param([7] * 3_000, id="all equal"),
+        pytest.param([3, 4] * 1_500, id="periodic"),
+        pytest.param(Random(1).choices(range(150_000), k=100_000), id="100,000 random"),
+        pytest.param(Random(2).choices(range(3), k=20_000), id="three tokens"),
+    ],
+)
+def test_survives_the_extremes(make: Callable[[], Drafter], tokens: list[int]) -> None:
+    drafter = make()
+    drafter.begin(tokens)
+    for limit in (32, 0, 1):
+        draft = drafter.propose(limit)
+        check(draft, set(tokens), limit)
+    drafter.extend(tokens[:50])
+    check(drafter.propose(32), set(tokens), 32)
+
+
+@pytest.mark.parametrize("make", LOOKUPS)
+def test_a_new_request_forgets_the_tokens_of_the_last(make: Callable[[], Drafter]) -> None:
+    drafter = make()
+    drafter.begin([1, 2, 3, 4] * 20)
+    drafter.propose(4)
+    drafter.begin([9])
+    draft = drafter.propose(4)
+    keeps_tables = ("storage", "llama-mod", "llama-cache")
+    assert not draft or draft.source in keeps_tables
+
+
+@pytest.mark.parametrize("name", sorted(set(DRAFTERS) - {"none"}))
+def test_continues_a_long_repetition(name: str) -> None:
+    drafter = make_drafter(name)
+    sentence = list(range(100, 180))
+    drafter.begin([*sentence, *sentence[:40]])
+    draft = drafter.propose(4)
+    assert draft.tokens == tuple(sentence[40 : 40 + len(draft)])
+    assert draft.tokens
+
+
+def test_none_never_guesses() -> None:
+    drafter = make_drafter("none")
+    drafter.begin([1, 1, 1, 1])
+    assert not drafter.propose(8)
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(InvalidRequestError, match="no drafter 'oracle'; choose one of auto"):
+        make_drafter("oracle")
+
+
+def test_a_cut_draft_keeps_its_expectations_in_step() -> None:
+    draft = Draft((1, 2, 3), "here", 2, expected=(0.9, 0.8, 0.7))
+    assert draft.cut(2) == Draft((1, 2), "here", 2, expected=(0.9, 0.8))
+    assert draft.cut(3) is draft
