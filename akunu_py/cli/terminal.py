@@ -141,7 +141,7 @@ class TerminalScreen:
         sys.stdout.flush()
 
 
-def _continuation(width: int, line: int, wraps: int) -> StyleAndTextTuples:
+def _continuation(width: int, _: int, wraps: int) -> StyleAndTextTuples:
     """What stands before a further line, or before the rest of one that is too long."""
     return [("class:prompt", " " * width if wraps else _CONTINUATION)]
 

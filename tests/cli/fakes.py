@@ -1,0 +1,85 @@
+"""An engine that answers from a script, one character a token."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import cast
+
+from akunu_py.engine import Engine
+from akunu_py.errors import ContextOverflowError
+from akunu_py.options import Options
+from akunu_py.request import Event
+from akunu_py.stats import Finish, Round, Stats
+from akunu_py.text.stream import Piece
+from akunu_py.text.tokenizer import Message
+from akunu_py.worker import EngineWorker
+
+ENDLESS = "..."
+"""An answer that ends only when it is cancelled."""
+
+
+class FakeTokenizer:
+    def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
+        return [ord(character) for character in text]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "".join(map(chr, tokens))
+
+    def render_chat(self, messages: Sequence[Message], *, open_answer: bool) -> str:
+        lines = [f"{message['role']}:{message['content']}\n" for message in messages]
+        return "".join(lines) + "assistant:" * open_answer
+
+
+class FakeEngine:
+    """Gives the answers of a script in turn, then says OK.
+
+    Args:
+        answers: what to say.
+        interrupts: how often to press Ctrl-C during an endless answer.
+        context: how many tokens a prompt may have.
+    """
+
+    def __init__(self, *answers: str, interrupts: int = 0, context: int = 1000) -> None:
+        self.model = SimpleNamespace(name="fake", context_length=context)
+        self.tokenizer = FakeTokenizer()
+        self.notices = ["It is only a fake."]
+        self.prompts: list[str] = []
+        self.options: list[Options] = []
+        self._answers = list(answers)
+        self._interrupts = interrupts
+
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        options: Options | None = None,
+        *,
+        suffix: str | None = None,
+        progress: Callable[[int, int], None] | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> Iterator[Event]:
+        text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
+        if len(text) > self.model.context_length:
+            raise ContextOverflowError("The prompt does not fit.")
+        self.prompts.append(text)
+        self.options.append(options or Options())
+        if progress:
+            progress(len(text), len(text))
+        return self._answer(self._answers.pop(0) if self._answers else "OK", cancelled)
+
+    def _answer(self, answer: str, cancelled: Callable[[], bool]) -> Iterator[Event]:
+        stats = Stats(decode_s=0.5)
+        for position, character in enumerate(answer):
+            drafted = position % 2 == 1
+            stats.add(Round((ord(character),), drafted=int(drafted), accepted=int(drafted)))
+            yield Event((ord(character),), (Piece(character, drafted),), stats)
+        if answer == ENDLESS:
+            for _ in range(self._interrupts):
+                os.kill(os.getpid(), signal.SIGINT)
+            while not cancelled():
+                pass
+        yield Event((), (), stats, Finish.CANCELLED if cancelled() else Finish.EOS)
+
+
+def fake_worker(engine: FakeEngine) -> EngineWorker:
+    return EngineWorker(lambda: cast(Engine, engine))

@@ -1,0 +1,152 @@
+"""The grammar: what words mean, which are refused, and that neither loads a library."""
+
+import subprocess
+import sys
+
+import pytest
+
+from akunu_py import __version__
+from akunu_py.cli.parser import COMMANDS, parse
+from akunu_py.cli.settings import ChatSettings, GenerateSettings
+from akunu_py.errors import InvalidRequestError
+from akunu_py.options import Options, Sampling
+
+HEAVY = {
+    "mlx",
+    "mlx_lm",
+    "numpy",
+    "transformers",
+    "tokenizers",
+    "prompt_toolkit",
+    "rich",
+    "importlib.metadata",
+    "asyncio",
+}
+
+
+def generate_settings(*words: str) -> GenerateSettings:
+    settings = parse(["generate", "-p", "x", *words]).settings
+    assert isinstance(settings, GenerateSettings)
+    return settings
+
+
+def chat_settings(*words: str) -> ChatSettings:
+    settings = parse(["chat", *words]).settings
+    assert isinstance(settings, ChatSettings)
+    return settings
+
+
+def test_defaults_are_the_apis() -> None:
+    settings = generate_settings()
+    assert settings.options == Options()
+    assert settings.model.name == "ember"
+    assert chat_settings().options.sampling == Sampling()
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ("-m 5", Options(max_tokens=5)),
+        ("--max-tokens -1", Options(max_tokens=None)),
+        ("--max-tokens 0", Options(max_tokens=0)),
+        ("--stop a --stop b", Options(stop=("a", "b"))),
+        ("--temp 0.7 --seed 3", Options(sampling=Sampling(0.7, seed=3))),
+        ("--top-p 0.9 --top-k 4", Options(sampling=Sampling(top_p=0.9, top_k=4))),
+        ("--min-p 0.1", Options(sampling=Sampling(min_p=0.1))),
+        ("--drafter none", Options(drafter="none")),
+        ("--no-speculate", Options(drafter="none")),
+        ("--num-draft-tokens 8", Options(num_draft_tokens=8)),
+    ],
+)
+def test_options_are_spelled_as_mlx_lm_spells_them(words: str, options: Options) -> None:
+    assert generate_settings(*words.split()).options == options
+
+
+def test_what_concerns_one_command() -> None:
+    settings = generate_settings("--suffix", "end", "--json", "--verbose")
+    assert (settings.prompt, settings.suffix, settings.as_json) == ("x", "end", True)
+    assert generate_settings("--chat", "--system-prompt", "be brief").system_prompt == "be brief"
+    assert chat_settings("--show-drafts", "--system-prompt", "be brief").show_drafts
+    model = chat_settings("--model", "a/b", "--weights", "dense", "--max-context", "9").model
+    assert (model.name, model.weights, model.max_context) == ("a/b", "dense", 9)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("generate", "required: --prompt/-p"),
+        ("generate -p x --max-token 3", "did you mean --max-tokens?"),
+        ("generate -p x --max-tokens many", "'many' is not a whole number"),
+        ("generate -p x --max-tokens -2", "0 or more, not -2"),
+        ("generate -p x --temp -1", "temperature must be 0 or more"),
+        ("generate -p x --temp nan", "temperature"),
+        ("generate -p x --temp warm", "'warm' is not a number"),
+        ("generate -p x --top-p 0", "top-p"),
+        ("generate -p x --top-k -1", "top-k"),
+        ("generate -p x --min-p 2", "min-p"),
+        ("generate -p x --num-draft-tokens -1", "from 0 to 1024"),
+        ("generate -p x --num-draft-tokens 99999999999", "from 0 to 1024"),
+        ("generate -p x --max-context 0", "--max-context must be 1 or more"),
+        ("generate -p x --drafter nobody", "invalid choice: 'nobody'"),
+        ("generate -p x --weights int3", "invalid choice: 'int3'"),
+        ("generate -p x --stop=", "must not be empty"),
+        ("generate -p x --suffix y --chat", "leave --chat out"),
+        ("generate -p x --system-prompt y", "needs --chat"),
+        ("generate -p x --json --show-drafts", "leave --json out"),
+        ("chat --prompt x", "chat has no option --prompt"),
+        ("chat please", "chat has no use for the word please"),
+        ("sing", "invalid choice: 'sing'"),
+        ("--loud", "required: COMMAND"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_sentence(words: str, sentence: str) -> None:
+    with pytest.raises(InvalidRequestError) as refusal:
+        parse(words.split())
+    assert sentence in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert str(refusal.value).endswith((".", "?"))
+
+
+def test_words_that_are_no_text_are_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="not valid UTF-8"):
+        parse(["generate", "-p", "\udcff"])
+
+
+def test_every_command_has_a_program() -> None:
+    for command in COMMANDS:
+        home = command.home.replace(".", "/")
+        assert home.startswith("akunu_py/cli/")
+        assert __import__(command.home, fromlist=["run"]).run
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("--help", 0),
+        ("--version", 0),
+        ("chat --help", 0),
+        ("generate --help", 0),
+        ("", 2),
+        ("generate --wrong", 2),
+        ("generate -p x --temp -1", 2),
+        ("chat --drafter nobody", 2),
+    ],
+)
+def test_help_and_refusals_load_no_library(words: str, code: int) -> None:
+    script = (
+        "import sys; from akunu_py.__main__ import main\n"
+        f"try: code = main({words.split()!r})\n"
+        "except SystemExit as end: code = end.code\n"
+        "print('\\n', code or 0, *sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    last = run.stdout.splitlines()[-1].split()
+    assert int(last[0]) == code
+    assert not HEAVY & set(last[1:])
+    assert "Traceback" not in run.stderr
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--version"])
+    assert capsys.readouterr().out == f"akunu-py {__version__}\n"
