@@ -1,14 +1,11 @@
 """Turns the corpus into shards of examples, one file for each kind.
 
-    python -m models.training.build --work FOLDER
-
-`FOLDER` has `corpus.jsonl` and `tokenizer/`; the shards go to `FOLDER/shards/`. `probe.npz`
+The work folder has `corpus.jsonl` and `tokenizer/`; the shards go to its `shards/`. `probe.npz`
 holds edits of held-out functions, to watch while training, and is not trained on.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -54,8 +51,11 @@ def by_length(examples: Shard, low: int, high: int) -> Shard:
     return Shard.of(picked)
 
 
-def build(work: Path) -> dict[str, int]:
-    """Write every shard; returns the number of tokens of each."""
+def build(work: Path, *, documents: int) -> dict[str, int]:
+    """Write every shard; returns the number of tokens of each.
+
+    `documents` is how many structured texts to make.
+    """
     processor = tokenizers.load(work / "tokenizer")
     training, held_out = corpus.read(work, "training"), corpus.read(work, "held_out")
     unseen = functions_in(held_out)
@@ -63,7 +63,7 @@ def build(work: Path) -> dict[str, int]:
     rng = random.Random(SEED)
     rng.shuffle(functions)
     pool = edits.pool_of(functions)
-    made = dict(_text_shards(training, pool, processor, rng))
+    made = dict(_text_shards(training, pool, processor, rng, documents))
     edited = shard(edit_examples(functions * PASSES_OVER_FUNCTIONS, pool, rng), processor)
     made["edits"] = by_length(edited, 0, SHORT_EDIT)
     made["long_edits"] = by_length(edited, SHORT_EDIT, LONG_EDIT)
@@ -81,26 +81,15 @@ def _text_shards(
     pool: Pool,
     processor: spm.SentencePieceProcessor,
     rng: random.Random,
+    count: int,
 ) -> Iterator[tuple[str, Shard]]:
     """Everything but the edits."""
     yield "code", shard(((Segment(file.text),) for file in training), processor)
     holes = (fill_in.example(f.text, rng) for f in training for _ in range(1 + len(f.text) // 1500))
     yield "fim", shard((hole for hole in holes if hole is not None), processor)
-    turns = [*questions.library_questions(training, rng), *questions.small_talk(rng, 1500)]
+    turns = [*questions.library_questions(training, rng), *questions.small_talk(rng, count // 3)]
     yield "questions", shard(map(chat, turns), processor)
-    texts = structured.texts(rng, pool, 4000)
+    texts = structured.texts(rng, pool, count)
     documents: Iterator[Example] = ((Segment(text), Segment(END_OF_TEXT)) for text in texts)
-    conversions = map(chat, structured.conversions(rng, pool, 6000))
+    conversions = map(chat, structured.conversions(rng, pool, 3 * count // 2))
     yield "structured", shard([*documents, *conversions], processor)
-
-
-def main() -> None:
-    """Build and print the sizes."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--work", type=Path, required=True)
-    for name, count in build(parser.parse_args().work).items():
-        print(f"{name:12} {count:12,} tokens")
-
-
-if __name__ == "__main__":
-    main()

@@ -28,7 +28,8 @@ from models.training.examples import END_OF_TEXT, Shard
 from models.training.model import Llama, Shape
 from models.training.optimizer import Optimizer
 from models.training.progress import exact_answers
-from models.training.stages import CURRICULUM, Stage, rate_scale, stage_at, total_steps
+from models.training.recipes import EMBER, Recipe
+from models.training.stages import Stage, rate_scale, stage_at, total_steps
 
 SEED = 20
 CLIP = 1.0
@@ -135,7 +136,7 @@ class Trainer:
                 record = self.train_step()
                 if self.step % PROBE_EVERY == 0 and self.probe is not None:
                     record["probe"] = exact_answers(self.model, self.probe)
-                if self.step % LOG_EVERY == 0 or "probe" in record:
+                if self.step % LOG_EVERY == 0 or self.step == total or "probe" in record:
                     log.write(json.dumps(record) + "\n")
                     log.flush()
                     print(progress_line(record, total), flush=True)
@@ -152,11 +153,11 @@ def progress_line(record: dict[str, Any], total: int) -> str:
     return f"[{bar}] {record['step']}/{total} {record['stage']} {record['loss']:.3f} {speed}{probe}"
 
 
-def train(work: Path, *, threads: int | None = None) -> None:
+def train(work: Path, recipe: Recipe, *, threads: int | None = None) -> None:
     """Train to the end of the curriculum, from the last checkpoint if there is one."""
     torch.set_num_threads(threads or os.cpu_count() or 1)
     (work / "train.pid").write_text(f"{os.getpid()}\n", encoding="utf-8")
-    trainer = Trainer(work, Shape(), CURRICULUM)
+    trainer = Trainer(work, recipe.shape, recipe.stages)
     trainer.resume()
     trainer.run()
 
@@ -167,7 +168,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="folder for everything made")
     parser.add_argument("--threads", type=int, help="as many as there are cores by default")
     options = parser.parse_args()
-    train(options.work, threads=options.threads)
+    train(options.work, EMBER, threads=options.threads)
 
 
 if __name__ == "__main__":

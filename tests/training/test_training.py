@@ -1,0 +1,77 @@
+"""Training from nothing, at its smallest: tokenizer to quantized folder to a generated token."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from mlx_lm import load, stream_generate
+
+from models.training.corpus import standard_library
+from models.training.quantize import MODEL_FILES, quantize
+
+ROOT = Path(__file__).parents[2]
+SOURCE_FILES = 60
+
+
+def training_python() -> str:
+    """The interpreter that has PyTorch; without one the test is skipped."""
+    chosen = os.environ.get("AKUNU_TRAIN_PYTHON", str(ROOT / ".venv-train" / "bin" / "python"))
+    if not Path(chosen).exists():
+        pytest.skip("no training environment: run `make train-env`, or set AKUNU_TRAIN_PYTHON")
+    return chosen
+
+
+def run_training(work: Path) -> str:
+    finished = subprocess.run(
+        [training_python(), "-m", "models.training", "--work", str(work), "--tiny"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A work folder with a small corpus, trained to the end."""
+    folder = tmp_path_factory.mktemp("training")
+    sources = [file for file in standard_library() if not file.is_test]
+    kept = [f for f in sources if not f.held_out][:SOURCE_FILES]
+    unseen = [f for f in sources if f.held_out][: SOURCE_FILES // 4]
+    with (folder / "corpus.jsonl").open("w", encoding="utf-8") as out:
+        for split, files in (("training", kept), ("held_out", unseen)):
+            for file in files:
+                row = {"split": split, "package": file.package, "path": file.path}
+                out.write(json.dumps({**row, "text": file.text}) + "\n")
+    run_training(folder)
+    return folder
+
+
+def test_a_trained_model_quantizes_loads_and_generates(work: Path, tmp_path: Path) -> None:
+    target = tmp_path / "tiny"
+    quantize(work / "full", target, bits=4)
+    assert sorted(file.name for file in target.iterdir()) == sorted(MODEL_FILES)
+    model, tokenizer = load(str(target))[:2]
+    (response,) = list(stream_generate(model, tokenizer, prompt="def f", max_tokens=1))
+    assert response.generation_tokens == 1
+
+
+def test_the_log_has_losses_by_kind(work: Path) -> None:
+    records = [json.loads(line) for line in (work / "log.jsonl").read_text().splitlines()]
+    assert records[-1]["step"] == 8
+    assert {"edits", "fim"} & set(records[-1]["by_kind"])
+
+
+def test_a_finished_run_starts_again_without_repeating_a_step(work: Path) -> None:
+    before = (work / "checkpoint.pt").read_bytes()
+    assert "making" not in run_training(work)
+    assert (work / "checkpoint.pt").read_bytes() == before
+
+
+def test_no_path_of_the_machine_is_in_the_exported_files(work: Path) -> None:
+    for file in (work / "full").iterdir():
+        assert str(work).encode() not in file.read_bytes(), file.name
