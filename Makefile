@@ -41,6 +41,16 @@ check: $(VENV)/.ready ## format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+bench: $(VENV)/.ready ## the measurements behind the README, into benchmarks/results/
+	$(BIN)/python -m benchmarks.identity --weights quantized --name identity_quantized
+	$(BIN)/python -m benchmarks.identity --weights dense --name identity_dense
+	$(BIN)/python -m benchmarks.kv_cache_capacity
+	$(BIN)/python -m benchmarks.against_mlx_lm
+	$(BIN)/python -m benchmarks.drafter_cost
+
+model: $(VENV)/.ready $(TRAIN_VENV)/.ready ## the bundled model, trained from nothing (hours; resumable)
+	$(TRAIN_VENV)/bin/python -m models.training --export-with $(BIN)/python
+
 train-env: $(TRAIN_VENV)/.ready ## the environment that `make model` trains in (PyTorch)
 
 clean: ## everything that was made, the environments included
