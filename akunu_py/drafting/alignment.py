@@ -108,6 +108,11 @@ class Alignment:
         else:
             self._break_off()
 
+    @property
+    def has_copied(self) -> bool:
+        """Whether a copy worth the name was made already, so that its end is known."""
+        return bool(self._anchors)
+
     def in_place(self) -> Resumption | None:
         """Where the copy goes on if as many tokens were replaced as stand since it broke."""
         if not self._anchors:

@@ -25,10 +25,11 @@ from akunu_py.drafting.expectation import (
     resumed_grade,
     rewrite_grade,
 )
-from akunu_py.drafting.occurrences import Match, Occurrences
+from akunu_py.drafting.occurrences import Match, Occurrences, consensus
 from akunu_py.drafting.rewrites import Rewrite
 
 FLOOR: Final = 0.2
+FIRM_RUN: Final = 5
 STEADY_RUN: Final = 12
 LONGEST_IN_PLACE: Final = 2
 LIKELY: Final = 0.5
@@ -43,6 +44,7 @@ class _Lead:
     position: int
     length: int
     resumed: Anchor | None = None
+    match: Match | None = None
 
 
 class AutoDrafter:
@@ -99,10 +101,11 @@ class AutoDrafter:
         if alignment.source >= 0 and alignment.run >= STEADY_RUN:
             grade = copy_grade(alignment.run, agrees=True)
             return _Lead("copy", grade, alignment.source, alignment.run)
-        match = self._occurrences.best()
+        match = self._occurrences.best(earliest=not alignment.has_copied)
         leads = self._copy_leads(match)
         if match is not None:
-            leads.append(_Lead("match", match_grade(match), match.position, match.length))
+            grade = match_grade(match.length, match.consensus)
+            leads.append(_Lead("match", grade, match.position, match.length, match=match))
         expected = self._expectations.of
         return max(leads, key=lambda lead: expected(file_of(lead.grade, 0)), default=None)
 
@@ -112,7 +115,7 @@ class AutoDrafter:
         tokens = self._occurrences.tokens
         likeliest = None if match is None else tokens[match.position]
         leads = []
-        if (position := alignment.source) >= 0:
+        if (position := alignment.source) >= 0 and alignment.run >= FIRM_RUN:
             grade = copy_grade(alignment.run, agrees=tokens[position] == likeliest)
             leads.append(_Lead("copy", grade, position, alignment.run))
         elif (place := alignment.in_place()) is not None:
@@ -134,7 +137,10 @@ class AutoDrafter:
         files: list[int] = []
         chance = 1.0
         self._untried = None
-        for token, file in self._steps(lead, drafted):
+        steps = (
+            self._copied(lead, drafted) if lead.match is None else self._agreed(lead.match, drafted)
+        )
+        for token, file in steps:
             if self._untried is None:
                 self._untried = (file, token)
             acceptance = self._expectations.of(file)
@@ -149,12 +155,8 @@ class AutoDrafter:
             return NO_DRAFT
         return Draft(self._drafted, lead.source, lead.length, None, tuple(expected))
 
-    def _steps(self, lead: _Lead, drafted: list[int]) -> Iterator[tuple[int, int]]:
-        """The tokens that copying brings, rewritten on the way, each with the file it is under.
-
-        A copy that reaches the end of the request goes on with what was drafted so far.
-        """
-        tokens = self._occurrences.tokens
+    def _copied(self, lead: _Lead, drafted: list[int]) -> Iterator[tuple[int, int]]:
+        """The tokens that copying brings, rewritten on the way, each with the file it is under."""
         rewrite, rewritten = self._alignment.rewrite, self._alignment.rewritten
         position = lead.position
         while True:
@@ -164,15 +166,34 @@ class AutoDrafter:
                     rewritten += 1
                 position += len(rewrite.old)
             else:
-                file = file_of(lead.grade, len(drafted))
-                if position < len(tokens):
-                    yield tokens[position], file
-                elif position - len(tokens) < len(drafted):
-                    yield drafted[position - len(tokens)], file
-                else:
+                if (source := self._token_at(position, drafted)) is None:
                     return
+                yield source, file_of(lead.grade, len(drafted))
                 position += 1
             rewrite, rewritten = self._likely_rewrite(position), 0
+
+    def _agreed(self, match: Match, drafted: list[int]) -> Iterator[tuple[int, int]]:
+        """What most occurrences say that agreed so far, each token with the file it is under."""
+        at = self._token_at
+        live = [match.position, *(p for p in match.visited if p != match.position)]
+        token = at(match.position, drafted)
+        length = match.length
+        agreed = match.consensus
+        while token is not None:
+            yield token, file_of(match_grade(length, agreed), len(drafted))
+            live = [p + 1 for p in live if at(p, drafted) == token]
+            length += 1
+            followers = [at(p, drafted) for p in live]
+            token = max(followers, key=followers.count)
+            agreed = consensus(followers.count(token), len(followers))
+
+    def _token_at(self, position: int, drafted: list[int]) -> int | None:
+        """The token there; past the end of the request, what was drafted so far."""
+        tokens = self._occurrences.tokens
+        if position < len(tokens):
+            return tokens[position]
+        position -= len(tokens)
+        return drafted[position] if position < len(drafted) else None
 
     def _likely_rewrite(self, position: int) -> Rewrite | None:
         rewrites = self._alignment.rewrites

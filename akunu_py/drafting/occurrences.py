@@ -22,7 +22,7 @@ _MASK: Final = (1 << 61) - 1
 
 
 class Consensus(IntEnum):
-    """How the visited occurrences agree with the follower that was chosen."""
+    """How many of some occurrences were followed by the same token."""
 
     ALL = 0
     ONLY = 1
@@ -30,18 +30,29 @@ class Consensus(IntEnum):
     FEWER = 3
 
 
+def consensus(agreeing: int, occurrences: int) -> Consensus:
+    """The consensus of `agreeing` occurrences of `occurrences`, 1 or more."""
+    if occurrences == 1:
+        return Consensus.ONLY
+    if agreeing == occurrences:
+        return Consensus.ALL
+    return Consensus.HALF if 2 * agreeing >= occurrences else Consensus.FEWER
+
+
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The occurrence that agrees longest with the end of the request, the latest of several.
+    """An occurrence that agrees longest with the end of the request.
 
     Attributes:
         position: index of the token that followed it.
         length: how many tokens agree, at most `LONGEST_COMPARED`.
-        consensus: how many of the visited occurrences were followed by the same token.
+        visited: such indexes of all occurrences that were visited, latest first.
+        consensus: how many of them were followed by the same token.
     """
 
     position: int
     length: int
+    visited: tuple[int, ...]
     consensus: Consensus
 
 
@@ -83,8 +94,11 @@ class Occurrences:
         self._earlier_four.append(latest.get(four, -1))
         latest[four] = size
 
-    def best(self) -> Match | None:
+    def best(self, *, earliest: bool = False) -> Match | None:
         """The best earlier occurrence of how the request ends, None where there is none.
+
+        The longest match is taken, among these the follower that most of them have, and among
+        these the latest occurrence, or the earliest if that is asked for.
 
         Contexts of 4 tokens are asked first, then 2, then 1. Chains are made of hashes, so every
         length is compared with the tokens themselves.
@@ -92,7 +106,7 @@ class Occurrences:
         if not self.tokens:
             return None
         for chain in (self._earlier_four, self._earlier_two, self._earlier_one):
-            if chain[-1] >= 0 and (match := self._best_of(chain)) is not None:
+            if chain[-1] >= 0 and (match := self._best_of(chain, earliest)) is not None:
                 return match
         return None
 
@@ -106,24 +120,33 @@ class Occurrences:
             length += 1
         return length
 
-    def _best_of(self, chain: array[int]) -> Match | None:
+    def _best_of(self, chain: array[int], earliest: bool) -> Match | None:
         tokens = self.tokens
-        followers: list[int] = []
-        best = best_length = 0
+        visited: list[int] = []
+        longest: list[int] = []
+        longest_length = 1
         position = chain[-1]
-        while position >= 0 and len(followers) < VISITED:
-            followers.append(tokens[position])
+        while position >= 0 and len(visited) < VISITED:
+            visited.append(position)
             length = self.agreement(position)
-            if length > best_length:
-                best, best_length = position, length
+            if length > longest_length:
+                longest, longest_length = [position], length
+            elif length == longest_length:
+                longest.append(position)
             position = chain[position - 1]
-        if best_length == 0:
+        if not longest:
             return None
-        agreeing, visited = followers.count(tokens[best]), len(followers)
-        if visited == 1:
-            consensus = Consensus.ONLY
-        elif agreeing == visited:
-            consensus = Consensus.ALL
-        else:
-            consensus = Consensus.HALF if 2 * agreeing >= visited else Consensus.FEWER
-        return Match(best, best_length, consensus)
+        best = self._favoured(longest, earliest)
+        agreeing = sum(tokens[position] == tokens[best] for position in visited)
+        agreed = consensus(agreeing, len(visited))
+        return Match(best, longest_length, tuple(visited), agreed)
+
+    def _favoured(self, positions: list[int], earliest: bool) -> int:
+        """Of positions, latest first, one whose token most of them have."""
+        if len(positions) == 1:
+            return positions[0]
+        followers = [self.tokens[position] for position in positions]
+        if earliest:
+            positions.reverse()
+            followers.reverse()
+        return positions[followers.index(max(followers, key=followers.count))]
