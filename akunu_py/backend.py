@@ -112,6 +112,16 @@ def free_memory_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
+def keep_weights_resident() -> None:
+    """Lets Metal keep as much memory wired as it recommends, as mlx-lm does while it generates.
+
+    Without it macOS may page out a large model between two forwards. No effect elsewhere.
+    """
+    from mlx_lm.utils import maybe_set_recommended_wired_limit  # noqa: PLC0415
+
+    maybe_set_recommended_wired_limit()
+
+
 def release_thread() -> None:
     """Ends the streams that MLX keeps for the calling thread, if it has imported MLX.
 

@@ -60,6 +60,7 @@ class Engine:
         self._slot = PrefixSlot(model, capacity)
         self._buffer = TokenBuffer()
         self._drafters: dict[str, Drafter] = {}
+        self._active: Generator[Event, None, None] | None = None
 
     @property
     def notices(self) -> list[str]:
@@ -94,6 +95,8 @@ class Engine:
     ) -> Generator[Event, None, None]:
         """Answers a prompt a round at a time; the last event, and only it, has a finish reason.
 
+        There is one cache, so beginning a request ends the one before it.
+
         Args:
             prompt: text, or ids as the model shall see them.
             options: what else is asked for; the defaults are greedy and speculative.
@@ -117,7 +120,10 @@ class Engine:
             text=TextStream(self.tokenizer.detokenizer(tokens), options.stop),
             cancelled=cancelled,
         )
-        return self._run(request, drafter, progress)
+        if self._active is not None:
+            self._active.close()
+        self._active = self._run(request, drafter, progress)
+        return self._active
 
     def reset(self) -> None:
         """Forgets what the cache holds, so that the next prompt is computed whole."""
@@ -158,7 +164,7 @@ class Engine:
         if self._grows and wanted > capacity < limit:
             while capacity < wanted:
                 capacity *= 2
-            self._slot = PrefixSlot(self.model, min(capacity, limit))
+            self._slot.grow(min(capacity, limit))
 
     def _run(
         self, request: "_Request", drafter: Drafter, progress: PrefillProgress | None

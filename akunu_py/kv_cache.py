@@ -48,6 +48,18 @@ class LayerCache:
         self.offset = end
         return self._keys[..., :end, :], self._values[..., :end, :]
 
+    def grow(self, capacity: int) -> None:
+        """Moves to larger buffers; the one operation that copies what is held."""
+        if self._keys is not None and self._values is not None:
+            held = self.offset
+            keys, values = self._keys, self._values
+            self._keys = _empty_buffer(keys, capacity)
+            self._values = _empty_buffer(values, capacity)
+            self._keys[..., :held, :] = keys[..., :held, :]
+            self._values[..., :held, :] = values[..., :held, :]
+            mx.eval(self._keys, self._values)
+        self.capacity = capacity
+
     def make_mask(self, tokens: int, **options: Any) -> Any:
         """The causal mask for the next `tokens` positions, in the form mlx-lm's models expect."""
         return create_attention_mask(tokens, offset=self.offset, **options)
@@ -104,6 +116,18 @@ class PreallocatedKVCache:
             raise ValueError(f"Cannot roll a cache of {self.length} tokens back to {to}.")
         for layer in self.layers:
             layer.offset = to
+
+    def grow(self, capacity: int) -> None:
+        """Makes room for more tokens, keeping those it holds.
+
+        Raises:
+            ValueError: if `capacity` is below the present one.
+        """
+        if capacity < self.capacity:
+            raise ValueError(f"A cache of {self.capacity} tokens cannot shrink to {capacity}.")
+        for layer in self.layers:
+            layer.grow(capacity)
+        self.capacity = capacity
 
     def advance(self, tokens: int) -> None:
         """Books a forward over `tokens` positions; here the layers count for themselves."""

@@ -13,7 +13,12 @@ from mlx import nn
 from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model, load_tokenizer
 
-from akunu_py.backend import Backend, WeightLayout, use_dense_weights
+from akunu_py.backend import (
+    Backend,
+    WeightLayout,
+    keep_weights_resident,
+    use_dense_weights,
+)
 from akunu_py.errors import ModelLoadError
 from akunu_py.kv_cache import KVCache, make_kv_cache
 from akunu_py.model_files import find_model
@@ -138,6 +143,7 @@ def load_target(name: str, backend: Backend, weights: str = "auto") -> TargetMod
         InvalidRequestError: if `weights` is no layout.
     """
     folder = find_model(name)
+    keep_weights_resident()
     try:
         network, config = load_model(folder)
         tokenizer = Tokenizer(load_tokenizer(folder, eos_token_ids=config.get("eos_token_id")))

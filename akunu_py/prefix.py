@@ -38,6 +38,13 @@ class PrefixSlot:
             kept = self._rollback(kept)
         self._tokens = list(tokens[:kept])
 
+    def grow(self, capacity: int) -> None:
+        """Makes room for more tokens."""
+        if isinstance(self.cache, ForwardOnlyKVCache):
+            self.cache.capacity = capacity  # its layers grow by themselves
+        else:
+            self.cache.grow(capacity)
+
     def forget(self) -> None:
         """Forgets the tokens, so that the next prompt is computed whole; the buffers stay."""
         self._tokens = []

@@ -206,10 +206,25 @@ def test_a_suffix_is_put_behind_the_gap(engine: Engine) -> None:
     assert engine.tokenizer.token_id("<|endoftext|>") in ends
 
 
+def test_a_request_ends_the_one_before_it(engine: Engine) -> None:
+    alone = engine.generate(random_prompt(7), Options(max_tokens=30)).token_ids
+    abandoned = engine.stream(random_prompt(6), Options(max_tokens=30))
+    next(abandoned)
+    assert engine.generate(random_prompt(7), Options(max_tokens=30)).token_ids == alone
+    assert list(abandoned) == []
+    again = engine.generate(random_prompt(6), Options(max_tokens=30))
+    engine.reset()
+    assert engine.generate(random_prompt(6), Options(max_tokens=30)).token_ids == again.token_ids
+
+
 def test_the_cache_grows_for_a_longer_prompt(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, max_position_embeddings=32_768)
     engine = akunu_py.load(str(folder))
     assert engine._slot.cache.capacity == 8192
-    answer = engine.generate([i % 251 for i in range(9000)], Options(max_tokens=4))
-    assert answer.stats.prompt_tokens == 9000
+    long = [i % 251 for i in range(9000)]
+    engine.generate(long[:100], Options(max_tokens=1))
+    answer = engine.generate(long, Options(max_tokens=4))
     assert engine._slot.cache.capacity == 16_384
+    assert answer.stats.cached_tokens == 100, "what was computed is kept"
+    fresh = akunu_py.load(str(folder), max_context=10_000)
+    assert fresh.generate(long, Options(max_tokens=4)).token_ids == answer.token_ids

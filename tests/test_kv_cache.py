@@ -106,6 +106,18 @@ def test_writes_do_not_copy_the_buffer() -> None:
     assert mx.get_peak_memory() - held < layer.nbytes // 8
 
 
+def test_growing_keeps_what_is_held() -> None:
+    cache = PreallocatedKVCache(1, 4)
+    cache.layers[0].update_and_fetch(*layer_input([1, 2, 3, 4]))
+    cache.rollback(3)
+    cache.grow(6)
+    keys, _ = cache.layers[0].update_and_fetch(*layer_input([7, 8]))
+    assert keys[0, 1, :, 2].tolist() == [1, 2, 3, 7, 8]
+    assert cache.room == 1
+    with pytest.raises(ValueError, match="cannot shrink"):
+        cache.grow(5)
+
+
 def test_overflow_is_refused_before_anything_is_written() -> None:
     layer = LayerCache(4)
     layer.update_and_fetch(*layer_input([1, 2, 3]))
