@@ -15,6 +15,7 @@ import mlx.core as mx
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.kv_cache import KVCache, PreallocatedKVCache
 from akunu_py.model import TargetModel
+from akunu_py.planning.planner import Planner, RoundReport
 from akunu_py.sampling import TokenChooser
 from akunu_py.stats import Finish, Round
 from akunu_py.token_buffer import TokenBuffer
@@ -22,6 +23,12 @@ from akunu_py.verification import match_choices
 
 _FORWARDS_PER_CLEANUP: Final = 256
 """How often MLX is told to give freed buffers back; growing contexts leave ever larger ones."""
+
+_NO_WAIT: Final = 0.02
+"""A round of which the loop waited for less than this share found the device already done."""
+
+_SHORT_ERRAND: Final = 0.1
+"""A caller that takes less than this share of a round does not falsify its time."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,7 @@ class _Flight:
     draft: Draft
     choices: mx.array
     built_s: float
+    pipelined: bool
 
 
 class _Target:
@@ -56,7 +64,9 @@ class _Target:
         self._chooser = chooser
         self._forwards = 0
 
-    def submit(self, tokens: mx.array, draft: Draft = NO_DRAFT) -> _Flight:
+    def submit(
+        self, tokens: mx.array, draft: Draft = NO_DRAFT, *, pipelined: bool = False
+    ) -> _Flight:
         """Starts a forward over `[known, *draft]` without waiting for it."""
         begun = perf_counter()
         start = self._cache.length
@@ -66,13 +76,43 @@ class _Target:
         self._forwards += 1
         if self._forwards % _FORWARDS_PER_CLEANUP == 0:
             mx.clear_cache()
-        return _Flight(start, draft, choices, perf_counter() - begun)
+        return _Flight(start, draft, choices, perf_counter() - begun, pipelined)
 
     def read(self, flight: _Flight) -> tuple[list[int], float]:
         """Waits for a forward: the token after each of its positions, and the seconds it took."""
         begun = perf_counter()
         choices = cast(list[int], flight.choices.tolist())
         return choices, flight.built_s + perf_counter() - begun
+
+
+class _RoundClock:
+    """Times rounds, from the end of one to the end of the next.
+
+    A caller that takes longer over a round than the device over the next one makes that time
+    useless; such a round has none.
+    """
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+        self._errand_s = 0.0
+
+    def caller_took(self, seconds: float) -> None:
+        """Books the time that the caller kept the loop waiting."""
+        self._errand_s = seconds
+
+    def lap(self, waited_s: float) -> float | None:
+        """Ends a round; the seconds since the one before, if they tell what rounds take.
+
+        Args:
+            waited_s: the seconds of it that the loop waited for the device.
+        """
+        now, last = perf_counter(), self._last
+        self._last, errand = now, self._errand_s
+        if last is None:
+            return None
+        seconds = now - last
+        device_was_slower = waited_s > _NO_WAIT * seconds
+        return seconds if device_was_slower or errand < _SHORT_ERRAND * seconds else None
 
 
 def decode_autoregressive(
@@ -112,13 +152,15 @@ def decode_speculative(
     limits: Limits,
     *,
     drafter: Drafter,
+    planner: Planner,
     buffer: TokenBuffer,
 ) -> Iterator[Round]:
-    """A draft a forward: propose, verify, keep what stands, roll the rest back.
+    """A draft a forward: propose, plan, verify, keep what stands, roll the rest back.
 
-    While the drafter has nothing to say, this is `decode_autoregressive`, pipelining included: a
-    step runs ahead on the lazy result of the one before. Once the drafter speaks up, the step in
-    flight is read as it is, and the draft that follows it goes into the next forward.
+    While the drafter has nothing to say, or the planner will not have it verified, this is
+    `decode_autoregressive`, pipelining included: a step runs ahead on the lazy result of the one
+    before. Once there is a draft to verify, the step in flight is read as it is, and the draft
+    that follows it goes into the next forward.
 
     Args:
         model: the target.
@@ -127,15 +169,22 @@ def decode_speculative(
         known: the last token of the prompt.
         limits: where to end; `max_tokens` is 1 or more.
         drafter: has begun with the whole prompt, `known` included.
+        planner: says how much of each draft to verify.
         buffer: carries the tokens of a round in and out, and limits the draft.
     """
     target = _Target(model, cache, chooser)
+    clock = _RoundClock()
+    planner.begin()
     emitted = 0
 
-    def propose() -> Draft:
+    def propose(*, pipelined: bool = False) -> Draft:
         wanted = limits.max_tokens - emitted
         limit = buffer.draft_limit(cache_room=cache.room, tokens_wanted=wanted)
-        return drafter.propose(limit) if limit else NO_DRAFT
+        if limit == 0 or not (draft := drafter.propose(limit)):
+            return NO_DRAFT
+        context = cache.length
+        length = planner.choose(draft, context=context, limit=limit, pipelined=pipelined)
+        return draft.cut(length) if length else NO_DRAFT
 
     def submit(token: int, draft: Draft) -> _Flight:
         return target.submit(mx.array(buffer.load(token, draft.tokens)), draft)
@@ -145,9 +194,10 @@ def decode_speculative(
     while True:
         runs_ahead = not (flight.draft or upcoming)
         more = runs_ahead and emitted + 1 < limits.max_tokens and cache.room > 0
-        ahead = target.submit(flight.choices) if more else None
+        ahead = target.submit(flight.choices, pipelined=True) if more else None
 
         choices, forward_s = target.read(flight)
+        seconds = clock.lap(forward_s - flight.built_s)
         verdict = match_choices(choices, flight.draft.tokens)
         buffer.store(choices)
         tokens = buffer.emitted(verdict.accepted + 1)
@@ -158,7 +208,12 @@ def decode_speculative(
         begun = perf_counter()
         drafter.feedback(flight.draft, verdict.accepted)
         drafter.extend(tokens)
-        upcoming = propose()
+        planner.observe(
+            RoundReport(
+                flight.draft, tokens, verdict.accepted, flight.start, seconds, flight.pipelined
+            )
+        )
+        upcoming = propose(pipelined=ahead is not None)
         done = Round(
             tuple(tokens),
             drafted=len(flight.draft),
@@ -173,7 +228,9 @@ def decode_speculative(
                 flight, upcoming = submit(tokens[-1], upcoming), NO_DRAFT
             else:
                 flight = ahead
+        handed_over = perf_counter()
         yield done
+        clock.caller_took(perf_counter() - handed_over)
         if done.finish is not None:
             return
 

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Final
 
 from akunu_py.backend import Backend, find_backend
+from akunu_py.calibration import find_cost_curve
 from akunu_py.decoding import Limits, decode_autoregressive, decode_speculative
 from akunu_py.drafting import make_drafter
 from akunu_py.drafting.base import Drafter
@@ -19,6 +20,8 @@ from akunu_py.kv_cache import PreallocatedKVCache, why_no_rollback
 from akunu_py.model import PrefillProgress, TargetModel, load_target
 from akunu_py.model_files import BUNDLED_MODEL
 from akunu_py.options import Options
+from akunu_py.planning.cost_curve import CostCurve
+from akunu_py.planning.planner import MOST_PLANNED_DRAFTS, DraftPlanner, FixedPlanner, Planner
 from akunu_py.prefix import PrefixSlot
 from akunu_py.request import Completion, Event
 from akunu_py.sampling import TokenChooser
@@ -30,6 +33,9 @@ from akunu_py.token_buffer import TokenBuffer
 _FIRST_CAPACITY: Final = 8192
 """Tokens a cache is made for unless told otherwise; longer prompts get a larger one."""
 
+Calibrate = Callable[[TargetModel, Backend], CostCurve]
+"""Tells what forwards of a model cost on a machine."""
+
 
 class Engine:
     """Answers requests with one model.
@@ -39,13 +45,21 @@ class Engine:
         backend: the machine it was loaded for.
         max_context: tokens that the cache is to hold; None makes it as large as requests need,
             up to the model's own context.
+        calibrate: asked for the costs once, by the first request that leaves the length of
+            drafts to the planner; the default measures for a few seconds on a model's first use
+            and keeps the result on disk.
 
     Raises:
         ContextOverflowError: if `max_context` exceeds the model's.
     """
 
     def __init__(
-        self, model: TargetModel, backend: Backend, *, max_context: int | None = None
+        self,
+        model: TargetModel,
+        backend: Backend,
+        *,
+        max_context: int | None = None,
+        calibrate: Calibrate = find_cost_curve,
     ) -> None:
         if max_context is not None and not 1 <= max_context <= model.context_length:
             raise ContextOverflowError(
@@ -60,6 +74,8 @@ class Engine:
         self._slot = PrefixSlot(model, capacity)
         self._buffer = TokenBuffer()
         self._drafters: dict[str, Drafter] = {}
+        self._calibrate = calibrate
+        self._economist: DraftPlanner | None = None
         self._active: Generator[Event, None, None] | None = None
 
     @property
@@ -169,6 +185,7 @@ class Engine:
     def _run(
         self, request: "_Request", drafter: Drafter, progress: PrefillProgress | None
     ) -> Generator[Event, None, None]:
+        planner = self._planner(request.options)  # may measure first, which is no part of a request
         slot, prompt, stats = self._slot, request.prompt, request.stats
         decodes = request.options.max_tokens != 0
         computed = list(prompt)
@@ -185,7 +202,7 @@ class Engine:
             if not (whole and decodes):
                 yield Event((), (), stats, Finish.LENGTH if whole else Finish.CANCELLED)
                 return
-            for done in self._rounds(request, drafter):
+            for done in self._rounds(request, drafter, planner):
                 computed.extend(done.tokens)
                 if done.end_token is not None:
                     computed.append(done.end_token)
@@ -203,27 +220,46 @@ class Engine:
         finally:
             slot.settle(computed)
 
-    def _rounds(self, request: "_Request", drafter: Drafter) -> Iterator[Round]:
-        options, cache, chooser = request.options, self._slot.cache, request.chooser
-        known = request.prompt[-1]
-        longest = cache.capacity if options.max_tokens is None else options.max_tokens
-        limits = Limits(longest, request.end_tokens)
-        drafts = options.drafter != "none" and options.num_draft_tokens > 0
-        if not (drafts and isinstance(cache, PreallocatedKVCache)):
+    def _rounds(
+        self, request: "_Request", drafter: Drafter, planner: Planner | None
+    ) -> Iterator[Round]:
+        cache, chooser, known = self._slot.cache, request.chooser, request.prompt[-1]
+        limit = request.options.max_tokens
+        limits = Limits(cache.capacity if limit is None else limit, request.end_tokens)
+        if planner is None or not isinstance(cache, PreallocatedKVCache):
             return decode_autoregressive(self.model, cache, chooser, known, limits)
-        if self._buffer.max_drafts != options.num_draft_tokens:
-            self._buffer = TokenBuffer(options.num_draft_tokens)
         begun = perf_counter()
         drafter.begin(request.prompt)
         request.stats.draft_s += perf_counter() - begun
         return decode_speculative(
-            self.model, cache, chooser, known, limits, drafter=drafter, buffer=self._buffer
+            self.model,
+            cache,
+            chooser,
+            known,
+            limits,
+            drafter=drafter,
+            planner=planner,
+            buffer=self._buffer,
         )
 
     def _drafter(self, name: str) -> Drafter:
         if name not in self._drafters:
             self._drafters[name] = make_drafter(name)
         return self._drafters[name]
+
+    def _planner(self, options: Options) -> Planner | None:
+        """Who decides on the length of drafts, with a buffer to suit; None decodes plainly."""
+        if not (options.drafts and options.max_tokens != 0 and self._slot.cache.can_roll_back):
+            return None
+        longest = options.num_draft_tokens
+        room = MOST_PLANNED_DRAFTS if longest is None else longest
+        if self._buffer.max_drafts != room:
+            self._buffer = TokenBuffer(room)
+        if longest is not None:
+            return FixedPlanner(longest)
+        if self._economist is None:
+            self._economist = DraftPlanner(self._calibrate(self.model, self.backend))
+        return self._economist
 
 
 class _Request:
@@ -267,7 +303,11 @@ class _Request:
 
 
 def load(
-    model: str = BUNDLED_MODEL, *, weights: str = "auto", max_context: int | None = None
+    model: str = BUNDLED_MODEL,
+    *,
+    weights: str = "auto",
+    max_context: int | None = None,
+    calibrate: Calibrate = find_cost_curve,
 ) -> Engine:
     """Loads a model and makes an engine of it.
 
@@ -275,9 +315,11 @@ def load(
         model: the bundled model's name, a folder, or `owner/name` on the hub.
         weights: `auto`, `quantized` or `dense`; `auto` is what is fastest on this machine.
         max_context: tokens that the cache is to hold; None lets it grow with the requests.
+        calibrate: tells what forwards cost; see `Engine`.
 
     Raises:
         AkunuError: if the model, the machine or the arguments do not allow it.
     """
     backend = find_backend()
-    return Engine(load_target(model, backend, weights), backend, max_context=max_context)
+    target = load_target(model, backend, weights)
+    return Engine(target, backend, max_context=max_context, calibrate=calibrate)

@@ -11,6 +11,7 @@ from akunu_py.errors import InvalidRequestError
 
 DEFAULT_MAX_TOKENS: Final = 256
 DEFAULT_DRAFT_TOKENS: Final = 4
+"""Drafts in a token buffer of the usual shape, `[known, d0 .. d3]`."""
 MOST_DRAFT_TOKENS: Final = 1024
 """Beyond this a draft is no longer a guess at the next few tokens but a prefill."""
 
@@ -67,7 +68,8 @@ class Options:
         sampling: how tokens are chosen; greedy by default.
         stop: strings to stop at; none of them appears in the text.
         drafter: who drafts; `auto` is the recommended one, `none` decodes plainly.
-        num_draft_tokens: the most drafts that one forward verifies; 0 decodes plainly.
+        num_draft_tokens: the most drafts that one forward verifies; 0 decodes plainly, and None
+            verifies as many as pay on this machine.
 
     Raises:
         InvalidRequestError: if `max_tokens` or `num_draft_tokens` is out of its range, or a stop
@@ -78,17 +80,22 @@ class Options:
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
     drafter: str = "auto"
-    num_draft_tokens: int = DEFAULT_DRAFT_TOKENS
+    num_draft_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 0:
             raise InvalidRequestError(
                 f"The number of tokens to generate must be 0 or more, not {self.max_tokens}."
             )
-        if not 0 <= self.num_draft_tokens <= MOST_DRAFT_TOKENS:
+        if not 0 <= (self.num_draft_tokens or 0) <= MOST_DRAFT_TOKENS:
             raise InvalidRequestError(
                 f"The number of draft tokens must be from 0 to {MOST_DRAFT_TOKENS}, "
                 f"not {self.num_draft_tokens}."
             )
         if "" in self.stop:
             raise InvalidRequestError("A stop string must not be empty.")
+
+    @property
+    def drafts(self) -> bool:
+        """Whether anything is to be drafted at all."""
+        return self.drafter != "none" and self.num_draft_tokens != 0

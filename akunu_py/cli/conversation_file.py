@@ -138,6 +138,7 @@ def _read_message(message: Any) -> Message:
 
 def _read_options(settings: dict[str, Any]) -> Options:
     sampling, limit = settings["sampling"], settings["max_tokens"]
+    drafts = settings["num_draft_tokens"]
     if settings["drafter"] not in DRAFTER_NAMES:
         raise ValueError(f"the unknown drafter {settings['drafter']!r}")
     try:
@@ -152,7 +153,7 @@ def _read_options(settings: dict[str, Any]) -> Options:
             ),
             stop=tuple(_typed(stop, str) for stop in settings["stop"]),
             drafter=settings["drafter"],
-            num_draft_tokens=_typed(settings["num_draft_tokens"], int),
+            num_draft_tokens=None if drafts is None else _typed(drafts, int),
         )
     except InvalidRequestError as error:
         raise ValueError(str(error).rstrip(".")) from error
