@@ -18,7 +18,8 @@ PRIOR: Final = 0.6
 
 _PRIOR_WEIGHT: Final = 4.0
 _MEMORY: Final = 64.0
-_LUCK_WEIGHT: Final = 8.0
+_SLOWEST_RATE: Final = 0.06
+_LARGEST_SHIFT: Final = 6.0
 _LONGEST_MATCH: Final = 63
 _LAST_POSITION: Final = 31
 _LEAST, _MOST = 0.001, 0.999
@@ -34,8 +35,7 @@ class AcceptanceModel:
         """For each token the probability that it stands if those before it did."""
         source = self._sources[draft.source]
         if len(draft.expected) == len(draft):
-            factor = source.luck.factor
-            return [_at_odds(_within(chance), factor) for chance in draft.expected]
+            return [source.bias.corrected(_within(chance)) for chance in draft.expected]
         match = _match_file(draft.match_length)
         known: dict[int, float] = {}
         chances = []
@@ -60,7 +60,7 @@ class AcceptanceModel:
         """Takes in the outcome of one token of a draft, those before it having stood."""
         source = self._sources[draft.source]
         if len(draft.expected) == len(draft):
-            source.luck.add(_within(draft.expected[position]), stood)
+            source.bias.add(_within(draft.expected[position]), stood)
         else:
             source.add(_match_file(draft.match_length), _position_file(position), stood)
 
@@ -84,36 +84,35 @@ class _Record:
         return (self.stood + _PRIOR_WEIGHT * prior) / (self.tried + _PRIOR_WEIGHT)
 
 
-class _Luck:
-    """How outcomes compare with what was expected of them, as a factor on the odds; fades too."""
+class _Bias:
+    """How far a source's expectations are off, as a shift of their log-odds.
 
-    __slots__ = ("expected", "expected_misses", "hits", "misses")
+    Stochastic gradient ascent on the likelihood of the outcomes: quick at first, then slower, and
+    never so slow that it could not follow a change.
+    """
+
+    __slots__ = ("_outcomes", "shift")
 
     def __init__(self) -> None:
-        self.hits = self.misses = self.expected = self.expected_misses = 0.0
+        self.shift = 0.0
+        self._outcomes = 0
 
     def add(self, expected: float, stood: bool) -> None:
-        if self.hits + self.misses >= _MEMORY:
-            for name in self.__slots__:
-                setattr(self, name, getattr(self, name) / 2)
-        self.hits += stood
-        self.misses += not stood
-        self.expected += expected
-        self.expected_misses += 1.0 - expected
+        rate = max(_SLOWEST_RATE, 1.0 / (2 + self._outcomes))
+        self._outcomes += 1
+        self.shift += rate * (stood - self.corrected(expected))
+        self.shift = max(-_LARGEST_SHIFT, min(_LARGEST_SHIFT, self.shift))
 
-    @property
-    def factor(self) -> float:
-        weight = _LUCK_WEIGHT
-        hits = (self.hits + weight) / (self.expected + weight)
-        misses = (self.misses + weight) / (self.expected_misses + weight)
-        return hits / misses
+    def corrected(self, expected: float) -> float:
+        odds = expected * math.exp(self.shift)
+        return odds / (1.0 - expected + odds)
 
 
 class _Source:
     """One source: its records, each leaning on the coarser one while it is young."""
 
     def __init__(self) -> None:
-        self.luck = _Luck()
+        self.bias = _Bias()
         self._whole = _Record()
         self._matches: defaultdict[int, _Record] = defaultdict(_Record)
         self._files: defaultdict[tuple[int, int], _Record] = defaultdict(_Record)
@@ -141,8 +140,3 @@ def _position_file(position: int) -> int:
 def _within(chance: float) -> float:
     """A probability that leaves room for surprise; what is no number counts as the prior."""
     return max(_LEAST, min(_MOST, chance)) if not math.isnan(chance) else PRIOR
-
-
-def _at_odds(chance: float, factor: float) -> float:
-    odds = chance * factor
-    return odds / (1.0 - chance + odds)
