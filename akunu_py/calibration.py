@@ -50,14 +50,22 @@ class NoCurveError(Exception):
 
 
 def find_cost_curve(
-    model: TargetModel, backend: Backend, *, store: CostStore | None = None
+    model: TargetModel,
+    backend: Backend,
+    *,
+    store: CostStore | None = None,
+    progress: CalibrationProgress | None = None,
 ) -> CostCurve:
-    """The costs of a model on this machine: as measured before, or else measured now and kept."""
+    """The costs of a model on this machine: as measured before, or else measured now and kept.
+
+    Raises:
+        NoCurveError: if the model's cache cannot be rolled back.
+    """
     store = store or CostStore()
     key = cost_key(model, backend)
     curve = store.load(key)
     if curve is None:
-        curve = measure_cost_curve(model)
+        curve = measure_cost_curve(model, progress=progress)
         store.save(key, curve)
     return curve
 

@@ -18,7 +18,7 @@ def _no_clock_and_no_trace(tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """Models count as measured, so that no test waits for it; the user's cache is left alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(calibration, "measure_cost_curve", lambda _: FLAT)
+        patch.setattr(calibration, "measure_cost_curve", lambda *_, **__: FLAT)
         yield
 
 

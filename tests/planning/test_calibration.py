@@ -52,7 +52,7 @@ def test_is_measured_once_and_kept(
 ) -> None:
     measured = []
 
-    def fake(of: TargetModel) -> CostCurve:
+    def fake(of: TargetModel, **_: object) -> CostCurve:
         measured.append(of)
         return FLAT
 
