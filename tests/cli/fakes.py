@@ -15,8 +15,8 @@ from akunu_py.text.stream import Piece
 from akunu_py.text.tokenizer import Message
 from akunu_py.worker import EngineWorker
 
-ENDLESS = "..."
-"""An answer that ends only when it is cancelled."""
+ENDLESS, SILENT = "...", ""
+"""Answers that end only when they are cancelled."""
 
 
 class FakeTokenizer:
@@ -73,7 +73,7 @@ class FakeEngine:
             drafted = position % 2 == 1
             stats.add(Round((ord(character),), drafted=int(drafted), accepted=int(drafted)))
             yield Event((ord(character),), (Piece(character, drafted),), stats)
-        if answer == ENDLESS:
+        if answer in (ENDLESS, SILENT):
             for _ in range(self._interrupts):
                 os.kill(os.getpid(), signal.SIGINT)
             while not cancelled():
