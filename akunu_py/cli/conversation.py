@@ -175,7 +175,7 @@ class Turn:
         return bool(self.tokens) or self.finish is not Finish.CANCELLED
 
     def cancel(self) -> None:
-        """Ends the answer after the round under way, or before its first; for signal handlers too."""
+        """Ends the answer after the round under way; a signal handler may call this any time."""
         self._cancelled = True
         if self._events is not None:
             self._events.cancel()
