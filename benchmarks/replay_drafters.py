@@ -23,7 +23,7 @@ from benchmarks.report import markdown_table, record
 
 TOKENIZER = Path(__file__).parents[1] / "models" / "ember" / "tokenizer.json"
 LIMITS = (4, 8, 16, 32)
-PRICES = (0.03, 0.05, 0.08, PRICE, 0.16, 0.2, 0.25, 0.3, 0.4, 0.6, 1.0)
+PRICES = (0.03, 0.05, 0.08, PRICE, 0.16, 0.2, 0.23, 0.26, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 FIELD = [name for name in DRAFTERS if name not in ("auto", "none")]
 
 Row = dict[str, Any]

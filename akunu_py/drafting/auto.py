@@ -187,11 +187,10 @@ class AutoDrafter:
         """What most occurrences say that agreed so far, each token with the file it is under."""
         at = self._token_at
         token = at(match.position, drafted)
-        length, agreed = match.length, match.consensus
+        agreed = match.consensus
         live = [match.position, *[p for p in match.visited if p != match.position]]
         while token is not None:
-            yield token, file_of(match_grade(length, agreed), len(drafted))
-            length += 1
+            yield token, file_of(match_grade(match.length, agreed), len(drafted))
             if len(live) == 1:
                 live[0] += 1
                 token = at(live[0], drafted)
