@@ -71,11 +71,12 @@ def record_turn(settings: ModelSettings, question: str) -> str:
 
 
 def draw(printed: str) -> str:
-    """An SVG of what was printed, without references to fonts elsewhere."""
+    """An SVG of what was printed: no fonts from elsewhere, and no indentation lost."""
     console = Console(record=True, width=COLUMNS, file=StringIO())
     console.print(Text.from_ansi(printed))
     picture = console.export_svg(title="python -m akunu_py chat --show-drafts", theme=MONOKAI)
-    return re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)
+    picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)
+    return picture.replace("<svg ", '<svg xml:space="preserve" ', 1)
 
 
 def main() -> None:

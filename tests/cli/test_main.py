@@ -116,3 +116,22 @@ def test_a_reader_that_goes_away(tiny_model_dir: Path) -> None:
     )
     os.close(write)
     assert (code, err) == (141, "")
+
+
+def test_closed_standard_output() -> None:
+    command = f"exec {sys.executable} -m akunu_py generate -p x >&-"
+    run = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr.count("\n")) == (2, 1)
+
+
+def test_a_busy_engine_does_not_keep_the_process() -> None:
+    script = (
+        "import threading, akunu_py.__main__ as program\n"
+        "from akunu_py.worker import THREAD_NAME\n"
+        "program.main = lambda: print('said', end='') or 5\n"
+        "wait = threading.Event().wait\n"
+        "threading.Thread(target=wait, name=THREAD_NAME, daemon=True).start()\n"
+        "program.run()"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert (run.returncode, run.stdout) == (5, b"said")
