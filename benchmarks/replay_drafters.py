@@ -3,7 +3,8 @@
     python -m benchmarks.replay_drafters --data DATA [--tokenizer PATH] [--limits 4 8 16 32]
 
 DATA holds the folders of the data's own names; what is absent is skipped. Every request gets a
-fresh drafter, so that none knows the answers of other requests. `auto` is replayed at several
+fresh drafter, so that none knows the answers of other requests; `auto, kept` is one `auto` for all,
+which keeps what it learns of its acceptance and no tokens. `auto` is also replayed at several
 prices of a drafted token, and set against each other drafter at the price where it drafts no more.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 from akunu_py.bench.replay import ReplayCase, ReplayResult, replay
 from akunu_py.drafting import DRAFTERS, make_drafter
 from akunu_py.drafting.auto import PRICE, AutoDrafter
+from akunu_py.drafting.base import Drafter
 from benchmarks.replay_data import DATA_SETS, END_TEXTS, load_encoder
 from benchmarks.report import markdown_table, record
 
@@ -27,6 +30,12 @@ PRICES = (0.03, 0.05, 0.08, PRICE, 0.16, 0.2, 0.23, 0.26, 0.3, 0.35, 0.4, 0.5, 0
 FIELD = [name for name in DRAFTERS if name not in ("auto", "none")]
 
 Row = dict[str, Any]
+
+
+def one_for_all() -> Callable[[], Drafter]:
+    """Gives every request the same `auto`, as an engine that lives on does."""
+    drafter = AutoDrafter()
+    return lambda: drafter
 
 
 def row_of(name: str, result: ReplayResult) -> Row:
@@ -113,6 +122,7 @@ def main() -> None:
                 row_of(name, replay(partial(make_drafter, name), cases, limit, end_tokens))
                 for name in DRAFTERS
             ]
+            rows.append(row_of("auto, kept", replay(one_for_all(), cases, limit, end_tokens)))
             priced = [
                 {
                     "price": price,

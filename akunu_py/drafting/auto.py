@@ -170,6 +170,8 @@ class AutoDrafter:
         rewrites = self._alignment.rewrites
         rewrite, rewritten = self._alignment.rewrite, self._alignment.rewritten
         position = lead.position
+        if rewrite is not None and not rewritten:
+            rewrite = self._likely_rewrite(position)
         while True:
             if rewrite is not None:
                 for token in rewrite.new[rewritten:]:
