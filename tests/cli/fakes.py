@@ -41,7 +41,8 @@ class FakeEngine:
     """
 
     def __init__(self, *answers: str, interrupts: int = 0, context: int = 1000) -> None:
-        self.model = SimpleNamespace(name="fake", context_length=context)
+        self.model = SimpleNamespace(name="fake")
+        self.context_limit = context
         self.tokenizer = FakeTokenizer()
         self.notices = ["It is only a fake."]
         self.prompts: list[str] = []
@@ -59,7 +60,7 @@ class FakeEngine:
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Iterator[Event]:
         text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
-        if len(text) > self.model.context_length:
+        if len(text) > self.context_limit:
             raise ContextOverflowError("The prompt does not fit.")
         self.prompts.append(text)
         self.options.append(options or Options())

@@ -98,7 +98,9 @@ def test_stats_of_all_turns(conversation: Conversation) -> None:
     assert say(conversation, "/stats") == "Nothing has been answered yet."
     ask(conversation, "Hello?")
     ask(conversation, "And?")
-    assert say(conversation, "/stats").startswith("2 answers: 5 tokens · 1.00 per forward")
+    told = say(conversation, "/stats")
+    assert told.startswith("2 answers: 5 tokens · 1.00 per forward")
+    assert "of 1,000 tokens in use" in told
 
 
 def test_retry_answers_again(conversation: Conversation) -> None:
