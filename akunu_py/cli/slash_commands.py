@@ -190,8 +190,8 @@ def _stats(conversation: Conversation, _: str) -> Reply:
     return "\n".join(
         [
             f"{count(len(conversation.stats), 'answer')}: {stats_line(total)}",
-            f"prompts: {count(total.prompt_tokens, 'token')}, {total.cached_tokens:,} of them cached "
-            "since the turn before",
+            f"prompts: {count(total.prompt_tokens, 'token')}, "
+            f"{total.cached_tokens:,} of them cached since the turn before",
             f"forwards: {total.target_calls:,}, over {count(total.target_tokens, 'position')}; "
             f"drafts: {total.drafted:,}, {total.accepted:,} accepted",
             f"time: {total.prefill_s:.2f} s reading, {total.decode_s:.2f} s writing, "
