@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,30 +70,55 @@ def table(rows: list[Row]) -> str:
     return markdown_table(columns, cells)
 
 
-def duels(rows: list[Row], priced: list[Row]) -> str:
-    """`auto` at the price where it drafts no more tokens in all, against each other drafter."""
-    cells = []
+def frugal(priced: list[Row], budget: int) -> Row | None:
+    """Of `auto` at its prices, the row with most tokens per forward that drafts no more."""
+    affordable = [row for row in priced if row["drafted"] <= budget]
+    return max(affordable, key=lambda row: row["tokens_per_forward"], default=None)
+
+
+def duels(rows: list[Row], priced: list[Row]) -> tuple[str, list[str]]:
+    """`auto` against each other drafter at its budget: a table, and those that it does not beat."""
+    cells, lost = [], []
     for row in rows:
-        if row["drafter"] not in FIELD:
+        ours = frugal(priced, row["drafted"])
+        if row["drafter"] not in FIELD or ours is None:
             continue
-        frugal = [ours for ours in priced if ours["drafted"] <= row["drafted"]]
-        best = max(frugal, key=lambda ours: ours["tokens_per_forward"], default=None)
-        if best is None:
-            cells.append((row["drafter"], f"{row['tokens_per_forward']:.2f}", "-", "-", "-"))
-            continue
-        gain = best["tokens_per_forward"] / row["tokens_per_forward"]
+        gain = ours["tokens_per_forward"] / row["tokens_per_forward"] - 1
+        if gain < 0:
+            lost.append(f"{row['drafter']} ({gain:+.1%})")
         cells.append(
             (
                 row["drafter"],
                 f"{row['tokens_per_forward']:.2f} of {row['drafted']:,}",
-                f"{best['tokens_per_forward']:.2f} of {best['drafted']:,}",
-                str(best["price"]),
-                f"{gain - 1:+.1%}",
+                f"{ours['tokens_per_forward']:.2f} of {ours['drafted']:,}",
+                ours["price"],
+                f"{gain:+.1%}",
             )
         )
-    return markdown_table(
-        ("drafter", "its tokens/forward", "auto's of no more drafts", "auto's price", "auto"), cells
-    )
+    heads = ("drafter", "tokens/forward", "auto, drafting no more", "at price", "auto is")
+    return markdown_table(heads, cells), lost
+
+
+def report(results: list[Row]) -> str:
+    """Every set and limit: all drafters, then the duels, then the set's outcome in a sentence."""
+    body = []
+    for set_name, limit in dict.fromkeys((row["set"], row["limit"]) for row in results):
+        here = [row for row in results if (row["set"], row["limit"]) == (set_name, limit)]
+        rows = [row for row in here if "price" not in row]
+        table_of_duels, lost = duels(rows, [row for row in here if "price" in row])
+        field = [row for row in rows if row["drafter"] in FIELD]
+        best = max(field, key=lambda row: row["tokens_per_forward"])
+        auto = next(row for row in rows if row["drafter"] == "auto")
+        body += [
+            f"## {set_name}, drafts up to {limit}",
+            table(rows),
+            table_of_duels,
+            f"`auto` as it is: {auto['tokens_per_forward']:.2f} tokens a forward for "
+            f"{auto['drafted']:,} drafts; the best of the others, {best['drafter']}: "
+            f"{best['tokens_per_forward']:.2f} for {best['drafted']:,}. "
+            f"Not beaten at their own budget: {', '.join(lost) or 'none'}.",
+        ]
+    return "\n\n".join(body)
 
 
 def main() -> None:
@@ -108,7 +133,6 @@ def main() -> None:
 
     encode = load_encoder(options.tokenizer)
     end_tokens = frozenset(token for text in END_TEXTS for token in encode(text)[-1:])
-    body = [f"Tokenizer: {options.tokenizer.parent.name}/{options.tokenizer.name}."]
     results: list[Row] = []
     for set_name in options.sets:
         texts = list(DATA_SETS[set_name](options.data))
@@ -118,26 +142,21 @@ def main() -> None:
         cases = [ReplayCase(encode(prompt), encode(answer)) for prompt, answer in texts]
         for limit in options.limits:
             print(f"{set_name}, drafts up to {limit} ...", file=sys.stderr, flush=True)
-            rows = [
-                row_of(name, replay(partial(make_drafter, name), cases, limit, end_tokens))
-                for name in DRAFTERS
-            ]
-            rows.append(row_of("auto, kept", replay(one_for_all(), cases, limit, end_tokens)))
-            priced = [
-                {
-                    "price": price,
-                    **row_of("auto", replay(partial(AutoDrafter, price), cases, limit, end_tokens)),
-                }
-                for price in PRICES
-            ]
-            body += [
-                f"## {set_name}: {len(cases)} requests, drafts up to {limit}",
-                table(rows),
-                duels(rows, priced),
-            ]
-            results += [{"set": set_name, "limit": limit, **row} for row in [*rows, *priced]]
+            for row in replayed(cases, limit, end_tokens):
+                results.append({"set": set_name, "limit": limit, **row})
+    body = f"Tokenizer: {options.tokenizer.parent.name}/{options.tokenizer.name}.\n\n"
     title = "Every drafter replayed, the reference text playing the target"
-    record(options.name, title, "\n\n".join(body), {"results": results})
+    record(options.name, title, body + report(results), {"results": results})
+
+
+def replayed(cases: list[ReplayCase], limit: int, end_tokens: frozenset[int]) -> Iterator[Row]:
+    """A row for every drafter, and for `auto` at every price."""
+    for name in DRAFTERS:
+        yield row_of(name, replay(partial(make_drafter, name), cases, limit, end_tokens))
+    yield row_of("auto, kept", replay(one_for_all(), cases, limit, end_tokens))
+    for price in PRICES:
+        result = replay(partial(AutoDrafter, price), cases, limit, end_tokens)
+        yield {"price": price, **row_of("auto", result)}
 
 
 if __name__ == "__main__":
