@@ -14,13 +14,13 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
 from akunu_py.cli.completion import SlashCompleter
 from akunu_py.cli.history import open_history
-from akunu_py.cli.keyboard import AnswerKeyboard
+from akunu_py.cli.keyboard import stopped_by_ctrl_c, unseen_keys
 
 
 def test_ctrl_c_calls_and_the_third_one_raises() -> None:
     before = signal.getsignal(signal.SIGINT)
     pressed: list[int] = []
-    with AnswerKeyboard(lambda: pressed.append(1)):
+    with stopped_by_ctrl_c(lambda: pressed.append(1)):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
@@ -38,8 +38,10 @@ def test_keys_are_not_echoed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
             return bool(termios.tcgetattr(stdin)[3] & termios.ECHO)
 
         assert echoes()
-        with AnswerKeyboard(lambda: None):
+        with unseen_keys():
             assert not echoes()
+            os.write(master, b"\x04")  # the next prompt will know it from a line's end
+            assert os.read(terminal, 1) == b"\x04"
         assert echoes()
     os.close(master)
 
