@@ -14,7 +14,7 @@ from typing import Final, NoReturn, TextIO
 
 from akunu_py.cli.parser import PROGRAM, parse
 from akunu_py.cli.render import printable
-from akunu_py.errors import AkunuError
+from akunu_py.errors import AkunuError, InvalidRequestError
 from akunu_py.worker import THREAD_NAME
 
 DEBUG_VARIABLE: Final = "AKUNU_DEBUG"
@@ -37,6 +37,8 @@ def main(words: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     try:
         invocation = parse(sys.argv[1:] if words is None else words)
+        if sys.stdout is None:
+            raise InvalidRequestError("Standard output is closed, so nothing could be answered.")
         code = import_module(invocation.command.home).run(invocation.settings)
         sys.stdout.flush()
     except AkunuError as error:

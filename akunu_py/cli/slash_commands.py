@@ -186,16 +186,17 @@ def _stats(conversation: Conversation, _: str) -> Reply:
     for stats in conversation.stats:
         total.include(stats)
     last = conversation.stats[-1]
+    limit = conversation.worker.call(lambda engine: engine.context_limit)
     return "\n".join(
         [
             f"{count(len(conversation.stats), 'answer')}: {stats_line(total)}",
             f"prompts: {count(total.prompt_tokens, 'token')}, "
-            f"{total.cached_tokens:,} of them still in the cache from the turn before",
+            f"{total.cached_tokens:,} of them cached since the turn before",
             f"forwards: {total.target_calls:,}, over {count(total.target_tokens, 'position')}; "
-            f"drafts: {total.drafted:,}, {total.accepted:,} accepted; "
+            f"drafts: {total.drafted:,}, {total.accepted:,} accepted",
             f"time: {total.prefill_s:.2f} s reading, {total.decode_s:.2f} s writing, "
             f"{total.draft_s:.2f} s of it drafting",
-            f"context: {count(last.prompt_tokens + last.generated_tokens, 'token')} in use",
+            f"context: {last.prompt_tokens + last.generated_tokens:,} of {limit:,} tokens in use",
         ]
     )
 
