@@ -96,28 +96,27 @@ def measure_cost_curve(
 
     Args:
         model: one whose cache can be rolled back.
-        budget_s: seconds to spend, about; a forward that takes longer than that overruns it.
+        budget_s: seconds to spend, about; a model may be too slow for even the fewest points.
         contexts: context lengths to measure at, as far as the model and the memory allow.
         progress: told how far the measuring is.
 
     Raises:
         NoCurveError: if the model's cache cannot be rolled back.
     """
-    begun = perf_counter()
     try:
-        return _measure(model, begun, budget_s, sorted(contexts), progress)
+        return _measure(model, budget_s, sorted(contexts), progress)
     finally:
         mx.clear_cache()
 
 
 def _measure(
     model: TargetModel,
-    begun: float,
     budget_s: float,
     contexts: Sequence[int],
     progress: CalibrationProgress | None,
 ) -> CostCurve:
     first = _Bench(model, min(contexts[0], model.context_length // 2))
+    begun = perf_counter()
     farther = [context for context in contexts[1:] if first.allows(context)]
     # The first level decides what is drafted, so most of the time is its.
     share = 1.0 if not farther else 0.7
@@ -152,7 +151,8 @@ class _Bench:
         if not isinstance(cache, PreallocatedKVCache):
             raise NoCurveError(f"The cache of {model.name} cannot be rolled back.")
         self._cache = cache
-        self._round(1)
+        for size in (1, 2):  # with all that happens only once in a process
+            self._round(size)
         cache.evaluate()
         cache.rollback(0)
         cache.skip(context)
@@ -180,23 +180,21 @@ class _Bench:
             between: whether to look for the steps between the sizes.
         """
         rounds: dict[int, list[float]] = {}
-        steps: list[float] = []
-        begun = perf_counter()
-        # A size's first forward is a warm-up. What it takes says how many sizes there is time for.
         for size in sizes:
-            spent = perf_counter() - begun
-            if len(rounds) > 1 and spent * (2 + _FEWEST_PASSES) > until - begun:
-                break
-            self._round(size)
-            rounds[size] = []
+            self._round(size)  # a warm-up
+            rounds[size] = [self._round(size)]
             tick()
+            next_pass = sum(min(times) for times in rounds.values())
+            if len(rounds) > 1 and perf_counter() + next_pass > until:
+                break
         self._steps()
-        for turn in range(_PASSES):
+        steps = [self._steps()]
+        for turn in range(1, _PASSES):
             if turn >= _FEWEST_PASSES and perf_counter() > until:
                 break
             steps.append(self._steps())
-            for size, seconds in rounds.items():
-                seconds.append(self._round(size))
+            for size, times in rounds.items():
+                times.append(self._round(size))
                 tick()
             if between and turn + 1 == _FEWEST_PASSES:
                 self._look_between(rounds, until)
