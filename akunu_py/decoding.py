@@ -11,14 +11,22 @@ from time import perf_counter
 from typing import Final, cast
 
 import mlx.core as mx
+import numpy as np
 
+from akunu_py.draft_trimmer import DraftTrimmer
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
+from akunu_py.exactness import TieBreaker
 from akunu_py.kv_cache import KVCache, PreallocatedKVCache
 from akunu_py.model import TargetModel
 from akunu_py.sampling import TokenChooser
 from akunu_py.stats import Finish, Round
 from akunu_py.token_buffer import TokenBuffer
-from akunu_py.verification import match_choices
+from akunu_py.verification import (
+    Verdict,
+    accept_or_resample,
+    match_choices,
+    needs_distributions,
+)
 
 _FORWARDS_PER_CLEANUP: Final = 256
 """How often MLX is told to give freed buffers back; growing contexts leave ever larger ones."""
@@ -39,21 +47,43 @@ class Limits:
 
 @dataclass(frozen=True)
 class _Flight:
-    """A forward that was submitted: where it began, what it verifies, and its lazy result."""
+    """A forward that was submitted: where it began, what it verifies, and its lazy result.
+
+    The result is the token chosen after each position; or the distribution there, where the draft
+    needs that.
+    """
 
     start: int
     draft: Draft
-    choices: mx.array
+    result: mx.array
+    has_distributions: bool
+    ties: mx.array | None
     built_s: float
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """A forward that was waited for: what it decided, and the forwards it took to be sure."""
+
+    verdict: Verdict
+    decided_again: int
+    forward_s: float
 
 
 class _Target:
     """What both loops do with the model: submit a forward, and read what it chose."""
 
-    def __init__(self, model: TargetModel, cache: KVCache, chooser: TokenChooser) -> None:
+    def __init__(
+        self,
+        model: TargetModel,
+        cache: KVCache,
+        chooser: TokenChooser,
+        tie_breaker: TieBreaker | None = None,
+    ) -> None:
         self._model = model
         self._cache = cache
         self._chooser = chooser
+        self._tie_breaker = tie_breaker
         self._forwards = 0
 
     def submit(self, tokens: mx.array, draft: Draft = NO_DRAFT) -> _Flight:
@@ -61,18 +91,40 @@ class _Target:
         begun = perf_counter()
         start = self._cache.length
         logits = self._model.forward(tokens, self._cache)
-        choices = self._chooser.choose(logits, start + 1)
-        mx.async_eval(choices)  # type: ignore[no-untyped-call]
+        logits = self._chooser.edit(logits, start + 1, tokens)
+        ties = self._tie_breaker.ties_of(logits) if self._tie_breaker else None
+        has_distributions = needs_distributions(draft, greedy=self._chooser.sampling.greedy)
+        if has_distributions:
+            result = self._chooser.distributions(logits)
+        else:
+            result = self._chooser.choose(logits, start + 1)
+        mx.async_eval(result, *([] if ties is None else [ties]))  # type: ignore[no-untyped-call]
         self._forwards += 1
         if self._forwards % _FORWARDS_PER_CLEANUP == 0:
             mx.clear_cache()
-        return _Flight(start, draft, choices, perf_counter() - begun)
+        built_s = perf_counter() - begun
+        return _Flight(start, draft, result, has_distributions, ties, built_s)
 
-    def read(self, flight: _Flight) -> tuple[list[int], float]:
-        """Waits for a forward: the token after each of its positions, and the seconds it took."""
+    def read(self, flight: _Flight) -> _Reading:
+        """Waits for a forward and verifies its draft.
+
+        If that took more forwards, the cache has been rolled back to what stands, and whatever was
+        submitted since is void.
+        """
         begun = perf_counter()
-        choices = cast(list[int], flight.choices.tolist())
-        return choices, flight.built_s + perf_counter() - begun
+        drafts, forwards = flight.draft.tokens, 0
+        if flight.has_distributions:
+            verdict = accept_or_resample(
+                np.asarray(flight.result),
+                drafts,
+                flight.draft.probabilities,
+                lambda index: self._chooser.chances(flight.start + 1 + index),
+            )
+        else:
+            verdict = match_choices(cast(list[int], flight.result.tolist()), drafts)
+        if self._tie_breaker:
+            verdict, forwards = self._tie_breaker.decide(verdict, drafts, flight.ties, flight.start)
+        return _Reading(verdict, forwards, flight.built_s + perf_counter() - begun)
 
 
 def decode_autoregressive(
@@ -94,12 +146,13 @@ def decode_autoregressive(
     emitted = 0
     while True:
         more = emitted + 1 < limits.max_tokens and cache.room > 0
-        ahead = target.submit(flight.choices) if more else None
-        tokens, forward_s = target.read(flight)
+        ahead = target.submit(flight.result) if more else None
+        reading = target.read(flight)
+        token = reading.verdict.next_token
         emitted += 1
-        done = Round(tuple(tokens), forward_s=forward_s)
+        done = Round((token,), forward_s=reading.forward_s)
         yield _finished(done, emitted, limits, full=ahead is None)
-        if ahead is None or tokens[0] in limits.end_tokens:
+        if ahead is None or token in limits.end_tokens:
             return
         flight = ahead
 
@@ -113,6 +166,8 @@ def decode_speculative(
     *,
     drafter: Drafter,
     buffer: TokenBuffer,
+    trimmer: DraftTrimmer | None = None,
+    tie_breaker: TieBreaker | None = None,
 ) -> Iterator[Round]:
     """A draft a forward: propose, verify, keep what stands, roll the rest back.
 
@@ -128,14 +183,17 @@ def decode_speculative(
         limits: where to end; `max_tokens` is 1 or more.
         drafter: has begun with the whole prompt, `known` included.
         buffer: carries the tokens of a round in and out, and limits the draft.
+        trimmer: cuts drafts where the text would end; None cuts them at end tokens.
+        tie_breaker: makes the text exact to the token; None leaves near-ties as they fall.
     """
-    target = _Target(model, cache, chooser)
+    target = _Target(model, cache, chooser, tie_breaker)
+    trimmer = trimmer or DraftTrimmer(limits.end_tokens)
     emitted = 0
 
     def propose() -> Draft:
         wanted = limits.max_tokens - emitted
         limit = buffer.draft_limit(cache_room=cache.room, tokens_wanted=wanted)
-        return drafter.propose(limit) if limit else NO_DRAFT
+        return trimmer.trim(drafter.propose(limit)) if limit else NO_DRAFT
 
     def submit(token: int, draft: Draft) -> _Flight:
         return target.submit(mx.array(buffer.load(token, draft.tokens)), draft)
@@ -145,12 +203,14 @@ def decode_speculative(
     while True:
         runs_ahead = not (flight.draft or upcoming)
         more = runs_ahead and emitted + 1 < limits.max_tokens and cache.room > 0
-        ahead = target.submit(flight.choices) if more else None
+        ahead = target.submit(flight.result) if more else None
 
-        choices, forward_s = target.read(flight)
-        verdict = match_choices(choices, flight.draft.tokens)
-        buffer.store(choices)
+        reading = target.read(flight)
+        verdict = reading.verdict
+        buffer.store([*flight.draft.tokens[: verdict.accepted], verdict.next_token])
         tokens = buffer.emitted(verdict.accepted + 1)
+        if reading.decided_again:
+            ahead = None
         if ahead is None:
             cache.rollback(flight.start + 1 + verdict.accepted)
         emitted += len(tokens)
@@ -158,6 +218,7 @@ def decode_speculative(
         begun = perf_counter()
         drafter.feedback(flight.draft, verdict.accepted)
         drafter.extend(tokens)
+        trimmer.extend(tokens)
         upcoming = propose()
         done = Round(
             tuple(tokens),
@@ -165,7 +226,8 @@ def decode_speculative(
             accepted=verdict.accepted,
             is_bonus=bool(flight.draft) and verdict.is_bonus,
             draft_s=perf_counter() - begun,
-            forward_s=forward_s,
+            forward_s=reading.forward_s,
+            decided_again=reading.decided_again,
         )
         done = _finished(done, emitted, limits, full=ahead is None and cache.room == 0)
         if done.finish is None:

@@ -12,9 +12,12 @@ from typing import Final
 
 from akunu_py.backend import Backend, find_backend
 from akunu_py.decoding import Limits, decode_autoregressive, decode_speculative
-from akunu_py.drafting import make_drafter
+from akunu_py.draft_trimmer import DraftTrimmer
+from akunu_py.drafting import MODEL_DRAFTER, make_drafter
 from akunu_py.drafting.base import Drafter
+from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
+from akunu_py.exactness import SAFETY, TieBreaker, measure_difference
 from akunu_py.kv_cache import PreallocatedKVCache, why_no_rollback
 from akunu_py.model import PrefillProgress, TargetModel, load_target
 from akunu_py.model_files import BUNDLED_MODEL
@@ -39,13 +42,20 @@ class Engine:
         backend: the machine it was loaded for.
         max_context: tokens that the cache is to hold; None makes it as large as requests need,
             up to the model's own context.
+        draft_model: drafts where a request's drafter is `model`.
 
     Raises:
         ContextOverflowError: if `max_context` exceeds the model's.
+        InvalidRequestError: if the draft model does not suit the model.
     """
 
     def __init__(
-        self, model: TargetModel, backend: Backend, *, max_context: int | None = None
+        self,
+        model: TargetModel,
+        backend: Backend,
+        *,
+        max_context: int | None = None,
+        draft_model: TargetModel | None = None,
     ) -> None:
         if max_context is not None and not 1 <= max_context <= model.context_length:
             raise ContextOverflowError(
@@ -60,6 +70,8 @@ class Engine:
         self._slot = PrefixSlot(model, capacity)
         self._buffer = TokenBuffer()
         self._drafters: dict[str, Drafter] = {}
+        self._draft_model = None if draft_model is None else DraftModel(draft_model, model)
+        self._differences: dict[int, float] = {}
         self._active: Generator[Event, None, None] | None = None
 
     @property
@@ -110,12 +122,14 @@ class Engine:
         """
         options = options or Options()
         tokens, end_tokens = self._prompt_tokens(prompt, suffix)
+        self._check_bias(options)
         self._make_room(len(tokens), options.max_tokens)
-        drafter = self._drafter(options.drafter)
+        chooser = TokenChooser(options.sampling, tokens)
+        drafter = self._drafter(options.drafter, chooser)
         request = _Request(
             tokens,
             options,
-            chooser=TokenChooser(options.sampling),
+            chooser=chooser,
             end_tokens=end_tokens | self.tokenizer.end_tokens,
             text=TextStream(self.tokenizer.detokenizer(tokens), options.stop),
             cancelled=cancelled,
@@ -217,10 +231,41 @@ class Engine:
         drafter.begin(request.prompt)
         request.stats.draft_s += perf_counter() - begun
         return decode_speculative(
-            self.model, cache, chooser, known, limits, drafter=drafter, buffer=self._buffer
+            self.model,
+            cache,
+            chooser,
+            known,
+            limits,
+            drafter=drafter,
+            buffer=self._buffer,
+            trimmer=DraftTrimmer(limits.end_tokens, options.stop, self.tokenizer.decode),
+            tie_breaker=self._tie_breaker(request, cache) if options.exact else None,
         )
 
-    def _drafter(self, name: str) -> Drafter:
+    def _tie_breaker(self, request: "_Request", cache: PreallocatedKVCache) -> TieBreaker:
+        """Finds near-ties by a margin that is measured when the first request needs it."""
+        drafts = request.options.num_draft_tokens
+        if drafts not in self._differences:
+            self._differences[drafts] = measure_difference(self.model, drafts)
+        margin = SAFETY * self._differences[drafts] * request.chooser.sharpening
+        return TieBreaker(self.model, cache, request.chooser, request.prompt[-1], margin)
+
+    def _check_bias(self, options: Options) -> None:
+        """Raises InvalidRequestError if a bias is for a token that the model does not have."""
+        for token, _ in options.sampling.logit_bias:
+            if token >= self.model.vocabulary_size:
+                raise InvalidRequestError(
+                    f"There is no token {token} to bias; "
+                    f"the vocabulary has {self.model.vocabulary_size}."
+                )
+
+    def _drafter(self, name: str, chooser: TokenChooser) -> Drafter:
+        if name == MODEL_DRAFTER:
+            if self._draft_model is None:
+                raise InvalidRequestError(
+                    "There is no draft model to draft with; load one with --draft-model NAME."
+                )
+            return DraftModelDrafter(self._draft_model, chooser.sampling, chooser.seed)
         if name not in self._drafters:
             self._drafters[name] = make_drafter(name)
         return self._drafters[name]
@@ -267,7 +312,11 @@ class _Request:
 
 
 def load(
-    model: str = BUNDLED_MODEL, *, weights: str = "auto", max_context: int | None = None
+    model: str = BUNDLED_MODEL,
+    *,
+    weights: str = "auto",
+    max_context: int | None = None,
+    draft_model: str | None = None,
 ) -> Engine:
     """Loads a model and makes an engine of it.
 
@@ -275,9 +324,12 @@ def load(
         model: the bundled model's name, a folder, or `owner/name` on the hub.
         weights: `auto`, `quantized` or `dense`; `auto` is what is fastest on this machine.
         max_context: tokens that the cache is to hold; None lets it grow with the requests.
+        draft_model: a second, smaller model that drafts where a request's drafter is `model`.
 
     Raises:
-        AkunuError: if the model, the machine or the arguments do not allow it.
+        AkunuError: if a model, the machine or the arguments do not allow it.
     """
     backend = find_backend()
-    return Engine(load_target(model, backend, weights), backend, max_context=max_context)
+    target = load_target(model, backend, weights)
+    drafting = None if draft_model is None else load_target(draft_model, backend, weights)
+    return Engine(target, backend, max_context=max_context, draft_model=drafting)

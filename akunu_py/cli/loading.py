@@ -18,14 +18,20 @@ def load_engine(settings: ModelSettings) -> "Engine":
     """
     from akunu_py.engine import load  # noqa: PLC0415  (takes a second)
 
-    return load(settings.name, weights=settings.weights, max_context=settings.max_context)
+    return load(
+        settings.name,
+        weights=settings.weights,
+        max_context=settings.max_context,
+        draft_model=settings.draft_model,
+    )
 
 
 def fetch_model(settings: ModelSettings) -> None:
-    """Downloads a model that is on the hub and not yet here, showing how far it is.
+    """Downloads models that are on the hub and not yet here, showing how far that is.
 
     Raises:
         ModelLoadError: if there is no such model, or it cannot be fetched.
     """
-    if settings.name != BUNDLED_MODEL and not Path(settings.name).expanduser().exists():
-        find_model(settings.name)
+    for name in (settings.name, settings.draft_model):
+        if name not in (None, BUNDLED_MODEL) and not Path(name).expanduser().exists():
+            find_model(name)

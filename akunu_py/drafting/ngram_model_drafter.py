@@ -8,16 +8,14 @@ seed and a position, so that a seed drafts the same whatever the draft's length.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from akunu_py.chance import draw, uniform
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.drafting.ngram_model import NGramModel
 from akunu_py.errors import InvalidRequestError
-
-_UINT64_MASK: Final = (1 << 64) - 1
 
 
 class NGramModelDrafter:
@@ -84,18 +82,3 @@ class NGramModelDrafter:
 
     def _rolled(self, context: Sequence[int], tokens: Sequence[int]) -> list[int]:
         return [*context, *tokens[1 - self._model.order :]][1 - self._model.order :]
-
-
-def draw(row: npt.NDArray[np.float32], chance: float) -> int:
-    """The token at `chance`, 0 to 1, of a distribution's cumulative sum."""
-    cumulative = np.cumsum(row, dtype=np.float64)
-    token = int(np.searchsorted(cumulative, chance * cumulative[-1], side="right"))
-    return min(token, len(row) - 1)
-
-
-def uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) that depends on `seed` and `position` alone (SplitMix64)."""
-    mixed = (seed * 0xD1342543DE82EF95 + (position + 1) * 0x9E3779B97F4A7C15) & _UINT64_MASK
-    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _UINT64_MASK
-    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _UINT64_MASK
-    return ((mixed ^ (mixed >> 31)) >> 11) / (1 << 53)
