@@ -44,6 +44,10 @@ class Engine:
             up to the model's own context.
         draft_model: drafts where a request's drafter is `model`.
 
+    Attributes:
+        logit_differences: what `measure_difference` found, by how many drafts a forward verifies;
+            empty until an exact answer is wanted.
+
     Raises:
         ContextOverflowError: if `max_context` exceeds the model's.
         InvalidRequestError: if the draft model does not suit the model.
@@ -71,7 +75,7 @@ class Engine:
         self._buffer = TokenBuffer()
         self._drafters: dict[str, Drafter] = {}
         self._draft_model = None if draft_model is None else DraftModel(draft_model, model)
-        self._differences: dict[int, float] = {}
+        self.logit_differences: dict[int, float] = {}
         self._active: Generator[Event, None, None] | None = None
 
     @property
@@ -245,9 +249,9 @@ class Engine:
     def _tie_breaker(self, request: "_Request", cache: PreallocatedKVCache) -> TieBreaker:
         """Finds near-ties by a margin that is measured when the first request needs it."""
         drafts = request.options.num_draft_tokens
-        if drafts not in self._differences:
-            self._differences[drafts] = measure_difference(self.model, drafts)
-        margin = SAFETY * self._differences[drafts] * request.chooser.sharpening
+        if drafts not in self.logit_differences:
+            self.logit_differences[drafts] = measure_difference(self.model, drafts)
+        margin = SAFETY * self.logit_differences[drafts] * request.chooser.sharpening
         return TieBreaker(self.model, cache, request.chooser, request.prompt[-1], margin)
 
     def _check_bias(self, options: Options) -> None:

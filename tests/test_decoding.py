@@ -40,7 +40,7 @@ def plainly(
     capacity: int = 256,
 ) -> list[Round]:
     cache = prefilled(model, PROMPT, capacity)
-    chooser = TokenChooser(sampling or Sampling())
+    chooser = TokenChooser(sampling or Sampling(), PROMPT)
     return list(decode_autoregressive(model, cache, chooser, PROMPT[-1], limits))
 
 
@@ -55,7 +55,7 @@ def speculatively(
 ) -> list[Round]:
     cache = prefilled(model, PROMPT, capacity)
     drafter.begin(PROMPT)
-    chooser = TokenChooser(sampling or Sampling())
+    chooser = TokenChooser(sampling or Sampling(), PROMPT)
     buffer = TokenBuffer(max_drafts)
     done = []
     for one in decode_speculative(
@@ -70,7 +70,15 @@ def tokens_of(rounds: list[Round]) -> list[int]:
     return [token for one in rounds for token in one.tokens]
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, top_p=0.9, seed=11)])
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(),
+        Sampling(temperature=1.0, top_p=0.9, seed=11),
+        Sampling(repetition_penalty=1.4, repetition_context_size=7, logit_bias=((65, 1.5),)),
+        Sampling(temperature=0.8, seed=2, repetition_penalty=1.2),
+    ],
+)
 @pytest.mark.parametrize(("error", "silence"), [(0, 0), (0.3, 0), (1, 0), (0.2, 0.5), (0, 1)])
 @pytest.mark.parametrize("max_drafts", [1, 4, 9])
 def test_whatever_is_drafted_the_tokens_are_plain_decodings(
@@ -120,6 +128,15 @@ def test_the_first_end_token_by_position_ends_the_text(model: TargetModel, posit
         assert rounds[-1].finish is Finish.EOS
         assert rounds[-1].end_token == expected[cut]
         assert rounds[-1].accepted <= len(rounds[-1].tokens)
+
+
+def test_what_would_come_after_an_end_token_is_not_verified(model: TargetModel) -> None:
+    expected = tokens_of(plainly(model, Limits(60, NO_END)))
+    end = expected.index(expected[22])
+    limits = Limits(60, frozenset({expected[end]}))
+    rounds = speculatively(model, limits, OracleDrafter(len(PROMPT), expected), max_drafts=9)
+    assert rounds[-1].finish is Finish.EOS
+    assert sum(one.drafted + 1 for one in rounds) <= end + 2
 
 
 @pytest.mark.parametrize("wanted", [1, 2, 3, 5, 6, 17])

@@ -53,23 +53,25 @@ class DraftModel:
         """How many drafts the model's context leaves room for."""
         return self.model.context_length - tokens
 
-    def advance(self, tokens: Sequence[int], drafts: int) -> mx.array:
-        """Brings the cache up to a context; returns lazy logits `[vocabulary]` after it.
+    def advance(self, tokens: Sequence[int], agreed: int, drafts: int) -> mx.array:
+        """Brings the cache up to a context; returns lazy logits `[1, target's vocabulary]`.
 
         Args:
             tokens: the whole context, 1 token at least.
+            agreed: how many of them are known to be the first that the cache was brought up to.
             drafts: how many tokens will be appended to it.
         """
-        kept = min(common_prefix_length(self._held, tokens), len(tokens) - 1)
+        kept = agreed + common_prefix_length(self._held[agreed:], tokens[agreed:])
+        kept = min(kept, len(tokens) - 1)
         self._cache.rollback(kept)
         capacity = self._cache.capacity
         while capacity < len(tokens) + drafts:
             capacity *= 2
         if capacity > self._cache.capacity:
             self._cache.grow(min(capacity, self.model.context_length))
-        self._held = list(tokens[:kept])
+        del self._held[kept:]
         self.model.prefill(tokens[kept:-1], self._cache)
-        self._held = list(tokens)
+        self._held.extend(tokens[kept:])
         return self.append(mx.array([tokens[-1]]))
 
     def append(self, token: mx.array) -> mx.array:
@@ -99,9 +101,11 @@ class DraftModelDrafter:
         self._source = source
         self._sampling = replace(sampling, seed=mix64(seed ^ _STREAM))
         self._tokens: list[int] = []
+        self._agreed = 0
 
     def begin(self, prompt: Sequence[int]) -> None:
         self._tokens = list(prompt)
+        self._agreed = 0
 
     def extend(self, tokens: Sequence[int]) -> None:
         self._tokens.extend(tokens)
@@ -112,7 +116,8 @@ class DraftModelDrafter:
         if limit <= 0 or not self._tokens:
             return NO_DRAFT
         chooser = TokenChooser(self._sampling, self._tokens)
-        logits = self._source.advance(self._tokens, limit)
+        logits = self._source.advance(self._tokens, self._agreed, limit)
+        self._agreed = position
         inputs = mx.array(self._tokens[-1:])
         drafted: list[mx.array] = []
         rows: list[mx.array] = []
