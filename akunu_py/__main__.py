@@ -14,8 +14,7 @@ from typing import Final, NoReturn, TextIO
 
 from akunu_py.cli.parser import PROGRAM, parse
 from akunu_py.cli.render import printable
-from akunu_py.errors import AkunuError
-from akunu_py.worker import THREAD_NAME
+from akunu_py.errors import AkunuError, InvalidRequestError
 
 DEBUG_VARIABLE: Final = "AKUNU_DEBUG"
 """Environment variable that makes errors come with their traceback."""
@@ -37,6 +36,8 @@ def main(words: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     try:
         invocation = parse(sys.argv[1:] if words is None else words)
+        if sys.stdout is None:
+            raise InvalidRequestError("Standard output is closed, so nothing could be answered.")
         code = import_module(invocation.command.home).run(invocation.settings)
         sys.stdout.flush()
     except AkunuError as error:
@@ -73,6 +74,8 @@ def _drop_output(stream: TextIO) -> None:
 def run() -> NoReturn:
     """Runs the program as a process, and ends it with its exit code."""
     code = main()
+    from akunu_py.worker import THREAD_NAME  # noqa: PLC0415  (`--help` does without)
+
     if any(thread.name == THREAD_NAME for thread in threading.enumerate()):
         # It is inside a library that cannot be told to stop, and would crash on the way out.
         sys.stdout.flush()

@@ -6,7 +6,6 @@ less than five forwards. Importing any part of `akunu_py` does this; it takes ab
 """
 
 import ctypes
-import ctypes.util
 import os
 import sys
 from dataclasses import dataclass
@@ -70,4 +69,6 @@ def _find_mkl() -> str | None:
 
 
 def _find_openblas() -> str | None:
-    return ctypes.util.find_library("openblas")
+    from ctypes.util import find_library  # noqa: PLC0415  (slow, and only needed without MKL)
+
+    return find_library("openblas")

@@ -1,14 +1,17 @@
 """Chance that can be repeated: numbers that depend on a seed and a position alone, and draws.
 
 Whatever is random about the token at a position is keyed by that position, never by how many
-tokens were drawn before. Streams tell apart the several numbers that one position needs. Knows
-NumPy only.
+tokens were drawn before. Streams tell apart the several numbers that one position needs; a
+drafter's is 0, and verification uses others, or the two would not be independent.
 """
 
-from typing import Any, Final
+from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 _UINT64_MASK: Final = (1 << 64) - 1
 _SEED_STEP: Final = 0xD1342543DE82EF95
@@ -35,6 +38,8 @@ def draw(row: npt.NDArray[np.floating[Any]], chance: float) -> int:
 
     A token without any probability is never drawn.
     """
+    import numpy as np  # noqa: PLC0415  (drafters that draw from no row load without it)
+
     cumulative = np.cumsum(row, dtype=np.float64)
     token = int(np.searchsorted(cumulative, chance * cumulative[-1], side="right"))
     return min(token, int(np.searchsorted(cumulative, cumulative[-1], side="left")))

@@ -84,6 +84,11 @@ class Engine:
         lines = (self.backend.warning, why_no_rollback(self._slot.cache))
         return [line for line in lines if line]
 
+    @property
+    def context_limit(self) -> int:
+        """Tokens that a prompt and its answer may have together."""
+        return self.model.context_length if self._grows else self._slot.cache.capacity
+
     def generate(
         self,
         prompt: str | Sequence[int],
@@ -171,8 +176,7 @@ class Engine:
         Raises:
             ContextOverflowError: if it does not.
         """
-        capacity = self._slot.cache.capacity
-        limit = self.model.context_length if self._grows else capacity
+        capacity, limit = self._slot.cache.capacity, self.context_limit
         if prompt_tokens > limit:
             remedy = "shorten it" if limit == self.model.context_length else "raise --max-context"
             raise ContextOverflowError(

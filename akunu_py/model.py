@@ -21,7 +21,7 @@ from akunu_py.backend import (
 )
 from akunu_py.errors import ModelLoadError
 from akunu_py.kv_cache import KVCache, make_kv_cache
-from akunu_py.model_files import find_model
+from akunu_py.model_files import find_model, model_name
 from akunu_py.text.tokenizer import Tokenizer
 
 PREFILL_STEP: Final = 2048
@@ -152,7 +152,7 @@ def load_target(name: str, backend: Backend, weights: str = "auto") -> TargetMod
     layout = backend.weight_layout(weights, _dense_bytes(network))
     if layout == "dense":
         use_dense_weights(network)
-    return TargetModel(network, tokenizer, config, name=folder.name, layout=layout)
+    return TargetModel(network, tokenizer, config, name=model_name(name, folder), layout=layout)
 
 
 def _dense_bytes(network: nn.Module) -> int:

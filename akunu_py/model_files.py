@@ -53,6 +53,12 @@ def find_model(name: str) -> Path:
     raise ModelLoadError(f"There is no model folder {name}; check the path, or use a hub name.")
 
 
+def model_name(asked: str, folder: Path) -> str:
+    """What to call a model: its hub name if that was asked for, else its folder's name."""
+    by_hub_name = _looks_like_hub_name(asked) and not Path(asked).expanduser().is_dir()
+    return asked if by_hub_name else folder.name
+
+
 def _looks_like_hub_name(name: str) -> bool:
     owner, _, model = name.partition("/")
     return bool(owner and model) and "/" not in model and not name.startswith((".", "~"))

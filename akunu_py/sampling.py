@@ -24,7 +24,7 @@ from akunu_py.options import Sampling
 
 _TO_ACCEPT: Final = 1
 _TO_CORRECT: Final = 2
-"""Streams of chance. A drafter that draws by `chance.uniform` uses stream 0."""
+"""Streams of chance; a drafter's is 0."""
 
 _FORWARDS_AHEAD: Final = 8
 """Tokens beyond one forward's that a pipelined loop may take back."""

@@ -8,7 +8,7 @@ terminals nor HTTP.
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Event as Flag
 from threading import Lock, Thread
 from types import TracebackType
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from akunu_py.request import Event
 
 THREAD_NAME: Final = "akunu-engine"
+
+_SIGNAL_INTERVAL_S: Final = 0.1
 
 T = TypeVar("T")
 
@@ -178,13 +180,22 @@ class EventStream:
     def __next__(self) -> "Event":
         if self._ended:
             raise StopIteration
-        event = self._queue.get()
+        event = self._next()
         if not isinstance(event, _End):
             return event
         self._ended = True
         if event.error is not None:
             raise event.error
         raise StopIteration
+
+    def _next(self) -> "Event | _End":
+        # A signal that arrives just before a wait, or on another thread, does not end that wait:
+        # short ones let the main thread run its signal handlers.
+        while True:
+            try:
+                return self._queue.get(timeout=_SIGNAL_INTERVAL_S)
+            except Empty:
+                continue
 
     def __enter__(self) -> Self:
         return self

@@ -12,7 +12,7 @@ from akunu_py.backend import Backend, find_backend
 from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
 from akunu_py.kv_cache import PreallocatedKVCache
 from akunu_py.model import load_target
-from akunu_py.model_files import find_model
+from akunu_py.model_files import find_model, model_name
 
 
 @pytest.fixture
@@ -139,6 +139,13 @@ def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
     with pytest.raises(ModelLoadError, match="could not be fetched from the hub"):
         find_model("mlx-community/some-model")
+
+
+def test_a_model_is_called_as_the_user_knows_it(tmp_path: Path) -> None:
+    snapshot = tmp_path / "snapshots" / "3f1c9a"
+    assert model_name("mlx-community/Qwen3-4B-4bit", snapshot) == "mlx-community/Qwen3-4B-4bit"
+    assert model_name("/models/llama", Path("/models/llama")) == "llama"
+    assert model_name("ember", Path("/package/bundled/ember")) == "ember"
 
 
 def test_layouts(quantized_model_dir: Path) -> None:

@@ -54,7 +54,11 @@ def test_cancelling_ends_an_answer_with_its_last_event(worker: EngineWorker) -> 
 
 def test_a_request_cancelled_before_its_turn_does_not_run(worker: EngineWorker) -> None:
     gate = Flag()
-    waiting = worker.stream("first", Options(max_tokens=1), progress=lambda *_: gate.wait() or None)
+
+    def wait(*_: int) -> None:
+        gate.wait()
+
+    waiting = worker.stream("first", Options(max_tokens=1), progress=wait)
     events = worker.stream("second", Options(max_tokens=None))
     events.cancel()
     gate.set()

@@ -65,6 +65,10 @@ class Chat:
         Raises:
             AkunuError: if the model does not load, or the screen cannot go on after an error.
         """
+        with self._screen.session():
+            self._talk()
+
+    def _talk(self) -> None:
         while (said := self._screen.read()) is not None:
             try:
                 self._take(said)

@@ -3,7 +3,7 @@
 Everything that touches the model's tokenizer or weights happens on the worker's thread.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options
@@ -115,12 +115,16 @@ class Conversation:
 
     def _ask(self, transcript: ChatTranscript, question: str) -> "Turn":
         prompt = self.worker.call(lambda _: transcript.prompt_for(question))
-        events = self.worker.stream(prompt, self.options, progress=self._progress)
-        return Turn(self, transcript, question, prompt, events)
+        options, progress = self.options, self._progress
+
+        def answer() -> EventStream:
+            return self.worker.stream(prompt, options, progress=progress)
+
+        return Turn(self, transcript, question, prompt, answer)
 
 
 class Turn:
-    """A question and the answer that is on its way; iterate to receive it.
+    """A question and its answer; iterate to have it answered.
 
     At the end the conversation keeps both, even if the answer was cut short; only a turn that was
     cancelled before its first token leaves no trace.
@@ -130,7 +134,7 @@ class Turn:
         before: everything said before it.
         question: what was asked.
         prompt: the ids that ask it.
-        events: the answer.
+        answer: begins the answer.
     """
 
     def __init__(
@@ -139,7 +143,7 @@ class Turn:
         before: ChatTranscript,
         question: str,
         prompt: list[int],
-        events: EventStream,
+        answer: Callable[[], EventStream],
     ) -> None:
         self.before = before
         self.question = question
@@ -149,10 +153,14 @@ class Turn:
         self.stats = Stats()
         self.finish: Finish | None = None
         self._conversation = conversation
-        self._events = events
+        self._answer = answer
+        self._events: EventStream | None = None
+        self._cancelled = False
 
     def __iter__(self) -> Iterator[Event]:
-        with self._events:
+        with self._answer() as self._events:
+            if self._cancelled:
+                self._events.cancel()
             for event in self._events:
                 self.tokens.extend(event.tokens)
                 self.text += event.text
@@ -167,8 +175,10 @@ class Turn:
         return bool(self.tokens) or self.finish is not Finish.CANCELLED
 
     def cancel(self) -> None:
-        """Ends the answer after the round under way."""
-        self._events.cancel()
+        """Ends the answer after the round under way; a signal handler may call this any time."""
+        self._cancelled = True
+        if self._events is not None:
+            self._events.cancel()
 
 
 def _system_messages(text: str | None) -> list[Message]:

@@ -1,56 +1,52 @@
-"""AnswerKeyboard: what keys do while an answer is written.
-
-Ctrl-C stops the answer; other keys are kept, unseen, for the prompt that follows.
-"""
+"""What keys do while there is no prompt: they wait, unseen, for the next one; Ctrl-C may stop."""
 
 import signal
 import sys
 import termios
-from collections.abc import Callable
-from types import FrameType, TracebackType
-from typing import Any, Final, Self
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from types import FrameType
+from typing import Final
 
 _PATIENCE: Final = 3
-"""The press of Ctrl-C that no longer waits for the answer to stop."""
+"""The press of Ctrl-C that no longer waits for something to stop."""
 
 
-class AnswerKeyboard:
-    """A context in which Ctrl-C calls a function instead of raising, and keys are not echoed.
+@contextmanager
+def unseen_keys() -> Iterator[None]:
+    """A context in which keys are neither echoed nor taken for commands, Ctrl-C excepted."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin, termios.TCSADRAIN)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
-    Should the answer not stop, the third press raises `KeyboardInterrupt` after all. For the main
+
+@contextmanager
+def stopped_by_ctrl_c(stop: Callable[[], None]) -> Iterator[None]:
+    """A context in which Ctrl-C calls a function instead of raising.
+
+    Should that not help, the third press raises `KeyboardInterrupt` after all. For the main
     thread only, where signals arrive.
 
     Args:
-        on_interrupt: called at the first press, from a signal handler.
+        stop: called from a signal handler.
     """
+    presses = count(1)
 
-    def __init__(self, on_interrupt: Callable[[], None]) -> None:
-        self._on_interrupt = on_interrupt
-        self._presses = 0
-        self._handler: Any = None
-        self._terminal: list[Any] | None = None
-
-    def __enter__(self) -> Self:
-        self._handler = signal.signal(signal.SIGINT, self._interrupted)
-        if sys.stdin.isatty():
-            self._terminal = termios.tcgetattr(sys.stdin)
-            silent = list(self._terminal)
-            silent[3] &= ~termios.ECHO
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, silent)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._terminal is not None:
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._terminal)
-        signal.signal(signal.SIGINT, self._handler)
-
-    def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        self._presses += 1
-        if self._presses >= _PATIENCE:
+    def interrupted(_: int, __: FrameType | None) -> None:
+        if next(presses) >= _PATIENCE:
             raise KeyboardInterrupt
-        self._on_interrupt()
+        stop()
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

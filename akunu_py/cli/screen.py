@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Final, Protocol
 
 from akunu_py.cli.conversation import Turn
@@ -19,6 +20,9 @@ CONTEXT_FULL: Final = "The context is full; /reset begins afresh, and /save FILE
 
 class Screen(Protocol):
     """Where the user is."""
+
+    def session(self) -> AbstractContextManager[None]:
+        """What holds while the conversation goes on."""
 
     def read(self) -> str | None:
         """The next thing the user says; None once the user has left.
@@ -63,6 +67,9 @@ class PipeScreen:
     def __init__(self, loading: "Future[Engine]") -> None:
         self._loading = loading
         self._lines: Iterator[str] = read_lines()
+
+    def session(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def read(self) -> str | None:
         return next((line for line in self._lines if line.strip()), None)

@@ -22,7 +22,7 @@ from akunu_py.cli.option_words import (
 )
 from akunu_py.cli.report import count, stats_line
 from akunu_py.cli.settings import token_limit
-from akunu_py.drafting import DRAFTER_NAMES
+from akunu_py.drafting import DRAFTER_NAMES, MODEL_DRAFTER
 from akunu_py.errors import InvalidRequestError
 from akunu_py.stats import Stats
 
@@ -143,9 +143,9 @@ def _speculative(conversation: Conversation, rest: str) -> Reply:
 
 def _drafter(conversation: Conversation, rest: str) -> Reply:
     if rest:
-        if rest not in DRAFTER_NAMES:
+        if rest not in _DRAFTERS:
             raise InvalidRequestError(
-                f"There is no drafter {rest}; choose one of {', '.join(DRAFTER_NAMES)}."
+                f"There is no drafter {rest}; choose one of {', '.join(_DRAFTERS)}."
             )
         conversation.options = replace(conversation.options, drafter=rest)
     return describe_options(conversation.options)
@@ -186,16 +186,17 @@ def _stats(conversation: Conversation, _: str) -> Reply:
     for stats in conversation.stats:
         total.include(stats)
     last = conversation.stats[-1]
+    limit = conversation.worker.call(lambda engine: engine.context_limit)
     return "\n".join(
         [
             f"{count(len(conversation.stats), 'answer')}: {stats_line(total)}",
             f"prompts: {count(total.prompt_tokens, 'token')}, "
-            f"{total.cached_tokens:,} of them still in the cache from the turn before",
+            f"{total.cached_tokens:,} of them cached since the turn before",
             f"forwards: {total.target_calls:,}, over {count(total.target_tokens, 'position')}; "
-            f"drafts: {total.drafted:,}, {total.accepted:,} accepted; "
+            f"drafts: {total.drafted:,}, {total.accepted:,} accepted",
             f"time: {total.prefill_s:.2f} s reading, {total.decode_s:.2f} s writing, "
             f"{total.draft_s:.2f} s of it drafting",
-            f"context: {count(last.prompt_tokens + last.generated_tokens, 'token')} in use",
+            f"context: {last.prompt_tokens + last.generated_tokens:,} of {limit:,} tokens in use",
         ]
     )
 
@@ -210,6 +211,7 @@ def _quit(_: Conversation, __: str) -> Reply:
     raise LeaveChatError
 
 
+_DRAFTERS: Final = (*DRAFTER_NAMES, MODEL_DRAFTER)
 COMMANDS: Final = (
     SlashCommand("/help", "", "this list", _help),
     SlashCommand("/reset", "", "begin afresh, with the same system message", _reset),
@@ -221,7 +223,7 @@ COMMANDS: Final = (
     SlashCommand("/processor", "[HOW]", "greedy, or for example sample 0.8 top-k 40 top-p 0.9",
                  _processor, PROCESSORS),
     SlashCommand("/speculative", "[on|off]", "whether to draft", _speculative, SWITCH),
-    SlashCommand("/drafter", "[NAME]", "who drafts", _drafter, DRAFTER_NAMES),
+    SlashCommand("/drafter", "[NAME]", "who drafts", _drafter, _DRAFTERS),
     SlashCommand("/gamma", "[N]", "how many drafts a forward verifies", _gamma),
     SlashCommand("/show-drafts", "[on|off]", "colour drafted tokens", _show_drafts, SWITCH),
     SlashCommand("/stats", "", "what the conversation took so far", _stats),

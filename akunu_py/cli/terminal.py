@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
 from prompt_toolkit import PromptSession
@@ -15,7 +16,7 @@ from prompt_toolkit.styles import Style
 
 from akunu_py.cli.completion import SlashCompleter
 from akunu_py.cli.conversation import Turn
-from akunu_py.cli.keyboard import AnswerKeyboard
+from akunu_py.cli.keyboard import stopped_by_ctrl_c, unseen_keys
 from akunu_py.cli.progress import PrefillBar
 from akunu_py.cli.render import AnswerWriter, palette_for, printable
 from akunu_py.cli.report import stats_line
@@ -59,6 +60,9 @@ class TerminalScreen:
             style=_STYLE,
         )
 
+    def session(self) -> AbstractContextManager[None]:
+        return unseen_keys()
+
     def read(self) -> str | None:
         while True:
             try:
@@ -88,7 +92,7 @@ class TerminalScreen:
     def show_turn(self, turn: Turn, *, show_drafts: bool) -> None:
         writer = AnswerWriter(sys.stdout, show_drafts=show_drafts)
         try:
-            with AnswerKeyboard(turn.cancel):
+            with stopped_by_ctrl_c(turn.cancel):
                 for event in turn:
                     self._bar.close()
                     writer.write(event.pieces)

@@ -7,8 +7,7 @@ near it. What was edited between is learnt as a rewrite. Knows positions and tok
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from akunu_py.drafting.occurrences import Occurrences
 from akunu_py.drafting.rewrites import Rewrite, Rewrites
@@ -16,22 +15,20 @@ from akunu_py.drafting.rewrites import Rewrite, Rewrites
 SOLID_RUN: Final = 8
 RESUMED_RUN: Final = 3
 RESUMED_BONUS: Final = 8
-SEARCHED_AHEAD: Final = 96
+SEARCHED_AHEAD: Final = 64
 SEARCHED_BEHIND: Final = 2
-LONGEST_EDIT: Final = 192
-MOST_PLACES: Final = 16
+LONGEST_EDIT: Final = 64
+MOST_PLACES: Final = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Anchor:
+class Anchor(NamedTuple):
     """Where a copy broke: `source` was expected, and `output` is where something else stands."""
 
     source: int
     output: int
 
 
-@dataclass(frozen=True, slots=True)
-class Resumption:
+class Resumption(NamedTuple):
     """A place near an anchor where the copy may go on.
 
     Attributes:
@@ -50,7 +47,7 @@ class Resumption:
     @property
     def nearness(self) -> int:
         """0 in place, 1 within 3 tokens, 2 within 12, 3 farther."""
-        return (self.distance > 0) + (self.distance > 3) + (self.distance > 12)
+        return _nearness(self.distance)
 
 
 class Alignment:
@@ -126,30 +123,32 @@ class Alignment:
         best: Resumption | None = None
         best_score = 0
         for anchor in self._anchors:
-            for found in self._places(anchor):
-                score = 4 * min(found.length, 3) - (0, 1, 2, 4)[found.nearness]
+            gap = len(self._tokens) - anchor.output
+            if gap > LONGEST_EDIT:
+                continue
+            for position in self._places(anchor, gap):
+                length = min(self._occurrences.agreement(position), gap)
+                replaced = abs(position - anchor.source - gap)
+                inserted = 1 + abs(position - anchor.source - 1)
+                distance = min(replaced, inserted)
+                score = 4 * min(length, 3) - (0, 1, 2, 4)[_nearness(distance)]
                 if best is None or score > best_score:
-                    best, best_score = found, score
+                    best, best_score = Resumption(anchor, position, length, distance), score
         return best
 
-    def _places(self, anchor: Anchor) -> list[Resumption]:
+    def _places(self, anchor: Anchor, gap: int) -> list[int]:
+        """Indexes near an anchor that follow a token like the last one."""
         tokens = self._tokens
         last = tokens[-1]
-        gap = len(tokens) - anchor.output
-        found: list[Resumption] = []
-        if gap > LONGEST_EDIT:
-            return found
         end = min(len(tokens) - 1, anchor.source + SEARCHED_AHEAD + gap)
         position = max(0, anchor.source - SEARCHED_BEHIND)
-        while len(found) < MOST_PLACES:
-            try:
+        found: list[int] = []
+        try:
+            while len(found) < MOST_PLACES:
                 position = tokens.index(last, position, end) + 1
-            except ValueError:
-                break
-            length = min(self._occurrences.agreement(position), gap)
-            replaced = abs(position - anchor.source - gap)
-            inserted = 1 + abs(position - anchor.source - 1)
-            found.append(Resumption(anchor, position, length, min(replaced, inserted)))
+                found.append(position)
+        except ValueError:
+            pass
         return found
 
     def _arrive(self, position: int) -> None:
@@ -175,3 +174,7 @@ class Alignment:
                 self._tokens[broken.output : resumed.output],
                 self._tokens[resumed.source],
             )
+
+
+def _nearness(distance: int) -> int:
+    return (distance > 0) + (distance > 3) + (distance > 12)

@@ -11,8 +11,7 @@ Its sources, each drafting only as far as it is likely to stand:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from akunu_py.drafting.alignment import Alignment, Anchor
 from akunu_py.drafting.base import NO_DRAFT, Draft
@@ -25,18 +24,18 @@ from akunu_py.drafting.expectation import (
     resumed_grade,
     rewrite_grade,
 )
-from akunu_py.drafting.occurrences import Match, Occurrences, consensus
+from akunu_py.drafting.occurrences import Consensus, Match, Occurrences, consensus
 from akunu_py.drafting.rewrites import Rewrite
+from akunu_py.errors import InvalidRequestError
 
-FLOOR: Final = 0.2
+PRICE: Final = 0.12
 FIRM_RUN: Final = 5
 STEADY_RUN: Final = 12
 LONGEST_IN_PLACE: Final = 2
 LIKELY: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class _Lead:
+class _Lead(NamedTuple):
     """Where a draft could be copied from, and what speaks for it."""
 
     source: str
@@ -53,12 +52,22 @@ class AutoDrafter:
     What it learns of its own acceptance outlives the request; the tokens do not.
 
     Args:
-        floor: drafting stops before the first token whose chance of being reached and accepted is
-            below this.
+        price: what verifying one drafted token is taken to cost, in forwards. A draft goes on
+            while its next token is expected to bring more for its price than the draft so far
+            does: unsure tokens are worth a try where text comes slowly, and not at the end of a
+            long copy, which the next round can take up again. A planner that knows the machine's
+            costs sets it lower and cuts by `Draft.expected`.
+
+    Raises:
+        InvalidRequestError: if `price` is negative.
     """
 
-    def __init__(self, floor: float = FLOOR) -> None:
-        self._floor = floor
+    def __init__(self, price: float = PRICE) -> None:
+        if not price >= 0:
+            raise InvalidRequestError(
+                f"The price of a drafted token must be 0 or more, not {price}."
+            )
+        self._price = price
         self._expectations = Expectations()
         self.begin(())
 
@@ -131,22 +140,23 @@ class AutoDrafter:
         return leads
 
     def _draft(self, lead: _Lead, limit: int) -> Draft:
-        """Copies from the lead as far as the floor and the limit allow."""
+        """Follows the lead as far as that pays and the limit allows."""
         drafted: list[int] = []
         expected: list[float] = []
         files: list[int] = []
-        chance = 1.0
+        chance, gain, cost = 1.0, 1.0, 1.0
         self._untried = None
-        steps = (
-            self._copied(lead, drafted) if lead.match is None else self._agreed(lead.match, drafted)
-        )
+        match = lead.match
+        steps = self._copied(lead, drafted) if match is None else self._agreed(match, drafted)
         for token, file in steps:
             if self._untried is None:
                 self._untried = (file, token)
             acceptance = self._expectations.of(file)
             chance *= acceptance
-            if chance < self._floor or len(drafted) >= limit:
+            if len(drafted) >= limit or chance * cost < self._price * gain:
                 break
+            gain += chance
+            cost += self._price
             drafted.append(token)
             expected.append(acceptance)
             files.append(file)
@@ -157,8 +167,11 @@ class AutoDrafter:
 
     def _copied(self, lead: _Lead, drafted: list[int]) -> Iterator[tuple[int, int]]:
         """The tokens that copying brings, rewritten on the way, each with the file it is under."""
+        rewrites = self._alignment.rewrites
         rewrite, rewritten = self._alignment.rewrite, self._alignment.rewritten
         position = lead.position
+        if rewrite is not None and not rewritten:
+            rewrite = self._likely_rewrite(position)
         while True:
             if rewrite is not None:
                 for token in rewrite.new[rewritten:]:
@@ -170,19 +183,22 @@ class AutoDrafter:
                     return
                 yield source, file_of(lead.grade, len(drafted))
                 position += 1
-            rewrite, rewritten = self._likely_rewrite(position), 0
+            rewrite, rewritten = self._likely_rewrite(position) if rewrites else None, 0
 
     def _agreed(self, match: Match, drafted: list[int]) -> Iterator[tuple[int, int]]:
         """What most occurrences say that agreed so far, each token with the file it is under."""
         at = self._token_at
-        live = [match.position, *(p for p in match.visited if p != match.position)]
         token = at(match.position, drafted)
-        length = match.length
         agreed = match.consensus
+        live = [match.position, *[p for p in match.visited if p != match.position]]
         while token is not None:
-            yield token, file_of(match_grade(length, agreed), len(drafted))
+            yield token, file_of(match_grade(match.length, agreed), len(drafted))
+            if len(live) == 1:
+                live[0] += 1
+                token = at(live[0], drafted)
+                agreed = Consensus.ONLY
+                continue
             live = [p + 1 for p in live if at(p, drafted) == token]
-            length += 1
             followers = [at(p, drafted) for p in live]
             token = max(followers, key=followers.count)
             agreed = consensus(followers.count(token), len(followers))
@@ -196,8 +212,8 @@ class AutoDrafter:
         return drafted[position] if position < len(drafted) else None
 
     def _likely_rewrite(self, position: int) -> Rewrite | None:
-        rewrites = self._alignment.rewrites
-        if not rewrites or (rewrite := rewrites.at(self._occurrences.tokens, position)) is None:
+        rewrite = self._alignment.rewrites.at(self._occurrences.tokens, position)
+        if rewrite is None:
             return None
         file = file_of(rewrite_grade(rewrite.repeats, begun=False), 0)
         return rewrite if self._expectations.of(file) >= LIKELY else None

@@ -21,7 +21,6 @@ _MATCH_LENGTHS: Final = (0, 0, 1, 2, 3, 3, 4, 4, 4, 5)
 
 _COPY: Final = 0
 _MATCH: Final = _COPY + 12
-_LONG_MATCH: Final = _MATCH + 12
 _RESUMED: Final = _MATCH + 24
 _IN_PLACE: Final = _RESUMED + 24
 _REWRITE: Final = _IN_PLACE + 4
@@ -34,12 +33,12 @@ _FIRST: Final = (
     # copy: runs of 1-4, 5, 6-8, 9-11, 12-16, 17 and more; best match says otherwise, the same
     *(0.45, 0.50, 0.45, 0.62, 0.50, 0.60, 0.53, 0.62, 0.80, 0.93, 0.85, 0.95),
     # match: lengths of 1, 2, 3, 4-5, 6-8, 9 and more; all, the only one, half, fewer agree
-    *(0.58, 0.34, 0.22, 0.10),
-    *(0.78, 0.45, 0.50, 0.11),
-    *(0.68, 0.58, 0.30, 0.20),
-    *(0.85, 0.55, 0.25, 0.11),
-    *(0.89, 0.68, 0.30, 0.11),
-    *(0.89, 0.70, 0.30, 0.11),
+    *(0.58, 0.34, 0.21, 0.12),
+    *(0.77, 0.46, 0.50, 0.14),
+    *(0.68, 0.57, 0.30, 0.24),
+    *(0.83, 0.57, 0.20, 0.14),
+    *(0.85, 0.80, 0.30, 0.14),
+    *(0.90, 0.80, 0.30, 0.14),
     # resumed: lengths of 1, 2, 3 and more; in place, within 3, within 12, farther; as in copy
     *(0.46, 0.51, 0.32, 0.50, 0.05, 0.30, 0.09, 0.21),
     *(0.42, 0.60, 0.30, 0.60, 0.18, 0.56, 0.09, 0.36),
@@ -50,9 +49,9 @@ _FIRST: Final = (
     *(0.77, 0.98, 0.91, 0.97, 0.92, 0.98),
 )
 _DOUBT: Final = (
-    (1.0, 0.73, 0.58, 0.53, 0.51, 0.37),  # copy
-    (1.0, 0.76, 0.76, 0.60, 0.40, 0.25),  # match of less than 4 tokens
-    (1.0, 0.82, 0.46, 0.30, 0.23, 0.10),  # match of 4 tokens and more
+    (1.0, 0.80, 0.70, 0.65, 0.60, 0.45),  # copy
+    (1.0, 0.63, 0.62, 0.50, 0.30, 0.20),  # match, all or the only one agree
+    (1.0, 0.90, 0.90, 0.80, 0.70, 0.60),  # match, half or fewer agree
     (1.0, 0.52, 0.29, 0.15, 0.14, 0.07),  # resumed
     (1.0, 0.47, 0.18, 0.12, 0.12, 0.10),  # in place
 )
@@ -150,5 +149,12 @@ def _prior(grade: int, position: int) -> float:
     first = _FIRST[grade]
     if grade >= _REWRITE:
         return first
-    row = sum(grade >= border for border in (_MATCH, _LONG_MATCH, _RESUMED, _IN_PLACE))
-    return max(first, min(_STEADY, 1.0 - (1.0 - first) * _DOUBT[row][position]))
+    return max(first, min(_STEADY, 1.0 - (1.0 - first) * _DOUBT[_doubt_row(grade)][position]))
+
+
+def _doubt_row(grade: int) -> int:
+    if grade < _MATCH:
+        return 0
+    if grade < _RESUMED:
+        return 1 + ((grade - _MATCH) % 4 >= Consensus.HALF)
+    return 3 + (grade >= _IN_PLACE)

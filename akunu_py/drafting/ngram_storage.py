@@ -8,9 +8,9 @@ shorter than a context is no error, and an unknown context is told apart from a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from random import Random
 from typing import Final, Protocol
 
+from akunu_py.chance import uniform
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.errors import InvalidRequestError
 
@@ -183,8 +183,8 @@ class StorageDrafter:
         return self._tokens[max(0, position - self._storage.order + 1) : position]
 
     def _random_token(self, offset: int) -> int:
-        keyed = Random(f"{self._seed}:{len(self._tokens) + offset}")
-        return keyed.randrange(self._vocabulary)
+        chance = uniform(self._seed, len(self._tokens) + offset)
+        return int(chance * self._vocabulary)
 
 
 def _checked(order: int) -> int:

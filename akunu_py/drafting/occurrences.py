@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 VISITED: Final = 6
 LONGEST_COMPARED: Final = 16
@@ -39,8 +38,7 @@ def consensus(agreeing: int, occurrences: int) -> Consensus:
     return Consensus.HALF if 2 * agreeing >= occurrences else Consensus.FEWER
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(NamedTuple):
     """An occurrence that agrees longest with the end of the request.
 
     Attributes:
@@ -122,13 +120,20 @@ class Occurrences:
 
     def _best_of(self, chain: array[int], earliest: bool) -> Match | None:
         tokens = self.tokens
+        ends_at = len(tokens) - 1
         visited: list[int] = []
         longest: list[int] = []
         longest_length = 1
-        position = chain[-1]
+        position = chain[ends_at]
         while position >= 0 and len(visited) < VISITED:
             visited.append(position)
-            length = self.agreement(position)
+            # `agreement`, spelled out: this loop is most of what a proposal costs.
+            compared, length = position - 1, 0
+            while length < LONGEST_COMPARED and tokens[compared] == tokens[ends_at - length]:
+                length += 1
+                compared -= 1
+                if compared < 0:
+                    break
             if length > longest_length:
                 longest, longest_length = [position], length
             elif length == longest_length:
@@ -136,15 +141,16 @@ class Occurrences:
             position = chain[position - 1]
         if not longest:
             return None
-        best = self._favoured(longest, earliest)
-        agreeing = sum(tokens[position] == tokens[best] for position in visited)
+        best = longest[0] if len(longest) == 1 else self._favoured(longest, earliest)
+        follower = tokens[best]
+        agreeing = 0
+        for position in visited:
+            agreeing += tokens[position] == follower
         agreed = consensus(agreeing, len(visited))
         return Match(best, longest_length, tuple(visited), agreed)
 
     def _favoured(self, positions: list[int], earliest: bool) -> int:
         """Of positions, latest first, one whose token most of them have."""
-        if len(positions) == 1:
-            return positions[0]
         followers = [self.tokens[position] for position in positions]
         if earliest:
             positions.reverse()

@@ -15,7 +15,7 @@ from typing import Final
 from akunu_py.drafting.base import NO_DRAFT, Draft
 
 MARKED: Final = 4
-SHORTEST_MATCH: Final = 2
+SHORTEST_MATCH: Final = 1
 FACTOR: Final = 2
 
 _ROOT: Final = 0

@@ -87,7 +87,7 @@ def _text_shards(
     yield "code", shard(((Segment(file.text),) for file in training), processor)
     holes = (fill_in.example(f.text, rng) for f in training for _ in range(1 + len(f.text) // 1500))
     yield "fim", shard((hole for hole in holes if hole is not None), processor)
-    turns = [*questions.library_questions(training, rng), *questions.small_talk(rng, count // 3)]
+    turns = [*questions.library_questions(training, rng), *questions.small_talk(rng, count // 6)]
     yield "questions", shard(map(chat, turns), processor)
     texts = structured.texts(rng, pool, count)
     documents: Iterator[Example] = ((Segment(text), Segment(END_OF_TEXT)) for text in texts)

@@ -14,7 +14,8 @@ from models.training.corpus import STDLIB, SourceFile
 
 Turns = list[tuple[str, str]]
 
-MAX_ANSWER = 260
+MAX_ANSWER = 200
+WORDINGS = 6
 # Modules written in C have no file in the corpus, but the same docstrings.
 _COMPILED_MODULES = ("math", "itertools", "time", "sys", "gc", "zlib", "_operator", "_functools")
 _ALIASES = {"posixpath": "os.path", "_operator": "operator", "_functools": "functools"}
@@ -126,13 +127,21 @@ def documented_in_c() -> Iterator[tuple[str, str]]:
                 yield prefix + name, answer
 
 
+def is_familiar(name: str) -> bool:
+    """True for built-ins, modules, and members of the modules that are asked about most."""
+    module = name.rpartition(".")[0]
+    return not module or module in _FAMILIAR or name in _FAMILIAR
+
+
 def library_questions(files: Iterable[SourceFile], rng: random.Random) -> Iterator[Turns]:
-    """Each documented name in several wordings; familiar modules four times as often."""
+    """Each familiar documented name in several wordings.
+
+    The rest of the library would be more than a small model can remember in one short training.
+    """
     for name, answer in [*documented(files), *documented_in_c()]:
-        familiar = name in _FAMILIAR or name.rpartition(".")[0] in {*_FAMILIAR, ""}
-        for _ in range(12 if familiar else 3):
-            question = rng.choice(_QUESTIONS).format(name=name)
-            yield [("user", question), ("assistant", answer)]
+        if is_familiar(name):
+            for template in rng.sample(_QUESTIONS, WORDINGS):
+                yield [("user", template.format(name=name)), ("assistant", answer)]
 
 
 def small_talk(rng: random.Random, count: int) -> Iterator[Turns]:

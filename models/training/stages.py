@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-WARMUP_STEPS = 60
+WARMUP_STEPS = 30
 
 
 @dataclass(frozen=True)
@@ -24,38 +24,28 @@ class Stage:
     decays: bool = False
 
 
+_EDITS = {
+    "repeats": 0.06,
+    "edits": 0.64,
+    "code": 0.08,
+    "fim": 0.10,
+    "questions": 0.08,
+    "structured": 0.04,
+}
+_LONG = {
+    "repeats": 0.02,
+    "edits": 0.46,
+    "long_edits": 0.22,
+    "code": 0.08,
+    "fim": 0.10,
+    "questions": 0.09,
+    "structured": 0.03,
+}
 CURRICULUM: tuple[Stage, ...] = (
-    Stage("copying", 100, 16, 256, {"repeats": 0.5, "code": 0.5}),
-    Stage(
-        "edits",
-        1200,
-        8,
-        512,
-        {
-            "repeats": 0.12,
-            "edits": 0.54,
-            "code": 0.10,
-            "fim": 0.14,
-            "questions": 0.06,
-            "structured": 0.04,
-        },
-    ),
-    Stage(
-        "long",
-        400,
-        4,
-        1024,
-        {
-            "repeats": 0.04,
-            "edits": 0.35,
-            "long_edits": 0.25,
-            "code": 0.12,
-            "fim": 0.14,
-            "questions": 0.07,
-            "structured": 0.03,
-        },
-        decays=True,
-    ),
+    Stage("short edits", 220, 16, 256, _EDITS),
+    Stage("edits", 120, 8, 512, _EDITS),
+    Stage("long", 90, 4, 1024, _LONG, decays=True),
+    Stage("longest", 70, 2, 2048, _LONG, decays=True),
 )
 
 

@@ -33,7 +33,7 @@ from models.training.stages import Stage, rate_scale, stage_at, total_steps
 
 SEED = 20
 CLIP = 1.0
-LOG_EVERY, CHECKPOINT_EVERY, PROBE_EVERY = 10, 100, 200
+LOG_EVERY, CHECKPOINT_EVERY, PROBE_EVERY = 10, 50, 100
 PROBE_SHARD = "probe"
 
 

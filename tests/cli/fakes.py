@@ -15,8 +15,8 @@ from akunu_py.text.stream import Piece
 from akunu_py.text.tokenizer import Message
 from akunu_py.worker import EngineWorker
 
-ENDLESS = "..."
-"""An answer that ends only when it is cancelled."""
+ENDLESS, SILENT = "...", ""
+"""Answers that end only when they are cancelled."""
 
 
 class FakeTokenizer:
@@ -41,7 +41,8 @@ class FakeEngine:
     """
 
     def __init__(self, *answers: str, interrupts: int = 0, context: int = 1000) -> None:
-        self.model = SimpleNamespace(name="fake", context_length=context)
+        self.model = SimpleNamespace(name="fake")
+        self.context_limit = context
         self.tokenizer = FakeTokenizer()
         self.notices = ["It is only a fake."]
         self.prompts: list[str] = []
@@ -59,7 +60,7 @@ class FakeEngine:
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Iterator[Event]:
         text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
-        if len(text) > self.model.context_length:
+        if len(text) > self.context_limit:
             raise ContextOverflowError("The prompt does not fit.")
         self.prompts.append(text)
         self.options.append(options or Options())
@@ -73,7 +74,7 @@ class FakeEngine:
             drafted = position % 2 == 1
             stats.add(Round((ord(character),), drafted=int(drafted), accepted=int(drafted)))
             yield Event((ord(character),), (Piece(character, drafted),), stats)
-        if answer == ENDLESS:
+        if answer in (ENDLESS, SILENT):
             for _ in range(self._interrupts):
                 os.kill(os.getpid(), signal.SIGINT)
             while not cancelled():

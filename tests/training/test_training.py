@@ -35,6 +35,29 @@ def run_training(work: Path) -> str:
     return finished.stdout
 
 
+COPYING = """
+import torch
+from models.training.circuit import write_copying_circuit
+from models.training.model import Llama, Shape
+
+torch.manual_seed(0)
+model = Llama(Shape())
+write_copying_circuit(model)
+stretch = torch.randint(300, 4000, (4, 40))
+tokens = stretch.repeat(1, 3)
+with torch.no_grad():
+    logits = model.logits(tokens[:, :-1], torch.ones(4, 119, dtype=torch.bool))
+guessed = logits.argmax(dim=-1).view(4, 119)
+print(float((guessed == tokens[:, 1:])[:, 45:].float().mean()))
+"""
+
+
+def test_untrained_weights_already_continue_a_repetition() -> None:
+    command = [training_python(), "-c", COPYING]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert float(finished.stdout) > 0.9
+
+
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A work folder with a small corpus, trained to the end."""

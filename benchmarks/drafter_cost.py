@@ -1,0 +1,148 @@
+"""What drafting costs: microseconds a token and bytes a token, at contexts of 1k to 64k tokens.
+
+    python -m benchmarks.drafter_cost [--drafters auto suffix ngram]
+
+The text is this interpreter's standard library, cut into words and signs. After a context of the
+given length the same texts are decoded by teacher forcing, in rounds of `propose`, `feedback` and
+`extend`: what follows in the library, and the last 1,000 tokens with every 40th changed. What a
+round takes is shared out to the tokens it emitted, and the median is over these.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import statistics
+import sysconfig
+import time
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from akunu_py.drafting import DRAFTERS, make_drafter
+from akunu_py.drafting.base import Drafter
+from benchmarks.report import markdown_table, record
+
+CONTEXTS = (1_000, 4_000, 16_000, 64_000)
+DECODED = 2_000
+COPIED = 1_000
+EDIT_EVERY = 40
+LIMIT = 32
+WORD = re.compile(r"\n *|[A-Za-z]+|\d| +|\S")
+
+
+def library_tokens(count: int) -> list[int]:
+    """The first `count` tokens of the standard library, as ids in order of appearance."""
+    ids: dict[str, int] = {}
+    tokens: list[int] = []
+    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
+        for word in WORD.findall(path.read_text(encoding="utf-8", errors="replace")):
+            tokens.append(ids.setdefault(word, 1_000 + len(ids)))
+        if len(tokens) >= count:
+            return tokens[:count]
+    raise SystemExit(f"The standard library has only {len(tokens)} tokens.")
+
+
+def edited(tokens: list[int]) -> list[int]:
+    """A copy in which every 40th token is one that never occurred."""
+    return [
+        900_000 + index if index % EDIT_EVERY == EDIT_EVERY - 1 else token
+        for index, token in enumerate(tokens)
+    ]
+
+
+def token_times(drafter: Drafter, text: list[int]) -> Iterator[float]:
+    """Microseconds for every token of a decode of `text`."""
+    position = 0
+    while position < len(text):
+        started = time.perf_counter()
+        draft = drafter.propose(LIMIT)
+        proposed = time.perf_counter()
+        accepted = 0
+        for token, wanted in zip(draft.tokens, text[position:], strict=False):
+            if token != wanted:
+                break
+            accepted += 1
+        emitted = text[position : position + accepted + 1]
+        resumed = time.perf_counter()
+        drafter.feedback(draft, accepted)
+        drafter.extend(emitted)
+        spent = proposed - started + time.perf_counter() - resumed
+        position += len(emitted)
+        yield from [1e6 * spent / len(emitted)] * len(emitted)
+
+
+def measured(name: str, tokens: list[int], context: int) -> dict[str, Any]:
+    """One row: begin, decode something new, decode a copy, and the memory of the context."""
+    before, after = tokens[:-DECODED], tokens[-DECODED:]
+    told = before[-context:]
+    texts = {"new": after, "copy": edited(before[-COPIED:])}
+    row: dict[str, Any] = {"drafter": name, "context": context}
+    for kind, text in texts.items():
+        drafter = make_drafter(name)
+        started = time.perf_counter()
+        drafter.begin(told)
+        row["begin_us_per_token"] = round(1e6 * (time.perf_counter() - started) / context, 2)
+        times = list(token_times(drafter, text))
+        row[f"{kind}_us_median"] = round(statistics.median(times), 2)
+        row[f"{kind}_us_mean"] = round(statistics.mean(times), 2)
+    row["bytes_per_token"] = round(memory(name, told) / context)
+    return row
+
+
+def memory(name: str, context: list[int]) -> int:
+    """Bytes that a drafter holds after `begin`, its own copies of the ids included."""
+    tracemalloc.start()
+    drafter = make_drafter(name)
+    drafter.begin([token + 0 for token in context])
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    del drafter
+    return held
+
+
+COLUMNS = {
+    "drafter": "drafter",
+    "context": "context",
+    "begin_us_per_token": "begin",
+    "new_us_median": "new text",
+    "new_us_mean": "(mean)",
+    "copy_us_median": "edited copy",
+    "copy_us_mean": "(mean)",
+    "bytes_per_token": "bytes",
+}
+
+
+def main() -> None:
+    """Reads the options, measures, and records a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--drafters", nargs="+", choices=list(DRAFTERS), default=list(DRAFTERS))
+    parser.add_argument("--contexts", type=int, nargs="+", default=CONTEXTS)
+    parser.add_argument("--name", default="drafter_cost", help="of the files in results/")
+    options = parser.parse_args()
+
+    tokens = library_tokens(max(options.contexts) + DECODED)
+    rows = [
+        measured(name, tokens, context) for name in options.drafters for context in options.contexts
+    ]
+    table = markdown_table(
+        list(COLUMNS.values()), [[row[column] for column in COLUMNS] for row in rows]
+    )
+    machine = {
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+    }
+    body = (
+        f"{machine['system']}, {machine['cores']} cores, Python {machine['python']}, "
+        f"drafting alone.\n\nMicroseconds per token, `begin` per token of context; bytes "
+        f"per token of context. Drafts of up to {LIMIT} tokens.\n\n{table}"
+    )
+    record(options.name, "What drafting costs", body, {"machine": machine, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()

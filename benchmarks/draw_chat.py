@@ -1,0 +1,97 @@
+"""Draws the README's picture: one turn of a real chat, as the terminal shows it.
+
+    python -m benchmarks.draw_chat [--model NAME] [--output FILE]
+
+The bytes that `chat` writes are recorded and drawn by rich; nothing is drawn by hand.
+"""
+
+import argparse
+import os
+import re
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.input import DummyInput
+from prompt_toolkit.output import DummyOutput
+from rich.console import Console
+from rich.terminal_theme import MONOKAI
+from rich.text import Text
+
+from akunu_py.cli.conversation import Conversation
+from akunu_py.cli.loading import load_engine
+from akunu_py.cli.settings import ModelSettings
+from akunu_py.cli.terminal import TerminalScreen
+from akunu_py.model_files import BUNDLED_MODEL
+from akunu_py.options import Options
+from akunu_py.worker import EngineWorker
+
+QUESTION = """\
+Rename `x` to `total` in:
+```python
+def mean(values):
+    x = 0
+    for value in values:
+        x += value
+    if not values:
+        return x
+    return x / len(values)
+```"""
+OUTPUT = Path(__file__).parent / "results" / "chat.svg"
+COLUMNS = 84
+
+
+class Recording(StringIO):
+    """A terminal that remembers what it was sent."""
+
+    def isatty(self) -> bool:
+        """Whether colours make sense here."""
+        return True
+
+
+def record_turn(settings: ModelSettings, question: str) -> str:
+    """What a terminal is sent while one question is asked and answered."""
+    worker = EngineWorker(lambda: load_engine(settings))
+    recording = Recording()
+    with (
+        create_app_session(input=DummyInput(), output=DummyOutput()),
+        redirect_stdout(recording),
+    ):
+        list(Conversation(worker, Options(max_tokens=16)).ask("Hello."))  # the first is slower
+        screen = TerminalScreen(worker.loading, settings.name, InMemoryHistory())
+        conversation = Conversation(worker, Options(), progress=screen.progress)
+        first, *rest = question.splitlines()
+        for prompt, line in (("> ", first), *((". ", line) for line in rest)):
+            print(f"\x1b[1m{prompt}\x1b[0m{line}")
+        screen.show_turn(conversation.ask(question), show_drafts=True)
+    worker.close()
+    return recording.getvalue().rstrip("\n")
+
+
+def draw(printed: str) -> str:
+    """An SVG of what was printed: no fonts from elsewhere, and no indentation lost."""
+    console = Console(record=True, width=COLUMNS, file=StringIO())
+    console.print(Text.from_ansi(printed))
+    picture = console.export_svg(title="python -m akunu_py chat --show-drafts", theme=MONOKAI)
+    picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)
+    return picture.replace("<svg ", '<svg xml:space="preserve" ', 1)
+
+
+def main() -> None:
+    """Records and draws."""
+    parser = argparse.ArgumentParser(description="Draws a chat with its drafted tokens coloured.")
+    parser.add_argument("--model", default=BUNDLED_MODEL)
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    words = parser.parse_args()
+    os.environ["TERM"] = "xterm-256color"  # the picture does not depend on who draws it
+    os.environ.pop("NO_COLOR", None)
+    printed = record_turn(ModelSettings(words.model), QUESTION)
+    words.output.parent.mkdir(parents=True, exist_ok=True)
+    words.output.write_text(draw(printed), encoding="utf-8")
+    print(printed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The packages a model learned from, as a page of its card.
+
+python -m models.training.data_table --work FOLDER --to models/ember/DATA.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from pathlib import Path
+
+from models.training import corpus
+
+HEADER = """# What ember learned from
+
+Python source under permissive licences, as installed when the corpus was made: {training:,}
+characters for training. Held out and never trained on: {held_out:,} characters, which are all of
+{packages}, and one file in twenty-five of every other package.
+At most {cap:,} characters of a package were read, and the library's own tests up to {tests:,}.
+
+| package | version | licence as its metadata states it | characters trained on |
+| --- | --- | --- | ---: |
+"""
+
+
+def page(work: Path) -> str:
+    """The page as Markdown, from `packages.json` and the corpus of a work folder."""
+    sizes = {name: Counter[str]() for name in ("training", "held_out")}
+    for name, counted in sizes.items():
+        for file in corpus.read(work, name):
+            counted[file.package] += len(file.text)
+    rows = json.loads((work / "packages.json").read_text(encoding="utf-8"))
+    lines = [
+        f"| {row['name']} | {row['version']} | {row['licence'].replace('|', '/')} "
+        f"| {sizes['training'][row['name']]:,} |\n"
+        for row in sorted(rows, key=lambda row: row["name"].lower())
+    ]
+    header = HEADER.format(
+        training=sizes["training"].total(),
+        held_out=sizes["held_out"].total(),
+        packages=", ".join(sorted(corpus.HELD_OUT_PACKAGES)),
+        cap=corpus.MAX_PACKAGE_BYTES,
+        tests=corpus.MAX_TEST_BYTES,
+    )
+    return header + "".join(lines)
+
+
+def main() -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--to", type=Path, required=True)
+    options = parser.parse_args()
+    options.to.write_text(page(options.work), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

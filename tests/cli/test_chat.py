@@ -1,0 +1,192 @@
+"""A conversation from a pipe and on a terminal, with a scripted engine."""
+
+import io
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.input import PipeInput, create_pipe_input
+from prompt_toolkit.output import DummyOutput
+
+from akunu_py.__main__ import main
+from akunu_py.cli.chat import Chat
+from akunu_py.cli.conversation import Conversation
+from akunu_py.cli.screen import PipeScreen
+from akunu_py.cli.terminal import TerminalScreen
+from akunu_py.errors import ContextOverflowError, InvalidRequestError, ModelLoadError
+from akunu_py.options import Options
+from akunu_py.worker import EngineWorker
+from tests.cli.fakes import ENDLESS, SILENT, FakeEngine
+
+Start = Callable[[FakeEngine], EngineWorker]
+PASTE_BEGINS, PASTE_ENDS = "\x1b[200~", "\x1b[201~"
+
+
+@pytest.fixture
+def keys() -> Iterator[PipeInput]:
+    """What is typed."""
+    with create_pipe_input() as pipe, create_app_session(input=pipe, output=DummyOutput()):
+        yield pipe
+
+
+def talk_on_terminal(worker: EngineWorker) -> Conversation:
+    screen = TerminalScreen(worker.loading, "fake", InMemoryHistory())
+    conversation = Conversation(worker, Options(), progress=screen.progress)
+    Chat(conversation, screen).run()
+    return conversation
+
+
+def talk_through_pipe(
+    worker: EngineWorker, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> Conversation:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(said)))
+    screen = PipeScreen(worker.loading)
+    conversation = Conversation(worker, Options(), progress=screen.progress)
+    Chat(conversation, screen).run()
+    return conversation
+
+
+def said_in(conversation: Conversation) -> list[str]:
+    return [message["content"] for message in conversation.messages]
+
+
+class TestPipe:
+    def test_one_turn_a_line(
+        self, start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        worker = start(FakeEngine("Hi.\n", "Bye."))
+        conversation = talk_through_pipe(worker, monkeypatch, b"Hello?\r\n\n  \nDone?")
+        assert said_in(conversation) == ["Hello?", "Hi.\n", "Done?", "Bye."]
+        printed = capsys.readouterr()
+        assert printed.out == "Hi.\nBye.\n"
+        assert printed.err == "It is only a fake.\n"
+
+    def test_commands_work_and_answer_beside_the_text(
+        self, start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        engine = FakeEngine()
+        talk_through_pipe(start(engine), monkeypatch, b"/length 3\nHello?\n/quit\nnever said\n")
+        assert engine.options[0].max_tokens == 3
+        printed = capsys.readouterr()
+        assert printed.out == "OK\n"
+        assert "up to 3 tokens" in printed.err
+
+    @pytest.mark.parametrize(
+        ("said", "sentence"),
+        [
+            (b"/unknown", "no command /unknown"),
+            (b"Hello?\ncaf\xe9", "Line 2 of standard input is not valid UTF-8"),
+        ],
+    )
+    def test_what_cannot_be_served_ends_it(
+        self, start: Start, monkeypatch: pytest.MonkeyPatch, said: bytes, sentence: str
+    ) -> None:
+        with pytest.raises(InvalidRequestError, match=sentence):
+            talk_through_pipe(start(FakeEngine()), monkeypatch, said)
+
+    def test_a_full_context_ends_it_with_a_remedy(
+        self, start: Start, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with pytest.raises(ContextOverflowError, match="/reset begins afresh"):
+            talk_through_pipe(start(FakeEngine(context=9)), monkeypatch, b"a long question")
+
+    def test_ends_with_the_models_error(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Hello?")))
+        assert main(["chat", "--model", str(tmp_path)]) == 2
+        assert "is not a model" in capsys.readouterr().err
+
+
+class TestTerminal:
+    def test_a_conversation(
+        self, start: Start, keys: PipeInput, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        keys.send_text("Hello?\rDone?\r\x04")
+        conversation = talk_on_terminal(start(FakeEngine("Hi.", "Bye.")))
+        assert said_in(conversation) == ["Hello?", "Hi.", "Done?", "Bye."]
+        shown = capsys.readouterr().out
+        assert "It is only a fake." in shown
+        assert "Hi.\n3 tokens · 1.00 per forward · 100% of drafts accepted" in shown
+
+    @pytest.mark.parametrize(
+        "typed", ["one\\\rtwo\r", "one\x1b\rtwo\r", f"{PASTE_BEGINS}one\ntwo\n{PASTE_ENDS}\r"]
+    )
+    def test_several_lines(self, start: Start, keys: PipeInput, typed: str) -> None:
+        keys.send_text(f"{typed}\x04")
+        assert said_in(talk_on_terminal(start(FakeEngine())))[0] == "one\ntwo"
+
+    def test_empty_lines_are_nothing(self, start: Start, keys: PipeInput) -> None:
+        keys.send_text("\r  \r\x03Hello?\x03\x03/quit\r")
+        assert said_in(talk_on_terminal(start(FakeEngine()))) == []
+
+    def test_commands_and_mistakes_keep_the_session(
+        self, start: Start, keys: PipeInput, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        keys.send_text("/rest\r/length 5\rHello?\r/quit\r")
+        conversation = talk_on_terminal(start(FakeEngine()))
+        assert said_in(conversation) == ["Hello?", "OK"]
+        shown = capsys.readouterr().out
+        assert "did you mean /reset?" in shown
+        assert "up to 5 tokens" in shown
+
+    @pytest.mark.parametrize("presses", [1, 2])
+    def test_ctrl_c_stops_the_answer_and_keeps_it(
+        self, start: Start, keys: PipeInput, capsys: pytest.CaptureFixture[str], presses: int
+    ) -> None:
+        keys.send_text("Go on.\rAnd?\r\x04")
+        conversation = talk_on_terminal(start(FakeEngine(ENDLESS, interrupts=presses)))
+        assert said_in(conversation) == ["Go on.", ENDLESS, "And?", "OK"]
+        assert "interrupted" in capsys.readouterr().out
+
+    def test_ctrl_c_before_the_first_token(
+        self, start: Start, keys: PipeInput, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        keys.send_text("Go on.\r\x04")
+        assert said_in(talk_on_terminal(start(FakeEngine(SILENT, interrupts=1)))) == []
+        assert "the question is not kept" in capsys.readouterr().out
+
+    def test_a_full_context_is_told_and_reset_helps(
+        self, start: Start, keys: PipeInput, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        keys.send_text("Hello?\rA rather long question?\r/reset\rShort?\r\x04")
+        conversation = talk_on_terminal(start(FakeEngine(context=40)))
+        assert said_in(conversation) == ["Short?", "OK"]
+        assert "The prompt does not fit. /reset begins afresh." in capsys.readouterr().out
+
+    def test_an_answer_cannot_command_the_terminal(
+        self, start: Start, keys: PipeInput, capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        keys.send_text("Hello?\r\x04")
+        talk_on_terminal(start(FakeEngine("\x1b]0;owned\x07")))
+        assert "␛]0;owned␇" in capsys.readouterr().out
+
+    def test_a_model_that_does_not_load_ends_the_prompt(self, keys: PipeInput) -> None:
+        def load() -> None:
+            raise ModelLoadError("It does not load.")
+
+        worker = EngineWorker(load)  # type: ignore[arg-type]
+        with pytest.raises(ModelLoadError):
+            talk_on_terminal(worker)
+        worker.close()
+
+    def test_a_failing_device_keeps_the_session(
+        self, start: Start, keys: PipeInput, capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        engine = FakeEngine()
+
+        def fail(*_: object, **__: object) -> None:
+            monkeypatch.undo()
+            raise RuntimeError("out of memory")
+
+        monkeypatch.setattr(engine, "stream", fail)
+        keys.send_text("Hello?\rAgain?\r\x04")
+        conversation = talk_on_terminal(start(engine))
+        assert said_in(conversation) == ["Again?", "OK"]
+        assert "MLX gave up (out of memory)" in capsys.readouterr().out

@@ -1,0 +1,165 @@
+"""Saving and loading: whole or not at all, and never over something else."""
+
+import errno
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from akunu_py.cli.conversation_file import ConversationFile, SavedConversation
+from akunu_py.errors import SessionFileError
+from akunu_py.options import Options, Sampling
+
+SAVED = SavedConversation(
+    "ember",
+    [{"role": "user", "content": "Grüße?"}, {"role": "assistant", "content": "Hi."}],
+    Options(max_tokens=None, sampling=Sampling(0.5, seed=1), stop=("x",), drafter="none"),
+)
+STRICT = SavedConversation(
+    "ember",
+    [],
+    Options(
+        sampling=Sampling(repetition_penalty=1.1, logit_bias=((3, -1.5),)),
+        drafter="model",
+        exact=True,
+    ),
+)
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    file = ConversationFile(str(tmp_path / "talk.json"))
+    file.save(SavedConversation("other", []))
+    file.save(SAVED)
+    assert file.load() == SAVED
+    file.save(STRICT)
+    assert file.load() == STRICT
+    assert os.listdir(tmp_path) == ["talk.json"]
+    assert file.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_users_home_and_links_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "link.json").symlink_to(tmp_path / "talk.json")
+    ConversationFile("~/link.json").save(SAVED)
+    assert (tmp_path / "link.json").is_symlink()
+    assert ConversationFile(str(tmp_path / "talk.json")).load() == SAVED
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = ConversationFile(str(tmp_path / "talk.json"))
+    file.save(SAVED)
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SessionFileError, match=r"talk.json: No space left on device\.$"):
+        file.save(SavedConversation("other", []))
+    assert file.load() == SAVED
+    assert os.listdir(tmp_path) == ["talk.json"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_a_full_device() -> None:
+    with pytest.raises(SessionFileError, match="No space left"):
+        ConversationFile("/dev/full").save(SAVED)
+    assert Path("/dev/full").is_char_device()
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SessionFileError, match="No such file"):
+        ConversationFile(str(tmp_path / "no" / "talk.json")).save(SAVED)
+    with pytest.raises(SessionFileError, match="Is a directory"):
+        ConversationFile(str(tmp_path)).save(SAVED)
+
+
+def test_a_foreign_file_is_not_overwritten(tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("precious")
+    with pytest.raises(SessionFileError, match="another name"):
+        ConversationFile(str(notes)).save(SAVED)
+    assert notes.read_text() == "precious"
+
+
+def content(**changes: Any) -> dict[str, Any]:
+    whole = {
+        "format": "akunu-py conversation",
+        "version": 1,
+        "model": "ember",
+        "messages": [{"role": "user", "content": "A?"}],
+        "settings": {
+            "max_tokens": 5,
+            "sampling": {"temperature": 0, "top_p": 1, "top_k": 0, "min_p": 0, "seed": None},
+            "stop": [],
+            "drafter": "auto",
+            "num_draft_tokens": 4,
+        },
+    }
+    return whole | changes
+
+
+def test_the_format_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "talk.json"
+    path.write_text(json.dumps(content()))
+    assert ConversationFile(str(path)).load() == SavedConversation(
+        "ember", [{"role": "user", "content": "A?"}], Options(max_tokens=5)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("not json", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "another program"),
+        ('{"messages": []}', "another program"),
+        (json.dumps(content(version=2)), "another version"),
+        (json.dumps(content(messages=None)), "damaged"),
+        (json.dumps(content(messages=[{"role": "root", "content": ""}])), "a message of 'root'"),
+        (json.dumps(content(messages=[{"role": "user", "content": 1}])), "damaged"),
+        (json.dumps(content(messages=[{"role": "user", "content": "\ud800"}])), "damaged"),
+        (json.dumps(content(settings={})), "damaged"),
+        (json.dumps(content(settings=content()["settings"] | {"drafter": "me"})), "drafter 'me'"),
+        (json.dumps(content(settings=content()["settings"] | {"max_tokens": -3})), "not -3"),
+        (json.dumps(content(settings=content()["settings"] | {"max_tokens": "9"})), "int was"),
+    ],
+)
+def test_what_is_no_conversation_is_told_in_a_sentence(
+    tmp_path: Path, text: str, reason: str
+) -> None:
+    path = tmp_path / "talk.json"
+    path.write_text(text)
+    with pytest.raises(SessionFileError, match="holds no saved conversation") as refusal:
+        ConversationFile(str(path)).load()
+    assert reason in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "talk.json"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(SessionFileError, match="not JSON in UTF-8"):
+        ConversationFile(str(path)).load()
+    with pytest.raises(SessionFileError, match="cannot be read"):
+        ConversationFile(str(tmp_path / "none.json")).load()
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(key=st.sampled_from(sorted(content())), value=json_values)
+def test_any_damage_is_an_error_of_ours(
+    tmp_path_factory: pytest.TempPathFactory, key: str, value: Any
+) -> None:
+    path = tmp_path_factory.mktemp("damaged") / "talk.json"
+    path.write_text(json.dumps(content(**{key: value})))
+    with suppress(SessionFileError):
+        ConversationFile(str(path)).load()

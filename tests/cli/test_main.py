@@ -1,0 +1,137 @@
+"""Every way to end has its exit code, and none of them is a traceback."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from akunu_py.__main__ import DEBUG_VARIABLE, main
+from akunu_py.errors import ModelLoadError
+
+
+@pytest.fixture
+def ends_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], int]:
+    """Runs `chat` with a program that ends with an error."""
+
+    def run(error: BaseException) -> int:
+        def fail(_: object) -> int:
+            raise error
+
+        program = ModuleType("program")
+        program.run = fail  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "akunu_py.cli.chat", program)
+        return main(["chat"])
+
+    return run
+
+
+def test_errors_on_purpose_are_one_sentence(
+    ends_with: Callable[[BaseException], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ends_with(ModelLoadError("It does not load.")) == 2
+    assert capsys.readouterr().err == "akunu-py: It does not load.\n"
+
+
+def test_a_sentence_cannot_command_the_terminal(
+    ends_with: Callable[[BaseException], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ends_with(ModelLoadError("There is no \x1b[2J\x9b2J."))
+    assert "\x1b" not in (told := capsys.readouterr().err)
+    assert "\x9b" not in told
+
+
+def test_defects_say_how_to_look_into_them(
+    ends_with: Callable[[BaseException], int],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert ends_with(RuntimeError("on\nfire")) == 1
+    told = capsys.readouterr().err
+    assert told == "akunu-py: RuntimeError: on fire (a defect; AKUNU_DEBUG=1 shows where)\n"
+    monkeypatch.setenv(DEBUG_VARIABLE, "1")
+    assert ends_with(RuntimeError("on fire")) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_interruptions_are_quiet(
+    ends_with: Callable[[BaseException], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ends_with(KeyboardInterrupt()) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def akunu(*words: str, stdin: bytes = b"", stdout: int = subprocess.PIPE) -> tuple[int, str, str]:
+    """Runs the program as a process."""
+    run = subprocess.run(
+        [sys.executable, "-m", "akunu_py", *words],
+        input=stdin,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    return run.returncode, (run.stdout or b"").decode(), run.stderr.decode()
+
+
+def test_no_such_model() -> None:
+    code, out, err = akunu("generate", "-p", "x", "--model", "./nowhere")
+    assert (code, out) == (2, "")
+    assert (
+        err == "akunu-py: There is no model folder ./nowhere; check the path, or use a hub name.\n"
+    )
+
+
+def test_standard_input_that_is_no_text() -> None:
+    code, out, err = akunu("generate", "-p", "-", stdin=b"caf\xe9")
+    assert (code, out) == (2, "")
+    assert "Standard input is not valid UTF-8 (byte 4)" in err
+
+
+def test_from_a_pipe_to_a_pipe(tiny_model_dir: Path) -> None:
+    model = ("--model", str(tiny_model_dir))
+    code, out, err = akunu("chat", *model, "-m", "3", stdin=b"hello\n\nmore\n")
+    assert (code, err) == (0, "")
+    assert out.endswith("\n")
+    assert "\x1b[" not in out
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_output_that_cannot_be_written(tiny_model_dir: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        code, _, err = akunu(
+            "generate", "-p", "x", "-m", "3", "--model", str(tiny_model_dir), stdout=full.fileno()
+        )
+    assert code == 1
+    assert err == "akunu-py: No space left on device.\n"
+
+
+def test_a_reader_that_goes_away(tiny_model_dir: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    code, _, err = akunu(
+        "generate", "-p", "x", "-m", "3", "--model", str(tiny_model_dir), stdout=write
+    )
+    os.close(write)
+    assert (code, err) == (141, "")
+
+
+def test_closed_standard_output() -> None:
+    command = f"exec {sys.executable} -m akunu_py generate -p x >&-"
+    run = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr.count("\n")) == (2, 1)
+
+
+def test_a_busy_engine_does_not_keep_the_process() -> None:
+    script = (
+        "import threading, akunu_py.__main__ as program\n"
+        "from akunu_py.worker import THREAD_NAME\n"
+        "program.main = lambda: print('said', end='') or 5\n"
+        "wait = threading.Event().wait\n"
+        "threading.Thread(target=wait, name=THREAD_NAME, daemon=True).start()\n"
+        "program.run()"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert (run.returncode, run.stdout) == (5, b"said")

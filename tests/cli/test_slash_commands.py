@@ -1,0 +1,186 @@
+"""What slash commands do to a conversation, and what they answer."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from akunu_py.cli.conversation import Conversation, Turn
+from akunu_py.cli.option_words import describe_options, read_sampling
+from akunu_py.cli.slash_commands import COMMANDS, LeaveChatError, find_command, run_command
+from akunu_py.errors import AkunuError, InvalidRequestError
+from akunu_py.options import Options, Sampling
+from akunu_py.worker import EngineWorker
+from tests.cli.fakes import FakeEngine
+
+
+@pytest.fixture
+def conversation(start: Callable[[FakeEngine], EngineWorker]) -> Conversation:
+    return Conversation(start(FakeEngine("Hi.")), Options())
+
+
+def say(conversation: Conversation, line: str) -> str:
+    command = find_command(line)
+    assert command is not None
+    reply = run_command(command, conversation, line)
+    if isinstance(reply, Turn):
+        return "".join(event.text for event in reply)
+    return reply
+
+
+def ask(conversation: Conversation, question: str) -> None:
+    list(conversation.ask(question))
+
+
+def test_help_names_every_command(conversation: Conversation) -> None:
+    told = say(conversation, "/help")
+    assert all(command.name in told for command in COMMANDS)
+    assert max(map(len, told.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("line", "options"),
+    [
+        ("/length 9", Options(max_tokens=9)),
+        ("/length -1", Options(max_tokens=None)),
+        ("/gamma 8", Options(num_draft_tokens=8)),
+        ("/drafter none", Options(drafter="none")),
+        ("/speculative off", Options(drafter="none")),
+        ("/speculative on", Options()),
+        ("/processor sample 0.5", Options(sampling=Sampling(0.5))),
+        ("/processor top-k 40", Options(sampling=Sampling(1.0, top_k=40))),
+        ("/processor greedy", Options()),
+        ("/length", Options()),
+        ("/gamma", Options()),
+    ],
+)
+def test_settings(conversation: Conversation, line: str, options: Options) -> None:
+    assert say(conversation, line) == describe_options(options)
+    assert conversation.options == options
+
+
+def test_speculation_comes_back_with_the_drafter_it_left_with(conversation: Conversation) -> None:
+    say(conversation, "/drafter ngram")
+    say(conversation, "/speculative on")
+    assert conversation.options.drafter == "ngram"
+
+
+def test_showing_drafts(conversation: Conversation) -> None:
+    say(conversation, "/show-drafts on")
+    assert conversation.show_drafts
+    assert "not marked" in say(conversation, "/show-drafts off")
+
+
+def test_system_message(conversation: Conversation) -> None:
+    assert say(conversation, "/system") == "There is no system message."
+    say(conversation, "/system Be brief, please.")
+    assert say(conversation, "/system") == "Be brief, please."
+    say(conversation, "/system none")
+    assert conversation.system is None
+
+
+def test_saving_resetting_and_loading(conversation: Conversation, tmp_path: Path) -> None:
+    ask(conversation, "Hello?")
+    say(conversation, "/length 7")
+    assert say(conversation, f"/save {tmp_path}/my talk.json").startswith("Saved 2 messages")
+    said = list(conversation.messages)
+    say(conversation, "/reset")
+    assert list(conversation.messages) == []
+    conversation.options = Options()
+    assert say(conversation, f"/load {tmp_path}/my talk.json").startswith("Loaded 2 messages")
+    assert list(conversation.messages) == said
+    assert conversation.options.max_tokens == 7
+    ask(conversation, "And?")
+    assert len(conversation.messages) == 4
+
+
+def test_stats_of_all_turns(conversation: Conversation) -> None:
+    assert say(conversation, "/stats") == "Nothing has been answered yet."
+    ask(conversation, "Hello?")
+    ask(conversation, "And?")
+    told = say(conversation, "/stats")
+    assert told.startswith("2 answers: 5 tokens · 1.00 per forward")
+    assert "of 1,000 tokens in use" in told
+
+
+def test_retry_answers_again(conversation: Conversation) -> None:
+    ask(conversation, "Hello?")
+    assert say(conversation, "/retry") == "OK"
+
+
+@pytest.mark.parametrize("line", ["/quit", "/exit", "/bye"])
+def test_leaving(conversation: Conversation, line: str) -> None:
+    with pytest.raises(LeaveChatError):
+        say(conversation, line)
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("/", "/help lists them"),
+        ("/rest", "did you mean /reset?"),
+        ("/usr/bin is what?", "A space before the slash makes it a question"),
+        ("/save", "/save FILE"),
+        ("/load", "/load FILE"),
+        ("/load /nowhere/talk.json", "cannot be read"),
+        ("/drafter nobody", "There is no drafter nobody"),
+        ("/gamma many", "'many' is not a whole number"),
+        ("/gamma -1", "from 0 to 1024"),
+        ("/length -5", "0 or more, not -5"),
+        ("/speculative maybe", "neither on nor off"),
+        ("/show-drafts maybe", "neither on nor off"),
+        ("/processor", None),
+        ("/processor beam", "There is no processor beam"),
+        ("/processor sample hot", "'hot' is not a number"),
+        ("/processor sample -1", "temperature must be 0 or more"),
+        ("/processor top-k", "'' is not a whole number"),
+        ("/processor top-p 0", "top-p must be above 0"),
+        ("/retry", "no answer yet"),
+    ],
+)
+def test_what_makes_no_sense_changes_nothing(
+    conversation: Conversation, line: str, sentence: str | None
+) -> None:
+    if sentence is None:
+        assert say(conversation, line) == describe_options(Options())
+        return
+    with pytest.raises(AkunuError) as refusal:
+        say(conversation, line)
+    assert sentence in str(refusal.value)
+    assert conversation.options == Options()
+
+
+@pytest.mark.parametrize("line", ["hello", " /help", "what is /help?", "/a/path\nand its meaning"])
+def test_what_is_a_question(line: str) -> None:
+    assert find_command(line) is None
+
+
+def test_a_command_may_span_lines(conversation: Conversation) -> None:
+    say(conversation, "/system Be brief.\nBe kind.")
+    assert conversation.system == "Be brief.\nBe kind."
+
+
+@pytest.mark.parametrize(
+    ("words", "sampling"),
+    [
+        ("sample", Sampling(1.0)),
+        ("sample 0.8 top-k 40 top-p 0.9 min-p 0.05", Sampling(0.8, 0.9, 40, 0.05)),
+        ("sample top-k 3", Sampling(1.0, top_k=3)),
+        ("top-p 0.5 seed 12345678901234567890", Sampling(1.0, 0.5, seed=12345678901234567890)),
+    ],
+)
+def test_processors_are_combined(words: str, sampling: Sampling) -> None:
+    assert read_sampling(words, Sampling()) == sampling
+
+
+def test_processors_keep_temperature_and_seed() -> None:
+    assert read_sampling("top-k 3", Sampling(0.3, 0.9, seed=5)) == Sampling(0.3, top_k=3, seed=5)
+    with pytest.raises(InvalidRequestError):
+        read_sampling("greedy top-k 3", Sampling())
+
+
+def test_options_in_words() -> None:
+    options = Options(None, Sampling(0.5, 0.9, 4, 0.1, 7), drafter="none")
+    assert describe_options(options) == (
+        "sample 0.5 · top-k 4 · top-p 0.9 · min-p 0.1 · seed 7 · no drafts · no token limit"
+    )

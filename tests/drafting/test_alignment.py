@@ -1,0 +1,78 @@
+from akunu_py.drafting.alignment import SOLID_RUN, Alignment
+from akunu_py.drafting.occurrences import Occurrences
+
+SOURCE = list(range(100, 140))
+
+
+def copying(*output: int, length: int = SOLID_RUN) -> tuple[Occurrences, Alignment]:
+    """A copy of `SOURCE` under way for `length` tokens, after which `output` came."""
+    occurrences = Occurrences([*SOURCE, 1])
+    alignment = Alignment(occurrences)
+    alignment.follow(0, 0)
+    feed(occurrences, alignment, *SOURCE[:length], *output)
+    return occurrences, alignment
+
+
+def feed(occurrences: Occurrences, alignment: Alignment, *tokens: int) -> None:
+    for token in tokens:
+        alignment.advance(token)
+        occurrences.append(token)
+
+
+def test_a_copy_moves_on_with_every_token_that_holds() -> None:
+    _, alignment = copying()
+    assert (alignment.source, alignment.run) == (SOLID_RUN, SOLID_RUN)
+
+
+def test_a_broken_copy_may_go_on_in_place() -> None:
+    _, alignment = copying(7)
+    assert alignment.source == -1
+    place = alignment.in_place()
+    assert place is not None
+    assert place.position == SOLID_RUN + 1
+
+
+def test_a_run_too_short_leaves_no_anchor() -> None:
+    _, alignment = copying(7, length=2)
+    assert alignment.in_place() is None
+    assert not alignment.has_copied
+
+
+def test_a_copy_is_found_again_after_replacement_insertion_and_removal() -> None:
+    following = SOLID_RUN
+    for output, position in (
+        ((7, SOURCE[following + 1]), following + 2),
+        ((7, 8, 9, SOURCE[following]), following + 1),
+        ((SOURCE[following + 3],), following + 4),
+    ):
+        _, alignment = copying(*output)
+        found = alignment.resumption()
+        assert found is not None
+        assert found.position == position
+
+
+def test_what_was_edited_between_is_learnt() -> None:
+    occurrences, alignment = copying(7, 8, SOURCE[SOLID_RUN + 1])
+    found = alignment.resumption()
+    assert found is not None
+    alignment.follow(found.position, found.length, resumed=found.anchor)
+    feed(occurrences, alignment, *SOURCE[SOLID_RUN + 2 : SOLID_RUN + 5])
+    rewrite = alignment.rewrites.at(occurrences.tokens, SOLID_RUN)
+    assert rewrite is not None
+    assert (rewrite.old, rewrite.new) == ((SOURCE[SOLID_RUN],), (7, 8))
+
+
+def test_a_rewrite_is_followed_and_counted_and_forgotten_when_not_made() -> None:
+    occurrences = Occurrences([10, 5, 11, 12, 13, 1])
+    alignment = Alignment(occurrences)
+    alignment.rewrites.learn([5], [6, 7], 0)
+    alignment.follow(0, 0)
+    feed(occurrences, alignment, 10, 6, 7, 11)
+    assert alignment.source == 3
+    rewrite = alignment.rewrites.at(occurrences.tokens, 1)
+    assert rewrite is not None
+    assert rewrite.repeats == 1
+    alignment.follow(0, 0)
+    feed(occurrences, alignment, 10, 5, 11)
+    assert alignment.source == 3
+    assert alignment.rewrites.at(occurrences.tokens, 1) is None

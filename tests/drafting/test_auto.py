@@ -1,0 +1,144 @@
+"""The default drafter copies long, resumes after edits, repeats them, and does not guess."""
+
+from random import Random
+
+import pytest
+
+from akunu_py.bench.replay import ReplayCase, replay_case
+from akunu_py.drafting.auto import AutoDrafter
+from akunu_py.drafting.base import Draft
+from akunu_py.errors import InvalidRequestError
+
+CODE = list(range(1_000, 1_120))
+OLD, NEW = 5, (6, 7)
+
+
+def with_name(name: tuple[int, ...]) -> list[int]:
+    """Code in which every tenth place is a name."""
+    places = range(0, len(CODE), 10)
+    return [token for start in places for token in (*CODE[start : start + 9], *name)]
+
+
+def decode(drafter: AutoDrafter, text: list[int], limit: int = 32) -> list[tuple[Draft, int]]:
+    """Rounds that emit `text`: each draft, and how much of it stood."""
+    rounds = []
+    while text:
+        draft = drafter.propose(limit)
+        accepted = 0
+        while accepted < min(len(draft), len(text)) and draft.tokens[accepted] == text[accepted]:
+            accepted += 1
+        drafter.feedback(draft, accepted)
+        drafter.extend(text[: accepted + 1])
+        text = text[accepted + 1 :]
+        rounds.append((draft, accepted))
+    return rounds
+
+
+def test_a_copy_soon_takes_the_whole_limit() -> None:
+    drafter = AutoDrafter()
+    drafter.begin([*CODE, 1, 2, *CODE[:2]])
+    rounds = decode(drafter, CODE[2:])
+    lengths = [len(draft) for draft, _ in rounds]
+    assert max(lengths) >= 20
+    assert len(rounds) <= 10
+    assert all(accepted == len(draft) for draft, accepted in rounds[:-2])
+
+
+def test_a_rename_is_repeated_after_it_was_seen() -> None:
+    drafter = AutoDrafter()
+    drafter.begin([*with_name((OLD,)), 1, 2, *CODE[:4]])
+    rounds = decode(drafter, with_name(NEW)[4:])
+    drafted_names = sum(draft.tokens[:accepted].count(NEW[0]) for draft, accepted in rounds)
+    assert drafted_names >= 8, "of 12, and the first could not be known"
+
+
+def test_a_copy_goes_on_right_after_a_changed_token() -> None:
+    drafter = AutoDrafter()
+    text = with_name((OLD,))
+    drafter.begin([*text, 1, 2, *text[:30]])
+    decode(drafter, [*text[30:49], NEW[0], text[50]])
+    draft = drafter.propose(8)
+    assert draft.source == "resumed"
+    assert draft.tokens[:4] == tuple(text[51:55])
+
+
+def test_a_learnt_habit_is_given_up_when_it_ends() -> None:
+    drafter = AutoDrafter()
+    text, renamed = with_name((OLD,)), with_name(NEW)
+    drafter.begin([*text, 1, 2, *text[:4]])
+    half = len(renamed) // 2
+    decode(drafter, renamed[4:half])
+    rounds = decode(drafter, text[60:])
+    assert sum(accepted for _, accepted in rounds[-4:]) > 10
+
+
+def test_new_text_is_hardly_drafted_for() -> None:
+    random = Random(3)
+    words = [random.choices(range(400), k=1_200) for _ in range(2)]
+    result = replay_case(AutoDrafter(), ReplayCase(words[0], words[1]), 32)
+    assert result.mean_drafted < 0.3
+
+
+def test_every_token_carries_what_is_expected_of_it() -> None:
+    drafter = AutoDrafter()
+    drafter.begin([*CODE, 1, *CODE[:20]])
+    draft = drafter.propose(16)
+    assert len(draft.expected) == len(draft) >= 8
+    assert all(0.5 < chance < 1 for chance in draft.expected)
+
+
+def test_expectations_hold_on_a_text_with_edits() -> None:
+    """Over many rounds the tokens expected to stand are about those that stood."""
+    random = Random(8)
+    drafter = AutoDrafter()
+    hoped = stood = 0.0
+    for _ in range(20):
+        code = random.choices(range(300), k=300)
+        edited = [token if random.random() < 0.93 else 999 for token in code]
+        drafter.begin([*code, 1_000, *code[:3]])
+        for draft, accepted in decode(drafter, edited[3:]):
+            chance = 1.0
+            for acceptance in draft.expected:
+                chance *= acceptance
+                hoped += chance
+            stood += accepted
+    assert stood == pytest.approx(hoped, rel=0.2)
+
+
+def test_bad_outcomes_make_it_draft_less() -> None:
+    drafter = AutoDrafter()
+    drafter.begin([*CODE, 1, *CODE[:6]])
+    before = len(drafter.propose(32))
+    for _ in range(30):
+        drafter.feedback(drafter.propose(32), 0)
+    assert len(drafter.propose(32)) < before
+
+
+def test_the_dearer_a_drafted_token_the_shorter_the_drafts() -> None:
+    lengths = []
+    for price in (0.0, 0.05, 0.12, 0.5, 2.0):
+        drafter = AutoDrafter(price)
+        drafter.begin([*CODE, 1, *CODE[:5]])
+        lengths.append(len(drafter.propose(32)))
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] == 32
+    assert lengths[-1] == 0
+
+
+def test_a_copy_that_overtakes_itself_repeats_its_period() -> None:
+    drafter = AutoDrafter()
+    drafter.begin([1, 2, 3] * 8)
+    assert drafter.propose(8).tokens == (1, 2, 3, 1, 2, 3, 1, 2)
+
+
+def test_feedback_on_another_draft_or_none_is_harmless() -> None:
+    drafter = AutoDrafter()
+    drafter.begin([*CODE, 1, *CODE[:10]])
+    drafter.feedback(Draft((4, 5), "elsewhere", 1), 2)
+    drafter.feedback(Draft(), 0)
+    assert drafter.propose(4).tokens == tuple(CODE[10:14])
+
+
+def test_a_negative_price_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="price of a drafted token"):
+        AutoDrafter(-1.0)

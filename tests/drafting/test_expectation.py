@@ -1,0 +1,66 @@
+from random import Random
+
+import pytest
+
+from akunu_py.drafting.expectation import (
+    GRADES,
+    POSITIONS,
+    Expectations,
+    copy_grade,
+    file_of,
+    in_place_grade,
+    match_grade,
+    resumed_grade,
+    rewrite_grade,
+)
+from akunu_py.drafting.occurrences import Consensus
+
+
+def test_every_grade_has_a_place_of_its_own() -> None:
+    grades = [
+        *(copy_grade(run, agrees) for run in (1, 5, 6, 9, 12, 17) for agrees in (False, True)),
+        *(match_grade(length, agreed) for length in (1, 2, 3, 4, 6, 9) for agreed in Consensus),
+        *(
+            resumed_grade(length, nearness, agrees)
+            for length in (1, 2, 3)
+            for nearness in range(4)
+            for agrees in (False, True)
+        ),
+        *(in_place_grade(replaced, agrees) for replaced in (1, 2) for agrees in (False, True)),
+        *(rewrite_grade(repeats, begun) for repeats in range(3) for begun in (False, True)),
+    ]
+    assert grades == list(range(GRADES))
+    assert copy_grade(10**6, agrees=True) == copy_grade(17, agrees=True)
+
+
+def test_positions_are_told_apart_the_less_the_farther_they_are() -> None:
+    assert [file_of(0, position) for position in (0, 1, 2, 3, 4, 7, 8, 15, 16, 999)] == [
+        *(0, 1, 2, 2, 3, 3, 4, 4, 5, 5)
+    ]
+    assert file_of(1, 0) == POSITIONS
+
+
+def test_priors_are_probabilities_and_rise_along_a_draft() -> None:
+    expectations = Expectations()
+    for grade in range(GRADES):
+        chances = [expectations.of(file_of(grade, position)) for position in range(32)]
+        assert all(0 < chance < 1 for chance in chances)
+        assert chances == sorted(chances)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_learns_the_rate_of_its_outcomes(rate: float) -> None:
+    expectations, random = Expectations(), Random(4)
+    for _ in range(500):
+        expectations.learn(7, random.random() < rate)
+    assert expectations.of(7) == pytest.approx(rate, abs=0.15)
+
+
+def test_a_lucky_request_raises_what_is_expected_of_other_files() -> None:
+    expectations = Expectations()
+    before = expectations.of(file_of(20, 0))
+    for _ in range(10):
+        expectations.learn(file_of(14, 0), True)
+    assert expectations.of(file_of(20, 0)) > before
+    expectations.begin()
+    assert expectations.of(file_of(20, 0)) == pytest.approx(before)

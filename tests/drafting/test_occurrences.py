@@ -1,0 +1,55 @@
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from akunu_py.drafting.occurrences import VISITED, Consensus, Occurrences
+
+
+@given(st.lists(st.integers(0, 3), max_size=60))
+@settings(deadline=None)
+def test_the_best_match_is_one_and_is_found_where_there_is_any(text: list[int]) -> None:
+    occurrences = Occurrences(text)
+    match = occurrences.best()
+    assert (match is None) == (not text or text[-1] not in text[:-1])
+    if match:
+        before = text[match.position - match.length : match.position]
+        assert before == text[len(text) - match.length :]
+        assert match.position < len(text)
+        assert match.position in match.visited
+        assert len(match.visited) <= VISITED
+
+
+def test_the_longest_match_wins_over_later_ones() -> None:
+    match = Occurrences([1, 2, 3, 50, 9, 3, 60, 1, 2, 3]).best()
+    assert match is not None
+    assert (match.position, match.length) == (3, 3)
+
+
+def test_of_equals_the_most_frequent_follower_then_the_latest_wins_or_the_earliest() -> None:
+    occurrences = Occurrences([7, 50, 8, 7, 60, 9, 7, 60, 6, 7, 70, 5, 7])
+    match = occurrences.best()
+    assert match is not None
+    assert (match.position, match.consensus) == (7, Consensus.HALF)
+    tied = Occurrences([7, 50, 8, 7, 60, 9, 7])
+    latest, earliest = tied.best(), tied.best(earliest=True)
+    assert latest is not None
+    assert earliest is not None
+    assert (latest.position, earliest.position) == (4, 1)
+
+
+def test_consensus_tells_one_from_all_and_few() -> None:
+    def consensus(*text: int) -> Consensus:
+        match = Occurrences(text).best()
+        assert match is not None
+        return match.consensus
+
+    assert consensus(7, 1, 7) == Consensus.ONLY
+    assert consensus(7, 1, 7, 1, 8, 7) == Consensus.ALL
+    assert consensus(7, 1, 7, 2, 8, 7) == Consensus.HALF
+    assert consensus(7, 1, 7, 2, 7, 3, 8, 7) == Consensus.FEWER
+
+
+def test_large_ids_do_not_confuse_the_chains() -> None:
+    big = 2**31 - 1
+    match = Occurrences([big, 5, big - 1, 5, big, 5]).best()
+    assert match is not None
+    assert (match.position, match.length) == (2, 2)

@@ -1,0 +1,77 @@
+"""The model that comes with the package, from end to end."""
+
+import pytest
+from mlx_lm import load as load_with_mlx_lm
+
+import akunu_py
+from akunu_py.engine import Engine
+from akunu_py.kv_cache import PreallocatedKVCache
+from akunu_py.model_files import bundled_model
+from akunu_py.options import Options
+from akunu_py.text.chat import ChatTranscript
+from benchmarks.identity import first_difference, mlx_lm_answer, top_2_gap
+from benchmarks.workloads import Workload, make_workloads
+
+NEAR_TIE = 1e-2
+"""Two logits this close may change places between forwards of different size on a real BLAS."""
+
+REPEATING = "names = [" + '"first", "second", "third", ' * 6
+
+
+@pytest.fixture(scope="module")
+def ember() -> Engine:
+    return akunu_py.load()
+
+
+def workloads(engine: Engine, count: int) -> list[Workload]:
+    return make_workloads(engine.tokenizer, engine.model.vocabulary_size, count, seed=5)
+
+
+@pytest.mark.parametrize("index", range(8))
+def test_drafted_plain_and_mlx_lms_answers_agree(ember: Engine, index: int) -> None:
+    prompt = workloads(ember, 8)[index].tokens[-1000:]
+    plain = ember.generate(prompt, Options(40, drafter="none")).token_ids
+    for other in (
+        ember.generate(prompt, Options(40, drafter="ngram")).token_ids,
+        ember.generate(prompt, Options(40)).token_ids,
+        mlx_lm_answer(ember, prompt, 40),
+    ):
+        position = first_difference(plain, other)
+        if position is not None:
+            assert top_2_gap(ember, [*prompt, *plain[:position]]) < NEAR_TIE
+
+
+def test_repeated_text_takes_fewer_forwards_than_tokens(ember: Engine) -> None:
+    answer = ember.generate(REPEATING, Options(64, drafter="ngram"))
+    assert answer.stats.tokens_per_call > 1.5
+
+
+def test_mlx_lm_loads_it_like_any_other() -> None:
+    network, tokenizer = load_with_mlx_lm(str(bundled_model()))
+    assert network.model_type == "llama"
+    assert tokenizer.has_chat_template
+    assert tokenizer.decode(tokenizer.encode("def f(x):\n\treturn '▁é😀'  # x\r\n")) == (
+        "def f(x):\n\treturn '▁é😀'  # x\r\n"
+    )
+
+
+def test_a_second_turn_computes_only_what_is_new(ember: Engine) -> None:
+    transcript = ChatTranscript(ember.tokenizer)
+    prompt = transcript.prompt_for("Rename `x` to `y` in:\n```python\nx = 1\n```")
+    first = ember.generate(prompt, Options(48))
+    transcript.add_turn("Rename ...", prompt, first.text, first.token_ids)
+    following = transcript.prompt_for("Thanks.")
+    second = ember.generate(following, Options(4))
+    new = len(following) - len(prompt) - len(first.token_ids)
+    assert second.stats.prompt_tokens - second.stats.cached_tokens <= new + 1
+
+
+def test_it_fills_gaps_and_ends_by_itself(ember: Engine) -> None:
+    answer = ember.generate("def area(r):\n    return ", Options(32), suffix="\n\nprint(area(2))\n")
+    assert answer.stats.prompt_tokens > 10
+    assert "<|" not in answer.text
+
+
+def test_its_cache_can_be_rolled_back(ember: Engine) -> None:
+    assert isinstance(ember.model.make_cache(16), PreallocatedKVCache)
+    assert ember.notices == [] or ember.backend.blas == "reference"
