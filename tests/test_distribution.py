@@ -124,6 +124,18 @@ def with_lookup(_: Table, __: Sampling) -> Drafter:
 SAMPLERS = [with_bigram, with_trigram, with_draft_model]
 
 
+@pytest.mark.parametrize("one_hot", [False, True], ids=["matched", "rejected"])
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_lookups_leave_the_distribution_alone(name: str, one_hot: bool) -> None:
+    if name == "none" and one_hot:
+        pytest.skip("without drafts there is nothing to reject")
+    table = copied_text()
+    drafter = Told(DRAFTERS[name](), one_hot=one_hot)
+    rounds = decode(table, SAMPLING, drafter, max_drafts=16)
+    assert_drawn_from(distributions(table, SAMPLING), text_of(rounds))
+    assert name == "none" or 1000 < sum(one.accepted for one in rounds) < DRAWS
+
+
 @pytest.mark.parametrize("make", SAMPLERS)
 def test_drafts_with_probabilities_leave_the_distribution_alone(make: Make) -> None:
     sampling = SAMPLING if make is with_draft_model else FILTERED
