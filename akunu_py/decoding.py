@@ -11,24 +11,26 @@ from time import perf_counter
 from typing import Final, cast
 
 import mlx.core as mx
+import numpy as np
 
-from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
+from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.exactness import TieBreaker
 from akunu_py.kv_cache import KVCache, PreallocatedKVCache
 from akunu_py.model import TargetModel
-from akunu_py.planning.planner import Planner, RoundReport
+from akunu_py.planning.planner import RoundReport
+from akunu_py.planning.round_clock import RoundClock
 from akunu_py.sampling import TokenChooser
+from akunu_py.speculation import Speculation
 from akunu_py.stats import Finish, Round
-from akunu_py.token_buffer import TokenBuffer
-from akunu_py.verification import match_choices
+from akunu_py.verification import (
+    Verdict,
+    accept_or_resample,
+    match_choices,
+    needs_distributions,
+)
 
 _FORWARDS_PER_CLEANUP: Final = 256
 """How often MLX is told to give freed buffers back; growing contexts leave ever larger ones."""
-
-_NO_WAIT: Final = 0.02
-"""A round of which the loop waited for less than this share found the device already done."""
-
-_SHORT_ERRAND: Final = 0.1
-"""A caller that takes less than this share of a round does not falsify its time."""
 
 
 @dataclass(frozen=True)
@@ -46,22 +48,44 @@ class Limits:
 
 @dataclass(frozen=True)
 class _Flight:
-    """A forward that was submitted: where it began, what it verifies, and its lazy result."""
+    """A forward that was submitted: where it began, what it verifies, and its lazy result.
+
+    The result is the token chosen after each position; or the distribution there, where the draft
+    needs that.
+    """
 
     start: int
     draft: Draft
-    choices: mx.array
+    result: mx.array
+    has_distributions: bool
+    ties: mx.array | None
     built_s: float
     pipelined: bool
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """A forward that was waited for: what it decided, and the forwards it took to be sure."""
+
+    verdict: Verdict
+    decided_again: int
+    forward_s: float
 
 
 class _Target:
     """What both loops do with the model: submit a forward, and read what it chose."""
 
-    def __init__(self, model: TargetModel, cache: KVCache, chooser: TokenChooser) -> None:
+    def __init__(
+        self,
+        model: TargetModel,
+        cache: KVCache,
+        chooser: TokenChooser,
+        tie_breaker: TieBreaker | None = None,
+    ) -> None:
         self._model = model
         self._cache = cache
         self._chooser = chooser
+        self._tie_breaker = tie_breaker
         self._forwards = 0
 
     def submit(
@@ -71,48 +95,40 @@ class _Target:
         begun = perf_counter()
         start = self._cache.length
         logits = self._model.forward(tokens, self._cache)
-        choices = self._chooser.choose(logits, start + 1)
-        mx.async_eval(choices)  # type: ignore[no-untyped-call]
+        logits = self._chooser.edit(logits, start + 1, tokens)
+        ties = self._tie_breaker.ties_of(logits) if self._tie_breaker else None
+        has_distributions = needs_distributions(draft, greedy=self._chooser.sampling.greedy)
+        if has_distributions:
+            result = self._chooser.distributions(logits)
+        else:
+            result = self._chooser.choose(logits, start + 1)
+        mx.async_eval(result, *([] if ties is None else [ties]))  # type: ignore[no-untyped-call]
         self._forwards += 1
         if self._forwards % _FORWARDS_PER_CLEANUP == 0:
             mx.clear_cache()
-        return _Flight(start, draft, choices, perf_counter() - begun, pipelined)
+        built_s = perf_counter() - begun
+        return _Flight(start, draft, result, has_distributions, ties, built_s, pipelined)
 
-    def read(self, flight: _Flight) -> tuple[list[int], float]:
-        """Waits for a forward: the token after each of its positions, and the seconds it took."""
-        begun = perf_counter()
-        choices = cast(list[int], flight.choices.tolist())
-        return choices, flight.built_s + perf_counter() - begun
+    def read(self, flight: _Flight) -> _Reading:
+        """Waits for a forward and verifies its draft.
 
-
-class _RoundClock:
-    """Times rounds, from the end of one to the end of the next.
-
-    A caller that takes longer over a round than the device over the next one makes that time
-    useless; such a round has none.
-    """
-
-    def __init__(self) -> None:
-        self._last: float | None = None
-        self._errand_s = 0.0
-
-    def caller_took(self, seconds: float) -> None:
-        """Books the time that the caller kept the loop waiting."""
-        self._errand_s = seconds
-
-    def lap(self, waited_s: float) -> float | None:
-        """Ends a round; the seconds since the one before, if they tell what rounds take.
-
-        Args:
-            waited_s: the seconds of it that the loop waited for the device.
+        If that took more forwards, the cache has been rolled back to what stands, and whatever was
+        submitted since is void.
         """
-        now, last = perf_counter(), self._last
-        self._last, errand = now, self._errand_s
-        if last is None:
-            return None
-        seconds = now - last
-        device_was_slower = waited_s > _NO_WAIT * seconds
-        return seconds if device_was_slower or errand < _SHORT_ERRAND * seconds else None
+        begun = perf_counter()
+        drafts, forwards = flight.draft.tokens, 0
+        if flight.has_distributions:
+            verdict = accept_or_resample(
+                np.asarray(flight.result),
+                drafts,
+                flight.draft.probabilities,
+                lambda index: self._chooser.chances(flight.start + 1 + index),
+            )
+        else:
+            verdict = match_choices(cast(list[int], flight.result.tolist()), drafts)
+        if self._tie_breaker:
+            verdict, forwards = self._tie_breaker.decide(verdict, drafts, flight.ties, flight.start)
+        return _Reading(verdict, forwards, flight.built_s + perf_counter() - begun)
 
 
 def decode_autoregressive(
@@ -134,12 +150,13 @@ def decode_autoregressive(
     emitted = 0
     while True:
         more = emitted + 1 < limits.max_tokens and cache.room > 0
-        ahead = target.submit(flight.choices) if more else None
-        tokens, forward_s = target.read(flight)
+        ahead = target.submit(flight.result) if more else None
+        reading = target.read(flight)
+        token = reading.verdict.next_token
         emitted += 1
-        done = Round(tuple(tokens), forward_s=forward_s)
+        done = Round((token,), forward_s=reading.forward_s)
         yield _finished(done, emitted, limits, full=ahead is None)
-        if ahead is None or tokens[0] in limits.end_tokens:
+        if ahead is None or token in limits.end_tokens:
             return
         flight = ahead
 
@@ -151,9 +168,7 @@ def decode_speculative(
     known: int,
     limits: Limits,
     *,
-    drafter: Drafter,
-    planner: Planner,
-    buffer: TokenBuffer,
+    speculation: Speculation,
 ) -> Iterator[Round]:
     """A draft a forward: propose, plan, verify, keep what stands, roll the rest back.
 
@@ -168,59 +183,48 @@ def decode_speculative(
         chooser: how tokens are chosen.
         known: the last token of the prompt.
         limits: where to end; `max_tokens` is 1 or more.
-        drafter: has begun with the whole prompt, `known` included.
-        planner: says how much of each draft to verify.
-        buffer: carries the tokens of a round in and out, and limits the draft.
+        speculation: has begun with the whole prompt, `known` included.
     """
-    target = _Target(model, cache, chooser)
-    clock = _RoundClock()
-    planner.begin()
+    target = _Target(model, cache, chooser, speculation.tie_breaker)
+    buffer, clock = speculation.buffer, RoundClock()
     emitted = 0
-
-    def propose(*, pipelined: bool = False) -> Draft:
-        wanted = limits.max_tokens - emitted
-        limit = buffer.draft_limit(cache_room=cache.room, tokens_wanted=wanted)
-        if limit == 0 or not (draft := drafter.propose(limit)):
-            return NO_DRAFT
-        context = cache.length
-        length = planner.choose(draft, context=context, limit=limit, pipelined=pipelined)
-        return draft.cut(length) if length else NO_DRAFT
 
     def submit(token: int, draft: Draft) -> _Flight:
         return target.submit(mx.array(buffer.load(token, draft.tokens)), draft)
 
-    flight = submit(known, propose())
+    flight = submit(known, speculation.propose(cache, limits.max_tokens))
     upcoming = NO_DRAFT
     while True:
         runs_ahead = not (flight.draft or upcoming)
         more = runs_ahead and emitted + 1 < limits.max_tokens and cache.room > 0
-        ahead = target.submit(flight.choices, pipelined=True) if more else None
+        ahead = target.submit(flight.result, pipelined=True) if more else None
 
-        choices, forward_s = target.read(flight)
-        seconds = clock.lap(forward_s - flight.built_s)
-        verdict = match_choices(choices, flight.draft.tokens)
-        buffer.store(choices)
+        reading = target.read(flight)
+        seconds = clock.lap(reading.forward_s - flight.built_s)
+        if reading.decided_again:
+            seconds = ahead = None
+        verdict = reading.verdict
+        buffer.store([*flight.draft.tokens[: verdict.accepted], verdict.next_token])
         tokens = buffer.emitted(verdict.accepted + 1)
         if ahead is None:
             cache.rollback(flight.start + 1 + verdict.accepted)
         emitted += len(tokens)
 
         begun = perf_counter()
-        drafter.feedback(flight.draft, verdict.accepted)
-        drafter.extend(tokens)
-        planner.observe(
-            RoundReport(
-                flight.draft, tokens, verdict.accepted, flight.start, seconds, flight.pipelined
-            )
+        report = RoundReport(
+            flight.draft, tokens, verdict.accepted, flight.start, seconds, flight.pipelined
         )
-        upcoming = propose(pipelined=ahead is not None)
+        speculation.learn(report)
+        wanted = limits.max_tokens - emitted
+        upcoming = speculation.propose(cache, wanted, pipelined=ahead is not None)
         done = Round(
             tuple(tokens),
             drafted=len(flight.draft),
             accepted=verdict.accepted,
             is_bonus=bool(flight.draft) and verdict.is_bonus,
             draft_s=perf_counter() - begun,
-            forward_s=forward_s,
+            forward_s=reading.forward_s,
+            decided_again=reading.decided_again,
         )
         done = _finished(done, emitted, limits, full=ahead is None and cache.room == 0)
         if done.finish is None:

@@ -13,28 +13,24 @@ from typing import Final
 from akunu_py.backend import Backend, find_backend
 from akunu_py.calibration import find_cost_curve
 from akunu_py.decoding import Limits, decode_autoregressive, decode_speculative
-from akunu_py.drafting import make_drafter
+from akunu_py.draft_trimmer import DraftTrimmer
 from akunu_py.drafting.base import Drafter
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
 from akunu_py.kv_cache import PreallocatedKVCache, why_no_rollback
 from akunu_py.model import PrefillProgress, TargetModel, load_target
 from akunu_py.model_files import BUNDLED_MODEL
 from akunu_py.options import Options
-from akunu_py.planning.cost_curve import CostCurve
-from akunu_py.planning.planner import MOST_PLANNED_DRAFTS, DraftPlanner, FixedPlanner, Planner
 from akunu_py.prefix import PrefixSlot
 from akunu_py.request import Completion, Event
 from akunu_py.sampling import TokenChooser
+from akunu_py.speculation import Speculation
+from akunu_py.speculator import Calibrate, Speculator
 from akunu_py.stats import Finish, Round, Stats
 from akunu_py.text.fim import fill_prompt
 from akunu_py.text.stream import TextStream
-from akunu_py.token_buffer import TokenBuffer
 
 _FIRST_CAPACITY: Final = 8192
 """Tokens a cache is made for unless told otherwise; longer prompts get a larger one."""
-
-Calibrate = Callable[[TargetModel, Backend], CostCurve]
-"""Tells what forwards of a model cost on a machine."""
 
 
 class Engine:
@@ -48,9 +44,11 @@ class Engine:
         calibrate: asked for the costs once, by the first request that leaves the length of
             drafts to the planner; the default measures for a few seconds on a model's first use
             and keeps the result on disk.
+        draft_model: drafts where a request's drafter is `model`.
 
     Raises:
         ContextOverflowError: if `max_context` exceeds the model's.
+        InvalidRequestError: if the draft model does not suit the model.
     """
 
     def __init__(
@@ -60,6 +58,7 @@ class Engine:
         *,
         max_context: int | None = None,
         calibrate: Calibrate = find_cost_curve,
+        draft_model: TargetModel | None = None,
     ) -> None:
         if max_context is not None and not 1 <= max_context <= model.context_length:
             raise ContextOverflowError(
@@ -72,10 +71,7 @@ class Engine:
         self._grows = max_context is None
         capacity = max_context or min(_FIRST_CAPACITY, model.context_length)
         self._slot = PrefixSlot(model, capacity)
-        self._buffer = TokenBuffer()
-        self._drafters: dict[str, Drafter] = {}
-        self._calibrate = calibrate
-        self._economist: DraftPlanner | None = None
+        self.speculator = Speculator(model, backend, calibrate, draft_model)
         self._active: Generator[Event, None, None] | None = None
 
     @property
@@ -131,12 +127,14 @@ class Engine:
         """
         options = options or Options()
         tokens, end_tokens = self._prompt_tokens(prompt, suffix)
+        self._check_bias(options)
         self._make_room(len(tokens), options.max_tokens)
-        drafter = self._drafter(options.drafter)
+        chooser = TokenChooser(options.sampling, tokens)
+        drafter = self.speculator.drafter(options.drafter, chooser)
         request = _Request(
             tokens,
             options,
-            chooser=TokenChooser(options.sampling),
+            chooser=chooser,
             end_tokens=end_tokens | self.tokenizer.end_tokens,
             text=TextStream(self.tokenizer.detokenizer(tokens), options.stop),
             cancelled=cancelled,
@@ -189,7 +187,8 @@ class Engine:
     def _run(
         self, request: "_Request", drafter: Drafter, progress: PrefillProgress | None
     ) -> Generator[Event, None, None]:
-        planner = self._planner(request.options)  # may measure first, which is no part of a request
+        # The first one of its kind may measure, which is no part of a request.
+        speculation = self._speculation(request, drafter)
         slot, prompt, stats = self._slot, request.prompt, request.stats
         decodes = request.options.max_tokens != 0
         computed = list(prompt)
@@ -206,7 +205,7 @@ class Engine:
             if not (whole and decodes):
                 yield Event((), (), stats, Finish.LENGTH if whole else Finish.CANCELLED)
                 return
-            for done in self._rounds(request, drafter, planner):
+            for done in self._rounds(request, speculation):
                 computed.extend(done.tokens)
                 if done.end_token is not None:
                     computed.append(done.end_token)
@@ -224,46 +223,59 @@ class Engine:
         finally:
             slot.settle(computed)
 
-    def _rounds(
-        self, request: "_Request", drafter: Drafter, planner: Planner | None
-    ) -> Iterator[Round]:
-        cache, chooser, known = self._slot.cache, request.chooser, request.prompt[-1]
-        limit = request.options.max_tokens
-        limits = Limits(cache.capacity if limit is None else limit, request.end_tokens)
-        if planner is None or not isinstance(cache, PreallocatedKVCache):
-            return decode_autoregressive(self.model, cache, chooser, known, limits)
-        begun = perf_counter()
-        drafter.begin(request.prompt)
-        request.stats.draft_s += perf_counter() - begun
-        return decode_speculative(
-            self.model,
-            cache,
-            chooser,
-            known,
-            limits,
-            drafter=drafter,
-            planner=planner,
-            buffer=self._buffer,
+    def _speculation(self, request: "_Request", drafter: Drafter) -> Speculation | None:
+        """What a request speculates with; None where nothing can or need be drafted."""
+        options, cache, speculator = request.options, self._slot.cache, self.speculator
+        drafts = options.drafts and (options.max_tokens is None or options.max_tokens > 1)
+        if not drafts or not isinstance(cache, PreallocatedKVCache):
+            return None
+        return Speculation(
+            drafter,
+            speculator.planner(options),
+            speculator.buffer,
+            DraftTrimmer(request.end_tokens, options.stop, self.tokenizer.decode),
+            speculator.tie_breaker(options, cache, request.chooser, request.prompt[-1]),
         )
 
-    def _drafter(self, name: str) -> Drafter:
-        if name not in self._drafters:
-            self._drafters[name] = make_drafter(name)
-        return self._drafters[name]
+    def _rounds(self, request: "_Request", speculation: Speculation | None) -> Iterator[Round]:
+        """Decodes; where the cache is full and may grow, it does, and decoding goes on."""
+        if speculation is not None:
+            begun = perf_counter()
+            speculation.begin(request.prompt)
+            request.stats.draft_s += perf_counter() - begun
+        known, emitted, grows = request.prompt[-1], 0, True
+        while grows:
+            grows = False
+            for done in self._decode(request, speculation, known, emitted):
+                capacity = self._slot.cache.capacity
+                grows = done.finish is Finish.CONTEXT and capacity < self.context_limit
+                emitted += len(done.tokens)
+                known = done.tokens[-1] if grows else known
+                yield replace(done, finish=None) if grows else done
+            if grows:
+                self._slot.grow(min(2 * capacity, self.context_limit))
 
-    def _planner(self, options: Options) -> Planner | None:
-        """Who decides on the length of drafts, with a buffer to suit; None decodes plainly."""
-        if not (options.drafts and options.max_tokens != 0 and self._slot.cache.can_roll_back):
-            return None
-        longest = options.num_draft_tokens
-        room = MOST_PLANNED_DRAFTS if longest is None else longest
-        if self._buffer.max_drafts != room:
-            self._buffer = TokenBuffer(room)
-        if longest is not None:
-            return FixedPlanner(longest)
-        if self._economist is None:
-            self._economist = DraftPlanner(self._calibrate(self.model, self.backend))
-        return self._economist
+    def _decode(
+        self, request: "_Request", speculation: Speculation | None, known: int, emitted: int
+    ) -> Iterator[Round]:
+        """The rounds that go on from `known`, after `emitted` tokens, while the cache has room."""
+        cache, chooser, longest = self._slot.cache, request.chooser, request.options.max_tokens
+        longest = self.context_limit if longest is None else longest
+        limits = Limits(longest - emitted, request.end_tokens)
+        if speculation is None or not isinstance(cache, PreallocatedKVCache):
+            return decode_autoregressive(self.model, cache, chooser, known, limits)
+        return decode_speculative(
+            self.model, cache, chooser, known, limits, speculation=speculation
+        )
+
+    def _check_bias(self, options: Options) -> None:
+        """Raises InvalidRequestError if a bias is for a token that the model does not have."""
+        for token, _ in options.sampling.logit_bias:
+            if token >= self.model.vocabulary_size:
+                raise InvalidRequestError(
+                    f"There is no token {token} to bias; "
+                    f"the vocabulary has {self.model.vocabulary_size}."
+                )
 
 
 class _Request:
@@ -312,6 +324,7 @@ def load(
     weights: str = "auto",
     max_context: int | None = None,
     calibrate: Calibrate = find_cost_curve,
+    draft_model: str | None = None,
 ) -> Engine:
     """Loads a model and makes an engine of it.
 
@@ -320,10 +333,14 @@ def load(
         weights: `auto`, `quantized` or `dense`; `auto` is what is fastest on this machine.
         max_context: tokens that the cache is to hold; None lets it grow with the requests.
         calibrate: tells what forwards cost; see `Engine`.
+        draft_model: a second, smaller model that drafts where a request's drafter is `model`.
 
     Raises:
-        AkunuError: if the model, the machine or the arguments do not allow it.
+        AkunuError: if a model, the machine or the arguments do not allow it.
     """
     backend = find_backend()
     target = load_target(model, backend, weights)
-    return Engine(target, backend, max_context=max_context, calibrate=calibrate)
+    drafting = None if draft_model is None else load_target(draft_model, backend, weights)
+    return Engine(
+        target, backend, max_context=max_context, calibrate=calibrate, draft_model=drafting
+    )

@@ -12,6 +12,8 @@ from akunu_py.errors import InvalidRequestError
 DEFAULT_MAX_TOKENS: Final = 256
 DEFAULT_DRAFT_TOKENS: Final = 4
 """Drafts in a token buffer of the usual shape, `[known, d0 .. d3]`."""
+DEFAULT_REPETITION_CONTEXT: Final = 20
+"""As in mlx-lm."""
 MOST_DRAFT_TOKENS: Final = 1024
 """Beyond this a draft is no longer a guess at the next few tokens but a prefill."""
 
@@ -29,6 +31,10 @@ class Sampling:
         top_p: keeps the most likely tokens whose probabilities reach this sum; 1 keeps all.
         top_k: keeps this many tokens; 0 keeps all.
         min_p: keeps tokens at least this likely, relative to the likeliest one.
+        repetition_penalty: divides the positive logits of recent tokens and multiplies the
+            negative ones; 1 changes nothing.
+        repetition_context_size: how many tokens are recent, the prompt's included.
+        logit_bias: pairs of an id and what is added to its logit, before any penalty.
         seed: makes a sampled text repeatable; None draws one.
 
     Raises:
@@ -40,6 +46,9 @@ class Sampling:
     top_k: int = 0
     min_p: float = 0.0
     seed: int | None = None
+    repetition_penalty: float = 1.0
+    repetition_context_size: int = DEFAULT_REPETITION_CONTEXT
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         checks = (
@@ -47,6 +56,22 @@ class Sampling:
             (0 < self.top_p <= 1, "top-p", "above 0 and at most 1", self.top_p),
             (self.top_k >= 0, "top-k", "0 or more", self.top_k),
             (0 <= self.min_p <= 1, "min-p", "from 0 to 1", self.min_p),
+            (
+                0 < self.repetition_penalty < math.inf,
+                "repetition penalty",
+                "above 0",
+                self.repetition_penalty,
+            ),
+            (
+                self.repetition_context_size > 0,
+                "repetition context size",
+                "1 or more",
+                self.repetition_context_size,
+            ),
+            *(
+                (token >= 0 and math.isfinite(bias), "logit bias", "ID=NUMBER", f"{token}={bias}")
+                for token, bias in self.logit_bias
+            ),
         )
         for holds, name, expected, value in checks:
             if not holds:
@@ -67,13 +92,16 @@ class Options:
             only computes the prompt's cache.
         sampling: how tokens are chosen; greedy by default.
         stop: strings to stop at; none of them appears in the text.
-        drafter: who drafts; `auto` is the recommended one, `none` decodes plainly.
+        drafter: who drafts; `auto` is the recommended one, `none` decodes plainly, `model` is the
+            draft model that the engine was loaded with.
         num_draft_tokens: the most drafts that one forward verifies; 0 decodes plainly, and None
             verifies as many as pay on this machine.
+        exact: decides near-ties again as plain decoding would; see `exactness.py`. Greedy only:
+            what is sampled has the model's distribution anyway.
 
     Raises:
-        InvalidRequestError: if `max_tokens` or `num_draft_tokens` is out of its range, or a stop
-            string is empty.
+        InvalidRequestError: if `max_tokens` or `num_draft_tokens` is out of its range, a stop
+            string is empty, or an exact answer is to be sampled.
     """
 
     max_tokens: int | None = DEFAULT_MAX_TOKENS
@@ -81,6 +109,7 @@ class Options:
     stop: tuple[str, ...] = ()
     drafter: str = "auto"
     num_draft_tokens: int | None = None
+    exact: bool = False
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 0:
@@ -94,6 +123,11 @@ class Options:
             )
         if "" in self.stop:
             raise InvalidRequestError("A stop string must not be empty.")
+        if self.exact and not self.sampling.greedy:
+            raise InvalidRequestError(
+                "Only greedy answers can be exact to the token; "
+                "leave out the temperature or --exact."
+            )
 
     @property
     def drafts(self) -> bool:

@@ -7,15 +7,27 @@ it equals what plain decoding would have drawn: sample-and-match.
 
 import secrets
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
+from mlx_lm.sample_utils import (
+    apply_min_p,
+    apply_top_k,
+    apply_top_p,
+    make_logits_processors,
+    make_repetition_penalty,
+)
 
+from akunu_py.chance import GOLDEN_GAMMA, mix64, uniform
 from akunu_py.options import Sampling
 
-_UINT64_MASK: Final = (1 << 64) - 1
+_TO_ACCEPT: Final = 1
+_TO_CORRECT: Final = 2
+"""Streams of chance; a drafter's is 0."""
+
+_FORWARDS_AHEAD: Final = 8
+"""Tokens beyond one forward's that a pipelined loop may take back."""
 
 
 class TokenChooser:
@@ -23,25 +35,91 @@ class TokenChooser:
 
     Args:
         sampling: what the request asked for.
+        prompt: its tokens, which a repetition penalty looks back on.
     """
 
-    def __init__(self, sampling: Sampling) -> None:
-        self._sampling = sampling
+    def __init__(self, sampling: Sampling, prompt: Sequence[int] = ()) -> None:
+        self.sampling = sampling
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
+        self._bias = make_logits_processors(logit_bias=dict(sampling.logit_bias))
+        self._penalty = (
+            RepetitionPenalty(sampling, prompt) if sampling.repetition_penalty != 1 else None
+        )
+
+    @property
+    def sharpening(self) -> float:
+        """How many times as far apart `edit` may put two logits."""
+        penalty = self.sampling.repetition_penalty
+        return max(penalty, 1 / penalty)
+
+    def edit(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
+        """The logits that a request is answered from: biased, and repetition penalised.
+
+        Args:
+            logits: `[rows, vocabulary]`; row `i` predicts the token at `position + i`.
+            position: of the token that the first row predicts.
+            inputs: the tokens that the forward took, `[rows]`; `inputs[i]` stands just before
+                what row `i` predicts. They may be lazy, and the last ones drafts.
+        """
+        for add_bias in self._bias:
+            logits = add_bias(inputs, logits)
+        return logits if self._penalty is None else self._penalty.apply(logits, position, inputs)
 
     def choose(self, logits: mx.array, position: int) -> mx.array:
-        """The tokens for logits `[rows, vocabulary]`, as a lazy array of shape `[rows]`.
+        """The tokens for edited logits `[rows, vocabulary]`, as a lazy array of shape `[rows]`.
 
         Args:
             logits: row `i` predicts the token at `position + i`.
             position: where in the sequence the first row's token will stand, 0-based.
         """
-        if self._sampling.greedy:
+        if self.sampling.greedy:
             return mx.argmax(logits, axis=-1)
-        scores = log_distribution(logits, self._sampling)
+        scores = log_distribution(logits, self.sampling)
         keys = random_keys(self.seed, range(position, position + logits.shape[0]))
         draw = mx.vmap(lambda row, key: mx.random.categorical(row, key=key))
         return draw(scores, keys)
+
+    def distributions(self, logits: mx.array) -> mx.array:
+        """The distributions that `choose` draws from, lazy, float32 `[rows, vocabulary]`."""
+        return mx.softmax(log_distribution(logits, self.sampling), axis=-1)
+
+    def chances(self, position: int) -> tuple[float, float]:
+        """The numbers by which a draft for `position` stands, and by which it is corrected."""
+        return (
+            uniform(self.seed, position, _TO_ACCEPT),
+            uniform(self.seed, position, _TO_CORRECT),
+        )
+
+
+class RepetitionPenalty:
+    """Makes tokens that stand in the last few positions less likely, by mlx-lm's own rule.
+
+    It remembers what the forwards took, by position: a forward that begins before the end of what
+    is remembered replaces the rest, as a rollback does.
+
+    Args:
+        sampling: has the penalty and how far it looks back.
+        prompt: what the answer goes on from.
+    """
+
+    def __init__(self, sampling: Sampling, prompt: Sequence[int]) -> None:
+        self._size = sampling.repetition_context_size
+        self._apply: Any = make_repetition_penalty(sampling.repetition_penalty, self._size)
+        self._recent = mx.array(list(prompt[-self._size - 1 :]), dtype=mx.int32)
+        self._end = len(prompt)
+
+    def apply(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
+        """Edits row `i` in the light of the tokens before `position + i`; see `edit`."""
+        rows = inputs.size
+        kept = self._recent.size - (self._end - (position - 1))
+        context = mx.concatenate([self._recent[:kept], inputs.astype(mx.int32)])
+        self._recent = context[-(self._size + rows + _FORWARDS_AHEAD) :]
+        self._end = position - 1 + rows
+        edited = [
+            self._apply(context[: context.size - rows + row + 1], logits[row : row + 1])
+            for row in range(rows)
+        ]
+        return mx.concatenate(edited)
 
 
 def log_distribution(logits: mx.array, sampling: Sampling) -> mx.array:
@@ -69,16 +147,5 @@ def log_distribution(logits: mx.array, sampling: Sampling) -> mx.array:
 
 def random_keys(seed: int, positions: Sequence[int]) -> mx.array:
     """MLX random keys, uint32 `[positions, 2]`: one stream a position, mixed from the seed."""
-    words = [_mix64(seed + _GOLDEN_GAMMA * (position + 1)) for position in positions]
+    words = [mix64(seed + GOLDEN_GAMMA * (position + 1)) for position in positions]
     return mx.array(np.array([[word >> 32, word & 0xFFFFFFFF] for word in words], dtype=np.uint32))
-
-
-_GOLDEN_GAMMA: Final = 0x9E3779B97F4A7C15
-
-
-def _mix64(value: int) -> int:
-    """SplitMix64's finaliser (Steele, Lea and Flood, 2014): neighbours become unrelated."""
-    value &= _UINT64_MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _UINT64_MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _UINT64_MASK
-    return value ^ (value >> 31)

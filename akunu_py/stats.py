@@ -28,6 +28,8 @@ class Round:
         is_bonus: whether the target's own token came on top of a draft that stood whole.
         draft_s: seconds spent on proposing and on learning what was emitted.
         forward_s: seconds the loop spent on building the forward and waiting for it.
+        decided_again: how many single-token forwards its near-tie was decided by; see
+            `exactness.py`.
         finish: why the text ends with this round; None while it goes on.
         end_token: the end token that finished it, which is not among `tokens`.
     """
@@ -38,6 +40,7 @@ class Round:
     is_bonus: bool = False
     draft_s: float = 0.0
     forward_s: float = 0.0
+    decided_again: int = 0
     finish: Finish | None = None
     end_token: int | None = None
 
@@ -59,7 +62,8 @@ class Stats:
     """Sums over the rounds of a request, and its clock.
 
     `generated_tokens == accepted + bonus + corrected + plain` always holds; `plain` counts the
-    tokens of rounds without a draft.
+    tokens of rounds without a draft. `rechecked` counts the near-ties that were decided again, and
+    `recheck_calls` the single-token forwards this took, which `target_calls` includes.
     """
 
     prompt_tokens: int = 0
@@ -72,6 +76,8 @@ class Stats:
     bonus: int = 0
     corrected: int = 0
     plain: int = 0
+    rechecked: int = 0
+    recheck_calls: int = 0
     prefill_s: float = 0.0
     decode_s: float = 0.0
     ttft_s: float = 0.0
@@ -83,8 +89,10 @@ class Stats:
     def add(self, done: Round) -> None:
         """Books a round, already cut at a stop."""
         self.generated_tokens += len(done.tokens)
-        self.target_calls += 1
-        self.target_tokens += 1 + done.drafted
+        self.target_calls += 1 + done.decided_again
+        self.target_tokens += 1 + done.drafted + done.decided_again
+        self.rechecked += done.decided_again > 0
+        self.recheck_calls += done.decided_again
         self.drafted += done.drafted
         self.accepted += done.accepted
         own = len(done.tokens) - done.accepted
@@ -137,6 +145,8 @@ class Stats:
             "bonus": self.bonus,
             "corrected": self.corrected,
             "plain": self.plain,
+            "rechecked": self.rechecked,
+            "recheck_calls": self.recheck_calls,
             "acceptance_rate": round(self.acceptance_rate, 4),
             "tokens_per_call": round(self.tokens_per_call, 4),
             "prefill_s": round(self.prefill_s, 6),

@@ -3,8 +3,12 @@
 from collections.abc import Sequence
 from random import Random
 
-from akunu_py.drafting.base import NO_DRAFT, Draft
-from akunu_py.planning.planner import RoundReport
+from akunu_py.draft_trimmer import DraftTrimmer
+from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
+from akunu_py.exactness import TieBreaker
+from akunu_py.planning.planner import FixedPlanner, Planner, RoundReport
+from akunu_py.speculation import Speculation
+from akunu_py.token_buffer import TokenBuffer
 
 
 class OracleDrafter:
@@ -51,6 +55,24 @@ class OracleDrafter:
 
     def feedback(self, draft: Draft, accepted: int) -> None:
         self.verified.append((len(draft), accepted))
+
+
+def speculation(
+    drafter: Drafter,
+    max_drafts: int = 4,
+    *,
+    planner: Planner | None = None,
+    ends: frozenset[int] = frozenset(),
+    tie_breaker: TieBreaker | None = None,
+) -> Speculation:
+    """What decoding needs around a drafter: a fixed number of drafts, unless told otherwise."""
+    return Speculation(
+        drafter,
+        planner or FixedPlanner(max_drafts),
+        TokenBuffer(max_drafts),
+        DraftTrimmer(ends),
+        tie_breaker,
+    )
 
 
 class MoodyPlanner:

@@ -18,6 +18,8 @@ WITHOUT_MLX = (
     "planning/",
     "memory/",
     "bench/replay.py",
+    "chance.py",
+    "draft_trimmer.py",
     "token_buffer.py",
     "stats.py",
     "errors.py",

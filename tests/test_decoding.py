@@ -13,11 +13,10 @@ from akunu_py.kv_cache import PreallocatedKVCache
 from akunu_py.model import TargetModel, load_target
 from akunu_py.options import Sampling
 from akunu_py.planning.cost_curve import CostCurve
-from akunu_py.planning.planner import DraftPlanner, FixedPlanner, Planner
+from akunu_py.planning.planner import DraftPlanner, Planner
 from akunu_py.sampling import TokenChooser
 from akunu_py.stats import Finish, Round
-from akunu_py.token_buffer import TokenBuffer
-from tests.fakes import MoodyPlanner, OracleDrafter
+from tests.fakes import MoodyPlanner, OracleDrafter, speculation
 from tests.planning.curves import FLAT, LINEAR, M1_LIKE, STEPPED
 
 NO_END: frozenset[int] = frozenset()
@@ -43,7 +42,7 @@ def plainly(
     capacity: int = 256,
 ) -> list[Round]:
     cache = prefilled(model, PROMPT, capacity)
-    chooser = TokenChooser(sampling or Sampling())
+    chooser = TokenChooser(sampling or Sampling(), PROMPT)
     return list(decode_autoregressive(model, cache, chooser, PROMPT[-1], limits))
 
 
@@ -59,8 +58,7 @@ def speculatively(
 ) -> list[Round]:
     cache = prefilled(model, PROMPT, capacity)
     drafter.begin(PROMPT)
-    chooser = TokenChooser(sampling or Sampling())
-    buffer = TokenBuffer(max_drafts)
+    chooser = TokenChooser(sampling or Sampling(), PROMPT)
     done = []
     for one in decode_speculative(
         model,
@@ -68,9 +66,7 @@ def speculatively(
         chooser,
         PROMPT[-1],
         limits,
-        drafter=drafter,
-        planner=planner or FixedPlanner(max_drafts),
-        buffer=buffer,
+        speculation=speculation(drafter, max_drafts, planner=planner, ends=limits.end_tokens),
     ):
         assert cache.length <= capacity
         done.append(one)
@@ -81,7 +77,15 @@ def tokens_of(rounds: list[Round]) -> list[int]:
     return [token for one in rounds for token in one.tokens]
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, top_p=0.9, seed=11)])
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(),
+        Sampling(temperature=1.0, top_p=0.9, seed=11),
+        Sampling(repetition_penalty=1.4, repetition_context_size=7, logit_bias=((65, 1.5),)),
+        Sampling(temperature=0.8, seed=2, repetition_penalty=1.2),
+    ],
+)
 @pytest.mark.parametrize(("error", "silence"), [(0, 0), (0.3, 0), (1, 0), (0.2, 0.5), (0, 1)])
 @pytest.mark.parametrize("max_drafts", [1, 4, 9])
 def test_whatever_is_drafted_the_tokens_are_plain_decodings(
@@ -173,6 +177,15 @@ def test_the_first_end_token_by_position_ends_the_text(model: TargetModel, posit
         assert rounds[-1].accepted <= len(rounds[-1].tokens)
 
 
+def test_what_would_come_after_an_end_token_is_not_verified(model: TargetModel) -> None:
+    expected = tokens_of(plainly(model, Limits(60, NO_END)))
+    end = expected.index(expected[22])
+    limits = Limits(60, frozenset({expected[end]}))
+    rounds = speculatively(model, limits, OracleDrafter(len(PROMPT), expected), max_drafts=9)
+    assert rounds[-1].finish is Finish.EOS
+    assert sum(one.drafted + 1 for one in rounds) <= end + 2
+
+
 @pytest.mark.parametrize("wanted", [1, 2, 3, 5, 6, 17])
 def test_no_token_is_emitted_beyond_those_wanted(model: TargetModel, wanted: int) -> None:
     expected = tokens_of(plainly(model, Limits(60, NO_END)))[:wanted]
@@ -216,9 +229,7 @@ def test_silent_drafters_leave_the_loop_pipelined(model: TargetModel) -> None:
         TokenChooser(Sampling()),
         PROMPT[-1],
         limits,
-        drafter=drafter,
-        planner=FixedPlanner(4),
-        buffer=TokenBuffer(),
+        speculation=speculation(drafter),
     )
     for emitted, _ in enumerate(loop, start=1):
         if emitted < limits.max_tokens:

@@ -3,14 +3,18 @@
 from pathlib import Path
 from random import Random
 
+import mlx.core as mx
 import pytest
 from mlx_lm import stream_generate
+from mlx_lm.generate import generate_step
+from mlx_lm.sample_utils import make_logits_processors
 
 import akunu_py
 from akunu_py import Options, Sampling
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
 from akunu_py.stats import Finish
+from tests.fakes import OracleDrafter
 from tests.tiny_model import write_tiny_model
 
 PROMPT = "def mean(values):\n    return sum(values) / len(values)\n\ndef mean(values):\n"
@@ -75,6 +79,22 @@ def load_once(folder: str, quantized: bool) -> Engine:
     return _loaded[folder]
 
 
+@pytest.mark.parametrize("drafter", ["none", "ngram"])
+@pytest.mark.parametrize("prompt", [random_prompt(1, 50), random_prompt(2, 3)])
+def test_penalty_and_bias_are_mlx_lms(engine: Engine, prompt: list[int], drafter: str) -> None:
+    sampling = Sampling(
+        repetition_penalty=1.3, repetition_context_size=12, logit_bias=((66, 2.0), (7, -1.0))
+    )
+    processors = make_logits_processors({66: 2.0, 7: -1.0}, 1.3, 12)
+    steps = generate_step(
+        mx.array(prompt), engine.model.network, max_tokens=48, logits_processors=processors
+    )
+    reference = [int(token) for token, _ in steps]
+    ends = [i for i, token in enumerate(reference) if token in engine.tokenizer.end_tokens]
+    answer = engine.generate(prompt, Options(48, sampling, drafter=drafter))
+    assert answer.token_ids == reference[: ends[0] if ends else None]
+
+
 def test_a_seed_gives_the_same_text_whatever_is_drafted(engine: Engine) -> None:
     sampling = Sampling(temperature=0.9, top_p=0.95, top_k=40, min_p=0.01, seed=5)
     texts = {
@@ -101,6 +121,20 @@ def test_a_stop_string_cuts_text_and_counters(engine: Engine, drafter: str) -> N
     assert answer.finish_reason is Finish.STOP
     assert stop in engine.tokenizer.decode(answer.token_ids)
     assert answer.stats.generated_tokens == len(answer.token_ids) < 60
+
+
+def test_drafts_do_not_go_beyond_a_stop_string(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = engine.generate(PROMPT, Options(max_tokens=60, drafter="none"))
+    length = len(engine.tokenizer.encode(PROMPT))
+    drafter = OracleDrafter(length, whole.token_ids)
+    monkeypatch.setitem(engine.speculator._drafters, "told", drafter)
+    stop = whole.text[20:23]
+    options = Options(60, stop=(stop,), drafter="told", num_draft_tokens=20)
+    answer = engine.generate(PROMPT, options)
+    assert answer.text == whole.text[: whole.text.index(stop)]
+    assert answer.stats.target_tokens <= len(answer.token_ids) + 1
 
 
 def test_no_tokens_wanted_only_fills_the_cache(engine: Engine) -> None:
@@ -190,6 +224,14 @@ class TestRefusals:
     def test_an_unknown_drafter(self, engine: Engine) -> None:
         with pytest.raises(InvalidRequestError, match="no drafter 'oracle'"):
             engine.stream(PROMPT, Options(drafter="oracle"))
+
+    def test_a_draft_model_that_was_not_loaded(self, engine: Engine) -> None:
+        with pytest.raises(InvalidRequestError, match="--draft-model NAME"):
+            engine.stream(PROMPT, Options(drafter="model"))
+
+    def test_a_bias_for_a_token_there_is_not(self, engine: Engine) -> None:
+        with pytest.raises(InvalidRequestError, match="no token 320 to bias"):
+            engine.stream(PROMPT, Options(sampling=Sampling(logit_bias=((320, 1.0),))))
 
     def test_a_negative_number_of_tokens(self) -> None:
         with pytest.raises(InvalidRequestError, match="0 or more, not -3"):

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from akunu_py.drafting import DRAFTER_NAMES
+from akunu_py.drafting import DRAFTER_NAMES, MODEL_DRAFTER
 from akunu_py.errors import InvalidRequestError, SessionFileError
 from akunu_py.options import Options, Sampling
 from akunu_py.text.tokenizer import Message
@@ -137,9 +137,11 @@ def _read_message(message: Any) -> Message:
 
 
 def _read_options(settings: dict[str, Any]) -> Options:
-    sampling, limit = settings["sampling"], settings["max_tokens"]
-    drafts = settings["num_draft_tokens"]
-    if settings["drafter"] not in DRAFTER_NAMES:
+    limit = settings["max_tokens"]
+    # A file of an older version has fewer settings; the others are as they were then.
+    settings = asdict(Options()) | settings
+    sampling, drafts = asdict(Sampling()) | settings["sampling"], settings["num_draft_tokens"]
+    if settings["drafter"] not in (*DRAFTER_NAMES, MODEL_DRAFTER):
         raise ValueError(f"the unknown drafter {settings['drafter']!r}")
     try:
         return Options(
@@ -150,10 +152,17 @@ def _read_options(settings: dict[str, Any]) -> Options:
                 top_k=_typed(sampling["top_k"], int),
                 min_p=_typed(sampling["min_p"], float, int),
                 seed=None if sampling["seed"] is None else _typed(sampling["seed"], int),
+                repetition_penalty=_typed(sampling["repetition_penalty"], float, int),
+                repetition_context_size=_typed(sampling["repetition_context_size"], int),
+                logit_bias=tuple(
+                    (_typed(token, int), _typed(bias, float, int))
+                    for token, bias in sampling["logit_bias"]
+                ),
             ),
             stop=tuple(_typed(stop, str) for stop in settings["stop"]),
             drafter=settings["drafter"],
             num_draft_tokens=None if drafts is None else _typed(drafts, int),
+            exact=_typed(settings["exact"], bool),
         )
     except InvalidRequestError as error:
         raise ValueError(str(error).rstrip(".")) from error

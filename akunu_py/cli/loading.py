@@ -33,6 +33,7 @@ def load_engine(settings: ModelSettings, *, shows_measuring: bool = False) -> "E
         weights=settings.weights,
         max_context=settings.max_context,
         calibrate=find_costs_with_bar if shows_measuring else find_cost_curve,
+        draft_model=settings.draft_model,
     )
 
 
@@ -49,10 +50,11 @@ def find_costs_with_bar(model: "TargetModel", backend: "Backend") -> "CostCurve"
 
 
 def fetch_model(settings: ModelSettings) -> None:
-    """Downloads a model that is on the hub and not yet here, showing how far it is.
+    """Downloads models that are on the hub and not yet here, showing how far that is.
 
     Raises:
         ModelLoadError: if there is no such model, or it cannot be fetched.
     """
-    if settings.name != BUNDLED_MODEL and not Path(settings.name).expanduser().exists():
-        find_model(settings.name)
+    for name in (settings.name, settings.draft_model):
+        if name not in (None, BUNDLED_MODEL) and not Path(name).expanduser().exists():
+            find_model(name)

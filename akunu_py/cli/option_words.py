@@ -1,5 +1,6 @@
 """Options as words: how a conversation's settings are spelled, and how they are told."""
 
+from dataclasses import replace
 from typing import Final
 
 from akunu_py.cli.report import count
@@ -17,13 +18,17 @@ def describe_options(options: Options) -> str:
     sampling = options.sampling
     limit, drafts = options.max_tokens, options.num_draft_tokens
     length = "as many as pay" if drafts is None else f"up to {drafts}"
+    penalises = sampling.repetition_penalty != 1
     facts = [
         "greedy" if sampling.greedy else f"sample {sampling.temperature:g}",
         f"top-k {sampling.top_k}" if sampling.top_k else "",
         f"top-p {sampling.top_p:g}" if sampling.top_p < 1 else "",
         f"min-p {sampling.min_p:g}" if sampling.min_p else "",
         "" if sampling.seed is None else f"seed {sampling.seed}",
+        f"repetition penalty {sampling.repetition_penalty:g}" if penalises else "",
+        f"{len(sampling.logit_bias)} biased" if sampling.logit_bias else "",
         f"drafter {options.drafter}, {length}" if options.drafts else "no drafts",
+        "exact" if options.exact else "",
         "no token limit" if limit is None else f"up to {count(limit, 'token')}",
     ]
     return " · ".join(fact for fact in facts if fact)
@@ -41,7 +46,7 @@ def read_sampling(words: str, now: Sampling) -> Sampling:
         InvalidRequestError: if the words make no sense.
     """
     if words == "greedy":
-        return Sampling(seed=now.seed)
+        return replace(now, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
     given: dict[str, str] = {}
     left = words.split()
     while left:
@@ -51,7 +56,8 @@ def read_sampling(words: str, now: Sampling) -> Sampling:
         bare = name == "sample" and (not left or left[0] in PROCESSORS)
         given[name] = "1" if bare else left.pop(0) if left else ""
     temperature = "1" if now.greedy else str(now.temperature)
-    return Sampling(
+    return replace(
+        now,
         temperature=read_number(given.get("sample", temperature), PROCESSOR_USAGE),
         top_p=read_number(given.get("top-p", "1"), PROCESSOR_USAGE),
         top_k=read_whole_number(given.get("top-k", "0"), PROCESSOR_USAGE),

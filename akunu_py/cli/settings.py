@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Final, Protocol, Self
 
 from akunu_py.backend import WEIGHT_LAYOUTS
-from akunu_py.drafting import DRAFTER_NAMES
+from akunu_py.drafting import DRAFTER_NAMES, MODEL_DRAFTER
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model_files import BUNDLED_MODEL
 from akunu_py.options import (
     DEFAULT_MAX_TOKENS,
+    DEFAULT_REPETITION_CONTEXT,
     MOST_DRAFT_TOKENS,
     Options,
     Sampling,
@@ -48,11 +49,13 @@ class ModelSettings:
         name: the bundled model's name, a folder, or `owner/name` on the hub.
         weights: the layout of its weights, or `auto`.
         max_context: tokens that the cache is to hold; None lets it grow.
+        draft_model: the name of a second model that drafts, if there is to be one.
     """
 
     name: str = BUNDLED_MODEL
     weights: str = "auto"
     max_context: int | None = None
+    draft_model: str | None = None
 
     @staticmethod
     def add_options(parser: ArgumentParser) -> None:
@@ -76,12 +79,18 @@ class ModelSettings:
             type=whole_number,
             help="tokens of context to make room for (default: as many as needed)",
         )
+        group.add_argument(
+            "--draft-model",
+            metavar="NAME",
+            type=text,
+            help="a smaller model of the same tokenizer that drafts; sets --drafter model",
+        )
 
     @classmethod
     def from_words(cls, words: Namespace) -> Self:
         if words.max_context is not None and words.max_context < 1:
             raise InvalidRequestError(f"--max-context must be 1 or more, not {words.max_context}.")
-        return cls(words.model, words.weights, words.max_context)
+        return cls(words.model, words.weights, words.max_context, words.draft_model)
 
 
 @dataclass(frozen=True)
@@ -206,6 +215,12 @@ def number(word: str) -> float:
         raise ArgumentTypeError(f"{word!r} is not a number") from None
 
 
+def token_bias(word: str) -> tuple[int, float]:
+    """Reads `ID=VALUE`, for argparse."""
+    token, _, bias = word.partition("=")
+    return whole_number(token), number(bias)
+
+
 def text(word: str) -> str:
     """Reads text, for argparse: a word of bytes that are no UTF-8 is refused."""
     try:
@@ -251,9 +266,22 @@ def _add_answer_options(parser: ArgumentParser, max_tokens: int) -> None:
         help="sample from tokens at least P times as likely as the likeliest (default: 0, all)",
     )  # fmt: skip
     group.add_argument("--seed", metavar="N", type=whole_number, help="repeat a sampled answer")
+    group.add_argument(
+        "--repetition-penalty", metavar="R", type=number, default=1.0,
+        help="make recent tokens less likely; above 1 (default: 1, off)",
+    )  # fmt: skip
+    group.add_argument(
+        "--repetition-context-size", metavar="N", type=whole_number,
+        default=DEFAULT_REPETITION_CONTEXT,
+        help=f"how many tokens are recent (default: {DEFAULT_REPETITION_CONTEXT})",
+    )  # fmt: skip
+    group.add_argument(
+        "--logit-bias", metavar="ID=VALUE", type=token_bias, action="append", default=[],
+        help="add to a token's logit; may be given several times",
+    )  # fmt: skip
     group = parser.add_argument_group("speculation: the same text, in fewer forwards")
     group.add_argument(
-        "--drafter", metavar="NAME", choices=DRAFTER_NAMES, default="auto",
+        "--drafter", metavar="NAME", choices=(*DRAFTER_NAMES, MODEL_DRAFTER),
         help=f"who drafts: {', '.join(DRAFTER_NAMES)} (default: auto)",
     )  # fmt: skip
     group.add_argument(
@@ -265,13 +293,29 @@ def _add_answer_options(parser: ArgumentParser, max_tokens: int) -> None:
         "--no-speculate", action="store_const", const="none", dest="drafter",
         help="decode plainly, as --drafter none does",
     )  # fmt: skip
+    group.add_argument(
+        "--exact", action="store_true",
+        help="decide near-ties as plain decoding does, at the price of more forwards",
+    )  # fmt: skip
 
 
 def _options(words: Namespace) -> Options:
+    if words.drafter == MODEL_DRAFTER and words.draft_model is None:
+        raise InvalidRequestError("--drafter model needs --draft-model NAME.")
     return Options(
         max_tokens=token_limit(words.max_tokens),
-        sampling=Sampling(words.temp, words.top_p, words.top_k, words.min_p, words.seed),
+        sampling=Sampling(
+            words.temp,
+            words.top_p,
+            words.top_k,
+            words.min_p,
+            words.seed,
+            repetition_penalty=words.repetition_penalty,
+            repetition_context_size=words.repetition_context_size,
+            logit_bias=tuple(words.logit_bias),
+        ),
         stop=tuple(words.stop),
-        drafter=words.drafter,
+        drafter=words.drafter or (MODEL_DRAFTER if words.draft_model else "auto"),
         num_draft_tokens=words.num_draft_tokens,
+        exact=words.exact,
     )

@@ -23,7 +23,7 @@ from akunu_py.cli.option_words import (
 )
 from akunu_py.cli.report import count, stats_line
 from akunu_py.cli.settings import token_limit
-from akunu_py.drafting import DRAFTER_NAMES
+from akunu_py.drafting import DRAFTER_NAMES, MODEL_DRAFTER
 from akunu_py.errors import InvalidRequestError
 from akunu_py.stats import Stats
 
@@ -144,9 +144,9 @@ def _speculative(conversation: Conversation, rest: str) -> Reply:
 
 def _drafter(conversation: Conversation, rest: str) -> Reply:
     if rest:
-        if rest not in DRAFTER_NAMES:
+        if rest not in _DRAFTERS:
             raise InvalidRequestError(
-                f"There is no drafter {rest}; choose one of {', '.join(DRAFTER_NAMES)}."
+                f"There is no drafter {rest}; choose one of {', '.join(_DRAFTERS)}."
             )
         conversation.options = replace(conversation.options, drafter=rest)
     return describe_options(conversation.options)
@@ -211,6 +211,7 @@ def _quit(_: Conversation, __: str) -> Reply:
     raise LeaveChatError
 
 
+_DRAFTERS: Final = (*DRAFTER_NAMES, MODEL_DRAFTER)
 COMMANDS: Final = (
     SlashCommand("/help", "", "this list", _help),
     SlashCommand("/reset", "", "begin afresh, with the same system message", _reset),
@@ -222,7 +223,7 @@ COMMANDS: Final = (
     SlashCommand("/processor", "[HOW]", "greedy, or for example sample 0.8 top-k 40 top-p 0.9",
                  _processor, PROCESSORS),
     SlashCommand("/speculative", "[on|off]", "whether to draft", _speculative, SWITCH),
-    SlashCommand("/drafter", "[NAME]", "who drafts", _drafter, DRAFTER_NAMES),
+    SlashCommand("/drafter", "[NAME]", "who drafts", _drafter, _DRAFTERS),
     SlashCommand("/gamma", "[N|auto]", "how many drafts a forward verifies", _gamma,
                  (AS_MANY_AS_PAY,)),
     SlashCommand("/show-drafts", "[on|off]", "colour drafted tokens", _show_drafts, SWITCH),

@@ -1,7 +1,8 @@
 """Drafters: each a file, all behind the protocol in `base.py`.
 
 Those that need nothing but tokens are made by name here. The statistical models of
-`ngram_model_drafter.py` need counts and a vocabulary, and are made where these are known.
+`ngram_model_drafter.py` need counts and a vocabulary, and are made where these are known; so is
+`draft_model.py`, which needs a second model and is chosen by the name `MODEL_DRAFTER`.
 """
 
 from collections.abc import Callable
@@ -45,6 +46,7 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "llama-cache": LlamaCache,
 }
 DRAFTER_NAMES = tuple(DRAFTERS)
+MODEL_DRAFTER = "model"
 
 
 def make_drafter(name: str) -> Drafter:

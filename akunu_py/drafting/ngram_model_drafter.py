@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from akunu_py.chance import draw, uniform
 from akunu_py.drafting.base import NO_DRAFT, Draft
-from akunu_py.drafting.keyed_random import uniform
 from akunu_py.drafting.ngram_model import NGramModel
 from akunu_py.errors import InvalidRequestError
 
@@ -82,10 +82,3 @@ class NGramModelDrafter:
 
     def _rolled(self, context: Sequence[int], tokens: Sequence[int]) -> list[int]:
         return [*context, *tokens[1 - self._model.order :]][1 - self._model.order :]
-
-
-def draw(row: npt.NDArray[np.float32], chance: float) -> int:
-    """The token at `chance`, 0 to 1, of a distribution's cumulative sum."""
-    cumulative = np.cumsum(row, dtype=np.float64)
-    token = int(np.searchsorted(cumulative, chance * cumulative[-1], side="right"))
-    return min(token, len(row) - 1)

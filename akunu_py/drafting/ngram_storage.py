@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from akunu_py.chance import uniform
 from akunu_py.drafting.base import NO_DRAFT, Draft
-from akunu_py.drafting.keyed_random import uniform
 from akunu_py.errors import InvalidRequestError
 
 DEFAULT_ORDER: Final = 3

@@ -20,6 +20,15 @@ SAVED = SavedConversation(
     [{"role": "user", "content": "Grüße?"}, {"role": "assistant", "content": "Hi."}],
     Options(max_tokens=None, sampling=Sampling(0.5, seed=1), stop=("x",), drafter="none"),
 )
+STRICT = SavedConversation(
+    "ember",
+    [],
+    Options(
+        sampling=Sampling(repetition_penalty=1.1, logit_bias=((3, -1.5),)),
+        drafter="model",
+        exact=True,
+    ),
+)
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
@@ -27,6 +36,8 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     file.save(SavedConversation("other", []))
     file.save(SAVED)
     assert file.load() == SAVED
+    file.save(STRICT)
+    assert file.load() == STRICT
     assert os.listdir(tmp_path) == ["talk.json"]
     assert file.path.stat().st_mode & 0o777 == 0o600
 

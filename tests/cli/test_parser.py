@@ -56,6 +56,17 @@ def test_defaults_are_the_apis() -> None:
         ("--drafter none", Options(drafter="none")),
         ("--no-speculate", Options(drafter="none")),
         ("--num-draft-tokens 8", Options(num_draft_tokens=8)),
+        ("--exact", Options(exact=True)),
+        ("--draft-model a/b", Options(drafter="model")),
+        ("--draft-model a/b --drafter ngram", Options(drafter="ngram")),
+        (
+            "--repetition-penalty 1.1 --repetition-context-size 9",
+            Options(sampling=Sampling(repetition_penalty=1.1, repetition_context_size=9)),
+        ),
+        (
+            "--logit-bias 5=-2.5 --logit-bias 6=1",
+            Options(sampling=Sampling(logit_bias=((5, -2.5), (6, 1.0)))),
+        ),
     ],
 )
 def test_options_are_spelled_as_mlx_lm_spells_them(words: str, options: Options) -> None:
@@ -91,6 +102,11 @@ def test_what_concerns_one_command() -> None:
         ("generate -p x --weights int3", "invalid choice: 'int3'"),
         ("generate -p x --stop=", "must not be empty"),
         ("generate -p x --suffix y --chat", "leave --chat out"),
+        ("generate -p x --drafter model", "needs --draft-model NAME"),
+        ("generate -p x --exact --temp 1", "Only greedy answers can be exact"),
+        ("generate -p x --logit-bias 5", "is not a number"),
+        ("generate -p x --logit-bias a=5", "is not a whole number"),
+        ("generate -p x --repetition-penalty 0", "repetition penalty must be above 0"),
         ("generate -p x --system-prompt y", "needs --chat"),
         ("generate -p x --json --show-drafts", "leave --json out"),
         ("chat --prompt x", "chat has no option --prompt"),

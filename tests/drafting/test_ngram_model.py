@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from akunu_py.drafting.keyed_random import uniform
+from akunu_py.chance import draw, uniform
 from akunu_py.drafting.ngram_model import NGramModel, bigram, trigram
-from akunu_py.drafting.ngram_model_drafter import NGramModelDrafter, draw
+from akunu_py.drafting.ngram_model_drafter import NGramModelDrafter
 from akunu_py.errors import InvalidRequestError
 
 VOCABULARY = 5

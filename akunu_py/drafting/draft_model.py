@@ -1,0 +1,155 @@
+"""DraftModelDrafter: a second, smaller model of the same tokenizer as the drafter.
+
+The one drafter that imports mlx. It has a cache of its own, which it rolls back to what really
+came, and reuses from one request to the next.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import mlx.core as mx
+import numpy as np
+
+from akunu_py.chance import mix64
+from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.errors import InvalidRequestError
+from akunu_py.kv_cache import PreallocatedKVCache, why_no_rollback
+from akunu_py.model import TargetModel
+from akunu_py.options import Sampling
+from akunu_py.prefix import common_prefix_length
+from akunu_py.sampling import TokenChooser
+
+_FIRST_CAPACITY: Final = 2048
+_STREAM: Final = 0x9D2C5680
+
+
+class DraftModel:
+    """A model to draft with, and a cache that knows which tokens it holds.
+
+    Args:
+        model: the drafting model.
+        target: the model whose text is wanted.
+
+    Raises:
+        InvalidRequestError: if the two do not share a tokenizer, or the drafting model's cache
+            cannot be rolled back.
+    """
+
+    def __init__(self, model: TargetModel, target: TargetModel) -> None:
+        if reason := why_no_match(model, target):
+            raise InvalidRequestError(f"{model.name} cannot draft for {target.name}: {reason}.")
+        cache = model.make_cache(min(_FIRST_CAPACITY, model.context_length))
+        if not isinstance(cache, PreallocatedKVCache):
+            raise InvalidRequestError(
+                f"{model.name} cannot draft: {why_no_rollback(cache)} Choose another draft model."
+            )
+        self.model = model
+        self.vocabulary = target.vocabulary_size
+        self._cache = cache
+        self._held: list[int] = []
+
+    def room_after(self, tokens: int) -> int:
+        """How many drafts the model's context leaves room for."""
+        return self.model.context_length - tokens
+
+    def advance(self, tokens: Sequence[int], agreed: int, drafts: int) -> mx.array:
+        """Brings the cache up to a context; returns lazy logits `[1, target's vocabulary]`.
+
+        Args:
+            tokens: the whole context, 1 token at least.
+            agreed: how many of them are known to be the first that the cache was brought up to.
+            drafts: how many tokens will be appended to it.
+        """
+        kept = agreed + common_prefix_length(self._held[agreed:], tokens[agreed:])
+        kept = min(kept, len(tokens) - 1)
+        self._cache.rollback(kept)
+        capacity = self._cache.capacity
+        while capacity < len(tokens) + drafts:
+            capacity *= 2
+        if capacity > self._cache.capacity:
+            self._cache.grow(min(capacity, self.model.context_length))
+        del self._held[kept:]
+        self.model.prefill(tokens[kept:-1], self._cache)
+        self._held.extend(tokens[kept:])
+        return self.append(mx.array([tokens[-1]]))
+
+    def append(self, token: mx.array) -> mx.array:
+        """Appends one token, which may be lazy; returns lazy logits `[1, target's vocabulary]`."""
+        logits = self.model.forward(token, self._cache)[:, : self.vocabulary]
+        missing = self.vocabulary - logits.shape[-1]
+        return mx.pad(logits, [(0, 0), (0, missing)], constant_values=-mx.inf)
+
+    def hold(self, drafts: Sequence[int]) -> None:
+        """Books drafts that `append` has put behind the context."""
+        self._held.extend(drafts)
+
+
+class DraftModelDrafter:
+    """Drafts for one request as it is to be answered: greedily, or drawn by its own sampling.
+
+    Sampled drafts bring the distributions they were drawn from; chance is keyed by the seed and
+    the position, in a stream that verification does not use.
+
+    Args:
+        source: the model to draft with.
+        sampling: what the request asked for.
+        seed: of the request.
+    """
+
+    def __init__(self, source: DraftModel, sampling: Sampling, seed: int) -> None:
+        self._source = source
+        self._sampling = replace(sampling, seed=mix64(seed ^ _STREAM))
+        self._tokens: list[int] = []
+        self._agreed = 0
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self._tokens = list(prompt)
+        self._agreed = 0
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self._tokens.extend(tokens)
+
+    def propose(self, limit: int) -> Draft:
+        position = len(self._tokens)
+        limit = min(limit, self._source.room_after(position))
+        if limit <= 0 or not self._tokens:
+            return NO_DRAFT
+        chooser = TokenChooser(self._sampling, self._tokens)
+        logits = self._source.advance(self._tokens, self._agreed, limit)
+        self._agreed = position
+        inputs = mx.array(self._tokens[-1:])
+        drafted: list[mx.array] = []
+        rows: list[mx.array] = []
+        while True:
+            logits = chooser.edit(logits, position + len(drafted), inputs)
+            inputs = chooser.choose(logits, position + len(drafted))
+            drafted.append(inputs)
+            if not self._sampling.greedy:
+                rows.append(chooser.distributions(logits))
+            mx.async_eval(inputs)  # type: ignore[no-untyped-call]
+            if len(drafted) == limit:
+                break
+            logits = self._source.append(inputs)
+        tokens: list[int] = mx.concatenate(drafted).tolist()  # type: ignore[assignment]
+        self._source.hold(tokens[:-1])
+        probabilities = np.array(mx.concatenate(rows)) if rows else None
+        return Draft(tuple(tokens), "draft model", position, probabilities)
+
+    def feedback(self, draft: Draft, accepted: int) -> None:
+        pass
+
+
+def why_no_match(draft: TargetModel, target: TargetModel) -> str | None:
+    """Why one model's tokens mean nothing to the other; None if both share their vocabulary.
+
+    Special tokens are a part of the vocabulary that is compared.
+    """
+    theirs, ours = (model.tokenizer.wrapped.get_vocab() for model in (draft, target))
+    if len(theirs) != len(ours):
+        return f"its tokenizer has {len(theirs)} tokens, and not {len(ours)}"
+    for token, number in ours.items():
+        if theirs.get(token) != number:
+            other = theirs.get(token, "nothing")
+            return f"its tokenizer reads {token!r} as {other}, and not as {number}"
+    return None

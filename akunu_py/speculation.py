@@ -1,0 +1,57 @@
+"""Speculation: what one answer is speculated with, from the proposal to what is learnt of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from akunu_py.draft_trimmer import DraftTrimmer
+from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
+from akunu_py.exactness import TieBreaker
+from akunu_py.kv_cache import PreallocatedKVCache
+from akunu_py.planning.planner import Planner, RoundReport
+from akunu_py.token_buffer import TokenBuffer
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """The parts that decide what a round verifies.
+
+    Attributes:
+        drafter: guesses.
+        planner: says how much of a guess to verify.
+        buffer: carries the tokens of a round in and out, and limits the draft.
+        trimmer: cuts drafts where the text would end.
+        tie_breaker: makes the text exact to the token; None leaves near-ties as they fall.
+    """
+
+    drafter: Drafter
+    planner: Planner
+    buffer: TokenBuffer
+    trimmer: DraftTrimmer
+    tie_breaker: TieBreaker | None = None
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Starts an answer to `prompt`."""
+        self.drafter.begin(prompt)
+        self.planner.begin()
+
+    def propose(self, cache: PreallocatedKVCache, wanted: int, *, pipelined: bool = False) -> Draft:
+        """The draft that the next round should verify, an empty one if none.
+
+        Args:
+            cache: with what is in it now.
+            wanted: tokens that may still be emitted.
+            pipelined: whether a single step is under way.
+        """
+        limit = self.buffer.draft_limit(cache_room=cache.room, tokens_wanted=wanted)
+        if limit == 0 or not (draft := self.trimmer.trim(self.drafter.propose(limit))):
+            return NO_DRAFT
+        context = cache.length
+        length = self.planner.choose(draft, context=context, limit=limit, pipelined=pipelined)
+        return draft.cut(length) if length else NO_DRAFT
+
+    def learn(self, report: RoundReport) -> None:
+        """Takes in what became of a round."""
+        self.drafter.feedback(report.draft, report.accepted)
+        self.drafter.extend(report.tokens)
+        self.trimmer.extend(report.tokens)
+        self.planner.observe(report)

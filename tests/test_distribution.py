@@ -1,0 +1,198 @@
+"""Sampled decoding is exact: what the shipped loop emits has the target's distribution.
+
+Every drafter is held against every verifier over 20,000 draws; the same check rejects verifiers
+that are known to be wrong.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from akunu_py import decoding
+from akunu_py.chance import draw
+from akunu_py.decoding import Limits, decode_speculative
+from akunu_py.drafting import DRAFTERS
+from akunu_py.drafting.base import Draft, Drafter
+from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
+from akunu_py.drafting.ngram_model import bigram, trigram
+from akunu_py.drafting.ngram_model_drafter import NGramModelDrafter
+from akunu_py.options import Sampling
+from akunu_py.sampling import TokenChooser
+from akunu_py.stats import Round
+from akunu_py.verification import Chances, Rows, Verdict
+from tests.fakes import speculation
+from tests.markov import (
+    VOCABULARY,
+    Table,
+    assert_drawn_from,
+    copied_text,
+    free_text,
+    markov_model,
+)
+
+DRAWS = 20_000
+PROMPT = [*range(VOCABULARY), 0]
+SAMPLING = Sampling(temperature=1.0, seed=17)
+FILTERED = Sampling(temperature=0.8, top_k=6, top_p=0.97, min_p=0.01, seed=4, logit_bias=((2, 1),))
+
+
+class Told:
+    """Hands on a drafter's guesses with other probabilities, and so to another verifier."""
+
+    def __init__(self, drafter: Drafter, *, one_hot: bool) -> None:
+        self._drafter = drafter
+        self._one_hot = one_hot
+        self.begin = drafter.begin
+        self.extend = drafter.extend
+        self.feedback = drafter.feedback
+
+    def propose(self, limit: int) -> Draft:
+        draft = self._drafter.propose(limit)
+        if not (self._one_hot and draft):
+            return replace(draft, probabilities=None)
+        rows = np.zeros((len(draft), VOCABULARY), np.float32)
+        rows[np.arange(len(draft)), draft.tokens] = 1
+        return replace(draft, probabilities=rows)
+
+
+def decode(
+    table: Table, sampling: Sampling, drafter: Drafter, *, max_drafts: int, draws: int = DRAWS
+) -> list[Round]:
+    """A long answer from the shipped loop."""
+    model = markov_model(table)
+    cache = model.make_cache(draws + len(PROMPT))
+    model.prefill(PROMPT[:-1], cache)
+    drafter.begin(PROMPT)
+    rounds = decode_speculative(
+        model,
+        cache,  # type: ignore[arg-type]
+        TokenChooser(sampling, PROMPT),
+        PROMPT[-1],
+        Limits(draws, frozenset()),
+        speculation=speculation(drafter, max_drafts),
+    )
+    return list(rounds)
+
+
+def text_of(rounds: Sequence[Round]) -> list[int]:
+    return [PROMPT[-1], *(token for one in rounds for token in one.tokens)]
+
+
+def distributions(table: Table, sampling: Sampling) -> Table:
+    chooser = TokenChooser(sampling)
+    logits = mx.array(table.astype(np.float32))
+    edited = chooser.edit(logits, 1, mx.arange(VOCABULARY))
+    rows = np.array(chooser.distributions(edited), np.float64)
+    normalised: Table = rows / rows.sum(axis=1, keepdims=True)
+    return normalised
+
+
+def some_text(table: Table) -> list[int]:
+    """What the statistical models count."""
+    rows, draws = distributions(table, SAMPLING), np.random.default_rng(3)
+    text = [0]
+    for _ in range(400):
+        text.append(int(draws.choice(VOCABULARY, p=rows[text[-1]])))
+    return text
+
+
+Make = Callable[[Table, Sampling], Drafter]
+
+
+def with_bigram(table: Table, _: Sampling) -> Drafter:
+    return NGramModelDrafter(bigram(VOCABULARY, [some_text(table)]), temperature=0.7, seed=17)
+
+
+def with_trigram(table: Table, _: Sampling) -> Drafter:
+    return NGramModelDrafter(trigram(VOCABULARY, [some_text(table)], dense=True), noise=0.1)
+
+
+def with_draft_model(table: Table, sampling: Sampling) -> Drafter:
+    near = table + np.random.default_rng(6).normal(size=(VOCABULARY, VOCABULARY))
+    source = DraftModel(markov_model(near), markov_model(table))
+    return DraftModelDrafter(source, sampling, seed=17)
+
+
+def with_lookup(_: Table, __: Sampling) -> Drafter:
+    return Told(DRAFTERS["ngram"](), one_hot=True)
+
+
+SAMPLERS = [with_bigram, with_trigram, with_draft_model]
+
+
+@pytest.mark.parametrize("one_hot", [False, True], ids=["matched", "rejected"])
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_lookups_leave_the_distribution_alone(name: str, one_hot: bool) -> None:
+    if name == "none" and one_hot:
+        pytest.skip("without drafts there is nothing to reject")
+    table = copied_text()
+    drafter = Told(DRAFTERS[name](), one_hot=one_hot)
+    rounds = decode(table, SAMPLING, drafter, max_drafts=16)
+    assert_drawn_from(distributions(table, SAMPLING), text_of(rounds))
+    assert name == "none" or 1000 < sum(one.accepted for one in rounds) < DRAWS
+
+
+@pytest.mark.parametrize("make", SAMPLERS)
+def test_drafts_with_probabilities_leave_the_distribution_alone(make: Make) -> None:
+    sampling = SAMPLING if make is with_draft_model else FILTERED
+    table = free_text()
+    rounds = decode(table, sampling, make(table, sampling), max_drafts=4)
+    assert_drawn_from(distributions(table, sampling), text_of(rounds))
+    assert sum(one.accepted for one in rounds) > 1000
+
+
+@pytest.mark.parametrize("make", SAMPLERS)
+def test_such_drafts_may_be_matched_as_well(make: Make) -> None:
+    table = copied_text()
+    drafter = Told(make(table, SAMPLING), one_hot=False)
+    rounds = decode(table, SAMPLING, drafter, max_drafts=8)
+    assert_drawn_from(distributions(table, SAMPLING), text_of(rounds))
+    assert sum(one.accepted for one in rounds) > 1000
+
+
+def redraw_after_a_mismatch(
+    target: Rows, drafts: Sequence[int], _: Rows | None, chances: Chances
+) -> Verdict:
+    """Romsto's loop: the target's own draw decides, and after a mismatch it draws once more."""
+    for index, token in enumerate(drafts):
+        first, second = chances(index)
+        if draw(target[index], first) != token:
+            return Verdict(index, draw(target[index], second), is_bonus=False)
+    return Verdict(len(drafts), draw(target[-1], chances(len(drafts))[1]), is_bonus=True)
+
+
+def correct_from_the_whole_target(
+    target: Rows, drafts: Sequence[int], proposal: Rows | None, chances: Chances
+) -> Verdict:
+    """Accepts as it should, but corrects from p instead of the positive part of p - q."""
+    assert proposal is not None
+    for index, token in enumerate(drafts):
+        to_accept, to_correct = chances(index)
+        if to_accept * proposal[index, token] >= target[index, token]:
+            return Verdict(index, draw(target[index], to_correct), is_bonus=False)
+    return Verdict(len(drafts), draw(target[-1], chances(len(drafts))[1]), is_bonus=True)
+
+
+@pytest.mark.parametrize("wrong", [redraw_after_a_mismatch, correct_from_the_whole_target])
+@pytest.mark.parametrize("make", [with_bigram, with_lookup])
+def test_the_same_check_rejects_wrong_verifiers(
+    monkeypatch: pytest.MonkeyPatch, make: Make, wrong: object
+) -> None:
+    monkeypatch.setattr(decoding, "accept_or_resample", wrong)
+    table = free_text()
+    drafter = make(table, SAMPLING)
+    rounds = decode(table, SAMPLING, drafter, max_drafts=4, draws=DRAWS // 4)
+    with pytest.raises(AssertionError):
+        assert_drawn_from(distributions(table, SAMPLING), text_of(rounds))
+
+
+@pytest.mark.parametrize("make", SAMPLERS)
+def test_a_seed_repeats_a_text_that_was_drafted_alike(make: Make) -> None:
+    def text(sampling: Sampling) -> list[int]:
+        table = free_text()
+        return text_of(decode(table, sampling, make(table, sampling), max_drafts=4, draws=200))
+
+    assert text(SAMPLING) == text(SAMPLING) != text(replace(SAMPLING, seed=18))
