@@ -16,6 +16,8 @@ def stats_line(stats: Stats, finish: Finish | None = None) -> str:
         facts.append(f"{stats.tokens_per_call:.2f} per forward")
     if stats.drafted:
         facts.append(f"{stats.acceptance_rate:.0%} of drafts accepted")
+    if stats.rechecked:
+        facts.append(f"{count(stats.rechecked, 'near-tie')} decided again")
     if stats.decode_s:
         facts.append(f"{stats.tokens_per_s:,.0f} tokens/s")
     if finish in _ENDINGS:

@@ -17,6 +17,13 @@ def test_tells_size_speculation_and_speed() -> None:
     assert line == "4 tokens · 2.00 per forward · 50% of drafts accepted · 2,000 tokens/s"
 
 
+def test_tells_of_near_ties() -> None:
+    stats = Stats()
+    stats.add(Round((1, 2), drafted=4, accepted=1, decided_again=5))
+    assert (stats.target_calls, stats.target_tokens, stats.recheck_calls) == (6, 10, 5)
+    assert "· 1 near-tie decided again" in stats_line(stats)
+
+
 def test_tells_an_ending_that_was_not_the_models() -> None:
     assert stats_line(Stats(), Finish.CANCELLED) == "0 tokens · interrupted"
     assert stats_line(Stats(), Finish.LENGTH) == "0 tokens · stopped at the token limit"
