@@ -35,13 +35,21 @@ def load_blas() -> Blas | None:
     """Loads the best BLAS there is, once a process; None on systems that bring their own."""
     if sys.platform != "linux":
         return None
-    threads = len(os.sched_getaffinity(0))
     wanted = os.environ.get(BLAS_VARIABLE, "auto")
     too_late = "mlx.core" in sys.modules
     for name, find in (("mkl", _find_mkl), ("openblas", _find_openblas)):
+        threads = _threads_for(name)
         if not too_late and wanted in ("auto", name) and _load(find(), threads):
             return Blas(name, threads)
     return Blas("reference", 1)
+
+
+def _threads_for(name: str) -> int:
+    """As many threads as the user's environment asks for, else one for each core."""
+    for variable in (f"{name.upper()}_NUM_THREADS", "OMP_NUM_THREADS"):
+        if (wanted := os.environ.get(variable, "")).isdecimal() and int(wanted) > 0:
+            return int(wanted)
+    return len(os.sched_getaffinity(0))
 
 
 def _load(path: str | None, threads: int) -> bool:

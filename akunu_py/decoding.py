@@ -18,6 +18,7 @@ from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.exactness import TieBreaker
 from akunu_py.kv_cache import KVCache, PreallocatedKVCache
 from akunu_py.model import TargetModel
+from akunu_py.planning.planner import Planner, RoundReport
 from akunu_py.sampling import TokenChooser
 from akunu_py.stats import Finish, Round
 from akunu_py.token_buffer import TokenBuffer
@@ -30,6 +31,12 @@ from akunu_py.verification import (
 
 _FORWARDS_PER_CLEANUP: Final = 256
 """How often MLX is told to give freed buffers back; growing contexts leave ever larger ones."""
+
+_NO_WAIT: Final = 0.02
+"""A round of which the loop waited for less than this share found the device already done."""
+
+_SHORT_ERRAND: Final = 0.1
+"""A caller that takes less than this share of a round does not falsify its time."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,7 @@ class _Flight:
     has_distributions: bool
     ties: mx.array | None
     built_s: float
+    pipelined: bool
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,9 @@ class _Target:
         self._tie_breaker = tie_breaker
         self._forwards = 0
 
-    def submit(self, tokens: mx.array, draft: Draft = NO_DRAFT) -> _Flight:
+    def submit(
+        self, tokens: mx.array, draft: Draft = NO_DRAFT, *, pipelined: bool = False
+    ) -> _Flight:
         """Starts a forward over `[known, *draft]` without waiting for it."""
         begun = perf_counter()
         start = self._cache.length
@@ -103,7 +113,7 @@ class _Target:
         if self._forwards % _FORWARDS_PER_CLEANUP == 0:
             mx.clear_cache()
         built_s = perf_counter() - begun
-        return _Flight(start, draft, result, has_distributions, ties, built_s)
+        return _Flight(start, draft, result, has_distributions, ties, built_s, pipelined)
 
     def read(self, flight: _Flight) -> _Reading:
         """Waits for a forward and verifies its draft.
@@ -125,6 +135,36 @@ class _Target:
         if self._tie_breaker:
             verdict, forwards = self._tie_breaker.decide(verdict, drafts, flight.ties, flight.start)
         return _Reading(verdict, forwards, flight.built_s + perf_counter() - begun)
+
+
+class _RoundClock:
+    """Times rounds, from the end of one to the end of the next.
+
+    A caller that takes longer over a round than the device over the next one makes that time
+    useless; such a round has none.
+    """
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+        self._errand_s = 0.0
+
+    def caller_took(self, seconds: float) -> None:
+        """Books the time that the caller kept the loop waiting."""
+        self._errand_s = seconds
+
+    def lap(self, waited_s: float) -> float | None:
+        """Ends a round; the seconds since the one before, if they tell what rounds take.
+
+        Args:
+            waited_s: the seconds of it that the loop waited for the device.
+        """
+        now, last = perf_counter(), self._last
+        self._last, errand = now, self._errand_s
+        if last is None:
+            return None
+        seconds = now - last
+        device_was_slower = waited_s > _NO_WAIT * seconds
+        return seconds if device_was_slower or errand < _SHORT_ERRAND * seconds else None
 
 
 def decode_autoregressive(
@@ -165,15 +205,17 @@ def decode_speculative(
     limits: Limits,
     *,
     drafter: Drafter,
+    planner: Planner,
     buffer: TokenBuffer,
     trimmer: DraftTrimmer | None = None,
     tie_breaker: TieBreaker | None = None,
 ) -> Iterator[Round]:
-    """A draft a forward: propose, verify, keep what stands, roll the rest back.
+    """A draft a forward: propose, plan, verify, keep what stands, roll the rest back.
 
-    While the drafter has nothing to say, this is `decode_autoregressive`, pipelining included: a
-    step runs ahead on the lazy result of the one before. Once the drafter speaks up, the step in
-    flight is read as it is, and the draft that follows it goes into the next forward.
+    While the drafter has nothing to say, or the planner will not have it verified, this is
+    `decode_autoregressive`, pipelining included: a step runs ahead on the lazy result of the one
+    before. Once there is a draft to verify, the step in flight is read as it is, and the draft
+    that follows it goes into the next forward.
 
     Args:
         model: the target.
@@ -182,18 +224,25 @@ def decode_speculative(
         known: the last token of the prompt.
         limits: where to end; `max_tokens` is 1 or more.
         drafter: has begun with the whole prompt, `known` included.
+        planner: says how much of each draft to verify.
         buffer: carries the tokens of a round in and out, and limits the draft.
         trimmer: cuts drafts where the text would end; None cuts them at end tokens.
         tie_breaker: makes the text exact to the token; None leaves near-ties as they fall.
     """
     target = _Target(model, cache, chooser, tie_breaker)
     trimmer = trimmer or DraftTrimmer(limits.end_tokens)
+    clock = _RoundClock()
+    planner.begin()
     emitted = 0
 
-    def propose() -> Draft:
+    def propose(*, pipelined: bool = False) -> Draft:
         wanted = limits.max_tokens - emitted
         limit = buffer.draft_limit(cache_room=cache.room, tokens_wanted=wanted)
-        return trimmer.trim(drafter.propose(limit)) if limit else NO_DRAFT
+        if limit == 0 or not (draft := trimmer.trim(drafter.propose(limit))):
+            return NO_DRAFT
+        context = cache.length
+        length = planner.choose(draft, context=context, limit=limit, pipelined=pipelined)
+        return draft.cut(length) if length else NO_DRAFT
 
     def submit(token: int, draft: Draft) -> _Flight:
         return target.submit(mx.array(buffer.load(token, draft.tokens)), draft)
@@ -203,14 +252,15 @@ def decode_speculative(
     while True:
         runs_ahead = not (flight.draft or upcoming)
         more = runs_ahead and emitted + 1 < limits.max_tokens and cache.room > 0
-        ahead = target.submit(flight.result) if more else None
+        ahead = target.submit(flight.result, pipelined=True) if more else None
 
         reading = target.read(flight)
+        seconds = clock.lap(reading.forward_s - flight.built_s)
         verdict = reading.verdict
         buffer.store([*flight.draft.tokens[: verdict.accepted], verdict.next_token])
         tokens = buffer.emitted(verdict.accepted + 1)
         if reading.decided_again:
-            ahead = None
+            ahead, seconds = None, None  # not what such a round usually takes
         if ahead is None:
             cache.rollback(flight.start + 1 + verdict.accepted)
         emitted += len(tokens)
@@ -219,7 +269,12 @@ def decode_speculative(
         drafter.feedback(flight.draft, verdict.accepted)
         drafter.extend(tokens)
         trimmer.extend(tokens)
-        upcoming = propose()
+        planner.observe(
+            RoundReport(
+                flight.draft, tokens, verdict.accepted, flight.start, seconds, flight.pipelined
+            )
+        )
+        upcoming = propose(pipelined=ahead is not None)
         done = Round(
             tuple(tokens),
             drafted=len(flight.draft),
@@ -235,7 +290,9 @@ def decode_speculative(
                 flight, upcoming = submit(tokens[-1], upcoming), NO_DRAFT
             else:
                 flight = ahead
+        handed_over = perf_counter()
         yield done
+        clock.caller_took(perf_counter() - handed_over)
         if done.finish is not None:
             return
 

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Final
 
 from akunu_py.backend import Backend, find_backend
+from akunu_py.calibration import find_cost_curve
 from akunu_py.decoding import Limits, decode_autoregressive, decode_speculative
 from akunu_py.draft_trimmer import DraftTrimmer
 from akunu_py.drafting import MODEL_DRAFTER, make_drafter
@@ -22,6 +23,8 @@ from akunu_py.kv_cache import PreallocatedKVCache, why_no_rollback
 from akunu_py.model import PrefillProgress, TargetModel, load_target
 from akunu_py.model_files import BUNDLED_MODEL
 from akunu_py.options import Options
+from akunu_py.planning.cost_curve import CostCurve
+from akunu_py.planning.planner import MOST_PLANNED_DRAFTS, DraftPlanner, FixedPlanner, Planner
 from akunu_py.prefix import PrefixSlot
 from akunu_py.request import Completion, Event
 from akunu_py.sampling import TokenChooser
@@ -33,6 +36,9 @@ from akunu_py.token_buffer import TokenBuffer
 _FIRST_CAPACITY: Final = 8192
 """Tokens a cache is made for unless told otherwise; longer prompts get a larger one."""
 
+Calibrate = Callable[[TargetModel, Backend], CostCurve]
+"""Tells what forwards of a model cost on a machine."""
+
 
 class Engine:
     """Answers requests with one model.
@@ -43,6 +49,9 @@ class Engine:
         max_context: tokens that the cache is to hold; None makes it as large as requests need,
             up to the model's own context.
         draft_model: drafts where a request's drafter is `model`.
+        calibrate: asked for the costs once, by the first request that leaves the length of
+            drafts to the planner; the default measures for a few seconds on a model's first use
+            and keeps the result on disk.
 
     Attributes:
         logit_differences: what `measure_difference` found, by how many drafts a forward verifies;
@@ -60,6 +69,7 @@ class Engine:
         *,
         max_context: int | None = None,
         draft_model: TargetModel | None = None,
+        calibrate: Calibrate = find_cost_curve,
     ) -> None:
         if max_context is not None and not 1 <= max_context <= model.context_length:
             raise ContextOverflowError(
@@ -76,6 +86,8 @@ class Engine:
         self._drafters: dict[str, Drafter] = {}
         self._draft_model = None if draft_model is None else DraftModel(draft_model, model)
         self.logit_differences: dict[int, float] = {}
+        self._calibrate = calibrate
+        self._economist: DraftPlanner | None = None
         self._active: Generator[Event, None, None] | None = None
 
     @property
@@ -191,6 +203,7 @@ class Engine:
     def _run(
         self, request: "_Request", drafter: Drafter, progress: PrefillProgress | None
     ) -> Generator[Event, None, None]:
+        planner = self._planner(request.options)  # may measure first, which is no part of a request
         slot, prompt, stats = self._slot, request.prompt, request.stats
         decodes = request.options.max_tokens != 0
         computed = list(prompt)
@@ -207,7 +220,7 @@ class Engine:
             if not (whole and decodes):
                 yield Event((), (), stats, Finish.LENGTH if whole else Finish.CANCELLED)
                 return
-            for done in self._rounds(request, drafter):
+            for done in self._rounds(request, drafter, planner):
                 computed.extend(done.tokens)
                 if done.end_token is not None:
                     computed.append(done.end_token)
@@ -225,16 +238,14 @@ class Engine:
         finally:
             slot.settle(computed)
 
-    def _rounds(self, request: "_Request", drafter: Drafter) -> Iterator[Round]:
-        options, cache, chooser = request.options, self._slot.cache, request.chooser
-        known = request.prompt[-1]
-        longest = cache.capacity if options.max_tokens is None else options.max_tokens
-        limits = Limits(longest, request.end_tokens)
-        drafts = options.drafter != "none" and options.num_draft_tokens > 0
-        if not (drafts and isinstance(cache, PreallocatedKVCache)):
+    def _rounds(
+        self, request: "_Request", drafter: Drafter, planner: Planner | None
+    ) -> Iterator[Round]:
+        cache, chooser, known = self._slot.cache, request.chooser, request.prompt[-1]
+        limit = request.options.max_tokens
+        limits = Limits(cache.capacity if limit is None else limit, request.end_tokens)
+        if planner is None or not isinstance(cache, PreallocatedKVCache):
             return decode_autoregressive(self.model, cache, chooser, known, limits)
-        if self._buffer.max_drafts != options.num_draft_tokens:
-            self._buffer = TokenBuffer(options.num_draft_tokens)
         begun = perf_counter()
         drafter.begin(request.prompt)
         request.stats.draft_s += perf_counter() - begun
@@ -245,14 +256,15 @@ class Engine:
             known,
             limits,
             drafter=drafter,
+            planner=planner,
             buffer=self._buffer,
-            trimmer=DraftTrimmer(limits.end_tokens, options.stop, self.tokenizer.decode),
-            tie_breaker=self._tie_breaker(request, cache) if options.exact else None,
+            trimmer=DraftTrimmer(limits.end_tokens, request.options.stop, self.tokenizer.decode),
+            tie_breaker=self._tie_breaker(request, cache) if request.options.exact else None,
         )
 
     def _tie_breaker(self, request: "_Request", cache: PreallocatedKVCache) -> TieBreaker:
         """Finds near-ties by a margin that is measured when the first request needs it."""
-        drafts = request.options.num_draft_tokens
+        drafts = self._buffer.max_drafts
         if drafts not in self.logit_differences:
             self.logit_differences[drafts] = measure_difference(self.model, drafts)
         margin = SAFETY * self.logit_differences[drafts] * request.chooser.sharpening
@@ -277,6 +289,20 @@ class Engine:
         if name not in self._drafters:
             self._drafters[name] = make_drafter(name)
         return self._drafters[name]
+
+    def _planner(self, options: Options) -> Planner | None:
+        """Who decides on the length of drafts, with a buffer to suit; None decodes plainly."""
+        if not (options.drafts and options.max_tokens != 0 and self._slot.cache.can_roll_back):
+            return None
+        longest = options.num_draft_tokens
+        room = MOST_PLANNED_DRAFTS if longest is None else longest
+        if self._buffer.max_drafts != room:
+            self._buffer = TokenBuffer(room)
+        if longest is not None:
+            return FixedPlanner(longest)
+        if self._economist is None:
+            self._economist = DraftPlanner(self._calibrate(self.model, self.backend))
+        return self._economist
 
 
 class _Request:
@@ -325,6 +351,7 @@ def load(
     weights: str = "auto",
     max_context: int | None = None,
     draft_model: str | None = None,
+    calibrate: Calibrate = find_cost_curve,
 ) -> Engine:
     """Loads a model and makes an engine of it.
 
@@ -333,6 +360,7 @@ def load(
         weights: `auto`, `quantized` or `dense`; `auto` is what is fastest on this machine.
         max_context: tokens that the cache is to hold; None lets it grow with the requests.
         draft_model: a second, smaller model that drafts where a request's drafter is `model`.
+        calibrate: tells what forwards cost; see `Engine`.
 
     Raises:
         AkunuError: if a model, the machine or the arguments do not allow it.
@@ -340,4 +368,10 @@ def load(
     backend = find_backend()
     target = load_target(model, backend, weights)
     drafting = None if draft_model is None else load_target(draft_model, backend, weights)
-    return Engine(target, backend, max_context=max_context, draft_model=drafting)
+    return Engine(
+        target,
+        backend,
+        max_context=max_context,
+        draft_model=drafting,
+        calibrate=calibrate,
+    )

@@ -117,6 +117,17 @@ class PreallocatedKVCache:
         for layer in self.layers:
             layer.offset = to
 
+    def skip(self, tokens: int) -> None:
+        """Counts tokens that were never computed: only for measuring what a context costs.
+
+        Raises:
+            ContextOverflowError: if they do not fit.
+        """
+        if tokens > self.room:
+            raise ContextOverflowError(f"{tokens} tokens do not fit where {self.room} are free.")
+        for layer in self.layers:
+            layer.offset += tokens
+
     def grow(self, capacity: int) -> None:
         """Makes room for more tokens, keeping those it holds.
 

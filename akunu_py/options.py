@@ -11,6 +11,7 @@ from akunu_py.errors import InvalidRequestError
 
 DEFAULT_MAX_TOKENS: Final = 256
 DEFAULT_DRAFT_TOKENS: Final = 4
+"""Drafts in a token buffer of the usual shape, `[known, d0 .. d3]`."""
 DEFAULT_REPETITION_CONTEXT: Final = 20
 """As in mlx-lm."""
 MOST_DRAFT_TOKENS: Final = 1024
@@ -93,7 +94,8 @@ class Options:
         stop: strings to stop at; none of them appears in the text.
         drafter: who drafts; `auto` is the recommended one, `none` decodes plainly, `model` is the
             draft model that the engine was loaded with.
-        num_draft_tokens: the most drafts that one forward verifies; 0 decodes plainly.
+        num_draft_tokens: the most drafts that one forward verifies; 0 decodes plainly, and None
+            verifies as many as pay on this machine.
         exact: decides near-ties again as plain decoding would; see `exactness.py`. Greedy only:
             what is sampled has the model's distribution anyway.
 
@@ -106,7 +108,7 @@ class Options:
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
     drafter: str = "auto"
-    num_draft_tokens: int = DEFAULT_DRAFT_TOKENS
+    num_draft_tokens: int | None = None
     exact: bool = False
 
     def __post_init__(self) -> None:
@@ -114,7 +116,7 @@ class Options:
             raise InvalidRequestError(
                 f"The number of tokens to generate must be 0 or more, not {self.max_tokens}."
             )
-        if not 0 <= self.num_draft_tokens <= MOST_DRAFT_TOKENS:
+        if not 0 <= (self.num_draft_tokens or 0) <= MOST_DRAFT_TOKENS:
             raise InvalidRequestError(
                 f"The number of draft tokens must be from 0 to {MOST_DRAFT_TOKENS}, "
                 f"not {self.num_draft_tokens}."
@@ -126,3 +128,8 @@ class Options:
                 "Only greedy answers can be exact to the token; "
                 "leave out the temperature or --exact."
             )
+
+    @property
+    def drafts(self) -> bool:
+        """Whether anything is to be drafted at all."""
+        return self.drafter != "none" and self.num_draft_tokens != 0

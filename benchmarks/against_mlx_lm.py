@@ -8,7 +8,6 @@ predict? The prediction takes the measured cost of a pipelined step and of each 
 """
 
 import argparse
-from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from statistics import median
@@ -17,15 +16,17 @@ from time import perf_counter
 import akunu_py
 from akunu_py.bench.machine import describe_machine, machine_line
 from akunu_py.bench.timing import Spread
+from akunu_py.calibration import measure_cost_curve
 from akunu_py.engine import Engine
-from akunu_py.kv_cache import PreallocatedKVCache
 from akunu_py.options import Options
 from akunu_py.stats import Stats
 from benchmarks.report import markdown_table, record
 from benchmarks.workloads import Workload, make_workloads
 
-import mlx.core as mx  # isort: skip  (after akunu_py, which loads the BLAS)
-from mlx_lm import stream_generate  # isort: skip
+from mlx_lm import stream_generate  # isort: skip  (after akunu_py, which loads the BLAS)
+
+CONTEXT = 256
+"""Tokens of context at which costs are measured for the prediction."""
 
 
 @dataclass(frozen=True)
@@ -61,41 +62,6 @@ def run_mlx_lm(engine: Engine, prompt: list[int], max_tokens: int) -> Run:
     if tokens[-1] in engine.tokenizer.end_tokens:
         tokens.pop()
     return Run(seconds, tokens)
-
-
-def step_and_round_seconds(
-    engine: Engine, context: int, sizes: range, repeats: int = 15
-) -> tuple[float, dict[int, float]]:
-    """Seconds of a pipelined single step, and of a synchronised round over 1, 2 ... tokens."""
-    model = engine.model
-    cache = model.make_cache(context + sizes.stop + 32)
-    assert isinstance(cache, PreallocatedKVCache)
-    model.prefill([1] * context, cache)
-
-    def steps() -> None:
-        token = mx.array([1])
-        for _ in range(16):
-            token = mx.argmax(model.forward(token, cache), axis=-1)
-            mx.async_eval(token)  # type: ignore[no-untyped-call]
-        mx.eval(token)
-        cache.rollback(context)
-
-    def one_round(size: int) -> None:
-        mx.argmax(model.forward(mx.array([1] * size), cache), axis=-1).tolist()
-        cache.rollback(context)
-
-    def timed(run: Callable[[], None]) -> float:
-        begun = perf_counter()
-        run()
-        return perf_counter() - begun
-
-    steps()
-    step = median(timed(steps) / 16 for _ in range(repeats))
-    rounds = {}
-    for size in sizes:
-        one_round(size)
-        rounds[size] = median(timed(lambda: one_round(size)) for _ in range(repeats))  # noqa: B023
-    return step, rounds
 
 
 def predicted_speedup(stats: Stats, step: float, rounds: dict[int, float]) -> float:
@@ -144,14 +110,21 @@ def main() -> None:
     )
     limit = arguments.max_tokens
     plain = {"plain": Options(limit, drafter="none")}
-    drafting = plain | {
-        f"{drafter}, {drafts} drafts": Options(limit, drafter=drafter, num_draft_tokens=drafts)
-        for drafter in ("ngram", "auto")
-        for drafts in arguments.drafts
-    }
-    step, rounds = step_and_round_seconds(engine, 256, range(1, max(arguments.drafts) + 2))
+    planner = {"auto, planner": Options(limit)}
+    drafting = (
+        plain
+        | planner
+        | {
+            f"{drafter}, {drafts} drafts": Options(limit, drafter=drafter, num_draft_tokens=drafts)
+            for drafter in ("ngram", "auto")
+            for drafts in arguments.drafts
+        }
+    )
+    curve = measure_cost_curve(engine.model, budget_s=20, contexts=(CONTEXT,))
+    step = curve.step(CONTEXT)
+    rounds = {size: curve.cost(size, CONTEXT) for size in range(1, curve.longest + 1)}
     rows, result = [], []
-    for kind, contestants in (("prose", plain), ("edit", drafting)):
+    for kind, contestants in (("prose", plain | planner), ("edit", drafting)):
         workloads = [workload for workload in made if workload.kind == kind]
         for name, pairs in compare(engine, workloads, contestants, arguments.repeats).items():
             speedup = Spread.of([b.seconds_per_token / a.seconds_per_token for a, b in pairs])

@@ -1,12 +1,25 @@
 """Models and engines that the tests share, each made once."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import akunu_py
+from akunu_py import calibration
 from akunu_py.engine import Engine
+from akunu_py.folders import CACHE_VARIABLE
+from tests.planning.curves import FLAT
 from tests.tiny_model import write_tiny_model
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_clock_and_no_trace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Models count as measured, so that no test waits for it; the user's cache is left alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(calibration, "measure_cost_curve", lambda *_, **__: FLAT)
+        yield
 
 
 @pytest.fixture(scope="session")

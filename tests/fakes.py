@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from random import Random
 
 from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.planning.planner import RoundReport
 
 
 class OracleDrafter:
@@ -50,3 +51,27 @@ class OracleDrafter:
 
     def feedback(self, draft: Draft, accepted: int) -> None:
         self.verified.append((len(draft), accepted))
+
+
+class MoodyPlanner:
+    """Chooses any length that is allowed, and keeps what it is told.
+
+    Args:
+        seed: of its moods.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+        self.chosen: list[int] = []
+        self.reports: list[RoundReport] = []
+
+    def begin(self) -> None:
+        pass
+
+    def choose(self, draft: Draft, *, context: int, limit: int, pipelined: bool) -> int:
+        assert 0 < len(draft) <= limit
+        self.chosen.append(self._random.randrange(len(draft) + 1))
+        return self.chosen[-1]
+
+    def observe(self, report: RoundReport) -> None:
+        self.reports.append(report)

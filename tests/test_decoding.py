@@ -12,10 +12,13 @@ from akunu_py.drafting.ngram import NGramDrafter
 from akunu_py.kv_cache import PreallocatedKVCache
 from akunu_py.model import TargetModel, load_target
 from akunu_py.options import Sampling
+from akunu_py.planning.cost_curve import CostCurve
+from akunu_py.planning.planner import DraftPlanner, FixedPlanner, Planner
 from akunu_py.sampling import TokenChooser
 from akunu_py.stats import Finish, Round
 from akunu_py.token_buffer import TokenBuffer
-from tests.fakes import OracleDrafter
+from tests.fakes import MoodyPlanner, OracleDrafter
+from tests.planning.curves import FLAT, LINEAR, M1_LIKE, STEPPED
 
 NO_END: frozenset[int] = frozenset()
 PROMPT = [Random(4).randrange(256) for _ in range(40)]
@@ -52,6 +55,7 @@ def speculatively(
     *,
     capacity: int = 256,
     max_drafts: int = 4,
+    planner: Planner | None = None,
 ) -> list[Round]:
     cache = prefilled(model, PROMPT, capacity)
     drafter.begin(PROMPT)
@@ -59,7 +63,14 @@ def speculatively(
     buffer = TokenBuffer(max_drafts)
     done = []
     for one in decode_speculative(
-        model, cache, chooser, PROMPT[-1], limits, drafter=drafter, buffer=buffer
+        model,
+        cache,
+        chooser,
+        PROMPT[-1],
+        limits,
+        drafter=drafter,
+        planner=planner or FixedPlanner(max_drafts),
+        buffer=buffer,
     ):
         assert cache.length <= capacity
         done.append(one)
@@ -93,6 +104,46 @@ def test_whatever_is_drafted_the_tokens_are_plain_decodings(
     assert all(one.accepted <= one.drafted <= max_drafts for one in rounds)
     assert [one.finish for one in rounds[:-1]] == [None] * (len(rounds) - 1)
     assert rounds[-1].finish is Finish.LENGTH
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=3)])
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_is_planned_the_tokens_are_plain_decodings(
+    model: TargetModel, sampling: Sampling, seed: int
+) -> None:
+    limits = Limits(80, NO_END)
+    expected = tokens_of(plainly(model, limits, sampling))
+    drafter = OracleDrafter(len(PROMPT), expected, error=0.2, silence=0.2, seed=seed)
+    planner = MoodyPlanner(seed)
+    rounds = speculatively(model, limits, drafter, sampling, max_drafts=8, planner=planner)
+
+    assert tokens_of(rounds) == expected
+    assert [(one.drafted, one.accepted) for one in rounds] == drafter.verified
+    assert [token for report in planner.reports for token in report.tokens] == expected
+    assert all(one.drafted in planner.chosen for one in rounds if one.drafted)
+
+
+@pytest.mark.parametrize("curve", [FLAT, LINEAR, STEPPED, M1_LIKE])
+def test_the_planner_changes_no_token(model: TargetModel, curve: CostCurve) -> None:
+    limits = Limits(120, NO_END)
+    expected = tokens_of(plainly(model, limits))
+    drafter = OracleDrafter(len(PROMPT), expected, error=0.1)
+    rounds = speculatively(model, limits, drafter, max_drafts=32, planner=DraftPlanner(curve))
+    assert tokens_of(rounds) == expected
+
+
+def test_reports_tell_pipelined_steps_from_rounds(model: TargetModel) -> None:
+    limits = Limits(60, NO_END)
+    expected = tokens_of(plainly(model, limits))
+    planner = MoodyPlanner(1)
+    drafter = OracleDrafter(len(PROMPT), expected, silence=0.5)
+    speculatively(model, limits, drafter, planner=planner)
+    assert planner.reports[0].seconds is None
+    assert all(not report.draft for report in planner.reports if report.pipelined)
+    assert any(report.pipelined for report in planner.reports)
+    contexts = [report.context for report in planner.reports]
+    emitted = [len(report.tokens) for report in planner.reports]
+    assert contexts == [len(PROMPT) - 1 + sum(emitted[:i]) for i in range(len(emitted))]
 
 
 def test_a_perfect_draft_takes_a_fifth_of_the_forwards(model: TargetModel) -> None:
@@ -183,6 +234,7 @@ def test_silent_drafters_leave_the_loop_pipelined(model: TargetModel) -> None:
         PROMPT[-1],
         limits,
         drafter=drafter,
+        planner=FixedPlanner(4),
         buffer=TokenBuffer(),
     )
     for emitted, _ in enumerate(loop, start=1):

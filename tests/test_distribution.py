@@ -20,6 +20,7 @@ from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
 from akunu_py.drafting.ngram_model import bigram, trigram
 from akunu_py.drafting.ngram_model_drafter import NGramModelDrafter
 from akunu_py.options import Sampling
+from akunu_py.planning.planner import FixedPlanner
 from akunu_py.sampling import TokenChooser
 from akunu_py.stats import Round
 from akunu_py.token_buffer import TokenBuffer
@@ -73,6 +74,7 @@ def decode(
         PROMPT[-1],
         Limits(draws, frozenset()),
         drafter=drafter,
+        planner=FixedPlanner(1024),
         buffer=TokenBuffer(max_drafts),
     )
     return list(rounds)

@@ -15,6 +15,7 @@ from akunu_py.exactness import SAFETY, TieBreaker, measure_difference, near_ties
 from akunu_py.kv_cache import KVCache, PreallocatedKVCache
 from akunu_py.model import TargetModel, load_target
 from akunu_py.options import Options, Sampling
+from akunu_py.planning.planner import FixedPlanner
 from akunu_py.sampling import TokenChooser
 from akunu_py.stats import Round, Stats
 from akunu_py.token_buffer import TokenBuffer
@@ -70,8 +71,10 @@ def answers(engine: Engine, options: Options) -> tuple[list[list[int]], Stats]:
 )
 def test_exact_answers_are_plain_decodings(coarse_engine: Engine, sampling: Sampling) -> None:
     plain, _ = answers(coarse_engine, Options(60, sampling, drafter="none"))
-    drafted, _ = answers(coarse_engine, Options(60, sampling, drafter="ngram"))
-    exact, stats = answers(coarse_engine, Options(60, sampling, drafter="ngram", exact=True))
+    drafted, _ = answers(coarse_engine, Options(60, sampling, drafter="ngram", num_draft_tokens=4))
+    exact, stats = answers(
+        coarse_engine, Options(60, sampling, drafter="ngram", num_draft_tokens=4, exact=True)
+    )
     assert drafted != plain
     assert coarse_engine.logit_differences[4] > 0.001
     assert exact == plain
@@ -151,6 +154,7 @@ def test_whatever_is_drafted(error: float, silence: float, max_drafts: int) -> N
             0,
             limits,
             drafter=drafter,
+            planner=FixedPlanner(1024),
             buffer=buffer,
             tie_breaker=tie_breaker,
         )

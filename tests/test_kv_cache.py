@@ -118,6 +118,16 @@ def test_growing_keeps_what_is_held() -> None:
         cache.grow(5)
 
 
+def test_skipped_tokens_take_their_room() -> None:
+    cache = PreallocatedKVCache(1, 6)
+    cache.layers[0].update_and_fetch(*layer_input([1]))
+    cache.skip(3)
+    keys, _ = cache.layers[0].update_and_fetch(*layer_input([5]))
+    assert keys[0, 1, :, 2].tolist() == [1, 0, 0, 0, 5]
+    with pytest.raises(ContextOverflowError, match="2 tokens do not fit where 1 are free"):
+        cache.skip(2)
+
+
 def test_overflow_is_refused_before_anything_is_written() -> None:
     layer = LayerCache(4)
     layer.update_and_fetch(*layer_input([1, 2, 3]))

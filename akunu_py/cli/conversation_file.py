@@ -137,7 +137,7 @@ def _read_message(message: Any) -> Message:
 
 
 def _read_options(settings: dict[str, Any]) -> Options:
-    limit = settings["max_tokens"]
+    limit, drafts = settings["max_tokens"], settings["num_draft_tokens"]
     # A file of an older version has fewer settings; the others are as they were then.
     settings = asdict(Options()) | settings
     sampling = asdict(Sampling()) | settings["sampling"]
@@ -161,7 +161,7 @@ def _read_options(settings: dict[str, Any]) -> Options:
             ),
             stop=tuple(_typed(stop, str) for stop in settings["stop"]),
             drafter=settings["drafter"],
-            num_draft_tokens=_typed(settings["num_draft_tokens"], int),
+            num_draft_tokens=None if drafts is None else _typed(drafts, int),
             exact=_typed(settings["exact"], bool),
         )
     except InvalidRequestError as error:

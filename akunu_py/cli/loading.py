@@ -1,29 +1,52 @@
 """From a command's model settings to an engine; the model libraries are imported here."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from akunu_py.cli.progress import MeasuringBar
 from akunu_py.cli.settings import ModelSettings
 from akunu_py.model_files import BUNDLED_MODEL, find_model
 
 if TYPE_CHECKING:
+    from akunu_py.backend import Backend
     from akunu_py.engine import Engine
+    from akunu_py.model import TargetModel
+    from akunu_py.planning.cost_curve import CostCurve
 
 
-def load_engine(settings: ModelSettings) -> "Engine":
+def load_engine(settings: ModelSettings, *, shows_measuring: bool = False) -> "Engine":
     """Loads the model that was asked for.
+
+    Args:
+        settings: which one.
+        shows_measuring: whether a bar on standard error tells what a model's first use waits for.
 
     Raises:
         AkunuError: if that cannot be done.
     """
-    from akunu_py.engine import load  # noqa: PLC0415  (takes a second)
+    from akunu_py.calibration import find_cost_curve  # noqa: PLC0415  (takes a second)
+    from akunu_py.engine import load  # noqa: PLC0415
 
     return load(
         settings.name,
         weights=settings.weights,
         max_context=settings.max_context,
         draft_model=settings.draft_model,
+        calibrate=find_costs_with_bar if shows_measuring else find_cost_curve,
     )
+
+
+def find_costs_with_bar(model: "TargetModel", backend: "Backend") -> "CostCurve":
+    """What forwards cost, with a bar on standard error while that is measured.
+
+    Raises:
+        NoCurveError: if the model's cache cannot be rolled back.
+    """
+    from akunu_py.calibration import find_cost_curve  # noqa: PLC0415
+
+    with MeasuringBar(sys.stderr) as bar:
+        return find_cost_curve(model, backend, progress=bar)
 
 
 def fetch_model(settings: ModelSettings) -> None:

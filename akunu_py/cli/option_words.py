@@ -8,6 +8,7 @@ from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options, Sampling
 
 SWITCH: Final = ("on", "off")
+AS_MANY_AS_PAY: Final = "auto"
 PROCESSORS: Final = ("greedy", "sample", "top-k", "top-p", "min-p", "seed")
 PROCESSOR_USAGE: Final = "greedy, or any of sample 0.8, top-k 40, top-p 0.9, min-p 0.05, seed 1"
 
@@ -15,8 +16,8 @@ PROCESSOR_USAGE: Final = "greedy, or any of sample 0.8, top-k 40, top-p 0.9, min
 def describe_options(options: Options) -> str:
     """How answers are made, in one line."""
     sampling = options.sampling
-    drafts = options.drafter != "none" and options.num_draft_tokens > 0
-    limit = options.max_tokens
+    limit, drafts = options.max_tokens, options.num_draft_tokens
+    length = "as many as pay" if drafts is None else f"up to {drafts}"
     penalises = sampling.repetition_penalty != 1
     facts = [
         "greedy" if sampling.greedy else f"sample {sampling.temperature:g}",
@@ -26,7 +27,7 @@ def describe_options(options: Options) -> str:
         "" if sampling.seed is None else f"seed {sampling.seed}",
         f"repetition penalty {sampling.repetition_penalty:g}" if penalises else "",
         f"{len(sampling.logit_bias)} biased" if sampling.logit_bias else "",
-        f"drafter {options.drafter}, up to {options.num_draft_tokens}" if drafts else "no drafts",
+        f"drafter {options.drafter}, {length}" if options.drafts else "no drafts",
         "exact" if options.exact else "",
         "no token limit" if limit is None else f"up to {count(limit, 'token')}",
     ]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from akunu_py import __version__
+from akunu_py.cli.bench_settings import BenchSettings, DoctorSettings
 from akunu_py.cli.settings import ChatSettings, GenerateSettings, Settings
 from akunu_py.errors import InvalidRequestError
 
@@ -38,6 +39,9 @@ COMMANDS: Final = (
     Command("chat", "a conversation; from a pipe, one turn a line", ChatSettings,
             "akunu_py.cli.chat"),
     Command("generate", "one completion of a prompt", GenerateSettings, "akunu_py.cli.generate"),
+    Command("bench", "measurements of this machine", BenchSettings, "akunu_py.cli.bench"),
+    Command("doctor", "the machine, the model, and whether drafting pays here", DoctorSettings,
+            "akunu_py.cli.doctor"),
 )  # fmt: skip
 
 

@@ -1,7 +1,8 @@
-"""PrefillBar: how far a long prompt has been read, on a terminal, while it takes long."""
+"""Bars that say how far something is, on a terminal, while it takes long."""
 
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, TextIO
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self, TextIO
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -34,7 +35,7 @@ class PrefillBar:
             long = total > _LONG_PROMPT or perf_counter() - self._first_news > _LONG_WAIT_S
             if not (long and self._stream.isatty()):
                 return
-            self._bar = _make_bar(self._stream, total)
+            self._bar = _make_bar(self._stream, "reading the prompt", total, counts=True)
         self._bar.update(self._bar.task_ids[0], completed=done)
 
     def close(self) -> None:
@@ -45,8 +46,43 @@ class PrefillBar:
             self._bar = None
 
 
-def _make_bar(stream: TextIO, total: int) -> "Progress":
-    from rich.console import Console  # noqa: PLC0415  (most prompts are short)
+class MeasuringBar:
+    """A progress bar for a measurement, gone when that is done.
+
+    It is called with seconds spent and seconds to spend.
+
+    Args:
+        stream: where it is drawn, if that is a terminal.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._bar: Progress | None = None
+
+    def __call__(self, spent: float, budget: float) -> None:
+        """Shows how far the measurement is."""
+        if self._bar is None:
+            if not self._stream.isatty():
+                return
+            self._bar = _make_bar(self._stream, "measuring this machine", budget, counts=False)
+        self._bar.update(self._bar.task_ids[0], completed=spent)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def _make_bar(stream: TextIO, title: str, total: float, *, counts: bool) -> "Progress":
+    from rich.console import Console  # noqa: PLC0415  (most waits are short)
     from rich.progress import (  # noqa: PLC0415
         BarColumn,
         MofNCompleteColumn,
@@ -55,14 +91,8 @@ def _make_bar(stream: TextIO, total: int) -> "Progress":
         TimeRemainingColumn,
     )
 
-    bar = Progress(
-        TextColumn("reading the prompt"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=Console(file=stream),
-        transient=True,
-    )
+    columns = [TextColumn(title), BarColumn(), *([MofNCompleteColumn()] if counts else [])]
+    bar = Progress(*columns, TimeRemainingColumn(), console=Console(file=stream), transient=True)
     bar.add_task("", total=total)
     bar.start()
     return bar

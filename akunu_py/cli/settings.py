@@ -12,7 +12,6 @@ from akunu_py.drafting import DRAFTER_NAMES, MODEL_DRAFTER
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model_files import BUNDLED_MODEL
 from akunu_py.options import (
-    DEFAULT_DRAFT_TOKENS,
     DEFAULT_MAX_TOKENS,
     DEFAULT_REPETITION_CONTEXT,
     MOST_DRAFT_TOKENS,
@@ -286,9 +285,9 @@ def _add_answer_options(parser: ArgumentParser, max_tokens: int) -> None:
         help=f"who drafts: {', '.join(DRAFTER_NAMES)} (default: auto)",
     )  # fmt: skip
     group.add_argument(
-        "--num-draft-tokens", metavar="N", type=whole_number, default=DEFAULT_DRAFT_TOKENS,
+        "--num-draft-tokens", metavar="N", type=whole_number,
         help=f"drafts a forward verifies, up to {MOST_DRAFT_TOKENS} "
-        f"(default: {DEFAULT_DRAFT_TOKENS})",
+        "(default: as many as pay on this machine)",
     )  # fmt: skip
     group.add_argument(
         "--no-speculate", action="store_const", const="none", dest="drafter",

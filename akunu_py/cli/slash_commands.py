@@ -13,6 +13,7 @@ from typing import Final
 from akunu_py.cli.conversation import Conversation, Turn
 from akunu_py.cli.conversation_file import ConversationFile, SavedConversation
 from akunu_py.cli.option_words import (
+    AS_MANY_AS_PAY,
     PROCESSORS,
     SWITCH,
     describe_options,
@@ -153,9 +154,8 @@ def _drafter(conversation: Conversation, rest: str) -> Reply:
 
 def _gamma(conversation: Conversation, rest: str) -> Reply:
     if rest:
-        conversation.options = replace(
-            conversation.options, num_draft_tokens=read_whole_number(rest, "/gamma N")
-        )
+        drafts = None if rest == AS_MANY_AS_PAY else read_whole_number(rest, "/gamma N|auto")
+        conversation.options = replace(conversation.options, num_draft_tokens=drafts)
     return describe_options(conversation.options)
 
 
@@ -224,7 +224,8 @@ COMMANDS: Final = (
                  _processor, PROCESSORS),
     SlashCommand("/speculative", "[on|off]", "whether to draft", _speculative, SWITCH),
     SlashCommand("/drafter", "[NAME]", "who drafts", _drafter, _DRAFTERS),
-    SlashCommand("/gamma", "[N]", "how many drafts a forward verifies", _gamma),
+    SlashCommand("/gamma", "[N|auto]", "how many drafts a forward verifies", _gamma,
+                 (AS_MANY_AS_PAY,)),
     SlashCommand("/show-drafts", "[on|off]", "colour drafted tokens", _show_drafts, SWITCH),
     SlashCommand("/stats", "", "what the conversation took so far", _stats),
     SlashCommand("/quit", "", "leave", _quit),

@@ -106,7 +106,7 @@ def test_the_format_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "talk.json"
     path.write_text(json.dumps(content()))
     assert ConversationFile(str(path)).load() == SavedConversation(
-        "ember", [{"role": "user", "content": "A?"}], Options(max_tokens=5)
+        "ember", [{"role": "user", "content": "A?"}], Options(max_tokens=5, num_draft_tokens=4)
     )
 
 

@@ -50,7 +50,9 @@ def test_a_model_that_drafts_for_itself_is_always_right(
     paired_engine: Engine, sampling: Sampling
 ) -> None:
     paired_engine.reset()
-    stats = paired_engine.generate(PROMPT, Options(50, sampling, drafter="model")).stats
+    stats = paired_engine.generate(
+        PROMPT, Options(50, sampling, drafter="model", num_draft_tokens=4)
+    ).stats
     assert stats.acceptance_rate > 0.98
     assert stats.generated_tokens == stats.accepted + stats.bonus + stats.corrected + stats.plain
 

@@ -1,0 +1,247 @@
+"""Calibration: measures what forwards of the loaded model cost, and keeps the result.
+
+Times the rounds that decoding runs, on a cache of its own, in turns over all sizes so that a busy
+moment cannot fall on one of them alone; the shortest time of each counts, as what it takes when
+nothing else is going on. Within a fixed time: a slow model gets fewer points.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from itertools import pairwise
+from random import Random
+from time import perf_counter
+from typing import Final
+
+import mlx.core as mx
+
+from akunu_py.backend import Backend
+from akunu_py.decoding import Limits, decode_autoregressive
+from akunu_py.kv_cache import PreallocatedKVCache
+from akunu_py.model import TargetModel
+from akunu_py.options import Sampling
+from akunu_py.planning.cost_curve import CostCurve, CostLevel
+from akunu_py.planning.cost_store import CostKey, CostStore, fingerprint
+from akunu_py.sampling import TokenChooser
+
+SIZES: Final = (1, 2, 5, 3, 9, 17, 33, 4, 6, 8, 11, 13, 16, 21, 25, 32)
+"""Tokens a round that are measured, the most telling first; steps between them are looked for."""
+
+CONTEXTS: Final = (128, 1024, 4096)
+"""Context lengths: all sizes at the first, a few at the others."""
+
+BUDGET_S: Final = 2.5
+"""Seconds that a first use may spend on measuring."""
+
+_SIZES_FARTHER: Final = (1, 5, 17)
+_PASSES: Final = 9
+_FEWEST_PASSES: Final = 2
+_STEPS_A_TURN: Final = 4
+_JUMP: Final = 0.15
+_MOST_HALVINGS: Final = 6
+_MOST_CACHE_BYTES: Final = 512 << 20
+
+CalibrationProgress = Callable[[float, float], None]
+"""Called with the seconds spent and the seconds to spend."""
+
+
+class NoCurveError(Exception):
+    """The costs of this model are of no use: its cache cannot be rolled back."""
+
+
+def find_cost_curve(
+    model: TargetModel,
+    backend: Backend,
+    *,
+    store: CostStore | None = None,
+    progress: CalibrationProgress | None = None,
+) -> CostCurve:
+    """The costs of a model on this machine: as measured before, or else measured now and kept.
+
+    Raises:
+        NoCurveError: if the model's cache cannot be rolled back.
+    """
+    store = store or CostStore()
+    key = cost_key(model, backend)
+    curve = store.load(key)
+    if curve is None:
+        curve = measure_cost_curve(model, progress=progress)
+        store.save(key, curve)
+    return curve
+
+
+def cost_key(model: TargetModel, backend: Backend) -> CostKey:
+    """All that the costs depend on."""
+    return CostKey(
+        device=backend.device,
+        chip=backend.chip,
+        blas=backend.blas,
+        threads=backend.threads,
+        mlx=version("mlx"),
+        model=model.name,
+        fingerprint=fingerprint(model.config),
+        parameter_bytes=model.parameter_bytes,
+        layout=model.layout,
+    )
+
+
+def measure_cost_curve(
+    model: TargetModel,
+    *,
+    budget_s: float = BUDGET_S,
+    contexts: Sequence[int] = CONTEXTS,
+    progress: CalibrationProgress | None = None,
+) -> CostCurve:
+    """Measures a model; nothing of it stays in memory.
+
+    Args:
+        model: one whose cache can be rolled back.
+        budget_s: seconds to spend, about; a model may be too slow for even the fewest points.
+        contexts: context lengths to measure at, as far as the model and the memory allow.
+        progress: told how far the measuring is.
+
+    Raises:
+        NoCurveError: if the model's cache cannot be rolled back.
+    """
+    try:
+        return _measure(model, budget_s, sorted(contexts), progress)
+    finally:
+        mx.clear_cache()
+
+
+def _measure(
+    model: TargetModel,
+    budget_s: float,
+    contexts: Sequence[int],
+    progress: CalibrationProgress | None,
+) -> CostCurve:
+    first = _Bench(model, min(contexts[0], model.context_length // 2))
+    begun = perf_counter()
+    farther = [context for context in contexts[1:] if first.allows(context)]
+    # The first level decides what is drafted, so most of the time is its.
+    share = 1.0 if not farther else 0.7
+
+    def tick() -> None:
+        if progress:
+            progress(min(perf_counter() - begun, budget_s), budget_s)
+
+    levels = [first.measure(SIZES, begun + share * budget_s, tick, between=True)]
+    del first
+    for index, context in enumerate(farther, start=1):
+        if perf_counter() - begun < budget_s:
+            until = (share + (1.0 - share) * index / len(farther)) * budget_s
+            levels.append(_Bench(model, context).measure(_SIZES_FARTHER, begun + until, tick))
+    return CostCurve(tuple(levels))
+
+
+class _Bench:
+    """A cache of a certain length, and forwards on top of it that are timed.
+
+    What the cache holds is nothing in particular: costs do not depend on it.
+    """
+
+    def __init__(self, model: TargetModel, context: int) -> None:
+        self._model = model
+        self._context = context
+        self._chooser = TokenChooser(Sampling())
+        draw = Random(0)
+        # Different tokens: a mixture of experts sends them to different experts.
+        self._tokens = [draw.randrange(model.vocabulary_size) for _ in range(max(SIZES))]
+        cache = model.make_cache(context + max(SIZES) + _STEPS_A_TURN + 4)
+        if not isinstance(cache, PreallocatedKVCache):
+            raise NoCurveError(f"The cache of {model.name} cannot be rolled back.")
+        self._cache = cache
+        for size in (1, 2):  # with all that happens only once in a process
+            self._round(size)
+        cache.evaluate()
+        cache.rollback(0)
+        cache.skip(context)
+
+    def allows(self, context: int) -> bool:
+        """Whether a bench at another context length is possible, and a light load."""
+        bytes_a_token = self._cache.nbytes / self._cache.capacity
+        room = self._model.context_length - max(SIZES) - _STEPS_A_TURN
+        return self._context < context <= room and context * bytes_a_token < _MOST_CACHE_BYTES
+
+    def measure(
+        self,
+        sizes: Sequence[int],
+        until: float,
+        tick: Callable[[], None],
+        *,
+        between: bool = False,
+    ) -> CostLevel:
+        """Times as many sizes as often as there is time for; one token and the step in any case.
+
+        Args:
+            sizes: tokens a round, the most important first.
+            until: when to be done, on `perf_counter`'s clock.
+            tick: called again and again.
+            between: whether to look for the steps between the sizes.
+        """
+        rounds: dict[int, list[float]] = {}
+        for size in sizes:
+            self._round(size)  # a warm-up
+            rounds[size] = [self._round(size)]
+            tick()
+            next_pass = sum(min(times) for times in rounds.values())
+            if len(rounds) > 1 and perf_counter() + next_pass > until:
+                break
+        self._steps()
+        steps = [self._steps()]
+        for turn in range(1, _PASSES):
+            if turn >= _FEWEST_PASSES and perf_counter() > until:
+                break
+            steps.append(self._steps())
+            for size, times in rounds.items():
+                times.append(self._round(size))
+                tick()
+            if between and turn + 1 == _FEWEST_PASSES:
+                self._look_between(rounds, until)
+        points = tuple(sorted((size, min(times)) for size, times in rounds.items()))
+        return CostLevel(self._context, min(steps), points)
+
+    def _look_between(self, rounds: dict[int, list[float]], until: float) -> None:
+        """Halves the gaps across which the cost jumps, the largest jump first."""
+        for _ in range(_MOST_HALVINGS):
+            known = sorted((size, min(times)) for size, times in rounds.items())
+            jumps = [
+                ((high - low) / low, (below + above) // 2)
+                for (below, low), (above, high) in pairwise(known)
+                if above - below > 1
+            ]
+            jump, size = max(jumps, default=(0.0, 0))
+            if jump < _JUMP or perf_counter() > until:
+                return
+            self._round(size)
+            rounds[size] = [self._round(size) for _ in range(_FEWEST_PASSES)]
+
+    def _round(self, size: int) -> float:
+        """Seconds of a round as decoding runs one: submitted, waited for, rolled back."""
+        cache, start = self._cache, self._cache.length
+        begun = perf_counter()
+        logits = self._model.forward(mx.array(self._tokens[:size]), cache)
+        choices = self._chooser.choose(logits, start + 1)
+        mx.async_eval(choices)  # type: ignore[no-untyped-call]
+        choices.tolist()
+        cache.rollback(start)
+        return perf_counter() - begun
+
+    def _steps(self) -> float:
+        """Seconds of a pipelined step, the mean of a few."""
+        with self._plain_rounds() as rounds:
+            next(rounds)
+            begun = perf_counter()
+            for _ in range(_STEPS_A_TURN):
+                next(rounds)
+            return (perf_counter() - begun) / _STEPS_A_TURN
+
+    @contextmanager
+    def _plain_rounds(self) -> Iterator[Iterator[object]]:
+        """Plain decoding itself; the step that it leaves under way is waited for."""
+        limits = Limits(_STEPS_A_TURN + 3, frozenset())
+        yield decode_autoregressive(
+            self._model, self._cache, self._chooser, self._tokens[0], limits
+        )
+        self._cache.evaluate()
+        self._cache.rollback(self._context)

@@ -1,0 +1,92 @@
+"""`doctor`: the machine, the model, what forwards cost, and whether drafting pays here."""
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from akunu_py.cli.bench import describe_model
+from akunu_py.cli.bench_settings import DoctorSettings
+from akunu_py.cli.loading import find_costs_with_bar, load_engine
+
+if TYPE_CHECKING:
+    from akunu_py.bench.cost import CostReport
+    from akunu_py.engine import Engine
+
+_NAME_WIDTH: Final = 10
+_MEBI: Final = 1 << 20
+
+
+def run(settings: DoctorSettings) -> int:
+    """Prints the findings and, last, the verdict.
+
+    Raises:
+        AkunuError: if the model does not load.
+    """
+    engine = load_engine(settings.model)
+    findings, lines = examine(engine)
+    if settings.as_json:
+        print(json.dumps(findings))
+    else:
+        print("\n".join(lines))
+    return 0
+
+
+def examine(engine: "Engine") -> tuple[dict[str, Any], list[str]]:
+    """What there is to be said of an engine: in JSON's types, and in lines."""
+    from akunu_py.backend import free_memory_bytes  # noqa: PLC0415  (the engine brought it along)
+    from akunu_py.bench.cost import CostReport, curve_lines  # noqa: PLC0415
+    from akunu_py.bench.machine import describe_machine  # noqa: PLC0415
+    from akunu_py.calibration import NoCurveError  # noqa: PLC0415
+
+    machine, model = describe_machine(engine.backend), describe_model(engine)
+    free = free_memory_bytes()
+    findings: dict[str, Any] = {
+        "machine": machine, "model": model, "free_memory_bytes": free, "notices": engine.notices,
+    }  # fmt: skip
+    lines = _machine_lines(machine, model, free)
+    try:
+        curve = find_costs_with_bar(engine.model, engine.backend)
+    except NoCurveError:
+        findings["recommended"] = {"drafter": "none"}
+        return findings, [*lines, *engine.notices]
+    report = CostReport(machine, model, curve)
+    lines += [
+        _line("cost" if not index else "", told) for index, told in enumerate(curve_lines(curve))
+    ]
+    recommended = recommend(report)
+    lines.append(_line("settings", recommended["why"]))
+    findings |= report.as_json() | {"recommended": recommended}
+    return findings, [*lines, *engine.notices, "", str(report.verdict)]
+
+
+def recommend(report: "CostReport") -> dict[str, Any]:
+    """The settings that suit a machine, and why."""
+    verdict = report.verdict
+    if not verdict.pays:
+        return {
+            "drafter": "none", "num_draft_tokens": 0,
+            "why": "--no-speculate; or the defaults, which come to the same here",
+        }  # fmt: skip
+    return {
+        "drafter": "auto", "num_draft_tokens": None,
+        "why": "the defaults: --drafter auto, and as many drafts a forward as pay",
+    }  # fmt: skip
+
+
+def _machine_lines(machine: dict[str, Any], model: dict[str, Any], free: int) -> list[str]:
+    blas = machine["blas"]
+    facts = [
+        ("device", f"{machine['device']}, {machine['chip']}, {machine['cores']} cores"),
+        ("memory", f"{machine['memory_gib']} GiB, {free / 2**30:.1f} GiB of it free"),
+        ("blas", f"{blas}, {machine['blas_threads']} threads" if blas else "the system's"),
+        (
+            "software",
+            f"mlx {machine['mlx']}, mlx-lm {machine['mlx_lm']}, Python {machine['python']}",
+        ),
+        ("model", f"{model['name']}, context {model['context_length']:,}"),
+        ("weights", f"{model['layout']}, {model['parameter_bytes'] / _MEBI:,.0f} MiB in memory"),
+    ]
+    return [_line(name, fact) for name, fact in facts]
+
+
+def _line(name: str, fact: str) -> str:
+    return f"{name:<{_NAME_WIDTH}}{fact}"

@@ -1,0 +1,142 @@
+"""Acceptance: how likely each token of a draft is to stand, learnt from those that were tried.
+
+A drafter's own expectations are taken as they are but for one correction: how the odds of its
+source have turned out against what it expected. Where a drafter has none, an estimate is learnt
+by source, match length and position. Knows no tokens, costs or clocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import Final
+
+from akunu_py.drafting.base import Draft
+
+PRIOR: Final = 0.6
+"""The chance of a draft's token where nothing is known: enough to be tried on a good machine."""
+
+_PRIOR_WEIGHT: Final = 4.0
+_MEMORY: Final = 64.0
+_SLOWEST_RATE: Final = 0.06
+_LARGEST_SHIFT: Final = 6.0
+_LONGEST_MATCH: Final = 63
+_LAST_POSITION: Final = 31
+_LEAST, _MOST = 0.001, 0.999
+
+
+class AcceptanceModel:
+    """What is known of every source; it outlives requests."""
+
+    def __init__(self) -> None:
+        self._sources: defaultdict[str, _Source] = defaultdict(_Source)
+
+    def chances(self, draft: Draft) -> list[float]:
+        """For each token the probability that it stands if those before it did."""
+        source = self._sources[draft.source]
+        if len(draft.expected) == len(draft):
+            return [source.bias.corrected(_within(chance)) for chance in draft.expected]
+        match = _match_file(draft.match_length)
+        known: dict[int, float] = {}
+        chances = []
+        for position in range(len(draft)):
+            file = _position_file(position)
+            if file not in known:
+                known[file] = source.chance(match, file)
+            chances.append(known[file])
+        return chances
+
+    def learn(self, draft: Draft, accepted: int) -> None:
+        """Takes in how many of a draft's tokens stood; what came after the first miss is unknown.
+
+        Args:
+            draft: the tokens that were tried, and no more than these.
+            accepted: how many stood.
+        """
+        for position in range(min(accepted + 1, len(draft))):
+            self.learn_token(draft, position, stood=position < accepted)
+
+    def learn_token(self, draft: Draft, position: int, *, stood: bool) -> None:
+        """Takes in the outcome of one token of a draft, those before it having stood."""
+        source = self._sources[draft.source]
+        if len(draft.expected) == len(draft):
+            source.bias.add(_within(draft.expected[position]), stood)
+        else:
+            source.add(_match_file(draft.match_length), _position_file(position), stood)
+
+
+class _Record:
+    """Outcomes of one kind; old ones fade."""
+
+    __slots__ = ("stood", "tried")
+
+    def __init__(self) -> None:
+        self.stood = self.tried = 0.0
+
+    def add(self, stood: bool) -> None:
+        if self.tried >= _MEMORY:
+            self.stood /= 2
+            self.tried /= 2
+        self.stood += stood
+        self.tried += 1
+
+    def rate(self, prior: float) -> float:
+        return (self.stood + _PRIOR_WEIGHT * prior) / (self.tried + _PRIOR_WEIGHT)
+
+
+class _Bias:
+    """How far a source's expectations are off, as a shift of their log-odds.
+
+    Stochastic gradient ascent on the likelihood of the outcomes: quick at first, then slower, and
+    never so slow that it could not follow a change.
+    """
+
+    __slots__ = ("_outcomes", "shift")
+
+    def __init__(self) -> None:
+        self.shift = 0.0
+        self._outcomes = 0
+
+    def add(self, expected: float, stood: bool) -> None:
+        rate = max(_SLOWEST_RATE, 1.0 / (2 + self._outcomes))
+        self._outcomes += 1
+        self.shift += rate * (stood - self.corrected(expected))
+        self.shift = max(-_LARGEST_SHIFT, min(_LARGEST_SHIFT, self.shift))
+
+    def corrected(self, expected: float) -> float:
+        odds = expected * math.exp(self.shift)
+        return odds / (1.0 - expected + odds)
+
+
+class _Source:
+    """One source: its records, each leaning on the coarser one while it is young."""
+
+    def __init__(self) -> None:
+        self.bias = _Bias()
+        self._whole = _Record()
+        self._matches: defaultdict[int, _Record] = defaultdict(_Record)
+        self._files: defaultdict[tuple[int, int], _Record] = defaultdict(_Record)
+
+    def chance(self, match: int, position: int) -> float:
+        whole = self._whole.rate(PRIOR)
+        by_match = self._matches[match].rate(whole)
+        return _within(self._files[match, position].rate(by_match))
+
+    def add(self, match: int, position: int, stood: bool) -> None:
+        for record in (self._whole, self._matches[match], self._files[match, position]):
+            record.add(stood)
+
+
+def _match_file(length: int) -> int:
+    """0, 1, 2-3, 4-7 ... 32 and more."""
+    return max(0, min(length, _LONGEST_MATCH)).bit_length()
+
+
+def _position_file(position: int) -> int:
+    """0, 1, 2-3, 4-7, 8-15, 16 and more."""
+    return min(position, _LAST_POSITION).bit_length()
+
+
+def _within(chance: float) -> float:
+    """A probability that leaves room for surprise; what is no number counts as the prior."""
+    return max(_LEAST, min(_MOST, chance)) if not math.isnan(chance) else PRIOR

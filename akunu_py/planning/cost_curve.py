@@ -1,0 +1,221 @@
+"""CostCurve: the seconds that a forward of the loaded model takes on this machine.
+
+Measured points come in; the cost of any number of tokens at any context comes out. The pipelined
+single step and the synchronised round are two costs, because a loop that waits for every result
+leaves the device idle while it builds the next forward. Knows no model and no clock.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Final
+
+_SHORTEST_S: Final = 1e-7
+_LONGEST_S: Final = 3600.0
+_MOST_TOKENS: Final = 4096
+_PLAUSIBLE_FACTOR: Final = 5.0
+"""How far a cost may stray from the range between that of one token and that of as many steps."""
+
+
+@dataclass(frozen=True)
+class CostLevel:
+    """What was measured at one context length.
+
+    Attributes:
+        context: tokens in the cache before the forward.
+        step: seconds of a pipelined single step.
+        rounds: pairs of tokens and the seconds of a synchronised round over them, by tokens,
+            from 1 on.
+    """
+
+    context: int
+    step: float
+    rounds: tuple[tuple[int, float], ...]
+
+    def __post_init__(self) -> None:
+        sizes = [size for size, _ in self.rounds]
+        if sizes[:1] != [1] or any(a >= b for a, b in pairwise(sizes)):
+            raise ValueError(f"rounds must be of 1 token and more, ascending, not of {sizes}")
+        if sizes[-1] > _MOST_TOKENS or self.context < 0:
+            raise ValueError(f"no forward takes {sizes[-1]} tokens at context {self.context}")
+        seconds = [self.step, *(cost for _, cost in self.rounds)]
+        if not all(_SHORTEST_S < cost < _LONGEST_S for cost in seconds):
+            raise ValueError(f"no forward takes such times: {seconds}")
+
+
+@dataclass(frozen=True)
+class CostCurve:
+    """Costs between and beyond what was measured: never falling with tokens or with context.
+
+    Args:
+        levels: by context, ascending. The first has all points; the others may have fewer, and
+            say how much a longer context adds.
+
+    Raises:
+        ValueError: if there is no level, or they are not in order.
+    """
+
+    levels: tuple[CostLevel, ...]
+
+    def __post_init__(self) -> None:
+        contexts = [level.context for level in self.levels]
+        if not contexts or contexts != sorted(set(contexts)):
+            raise ValueError(f"levels must be of ascending contexts, not {contexts}")
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that were measured in one round."""
+        return self.levels[0].rounds[-1][0]
+
+    def step(self, context: int) -> float:
+        """Seconds of a single step in a pipelined loop."""
+        return _along(self._contexts, self._steps, context)
+
+    def cost(self, tokens: int, context: int) -> float:
+        """Seconds of a round that is waited for, over `tokens` positions."""
+        base = self._base(tokens)
+        at_levels = [base + _between(added, tokens) for added in self._added]
+        return _along(self._contexts, [base, *at_levels], context)
+
+    def rounds(self, context: int, tokens: int) -> list[float]:
+        """The costs of rounds over 1, 2 ... `tokens` positions."""
+        return [self.cost(size, context) for size in range(1, tokens + 1)]
+
+    def as_json(self) -> dict[str, Any]:
+        """The measured points, in a form that `from_json` reads."""
+        return {
+            "levels": [
+                {
+                    "context": level.context,
+                    "step_s": level.step,
+                    "rounds_s": {str(size): cost for size, cost in level.rounds},
+                }
+                for level in self.levels
+            ]
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> CostCurve:
+        """Reads what `as_json` wrote.
+
+        Raises:
+            ValueError: if it is of another form, or if the costs are implausible.
+        """
+        try:
+            levels = tuple(
+                CostLevel(
+                    _whole(level["context"]),
+                    _real(level["step_s"]),
+                    tuple((int(size), _real(cost)) for size, cost in level["rounds_s"].items()),
+                )
+                for level in data["levels"]
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"no cost curve: {error!r}") from error
+        curve = cls(levels)
+        for level in levels:
+            _check_plausible(level)
+        return curve
+
+    @cached_property
+    def _contexts(self) -> list[int]:
+        return [level.context for level in self.levels]
+
+    @cached_property
+    def _steps(self) -> list[float]:
+        steps = [level.step for level in self.levels]
+        return [max(steps[: index + 1]) for index in range(len(steps))]
+
+    @cached_property
+    def _points(self) -> list[tuple[int, float]]:
+        return never_falling(self.levels[0].rounds)
+
+    @cached_property
+    def _added(self) -> list[list[tuple[int, float]]]:
+        """For each further level, what its context adds to a round, at the sizes measured there.
+
+        Never less than at the level before, at any size.
+        """
+        added: list[list[tuple[int, float]]] = []
+        for level in self.levels[1:]:
+            before = added[-1] if added else [(1, 0.0)]
+            points = [
+                (size, max(cost - self._base(size), _between(before, size)))
+                for size, cost in level.rounds
+            ]
+            added.append(never_falling(points))
+        return added
+
+    def _base(self, tokens: int) -> float:
+        """The cost at the shortest context; beyond what was measured, as the upper half rises."""
+        last, seconds = self._points[-1]
+        if tokens <= last:
+            return _between(self._points, tokens)
+        half = max(1, last // 2)
+        rise = (seconds - _between(self._points, half)) / max(1, last - half)
+        return seconds + rise * (tokens - last)
+
+
+def never_falling(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The points nearest to the given ones that never fall: means of neighbours that did."""
+    pools: list[tuple[float, int]] = []
+    for _, value in points:
+        mean, count = value, 1
+        while pools and pools[-1][0] > mean:
+            below, many = pools.pop()
+            mean = (mean * count + below * many) / (count + many)
+            count += many
+        pools.append((mean, count))
+    values = [mean for mean, count in pools for _ in range(count)]
+    return [(size, value) for (size, _), value in zip(points, values, strict=True)]
+
+
+def _between(points: Sequence[tuple[int, float]], size: int) -> float:
+    """Linear interpolation; the last value beyond the last point."""
+    index = bisect_left(points, (size, -math.inf))
+    if index == len(points):
+        return points[-1][1]
+    above, high = points[index]
+    if above == size or index == 0:
+        return high
+    below, low = points[index - 1]
+    return low + (high - low) * (size - below) / (above - below)
+
+
+def _along(contexts: Sequence[int], values: Sequence[float], context: int) -> float:
+    """Linear in the context; constant before the first, and on in a straight line after the last.
+
+    The straight line is the one from the first to the last: attention adds the same every token.
+    """
+    if len(contexts) == 1 or context <= contexts[0]:
+        return values[0]
+    if context <= contexts[-1]:
+        return _between(list(zip(contexts, values, strict=True)), context)
+    rise = (values[-1] - values[0]) / (contexts[-1] - contexts[0])
+    return values[-1] + max(0.0, rise) * (context - contexts[-1])
+
+
+def _check_plausible(level: CostLevel) -> None:
+    one = level.rounds[0][1]
+    if not one / (2 * _PLAUSIBLE_FACTOR) <= level.step <= _PLAUSIBLE_FACTOR * one:
+        raise ValueError(f"a step of {level.step} s where a round of one token takes {one} s")
+    for size, cost in level.rounds:
+        if not one / _PLAUSIBLE_FACTOR <= cost <= _PLAUSIBLE_FACTOR * size * one:
+            raise ValueError(f"{size} tokens in {cost} s where one takes {one} s")
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is not a whole number")
+    return value
+
+
+def _real(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise TypeError(f"{value!r} is not a number")
+    return float(value)

@@ -1,0 +1,117 @@
+"""CostStore: measured cost curves on disk, one file for each machine, model and library version.
+
+A file that is damaged, of another origin or implausible counts as none: the curve is measured
+again. A folder that cannot be written to costs nothing but the measurement.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from akunu_py.folders import cache_folder
+from akunu_py.planning.cost_curve import CostCurve
+
+_FORMAT: Final = "akunu-py cost curve"
+_VERSION: Final = 1
+_LARGEST_FILE: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class CostKey:
+    """All that a cost curve depends on; where any of it differs, it is measured anew.
+
+    Attributes:
+        device: where MLX runs.
+        chip: the device's name.
+        blas: the BLAS under a CPU's MLX.
+        threads: how many threads it uses.
+        mlx: MLX's version.
+        model: the model's name.
+        fingerprint: of its configuration.
+        parameter_bytes: what its weights take, as they lie in memory.
+        layout: the layout they are in.
+    """
+
+    device: str
+    chip: str
+    blas: str | None
+    threads: int
+    mlx: str
+    model: str
+    fingerprint: str
+    parameter_bytes: int
+    layout: str
+
+    @property
+    def file_name(self) -> str:
+        """The name of the file that the curve is kept in."""
+        words = json.dumps(asdict(self), sort_keys=True)
+        return f"{hashlib.sha256(words.encode()).hexdigest()[:24]}.json"
+
+
+def fingerprint(config: object) -> str:
+    """A hash of a model's configuration."""
+    words = json.dumps(config, sort_keys=True, default=str)
+    return hashlib.sha256(words.encode()).hexdigest()[:16]
+
+
+class CostStore:
+    """The curves measured so far.
+
+    Args:
+        folder: where they are kept; None takes the user's cache folder.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder or cache_folder() / "costs"
+
+    def path(self, key: CostKey) -> Path:
+        """Where the curve of a key is kept."""
+        return self._folder / key.file_name
+
+    def load(self, key: CostKey) -> CostCurve | None:
+        """The curve measured under exactly this key, if there is a sound one."""
+        try:
+            path = self.path(key)
+            if path.stat().st_size > _LARGEST_FILE:
+                return None
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(content, dict) or content.get("format") != _FORMAT:
+                return None
+            if content.get("version") != _VERSION or content.get("key") != asdict(key):
+                return None
+            return CostCurve.from_json(content["curve"])
+        except (OSError, ValueError, KeyError, RecursionError):
+            return None
+
+    def save(self, key: CostKey, curve: CostCurve) -> None:
+        """Keeps a curve, readable by the user alone; does nothing where that is impossible."""
+        content = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "key": asdict(key),
+            "curve": curve.as_json(),
+        }
+        with suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _write(self.path(key), json.dumps(content, indent=1) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    """Puts a file in place whole or not at all."""
+    handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)  # mode 0600
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(name, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name)
+        raise

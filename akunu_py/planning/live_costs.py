@@ -1,0 +1,93 @@
+"""LiveCosts: a cost curve, corrected by what the rounds of real requests take.
+
+A machine that is busy or hot slows everything down alike; a curve measured at a bad moment is
+wrong here and there. So two corrections are learnt, both as running means of the logarithm of
+observed over predicted: one that all costs share, and one for each range of sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from akunu_py.planning.cost_curve import CostCurve
+
+_SHARED_RATE: Final = 0.1
+_OWN_RATE: Final = 0.05
+_CLIP: Final = math.log(1.6)
+"""An outcome counts as at most this far from its prediction: one hiccup must not matter."""
+_LARGEST_SHARED: Final = math.log(16)
+_LARGEST_OWN: Final = math.log(3)
+
+_STEP: Final = 0
+_RANGES: Final = 8
+_CONTEXT_GRAIN: Final = 128
+_CONTEXTS_KEPT: Final = 32
+
+
+class LiveCosts:
+    """What a step and a round are expected to take now.
+
+    Args:
+        curve: what was measured.
+        longest: the most tokens a round may have.
+    """
+
+    def __init__(self, curve: CostCurve, longest: int) -> None:
+        self._curve = curve
+        self._longest = longest
+        self._shared = 0.0
+        self._own = [0.0] * _RANGES
+        self._tables: dict[int, tuple[float, list[float]]] = {}
+
+    def step(self, context: int) -> float:
+        """Seconds of a pipelined single step."""
+        return self._table(context)[0] * self._factor(_STEP)
+
+    def rounds(self, context: int, tokens: int) -> list[float]:
+        """Seconds of rounds over 1, 2 ... `tokens` positions, at most `longest`."""
+        factors = [self._factor(index) for index in range(_RANGES)]
+        measured = self._table(context)[1]
+        return [
+            measured[size - 1] * factors[_range_of(size)]
+            for size in range(1, min(tokens, self._longest) + 1)
+        ]
+
+    def observe_step(self, seconds: float, context: int) -> None:
+        """Takes in what a pipelined single step took."""
+        self._learn(_STEP, seconds, self._table(context)[0])
+
+    def observe_round(self, tokens: int, seconds: float, context: int) -> None:
+        """Takes in what a round took; one longer than `longest` is passed over."""
+        if 1 <= tokens <= self._longest:
+            self._learn(_range_of(tokens), seconds, self._table(context)[1][tokens - 1])
+
+    def _table(self, context: int) -> tuple[float, list[float]]:
+        grain = context // _CONTEXT_GRAIN
+        if grain not in self._tables:
+            if len(self._tables) >= _CONTEXTS_KEPT:
+                self._tables.clear()
+            middle = grain * _CONTEXT_GRAIN + _CONTEXT_GRAIN // 2
+            curve = self._curve
+            self._tables[grain] = curve.step(middle), curve.rounds(middle, self._longest)
+        return self._tables[grain]
+
+    def _factor(self, index: int) -> float:
+        return math.exp(self._shared + self._own[index])
+
+    def _learn(self, index: int, seconds: float, measured: float) -> None:
+        if not 0.0 < seconds < math.inf:
+            return
+        surprise = math.log(seconds / measured) - self._shared - self._own[index]
+        surprise = _clipped(surprise, _CLIP)
+        self._shared = _clipped(self._shared + _SHARED_RATE * surprise, _LARGEST_SHARED)
+        self._own[index] = _clipped(self._own[index] + _OWN_RATE * surprise, _LARGEST_OWN)
+
+
+def _range_of(tokens: int) -> int:
+    """The range of a round: 1, 2, 3-4, 5-8, 9-16, 17-32 or more tokens."""
+    return min(1 + (tokens - 1).bit_length(), _RANGES - 1)
+
+
+def _clipped(value: float, bound: float) -> float:
+    return max(-bound, min(bound, value))

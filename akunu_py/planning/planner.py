@@ -1,0 +1,205 @@
+"""Planners: how many tokens of a draft the next round verifies.
+
+`DraftPlanner` takes the number that promises the most tokens a second on this machine, 0 included;
+`FixedPlanner` takes the same number every time. Neither can change what is emitted, only when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.planning.acceptance import AcceptanceModel
+from akunu_py.planning.cost_curve import CostCurve
+from akunu_py.planning.live_costs import LiveCosts
+from akunu_py.planning.theory import expected_tokens
+
+MOST_PLANNED_DRAFTS: Final = 32
+"""The most drafts a planned round verifies: the buffer's size where no number was asked for."""
+
+HYSTERESIS: Final = 0.03
+"""What drafting must promise on top of plain decoding before it is taken up."""
+
+FIRST_PROBE: Final = 128
+LAST_PROBE: Final = 4096
+"""Drafts declined in a row before one is verified all the same, at first and at most."""
+
+_FIRST_STREAK: Final = 2.0
+_STREAK_RATE: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """What a planner is told of a round.
+
+    Attributes:
+        draft: what was verified.
+        tokens: what was emitted.
+        accepted: how many drafts stood.
+        context: tokens in the cache before the round.
+        seconds: from the end of the round before to the end of this one; None where that would
+            time something else as well.
+        pipelined: whether the round was submitted before the one before had ended.
+    """
+
+    draft: Draft
+    tokens: Sequence[int]
+    accepted: int
+    context: int
+    seconds: float | None
+    pipelined: bool
+
+
+class Planner(Protocol):
+    """Decides on the length of drafts. Never raises, whatever a drafter proposes."""
+
+    def begin(self) -> None:
+        """Starts a request."""
+
+    def choose(self, draft: Draft, *, context: int, limit: int, pipelined: bool) -> int:
+        """How many of a draft's tokens to verify: at most `limit` and its length.
+
+        Args:
+            draft: what is proposed.
+            context: tokens in the cache.
+            limit: the most that fit.
+            pipelined: whether a single step is under way. Choosing 0 goes on with it. Choosing
+                more stops it, and asks again with what is proposed once it is done.
+        """
+
+    def observe(self, report: RoundReport) -> None:
+        """Learns from a round; called before the next draft is proposed."""
+
+
+class FixedPlanner:
+    """Always as many drafts as there are, up to a number; what `--num-draft-tokens N` asks for.
+
+    Args:
+        drafts: that number.
+    """
+
+    def __init__(self, drafts: int) -> None:
+        self._drafts = drafts
+
+    def begin(self) -> None:
+        pass
+
+    def choose(self, draft: Draft, *, context: int, limit: int, pipelined: bool) -> int:
+        return max(0, min(self._drafts, limit, len(draft)))
+
+    def observe(self, report: RoundReport) -> None:
+        pass
+
+
+class DraftPlanner:
+    """The length that promises the most tokens a second; 0 where no length beats plain decoding.
+
+    It outlives requests: what it learns of acceptance and of costs holds for the next one too.
+    Drafts that it declines are compared with what is emitted anyway, so parking does not make it
+    blind to a text that has become predictable. Only costs need a probe now and then.
+
+    Args:
+        curve: what forwards cost on this machine.
+        longest: the most drafts a round may verify.
+    """
+
+    def __init__(self, curve: CostCurve, longest: int = MOST_PLANNED_DRAFTS) -> None:
+        self._costs = LiveCosts(curve, longest + 1)
+        self._longest = longest
+        self._acceptance = AcceptanceModel()
+        self._usual_streak = _FIRST_STREAK
+        self._parked = True
+        self._declined = 0
+        self._patience = FIRST_PROBE
+        self.begin()
+
+    def begin(self) -> None:
+        self._shadow = NO_DRAFT
+        self._shadow_stood = 0
+        self._streak = 0
+        self._probes = False
+
+    def choose(self, draft: Draft, *, context: int, limit: int, pipelined: bool) -> int:
+        limit = min(limit, len(draft), self._longest)
+        probes, self._probes = self._probes and not pipelined, False
+        if limit <= 0:
+            return 0
+        chances = self._acceptance.chances(draft)[:limit]
+        step = self._costs.step(context)
+        rounds = self._costs.rounds(context, 1 + limit)
+        speeds = self._speeds(chances, step, rounds, pipelined)
+        best = max(range(1, limit + 1), key=lambda drafts: speeds[drafts - 1])
+        needed = (1.0 + HYSTERESIS * self._parked) / step
+        if speeds[best - 1] > needed:
+            self._parked = False
+        else:
+            self._parked = True
+            self._declined += 1
+            due = self._declined >= self._patience and pipelined
+            if due:
+                self._declined = 0
+                self._patience = min(2 * self._patience, LAST_PROBE)
+                self._probes = True
+            if not (due or probes):
+                best = 0
+        self._watch(draft, best)
+        return best
+
+    def observe(self, report: RoundReport) -> None:
+        self._follow(report.tokens)
+        if report.draft:
+            self._acceptance.learn(report.draft, report.accepted)
+            self._streak += 1
+        elif self._streak:
+            self._usual_streak += _STREAK_RATE * (self._streak - self._usual_streak)
+            self._streak = 0
+        if not self._parked:
+            self._patience = FIRST_PROBE
+        if report.seconds is None:
+            return
+        if report.pipelined:
+            self._costs.observe_step(report.seconds, report.context)
+        else:
+            size = 1 + len(report.draft)
+            self._costs.observe_round(size, report.seconds, report.context)
+
+    def _speeds(
+        self, chances: Sequence[float], step: float, rounds: Sequence[float], pipelined: bool
+    ) -> list[float]:
+        """Expected tokens a second with 1, 2 ... drafts.
+
+        While a step is under way, a draft is verified only after it, and only if the step
+        confirms the draft's first token; whatever is proposed then is taken to be as good as what
+        is proposed now. Coming back to single steps, the pipeline has to be filled again: that is
+        the price of leaving it, shared by the rounds until then.
+        """
+        tokens = expected_tokens(chances)[1:]
+        if not pipelined:
+            return [emitted / cost for emitted, cost in zip(tokens, rounds[1:], strict=True)]
+        refill = max(0.0, rounds[0] - step)
+        confirmed = chances[0]
+        futile = (1.0 - confirmed) * (step + refill)
+        share = refill / max(1.0, self._usual_streak)
+        return [
+            (confirmed * emitted + 1.0 - confirmed) / (confirmed * (cost + share) + futile)
+            for emitted, cost in zip(tokens, rounds[1:], strict=True)
+        ]
+
+    def _watch(self, draft: Draft, verified: int) -> None:
+        """Remembers a declined draft, to see what would have become of it."""
+        if verified == 0 and not self._shadow:
+            self._shadow, self._shadow_stood = draft.cut(self._longest), 0
+
+    def _follow(self, tokens: Sequence[int]) -> None:
+        """Compares the draft that is watched with what was emitted."""
+        for token in tokens:
+            if not self._shadow:
+                return
+            position = self._shadow_stood
+            stood = token == self._shadow.tokens[position]
+            self._acceptance.learn_token(self._shadow, position, stood=stood)
+            self._shadow_stood += 1
+            if not stood or self._shadow_stood == len(self._shadow):
+                self._shadow = NO_DRAFT

@@ -1,0 +1,115 @@
+"""The arithmetic of speculation: what a draft is expected to bring, and from when it pays.
+
+Pure functions of an acceptance and a cost curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from akunu_py.planning.cost_curve import CostCurve
+
+_EVEN_ENOUGH: Final = 0.02
+"""Draft lengths whose speed differs by less than this count as equally good."""
+_LEAST_GAIN: Final = 1.03
+"""Below this a speedup is not worth being called one."""
+
+
+def expected_accepted(drafts: int, acceptance: float) -> float:
+    """How many of so many drafts stand, on average, if each does with the same probability.
+
+    E = sum over k < D of k a^k (1 - a), + D a^D: the formula of akunu's book.
+    """
+    stands = [acceptance**k for k in range(drafts + 1)]
+    partly = sum(k * stands[k] * (1.0 - acceptance) for k in range(drafts))
+    return partly + drafts * stands[drafts]
+
+
+def expected_tokens(chances: Sequence[float]) -> list[float]:
+    """The tokens that a round emits on average with the first 0, 1, 2 ... drafts.
+
+    Args:
+        chances: for each draft the probability that it stands if those before it did.
+    """
+    tokens, reached = [1.0], 1.0
+    for chance in chances:
+        reached *= chance
+        tokens.append(tokens[-1] + reached)
+    return tokens
+
+
+def predicted_speedup(curve: CostCurve, drafts: int, acceptance: float, context: int) -> float:
+    """Tokens per second with so many drafts a round, over those of plain pipelined decoding."""
+    if drafts == 0:
+        return 1.0
+    tokens = 1.0 + expected_accepted(drafts, acceptance)
+    return tokens * curve.step(context) / curve.cost(1 + drafts, context)
+
+
+def break_even(curve: CostCurve, drafts: int, context: int) -> float | None:
+    """The acceptance from which so many drafts a round pay; None if they never do."""
+    if predicted_speedup(curve, drafts, 1.0, context) <= 1.0:
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        if predicted_speedup(curve, drafts, middle, context) > 1.0:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def best_drafts(curve: CostCurve, acceptance: float, context: int, most: int) -> int:
+    """The fewest drafts a round that are about as fast as the best number of them, 0 included."""
+    speedups = [predicted_speedup(curve, k, acceptance, context) for k in range(most + 1)]
+    enough = max(speedups) * (1.0 - _EVEN_ENOUGH)
+    return next(k for k, speedup in enumerate(speedups) if speedup >= enough)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether drafting pays on this machine.
+
+    Attributes:
+        acceptance: the lowest acceptance at which some number of drafts pays; None if none does.
+        drafts: the number of drafts that pays first.
+        most_drafts: how many drafts to verify at once where all of them stand; 0 if none pays.
+        best_speedup: what that brings.
+    """
+
+    acceptance: float | None
+    drafts: int
+    most_drafts: int
+    best_speedup: float
+
+    @property
+    def pays(self) -> bool:
+        """Whether drafting can make anything faster."""
+        return self.acceptance is not None and self.best_speedup >= _LEAST_GAIN
+
+    def __str__(self) -> str:
+        if self.acceptance is None or not self.pays:
+            return "Drafting does not pay here: checking drafts costs as much as they could save."
+        lengths = "K up to 1" if self.most_drafts == 1 else f"K up to {self.most_drafts}"
+        return (
+            f"Drafting pays here from {self.acceptance:.0%} acceptance; {lengths}, "
+            f"where drafts that all stand make decoding {self.best_speedup:.1f}x as fast."
+        )
+
+
+def judge(curve: CostCurve, context: int, most: int) -> Verdict:
+    """The verdict for drafts of at most `most` tokens."""
+    thresholds = [
+        (threshold, drafts)
+        for drafts in range(1, most + 1)
+        if (threshold := break_even(curve, drafts, context)) is not None
+    ]
+    longest = best_drafts(curve, 1.0, context, most)
+    speedup = predicted_speedup(curve, longest, 1.0, context)
+    if not thresholds:
+        return Verdict(None, 0, 0, 1.0)
+    acceptance, drafts = min(thresholds)
+    return Verdict(acceptance, drafts, longest, speedup)

@@ -1,0 +1,135 @@
+"""Speculation without a model or a clock: a text whose drafts stand or fall by the toss of a coin.
+
+The coins are tossed once a position, so every policy meets the same text, and hindsight is fair.
+Time is what a cost curve says, pipelining included, as `decode_speculative` runs it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.planning.cost_curve import CostCurve
+from akunu_py.planning.planner import MOST_PLANNED_DRAFTS, Planner, RoundReport
+from akunu_py.planning.theory import expected_tokens
+
+WRONG = -1
+"""What a draft says where it is wrong; the text itself counts up."""
+
+CONTEXT = 256
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A part of a text that is equally predictable throughout.
+
+    Attributes:
+        tokens: how long it is.
+        acceptance: how likely a drafted token is to stand; None where nothing is drafted.
+        match_length: what drafts there say they rest on.
+    """
+
+    tokens: int
+    acceptance: float | None
+    match_length: int = 3
+
+
+class Text:
+    """Stretches in a row, with their coins tossed.
+
+    Args:
+        stretches: what it consists of.
+        seed: of the coins.
+        tells: whether drafts come with the probabilities they really have.
+    """
+
+    def __init__(self, stretches: Sequence[Stretch], *, seed: int = 0, tells: bool = True) -> None:
+        draw = Random(seed)
+        self._stretches = [stretch for stretch in stretches for _ in range(stretch.tokens)]
+        self._stands = [
+            stretch.acceptance is not None and draw.random() < stretch.acceptance
+            for stretch in self._stretches
+        ]
+        self._tells = tells
+
+    def __len__(self) -> int:
+        return len(self._stretches)
+
+    def draft(self, position: int, limit: int) -> Draft:
+        """What a drafter would say there: at most to the stretch's end."""
+        stretch = self._stretches[position]
+        if stretch.acceptance is None:
+            return NO_DRAFT
+        end = position
+        while end < min(position + limit, len(self)) and self._stretches[end] == stretch:
+            end += 1
+        tokens = [at if self._stands[at] else WRONG for at in range(position, end)]
+        expected = (stretch.acceptance,) * len(tokens) if self._tells else ()
+        return Draft(tuple(tokens), "coins", stretch.match_length, None, expected)
+
+
+def seconds_for(text: Text, curve: CostCurve, planner: Planner, *, slower: float = 1.0) -> float:
+    """How long a text takes under a planner; each round is reported to it.
+
+    Args:
+        text: what is emitted.
+        curve: what forwards really cost.
+        planner: decides.
+        slower: how many times longer rounds with drafts take than the curve says.
+    """
+    planner.begin()
+    spent, position = 0.0, 0
+    pipelined = stops = False
+    draft = NO_DRAFT
+
+    def chosen(*, ahead: bool) -> Draft:
+        limit = min(MOST_PLANNED_DRAFTS, len(text) - position)
+        proposed = text.draft(position, limit) if limit > 0 else NO_DRAFT
+        if not proposed:
+            return NO_DRAFT
+        length = planner.choose(proposed, context=CONTEXT, limit=limit, pipelined=ahead)
+        assert 0 <= length <= limit
+        return proposed.cut(length)
+
+    while position < len(text):
+        accepted = 0
+        if draft:
+            seconds = slower * curve.cost(1 + len(draft), CONTEXT)
+            while accepted < len(draft) and draft.tokens[accepted] != WRONG:
+                accepted += 1
+        else:
+            seconds = curve.step(CONTEXT) if pipelined else curve.cost(1, CONTEXT)
+        tokens = range(position, min(position + accepted + 1, len(text)))
+        spent += seconds
+        planner.observe(RoundReport(draft, tokens, accepted, CONTEXT, seconds, pipelined))
+        position += len(tokens)
+        if draft:
+            draft, pipelined = chosen(ahead=False), False
+        elif pipelined and stops:
+            draft, pipelined, stops = chosen(ahead=False), False, False
+        else:
+            # A step is under way already; a draft that is wanted now waits for it.
+            stops, pipelined = bool(chosen(ahead=True)), True
+    return spent
+
+
+class Oracle:
+    """Knows the acceptance of every draft, and what rounds cost; looks one round ahead."""
+
+    def __init__(self, curve: CostCurve) -> None:
+        self._curve = curve
+
+    def begin(self) -> None:
+        pass
+
+    def choose(self, draft: Draft, *, context: int, limit: int, pipelined: bool) -> int:
+        tokens = expected_tokens(draft.expected[:limit])
+        speeds = [1 / self._curve.step(context)]
+        speeds += [
+            tokens[drafts] / self._curve.cost(1 + drafts, context)
+            for drafts in range(1, min(limit, len(draft)) + 1)
+        ]
+        return speeds.index(max(speeds))
+
+    def observe(self, report: RoundReport) -> None:
+        pass

@@ -1,0 +1,108 @@
+"""Measuring a tiny model: which points, how long at most, and that nothing else is touched."""
+
+from pathlib import Path
+from time import perf_counter
+
+import pytest
+
+import akunu_py
+from akunu_py import Options, calibration
+from akunu_py.backend import find_backend
+from akunu_py.calibration import CONTEXTS, cost_key, find_cost_curve, measure_cost_curve
+from akunu_py.engine import Engine
+from akunu_py.model import TargetModel, load_target
+from akunu_py.planning.cost_curve import CostCurve
+from akunu_py.planning.cost_store import CostStore
+from tests.planning.curves import FLAT, LINEAR
+
+# Each module is imported before the session's fixture replaces what measures.
+measure = measure_cost_curve
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model_dir: Path) -> TargetModel:
+    return load_target(str(tiny_model_dir), find_backend())
+
+
+def test_has_both_costs_at_several_sizes_and_contexts(model: TargetModel) -> None:
+    news: list[float] = []
+    curve = measure(model, budget_s=0.4, progress=lambda spent, _: news.append(spent))
+    assert [level.context for level in curve.levels] == list(CONTEXTS[: len(curve.levels)])
+    sizes = [size for size, _ in curve.levels[0].rounds]
+    assert sizes[0] == 1
+    assert len(sizes) >= 2
+    assert curve.step(128) > 0
+    assert CostCurve.from_json(curve.as_json()) == curve
+    assert news == sorted(news)
+
+
+def test_a_slow_model_gets_fewer_points(model: TargetModel) -> None:
+    curve = measure(model, budget_s=0.0)
+    assert [size for size, _ in curve.levels[0].rounds] == [1, 2]
+    assert len(curve.levels) == 1
+
+
+def test_a_context_that_the_model_does_not_have_is_left_out(model: TargetModel) -> None:
+    curve = measure(model, budget_s=0.2, contexts=(64, 4096))
+    assert [level.context for level in curve.levels] == [64]
+
+
+def test_is_measured_once_and_kept(
+    model: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = []
+
+    def fake(of: TargetModel, **_: object) -> CostCurve:
+        measured.append(of)
+        return FLAT
+
+    monkeypatch.setattr(calibration, "measure_cost_curve", fake)
+    store = CostStore(tmp_path)
+    backend = find_backend()
+    assert find_cost_curve(model, backend, store=store) == FLAT
+    assert find_cost_curve(model, backend, store=store) == FLAT
+    assert len(measured) == 1
+    store.path(cost_key(model, backend)).write_text("damaged")
+    assert find_cost_curve(model, backend, store=store) == FLAT
+    assert len(measured) == 2
+
+
+class TestEngine:
+    def engine(self, folder: Path, asked: list[TargetModel], costs: CostCurve = FLAT) -> Engine:
+        def calibrate(model: TargetModel, _: object) -> CostCurve:
+            asked.append(model)
+            return costs
+
+        return akunu_py.load(str(folder), calibrate=calibrate)
+
+    def test_asks_once_and_only_where_the_planner_decides(self, tiny_model_dir: Path) -> None:
+        asked: list[TargetModel] = []
+        engine = self.engine(tiny_model_dir, asked)
+        engine.generate("abc", Options(8, drafter="none"))
+        engine.generate("abc", Options(8, num_draft_tokens=4))
+        engine.generate("abc", Options(8, num_draft_tokens=0))
+        engine.generate("abc", Options(0))
+        assert asked == []
+        engine.generate("abc", Options(8))
+        engine.generate("abc", Options(8))
+        assert asked == [engine.model]
+
+    @pytest.mark.parametrize("costs", [FLAT, LINEAR])
+    def test_answers_the_same_whatever_forwards_cost(
+        self, tiny_model_dir: Path, costs: CostCurve
+    ) -> None:
+        engine = self.engine(tiny_model_dir, [], costs)
+        prompt = "def mean(values):\n" * 4
+        plain = engine.generate(prompt, Options(80, drafter="none"))
+        planned = engine.generate(prompt, Options(80, drafter="ngram"))
+        assert planned.token_ids == plain.token_ids
+
+    def test_measuring_leaves_the_cache_of_requests_alone(self, tiny_model_dir: Path) -> None:
+        engine = akunu_py.load(
+            str(tiny_model_dir), calibrate=lambda model, _: measure(model, budget_s=0.0)
+        )
+        engine.generate("abcdefgh", Options(4, drafter="none"))
+        begun = perf_counter()
+        answer = engine.generate("abcdefgh", Options(4))
+        assert answer.stats.cached_tokens > 0
+        assert answer.stats.prefill_s + answer.stats.decode_s <= perf_counter() - begun

@@ -1,0 +1,153 @@
+"""Curves between measured points, their form on disk, and their correction by live rounds."""
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from akunu_py.planning.cost_curve import CostCurve, CostLevel, never_falling
+from akunu_py.planning.live_costs import LiveCosts
+from tests.planning.curves import FLAT, LINEAR, STEPPED
+
+
+def level(context: int, rounds: dict[int, float], step: float = 0.01) -> CostLevel:
+    return CostLevel(context, step, tuple(rounds.items()))
+
+
+TWO_LEVELS = CostCurve(
+    (
+        level(100, {1: 0.010, 2: 0.011, 5: 0.014, 6: 0.020, 16: 0.030}, step=0.009),
+        level(1100, {1: 0.012, 6: 0.026}, step=0.011),
+    )
+)
+
+
+def test_measured_points_come_back() -> None:
+    for size, seconds in TWO_LEVELS.levels[0].rounds:
+        assert TWO_LEVELS.cost(size, 100) == pytest.approx(seconds)
+    assert TWO_LEVELS.step(100) == 0.009
+
+
+def test_between_them_costs_lie_on_a_line() -> None:
+    assert TWO_LEVELS.cost(3, 100) == pytest.approx(0.012)
+    assert TWO_LEVELS.cost(11, 100) == pytest.approx(0.025)
+
+
+def test_beyond_them_they_go_on_as_they_rose() -> None:
+    assert TWO_LEVELS.cost(32, 100) > TWO_LEVELS.cost(24, 100) > TWO_LEVELS.cost(16, 100)
+    assert TWO_LEVELS.cost(16, 4100) > TWO_LEVELS.cost(16, 1100)
+
+
+def test_a_longer_context_keeps_the_steps_of_the_shorter() -> None:
+    jump = TWO_LEVELS.cost(6, 600) - TWO_LEVELS.cost(5, 600)
+    assert jump > 0.006
+    assert TWO_LEVELS.cost(6, 1100) == pytest.approx(0.026)
+    assert TWO_LEVELS.step(600) == pytest.approx(0.010)
+
+
+positive = st.floats(1e-4, 1.0)
+
+
+@st.composite
+def curves(draw: st.DrawFn) -> CostCurve:
+    contexts = sorted(draw(st.sets(st.integers(0, 5000), min_size=1, max_size=3)))
+    levels = []
+    for context in contexts:
+        sizes = sorted({1} | draw(st.sets(st.integers(2, 33), max_size=8)))
+        levels.append(level(context, {size: draw(positive) for size in sizes}, draw(positive)))
+    return CostCurve(tuple(levels))
+
+
+@given(curve=curves(), context=st.integers(0, 20_000))
+def test_no_cost_falls_with_tokens_or_with_context(curve: CostCurve, context: int) -> None:
+    costs = curve.rounds(context, 40)
+    assert all(low <= high + 1e-12 for low, high in pairwise(costs))
+    later = curve.rounds(context + 500, 40)
+    assert all(low <= high + 1e-12 for low, high in zip(costs, later, strict=True))
+    assert curve.step(context) <= curve.step(context + 500) + 1e-12
+
+
+def test_never_falling_keeps_what_rises_and_evens_out_what_does_not() -> None:
+    assert never_falling([(1, 1.0), (2, 2.0), (3, 3.0)]) == [(1, 1.0), (2, 2.0), (3, 3.0)]
+    assert never_falling([(1, 1.0), (2, 3.0), (3, 2.0)]) == [(1, 1.0), (2, 2.5), (3, 2.5)]
+
+
+@pytest.mark.parametrize("curve", [FLAT, LINEAR, STEPPED, TWO_LEVELS])
+def test_json_there_and_back(curve: CostCurve) -> None:
+    assert CostCurve.from_json(json.loads(json.dumps(curve.as_json()))) == curve
+
+
+def damaged(**changes: Any) -> Any:
+    data = TWO_LEVELS.as_json()
+    data["levels"][0] |= changes
+    return data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        [],
+        {},
+        {"levels": []},
+        {"levels": 3},
+        {"levels": [{}]},
+        damaged(step_s="fast"),
+        damaged(step_s=-1.0),
+        damaged(step_s=float("nan")),
+        damaged(step_s=True),
+        damaged(step_s=1e9),
+        damaged(step_s=1e-6),
+        damaged(context=1100),
+        damaged(context=1.5),
+        damaged(rounds_s={}),
+        damaged(rounds_s={"2": 0.01}),
+        damaged(rounds_s={"1": 0.01, "0": 0.01}),
+        damaged(rounds_s={"1": 0.01, "two": 0.01}),
+        damaged(rounds_s={"1": 0.01, "2": 0.5}),
+        damaged(rounds_s={"1": 0.01, "2": 0.0001}),
+        damaged(rounds_s={"1": 0.01, "99999999": 0.02}),
+        damaged(rounds_s=[[1, 0.01]]),
+    ],
+)
+def test_what_is_no_curve_or_no_plausible_one_is_refused(data: Any) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        CostCurve.from_json(data)
+
+
+class TestLiveCosts:
+    def test_begin_as_measured(self) -> None:
+        costs = LiveCosts(STEPPED, 33)
+        assert costs.step(256) == STEPPED.step(256)
+        assert costs.rounds(256, 8) == STEPPED.rounds(256, 8)
+
+    def test_a_machine_that_slows_down_slows_everything_down(self) -> None:
+        costs = LiveCosts(STEPPED, 33)
+        for _ in range(60):
+            costs.observe_step(2 * STEPPED.step(256), 256)
+        assert costs.step(256) == pytest.approx(2 * STEPPED.step(256), rel=0.1)
+        assert costs.rounds(256, 5)[4] > 1.5 * STEPPED.cost(5, 256)
+
+    def test_what_is_wrong_in_one_place_is_put_right_there(self) -> None:
+        costs = LiveCosts(STEPPED, 33)
+        for _ in range(150):
+            costs.observe_step(STEPPED.step(256), 256)
+            costs.observe_round(5, 2 * STEPPED.cost(5, 256), 256)
+        assert costs.step(256) == pytest.approx(STEPPED.step(256), rel=0.1)
+        assert costs.rounds(256, 5)[4] == pytest.approx(2 * STEPPED.cost(5, 256), rel=0.1)
+
+    def test_one_hiccup_hardly_matters(self) -> None:
+        costs = LiveCosts(STEPPED, 33)
+        costs.observe_round(5, 1000.0, 256)
+        assert costs.rounds(256, 5)[4] < 1.1 * STEPPED.cost(5, 256)
+
+    @pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])
+    def test_what_is_no_time_is_passed_over(self, seconds: float) -> None:
+        costs = LiveCosts(FLAT, 33)
+        costs.observe_step(seconds, 256)
+        costs.observe_round(4, seconds, 256)
+        costs.observe_round(99, 0.01, 256)
+        assert costs.rounds(256, 33) == FLAT.rounds(256, 33)

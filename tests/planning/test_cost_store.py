@@ -1,0 +1,112 @@
+"""What is kept of a measurement, under which key, and what is not trusted."""
+
+import json
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from akunu_py.folders import CACHE_VARIABLE, cache_folder
+from akunu_py.planning.cost_store import CostKey, CostStore, fingerprint
+from tests.planning.curves import FLAT, STEPPED
+
+KEY = CostKey(
+    "cpu", "Some CPU", "mkl", 4, "0.32.4", "ember", fingerprint({"layers": 6}), 10, "dense"
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CostStore:
+    return CostStore(tmp_path / "costs")
+
+
+def test_what_was_saved_is_loaded(store: CostStore) -> None:
+    assert store.load(KEY) is None
+    store.save(KEY, STEPPED)
+    assert store.load(KEY) == STEPPED
+    store.save(KEY, FLAT)
+    assert store.load(KEY) == FLAT
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(KEY, device="cuda"),
+        replace(KEY, chip="Another CPU"),
+        replace(KEY, blas="openblas"),
+        replace(KEY, threads=2),
+        replace(KEY, mlx="0.33.0"),
+        replace(KEY, model="wren"),
+        replace(KEY, fingerprint=fingerprint({"layers": 7})),
+        replace(KEY, parameter_bytes=11),
+        replace(KEY, layout="quantized"),
+    ],
+)
+def test_whatever_changes_has_a_curve_of_its_own(store: CostStore, other: CostKey) -> None:
+    store.save(KEY, STEPPED)
+    assert store.load(other) is None
+    store.save(other, FLAT)
+    assert store.load(KEY) == STEPPED
+
+
+def test_only_the_user_can_read_it(store: CostStore) -> None:
+    store.save(KEY, STEPPED)
+    path = store.path(KEY)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"\xff\xfe",
+        b"{}",
+        b'{"format": "akunu-py cost curve", "version": 1}',
+        b"[" * 100_000,
+        b" " * (2 << 20),
+    ],
+)
+def test_a_damaged_file_counts_as_none(store: CostStore, content: bytes) -> None:
+    store.save(KEY, STEPPED)
+    store.path(KEY).write_bytes(content)
+    assert store.load(KEY) is None
+    store.save(KEY, STEPPED)
+    assert store.load(KEY) == STEPPED
+
+
+@pytest.mark.parametrize("place", ["format", "version", "key", "curve"])
+def test_a_foreign_file_counts_as_none(store: CostStore, place: str) -> None:
+    store.save(KEY, STEPPED)
+    path = store.path(KEY)
+    content = json.loads(path.read_text())
+    content[place] = "something else"
+    path.write_text(json.dumps(content))
+    assert store.load(KEY) is None
+
+
+def test_a_curve_of_another_machine_under_this_ones_name_is_not_trusted(store: CostStore) -> None:
+    other = replace(KEY, chip="Another CPU")
+    store.save(other, STEPPED)
+    store.path(other).rename(store.path(KEY))
+    assert store.load(KEY) is None
+
+
+def test_a_folder_that_cannot_be_written_to_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    store = CostStore(tmp_path / "file" / "costs")
+    store.save(KEY, STEPPED)
+    assert store.load(KEY) is None
+
+
+def test_the_folder_can_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    assert cache_folder() == tmp_path
+    monkeypatch.delenv(CACHE_VARIABLE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert "akunu-py" in str(cache_folder())

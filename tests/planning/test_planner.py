@@ -1,0 +1,206 @@
+"""The planner on simulated texts and on any draft at all; no model, no clock."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.planning.cost_curve import CostCurve
+from akunu_py.planning.planner import (
+    FIRST_PROBE,
+    HYSTERESIS,
+    DraftPlanner,
+    FixedPlanner,
+    RoundReport,
+)
+from tests.planning.curves import FLAT, LINEAR, M1_LIKE, STEPPED, curve
+from tests.planning.simulation import CONTEXT, Oracle, Stretch, Text, seconds_for
+
+CURVES = {"flat": FLAT, "linear": LINEAR, "stepped": STEPPED, "M1": M1_LIKE}
+TEXTS = {
+    "copy": [Stretch(600, 0.97, 12)],
+    "edit": [Stretch(40, 0.97, 12), Stretch(4, None), Stretch(10, 0.4, 1)] * 12,
+    "prose": [Stretch(30, None), Stretch(6, 0.25, 1)] * 20,
+    "middling": [Stretch(500, 0.6, 3)],
+    "mixed": [Stretch(60, None), Stretch(120, 0.9, 8), Stretch(80, 0.35, 2)] * 4,
+    "novel": [Stretch(500, 0.05, 1)],
+}
+
+
+def certain(length: int, chance: float = 0.99) -> Draft:
+    return Draft(tuple(range(length)), "test", 8, None, (chance,) * length)
+
+
+def chosen(planner: DraftPlanner, draft: Draft, *, pipelined: bool = False) -> int:
+    return planner.choose(draft, context=CONTEXT, limit=32, pipelined=pipelined)
+
+
+class TestCurves:
+    def test_flat_drafts_as_long_as_it_can(self) -> None:
+        assert chosen(DraftPlanner(FLAT), certain(32)) == 32
+
+    def test_flat_drafts_even_what_hardly_ever_stands(self) -> None:
+        assert chosen(DraftPlanner(FLAT), certain(32, 0.2)) > 0
+
+    def test_linear_parks_however_good_the_draft(self) -> None:
+        assert chosen(DraftPlanner(LINEAR), certain(32, 1.0)) == 0
+
+    def test_stepped_stops_where_the_next_step_begins(self) -> None:
+        assert chosen(DraftPlanner(STEPPED), certain(12, 0.8)) == 4
+
+    def test_stepped_goes_on_to_the_last_step_that_pays(self) -> None:
+        length = chosen(DraftPlanner(STEPPED), certain(12, 0.999))
+        assert length == 9
+
+    @pytest.mark.parametrize(("chance", "drafts"), [(0.5, False), (0.8, False), (0.999, True)])
+    def test_m1_parks_unless_the_draft_is_all_but_certain(
+        self, chance: float, drafts: bool
+    ) -> None:
+        assert bool(chosen(DraftPlanner(M1_LIKE), certain(16, chance))) is drafts
+
+
+@pytest.mark.parametrize("tells", [True, False], ids=["told", "learnt"])
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("name", CURVES)
+def test_as_good_as_the_best_fixed_length_and_an_oracle(name: str, text: str, tells: bool) -> None:
+    costs = CURVES[name]
+    met = Text(TEXTS[text], tells=tells)
+    planned = seconds_for(met, costs, DraftPlanner(costs))
+    best_fixed = min(seconds_for(met, costs, FixedPlanner(k)) for k in (0, 1, 2, 4, 5, 9, 16, 32))
+    oracle = seconds_for(Text(TEXTS[text]), costs, Oracle(costs))
+    assert planned <= best_fixed / 0.9
+    assert planned <= oracle / 0.9
+
+
+@pytest.mark.parametrize("name", CURVES)
+@pytest.mark.parametrize("text", ["novel", "prose"])
+def test_never_slower_where_drafts_fail(name: str, text: str) -> None:
+    costs = CURVES[name]
+    met = Text(TEXTS[text] * 4, seed=1, tells=False)
+    plain = seconds_for(met, costs, FixedPlanner(0))
+    assert seconds_for(met, costs, DraftPlanner(costs)) <= plain / 0.98
+
+
+def test_a_drafter_that_boasts_is_not_believed_for_long() -> None:
+    class Boaster(Text):
+        def draft(self, position: int, limit: int) -> Draft:
+            draft = super().draft(position, min(limit, 4))
+            return Draft(draft.tokens, "boaster", 9, None, (0.95,) * len(draft))
+
+    met = Boaster([Stretch(1500, 0.05)], tells=False)
+    plain = seconds_for(met, STEPPED, FixedPlanner(0))
+    assert seconds_for(met, STEPPED, DraftPlanner(STEPPED)) <= plain / 0.97
+
+
+def test_a_wrong_curve_is_corrected_by_live_rounds() -> None:
+    """Rounds with drafts take 2.5 times what was measured, and so do not pay."""
+    costs = curve(lambda size: 10.0 + 0.2 * size)
+    met = Text([Stretch(30, None), Stretch(30, 0.55)] * 60, tells=False)
+    plain = seconds_for(met, costs, FixedPlanner(0))
+    believed = seconds_for(met, costs, FixedPlanner(4), slower=2.5)
+    assert plain < believed
+    assert seconds_for(met, costs, DraftPlanner(costs), slower=2.5) < plain * 1.06
+
+
+def test_parked_planners_notice_when_a_text_becomes_predictable() -> None:
+    costs = STEPPED
+    met = Text([Stretch(800, 0.03), Stretch(800, 0.95)], tells=False)
+    plain = seconds_for(met, costs, FixedPlanner(0))
+    assert seconds_for(met, costs, DraftPlanner(costs)) < 0.75 * plain
+
+
+class TestHysteresis:
+    def test_a_gain_too_small_to_take_up_is_enough_to_go_on(self) -> None:
+        gain = 1 + HYSTERESIS / 2
+        costs = curve(lambda size: 10.0 if size == 1 else 20.0 / gain)
+        draft = certain(1, 0.999)
+        planner = DraftPlanner(costs)
+        assert chosen(planner, draft) == 0
+        planner = DraftPlanner(costs)
+        planner._parked = False
+        assert chosen(planner, draft) == 1
+
+    def test_leaving_the_pipeline_must_pay_for_coming_back(self) -> None:
+        costs = curve(lambda size: 12.0 + 0.1 * size, overlap=5.0)
+        draft = certain(1, 0.8)
+        assert chosen(DraftPlanner(costs), draft, pipelined=False) == 1
+        assert chosen(DraftPlanner(costs), draft, pipelined=True) == 0
+
+
+class TestProbes:
+    def decline(self, planner: DraftPlanner, times: int) -> int:
+        """Has drafts declined while steps are pipelined; how many were let through."""
+        probes = 0
+        for at in range(times):
+            if planner.choose(certain(4, 0.9), context=CONTEXT, limit=8, pipelined=True):
+                probes += 1
+                length = planner.choose(certain(4, 0.9), context=CONTEXT, limit=8, pipelined=False)
+                assert length >= 1
+                draft = certain(4, 0.9).cut(length)
+                planner.observe(RoundReport(draft, (0, 9), 1, CONTEXT, None, False))
+            planner.observe(RoundReport(NO_DRAFT, (100 + at,), 0, CONTEXT, None, True))
+        return probes
+
+    def test_are_rare_and_get_rarer(self) -> None:
+        planner = DraftPlanner(LINEAR)
+        assert self.decline(planner, FIRST_PROBE - 1) == 0
+        assert self.decline(planner, 1) == 1
+        assert self.decline(planner, FIRST_PROBE) == 0
+        assert self.decline(planner, 20 * FIRST_PROBE) <= 4
+
+    def test_a_probe_is_forgotten_with_its_request(self) -> None:
+        planner = DraftPlanner(LINEAR)
+        self.decline(planner, FIRST_PROBE - 1)
+        assert chosen(planner, certain(4), pipelined=True) > 0
+        planner.begin()
+        assert chosen(planner, certain(4)) == 0
+
+
+drafts = st.builds(
+    lambda tokens, source, match, expected: Draft(
+        tuple(tokens), source, match, None, tuple(expected[: len(tokens)])
+    ),
+    st.lists(st.integers(0, 5), max_size=40),
+    st.sampled_from(["a", "b", ""]),
+    st.integers(-1, 1000),
+    st.one_of(st.just([]), st.lists(st.floats(), min_size=40, max_size=40)),
+)
+
+
+@given(
+    rounds=st.lists(
+        st.tuples(
+            drafts,
+            st.integers(0, 40),
+            st.integers(0, 10**6),
+            st.booleans(),
+            st.integers(0, 40),
+            st.one_of(st.none(), st.floats()),
+            st.lists(st.integers(0, 5), max_size=6),
+        ),
+        max_size=30,
+    ),
+    costs=st.sampled_from(list(CURVES.values())),
+    longest=st.integers(0, 32),
+)
+def test_never_raises_nor_exceeds_what_is_allowed(
+    rounds: list[tuple[Draft, int, int, bool, int, float | None, list[int]]],
+    costs: CostCurve,
+    longest: int,
+) -> None:
+    planners = (DraftPlanner(costs, longest), FixedPlanner(longest))
+    for planner in planners:
+        planner.begin()
+        for draft, limit, context, pipelined, accepted, seconds, tokens in rounds:
+            length = planner.choose(draft, context=context, limit=limit, pipelined=pipelined)
+            assert 0 <= length <= min(limit, len(draft), longest)
+            tried = draft.cut(length) if length else NO_DRAFT
+            stood = min(accepted, length)
+            planner.observe(RoundReport(tried, tokens, stood, context, seconds, pipelined))
+
+
+def test_fixed_takes_what_there_is_up_to_its_number() -> None:
+    planner = FixedPlanner(4)
+    for available, limit, length in ((9, 9, 4), (3, 9, 3), (9, 2, 2), (0, 9, 0)):
+        chose = planner.choose(certain(available), context=0, limit=limit, pipelined=False)
+        assert chose == length

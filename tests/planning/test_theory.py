@@ -1,0 +1,64 @@
+"""The arithmetic: the book's formula with the right sums, thresholds, verdicts."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from akunu_py.planning.theory import (
+    best_drafts,
+    break_even,
+    expected_accepted,
+    expected_tokens,
+    judge,
+    predicted_speedup,
+)
+from tests.planning.curves import FLAT, LINEAR, M1_LIKE, STEPPED
+
+CONTEXT = 256
+
+
+@pytest.mark.parametrize(("acceptance", "accepted"), [(0.5, 0.94), (0.7, 1.77), (0.9, 3.10)])
+def test_four_drafts_bring_what_the_formula_says(acceptance: float, accepted: float) -> None:
+    assert round(expected_accepted(4, acceptance), 2) == accepted
+
+
+@given(drafts=st.integers(0, 40), acceptance=st.floats(0, 1))
+def test_tokens_are_the_accepted_and_one_more(drafts: int, acceptance: float) -> None:
+    tokens = expected_tokens([acceptance] * drafts)
+    assert tokens[-1] == pytest.approx(1 + expected_accepted(drafts, acceptance))
+
+
+def test_break_even_is_where_the_speedup_is_one() -> None:
+    threshold = break_even(STEPPED, 4, CONTEXT)
+    assert threshold is not None
+    assert predicted_speedup(STEPPED, 4, threshold, CONTEXT) == pytest.approx(1.0)
+    assert break_even(LINEAR, 4, CONTEXT) is None
+
+
+def test_the_best_length_stops_at_the_step() -> None:
+    assert best_drafts(STEPPED, 0.7, CONTEXT, 32) == 4
+    assert best_drafts(LINEAR, 0.9, CONTEXT, 32) == 0
+
+
+class TestVerdict:
+    def test_where_drafting_pays(self) -> None:
+        verdict = judge(STEPPED, CONTEXT, 32)
+        assert verdict.pays
+        assert str(verdict).startswith("Drafting pays here from 10% acceptance; K up to ")
+
+    def test_where_it_never_does(self) -> None:
+        for curve in (LINEAR,):
+            verdict = judge(curve, CONTEXT, 32)
+            assert not verdict.pays
+            assert "does not pay" in str(verdict)
+
+    def test_where_it_hardly_does(self) -> None:
+        verdict = judge(M1_LIKE, CONTEXT, 32)
+        assert verdict.acceptance is not None
+        assert verdict.acceptance > 0.9
+
+    def test_where_it_costs_nothing(self) -> None:
+        verdict = judge(FLAT, CONTEXT, 32)
+        assert verdict.acceptance is not None
+        assert verdict.acceptance < 0.01
+        assert verdict.most_drafts >= 31

@@ -1,0 +1,28 @@
+"""How many threads the BLAS is taken to use: what the user's environment says, where it does."""
+
+import pytest
+
+from akunu_py.blas import _threads_for
+
+
+@pytest.mark.parametrize(
+    ("settings", "threads"),
+    [
+        ({"MKL_NUM_THREADS": "3"}, 3),
+        ({"OMP_NUM_THREADS": "5"}, 5),
+        ({"MKL_NUM_THREADS": "3", "OMP_NUM_THREADS": "5"}, 3),
+        ({"OPENBLAS_NUM_THREADS": "3", "OMP_NUM_THREADS": "5"}, 5),
+        ({"MKL_NUM_THREADS": "0", "OMP_NUM_THREADS": "many"}, None),
+        ({}, None),
+    ],
+)
+def test_the_environment_decides(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], threads: int | None
+) -> None:
+    default = 7
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(default)), raising=False)
+    for name in ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    assert _threads_for("mkl") == (threads or default)
