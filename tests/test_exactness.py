@@ -1,6 +1,5 @@
 """Greedy answers exact to the token, where forwards of several rows are computed otherwise."""
 
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
