@@ -6,6 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TRAIN_VENV := .venv-train
+TRAIN_BIN := $(TRAIN_VENV)/bin
+WORK := models/training/work
 
 # Linux brings no MLX backend of its own: take the CPU's, unless EXTRA names another (cuda13).
 ifeq ($(shell uname -s),Linux)
@@ -27,7 +29,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 $(TRAIN_VENV)/.ready: models/training/requirements.txt
 	$(PYTHON) -m venv $(TRAIN_VENV)
-	$(TRAIN_VENV)/bin/pip install --quiet --disable-pip-version-check -r $<
+	$(TRAIN_BIN)/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
 chat: $(VENV)/.ready ## a conversation with the bundled model, or MODEL=folder-or-hub-name
@@ -48,8 +50,9 @@ bench: $(VENV)/.ready ## the measurements behind the README, into benchmarks/res
 	$(BIN)/python -m benchmarks.against_mlx_lm
 	$(BIN)/python -m benchmarks.drafter_cost
 
-model: $(VENV)/.ready $(TRAIN_VENV)/.ready ## the bundled model, trained from nothing (hours; resumable)
-	$(TRAIN_VENV)/bin/python -m models.training --export-with $(BIN)/python
+model: $(VENV)/.ready $(TRAIN_VENV)/.ready ## the bundled model, trained from nothing (an hour or more; resumable)
+	$(TRAIN_BIN)/python -m models.training --work $(WORK) --export-with $(BIN)/python
+	$(BIN)/python -m benchmarks.evaluate_model --full $(WORK)/full
 
 train-env: $(TRAIN_VENV)/.ready ## the environment that `make model` trains in (PyTorch)
 
