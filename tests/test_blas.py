@@ -19,10 +19,17 @@ from akunu_py.blas import _threads_for
 def test_the_environment_decides(
     monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], threads: int | None
 ) -> None:
-    default = 7
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(default)), raising=False)
+    cores = 7
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)), raising=False)
     for name in ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
-    assert _threads_for("mkl") == (threads or default)
+    assert _threads_for("mkl") == (threads or cores - 1)
+
+
+def test_a_single_core_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0}, raising=False)
+    for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    assert _threads_for("mkl") == 1
