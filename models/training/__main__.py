@@ -1,22 +1,29 @@
-"""Everything from nothing to full-precision weights; steps that are done are not repeated.
+"""Everything from nothing to finished weights; steps that are done are not repeated.
 
-    python -m models.training [--work FOLDER] [--tiny]
+    python -m models.training [--work FOLDER] [--tiny] [--export-with PYTHON]
 
-Stop it at any time: the next start goes on from the last checkpoint. `quantize` comes after it,
-in the environment that has mlx-lm.
+Stop it at any time: the next start goes on from the last checkpoint. PYTHON is an interpreter
+with mlx-lm, which training has no use for: with it, the bundled model in `models/ember` is made,
+its card's curve and list of sources included; without it, the end is full precision in the work
+folder.
 """
 
 import argparse
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 from models.training import corpus, tokenizer
 from models.training.build import build
+from models.training.data_table import page as data_page
 from models.training.export import export
+from models.training.plot import plot
 from models.training.recipes import EMBER, TINY, Recipe
 from models.training.train import train
 
+ROOT = Path(__file__).parents[2]
 WORK = Path(__file__).parent / "work"
+BUNDLED = ROOT / "models" / "ember"
 
 
 def make_corpus(work: Path, _recipe: Recipe) -> None:
@@ -44,13 +51,23 @@ STEPS: tuple[tuple[str, Callable[[Path, Recipe], None]], ...] = (
 )
 
 
+def bundle(work: Path, python: Path) -> None:
+    """Replace the bundled model by the one in the work folder."""
+    command = [str(python), "-m", "models.training.quantize"]
+    subprocess.run([*command, "--work", str(work), "--to", str(BUNDLED)], check=True, cwd=ROOT)
+    plot(work / "log.jsonl", BUNDLED / "training.svg")
+    (BUNDLED / "DATA.md").write_text(data_page(work), encoding="utf-8")
+
+
 def main() -> None:
     """Run what is missing, then train to the end and export."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, default=WORK, help="folder for everything made")
     parser.add_argument("--tiny", action="store_true", help="the smallest run of every step")
+    parser.add_argument("--export-with", type=Path, metavar="PYTHON", help="one with mlx-lm")
     options = parser.parse_args()
     work, recipe = options.work, TINY if options.tiny else EMBER
+    work = work.absolute()
     work.mkdir(parents=True, exist_ok=True)
     for product, make in STEPS:
         if not (work / product).exists():
@@ -58,6 +75,8 @@ def main() -> None:
             make(work, recipe)
     train(work, recipe)
     print(f"wrote {export(work)}")
+    if options.export_with:
+        bundle(work, options.export_with.absolute())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The full-precision folder, quantized by mlx-lm: the bundled model.
 
-    python -m models.training.quantize --work FOLDER --to models/ember --bits 4
+    python -m models.training.quantize --work FOLDER --to models/ember --bits 8
 
 Runs in the environment that has mlx-lm, not in the one that trains. Only files of the model
 are replaced in the target; its card stays.

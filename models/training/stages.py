@@ -32,20 +32,30 @@ _EDITS = {
     "questions": 0.08,
     "structured": 0.04,
 }
+_ANNEAL = {
+    "repeats": 0.03,
+    "edits": 0.74,
+    "code": 0.05,
+    "fim": 0.07,
+    "questions": 0.08,
+    "structured": 0.03,
+}
 _LONG = {
     "repeats": 0.02,
-    "edits": 0.46,
-    "long_edits": 0.22,
-    "code": 0.08,
-    "fim": 0.10,
-    "questions": 0.09,
-    "structured": 0.03,
+    "edits": 0.50,
+    "long_edits": 0.26,
+    "code": 0.05,
+    "fim": 0.07,
+    "questions": 0.08,
+    "structured": 0.02,
 }
 CURRICULUM: tuple[Stage, ...] = (
     Stage("short edits", 220, 16, 256, _EDITS),
-    Stage("edits", 120, 8, 512, _EDITS),
-    Stage("long", 90, 4, 1024, _LONG, decays=True),
-    Stage("longest", 70, 2, 2048, _LONG, decays=True),
+    Stage("edits", 30, 8, 512, _EDITS),
+    Stage("sure edits", 110, 8, 512, _ANNEAL, decays=True),
+    Stage("long edits", 90, 4, 1024, _LONG, decays=True),
+    Stage("longest edits", 50, 2, 2048, _LONG, decays=True),
+    Stage("all edits", 100, 4, 1024, _LONG, decays=True),
 )
 
 

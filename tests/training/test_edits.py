@@ -40,6 +40,16 @@ def sample_edit(kind: str, text: str = SAMPLE, *, seed: int = 0) -> Edit:
     raise AssertionError(f"{kind} never applies to the sample")
 
 
+def names_of(text: str) -> list[str]:
+    """Every variable and parameter of a program, in the order of its syntax tree."""
+    nodes = ast.walk(ast.parse(text))
+    return [
+        node.id if isinstance(node, ast.Name) else node.arg
+        for node in nodes
+        if isinstance(node, ast.Name | ast.arg)
+    ]
+
+
 def without_annotations(text: str) -> str:
     tree = ast.parse(text)
     for node in ast.walk(tree):
@@ -79,19 +89,12 @@ def test_a_renamed_variable_is_renamed_everywhere_and_nothing_else_is(
     edit = edits.make_kind("rename_variable", function, random.Random(seed), POOL)
     if edit is None or " and `" in edit.instruction:
         return
-    changed = {
-        (a.id, b.id) if isinstance(a, ast.Name) else (a.arg, b.arg)
-        for a, b in zip(
-            ast.walk(ast.parse(edit.before)), ast.walk(ast.parse(edit.after)), strict=True
-        )
-        if (isinstance(a, ast.Name) and isinstance(b, ast.Name) and a.id != b.id)
-        or (isinstance(a, ast.arg) and isinstance(b, ast.arg) and a.arg != b.arg)
-    }
+    pairs = zip(names_of(edit.before), names_of(edit.after), strict=True)
+    changed = {(before, after) for before, after in pairs if before != after}
     ((old, new),) = changed
     assert old in edit.instruction
     assert new in edit.instruction
-    names = {n.id for n in ast.walk(ast.parse(edit.after)) if isinstance(n, ast.Name)}
-    assert old not in names
+    assert old not in names_of(edit.after)
 
 
 def test_hints_go_and_the_rest_stays() -> None:
