@@ -51,4 +51,6 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'akunu_py' has no attribute {name!r}")
+    if _HOMES[name] == "akunu_py.engine":
+        import_module("akunu_py.backend").find_backend()  # says so where MLX has no backend
     return getattr(import_module(_HOMES[name]), name)

@@ -51,6 +51,10 @@ class Recording(StringIO):
         return True
 
 
+LONGEST_ANSWER = 96
+"""Tokens; a picture is no place for a rambling model."""
+
+
 def record_turn(settings: ModelSettings, question: str) -> str:
     """What a terminal is sent while one question is asked and answered."""
     worker = EngineWorker(lambda: load_engine(settings))
@@ -61,7 +65,8 @@ def record_turn(settings: ModelSettings, question: str) -> str:
     ):
         list(Conversation(worker, Options(max_tokens=16)).ask("Hello."))  # the first is slower
         screen = TerminalScreen(worker.loading, settings.name, InMemoryHistory())
-        conversation = Conversation(worker, Options(), progress=screen.progress)
+        options = Options(max_tokens=LONGEST_ANSWER)
+        conversation = Conversation(worker, options, progress=screen.progress)
         first, *rest = question.splitlines()
         for prompt, line in (("> ", first), *((". ", line) for line in rest)):
             print(f"\x1b[1m{prompt}\x1b[0m{line}")

@@ -93,6 +93,15 @@ def test_policy_runs_without_mlx_installed() -> None:
     assert run.stdout.strip() == "(3, 1, 2, 3)"
 
 
+def test_a_machine_without_mlx_is_told_so_in_a_sentence() -> None:
+    script = "import sys; sys.modules['mlx.core'] = None; import akunu_py; akunu_py.load()"
+    command = [sys.executable, "-c", script]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.stderr.splitlines()[-1].startswith(
+        "akunu_py.errors.BackendError: MLX has no backend on this machine: install akunu-py[cpu]"
+    )
+
+
 def test_files_stay_readable() -> None:
     long = {place(path) for path in MODULES if len(path.read_text().splitlines()) > 400}
     assert not long

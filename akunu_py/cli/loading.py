@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from akunu_py.backend import find_backend
 from akunu_py.cli.progress import MeasuringBar
 from akunu_py.cli.settings import ModelSettings
 from akunu_py.model_files import BUNDLED_MODEL, find_model
@@ -25,6 +26,7 @@ def load_engine(settings: ModelSettings, *, shows_measuring: bool = False) -> "E
     Raises:
         AkunuError: if that cannot be done.
     """
+    find_backend()  # says so in a sentence where MLX has none
     from akunu_py.calibration import find_cost_curve  # noqa: PLC0415  (takes a second)
     from akunu_py.engine import load  # noqa: PLC0415
 
