@@ -44,7 +44,7 @@ check: $(VENV)/.ready ## format, lint and types
 	$(BIN)/mypy
 
 bench: $(VENV)/.ready ## the measurements behind the README, into benchmarks/results/
-	$(BIN)/python -m benchmarks.identity --weights quantized --name identity_quantized
+	AKUNU_BLAS=none $(BIN)/python -m benchmarks.identity --weights quantized --max-tokens 16 --name identity_quantized
 	$(BIN)/python -m benchmarks.identity --weights dense --name identity_dense
 	$(BIN)/python -m benchmarks.kv_cache_capacity
 	$(BIN)/python -m benchmarks.against_mlx_lm
