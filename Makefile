@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TRAIN_VENV := .venv-train
 TRAIN_BIN := $(TRAIN_VENV)/bin
-WORK := models/training/work
+WORK := models/training/output
 
 # Linux brings no MLX backend of its own: take the CPU's, unless EXTRA names another (cuda13).
 ifeq ($(shell uname -s),Linux)

@@ -127,7 +127,7 @@ def main() -> None:
     """Evaluates and records."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, default=ROOT / "models" / "ember")
-    parser.add_argument("--full", type=Path, default=ROOT / "models/training/work/full")
+    parser.add_argument("--full", type=Path, default=ROOT / "models/training/output/full")
     parser.add_argument("--data", type=Path, help="folder with humaneval_infilling/")
     parser.add_argument("--per-kind", type=int, default=20, help="edits of each kind")
     parser.add_argument("--fills", type=int, default=200, help="holes of each kind")

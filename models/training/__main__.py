@@ -22,7 +22,7 @@ from models.training.recipes import EMBER, TINY, Recipe
 from models.training.train import train
 
 ROOT = Path(__file__).parents[2]
-WORK = Path(__file__).parent / "work"
+WORK = Path(__file__).parent / "output"
 BUNDLED = ROOT / "models" / "ember"
 
 
