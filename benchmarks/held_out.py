@@ -65,7 +65,7 @@ def edit_cases(functions: list[Function], pool: Pool, per_kind: int) -> Iterator
             edit = edits.make_kind(kind, function, rng, pool)
             if edit is None:
                 continue
-            *request, (_, answer) = edits.conversation(edit, rng)
+            *request, (_, answer) = edits.conversation([edit], rng)
             yield EditCase(edit, request, answer)
             made += 1
             if made == per_kind:

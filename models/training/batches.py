@@ -12,19 +12,28 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.training import repeats
+from models.training.copies import NOT_COPIED, sources_of
 from models.training.examples import Shard
 
 REPEATS = "repeats"
 CODE = "code"
+COPYING_KINDS = ("edits", "long_edits")
+"""Kinds whose answers are aligned with what they copy."""
+_RANDOM_STRETCHES = 0.3
+_LONGEST_STRETCH = 120
 _ATTEMPTS_TO_FIT = 6
 
 
 @dataclass(frozen=True)
 class Batch:
-    """`tokens[rows, length + 1]`; `kinds` is -1 where a token carries no loss."""
+    """`[rows, length + 1]` each: tokens, their kinds, and where in the row they are copied from.
+
+    A kind is -1 where a token carries no loss, and a source `NOT_COPIED` where it has none.
+    """
 
     tokens: np.ndarray
     kinds: np.ndarray
+    sources: np.ndarray
 
 
 class Batches:
@@ -45,6 +54,7 @@ class Batches:
         spent = {kind: rng.random() * 64 * share for kind, share in mix.items() if share > 0}
         tokens = np.full((rows, length + 1), self._end, dtype=np.int64)
         kinds = np.full((rows, length + 1), -1, dtype=np.int64)
+        sources = np.full((rows, length + 1), NOT_COPIED, dtype=np.int64)
         for row in range(rows):
             at = 0
             while at < length + 1:
@@ -56,11 +66,13 @@ class Batches:
                 found, learned = drawn
                 stop = at + len(found)
                 tokens[row, at:stop] = found
+                copied = self._sources(kind, found, learned)
+                sources[row, at:stop] = np.where(copied == NOT_COPIED, NOT_COPIED, copied + at)
                 kinds[row, at:stop] = np.where(learned, self.kind_names.index(kind), -1)
                 if kind in spent:
                     spent[kind] += len(found)
                 at = stop
-        return Batch(tokens, kinds)
+        return Batch(tokens, kinds, sources)
 
     def _fitting(
         self, rng: np.random.Generator, kind: str, room: int
@@ -78,6 +90,15 @@ class Batches:
                 return tokens, learned
         return None
 
+    @staticmethod
+    def _sources(kind: str, tokens: np.ndarray, learned: np.ndarray) -> np.ndarray:
+        """Where each token of an example is copied from, counted from the example's start."""
+        if kind == REPEATS:
+            return repeats.sources_of(tokens, learned)
+        if kind in COPYING_KINDS:
+            return sources_of(tokens, learned)
+        return np.full(len(tokens), NOT_COPIED)
+
     def _code(self, rng: np.random.Generator, room: int) -> tuple[np.ndarray, np.ndarray]:
         """A file from its beginning or from anywhere, cut to `room`, after an end of text."""
         source = self._shards[CODE]
@@ -90,9 +111,9 @@ class Batches:
         return found, learned
 
     def _repeated(self, rng: np.random.Generator, room: int) -> tuple[np.ndarray, np.ndarray]:
-        if rng.random() < 0.5:
+        if rng.random() < _RANDOM_STRETCHES:
             stretch = repeats.random_stretch(rng, self._vocabulary)
         else:
-            limit = max(9, min(200, room // 2))
+            limit = max(9, min(_LONGEST_STRETCH, room // 2))
             stretch = repeats.code_stretch(rng, self._shards[CODE].tokens, limit)
         return repeats.repeat(rng, stretch)

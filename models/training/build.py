@@ -21,6 +21,7 @@ from models.training.functions import Function, distinct, functions_of
 
 SEED = 3
 PASSES_OVER_FUNCTIONS = 2
+MOST_EDITS = 4
 SHORT_EDIT, LONG_EDIT = 510, 1500
 PROBES = 60
 MAX_PROBE = 400
@@ -32,13 +33,13 @@ def functions_in(files: Iterable[SourceFile]) -> list[Function]:
 
 
 def edit_examples(
-    functions: Sequence[Function], pool: Pool, rng: random.Random
+    functions: Sequence[Function], pool: Pool, rng: random.Random, *, most: int
 ) -> Iterator[Example]:
-    """One edit of every function in turn, worded as a chat."""
+    """One to `most` edits of every function in turn, worded as a chat."""
     for function in functions:
-        edit = edits.make(function, rng, pool)
-        if edit is not None:
-            yield chat(edits.conversation(edit, rng))
+        made = edits.make_several(function, rng, pool, most=rng.randint(1, most))
+        if made:
+            yield chat(edits.conversation(made, rng))
 
 
 def by_length(examples: Shard, low: int, high: int) -> Shard:
@@ -64,11 +65,12 @@ def build(work: Path, *, documents: int) -> dict[str, int]:
     rng.shuffle(functions)
     pool = edits.pool_of(functions)
     made = dict(_text_shards(training, pool, processor, rng, documents))
-    edited = shard(edit_examples(functions * PASSES_OVER_FUNCTIONS, pool, rng), processor)
+    many = functions * PASSES_OVER_FUNCTIONS
+    edited = shard(edit_examples(many, pool, rng, most=MOST_EDITS), processor)
     made["edits"] = by_length(edited, 0, SHORT_EDIT)
     made["long_edits"] = by_length(edited, SHORT_EDIT, LONG_EDIT)
     rng.shuffle(unseen)
-    probes = shard(edit_examples(unseen[: 4 * PROBES], pool, rng), processor)
+    probes = shard(edit_examples(unseen[: 4 * PROBES], pool, rng, most=1), processor)
     short = by_length(probes, 0, MAX_PROBE)
     made["probe"] = Shard.of([short.example(i) for i in range(min(PROBES, len(short)))])
     for name, one in made.items():

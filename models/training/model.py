@@ -68,6 +68,7 @@ class Attention(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads = shape.num_heads, shape.num_kv_heads
+        self.group = shape.num_heads // shape.num_kv_heads
         kv_size = shape.num_kv_heads * HEAD_DIM
         self.q_proj = nn.Linear(shape.hidden_size, shape.hidden_size, bias=False)
         self.k_proj = nn.Linear(shape.hidden_size, kv_size, bias=False)
@@ -75,18 +76,30 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(shape.hidden_size, shape.hidden_size, bias=False)
 
     def forward(self, hidden: Tensor, rotary: RotaryTable) -> Tensor:
-        rows, length, width = hidden.shape
-
-        def heads(projected: Tensor, count: int) -> Tensor:
-            return projected.view(rows, length, count, HEAD_DIM).transpose(1, 2)
-
-        queries = rotary.rotate(heads(self.q_proj(hidden), self.num_heads))
-        keys = rotary.rotate(heads(self.k_proj(hidden), self.num_kv_heads))
-        values = heads(self.v_proj(hidden), self.num_kv_heads)
-        group = self.num_heads // self.num_kv_heads
-        keys, values = (x.repeat_interleave(group, dim=1) for x in (keys, values))
+        queries, keys = self._queries_and_keys(hidden, rotary)
+        values = self._heads(self.v_proj(hidden), self.num_kv_heads)
+        keys, values = (x.repeat_interleave(self.group, dim=1) for x in (keys, values))
         mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
-        return self.o_proj(mixed.transpose(1, 2).reshape(rows, length, width))
+        return self.o_proj(mixed.transpose(1, 2).reshape(hidden.shape))
+
+    def log_attention(self, hidden: Tensor, rotary: RotaryTable) -> Tensor:
+        """What the first query head of every key-value head attends to, as log-probabilities.
+
+        Returns:
+            `[rows, num_kv_heads, length, length]`, from each position to all others.
+        """
+        queries, keys = self._queries_and_keys(hidden, rotary)
+        scores = queries[:, :: self.group] @ keys.mT / HEAD_DIM**0.5
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        return functional.log_softmax(scores.masked_fill(later, -1e9), dim=-1)
+
+    def _queries_and_keys(self, hidden: Tensor, rotary: RotaryTable) -> tuple[Tensor, Tensor]:
+        queries = rotary.rotate(self._heads(self.q_proj(hidden), self.num_heads))
+        return queries, rotary.rotate(self._heads(self.k_proj(hidden), self.num_kv_heads))
+
+    @staticmethod
+    def _heads(projected: Tensor, count: int) -> Tensor:
+        return projected.unflatten(-1, (count, HEAD_DIM)).transpose(1, 2)
 
 
 class FeedForward(nn.Module):
@@ -127,11 +140,20 @@ class Body(nn.Module):
         self.norm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
         self.rotary = RotaryTable(shape)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The hidden states `[rows, length, hidden_size]`, and the middle layer's attention.
+
+        The attention is what `Attention.log_attention` returns, for those who guide it.
+        """
         hidden = self.embed_tokens(tokens)
+        middle = self.layers[len(self.layers) // 2]
         for layer in self.layers:
+            if layer is middle:
+                attention = layer.self_attn.log_attention(
+                    layer.input_layernorm(hidden), self.rotary
+                )
             hidden = layer(hidden, self.rotary)
-        return self.norm(hidden)
+        return self.norm(hidden), attention
 
 
 class Llama(nn.Module):
@@ -152,13 +174,18 @@ class Llama(nn.Module):
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=0.02)
 
-    def logits(self, tokens: Tensor, wanted: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor, wanted: Tensor) -> Tensor:
         """Logits `[count, vocab]` at the positions where the boolean `wanted` is true.
 
         Multiplying by the vocabulary is a good part of a small model's work, so positions
-        that carry no loss never reach it.
+        that carry no loss never reach it. `hidden` is what the body returns.
         """
-        return functional.linear(self.model(tokens)[wanted], self.model.embed_tokens.weight)
+        return functional.linear(hidden[wanted], self.model.embed_tokens.weight)
+
+    def forward(self, tokens: Tensor, wanted: Tensor) -> Tensor:
+        """The logits of `tokens` `[rows, length]` at the wanted positions."""
+        hidden, _ = self.model(tokens)
+        return self.logits(hidden, wanted)
 
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())

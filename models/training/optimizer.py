@@ -61,7 +61,7 @@ class Optimizer:
     """Both optimizers; learning rates are given for the plateau and scaled by a schedule."""
 
     def __init__(
-        self, model: nn.Module, *, matrix_lr: float = 0.01, vector_lr: float = 2e-3
+        self, model: nn.Module, *, matrix_lr: float = 0.02, vector_lr: float = 3e-3
     ) -> None:
         matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
         others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]

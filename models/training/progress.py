@@ -22,7 +22,7 @@ def exact_answers(model: Llama, probe: Shard) -> dict[str, float]:
         tokens, learned = probe.example(index)
         row = torch.from_numpy(tokens.astype("int64"))[None]
         wanted = torch.from_numpy(learned[1:])[None]
-        hits = model.logits(row[:, :-1], wanted).argmax(dim=-1) == row[:, 1:][wanted]
+        hits = model(row[:, :-1], wanted).argmax(dim=-1) == row[:, 1:][wanted]
         exact += int(hits.all())
         right += int(hits.sum())
         count += hits.numel()

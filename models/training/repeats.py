@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from models.training.copies import NOT_COPIED
+
 
 def random_stretch(rng: np.random.Generator, vocabulary: np.ndarray) -> np.ndarray:
     """4 to 64 tokens drawn evenly from `vocabulary`."""
@@ -29,3 +31,12 @@ def repeat(rng: np.random.Generator, stretch: np.ndarray) -> tuple[np.ndarray, n
     learned[: len(stretch)] = False
     learned[:: len(stretch)] = False
     return tokens, learned
+
+
+def sources_of(tokens: np.ndarray, learned: np.ndarray) -> np.ndarray:
+    """Where each learned token of a repetition, which may be cut short, is copied from."""
+    sources = np.full(len(tokens), NOT_COPIED)
+    positions = np.flatnonzero(learned)
+    if len(positions):
+        sources[positions] = positions - (positions[0] - 1)
+    return sources

@@ -24,38 +24,38 @@ class Stage:
     decays: bool = False
 
 
-_EDITS = {
-    "repeats": 0.06,
-    "edits": 0.64,
+_COPYING = {"repeats": 0.60, "edits": 0.30, "code": 0.10}
+_SHORT = {
+    "repeats": 0.08,
+    "edits": 0.66,
     "code": 0.08,
-    "fim": 0.10,
-    "questions": 0.08,
-    "structured": 0.04,
+    "fim": 0.06,
+    "questions": 0.10,
+    "structured": 0.02,
 }
-_ANNEAL = {
-    "repeats": 0.03,
-    "edits": 0.74,
-    "code": 0.05,
-    "fim": 0.07,
-    "questions": 0.08,
-    "structured": 0.03,
+_EDITS = {
+    "repeats": 0.04,
+    "edits": 0.58,
+    "code": 0.10,
+    "fim": 0.14,
+    "questions": 0.10,
+    "structured": 0.04,
 }
 _LONG = {
     "repeats": 0.02,
-    "edits": 0.50,
-    "long_edits": 0.26,
-    "code": 0.05,
-    "fim": 0.07,
+    "edits": 0.42,
+    "long_edits": 0.22,
+    "code": 0.08,
+    "fim": 0.14,
     "questions": 0.08,
-    "structured": 0.02,
+    "structured": 0.04,
 }
 CURRICULUM: tuple[Stage, ...] = (
-    Stage("short edits", 220, 16, 256, _EDITS),
-    Stage("edits", 30, 8, 512, _EDITS),
-    Stage("sure edits", 110, 8, 512, _ANNEAL, decays=True),
-    Stage("long edits", 90, 4, 1024, _LONG, decays=True),
-    Stage("longest edits", 50, 2, 2048, _LONG, decays=True),
-    Stage("all edits", 100, 4, 1024, _LONG, decays=True),
+    Stage("copying", 300, 8, 256, _COPYING),
+    Stage("short edits", 1200, 8, 256, _SHORT),
+    Stage("edits", 2000, 4, 512, _EDITS),
+    Stage("long edits", 600, 2, 1024, _LONG, decays=True),
+    Stage("all edits", 600, 4, 512, _LONG, decays=True),
 )
 
 

@@ -23,8 +23,8 @@ from torch.nn import functional
 
 from models.training import tokenizer as tokenizers
 from models.training.batches import Batch, Batches
-from models.training.circuit import write_copying_circuit
 from models.training.examples import END_OF_TEXT, Shard
+from models.training.guidance import WEIGHT, guidance_loss
 from models.training.model import Llama, Shape
 from models.training.optimizer import Optimizer
 from models.training.progress import exact_answers
@@ -33,7 +33,7 @@ from models.training.stages import Stage, rate_scale, stage_at, total_steps
 
 SEED = 20
 CLIP = 1.0
-LOG_EVERY, CHECKPOINT_EVERY, PROBE_EVERY = 10, 50, 100
+LOG_EVERY, CHECKPOINT_EVERY, PROBE_EVERY = 20, 100, 200
 PROBE_SHARD = "probe"
 
 
@@ -53,14 +53,18 @@ def plain_vocabulary(folder: Path) -> np.ndarray:
 class Trainer:
     """A model, its optimizer and the step it has reached."""
 
-    def __init__(self, work: Path, shape: Shape, stages: Sequence[Stage]) -> None:
+    def __init__(
+        self, work: Path, shape: Shape, stages: Sequence[Stage], *, compiled: bool
+    ) -> None:
         torch.manual_seed(SEED)
         shards = load_shards(work / "shards")
         self.probe = shards.pop(PROBE_SHARD, None)
         processor = tokenizers.load(work / "tokenizer")
         self.work, self.stages, self.step, self.seconds = work, stages, 0, 0.0
         self.model = Llama(shape)
-        write_copying_circuit(self.model)
+        self._body = (
+            torch.compile(self.model.model, dynamic=False) if compiled else self.model.model
+        )
         self.optimizer = Optimizer(self.model)
         self.batches = Batches(
             shards,
@@ -96,8 +100,8 @@ class Trainer:
         started = time.perf_counter()
         stage = stage_at(self.stages, self.step)
         batch = self.batches.draw(self.step, rows=stage.rows, length=stage.length, mix=stage.mix)
-        losses, kinds = self._losses(batch)
-        losses.mean().backward()
+        losses, kinds, guidance = self._losses(batch)
+        (losses.mean() + WEIGHT * guidance).backward()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
         self.optimizer.step(rate_scale(self.stages, self.step))
         self.step += 1
@@ -116,17 +120,19 @@ class Trainer:
             "hours": round(self.seconds / 3600, 4),
             "grad_norm": round(float(norm), 3),
             "loss": round(float(detached.mean()), 4),
+            "guidance": round(float(guidance.detach()), 4),
             "by_kind": by_kind,
         }
 
-    def _losses(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """The loss and the kind of every learned token."""
+    def _losses(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The loss and the kind of every learned token, and the loss of the guided attention."""
         tokens, kinds = torch.from_numpy(batch.tokens), torch.from_numpy(batch.kinds[:, 1:])
         wanted = kinds >= 0
-        logits = self.model.logits(tokens[:, :-1], wanted)
-        return functional.cross_entropy(logits, tokens[:, 1:][wanted], reduction="none"), kinds[
-            wanted
-        ]
+        hidden, attention = self._body(tokens[:, :-1])
+        logits = self.model.logits(hidden, wanted)
+        losses = functional.cross_entropy(logits, tokens[:, 1:][wanted], reduction="none")
+        guidance = guidance_loss(attention, torch.from_numpy(batch.sources[:, 1:]))
+        return losses, kinds[wanted], guidance
 
     def run(self) -> None:
         """Train to the end of the curriculum."""
@@ -157,7 +163,7 @@ def train(work: Path, recipe: Recipe, *, threads: int | None = None) -> None:
     """Train to the end of the curriculum, from the last checkpoint if there is one."""
     torch.set_num_threads(threads or os.cpu_count() or 1)
     (work / "train.pid").write_text(f"{os.getpid()}\n", encoding="utf-8")
-    trainer = Trainer(work, recipe.shape, recipe.stages)
+    trainer = Trainer(work, recipe.shape, recipe.stages, compiled=recipe.compiled)
     trainer.resume()
     trainer.run()
 

@@ -72,7 +72,7 @@ def test_every_edit_of_a_library_function_is_sound(kind: str, which: int, seed: 
     ast.parse(textwrap.dedent(edit.after))
     assert edit.kind == kind
     assert (edit.before == edit.after) == (kind == "repeat_code")
-    *_, (role, request), (_, answer) = edits.conversation(edit, random.Random(seed))
+    *_, (role, request), (_, answer) = edits.conversation([edit], random.Random(seed))
     assert role == "user"
     assert edit.instruction in request
     assert edit.before in request

@@ -1,8 +1,8 @@
 """Mechanical edits of real functions, as a person would ask for them in a chat.
 
 `KINDS` maps a kind to its maker and its weight in the training mix; `make` draws one edit,
-`conversation` words it as chat turns. The answer is always the whole edited code in one
-fenced block, and nothing else.
+`make_several` a few that follow on each other, `conversation` words them as chat turns. The
+answer is always the whole edited code in one fenced block, and nothing else.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import random
 import textwrap
 import tokenize
 from collections.abc import Sequence
+from dataclasses import replace
 
 from models.training.edits import bodies, diffs, layout, names, signatures
 from models.training.edits.base import Edit, Maker, Pool
-from models.training.functions import Function
+from models.training.functions import Function, is_function
 
-__all__ = ["KINDS", "Edit", "Pool", "conversation", "make", "make_kind", "pool_of"]
+__all__ = ["KINDS", "Edit", "Pool", "conversation", "make", "make_kind", "make_several", "pool_of"]
 
 KINDS: dict[str, tuple[Maker, float]] = {
     "rename_variable": (names.rename_variable, 5.0),
@@ -95,13 +96,31 @@ def make(function: Function, rng: random.Random, pool: Pool, *, attempts: int = 
     return None
 
 
+def make_several(function: Function, rng: random.Random, pool: Pool, *, most: int) -> list[Edit]:
+    """Edits of which each goes on from the code that the one before it made; at most `most`."""
+    made: list[Edit] = []
+    while len(made) < most:
+        edit = make(function, rng, pool)
+        if edit is None:
+            break
+        made.append(edit)
+        if not is_function(edit.after):
+            break
+        function = replace(function, text=edit.after)
+    return made
+
+
 def fenced(code: str, language: str = "python") -> str:
     return f"```{language}\n{code}\n```"
 
 
-def conversation(edit: Edit, rng: random.Random) -> list[tuple[str, str]]:
-    """Chat turns (role, content): the request in one of several layouts, then the answer."""
-    instruction, code = edit.instruction, fenced(edit.before)
+def conversation(edits: Sequence[Edit], rng: random.Random) -> list[tuple[str, str]]:
+    """Chat turns (role, content): each request, then its answer.
+
+    The first request brings the code, in one of several layouts.
+    """
+    first = edits[0]
+    instruction, code = first.instruction, fenced(first.before)
     layouts = (
         f"{instruction}:\n{code}",
         f"{instruction}:\n{code}",
@@ -109,9 +128,11 @@ def conversation(edit: Edit, rng: random.Random) -> list[tuple[str, str]]:
         f"{instruction}.\n{code}",
         f"{instruction}.\n\n{code}",
         f"{code}\n\n{instruction}.",
-        f"{instruction}:\n\n{edit.before}",
+        f"{instruction}:\n\n{first.before}",
     )
-    turns = [("user", rng.choice(layouts)), ("assistant", fenced(edit.after))]
+    turns = [("user", rng.choice(layouts)), ("assistant", fenced(first.after))]
+    for edit in edits[1:]:
+        turns += [("user", f"{edit.instruction}."), ("assistant", fenced(edit.after))]
     if rng.random() < 0.1:
         turns.insert(0, ("system", rng.choice(SYSTEM_PROMPTS)))
     return turns
