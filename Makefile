@@ -7,6 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 TRAIN_VENV := .venv-train
 TRAIN_BIN := $(TRAIN_VENV)/bin
+# Training at its smallest, as the tests do, needs models/training/requirements.txt only.
+TRAIN_REQUIREMENTS ?= models/training/requirements-corpus.txt
 WORK := models/training/output
 
 # Linux brings no MLX backend of its own: take the CPU's, unless EXTRA names another (cuda13).
@@ -27,7 +29,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.$(EXTRAS)'
 	@touch $@
 
-$(TRAIN_VENV)/.ready: models/training/requirements.txt
+$(TRAIN_VENV)/.ready: $(TRAIN_REQUIREMENTS) models/training/requirements.txt
 	$(PYTHON) -m venv $(TRAIN_VENV)
 	$(TRAIN_BIN)/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
