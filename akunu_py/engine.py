@@ -28,6 +28,7 @@ from akunu_py.speculator import Calibrate, Speculator
 from akunu_py.stats import Finish, Round, Stats
 from akunu_py.text.fim import fill_prompt
 from akunu_py.text.stream import TextStream
+from akunu_py.token_logprob import TokenLogprob
 
 _FIRST_CAPACITY: Final = 8192
 """Tokens a cache is made for unless told otherwise; longer prompts get a larger one."""
@@ -95,11 +96,15 @@ class Engine:
         """Answers a prompt at once; see `stream` for the arguments and the errors."""
         text: list[str] = []
         tokens: list[int] = []
+        logprobs: list[TokenLogprob] = []
         for event in self.stream(prompt, options, suffix=suffix):
             text.append(event.text)
             tokens.extend(event.tokens)
+            logprobs.extend(event.logprobs)
         finish = event.finish_reason or Finish.CANCELLED
-        return Completion(self.model.name, "".join(text), tokens, finish, event.stats)
+        return Completion(
+            self.model.name, "".join(text), tokens, finish, event.stats, tuple(logprobs)
+        )
 
     def stream(
         self,
@@ -259,13 +264,21 @@ class Engine:
         self, request: "_Request", speculation: Speculation | None, known: int, emitted: int
     ) -> Iterator[Round]:
         """The rounds that go on from `known`, after `emitted` tokens, while the cache has room."""
-        cache, chooser, longest = self._slot.cache, request.chooser, request.options.max_tokens
-        longest = self.context_limit if longest is None else longest
+        cache, chooser, options = self._slot.cache, request.chooser, request.options
+        longest = self.context_limit if options.max_tokens is None else options.max_tokens
         limits = Limits(longest - emitted, request.end_tokens)
         if speculation is None or not isinstance(cache, PreallocatedKVCache):
-            return decode_autoregressive(self.model, cache, chooser, known, limits)
+            return decode_autoregressive(
+                self.model, cache, chooser, known, limits, logprobs=options.logprobs
+            )
         return decode_speculative(
-            self.model, cache, chooser, known, limits, speculation=speculation
+            self.model,
+            cache,
+            chooser,
+            known,
+            limits,
+            speculation=speculation,
+            logprobs=options.logprobs,
         )
 
     def _check_bias(self, options: Options) -> None:
@@ -315,7 +328,7 @@ class _Request:
             if self._text.stopped:
                 done = replace(done, finish=Finish.STOP)
         self.stats.add(done)
-        return Event(done.tokens, tuple(pieces), self.stats, done.finish)
+        return Event(done.tokens, tuple(pieces), self.stats, done.finish, done.logprobs)
 
 
 def load(

@@ -17,6 +17,9 @@ DEFAULT_REPETITION_CONTEXT: Final = 20
 MOST_DRAFT_TOKENS: Final = 1024
 """Beyond this a draft is no longer a guess at the next few tokens but a prefill."""
 
+MOST_ALTERNATIVES: Final = 100
+"""Alternatives that may be reported with a token's log-probability."""
+
 _COLDEST: Final = 1e-5
 """Temperatures below this leave float32's range when scores are divided by them."""
 
@@ -98,10 +101,13 @@ class Options:
             verifies as many as pay on this machine.
         exact: decides near-ties again as plain decoding would; see `exactness.py`. Greedy only:
             what is sampled has the model's distribution anyway.
+        logprobs: reports each token's log-probability in the model's own distribution, with this
+            many of the likeliest tokens there; 0 reports the token's alone, and None nothing. See
+            `token_logprob.py`.
 
     Raises:
-        InvalidRequestError: if `max_tokens` or `num_draft_tokens` is out of its range, a stop
-            string is empty, or an exact answer is to be sampled.
+        InvalidRequestError: if a number is out of its range, a stop string is empty, or an exact
+            answer is to be sampled.
     """
 
     max_tokens: int | None = DEFAULT_MAX_TOKENS
@@ -110,6 +116,7 @@ class Options:
     drafter: str = "auto"
     num_draft_tokens: int | None = None
     exact: bool = False
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 0:
@@ -120,6 +127,11 @@ class Options:
             raise InvalidRequestError(
                 f"The number of draft tokens must be from 0 to {MOST_DRAFT_TOKENS}, "
                 f"not {self.num_draft_tokens}."
+            )
+        if not 0 <= (self.logprobs or 0) <= MOST_ALTERNATIVES:
+            raise InvalidRequestError(
+                "The number of alternatives to report log-probabilities of must be from 0 to "
+                f"{MOST_ALTERNATIVES}, not {self.logprobs}."
             )
         if "" in self.stop:
             raise InvalidRequestError("A stop string must not be empty.")
