@@ -37,6 +37,9 @@ class Sampling:
         repetition_penalty: divides the positive logits of recent tokens and multiplies the
             negative ones; 1 changes nothing.
         repetition_context_size: how many tokens are recent, the prompt's included.
+        presence_penalty: taken off the logits of tokens that were generated before, as OpenAI's;
+            0 changes nothing, and a negative one makes them likelier.
+        frequency_penalty: the same, for every time that a token was generated.
         logit_bias: pairs of an id and what is added to its logit, before any penalty.
         seed: makes a sampled text repeatable; None draws one.
 
@@ -52,6 +55,8 @@ class Sampling:
     repetition_penalty: float = 1.0
     repetition_context_size: int = DEFAULT_REPETITION_CONTEXT
     logit_bias: tuple[tuple[int, float], ...] = ()
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
 
     def __post_init__(self) -> None:
         checks = (
@@ -70,6 +75,18 @@ class Sampling:
                 "repetition context size",
                 "1 or more",
                 self.repetition_context_size,
+            ),
+            (
+                math.isfinite(self.presence_penalty),
+                "presence penalty",
+                "a number",
+                self.presence_penalty,
+            ),
+            (
+                math.isfinite(self.frequency_penalty),
+                "frequency penalty",
+                "a number",
+                self.frequency_penalty,
             ),
             *(
                 (token >= 0 and math.isfinite(bias), "logit bias", "ID=NUMBER", f"{token}={bias}")
