@@ -17,7 +17,7 @@ from akunu_py.draft_trimmer import DraftTrimmer
 from akunu_py.drafting.base import Drafter
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
 from akunu_py.kv_cache import PreallocatedKVCache, why_no_rollback
-from akunu_py.model import PrefillProgress, TargetModel, load_target
+from akunu_py.model import PREFILL_STEP, PrefillProgress, TargetModel, load_target
 from akunu_py.model_files import BUNDLED_MODEL
 from akunu_py.options import Options
 from akunu_py.prefix import PrefixSlot
@@ -28,6 +28,8 @@ from akunu_py.speculator import Calibrate, Speculator
 from akunu_py.stats import Finish, Round, Stats
 from akunu_py.text.fim import fill_prompt
 from akunu_py.text.stream import TextStream
+from akunu_py.token_logprob import TokenLogprob
+from akunu_py.work import Work
 
 _FIRST_CAPACITY: Final = 8192
 """Tokens a cache is made for unless told otherwise; longer prompts get a larger one."""
@@ -45,10 +47,15 @@ class Engine:
             drafts to the planner; the default measures for a few seconds on a model's first use
             and keeps the result on disk.
         draft_model: drafts where a request's drafter is `model`.
+        prefill_step_size: prompt tokens per forward; a request is not heard to be cancelled
+            before one is done.
+
+    Attributes:
+        work: what was done since; any thread may read it.
 
     Raises:
         ContextOverflowError: if `max_context` exceeds the model's.
-        InvalidRequestError: if the draft model does not suit the model.
+        InvalidRequestError: if the draft model does not suit the model, or a step has no tokens.
     """
 
     def __init__(
@@ -59,7 +66,12 @@ class Engine:
         max_context: int | None = None,
         calibrate: Calibrate = find_cost_curve,
         draft_model: TargetModel | None = None,
+        prefill_step_size: int = PREFILL_STEP,
     ) -> None:
+        if prefill_step_size < 1:
+            raise InvalidRequestError(
+                f"A step of a prefill must have 1 token or more, not {prefill_step_size}."
+            )
         if max_context is not None and not 1 <= max_context <= model.context_length:
             raise ContextOverflowError(
                 f"The context must be from 1 to {model.context_length} tokens for {model.name}, "
@@ -68,6 +80,8 @@ class Engine:
         self.model = model
         self.backend = backend
         self.tokenizer = model.tokenizer
+        self.work = Work()
+        self._prefill_step_size = prefill_step_size
         self._grows = max_context is None
         capacity = max_context or min(_FIRST_CAPACITY, model.context_length)
         self._slot = PrefixSlot(model, capacity)
@@ -95,11 +109,15 @@ class Engine:
         """Answers a prompt at once; see `stream` for the arguments and the errors."""
         text: list[str] = []
         tokens: list[int] = []
+        logprobs: list[TokenLogprob] = []
         for event in self.stream(prompt, options, suffix=suffix):
             text.append(event.text)
             tokens.extend(event.tokens)
+            logprobs.extend(event.logprobs)
         finish = event.finish_reason or Finish.CANCELLED
-        return Completion(self.model.name, "".join(text), tokens, finish, event.stats)
+        return Completion(
+            self.model.name, "".join(text), tokens, finish, event.stats, tuple(logprobs)
+        )
 
     def stream(
         self,
@@ -189,6 +207,7 @@ class Engine:
     ) -> Generator[Event, None, None]:
         # The first one of its kind may measure, which is no part of a request.
         speculation = self._speculation(request, drafter)
+        self.work.requests += 1
         slot, prompt, stats = self._slot, request.prompt, request.stats
         decodes = request.options.max_tokens != 0
         computed = list(prompt)
@@ -197,15 +216,14 @@ class Engine:
             stats.cached_tokens = slot.reuse(prompt)
             # The last token goes into the first round, whose prediction is what is wanted.
             missing = prompt[stats.cached_tokens : len(prompt) - decodes]
-            whole = self.model.prefill(
-                missing, slot.cache, progress=progress, cancelled=request.cancelled
-            )
+            whole = self._prefill(missing, request, progress)
             prefilled = perf_counter()
             stats.prefill_s = prefilled - begun
             if not (whole and decodes):
                 yield Event((), (), stats, Finish.LENGTH if whole else Finish.CANCELLED)
                 return
             for done in self._rounds(request, speculation):
+                self.work.rounds += 1
                 computed.extend(done.tokens)
                 if done.end_token is not None:
                     computed.append(done.end_token)
@@ -222,6 +240,26 @@ class Engine:
             raise
         finally:
             slot.settle(computed)
+
+    def _prefill(
+        self, tokens: Sequence[int], request: "_Request", progress: PrefillProgress | None
+    ) -> bool:
+        """Computes prompt tokens; False if the request was cancelled before they were all done."""
+        before = self.work.prefill_tokens
+
+        def count(done: int, total: int) -> None:
+            self.work.prefill_chunks += 1
+            self.work.prefill_tokens = before + done
+            if progress:
+                progress(done, total)
+
+        return self.model.prefill(
+            tokens,
+            self._slot.cache,
+            step=self._prefill_step_size,
+            progress=count,
+            cancelled=request.cancelled,
+        )
 
     def _speculation(self, request: "_Request", drafter: Drafter) -> Speculation | None:
         """What a request speculates with; None where nothing can or need be drafted."""
@@ -259,13 +297,21 @@ class Engine:
         self, request: "_Request", speculation: Speculation | None, known: int, emitted: int
     ) -> Iterator[Round]:
         """The rounds that go on from `known`, after `emitted` tokens, while the cache has room."""
-        cache, chooser, longest = self._slot.cache, request.chooser, request.options.max_tokens
-        longest = self.context_limit if longest is None else longest
+        cache, chooser, options = self._slot.cache, request.chooser, request.options
+        longest = self.context_limit if options.max_tokens is None else options.max_tokens
         limits = Limits(longest - emitted, request.end_tokens)
         if speculation is None or not isinstance(cache, PreallocatedKVCache):
-            return decode_autoregressive(self.model, cache, chooser, known, limits)
+            return decode_autoregressive(
+                self.model, cache, chooser, known, limits, logprobs=options.logprobs
+            )
         return decode_speculative(
-            self.model, cache, chooser, known, limits, speculation=speculation
+            self.model,
+            cache,
+            chooser,
+            known,
+            limits,
+            speculation=speculation,
+            logprobs=options.logprobs,
         )
 
     def _check_bias(self, options: Options) -> None:
@@ -315,7 +361,7 @@ class _Request:
             if self._text.stopped:
                 done = replace(done, finish=Finish.STOP)
         self.stats.add(done)
-        return Event(done.tokens, tuple(pieces), self.stats, done.finish)
+        return Event(done.tokens, tuple(pieces), self.stats, done.finish, done.logprobs)
 
 
 def load(
@@ -325,6 +371,7 @@ def load(
     max_context: int | None = None,
     calibrate: Calibrate = find_cost_curve,
     draft_model: str | None = None,
+    prefill_step_size: int = PREFILL_STEP,
 ) -> Engine:
     """Loads a model and makes an engine of it.
 
@@ -334,6 +381,7 @@ def load(
         max_context: tokens that the cache is to hold; None lets it grow with the requests.
         calibrate: tells what forwards cost; see `Engine`.
         draft_model: a second, smaller model that drafts where a request's drafter is `model`.
+        prefill_step_size: prompt tokens per forward; see `Engine`.
 
     Raises:
         AkunuError: if a model, the machine or the arguments do not allow it.
@@ -342,5 +390,10 @@ def load(
     target = load_target(model, backend, weights)
     drafting = None if draft_model is None else load_target(draft_model, backend, weights)
     return Engine(
-        target, backend, max_context=max_context, calibrate=calibrate, draft_model=drafting
+        target,
+        backend,
+        max_context=max_context,
+        calibrate=calibrate,
+        draft_model=drafting,
+        prefill_step_size=prefill_step_size,
     )

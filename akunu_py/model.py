@@ -24,8 +24,9 @@ from akunu_py.kv_cache import KVCache, make_kv_cache
 from akunu_py.model_files import find_model, model_name
 from akunu_py.text.tokenizer import Tokenizer
 
-PREFILL_STEP: Final = 2048
-"""Prompt tokens per forward of a prefill, as in mlx-lm."""
+PREFILL_STEP: Final = 512
+"""Prompt tokens per forward of a prefill. Fewer than mlx-lm's 2048, so that a cancelled request is
+heard soon; matrices of this height already keep a device busy."""
 
 _CONTEXT_KEYS: Final = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 _FALLBACK_CONTEXT: Final = 4096

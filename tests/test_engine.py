@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from random import Random
+from threading import Event as Flag
 
 import mlx.core as mx
 import pytest
@@ -14,6 +15,7 @@ from akunu_py import Options, Sampling
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
 from akunu_py.stats import Finish
+from akunu_py.work import Work
 from tests.fakes import OracleDrafter
 from tests.tiny_model import write_tiny_model
 
@@ -192,6 +194,31 @@ class TestCancelling:
         assert events[-1].finish_reason is Finish.CANCELLED
         assert 0 < events[-1].stats.target_calls <= 5
 
+    def test_a_prefill_ends_with_the_chunk_under_way(self, tiny_model_dir: Path) -> None:
+        engine = akunu_py.load(str(tiny_model_dir), prefill_step_size=16)
+        stop = Flag()
+
+        def progress(done: int, _: int) -> None:
+            if done >= 100:
+                stop.set()
+
+        prompt = random_prompt(4, 300)
+        events = list(engine.stream(prompt, progress=progress, cancelled=stop.is_set))
+        assert [event.finish_reason for event in events] == [Finish.CANCELLED]
+        assert engine.work == Work(requests=1, prefill_chunks=7, prefill_tokens=112)
+        again = engine.generate(prompt, Options(max_tokens=1))
+        assert again.stats.cached_tokens == 112, "what was computed is kept"
+        assert engine.work.prefill_tokens == 299
+
+    def test_decoding_ends_with_the_round_under_way(self, engine: Engine) -> None:
+        stop = Flag()
+        stream = engine.stream(PROMPT, Options(max_tokens=60), cancelled=stop.is_set)
+        before = engine.work.rounds
+        next(stream)
+        stop.set()
+        assert [event.finish_reason for event in stream] == [Finish.CANCELLED]
+        assert engine.work.rounds - before == 2
+
     def test_before_the_prefill(self, engine: Engine) -> None:
         events = list(engine.stream(PROMPT, cancelled=lambda: True))
         assert [event.finish_reason for event in events] == [Finish.CANCELLED]
@@ -232,6 +259,10 @@ class TestRefusals:
     def test_a_bias_for_a_token_there_is_not(self, engine: Engine) -> None:
         with pytest.raises(InvalidRequestError, match="no token 320 to bias"):
             engine.stream(PROMPT, Options(sampling=Sampling(logit_bias=((320, 1.0),))))
+
+    def test_a_step_without_tokens(self, tiny_model_dir: Path) -> None:
+        with pytest.raises(InvalidRequestError, match="1 token or more, not 0"):
+            akunu_py.load(str(tiny_model_dir), prefill_step_size=0)
 
     def test_a_negative_number_of_tokens(self) -> None:
         with pytest.raises(InvalidRequestError, match="0 or more, not -3"):
