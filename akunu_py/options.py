@@ -16,6 +16,8 @@ DEFAULT_REPETITION_CONTEXT: Final = 20
 """As in mlx-lm."""
 MOST_DRAFT_TOKENS: Final = 1024
 """Beyond this a draft is no longer a guess at the next few tokens but a prefill."""
+MOST_SLOTS: Final = 16
+"""Caches of earlier requests that an engine keeps at most."""
 
 _COLDEST: Final = 1e-5
 """Temperatures below this leave float32's range when scores are divided by them."""
@@ -98,10 +100,12 @@ class Options:
             verifies as many as pay on this machine.
         exact: decides near-ties again as plain decoding would; see `exactness.py`. Greedy only:
             what is sampled has the model's distribution anyway.
+        slot: which of the caches of earlier requests to answer from, 0 to 15; None takes the one
+            that holds most of the prompt.
 
     Raises:
-        InvalidRequestError: if `max_tokens` or `num_draft_tokens` is out of its range, a stop
-            string is empty, or an exact answer is to be sampled.
+        InvalidRequestError: if a number is out of its range, a stop string is empty, or an exact
+            answer is to be sampled.
     """
 
     max_tokens: int | None = DEFAULT_MAX_TOKENS
@@ -110,6 +114,7 @@ class Options:
     drafter: str = "auto"
     num_draft_tokens: int | None = None
     exact: bool = False
+    slot: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 0:
@@ -120,6 +125,10 @@ class Options:
             raise InvalidRequestError(
                 f"The number of draft tokens must be from 0 to {MOST_DRAFT_TOKENS}, "
                 f"not {self.num_draft_tokens}."
+            )
+        if self.slot is not None and not 0 <= self.slot < MOST_SLOTS:
+            raise InvalidRequestError(
+                f"The slot must be from 0 to {MOST_SLOTS - 1}, not {self.slot}."
             )
         if "" in self.stop:
             raise InvalidRequestError("A stop string must not be empty.")
