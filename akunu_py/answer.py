@@ -59,4 +59,4 @@ class Answer:
             if self._text.stopped:
                 done = replace(done, finish=Finish.STOP)
         self.stats.add(done)
-        return Event(done.tokens, tuple(pieces), self.stats, done.finish)
+        return Event(done.tokens, tuple(pieces), self.stats, done.finish, done.logprobs)

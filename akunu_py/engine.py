@@ -30,6 +30,7 @@ from akunu_py.speculator import Calibrate, Speculator, longest_draft
 from akunu_py.stats import Finish, Round
 from akunu_py.text.fim import fill_prompt
 from akunu_py.text.stream import TextStream
+from akunu_py.token_logprob import TokenLogprob
 from akunu_py.work import Work
 
 
@@ -118,11 +119,15 @@ class Engine:
         """Answers a prompt at once; see `stream` for the arguments and the errors."""
         text: list[str] = []
         tokens: list[int] = []
+        logprobs: list[TokenLogprob] = []
         for event in self.stream(prompt, options, suffix=suffix):
             text.append(event.text)
             tokens.extend(event.tokens)
+            logprobs.extend(event.logprobs)
         finish = event.finish_reason or Finish.CANCELLED
-        return Completion(self.model.name, "".join(text), tokens, finish, event.stats)
+        return Completion(
+            self.model.name, "".join(text), tokens, finish, event.stats, tuple(logprobs)
+        )
 
     def stream(
         self,
@@ -330,13 +335,21 @@ class Engine:
         emitted: int,
     ) -> Iterator[Round]:
         """The rounds that go on from `known`, after `emitted` tokens, while the cache has room."""
-        cache, chooser, longest = slot.cache, answer.chooser, answer.options.max_tokens
-        longest = self.context_limit if longest is None else longest
+        cache, chooser, options = slot.cache, answer.chooser, answer.options
+        longest = self.context_limit if options.max_tokens is None else options.max_tokens
         limits = Limits(longest - emitted, answer.end_tokens)
         if speculation is None or not isinstance(cache, PreallocatedKVCache):
-            return decode_autoregressive(self.model, cache, chooser, known, limits)
+            return decode_autoregressive(
+                self.model, cache, chooser, known, limits, logprobs=options.logprobs
+            )
         return decode_speculative(
-            self.model, cache, chooser, known, limits, speculation=speculation
+            self.model,
+            cache,
+            chooser,
+            known,
+            limits,
+            speculation=speculation,
+            logprobs=options.logprobs,
         )
 
     def _check_bias(self, options: Options) -> None:

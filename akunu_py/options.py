@@ -19,6 +19,9 @@ MOST_DRAFT_TOKENS: Final = 1024
 MOST_SLOTS: Final = 16
 """Caches of earlier requests that an engine keeps at most."""
 
+MOST_ALTERNATIVES: Final = 100
+"""Alternatives that may be reported with a token's log-probability."""
+
 _COLDEST: Final = 1e-5
 """Temperatures below this leave float32's range when scores are divided by them."""
 
@@ -36,6 +39,9 @@ class Sampling:
         repetition_penalty: divides the positive logits of recent tokens and multiplies the
             negative ones; 1 changes nothing.
         repetition_context_size: how many tokens are recent, the prompt's included.
+        presence_penalty: taken off the logits of tokens that were generated before, as OpenAI's;
+            0 changes nothing, and a negative one makes them likelier.
+        frequency_penalty: the same, for every time that a token was generated.
         logit_bias: pairs of an id and what is added to its logit, before any penalty.
         seed: makes a sampled text repeatable; None draws one.
 
@@ -51,6 +57,8 @@ class Sampling:
     repetition_penalty: float = 1.0
     repetition_context_size: int = DEFAULT_REPETITION_CONTEXT
     logit_bias: tuple[tuple[int, float], ...] = ()
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
 
     def __post_init__(self) -> None:
         checks = (
@@ -69,6 +77,18 @@ class Sampling:
                 "repetition context size",
                 "1 or more",
                 self.repetition_context_size,
+            ),
+            (
+                math.isfinite(self.presence_penalty),
+                "presence penalty",
+                "a number",
+                self.presence_penalty,
+            ),
+            (
+                math.isfinite(self.frequency_penalty),
+                "frequency penalty",
+                "a number",
+                self.frequency_penalty,
             ),
             *(
                 (token >= 0 and math.isfinite(bias), "logit bias", "ID=NUMBER", f"{token}={bias}")
@@ -102,6 +122,9 @@ class Options:
             what is sampled has the model's distribution anyway.
         slot: which of the caches of earlier requests to answer from, 0 to 15; None takes the one
             that holds most of the prompt.
+        logprobs: reports each token's log-probability in the model's own distribution, with this
+            many of the likeliest tokens there; 0 reports the token's alone, and None nothing. See
+            `token_logprob.py`.
 
     Raises:
         InvalidRequestError: if a number is out of its range, a stop string is empty, or an exact
@@ -115,6 +138,7 @@ class Options:
     num_draft_tokens: int | None = None
     exact: bool = False
     slot: int | None = None
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 0:
@@ -129,6 +153,11 @@ class Options:
         if self.slot is not None and not 0 <= self.slot < MOST_SLOTS:
             raise InvalidRequestError(
                 f"The slot must be from 0 to {MOST_SLOTS - 1}, not {self.slot}."
+            )
+        if not 0 <= (self.logprobs or 0) <= MOST_ALTERNATIVES:
+            raise InvalidRequestError(
+                "The number of alternatives to report log-probabilities of must be from 0 to "
+                f"{MOST_ALTERNATIVES}, not {self.logprobs}."
             )
         if "" in self.stop:
             raise InvalidRequestError("A stop string must not be empty.")

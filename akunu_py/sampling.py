@@ -7,7 +7,7 @@ it equals what plain decoding would have drawn: sample-and-match.
 
 import secrets
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import mlx.core as mx
 import numpy as np
@@ -16,18 +16,15 @@ from mlx_lm.sample_utils import (
     apply_top_k,
     apply_top_p,
     make_logits_processors,
-    make_repetition_penalty,
 )
 
 from akunu_py.chance import GOLDEN_GAMMA, mix64, uniform
 from akunu_py.options import Sampling
+from akunu_py.penalties import make_penalties
 
 _TO_ACCEPT: Final = 1
 _TO_CORRECT: Final = 2
 """Streams of chance; a drafter's is 0."""
-
-_FORWARDS_AHEAD: Final = 8
-"""Tokens beyond one forward's that a pipelined loop may take back."""
 
 
 class TokenChooser:
@@ -35,16 +32,14 @@ class TokenChooser:
 
     Args:
         sampling: what the request asked for.
-        prompt: its tokens, which a repetition penalty looks back on.
+        prompt: its tokens, which penalties look back on.
     """
 
     def __init__(self, sampling: Sampling, prompt: Sequence[int] = ()) -> None:
         self.sampling = sampling
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         self._bias = make_logits_processors(logit_bias=dict(sampling.logit_bias))
-        self._penalty = (
-            RepetitionPenalty(sampling, prompt) if sampling.repetition_penalty != 1 else None
-        )
+        self._penalties = make_penalties(sampling, prompt)
 
     @property
     def sharpening(self) -> float:
@@ -53,7 +48,7 @@ class TokenChooser:
         return max(penalty, 1 / penalty)
 
     def edit(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
-        """The logits that a request is answered from: biased, and repetition penalised.
+        """The logits that a request is answered from: biased, and penalised.
 
         Args:
             logits: `[rows, vocabulary]`; row `i` predicts the token at `position + i`.
@@ -63,7 +58,9 @@ class TokenChooser:
         """
         for add_bias in self._bias:
             logits = add_bias(inputs, logits)
-        return logits if self._penalty is None else self._penalty.apply(logits, position, inputs)
+        for penalty in self._penalties:
+            logits = penalty.apply(logits, position, inputs)
+        return logits
 
     def choose(self, logits: mx.array, position: int) -> mx.array:
         """The tokens for edited logits `[rows, vocabulary]`, as a lazy array of shape `[rows]`.
@@ -89,37 +86,6 @@ class TokenChooser:
             uniform(self.seed, position, _TO_ACCEPT),
             uniform(self.seed, position, _TO_CORRECT),
         )
-
-
-class RepetitionPenalty:
-    """Makes tokens that stand in the last few positions less likely, by mlx-lm's own rule.
-
-    It remembers what the forwards took, by position: a forward that begins before the end of what
-    is remembered replaces the rest, as a rollback does.
-
-    Args:
-        sampling: has the penalty and how far it looks back.
-        prompt: what the answer goes on from.
-    """
-
-    def __init__(self, sampling: Sampling, prompt: Sequence[int]) -> None:
-        self._size = sampling.repetition_context_size
-        self._apply: Any = make_repetition_penalty(sampling.repetition_penalty, self._size)
-        self._recent = mx.array(list(prompt[-self._size - 1 :]), dtype=mx.int32)
-        self._end = len(prompt)
-
-    def apply(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
-        """Edits row `i` in the light of the tokens before `position + i`; see `edit`."""
-        rows = inputs.size
-        kept = self._recent.size - (self._end - (position - 1))
-        context = mx.concatenate([self._recent[:kept], inputs.astype(mx.int32)])
-        self._recent = context[-(self._size + rows + _FORWARDS_AHEAD) :]
-        self._end = position - 1 + rows
-        edited = [
-            self._apply(context[: context.size - rows + row + 1], logits[row : row + 1])
-            for row in range(rows)
-        ]
-        return mx.concatenate(edited)
 
 
 def log_distribution(logits: mx.array, sampling: Sampling) -> mx.array:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from akunu_py.draft_trimmer import DraftTrimmer
-from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
+from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter, LearnsFromAlternatives
 from akunu_py.exactness import TieBreaker
 from akunu_py.kv_cache import PreallocatedKVCache
 from akunu_py.planning.planner import Planner, RoundReport
@@ -29,6 +29,12 @@ class Speculation:
     trimmer: DraftTrimmer
     tie_breaker: TieBreaker | None = None
 
+    @property
+    def alternatives_wanted(self) -> int:
+        """How many of the target's likeliest tokens at each position the drafter learns from."""
+        drafter = self.drafter
+        return drafter.alternatives_wanted if isinstance(drafter, LearnsFromAlternatives) else 0
+
     def begin(self, prompt: Sequence[int]) -> None:
         """Starts an answer to `prompt`."""
         self.drafter.begin(prompt)
@@ -49,9 +55,16 @@ class Speculation:
         length = self.planner.choose(draft, context=context, limit=limit, pipelined=pipelined)
         return draft.cut(length) if length else NO_DRAFT
 
-    def learn(self, report: RoundReport) -> None:
-        """Takes in what became of a round."""
+    def learn(self, report: RoundReport, likeliest: Sequence[Sequence[int]] = ()) -> None:
+        """Takes in what became of a round.
+
+        Args:
+            report: the round.
+            likeliest: by emitted token, the ids likeliest there; none where none are wanted.
+        """
         self.drafter.feedback(report.draft, report.accepted)
         self.drafter.extend(report.tokens)
+        if likeliest and isinstance(self.drafter, LearnsFromAlternatives):
+            self.drafter.learn_alternatives(report.context + 1, likeliest)
         self.trimmer.extend(report.tokens)
         self.planner.observe(report)

@@ -276,6 +276,14 @@ def _add_answer_options(parser: ArgumentParser, max_tokens: int) -> None:
         help=f"how many tokens are recent (default: {DEFAULT_REPETITION_CONTEXT})",
     )  # fmt: skip
     group.add_argument(
+        "--presence-penalty", metavar="P", type=number, default=0.0,
+        help="make tokens that were generated before less likely; above 0 (default: 0, off)",
+    )  # fmt: skip
+    group.add_argument(
+        "--frequency-penalty", metavar="P", type=number, default=0.0,
+        help="the same, for every time that they were generated (default: 0, off)",
+    )  # fmt: skip
+    group.add_argument(
         "--logit-bias", metavar="ID=VALUE", type=token_bias, action="append", default=[],
         help="add to a token's logit; may be given several times",
     )  # fmt: skip
@@ -313,6 +321,8 @@ def _options(words: Namespace) -> Options:
             repetition_penalty=words.repetition_penalty,
             repetition_context_size=words.repetition_context_size,
             logit_bias=tuple(words.logit_bias),
+            presence_penalty=words.presence_penalty,
+            frequency_penalty=words.frequency_penalty,
         ),
         stop=tuple(words.stop),
         drafter=words.drafter or (MODEL_DRAFTER if words.draft_model else "auto"),

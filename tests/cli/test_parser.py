@@ -64,6 +64,10 @@ def test_defaults_are_the_apis() -> None:
             Options(sampling=Sampling(repetition_penalty=1.1, repetition_context_size=9)),
         ),
         (
+            "--presence-penalty 0.5 --frequency-penalty -1",
+            Options(sampling=Sampling(presence_penalty=0.5, frequency_penalty=-1)),
+        ),
+        (
             "--logit-bias 5=-2.5 --logit-bias 6=1",
             Options(sampling=Sampling(logit_bias=((5, -2.5), (6, 1.0)))),
         ),
