@@ -306,7 +306,9 @@ class Engine:
             DraftTrimmer(answer.end_tokens, options.stop, self.tokenizer.decode),
             speculator.tie_breaker(options, cache, answer.chooser, answer.prompt[-1]),
         )
-        speculation.begin(answer.prompt)
+        # A reference mostly begins a line of the answer, and is split into tokens as it is there.
+        references = [self.tokenizer.encode_plain(f"\n{text}") for text in options.references]
+        speculation.begin(answer.prompt, references)
         answer.stats.draft_s += perf_counter() - begun
         return speculation
 
