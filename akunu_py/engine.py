@@ -12,6 +12,7 @@ from typing import Final
 
 from akunu_py.backend import Backend, find_backend
 from akunu_py.calibration import find_cost_curve
+from akunu_py.constraint import ConstraintMaker
 from akunu_py.decoding import Limits, decode_autoregressive, decode_speculative
 from akunu_py.draft_trimmer import DraftTrimmer
 from akunu_py.drafting.base import Drafter
@@ -86,6 +87,7 @@ class Engine:
         capacity = max_context or min(_FIRST_CAPACITY, model.context_length)
         self._slot = PrefixSlot(model, capacity)
         self.speculator = Speculator(model, backend, calibrate, draft_model)
+        self._constraints = ConstraintMaker(model)
         self._active: Generator[Event, None, None] | None = None
 
     @property
@@ -147,7 +149,9 @@ class Engine:
         tokens, end_tokens = self._prompt_tokens(prompt, suffix)
         self._check_bias(options)
         self._make_room(len(tokens), options.max_tokens)
-        chooser = TokenChooser(options.sampling, tokens)
+        grammar = options.grammar
+        constraint = None if grammar is None else self._constraints.make(grammar, len(tokens))
+        chooser = TokenChooser(options.sampling, tokens, constraint=constraint)
         drafter = self.speculator.drafter(options.drafter, chooser)
         request = _Request(
             tokens,
@@ -273,6 +277,7 @@ class Engine:
             speculator.buffer,
             DraftTrimmer(request.end_tokens, options.stop, self.tokenizer.decode),
             speculator.tie_breaker(options, cache, request.chooser, request.prompt[-1]),
+            request.chooser.constraint,
         )
 
     def _rounds(self, request: "_Request", speculation: Speculation | None) -> Iterator[Round]:
