@@ -34,6 +34,7 @@ _NO_BACKEND: Final = (
 )
 # What dense weights may take of the memory that is free: the cache and the rest need room too.
 _DENSE_MEMORY_SHARE: Final = 0.4
+_CACHE_MEMORY_SHARE: Final = 0.25
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,14 @@ def free_memory_bytes() -> int:
         pass
     # macOS has no such figure: count on half of what is built in.
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def spare_cache_bytes() -> int:
+    """What the caches of earlier requests may take of the memory that is free now, in bytes."""
+    import mlx.core as mx  # noqa: PLC0415
+
+    own = mx.device_info().get("free_memory")  # of a device that does not share the machine's
+    return int(_CACHE_MEMORY_SHARE * (own if isinstance(own, int) else free_memory_bytes()))
 
 
 def keep_weights_resident() -> None:

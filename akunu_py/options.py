@@ -17,6 +17,8 @@ DEFAULT_REPETITION_CONTEXT: Final = 20
 """As in mlx-lm."""
 MOST_DRAFT_TOKENS: Final = 1024
 """Beyond this a draft is no longer a guess at the next few tokens but a prefill."""
+MOST_SLOTS: Final = 16
+"""Caches of earlier requests that an engine keeps at most."""
 
 MOST_ALTERNATIVES: Final = 100
 """Alternatives that may be reported with a token's log-probability."""
@@ -119,6 +121,8 @@ class Options:
             verifies as many as pay on this machine.
         exact: decides near-ties again as plain decoding would; see `exactness.py`. Greedy only:
             what is sampled has the model's distribution anyway.
+        slot: which of the caches of earlier requests to answer from, 0 to 15; None takes the one
+            that holds most of the prompt.
         logprobs: reports each token's log-probability in the model's own distribution, with this
             many of the likeliest tokens there; 0 reports the token's alone, and None nothing. See
             `token_logprob.py`.
@@ -135,6 +139,7 @@ class Options:
     drafter: str = "auto"
     num_draft_tokens: int | None = None
     exact: bool = False
+    slot: int | None = None
     logprobs: int | None = None
     grammar: Grammar | None = None
 
@@ -147,6 +152,10 @@ class Options:
             raise InvalidRequestError(
                 f"The number of draft tokens must be from 0 to {MOST_DRAFT_TOKENS}, "
                 f"not {self.num_draft_tokens}."
+            )
+        if self.slot is not None and not 0 <= self.slot < MOST_SLOTS:
+            raise InvalidRequestError(
+                f"The slot must be from 0 to {MOST_SLOTS - 1}, not {self.slot}."
             )
         if not 0 <= (self.logprobs or 0) <= MOST_ALTERNATIVES:
             raise InvalidRequestError(

@@ -1,13 +1,9 @@
-"""`bench`: measurements of this machine, as tables, JSON and plots."""
+"""`bench`: measurements of this machine, as tables, JSON and plots; one file a measurement."""
 
-import json
-import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from akunu_py.cli.bench_settings import BenchSettings, CostSettings
-from akunu_py.cli.loading import load_engine
-from akunu_py.cli.progress import MeasuringBar
-from akunu_py.errors import InvalidRequestError
+from akunu_py.cli.bench_settings import MEASURES, BenchSettings
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
@@ -19,7 +15,7 @@ def run(settings: BenchSettings) -> int:
     Raises:
         AkunuError: if it cannot be measured, or not drawn.
     """
-    return _cost(settings.settings)
+    return int(import_module(MEASURES[settings.measure].home).run(settings.settings))
 
 
 def describe_model(engine: "Engine") -> dict[str, Any]:
@@ -32,43 +28,3 @@ def describe_model(engine: "Engine") -> dict[str, Any]:
         "context_length": model.context_length,
         "vocabulary_size": model.vocabulary_size,
     }
-
-
-def _cost(settings: CostSettings) -> int:
-    if settings.plot is not None:
-        from akunu_py.bench.plots import check_can_plot  # noqa: PLC0415  (before all that takes long)
-
-        check_can_plot(settings.plot)
-    engine = load_engine(settings.model)
-    from akunu_py.bench.cost import CostReport  # noqa: PLC0415
-    from akunu_py.bench.machine import describe_machine, machine_line  # noqa: PLC0415
-    from akunu_py.calibration import (  # noqa: PLC0415
-        NoCurveError,
-        cost_key,
-        measure_cost_curve,
-    )
-    from akunu_py.planning.cost_store import CostStore  # noqa: PLC0415
-
-    try:
-        with MeasuringBar(sys.stderr) as bar:
-            curve = measure_cost_curve(engine.model, budget_s=settings.seconds, progress=bar)
-    except NoCurveError as error:
-        raise InvalidRequestError(f"{error} There are no rounds to measure.") from error
-    CostStore().save(cost_key(engine.model, engine.backend), curve)
-    report = CostReport(describe_machine(engine.backend), describe_model(engine), curve)
-    if settings.plot is not None:
-        from akunu_py.bench.plots import draw_cost  # noqa: PLC0415
-
-        draw_cost(report, settings.plot)
-    if settings.as_json:
-        print(json.dumps(report.as_json()))
-        return 0
-    from rich.console import Console  # noqa: PLC0415
-
-    model = report.model
-    print(f"{model['name']}, {model['layout']} weights; {machine_line(report.machine)}\n")
-    Console(highlight=False, soft_wrap=True).print(report.tables())
-    print(f"\n{report.verdict}")
-    if settings.plot is not None:
-        print(f"Drawn into {settings.plot}.")
-    return 0

@@ -1,15 +1,20 @@
 """What `bench` and `doctor` were asked to do. Plain Python, as `settings.py`."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
-from akunu_py.cli.settings import ModelSettings, number, text
+from akunu_py.cli.option_words import AS_MANY_AS_PAY
+from akunu_py.cli.settings import ModelSettings, Settings, number, text, whole_number
+from akunu_py.drafting import DRAFTER_NAMES
 from akunu_py.errors import InvalidRequestError
+from akunu_py.model_files import BUNDLED_MODEL
+from akunu_py.options import MOST_DRAFT_TOKENS
 
 MEASURING_SECONDS: Final = 10.0
 _LONGEST: Final = 3600.0
+_ALL: Final = "all"
 
 
 @dataclass(frozen=True)
@@ -34,10 +39,7 @@ class CostSettings:
             "--seconds", metavar="S", type=number, default=MEASURING_SECONDS,
             help=f"how long to measure (default: {MEASURING_SECONDS:g})",
         )  # fmt: skip
-        parser.add_argument("--json", action="store_true", help="print one JSON object")
-        parser.add_argument(
-            "--plot", metavar="FILE", type=text, help="draw the curve into a .png, .svg or .pdf"
-        )
+        _add_outputs(parser)
         ModelSettings.add_options(parser)
 
     @classmethod
@@ -46,8 +48,81 @@ class CostSettings:
             raise InvalidRequestError(
                 f"--seconds must be above 0 and at most {_LONGEST:g}, not {words.seconds:g}."
             )
-        plot = Path(words.plot).expanduser() if words.plot is not None else None
-        return cls(ModelSettings.from_words(words), words.seconds, words.json, plot)
+        model = ModelSettings.from_words(words)
+        return cls(model, words.seconds, words.json, _path(words.plot))
+
+
+@dataclass(frozen=True)
+class ReplaySettings:
+    """A replay of known answers, without a model.
+
+    Attributes:
+        files: JSON lines with requests and their answers.
+        model: whose tokenizer to use.
+        drafters: who drafts.
+        drafts: how many tokens a round verifies at most, one policy each; None stands for the
+            planner.
+        costs: published names, files, or `here`; none means all that there are.
+        keeps: whether one drafter serves all requests.
+        most: how many requests to take of each file at most; None takes all.
+        as_json: whether one JSON object is wanted instead of tables.
+        plot: a file to draw the predictions into, if any.
+    """
+
+    files: tuple[Path, ...]
+    model: str = BUNDLED_MODEL
+    drafters: tuple[str, ...] = ("auto", "ngram")
+    drafts: tuple[int | None, ...] = (None,)
+    costs: tuple[str, ...] = ()
+    keeps: bool = False
+    most: int | None = None
+    as_json: bool = False
+    plot: Path | None = None
+
+    @staticmethod
+    def add_options(parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "files", metavar="FILE", type=text, nargs="+",
+            help="JSON lines, gzipped or not: prompts and their answers",
+        )  # fmt: skip
+        parser.add_argument(
+            "--model", metavar="NAME", type=text, default=BUNDLED_MODEL,
+            help=f"whose tokenizer to use; its weights are not needed (default: {BUNDLED_MODEL})",
+        )  # fmt: skip
+        _add_drafters(parser, "auto ngram")
+        _add_drafts(parser, AS_MANY_AS_PAY)
+        parser.add_argument(
+            "--costs", metavar="NAME", type=text, nargs="+", default=[],
+            help="published costs by name (m4-pro, m5-max ...), a file that `bench cost --json` "
+            "made, or `here` (default: all published ones, and those of here if measured)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--keep", action="store_true",
+            help="one drafter for all requests, which may know one answer from another",
+        )  # fmt: skip
+        parser.add_argument(
+            "--max-requests", metavar="N", type=whole_number,
+            help="take the first N requests of each file (default: all)",
+        )  # fmt: skip
+        _add_outputs(parser)
+
+    @classmethod
+    def from_words(cls, words: Namespace) -> Self:
+        if words.max_requests is not None and words.max_requests < 1:
+            raise InvalidRequestError(
+                f"--max-requests must be 1 or more, not {words.max_requests}."
+            )
+        return cls(
+            tuple(Path(file).expanduser() for file in words.files),
+            words.model,
+            _drafters(words),
+            _drafts(words),
+            tuple(words.costs),
+            words.keep,
+            words.max_requests,
+            words.json,
+            _path(words.plot),
+        )
 
 
 @dataclass(frozen=True)
@@ -60,29 +135,47 @@ class BenchSettings:
     """
 
     measure: str
-    settings: CostSettings
+    settings: Settings
 
     @staticmethod
     def add_options(parser: ArgumentParser) -> None:
         measures = parser.add_subparsers(
             title="measurements", metavar="WHAT", dest="measure", required=True
         )
-        for name, (summary, settings) in MEASURES.items():
+        for name, measure in MEASURES.items():
             own = measures.add_parser(
                 name,
-                help=summary,
-                description=f"{summary[0].upper()}{summary[1:]}.",
+                help=measure.summary,
+                description=f"{measure.summary[0].upper()}{measure.summary[1:]}.",
                 allow_abbrev=False,
             )
-            settings.add_options(own)
+            measure.settings.add_options(own)
 
     @classmethod
     def from_words(cls, words: Namespace) -> Self:
-        return cls(words.measure, MEASURES[words.measure][1].from_words(words))
+        return cls(words.measure, MEASURES[words.measure].settings.from_words(words))
+
+
+class Measure(NamedTuple):
+    """A measurement: what it tells, its options, and the module whose `run(settings)` makes it."""
+
+    summary: str
+    settings: type[Settings]
+    home: str
 
 
 MEASURES: Final = {
-    "cost": ("what a forward of M tokens costs here, and from when drafts pay", CostSettings),
+    "cost": Measure(
+        "what a forward of M tokens costs here, and from when drafts pay",
+        CostSettings,
+        "akunu_py.cli.bench_cost",
+    ),
+    "replay": Measure(
+        "what drafting would bring on answers that are known, here or on another chip: "
+        "a prediction, without a model",
+        ReplaySettings,
+        "akunu_py.cli.bench_replay",
+    ),
 }
 
 
@@ -106,3 +199,52 @@ class DoctorSettings:
     @classmethod
     def from_words(cls, words: Namespace) -> Self:
         return cls(ModelSettings.from_words(words), words.json)
+
+
+def draft_number(word: str) -> int | None:
+    """Reads a number of drafts, or the word that leaves it to the planner; for argparse."""
+    if word == AS_MANY_AS_PAY:
+        return None
+    drafts = whole_number(word)
+    if not 0 <= drafts <= MOST_DRAFT_TOKENS:
+        raise ArgumentTypeError(f"{drafts} is not from 0 to {MOST_DRAFT_TOKENS}")
+    return drafts
+
+
+def _add_drafters(parser: ArgumentParser, default: str) -> None:
+    parser.add_argument(
+        "--drafter", metavar="NAME", nargs="+", choices=(*DRAFTER_NAMES, _ALL),
+        default=default.split(),
+        help=f"who drafts: {', '.join(DRAFTER_NAMES)}, or {_ALL} (default: {default})",
+    )  # fmt: skip
+
+
+def _add_drafts(parser: ArgumentParser, default: str) -> None:
+    parser.add_argument(
+        "--num-draft-tokens", metavar="N", nargs="+", type=draft_number,
+        default=[draft_number(word) for word in default.split()],
+        help=f"drafts a round verifies, up to {MOST_DRAFT_TOKENS}; {AS_MANY_AS_PAY} leaves it to "
+        f"the planner (default: {default})",
+    )  # fmt: skip
+
+
+def _add_outputs(parser: ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--plot", metavar="FILE", type=text, help="draw it into a .png, .svg or .pdf"
+    )
+
+
+def _drafters(words: Namespace) -> tuple[str, ...]:
+    """The drafters that were named, each once; all that draft anything, if that was said."""
+    if _ALL in words.drafter:
+        return tuple(name for name in DRAFTER_NAMES if name != "none")
+    return tuple(dict.fromkeys(words.drafter))
+
+
+def _drafts(words: Namespace) -> tuple[int | None, ...]:
+    return tuple(dict.fromkeys(words.num_draft_tokens))
+
+
+def _path(word: str | None) -> Path | None:
+    return None if word is None else Path(word).expanduser()

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from akunu_py.errors import InvalidRequestError
+from akunu_py.errors import InvalidRequestError, ModelLoadError
+from akunu_py.model_files import find_model
 from akunu_py.text.detokenizer import Detokenizer, WholeTextDetokenizer
 
 Message = Mapping[str, str]
@@ -80,3 +81,22 @@ class Tokenizer:
             raise InvalidRequestError(
                 f"The model's chat template refuses this conversation: {error}"
             ) from error
+
+
+def load_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer of a model whose weights are not needed.
+
+    Args:
+        name: the bundled model's name, a folder, or `owner/name` on the hub.
+
+    Raises:
+        ModelLoadError: if there is no such model, or its tokenizer cannot be read.
+    """
+    from mlx_lm import utils  # noqa: PLC0415  (brings MLX along, which a tokenizer does not need)
+
+    folder = find_model(name)
+    try:
+        ends = utils.load_config(folder).get("eos_token_id")
+        return Tokenizer(utils.load_tokenizer(folder, eos_token_ids=ends))
+    except Exception as error:  # transformers raises nearly anything on a broken tokenizer
+        raise ModelLoadError(f"The tokenizer in {folder} does not load: {error}") from error

@@ -1,0 +1,9 @@
+"""The contracts that the server speaks, one family of clients a folder."""
+
+from typing import Final
+
+from akunu_py.server.contract import Contract
+from akunu_py.server.contracts.llama import LLAMA
+
+CONTRACTS: Final[tuple[Contract, ...]] = (LLAMA,)
+"""The first one also answers for paths that are nobody's."""
