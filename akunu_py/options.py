@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from akunu_py.errors import InvalidRequestError
+from akunu_py.grammar import Grammar
 
 DEFAULT_MAX_TOKENS: Final = 256
 DEFAULT_DRAFT_TOKENS: Final = 4
@@ -127,6 +128,7 @@ class Options:
         logprobs: reports each token's log-probability in the model's own distribution, with this
             many of the likeliest tokens there; 0 reports the token's alone, and None nothing. See
             `token_logprob.py`.
+        grammar: what the text must match; it ends where the grammar is complete.
 
     Raises:
         InvalidRequestError: if a number is out of its range, a stop string is empty, or an exact
@@ -142,6 +144,7 @@ class Options:
     slot: int | None = None
     references: tuple[str, ...] = ()
     logprobs: int | None = None
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 0:

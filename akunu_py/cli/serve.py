@@ -34,7 +34,9 @@ def run(settings: ServeSettings) -> int:
     logging.getLogger("akunu_py").setLevel(settings.log_level)
     fetch_model(settings.model)
     with closing(_listen(settings.server.host, settings.server.port)) as listener:
-        worker = EngineWorker(lambda: load_engine(settings.model))
+        worker = EngineWorker(
+            lambda: load_engine(settings.model), queue_limit=settings.server.queue
+        )
         try:
             asyncio.run(_serve(worker, settings, listener))
         finally:

@@ -46,8 +46,8 @@ class ServeSettings:
             raise InvalidRequestError(
                 f"--port must be from 0 to {_LARGEST_PORT}, not {words.port}."
             )
-        if words.queue < 0:
-            raise InvalidRequestError(f"--queue must be 0 or more, not {words.queue}.")
+        if words.queue < 1:
+            raise InvalidRequestError(f"--queue must be 1 or more, not {words.queue}.")
         if words.api_key == "":
             raise InvalidRequestError("--api-key must not be empty.")
         server = ServerSettings(

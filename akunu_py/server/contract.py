@@ -22,7 +22,7 @@ class Call:
     """One request, as an endpoint sees it.
 
     Attributes:
-        service: does the work.
+        service: answers jobs.
         settings: of the server.
         body: the request's JSON object; empty for a GET.
         request: the rest of it.

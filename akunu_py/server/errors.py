@@ -6,17 +6,20 @@ general words, and its details are in the log.
 """
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
 
 from starlette.exceptions import HTTPException
 
-from akunu_py.errors import AkunuError, ContextOverflowError, InvalidRequestError
-
-RETRY_AFTER_S: Final = 1
-
-_INVALID: Final = "invalid_request_error"
+from akunu_py.errors import (
+    AkunuError,
+    ContextOverflowError,
+    EngineClosedError,
+    InvalidRequestError,
+    QueueFullError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -33,60 +36,37 @@ class BodyError(InvalidRequestError):
         self.field = field
 
 
-class ServerError(AkunuError):
-    """What the server refuses for reasons of its own, with the status that says so."""
-
-    status = HTTPStatus.INTERNAL_SERVER_ERROR
-    kind = "server_error"
-
-
-class LoadingError(ServerError):
-    """The model is not there yet."""
-
-    status = HTTPStatus.SERVICE_UNAVAILABLE
-    kind = "unavailable_error"
-
-
-class ShuttingDownError(ServerError):
-    """The server is about to end."""
-
-    status = HTTPStatus.SERVICE_UNAVAILABLE
-    kind = "unavailable_error"
-
-
-class QueueFullError(ServerError):
-    """More requests wait than may."""
-
-    status = HTTPStatus.TOO_MANY_REQUESTS
-    kind = "rate_limit_error"
-
-
-class SupersededError(ServerError):
-    """A newer request for the same slot has taken its place."""
-
-    status = HTTPStatus.CONFLICT
-    kind = "superseded_error"
-
-
-class BodyTooLargeError(ServerError):
+class BodyTooLargeError(AkunuError):
     """The body is larger than the server reads."""
 
-    status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-    kind = "invalid_request_error"
+
+class LoadingError(AkunuError):
+    """The model is not there yet."""
+
+    def __init__(self) -> None:
+        super().__init__("Loading model")  # llama-server's words, which clients look for
 
 
-class ApiKeyError(ServerError):
+class ShuttingDownError(AkunuError):
+    """The server is about to end."""
+
+    def __init__(self) -> None:
+        super().__init__("The server is shutting down.")
+
+
+class SupersededError(AkunuError):
+    """A newer request for the same slot has taken its place."""
+
+    def __init__(self) -> None:
+        super().__init__("A newer request took this one's slot.")
+
+
+class ApiKeyError(AkunuError):
     """The API key is missing or wrong."""
 
-    status = HTTPStatus.UNAUTHORIZED
-    kind = "authentication_error"
 
-
-class ForbiddenError(ServerError):
+class ForbiddenError(AkunuError):
     """The request comes from where none is expected."""
-
-    status = HTTPStatus.FORBIDDEN
-    kind = "permission_error"
 
 
 @dataclass(frozen=True)
@@ -105,25 +85,37 @@ class Fault:
     message: str
     kind: str
     param: str | None = None
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+_FAULTS: Final[dict[type[Exception], tuple[HTTPStatus, str]]] = {
+    ContextOverflowError: (HTTPStatus.BAD_REQUEST, "exceed_context_size_error"),
+    InvalidRequestError: (HTTPStatus.BAD_REQUEST, "invalid_request_error"),
+    BodyTooLargeError: (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "invalid_request_error"),
+    ApiKeyError: (HTTPStatus.UNAUTHORIZED, "authentication_error"),
+    ForbiddenError: (HTTPStatus.FORBIDDEN, "permission_error"),
+    SupersededError: (HTTPStatus.CONFLICT, "superseded_error"),
+    QueueFullError: (HTTPStatus.TOO_MANY_REQUESTS, "rate_limit_error"),
+    LoadingError: (HTTPStatus.SERVICE_UNAVAILABLE, "unavailable_error"),
+    ShuttingDownError: (HTTPStatus.SERVICE_UNAVAILABLE, "unavailable_error"),
+    EngineClosedError: (HTTPStatus.SERVICE_UNAVAILABLE, "unavailable_error"),
+    AkunuError: (HTTPStatus.INTERNAL_SERVER_ERROR, "server_error"),
+}
+_RETRY: Final = {"Retry-After": "1"}
 
 
 def fault_of(error: Exception) -> Fault:
     """What a client is told about an error; what nobody foresaw is logged."""
-    if isinstance(error, ServerError):
-        retry = {"Retry-After": str(RETRY_AFTER_S)}
-        headers = retry if isinstance(error, QueueFullError | LoadingError) else {}
-        return Fault(error.status, str(error), error.kind, headers=headers)
     if isinstance(error, HTTPException):
-        kind = "not_found_error" if error.status_code == HTTPStatus.NOT_FOUND else _INVALID
-        return Fault(error.status_code, error.detail, kind, headers=dict(error.headers or {}))
-    if isinstance(error, ContextOverflowError):
-        return Fault(HTTPStatus.BAD_REQUEST, str(error), "exceed_context_size_error")
-    if isinstance(error, InvalidRequestError):
-        param = error.field if isinstance(error, BodyError) else None
-        return Fault(HTTPStatus.BAD_REQUEST, str(error), _INVALID, param)
-    if isinstance(error, AkunuError):
-        return Fault(HTTPStatus.INTERNAL_SERVER_ERROR, str(error), "server_error")
+        lost = error.status_code == HTTPStatus.NOT_FOUND
+        kind = "not_found_error" if lost else "invalid_request_error"
+        return Fault(error.status_code, error.detail, kind, headers=error.headers or {})
+    for family in type(error).__mro__:
+        if family in _FAULTS:
+            status, kind = _FAULTS[family]
+            param = error.field if isinstance(error, BodyError) else None
+            headers = _RETRY if isinstance(error, QueueFullError | LoadingError) else {}
+            return Fault(status, str(error), kind, param, headers)
     logger.error("a request failed: %s: %s", type(error).__name__, error)
     logger.debug("it failed here:", exc_info=error)
     return Fault(

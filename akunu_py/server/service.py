@@ -1,31 +1,27 @@
 """Service: the engine's thread, as asyncio sees it.
 
-Work goes in, events come out; leaving the iteration cancels the work. It bounds the queue, lets
-newer work for a slot replace older, ends answers whose time is up, and counts what was done. Knows
-no contract's fields and no HTTP beyond the errors it raises.
+Jobs go in, events come out; leaving the iteration cancels the job. A newer job for a slot replaces
+an older one, an answer whose time is up ends, and what was done is counted. Knows no contract's
+fields, and no HTTP beyond the errors it raises.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from akunu_py.errors import AkunuError
 from akunu_py.event_stream import EventStream
 from akunu_py.request import Completion, Event
-from akunu_py.server.errors import (
-    LoadingError,
-    QueueFullError,
-    ServerError,
-    ShuttingDownError,
-    SupersededError,
-)
+from akunu_py.server.errors import LoadingError, ShuttingDownError, SupersededError
+from akunu_py.server.job import Job
 from akunu_py.server.metrics import Metrics
 from akunu_py.server.settings import ServerSettings
-from akunu_py.server.work import Work
-from akunu_py.stats import Finish, Stats
+from akunu_py.stats import Finish
+from akunu_py.token_logprob import TokenLogprob
 from akunu_py.worker import EngineWorker
 
 if TYPE_CHECKING:
@@ -35,11 +31,11 @@ logger = logging.getLogger(__name__)
 
 
 class Service:
-    """Answers work on an engine's thread. All of it belongs to one event loop.
+    """Answers jobs on an engine's thread. All of it belongs to one event loop.
 
     Args:
         worker: has the engine, or is loading it.
-        settings: how long the queue may be, and whether prompts may be logged.
+        settings: tell whether prompts may be logged.
 
     Attributes:
         metrics: what has been done so far.
@@ -48,7 +44,7 @@ class Service:
     def __init__(self, worker: EngineWorker, settings: ServerSettings) -> None:
         self.metrics = Metrics()
         self._worker = worker
-        self._settings = settings
+        self._logs_prompts = settings.log_prompts
         self._answers: dict[_Answer, None] = {}
         self._stopping = False
 
@@ -61,38 +57,38 @@ class Service:
             AkunuError: if it will never be.
         """
         if not self._worker.loading.done():
-            raise LoadingError("Loading model")
+            raise LoadingError
         return self._worker.loading.result()
 
     @property
     def processing(self) -> int:
         """How many answers are being worked on: one at most."""
-        return min(1, len(self._answers))
+        return int(self._worker.busy)
 
     @property
     def waiting(self) -> int:
         """How many answers wait for their turn."""
-        return len(self._answers) - self.processing
+        return self._worker.queue_depth
 
     @property
     def busy_slots(self) -> frozenset[int]:
-        """The slots that have work."""
-        return frozenset(a.work.slot for a in self._answers if a.work.slot is not None)
+        """The slots that have a job."""
+        return frozenset(a.job.slot for a in self._answers if a.job.slot is not None)
 
-    async def stream(self, work: Work) -> AsyncGenerator[Event, None]:
+    async def stream(self, job: Job) -> AsyncGenerator[Event, None]:
         """Answers, a round at a time; the last event, and only it, has a finish reason.
 
-        Leaving the iteration cancels the work, so iterate within `contextlib.aclosing`.
+        Leaving the iteration cancels the job, so iterate within `contextlib.aclosing`.
 
         Raises:
             LoadingError: while there is no engine.
-            QueueFullError: if too much work waits already.
-            SupersededError: if newer work for the slot came.
+            QueueFullError: if too many jobs wait already.
+            SupersededError: if a newer job for the slot came.
             ShuttingDownError: if the server is about to end.
-            AkunuError: if the work cannot be done.
+            AkunuError: if the job cannot be done.
         """
-        answer = self._admit(work)
-        deadline = _Deadline(work.predict_s)
+        answer = self._admit(job)
+        deadline = _Deadline(job.predict_s)
         try:
             while True:
                 event = await answer.next()
@@ -106,88 +102,104 @@ class Service:
         finally:
             answer.events.cancel()
 
-    async def complete(self, work: Work) -> Completion:
-        """Answers at once; being cancelled cancels the work. See `stream` for the errors."""
+    async def complete(self, job: Job) -> Completion:
+        """Answers at once; being cancelled cancels the job. See `stream` for the errors."""
         text: list[str] = []
         tokens: list[int] = []
-        async with aclosing(self.stream(work)) as events:
+        logprobs: list[TokenLogprob] = []
+        async with aclosing(self.stream(job)) as events:
             async for event in events:
                 text.append(event.text)
                 tokens.extend(event.tokens)
+                logprobs.extend(event.logprobs)
         finish = event.finish_reason or Finish.CANCELLED
-        return Completion(self.engine.model.name, "".join(text), tokens, finish, event.stats)
+        name = self.engine.model.name
+        return Completion(name, "".join(text), tokens, finish, event.stats, tuple(logprobs))
 
     def stop(self) -> None:
-        """Ends all work under way and takes on no more."""
+        """Ends all jobs under way and takes on no more."""
         self._stopping = True
         for answer in self._answers:
-            answer.abandon(ShuttingDownError("The server is shutting down."))
+            answer.abandon(ShuttingDownError())
 
-    def _admit(self, work: Work) -> "_Answer":
+    def _admit(self, job: Job) -> "_Answer":
         if self._stopping:
-            raise ShuttingDownError("The server is shutting down.")
+            raise ShuttingDownError
         _ = self.engine
-        for answer in self._answers:
-            if work.slot is not None and answer.work.slot == work.slot:
-                answer.abandon(SupersededError("A newer request took this one's slot."))
-        if self.waiting >= self._settings.queue > 0 or (
-            self._settings.queue == 0 and self.processing
-        ):
-            raise QueueFullError(f"{self.waiting} requests wait already; try again soon.")
-        if self._settings.log_prompts:
-            logger.info("prompt: %r, suffix: %r", work.prompt, work.suffix)
-        events = self._worker.stream(work.prompt, work.options, suffix=work.suffix)
-        answer = _Answer(work, events)
+        if job.slot is not None:
+            for rival in self._answers:
+                if rival.job.slot == job.slot:
+                    rival.abandon(SupersededError())
+        if self._logs_prompts:
+            logger.info("prompt: %r, suffix: %r", job.prompt, job.suffix)
+        events = self._worker.stream(job.prompt, job.options, suffix=job.suffix)
+        answer = _Answer(job, events, self._settle)
         self._answers[answer] = None
-        answer.pump = asyncio.create_task(self._pump(answer))
+        answer.listen()
         return answer
 
-    async def _pump(self, answer: "_Answer") -> None:
-        """Carries events over from the engine's thread, to the end whether or not wanted."""
-        loop = asyncio.get_running_loop()
-        stats = Stats()
-        try:
-            while (
-                event := await loop.run_in_executor(None, next, answer.events, None)
-            ) is not None:
-                stats = event.stats
-                answer.put(event)
-        except Exception as error:
-            if not isinstance(error, ServerError):
-                logger.debug("an answer failed", exc_info=error)
-            answer.put(error)
-        finally:
-            del self._answers[answer]
-            self.metrics.add(stats, cancelled=answer.events.cancelled)
+    def _settle(self, answer: "_Answer", last: Event | None) -> None:
+        """Books an answer that has ended, whether or not anybody read it to the end."""
+        del self._answers[answer]
+        if last is not None:
+            self.metrics.add(last.stats, cancelled=last.finish_reason is Finish.CANCELLED)
 
 
 class _Answer:
-    """Work under way, and the events of it that nobody has taken yet."""
+    """A job under way, and the events of it that nobody has taken yet.
 
-    def __init__(self, work: Work, events: EventStream) -> None:
-        self.work = work
+    Args:
+        job: what is answered.
+        events: as they come from the engine's thread.
+        settle: called once they have ended, with the last of them if there were any.
+    """
+
+    def __init__(
+        self, job: Job, events: EventStream, settle: Callable[["_Answer", Event | None], None]
+    ) -> None:
+        self.job = job
         self.events = events
-        self.pump: asyncio.Task[None] | None = None
-        self._queue: asyncio.Queue[Event | Exception] = asyncio.Queue()
+        self._settle = settle
+        self._last: Event | None = None
+        self._come: asyncio.Queue[Event | BaseException] = asyncio.Queue()
         self._abandoned = False
 
+    def listen(self) -> None:
+        """Begins to take events over from the engine's thread, to the end, wanted or not."""
+        loop = asyncio.get_running_loop()
+        self.events.listen(lambda: loop.call_soon_threadsafe(self._take))
+
     async def next(self) -> Event:
-        """The next event, or the error that ends them."""
-        come = await self._queue.get()
-        if isinstance(come, Exception):
+        """The next event.
+
+        Raises:
+            Exception: what broke the answer off.
+        """
+        come = await self._come.get()
+        if isinstance(come, BaseException):
             raise come
         return come
 
-    def put(self, come: Event | Exception) -> None:
-        """Appends an event, or the error that ends them."""
-        if not self._abandoned:
-            self._queue.put_nowait(come)
-
-    def abandon(self, why: ServerError) -> None:
-        """Ends the answer with an error, and the work as soon as it can be."""
-        self.put(why)
+    def abandon(self, why: AkunuError) -> None:
+        """Ends the answer with an error, and the job as soon as it can be."""
+        self._put(why)
         self._abandoned = True
         self.events.cancel()
+
+    def _take(self) -> None:
+        if self.events.ended:
+            return
+        for event in self.events.take():
+            self._last = event
+            self._put(event)
+        if self.events.ended:
+            if self.events.error is not None:
+                self._put(self.events.error)
+            self._settle(self, self._last)
+
+    def _put(self, come: Event | BaseException) -> None:
+        if not self._abandoned:
+            self._come.put_nowait(come)
 
 
 class _Deadline:

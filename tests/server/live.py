@@ -53,7 +53,7 @@ def serve(
 ) -> Iterator[LiveServer]:
     """Serves an engine; `waits` for it to be loaded."""
     settings = settings or ServerSettings()
-    worker = EngineWorker(load)
+    worker = EngineWorker(load, queue_limit=settings.queue)
     service = Service(worker, settings)
     server = HttpServer(create_app(service, settings))
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -27,14 +27,14 @@ async def respond(call: Call, request: CompletionRequest) -> Response:
             EVENT_STREAM,
             error_chunk=lambda fault: sse(error_body(fault)),
         )
-    results = [await _answer(call, request, index) for index in range(len(request.works))]
+    results = [await _answer(call, request, index) for index in range(len(request.jobs))]
     return CompactJSONResponse(results[0] if len(results) == 1 else results)
 
 
 async def _answer(call: Call, request: CompletionRequest, index: int) -> dict[str, Any]:
-    work = request.works[index]
-    result = Result(call.service.engine, work, index)
-    async with aclosing(call.service.stream(work)) as events:
+    job = request.jobs[index]
+    result = Result(call.service.engine, job, index)
+    async with aclosing(call.service.stream(job)) as events:
         async for event in events:
             result.add(event)
     whole = result.final(with_text=True, with_tokens=request.returns_tokens)
@@ -43,9 +43,9 @@ async def _answer(call: Call, request: CompletionRequest, index: int) -> dict[st
 
 async def _stream(call: Call, request: CompletionRequest) -> AsyncGenerator[bytes, None]:
     """Text as it comes, and after each answer's last one its statistics."""
-    for index, work in enumerate(request.works):
-        result = Result(call.service.engine, work, index)
-        async with aclosing(call.service.stream(work)) as events:
+    for index, job in enumerate(request.jobs):
+        result = Result(call.service.engine, job, index)
+        async with aclosing(call.service.stream(job)) as events:
             async for event in events:
                 result.add(event)
                 if event.text or event.tokens:

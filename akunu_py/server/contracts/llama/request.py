@@ -7,8 +7,8 @@ from akunu_py.options import Options
 from akunu_py.server.body import Body
 from akunu_py.server.contract import Call
 from akunu_py.server.contracts.llama.sampling import read_sampling
+from akunu_py.server.job import Job
 from akunu_py.server.reading import read_drafting, read_stops
-from akunu_py.server.work import Work
 from akunu_py.text.tokenizer import Tokenizer
 
 _ANY_SLOT: Final = -1
@@ -19,14 +19,14 @@ class CompletionRequest:
     """One request of the native contract.
 
     Attributes:
-        works: the answers wanted, in the order of their index.
+        jobs: the answers wanted, in the order of their index.
         streams: whether events are wanted as they come.
         returns_tokens: whether a whole answer comes with its ids.
         times_tokens: whether every streamed event has timings.
         fields: the response's fields that are wanted, spelled with slashes; empty for all.
     """
 
-    works: tuple[Work, ...]
+    jobs: tuple[Job, ...]
     streams: bool
     returns_tokens: bool
     times_tokens: bool
@@ -45,8 +45,8 @@ def read_completion(call: Call) -> CompletionRequest:
     choices = body.integer("n_cmpl", "n", default=1, least=1, most=body.limits.choices)
     if len(prompts) * choices > body.limits.choices:
         body.refuse("prompt", f"asks for more than {body.limits.choices} answers at once")
-    works = [
-        Work(
+    jobs = [
+        Job(
             prompt,
             _nth(options, choice),
             slot=_slot(body),
@@ -55,13 +55,13 @@ def read_completion(call: Call) -> CompletionRequest:
         for prompt in prompts
         for choice in range(choices)
     ]
-    return request_for(body, works)
+    return request_for(body, jobs)
 
 
-def request_for(body: Body, works: list[Work]) -> CompletionRequest:
-    """The request for some work, with what its body says about the response."""
+def request_for(body: Body, jobs: list[Job]) -> CompletionRequest:
+    """The request for some jobs, with what its body says about the response."""
     return CompletionRequest(
-        works=tuple(works),
+        jobs=tuple(jobs),
         streams=body.flag("stream", default=False),
         returns_tokens=body.flag("return_tokens", default=False),
         times_tokens=body.flag("timings_per_token", default=False),

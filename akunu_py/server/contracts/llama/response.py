@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from akunu_py.options import Options
 from akunu_py.request import Event
 from akunu_py.server.contracts.llama.sampling import DEFAULT_SAMPLERS
-from akunu_py.server.work import Work
+from akunu_py.server.job import Job
 from akunu_py.stats import Finish, Stats
 
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ class Result:
 
     Args:
         engine: that gives it.
-        work: what was asked for.
+        job: what was asked for.
         index: of the answer among those of one request.
     """
 
-    def __init__(self, engine: "Engine", work: Work, index: int) -> None:
+    def __init__(self, engine: "Engine", job: Job, index: int) -> None:
         self._engine = engine
-        self._work = work
+        self._job = job
         self._index = index
         self._text: list[str] = []
         self._tokens: list[int] = []
@@ -54,7 +54,7 @@ class Result:
             "content": event.text,
             "tokens": list(event.tokens),
             "stop": False,
-            "id_slot": self._work.slot or 0,
+            "id_slot": self._job.slot or 0,
             "tokens_predicted": stats.generated_tokens,
             "tokens_evaluated": stats.prompt_tokens,
         }
@@ -67,12 +67,12 @@ class Result:
             "index": self._index,
             "content": text if with_text else "",
             "tokens": self._tokens if with_tokens else [],
-            "id_slot": self._work.slot or 0,
+            "id_slot": self._job.slot or 0,
             "stop": True,
             "model": self._engine.model.name,
             "tokens_predicted": stats.generated_tokens,
             "tokens_evaluated": stats.prompt_tokens,
-            "generation_settings": generation_settings(self._engine, self._work.options),
+            "generation_settings": generation_settings(self._engine, self._job.options),
             "prompt": self._prompt_text(),
             "has_new_line": "\n" in text,
             "truncated": self._finish is Finish.CONTEXT,
@@ -83,7 +83,7 @@ class Result:
         }
 
     def _prompt_text(self) -> str:
-        prompt = self._work.prompt
+        prompt = self._job.prompt
         return prompt if isinstance(prompt, str) else self._engine.tokenizer.decode(prompt)
 
 

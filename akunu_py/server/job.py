@@ -1,4 +1,4 @@
-"""Work: one answer that a request wants of the engine, in no contract's words."""
+"""Job: one answer that a request wants of the engine, in no contract's words."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from akunu_py.options import Options
 
 
 @dataclass(frozen=True)
-class Work:
+class Job:
     """What to answer, and when to give up.
 
     Attributes:
         prompt: text, or ids as the model shall see them.
         options: how to answer.
         suffix: what follows the gap to fill; None goes on from the prompt.
-        slot: a newer piece of work for the same slot takes this one's place; None has no rival.
+        slot: a newer job for the same slot takes this one's place; None has no rival.
         predict_s: seconds after the first token at which the answer ends, once it has a whole
             line; None lets it take as long as it takes.
     """
