@@ -67,8 +67,10 @@ def decode_autoregressive(
         (token,) = reading.tokens
         emitted += 1
         done = Round((token,), forward_s=reading.forward_s, logprobs=reading.logprobs)
-        yield _finished(done, emitted, limits, full=ahead is None)
-        if ahead is None or token in limits.end_tokens:
+        full = ahead is None
+        done = _finished(done, emitted, limits, complete=reading.complete, full=full)
+        yield done
+        if ahead is None or done.finish is not None:
             return
         flight = ahead
 
@@ -142,7 +144,8 @@ def decode_speculative(
             decided_again=reading.decided_again,
             logprobs=reading.logprobs,
         )
-        done = _finished(done, emitted, limits, full=ahead is None and cache.room == 0)
+        full = ahead is None and cache.room == 0
+        done = _finished(done, emitted, limits, complete=reading.complete, full=full)
         if done.finish is None:
             if ahead is None:
                 flight, upcoming = submit(tokens[-1], upcoming), NO_DRAFT
@@ -155,7 +158,7 @@ def decode_speculative(
             return
 
 
-def _finished(done: Round, emitted: int, limits: Limits, *, full: bool) -> Round:
+def _finished(done: Round, emitted: int, limits: Limits, *, complete: bool, full: bool) -> Round:
     """The round, cut and marked where the text ends with it.
 
     The first end token by position decides, whichever of them it is.
@@ -163,6 +166,8 @@ def _finished(done: Round, emitted: int, limits: Limits, *, full: bool) -> Round
     for position, token in enumerate(done.tokens):
         if token in limits.end_tokens:
             return replace(done.cut(position, Finish.EOS), end_token=token)
+    if complete:
+        return replace(done, finish=Finish.EOS)
     if emitted >= limits.max_tokens:
         return replace(done, finish=Finish.LENGTH)
     if full:

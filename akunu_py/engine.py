@@ -12,6 +12,7 @@ from time import perf_counter
 from akunu_py.answer import Answer
 from akunu_py.backend import Backend, find_backend, spare_cache_bytes
 from akunu_py.calibration import find_cost_curve
+from akunu_py.chooser_maker import ChooserMaker
 from akunu_py.decoding import Limits, decode_autoregressive, decode_speculative
 from akunu_py.draft_trimmer import DraftTrimmer
 from akunu_py.drafting.base import Drafter
@@ -24,7 +25,6 @@ from akunu_py.planning.planner import Planner
 from akunu_py.prefix import PrefixSlot
 from akunu_py.prefix_pool import PrefixPool, SlotStatus
 from akunu_py.request import Completion, Event
-from akunu_py.sampling import TokenChooser
 from akunu_py.speculation import Speculation
 from akunu_py.speculator import Calibrate, Speculator, longest_draft
 from akunu_py.stats import Finish, Round
@@ -91,6 +91,7 @@ class Engine:
         )
         self._why_no_rollback = why_no_rollback(model.make_cache(1))
         self.speculator = Speculator(model, backend, calibrate, draft_model)
+        self._choosers = ChooserMaker(model)
         self._active: Generator[Event, None, None] | None = None
 
     @property
@@ -155,9 +156,8 @@ class Engine:
         """
         options = options or Options()
         tokens, end_tokens = self._prompt_tokens(prompt, suffix)
-        self._check_bias(options)
         self._check_length(len(tokens))
-        chooser = TokenChooser(options.sampling, tokens)
+        chooser = self._choosers.make(options, tokens)
         drafter = self.speculator.drafter(options.drafter, chooser)
         planner = self._planner(options)
         answer = Answer(
@@ -305,8 +305,11 @@ class Engine:
             speculator.buffer,
             DraftTrimmer(answer.end_tokens, options.stop, self.tokenizer.decode),
             speculator.tie_breaker(options, cache, answer.chooser, answer.prompt[-1]),
+            answer.chooser.constraint,
         )
-        speculation.begin(answer.prompt)
+        # A reference mostly begins a line of the answer, and is split into tokens as it is there.
+        references = [self.tokenizer.encode_plain(f"\n{text}") for text in options.references]
+        speculation.begin(answer.prompt, references)
         answer.stats.draft_s += perf_counter() - begun
         return speculation
 
@@ -351,15 +354,6 @@ class Engine:
             speculation=speculation,
             logprobs=options.logprobs,
         )
-
-    def _check_bias(self, options: Options) -> None:
-        """Raises InvalidRequestError if a bias is for a token that the model does not have."""
-        for token, _ in options.sampling.logit_bias:
-            if token >= self.model.vocabulary_size:
-                raise InvalidRequestError(
-                    f"There is no token {token} to bias; "
-                    f"the vocabulary has {self.model.vocabulary_size}."
-                )
 
 
 def load(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from akunu_py.errors import InvalidRequestError
+from akunu_py.grammar import Grammar
 
 DEFAULT_MAX_TOKENS: Final = 256
 DEFAULT_DRAFT_TOKENS: Final = 4
@@ -122,9 +123,12 @@ class Options:
             what is sampled has the model's distribution anyway.
         slot: which of the caches of earlier requests to answer from, 0 to 15; None takes the one
             that holds most of the prompt.
+        references: texts that the answer may repeat, the predicted answer or open files say. Drafts
+            are copied from them; the model does not see them, and the text does not depend on them.
         logprobs: reports each token's log-probability in the model's own distribution, with this
             many of the likeliest tokens there; 0 reports the token's alone, and None nothing. See
             `token_logprob.py`.
+        grammar: what the text must match; it ends where the grammar is complete.
 
     Raises:
         InvalidRequestError: if a number is out of its range, a stop string is empty, or an exact
@@ -138,7 +142,9 @@ class Options:
     num_draft_tokens: int | None = None
     exact: bool = False
     slot: int | None = None
+    references: tuple[str, ...] = ()
     logprobs: int | None = None
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 0:

@@ -19,6 +19,7 @@ from mlx_lm.sample_utils import (
 )
 
 from akunu_py.chance import GOLDEN_GAMMA, mix64, uniform
+from akunu_py.constraint import Constraint
 from akunu_py.options import Sampling
 from akunu_py.penalties import make_penalties
 
@@ -33,10 +34,18 @@ class TokenChooser:
     Args:
         sampling: what the request asked for.
         prompt: its tokens, which penalties look back on.
+        constraint: what the answer must keep to, if anything.
     """
 
-    def __init__(self, sampling: Sampling, prompt: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        sampling: Sampling,
+        prompt: Sequence[int] = (),
+        *,
+        constraint: Constraint | None = None,
+    ) -> None:
         self.sampling = sampling
+        self.constraint = constraint
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         self._bias = make_logits_processors(logit_bias=dict(sampling.logit_bias))
         self._penalties = make_penalties(sampling, prompt)
@@ -48,7 +57,9 @@ class TokenChooser:
         return max(penalty, 1 / penalty)
 
     def edit(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
-        """The logits that a request is answered from: biased, and penalised.
+        """The logits that a request is answered from: biased, penalised and constrained.
+
+        With a constraint this waits for lazy inputs.
 
         Args:
             logits: `[rows, vocabulary]`; row `i` predicts the token at `position + i`.
@@ -60,6 +71,8 @@ class TokenChooser:
             logits = add_bias(inputs, logits)
         for penalty in self._penalties:
             logits = penalty.apply(logits, position, inputs)
+        if self.constraint is not None:
+            logits = self.constraint.apply(logits, position, inputs)
         return logits
 
     def choose(self, logits: mx.array, position: int) -> mx.array:
