@@ -307,7 +307,9 @@ class Engine:
             speculator.tie_breaker(options, cache, answer.chooser, answer.prompt[-1]),
             answer.chooser.constraint,
         )
-        speculation.begin(answer.prompt)
+        # A reference mostly begins a line of the answer, and is split into tokens as it is there.
+        references = [self.tokenizer.encode_plain(f"\n{text}") for text in options.references]
+        speculation.begin(answer.prompt, references)
         answer.stats.draft_s += perf_counter() - begun
         return speculation
 

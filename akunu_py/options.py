@@ -126,6 +126,8 @@ class Options:
             what is sampled has the model's distribution anyway.
         slot: which of the caches of earlier requests to answer from, 0 to 15; None takes the one
             that holds most of the prompt.
+        references: texts that the answer may repeat, the predicted answer or open files say. Drafts
+            are copied from them; the model does not see them, and the text does not depend on them.
         logprobs: reports each token's log-probability in the model's own distribution, with this
             many of the likeliest tokens there; 0 reports the token's alone, and None nothing. See
             `token_logprob.py`.
@@ -143,6 +145,7 @@ class Options:
     num_draft_tokens: int | None = None
     exact: bool = False
     slot: int | None = None
+    references: tuple[str, ...] = ()
     logprobs: int | None = None
     grammar: Grammar | None = None
 

@@ -38,9 +38,9 @@ class Speculation:
         drafter = self.drafter
         return drafter.alternatives_wanted if isinstance(drafter, LearnsFromAlternatives) else 0
 
-    def begin(self, prompt: Sequence[int]) -> None:
-        """Starts an answer to `prompt`."""
-        self.drafter.begin(prompt)
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+        """Starts an answer to `prompt`; the references are texts that it may be copied from."""
+        self.drafter.begin(prompt, references)
         self.planner.begin()
 
     def propose(self, cache: PreallocatedKVCache, wanted: int, *, pipelined: bool = False) -> Draft:

@@ -40,7 +40,7 @@ class OracleDrafter:
         self._seen = 0
         self.verified: list[tuple[int, int]] = []
 
-    def begin(self, prompt: Sequence[int]) -> None:
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         assert len(prompt) == self._prompt_length
         self._seen = 0
 

@@ -1,5 +1,6 @@
 """The engine as a caller sees it, on a tiny random model."""
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from threading import Event as Flag
@@ -45,6 +46,15 @@ def test_streamed_events_add_up_to_the_completion(engine: Engine) -> None:
     assert [token for event in events for token in event.tokens] == whole.token_ids
     assert [event.finish_reason for event in events[:-1]] == [None] * (len(events) - 1)
     assert events[-1].finish_reason == whole.finish_reason
+
+
+@pytest.mark.parametrize("drafter", ["auto", "ngram", "suffix", "none"])
+def test_references_are_drafted_from_and_change_nothing(engine: Engine, drafter: str) -> None:
+    options = Options(60, drafter=drafter, num_draft_tokens=6)
+    alone = engine.generate(random_prompt(8), options)
+    told = engine.generate(random_prompt(8), replace(options, references=(PROMPT, alone.text)))
+    assert told.token_ids == alone.token_ids
+    assert told.stats.prompt_tokens == alone.stats.prompt_tokens
 
 
 def test_drafted_pieces_are_those_that_were_accepted(engine: Engine) -> None:
