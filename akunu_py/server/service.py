@@ -20,7 +20,7 @@ from akunu_py.server.errors import LoadingError, ShuttingDownError, SupersededEr
 from akunu_py.server.job import Job
 from akunu_py.server.metrics import Metrics
 from akunu_py.server.settings import ServerSettings
-from akunu_py.stats import Finish
+from akunu_py.stats import Finish, Stats
 from akunu_py.token_logprob import TokenLogprob
 from akunu_py.worker import EngineWorker
 
@@ -145,6 +145,15 @@ class Service:
         if last is not None:
             cancelled = last.finish_reason is Finish.CANCELLED and not answer.overdue
             self.metrics.add(last.stats, cancelled=cancelled)
+            logger.debug("%s", _told(last.stats, "cancelled" if cancelled else last.finish_reason))
+
+
+def _told(stats: Stats, end: str | None) -> str:
+    """An answer in a line of the log."""
+    return (
+        f"{stats.prompt_tokens} prompt tokens ({stats.cached_tokens} cached), "
+        f"{stats.generated_tokens} generated ({stats.accepted} of {stats.drafted} drafts), {end}"
+    )
 
 
 class _Answer:

@@ -123,6 +123,7 @@ def test_samplers_that_are_not_named_are_not_applied(live: LiveServer) -> None:
     assert settings["temperature"] == 1
     assert settings["top_p"] == 1
     assert settings["samplers"] == ["top_k"]
+    assert ask(live, samplers=["top_k", "infill"])["stop_type"] in ("eos", "limit")
     assert ask(live, samplers="kt", temperature=0)["generation_settings"]["temperature"] == 0
     usual = live.post("/completion", {"prompt": "a", "n_predict": 1}).json()["generation_settings"]
     assert (usual["temperature"], usual["top_k"]) == (0.8, 40)

@@ -65,6 +65,7 @@ def read_sampling(body: Body, defaults: Defaults, ignored: frozenset[int]) -> Sa
         top_p=max(top_p, _SMALLEST_TOP_P) if "top_p" in samplers else 1.0,
         top_k=max(top_k, 0) if "top_k" in samplers else 0,
         min_p=max(min_p, 0.0) if "min_p" in samplers else 0.0,
+        infill="infill" in samplers,
         seed=read_seed(body),
         repetition_penalty=penalty if penalizes and penalty > 0 else 1.0,
         repetition_context_size=recent if penalizes else _RECENT,
