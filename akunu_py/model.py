@@ -18,6 +18,7 @@ from akunu_py.backend import (
     WeightLayout,
     keep_weights_resident,
     use_dense_weights,
+    use_fast_layers,
 )
 from akunu_py.errors import ModelLoadError
 from akunu_py.kv_cache import KVCache, make_kv_cache
@@ -153,6 +154,7 @@ def load_target(name: str, backend: Backend, weights: str = "auto") -> TargetMod
     layout = backend.weight_layout(weights, _dense_bytes(network))
     if layout == "dense":
         use_dense_weights(network)
+    use_fast_layers(network, backend)
     return TargetModel(network, tokenizer, config, name=model_name(name, folder), layout=layout)
 
 
