@@ -5,13 +5,14 @@ A folder or a hub name comes in; every way in which loading can fail becomes a `
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_flatten
-from mlx_lm.utils import load_model, load_tokenizer
+from mlx_lm.utils import get_total_parameters, load_model, load_tokenizer
 
 from akunu_py.backend import (
     Backend,
@@ -85,6 +86,11 @@ class TargetModel:
     def parameter_bytes(self) -> int:
         """Bytes of all weights as they lie in memory."""
         return sum(array.nbytes for _, array in tree_flatten(self.network.parameters()))
+
+    @cached_property
+    def parameter_count(self) -> int:
+        """How many weights it has, whatever bits each of them takes."""
+        return int(get_total_parameters(self.network))
 
     def make_cache(self, capacity: int) -> KVCache:
         """An empty cache for `capacity` tokens."""

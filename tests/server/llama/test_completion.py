@@ -1,5 +1,6 @@
 """llama-server's `/completion`: its request's fields, and what its answers have."""
 
+import json
 from typing import Any
 
 import pytest
@@ -148,9 +149,23 @@ def test_probabilities_are_told_for_each_token(live: LiveServer) -> None:
     assert len(told["top_logprobs"]) == 3
 
 
+def test_an_answer_has_the_form_that_is_asked_for(live: LiveServer) -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"],
+              "additionalProperties": False}  # fmt: skip
+    answer = ask(live, json_schema=schema, n_predict=200)
+    assert json.loads(answer["content"])["a"] in ("x", "y")
+    answer = ask(live, grammar='root ::= "yes" | "no"', n_predict=20)
+    assert answer["content"] in ("yes", "no")
+    assert answer["stop_type"] == "eos"
+
+
 @pytest.mark.parametrize(
     ("fields", "name"),
     [
+        ({"json_schema": 5}, "json_schema"),
+        ({"json_schema": {"type": "nothing"}}, "JSON schema"),
+        ({"grammar": "nonsense"}, "grammar"),
+        ({"grammar": 'root ::= "a"', "json_schema": {}}, "grammar"),
         ({"prompt": None}, "prompt"),
         ({"prompt": 5}, "prompt"),
         ({"prompt": [True]}, "prompt[0]"),

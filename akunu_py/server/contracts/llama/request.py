@@ -6,6 +6,7 @@ from typing import Any, Final
 from akunu_py.options import MOST_ALTERNATIVES, MOST_SLOTS, Options
 from akunu_py.server.body import Body
 from akunu_py.server.contract import Call
+from akunu_py.server.contracts.llama.grammar import read_grammar
 from akunu_py.server.contracts.llama.sampling import read_samplers, read_sampling
 from akunu_py.server.job import Job
 from akunu_py.server.reading import read_drafting, read_stops
@@ -103,6 +104,7 @@ def read_options(call: Call) -> Options:
         num_draft_tokens=drafts,
         slot=None if slot == _ANY_SLOT else slot,
         logprobs=alternatives or None,
+        grammar=read_grammar(body),
     )
 
 
