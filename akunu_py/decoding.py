@@ -62,15 +62,17 @@ def decode_autoregressive(
     emitted = 0
     while True:
         more = emitted + 1 < limits.max_tokens and cache.room > 0
-        ahead = flights.submit(flight.result) if more else None
+        ahead = flights.submit(flight.result) if more and not chooser.waits else None
         reading = flights.read(flight)
         (token,) = reading.tokens
         emitted += 1
         done = Round((token,), forward_s=reading.forward_s, logprobs=reading.logprobs)
-        yield _finished(done, emitted, limits, full=ahead is None)
-        if ahead is None or token in limits.end_tokens:
+        done = _finished(done, emitted, limits, complete=reading.complete, full=not more)
+        if done.finish is None:
+            flight = flights.submit(mx.array([token])) if ahead is None else ahead
+        yield done
+        if done.finish is not None:
             return
-        flight = ahead
 
 
 def decode_speculative(
@@ -110,7 +112,7 @@ def decode_speculative(
     flight = submit(known, speculation.propose(cache, limits.max_tokens))
     upcoming = NO_DRAFT
     while True:
-        runs_ahead = not (flight.draft or upcoming)
+        runs_ahead = not (flight.draft or upcoming or chooser.waits)
         more = runs_ahead and emitted + 1 < limits.max_tokens and cache.room > 0
         ahead = flights.submit(flight.result, pipelined=True) if more else None
 
@@ -142,7 +144,8 @@ def decode_speculative(
             decided_again=reading.decided_again,
             logprobs=reading.logprobs,
         )
-        done = _finished(done, emitted, limits, full=ahead is None and cache.room == 0)
+        full = ahead is None and cache.room == 0
+        done = _finished(done, emitted, limits, complete=reading.complete, full=full)
         if done.finish is None:
             if ahead is None:
                 flight, upcoming = submit(tokens[-1], upcoming), NO_DRAFT
@@ -155,7 +158,7 @@ def decode_speculative(
             return
 
 
-def _finished(done: Round, emitted: int, limits: Limits, *, full: bool) -> Round:
+def _finished(done: Round, emitted: int, limits: Limits, *, complete: bool, full: bool) -> Round:
     """The round, cut and marked where the text ends with it.
 
     The first end token by position decides, whichever of them it is.
@@ -163,6 +166,8 @@ def _finished(done: Round, emitted: int, limits: Limits, *, full: bool) -> Round
     for position, token in enumerate(done.tokens):
         if token in limits.end_tokens:
             return replace(done.cut(position, Finish.EOS), end_token=token)
+    if complete:
+        return replace(done, finish=Finish.EOS)
     if emitted >= limits.max_tokens:
         return replace(done, finish=Finish.LENGTH)
     if full:

@@ -59,6 +59,7 @@ class Reading:
         forward_s: seconds spent on building it and waiting for it.
         logprobs: one a token, where they are wanted.
         likeliest: the ids likeliest at each token's position, where they are wanted.
+        complete: whether a constraint lets nothing follow.
     """
 
     verdict: Verdict
@@ -67,6 +68,7 @@ class Reading:
     forward_s: float
     logprobs: tuple[TokenLogprob, ...]
     likeliest: Sequence[Sequence[int]]
+    complete: bool = False
 
 
 class Flights:
@@ -102,6 +104,8 @@ class Flights:
         begun = perf_counter()
         start, chooser = self._cache.length, self._chooser
         raw = self._model.forward(tokens, self._cache)
+        if chooser.constraint is not None:
+            mx.async_eval(raw)  # type: ignore[no-untyped-call]  # it will wait for the tokens
         logits = chooser.edit(raw, start + 1, tokens)
         ties = self._tie_breaker.ties_of(logits) if self._tie_breaker else None
         has_distributions = needs_distributions(draft, greedy=chooser.sampling.greedy)
@@ -145,13 +149,17 @@ class Flights:
         if self._tie_breaker:
             verdict, forwards = self._tie_breaker.decide(verdict, drafts, flight.ties, flight.start)
         tokens = [*drafts[: verdict.accepted], verdict.next_token]
+        complete = False
+        if (constraint := self._chooser.constraint) is not None:
+            constraint.extend(flight.start + 1, tokens)
+            complete = constraint.complete
         logprobs: tuple[TokenLogprob, ...] = ()
         likeliest: list[list[int]] = []
         if flight.likelihood is not None:
             logprobs = flight.likelihood.logprobs(tokens)
             likeliest = flight.likelihood.likeliest(len(tokens))
         seconds = flight.built_s + perf_counter() - begun
-        return Reading(verdict, tokens, forwards, seconds, logprobs, likeliest)
+        return Reading(verdict, tokens, forwards, seconds, logprobs, likeliest, complete)
 
 
 _NO_INTEREST: Final = Interest()

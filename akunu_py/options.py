@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from akunu_py.errors import InvalidRequestError
+from akunu_py.grammar import Grammar
 
 DEFAULT_MAX_TOKENS: Final = 256
 DEFAULT_DRAFT_TOKENS: Final = 4
@@ -16,6 +17,8 @@ DEFAULT_REPETITION_CONTEXT: Final = 20
 """As in mlx-lm."""
 MOST_DRAFT_TOKENS: Final = 1024
 """Beyond this a draft is no longer a guess at the next few tokens but a prefill."""
+MOST_SLOTS: Final = 16
+"""Caches of earlier requests that an engine keeps at most."""
 
 MOST_ALTERNATIVES: Final = 100
 """Alternatives that may be reported with a token's log-probability."""
@@ -40,6 +43,8 @@ class Sampling:
         presence_penalty: taken off the logits of tokens that were generated before, as OpenAI's;
             0 changes nothing, and a negative one makes them likelier.
         frequency_penalty: the same, for every time that a token was generated.
+        infill: drops what llama.cpp's `infill` sampler drops, after the filters above; see
+            `infill.py`. Without a top-k it looks at the 40 likeliest tokens.
         logit_bias: pairs of an id and what is added to its logit, before any penalty.
         seed: makes a sampled text repeatable; None draws one.
 
@@ -57,6 +62,7 @@ class Sampling:
     logit_bias: tuple[tuple[int, float], ...] = ()
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    infill: bool = False
 
     def __post_init__(self) -> None:
         checks = (
@@ -118,9 +124,14 @@ class Options:
             verifies as many as pay on this machine.
         exact: decides near-ties again as plain decoding would; see `exactness.py`. Greedy only:
             what is sampled has the model's distribution anyway.
+        slot: which of the caches of earlier requests to answer from, 0 to 15; None takes the one
+            that holds most of the prompt.
+        references: texts that the answer may repeat, the predicted answer or open files say. Drafts
+            are copied from them; the model does not see them, and the text does not depend on them.
         logprobs: reports each token's log-probability in the model's own distribution, with this
             many of the likeliest tokens there; 0 reports the token's alone, and None nothing. See
             `token_logprob.py`.
+        grammar: what the text must match; it ends where the grammar is complete.
 
     Raises:
         InvalidRequestError: if a number is out of its range, a stop string is empty, or an exact
@@ -133,7 +144,10 @@ class Options:
     drafter: str = "auto"
     num_draft_tokens: int | None = None
     exact: bool = False
+    slot: int | None = None
+    references: tuple[str, ...] = ()
     logprobs: int | None = None
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 0:
@@ -144,6 +158,10 @@ class Options:
             raise InvalidRequestError(
                 f"The number of draft tokens must be from 0 to {MOST_DRAFT_TOKENS}, "
                 f"not {self.num_draft_tokens}."
+            )
+        if self.slot is not None and not 0 <= self.slot < MOST_SLOTS:
+            raise InvalidRequestError(
+                f"The slot must be from 0 to {MOST_SLOTS - 1}, not {self.slot}."
             )
         if not 0 <= (self.logprobs or 0) <= MOST_ALTERNATIVES:
             raise InvalidRequestError(
@@ -157,6 +175,8 @@ class Options:
                 "Only greedy answers can be exact to the token; "
                 "leave out the temperature or --exact."
             )
+        if self.exact and self.sampling.infill:
+            raise InvalidRequestError("The infill sampler's answers cannot be exact to the token.")
 
     @property
     def drafts(self) -> bool:

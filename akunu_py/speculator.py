@@ -93,11 +93,14 @@ class Speculator:
         """Finds near-ties by a margin measured on this model; None unless exactness is wanted."""
         if not options.exact:
             return None
-        drafts = longest_draft(options)
+        margin = SAFETY * self.logit_difference(longest_draft(options)) * chooser.sharpening
+        return TieBreaker(self._model, cache, chooser, known, margin)
+
+    def logit_difference(self, drafts: int) -> float:
+        """How far logits of forwards that verify so many drafts may be from plain ones."""
         if drafts not in self.logit_differences:
             self.logit_differences[drafts] = measure_difference(self._model, drafts)
-        margin = SAFETY * self.logit_differences[drafts] * chooser.sharpening
-        return TieBreaker(self._model, cache, chooser, known, margin)
+        return self.logit_differences[drafts]
 
 
 def longest_draft(options: Options) -> int:

@@ -12,7 +12,7 @@ from akunu_py.token_logprob import TokenLogprob
 class Finish(StrEnum):
     """Why a text ended."""
 
-    EOS = "eos"  # the model closed it with an end token
+    EOS = "eos"  # an end token closed it, or a grammar was complete
     STOP = "stop"  # a stop string appeared
     LENGTH = "length"  # as many tokens as were asked for
     CONTEXT = "context"  # the cache is full

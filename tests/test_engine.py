@@ -1,5 +1,6 @@
 """The engine as a caller sees it, on a tiny random model."""
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from threading import Event as Flag
@@ -45,6 +46,15 @@ def test_streamed_events_add_up_to_the_completion(engine: Engine) -> None:
     assert [token for event in events for token in event.tokens] == whole.token_ids
     assert [event.finish_reason for event in events[:-1]] == [None] * (len(events) - 1)
     assert events[-1].finish_reason == whole.finish_reason
+
+
+@pytest.mark.parametrize("drafter", ["auto", "ngram", "suffix", "none"])
+def test_references_are_drafted_from_and_change_nothing(engine: Engine, drafter: str) -> None:
+    options = Options(60, drafter=drafter, num_draft_tokens=6)
+    alone = engine.generate(random_prompt(8), options)
+    told = engine.generate(random_prompt(8), replace(options, references=(PROMPT, alone.text)))
+    assert told.token_ids == alone.token_ids
+    assert told.stats.prompt_tokens == alone.stats.prompt_tokens
 
 
 def test_drafted_pieces_are_those_that_were_accepted(engine: Engine) -> None:
@@ -290,14 +300,63 @@ def test_a_request_ends_the_one_before_it(engine: Engine) -> None:
     assert engine.generate(random_prompt(6), Options(max_tokens=30)).token_ids == again.token_ids
 
 
-def test_the_cache_grows_for_a_longer_prompt(tmp_path: Path) -> None:
+def test_a_cache_grows_for_a_longer_prompt(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, max_position_embeddings=32_768)
     engine = akunu_py.load(str(folder))
-    assert engine._slot.cache.capacity == 8192
     long = [i % 251 for i in range(9000)]
     engine.generate(long[:100], Options(max_tokens=1))
+    assert [slot.capacity for slot in engine.slots] == [2048]
     answer = engine.generate(long, Options(max_tokens=4))
-    assert engine._slot.cache.capacity == 16_384
+    assert [slot.capacity for slot in engine.slots] == [16_384]
     assert answer.stats.cached_tokens == 100, "what was computed is kept"
     fresh = akunu_py.load(str(folder), max_context=10_000)
     assert fresh.generate(long, Options(max_tokens=4)).token_ids == answer.token_ids
+    assert [slot.capacity for slot in fresh.slots] == [10_000]
+
+
+class TestSeveralCaches:
+    def test_each_conversation_keeps_its_own(self, engine: Engine) -> None:
+        prompts = [random_prompt(seed, 60) for seed in range(5)]
+        alone = []
+        for prompt in prompts:
+            engine.reset()
+            alone.append(engine.generate(prompt, Options(max_tokens=20)).token_ids)
+        engine.reset()
+        for round_ in range(2):
+            for prompt, tokens in zip(prompts, alone, strict=True):
+                answer = engine.generate(prompt, Options(max_tokens=20))
+                assert answer.token_ids == tokens
+                assert answer.stats.cached_tokens == round_ * (len(prompt) - 1)
+        assert len(engine.slots) == 5
+
+    def test_a_shared_beginning_is_copied_and_not_computed(self, engine: Engine) -> None:
+        shared, long = random_prompt(1, 50), random_prompt(2, 200)
+        following = [*shared, *random_prompt(3, 30)]
+        alone = engine.generate(following, Options(max_tokens=20)).token_ids
+        engine.reset()
+        engine.generate([*shared, *long], Options(max_tokens=1))
+        answer = engine.generate(following, Options(max_tokens=20))
+        assert answer.stats.cached_tokens == 50
+        assert answer.token_ids == alone
+        again = engine.generate([*shared, *long], Options(max_tokens=1))
+        assert again.stats.cached_tokens == 249, "the longer one was left alone"
+
+    def test_a_slot_can_be_asked_for(self, engine: Engine) -> None:
+        prompt = random_prompt(1, 40)
+        engine.generate(prompt, Options(max_tokens=1, slot=7))
+        engine.generate(random_prompt(2, 40), Options(max_tokens=1, slot=7))
+        assert [(slot.id, slot.tokens) for slot in engine.slots] == [(7, 40)]
+        with pytest.raises(InvalidRequestError, match="from 0 to 15, not 16"):
+            Options(slot=16)
+
+    def test_memory_is_bounded_and_one_request_always_served(self, tiny_model_dir: Path) -> None:
+        engine = akunu_py.load(str(tiny_model_dir), cache_memory=1)
+        for seed in range(3):
+            engine.generate(random_prompt(seed, 40), Options(max_tokens=1))
+            assert [slot.tokens for slot in engine.slots] == [40]
+        (slot,) = engine.slots
+        roomy = akunu_py.load(str(tiny_model_dir), cache_memory=2 * slot.nbytes)
+        for seed in range(4):
+            roomy.generate(random_prompt(seed, 40), Options(max_tokens=1))
+        assert len(roomy.slots) == 2
+        assert sum(slot.nbytes for slot in roomy.slots) <= 2 * slot.nbytes

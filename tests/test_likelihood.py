@@ -123,7 +123,7 @@ class Listener:
         self.heard: list[list[int]] = []
         self._prompt = list(prompt)
 
-    def begin(self, prompt: Sequence[int]) -> None:
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         self.tokens = list(prompt)
 
     def extend(self, tokens: Sequence[int]) -> None:

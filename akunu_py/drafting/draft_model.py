@@ -103,7 +103,7 @@ class DraftModelDrafter:
         self._tokens: list[int] = []
         self._agreed = 0
 
-    def begin(self, prompt: Sequence[int]) -> None:
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         self._tokens = list(prompt)
         self._agreed = 0
 

@@ -29,7 +29,7 @@ class Fixed(NoDrafter):
         self._guess = guess
         self.seen: list[int] = []
 
-    def begin(self, prompt: Sequence[int]) -> None:
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         self.seen = list(prompt)
 
     def extend(self, tokens: Sequence[int]) -> None:
