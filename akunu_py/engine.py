@@ -157,7 +157,7 @@ class Engine:
         options = options or Options()
         asked = encode_prompt(self.model, prompt, suffix, options, self.context_limit)
         tokens = asked.tokens
-        chooser = self._choosers.make(options, tokens)
+        chooser = self._choosers.make(options, tokens, asked.end_tokens)
         drafter = self.speculator.drafter(options.drafter, chooser)
         planner = self._planner(options)
         answer = Answer(
