@@ -1,9 +1,12 @@
 """Job: one answer that a request wants of the engine, in no contract's words."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from akunu_py.options import Options
+
+if TYPE_CHECKING:
+    from akunu_py.prompt import PromptInput
 
 
 @dataclass(frozen=True)
@@ -11,14 +14,14 @@ class Job:
     """What to answer, and when to give up.
 
     Attributes:
-        prompt: text, or ids as the model shall see them.
+        prompt: text, ids as the model shall see them, or a gap with what is around it.
         options: how to answer.
-        suffix: what follows the gap to fill; None goes on from the prompt.
+        suffix: what follows a gap after a prompt that is text; None goes on from the prompt.
         predict_s: seconds after the first token at which the answer ends, once it has a whole
             line; None lets it take as long as it takes.
     """
 
-    prompt: str | Sequence[int]
+    prompt: "PromptInput"
     options: Options
     suffix: str | None = None
     predict_s: float | None = None

@@ -1,8 +1,10 @@
 """llama.vim: `POST /infill`, read by patterns."""
 
 import re
+from pathlib import Path
 from typing import Any
 
+from akunu_py import stats
 from tests.server.live import LiveServer
 
 TIMINGS = [
@@ -69,3 +71,26 @@ def test_a_warm_up_says_nothing(live: LiveServer) -> None:
 def test_a_key_and_a_model_may_come_along(live: LiveServer) -> None:
     body = infill_body(model="qwen", n_predict=2)
     assert live.post("/infill", body, Authorization="Bearer key").status_code == 200
+
+
+def test_only_the_line_is_computed_again_while_it_is_typed(live: LiveServer) -> None:
+    code = Path(stats.__file__).read_text()[:4700]
+    gap = code.index("    def add")
+    typed = "    def told(self) -> str:"
+    changes = {"input_prefix": code[:gap], "input_suffix": code[gap:], "n_predict": 2}
+    answers = [
+        live.post("/infill", infill_body(prompt=typed[:end], **changes)).json()
+        for end in range(4, len(typed), 2)
+    ]
+    tokens = len(live.post("/tokenize", {"content": code}).json()["tokens"])
+    assert 1200 < tokens < 1700
+    line = len(live.post("/tokenize", {"content": typed}).json()["tokens"])
+    for answer in answers[1:]:
+        assert answer["timings/prompt_n"] <= line + 1
+        assert answer["tokens_cached"] > 1200
+
+
+def test_other_files_are_seen_and_drafted_from(live: LiveServer) -> None:
+    body = infill_body(response_fields=None, n_predict=1)
+    fewer = live.post("/infill", body | {"input_extra": []}).json()
+    assert live.post("/infill", body).json()["tokens_evaluated"] > fewer["tokens_evaluated"] + 10

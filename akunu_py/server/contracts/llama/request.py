@@ -10,9 +10,11 @@ from akunu_py.server.contracts.llama.grammar import read_grammar
 from akunu_py.server.contracts.llama.sampling import read_samplers, read_sampling
 from akunu_py.server.job import Job
 from akunu_py.server.reading import read_drafting, read_stops
+from akunu_py.text.fim import FillRequest, RepositoryFile
 from akunu_py.text.tokenizer import Tokenizer
 
 _ANY_SLOT: Final = -1
+_MOST_FILES: Final = 1024
 
 
 @dataclass(frozen=True)
@@ -58,13 +60,23 @@ def read_infill(call: Call) -> CompletionRequest:
     for name in ("input_prefix", "input_suffix"):
         if not body.has(name):
             body.refuse(name, "is missing")
-    job = Job(
+    files = _read_files(body)
+    gap = FillRequest(
         body.text("input_prefix", default="") + body.text("prompt", default=""),
-        read_options(call),
-        suffix=body.text("input_suffix", default=""),
-        predict_s=_read_predict_s(body),
+        body.text("input_suffix", default=""),
+        files,
     )
-    return _request(body, [job])
+    # Files that the prompt has no room for may be drafted from all the same.
+    options = replace(read_options(call), references=tuple(file.text for file in files))
+    return _request(body, [Job(gap, options, predict_s=_read_predict_s(body))])
+
+
+def _read_files(body: Body) -> tuple[RepositoryFile, ...]:
+    """`input_extra`: pieces of other files, the latest last."""
+    return tuple(
+        RepositoryFile(extra.text("filename", default=""), extra.text("text", default=""))
+        for extra in body.objects("input_extra", most=_MOST_FILES)
+    )
 
 
 def _request(body: Body, jobs: list[Job]) -> CompletionRequest:

@@ -7,6 +7,7 @@ from akunu_py.options import Options
 from akunu_py.request import Event
 from akunu_py.server.contracts.llama.request import CompletionRequest
 from akunu_py.stats import Finish, Stats
+from akunu_py.text.fim import FillRequest
 from akunu_py.token_logprob import TokenLogprob
 
 if TYPE_CHECKING:
@@ -118,6 +119,8 @@ class Result:
 
     def _prompt_text(self) -> str:
         prompt = self._job.prompt
+        if isinstance(prompt, FillRequest):
+            return prompt.prefix
         return prompt if isinstance(prompt, str) else self._engine.tokenizer.decode(prompt)
 
 
