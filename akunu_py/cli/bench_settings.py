@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from akunu_py.cli.option_words import AS_MANY_AS_PAY
+from akunu_py.cli.seeds_settings import SeedsSettings
 from akunu_py.cli.settings import ModelSettings, Settings, number, text, whole_number
 from akunu_py.drafting import DRAFTER_NAMES
 from akunu_py.errors import InvalidRequestError
@@ -175,6 +176,12 @@ MEASURES: Final = {
         "a prediction, without a model",
         ReplaySettings,
         "akunu_py.cli.bench_replay",
+    ),
+    "seeds": Measure(
+        "sampling with bigram and trigram drafts on a character model that is trained here, "
+        "beside what was published",
+        SeedsSettings,
+        "akunu_py.cli.bench_seeds",
     ),
 }
 
