@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from akunu_py.options import Options
 from akunu_py.request import Event
-from akunu_py.server.contracts.llama.sampling import DEFAULT_SAMPLERS
-from akunu_py.server.job import Job
+from akunu_py.server.contracts.llama.request import CompletionRequest
 from akunu_py.stats import Finish, Stats
+from akunu_py.token_logprob import TokenLogprob
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
@@ -20,22 +20,27 @@ _STOP_TYPES: Final = {
     Finish.CANCELLED: "limit",
 }
 
+_LEAST_LOGPROB: Final = -1e9
+"""What an impossible token has, since JSON knows no infinity."""
+
 
 class Result:
     """One answer in the making.
 
     Args:
         engine: that gives it.
-        job: what was asked for.
-        index: of the answer among those of one request.
+        request: what was asked for.
+        index: of the answer among those of the request.
     """
 
-    def __init__(self, engine: "Engine", job: Job, index: int) -> None:
+    def __init__(self, engine: "Engine", request: CompletionRequest, index: int) -> None:
         self._engine = engine
-        self._job = job
+        self._request = request
+        self._job = request.jobs[index]
         self._index = index
         self._text: list[str] = []
         self._tokens: list[int] = []
+        self._logprobs: list[TokenLogprob] = []
         self._stats = Stats()
         self._finish = Finish.CANCELLED
 
@@ -43,10 +48,11 @@ class Result:
         """Takes the next event."""
         self._text.append(event.text)
         self._tokens.extend(event.tokens)
+        self._logprobs.extend(event.logprobs)
         self._stats = event.stats
         self._finish = event.finish_reason or self._finish
 
-    def partial(self, event: Event, *, with_timings: bool) -> dict[str, Any]:
+    def partial(self, event: Event) -> dict[str, Any]:
         """The streamed chunk for an event."""
         stats = event.stats
         chunk: dict[str, Any] = {
@@ -54,25 +60,30 @@ class Result:
             "content": event.text,
             "tokens": list(event.tokens),
             "stop": False,
-            "id_slot": self._job.slot or 0,
+            "id_slot": self._job.options.slot or 0,
             "tokens_predicted": stats.generated_tokens,
             "tokens_evaluated": stats.prompt_tokens,
         }
-        return chunk | ({"timings": timings(stats)} if with_timings else {})
+        if self._request.times_tokens:
+            chunk["timings"] = timings(stats)
+        return chunk | self._probabilities(event.logprobs)
 
-    def final(self, *, with_text: bool, with_tokens: bool) -> dict[str, Any]:
-        """The whole answer, or what ends a stream of it."""
+    def final(self) -> dict[str, Any]:
+        """The whole answer, or what ends a stream of it, which had the text before."""
+        streams = self._request.streams
         stats, text = self._stats, "".join(self._text)
-        return {
+        whole = {
             "index": self._index,
-            "content": text if with_text else "",
-            "tokens": self._tokens if with_tokens else [],
-            "id_slot": self._job.slot or 0,
+            "content": "" if streams else text,
+            "tokens": self._tokens if self._request.returns_tokens and not streams else [],
+            "id_slot": self._job.options.slot or 0,
             "stop": True,
             "model": self._engine.model.name,
             "tokens_predicted": stats.generated_tokens,
             "tokens_evaluated": stats.prompt_tokens,
-            "generation_settings": generation_settings(self._engine, self._job.options),
+            "generation_settings": generation_settings(
+                self._engine, self._job.options, self._request.samplers
+            ),
             "prompt": self._prompt_text(),
             "has_new_line": "\n" in text,
             "truncated": self._finish is Finish.CONTEXT,
@@ -80,6 +91,29 @@ class Result:
             "stopping_word": "",
             "tokens_cached": stats.cached_tokens,
             "timings": timings(stats),
+        }
+        whole |= {} if streams else self._probabilities(self._logprobs)
+        return pick(whole, self._request.fields)
+
+    def _probabilities(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """`completion_probabilities`, if `n_probs` asked for them."""
+        if self._job.options.logprobs is None:
+            return {}
+        return {
+            "completion_probabilities": [
+                self._likelihood(entry.token, entry.logprob)
+                | {"top_logprobs": [self._likelihood(*other) for other in entry.alternatives]}
+                for entry in logprobs
+            ]
+        }
+
+    def _likelihood(self, token: int, logprob: float) -> dict[str, Any]:
+        text = self._engine.tokenizer.decode([token])
+        return {
+            "id": token,
+            "token": text,
+            "bytes": list(text.encode()),
+            "logprob": max(logprob, _LEAST_LOGPROB),
         }
 
     def _prompt_text(self) -> str:
@@ -102,7 +136,9 @@ def timings(stats: Stats) -> dict[str, Any]:
     return found
 
 
-def generation_settings(engine: "Engine", options: Options) -> dict[str, Any]:
+def generation_settings(
+    engine: "Engine", options: Options, samplers: Sequence[str]
+) -> dict[str, Any]:
     """How an answer is made, in llama-server's words."""
     sampling = options.sampling
     return {
@@ -115,9 +151,12 @@ def generation_settings(engine: "Engine", options: Options) -> dict[str, Any]:
         "min_p": sampling.min_p,
         "repeat_penalty": sampling.repetition_penalty,
         "repeat_last_n": sampling.repetition_context_size,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
         "logit_bias": [{"token": token, "bias": bias} for token, bias in sampling.logit_bias],
         "stop": list(options.stop),
-        "samplers": list(DEFAULT_SAMPLERS),
+        "n_probs": options.logprobs or 0,
+        "samplers": list(samplers),
         "speculative.n_max": 0 if not options.drafts else options.num_draft_tokens,
     }
 
