@@ -7,6 +7,7 @@ from typing import Final, Self
 
 from akunu_py.bench.char_recipe import PUBLISHED_STEPS
 from akunu_py.bench.seeds_cases import QUICK, Size
+from akunu_py.cli.bench_outputs import add_outputs, file_path
 from akunu_py.cli.settings import text, whole_number
 from akunu_py.errors import InvalidRequestError
 
@@ -62,10 +63,7 @@ class SeedsSettings:
             help=f"{QUICK.seeds} seed, {QUICK.requests} requests, {QUICK.max_tokens} characters, "
             "the shortest training: a rough idea",
         )  # fmt: skip
-        parser.add_argument("--json", action="store_true", help="print one JSON object")
-        parser.add_argument(
-            "--plot", metavar="FILE", type=text, help="draw it into a .png, .svg or .pdf"
-        )
+        add_outputs(parser)
 
     @classmethod
     def from_words(cls, words: Namespace) -> Self:
@@ -79,13 +77,9 @@ class SeedsSettings:
         if min(steps) < 1:
             raise InvalidRequestError(f"--steps must be 1 or more, not {min(steps)}.")
         return cls(
-            _path(words.text),
+            file_path(words.text),
             tuple(dict.fromkeys(steps)),
             size,
             words.json,
-            _path(words.plot),
+            file_path(words.plot),
         )
-
-
-def _path(word: str | None) -> Path | None:
-    return None if word is None else Path(word).expanduser()
