@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
+from akunu_py.cli.bench_outputs import add_outputs, file_path
 from akunu_py.cli.option_words import AS_MANY_AS_PAY
+from akunu_py.cli.seeds_settings import SeedsSettings
 from akunu_py.cli.settings import ModelSettings, Settings, number, text, whole_number
 from akunu_py.drafting import DRAFTER_NAMES
 from akunu_py.errors import InvalidRequestError
@@ -41,14 +43,14 @@ class CostSettings:
             "--seconds", metavar="S", type=number, default=MEASURING_SECONDS,
             help=f"how long to measure (default: {MEASURING_SECONDS:g})",
         )  # fmt: skip
-        _add_outputs(parser)
+        add_outputs(parser)
         ModelSettings.add_options(parser)
 
     @classmethod
     def from_words(cls, words: Namespace) -> Self:
         _check_seconds(words.seconds)
         model = ModelSettings.from_words(words)
-        return cls(model, words.seconds, words.json, _path(words.plot))
+        return cls(model, words.seconds, words.json, file_path(words.plot))
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class ReplaySettings:
             "--max-requests", metavar="N", type=whole_number,
             help="take the first N requests of each file (default: all)",
         )  # fmt: skip
-        _add_outputs(parser)
+        add_outputs(parser)
 
     @classmethod
     def from_words(cls, words: Namespace) -> Self:
@@ -120,7 +122,7 @@ class ReplaySettings:
             words.keep,
             words.max_requests,
             words.json,
-            _path(words.plot),
+            file_path(words.plot),
         )
 
 
@@ -193,7 +195,7 @@ class SpeedupSettings:
         parser.add_argument(
             "--quick", action="store_true", help="2 requests, 1 round, 64 tokens: a rough idea"
         )
-        _add_outputs(parser)
+        add_outputs(parser)
         ModelSettings.add_options(parser)
 
     @classmethod
@@ -221,7 +223,7 @@ class SpeedupSettings:
             max_tokens,
             words.seconds,
             words.json,
-            _path(words.plot),
+            file_path(words.plot),
         )
 
 
@@ -281,6 +283,12 @@ MEASURES: Final = {
         ReplaySettings,
         "akunu_py.cli.bench_replay",
     ),
+    "seeds": Measure(
+        "sampling with bigram and trigram drafts on a character model that is trained here, "
+        "beside what was published",
+        SeedsSettings,
+        "akunu_py.cli.bench_seeds",
+    ),
 }
 
 
@@ -333,13 +341,6 @@ def _add_drafts(parser: ArgumentParser, default: str) -> None:
     )  # fmt: skip
 
 
-def _add_outputs(parser: ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument(
-        "--plot", metavar="FILE", type=text, help="draw it into a .png, .svg or .pdf"
-    )
-
-
 def _drafters(words: Namespace) -> tuple[str, ...]:
     """The drafters that were named, each once; all that draft anything, if that was said."""
     if _ALL in words.drafter:
@@ -356,7 +357,3 @@ def _check_seconds(seconds: float) -> None:
         raise InvalidRequestError(
             f"--seconds must be above 0 and at most {_LONGEST:g}, not {seconds:g}."
         )
-
-
-def _path(word: str | None) -> Path | None:
-    return None if word is None else Path(word).expanduser()
