@@ -125,7 +125,7 @@ class Body:
         """Whatever is there, of JSON's types; None if it is missing."""
         return self._find(names)[1]
 
-    def keys(self) -> list[str]:
+    def names(self) -> list[str]:
         """The names of all fields."""
         return list(self._fields)
 

@@ -99,4 +99,4 @@ def test_half_a_character_is_replaced() -> None:
 @given(st.binary(max_size=40))
 def test_any_bytes_are_a_body_or_an_error_on_purpose(raw: bytes) -> None:
     with suppress(BodyError):
-        assert Body.parse(raw, Limits()).keys() is not None
+        assert Body.parse(raw, Limits()).names() is not None

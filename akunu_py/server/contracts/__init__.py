@@ -4,6 +4,7 @@ from typing import Final
 
 from akunu_py.server.contract import Contract
 from akunu_py.server.contracts.llama import LLAMA
+from akunu_py.server.contracts.openai import OPENAI
 
-CONTRACTS: Final[tuple[Contract, ...]] = (LLAMA,)
+CONTRACTS: Final[tuple[Contract, ...]] = (LLAMA, OPENAI)
 """The first one also answers for paths that are nobody's."""
