@@ -62,17 +62,17 @@ def decode_autoregressive(
     emitted = 0
     while True:
         more = emitted + 1 < limits.max_tokens and cache.room > 0
-        ahead = flights.submit(flight.result) if more else None
+        ahead = flights.submit(flight.result) if more and not chooser.waits else None
         reading = flights.read(flight)
         (token,) = reading.tokens
         emitted += 1
         done = Round((token,), forward_s=reading.forward_s, logprobs=reading.logprobs)
-        full = ahead is None
-        done = _finished(done, emitted, limits, complete=reading.complete, full=full)
+        done = _finished(done, emitted, limits, complete=reading.complete, full=not more)
+        if done.finish is None:
+            flight = flights.submit(mx.array([token])) if ahead is None else ahead
         yield done
-        if ahead is None or done.finish is not None:
+        if done.finish is not None:
             return
-        flight = ahead
 
 
 def decode_speculative(
@@ -112,7 +112,7 @@ def decode_speculative(
     flight = submit(known, speculation.propose(cache, limits.max_tokens))
     upcoming = NO_DRAFT
     while True:
-        runs_ahead = not (flight.draft or upcoming)
+        runs_ahead = not (flight.draft or upcoming or chooser.waits)
         more = runs_ahead and emitted + 1 < limits.max_tokens and cache.room > 0
         ahead = flights.submit(flight.result, pipelined=True) if more else None
 

@@ -157,7 +157,7 @@ class Engine:
         options = options or Options()
         tokens, end_tokens = self._prompt_tokens(prompt, suffix)
         self._check_length(len(tokens))
-        chooser = self._choosers.make(options, tokens)
+        chooser = self._choosers.make(options, tokens, end_tokens)
         drafter = self.speculator.drafter(options.drafter, chooser)
         planner = self._planner(options)
         answer = Answer(

@@ -43,6 +43,8 @@ class Sampling:
         presence_penalty: taken off the logits of tokens that were generated before, as OpenAI's;
             0 changes nothing, and a negative one makes them likelier.
         frequency_penalty: the same, for every time that a token was generated.
+        infill: drops what llama.cpp's `infill` sampler drops, after the filters above; see
+            `infill.py`. Without a top-k it looks at the 40 likeliest tokens.
         logit_bias: pairs of an id and what is added to its logit, before any penalty.
         seed: makes a sampled text repeatable; None draws one.
 
@@ -60,6 +62,7 @@ class Sampling:
     logit_bias: tuple[tuple[int, float], ...] = ()
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    infill: bool = False
 
     def __post_init__(self) -> None:
         checks = (
@@ -172,6 +175,8 @@ class Options:
                 "Only greedy answers can be exact to the token; "
                 "leave out the temperature or --exact."
             )
+        if self.exact and self.sampling.infill:
+            raise InvalidRequestError("The infill sampler's answers cannot be exact to the token.")
 
     @property
     def drafts(self) -> bool:

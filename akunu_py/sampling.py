@@ -20,6 +20,7 @@ from mlx_lm.sample_utils import (
 
 from akunu_py.chance import GOLDEN_GAMMA, mix64, uniform
 from akunu_py.constraint import Constraint
+from akunu_py.infill import InfillFilter
 from akunu_py.options import Sampling
 from akunu_py.penalties import make_penalties
 
@@ -35,6 +36,7 @@ class TokenChooser:
         sampling: what the request asked for.
         prompt: its tokens, which penalties look back on.
         constraint: what the answer must keep to, if anything.
+        infill: the filter that comes after the others, if any.
     """
 
     def __init__(
@@ -43,12 +45,19 @@ class TokenChooser:
         prompt: Sequence[int] = (),
         *,
         constraint: Constraint | None = None,
+        infill: InfillFilter | None = None,
     ) -> None:
         self.sampling = sampling
         self.constraint = constraint
+        self._infill = infill
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         self._bias = make_logits_processors(logit_bias=dict(sampling.logit_bias))
         self._penalties = make_penalties(sampling, prompt)
+
+    @property
+    def waits(self) -> bool:
+        """Whether `choose` waits for the logits, so that running ahead of it gains nothing."""
+        return self._infill is not None
 
     @property
     def sharpening(self) -> float:
@@ -82,16 +91,18 @@ class TokenChooser:
             logits: row `i` predicts the token at `position + i`.
             position: where in the sequence the first row's token will stand, 0-based.
         """
-        if self.sampling.greedy:
+        if self.sampling.greedy and self._infill is None:
             return mx.argmax(logits, axis=-1)
-        scores = log_distribution(logits, self.sampling)
+        scores = log_distribution(logits, self.sampling, self._infill)
+        if self.sampling.greedy:
+            return mx.argmax(scores, axis=-1)
         keys = random_keys(self.seed, range(position, position + logits.shape[0]))
         draw = mx.vmap(lambda row, key: mx.random.categorical(row, key=key))
         return draw(scores, keys)
 
     def distributions(self, logits: mx.array) -> mx.array:
         """The distributions that `choose` draws from, lazy, float32 `[rows, vocabulary]`."""
-        return mx.softmax(log_distribution(logits, self.sampling), axis=-1)
+        return mx.softmax(log_distribution(logits, self.sampling, self._infill), axis=-1)
 
     def chances(self, position: int) -> tuple[float, float]:
         """The numbers by which a draft for `position` stands, and by which it is corrected."""
@@ -101,14 +112,17 @@ class TokenChooser:
         )
 
 
-def log_distribution(logits: mx.array, sampling: Sampling) -> mx.array:
+def log_distribution(
+    logits: mx.array, sampling: Sampling, infill: InfillFilter | None = None
+) -> mx.array:
     """Log-probabilities, up to a constant a row, of the distribution that `sampling` asks for.
 
     As in mlx-lm the filters look at the model's own distribution, and temperature comes last.
 
     Args:
         logits: `[rows, vocabulary]`.
-        sampling: with a temperature above 0.
+        sampling: without a temperature the filters alone are applied.
+        infill: comes after the other filters.
 
     Returns:
         float32 `[rows, vocabulary]`; tokens that were filtered out are at minus infinity.
@@ -121,7 +135,9 @@ def log_distribution(logits: mx.array, sampling: Sampling) -> mx.array:
         scores = apply_min_p(scores, sampling.min_p)
     if 0 < sampling.top_k < scores.shape[-1]:
         scores = apply_top_k(scores, sampling.top_k)
-    return scores * (1 / sampling.temperature)
+    if infill is not None:
+        scores = infill.apply(scores, sampling.top_k)
+    return scores if sampling.greedy else scores * (1 / sampling.temperature)
 
 
 def random_keys(seed: int, positions: Sequence[int]) -> mx.array:

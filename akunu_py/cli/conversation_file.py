@@ -156,6 +156,7 @@ def _read_options(settings: dict[str, Any]) -> Options:
                 repetition_context_size=_typed(sampling["repetition_context_size"], int),
                 presence_penalty=_typed(sampling["presence_penalty"], float, int),
                 frequency_penalty=_typed(sampling["frequency_penalty"], float, int),
+                infill=_typed(sampling["infill"], bool),
                 logit_bias=tuple(
                     (_typed(token, int), _typed(bias, float, int))
                     for token, bias in sampling["logit_bias"]

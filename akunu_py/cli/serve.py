@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from akunu_py.cli.loading import fetch_model, load_engine
 from akunu_py.cli.serve_settings import ServeSettings
 from akunu_py.errors import InvalidRequestError
+from akunu_py.options import Options
 from akunu_py.worker import EngineWorker
 
 if TYPE_CHECKING:
@@ -34,9 +35,7 @@ def run(settings: ServeSettings) -> int:
     logging.getLogger("akunu_py").setLevel(settings.log_level)
     fetch_model(settings.model)
     with closing(_listen(settings.server.host, settings.server.port)) as listener:
-        worker = EngineWorker(
-            lambda: load_engine(settings.model), queue_limit=settings.server.queue
-        )
+        worker = EngineWorker(lambda: _load(settings), queue_limit=settings.server.queue)
         try:
             asyncio.run(_serve(worker, settings, listener))
         finally:
@@ -44,6 +43,16 @@ def run(settings: ServeSettings) -> int:
     if worker.failed:
         worker.loading.result()
     return 0
+
+
+def _load(settings: ServeSettings) -> "Engine":
+    """The engine, after an answer that nobody asked for: the first one measures and compiles."""
+    engine = load_engine(settings.model, prefill_step_size=settings.prefill_step_size)
+    defaults = settings.server.defaults
+    options = Options(2, drafter=defaults.drafter, num_draft_tokens=defaults.num_draft_tokens)
+    engine.generate("\n", options)
+    engine.reset()
+    return engine
 
 
 async def _serve(worker: EngineWorker, settings: ServeSettings, listener: socket.socket) -> None:

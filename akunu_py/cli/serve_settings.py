@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass
 from typing import Final, Self
 
-from akunu_py.cli.settings import ModelSettings, number, text, whole_number
+from akunu_py.cli.settings import ModelSettings, number, text, token_limit, whole_number
 from akunu_py.drafting import DRAFTER_NAMES, MODEL_DRAFTER
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options, Sampling
@@ -28,11 +28,13 @@ class ServeSettings:
         model: what answers.
         server: where and to whom.
         log_level: of what standard error is told.
+        prefill_step_size: prompt tokens per forward; None leaves it to the engine.
     """
 
     model: ModelSettings
     server: ServerSettings
     log_level: str = "INFO"
+    prefill_step_size: int | None = None
 
     @staticmethod
     def add_options(parser: ArgumentParser) -> None:
@@ -48,6 +50,10 @@ class ServeSettings:
             )
         if words.queue < 1:
             raise InvalidRequestError(f"--queue must be 1 or more, not {words.queue}.")
+        if words.prefill_step_size is not None and words.prefill_step_size < 1:
+            raise InvalidRequestError(
+                f"--prefill-step-size must be 1 or more, not {words.prefill_step_size}."
+            )
         if words.api_key == "":
             raise InvalidRequestError("--api-key must not be empty.")
         server = ServerSettings(
@@ -60,7 +66,8 @@ class ServeSettings:
             defaults=_defaults(words),
             log_prompts=words.log_prompts,
         )
-        return cls(ModelSettings.from_words(words), server, words.log_level.upper())
+        model = ModelSettings.from_words(words)
+        return cls(model, server, words.log_level, words.prefill_step_size)
 
 
 def _add_server_options(parser: ArgumentParser) -> None:
@@ -87,6 +94,10 @@ def _add_server_options(parser: ArgumentParser) -> None:
     group.add_argument(
         "--queue", metavar="N", type=whole_number, default=DEFAULT_QUEUE,
         help=f"requests that may wait for their turn (default: {DEFAULT_QUEUE})",
+    )  # fmt: skip
+    group.add_argument(
+        "--prefill-step-size", metavar="N", type=whole_number,
+        help="prompt tokens per forward; a request is not heard to be given up before it is done",
     )  # fmt: skip
     group.add_argument(
         "--log-level", metavar="LEVEL", type=str.upper, choices=LOG_LEVELS, default="INFO",
@@ -146,7 +157,7 @@ def _defaults(words: Namespace) -> Defaults:
         if (value := getattr(defaults, name)) is not None
     }
     Options(
-        max_tokens=max(words.max_tokens or 0, 0) if words.max_tokens != -1 else None,
+        max_tokens=None if words.max_tokens is None else token_limit(words.max_tokens),
         sampling=Sampling(**given),
         num_draft_tokens=words.num_draft_tokens,
     )

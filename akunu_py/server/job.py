@@ -14,7 +14,6 @@ class Job:
         prompt: text, or ids as the model shall see them.
         options: how to answer.
         suffix: what follows the gap to fill; None goes on from the prompt.
-        slot: a newer job for the same slot takes this one's place; None has no rival.
         predict_s: seconds after the first token at which the answer ends, once it has a whole
             line; None lets it take as long as it takes.
     """
@@ -22,7 +21,6 @@ class Job:
     prompt: str | Sequence[int]
     options: Options
     suffix: str | None = None
-    slot: int | None = None
     predict_s: float | None = None
 
     def variant(self, choice: int) -> "Job":

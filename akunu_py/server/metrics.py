@@ -12,15 +12,19 @@ class Metrics:
     Attributes:
         answers: how many have ended, cancelled ones included.
         cancelled: how many of them nobody waited for any more.
-        sums: over their statistics.
+        computed_tokens: of the prompts that were computed whole, those found in no cache.
+        sums: over the statistics of all answers.
     """
 
     answers: int = 0
     cancelled: int = 0
+    computed_tokens: int = 0
     sums: Stats = field(default_factory=Stats)
 
     def add(self, stats: Stats, *, cancelled: bool) -> None:
         """Books an answer that has ended."""
         self.answers += 1
         self.cancelled += cancelled
+        if stats.generated_tokens or not cancelled:
+            self.computed_tokens += stats.prompt_tokens - stats.cached_tokens
         self.sums.include(stats)

@@ -73,7 +73,7 @@ class Service:
     @property
     def busy_slots(self) -> frozenset[int]:
         """The slots that have a job."""
-        return frozenset(a.job.slot for a in self._answers if a.job.slot is not None)
+        return frozenset(answer.slot for answer in self._answers if answer.slot is not None)
 
     async def stream(self, job: Job) -> AsyncGenerator[Event, None]:
         """Answers, a round at a time; the last event, and only it, has a finish reason.
@@ -93,7 +93,7 @@ class Service:
             while True:
                 event = await answer.next()
                 if deadline.has_passed(event):
-                    answer.events.cancel()
+                    answer.end_early()
                 if event.finish_reason is Finish.CANCELLED:
                     event = replace(event, finish_reason=Finish.LENGTH)
                 yield event
@@ -126,14 +126,15 @@ class Service:
         if self._stopping:
             raise ShuttingDownError
         _ = self.engine
-        if job.slot is not None:
+        slot = job.options.slot
+        if slot is not None:
             for rival in self._answers:
-                if rival.job.slot == job.slot:
+                if rival.slot == slot:
                     rival.abandon(SupersededError())
         if self._logs_prompts:
             logger.info("prompt: %r, suffix: %r", job.prompt, job.suffix)
         events = self._worker.stream(job.prompt, job.options, suffix=job.suffix)
-        answer = _Answer(job, events, self._settle)
+        answer = _Answer(slot, events, self._settle)
         self._answers[answer] = None
         answer.listen()
         return answer
@@ -142,22 +143,30 @@ class Service:
         """Books an answer that has ended, whether or not anybody read it to the end."""
         del self._answers[answer]
         if last is not None:
-            self.metrics.add(last.stats, cancelled=last.finish_reason is Finish.CANCELLED)
+            cancelled = last.finish_reason is Finish.CANCELLED and not answer.overdue
+            self.metrics.add(last.stats, cancelled=cancelled)
 
 
 class _Answer:
     """A job under way, and the events of it that nobody has taken yet.
 
     Args:
-        job: what is answered.
+        slot: that it was asked to be answered in, if any.
         events: as they come from the engine's thread.
         settle: called once they have ended, with the last of them if there were any.
+
+    Attributes:
+        overdue: whether its time is up.
     """
 
     def __init__(
-        self, job: Job, events: EventStream, settle: Callable[["_Answer", Event | None], None]
+        self,
+        slot: int | None,
+        events: EventStream,
+        settle: Callable[["_Answer", Event | None], None],
     ) -> None:
-        self.job = job
+        self.slot = slot
+        self.overdue = False
         self.events = events
         self._settle = settle
         self._last: Event | None = None
@@ -179,6 +188,11 @@ class _Answer:
         if isinstance(come, BaseException):
             raise come
         return come
+
+    def end_early(self) -> None:
+        """Ends the answer with what it has, as soon as that can be."""
+        self.overdue = True
+        self.events.cancel()
 
     def abandon(self, why: AkunuError) -> None:
         """Ends the answer with an error, and the job as soon as it can be."""

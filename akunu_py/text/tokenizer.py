@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 from akunu_py.errors import InvalidRequestError, ModelLoadError
@@ -14,7 +15,7 @@ Message = Mapping[str, Any]
 
 
 class Tokenizer:
-    """The tokenizer of a loaded model.
+    """The tokenizer of a loaded model; any thread may use it.
 
     Args:
         wrapped: what `mlx_lm.utils.load_tokenizer` returned.
@@ -22,6 +23,8 @@ class Tokenizer:
 
     def __init__(self, wrapped: Any) -> None:
         self.wrapped = wrapped
+        # How special tokens are read is a state of the tokenizer, and not one of the call.
+        self._encoding = Lock()
         self.end_tokens: frozenset[int] = frozenset(wrapped.eos_token_ids)
 
     @cached_property
@@ -48,11 +51,14 @@ class Tokenizer:
         """
         opening = self.wrapped.bos_token
         add = special_tokens and (opening is None or not text.startswith(opening))
-        return list(self.wrapped.encode(text, add_special_tokens=add))
+        with self._encoding:
+            return list(self.wrapped.encode(text, add_special_tokens=add))
 
     def encode_plain(self, text: str) -> list[int]:
         """The ids of text in which nothing is special, whatever it spells out."""
-        return list(self.wrapped.encode(text, add_special_tokens=False, split_special_tokens=True))
+        with self._encoding:
+            ids = self.wrapped.encode(text, add_special_tokens=False, split_special_tokens=True)
+            return list(ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of some ids, special tokens spelled out."""

@@ -1,4 +1,4 @@
-"""`/completion`: an answer to a prompt, at once or as server-sent events."""
+"""`/completion` and `/infill`: an answer, at once or as server-sent events."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -9,18 +9,27 @@ from starlette.responses import Response
 from akunu_py.server.compact_json import CompactJSONResponse
 from akunu_py.server.contract import Call
 from akunu_py.server.contracts.llama.errors import error_body
-from akunu_py.server.contracts.llama.request import CompletionRequest, read_completion
-from akunu_py.server.contracts.llama.response import Result, pick
+from akunu_py.server.contracts.llama.request import (
+    CompletionRequest,
+    read_completion,
+    read_infill,
+)
+from akunu_py.server.contracts.llama.response import Result
 from akunu_py.server.streaming import EVENT_STREAM, StreamedResponse, sse
 
 
 async def complete(call: Call) -> Response:
-    """Answers a prompt, or several."""
-    return await respond(call, read_completion(call))
+    """Goes on from a prompt, or from several."""
+    return await _respond(call, read_completion(call))
 
 
-async def respond(call: Call, request: CompletionRequest) -> Response:
-    """Does what was asked for: one result is an object, several are a list of them."""
+async def infill(call: Call) -> Response:
+    """Fills the gap between two texts."""
+    return await _respond(call, read_infill(call))
+
+
+async def _respond(call: Call, request: CompletionRequest) -> Response:
+    """Answers one job after another: one result is an object, several are a list of them."""
     if request.streams:
         return StreamedResponse(
             _stream(call, request),
@@ -32,23 +41,20 @@ async def respond(call: Call, request: CompletionRequest) -> Response:
 
 
 async def _answer(call: Call, request: CompletionRequest, index: int) -> dict[str, Any]:
-    job = request.jobs[index]
-    result = Result(call.service.engine, job, index)
-    async with aclosing(call.service.stream(job)) as events:
+    result = Result(call.service.engine, request, index)
+    async with aclosing(call.service.stream(request.jobs[index])) as events:
         async for event in events:
             result.add(event)
-    whole = result.final(with_text=True, with_tokens=request.returns_tokens)
-    return pick(whole, request.fields)
+    return result.final()
 
 
 async def _stream(call: Call, request: CompletionRequest) -> AsyncGenerator[bytes, None]:
     """Text as it comes, and after each answer's last one its statistics."""
     for index, job in enumerate(request.jobs):
-        result = Result(call.service.engine, job, index)
+        result = Result(call.service.engine, request, index)
         async with aclosing(call.service.stream(job)) as events:
             async for event in events:
                 result.add(event)
                 if event.text or event.tokens:
-                    yield sse(result.partial(event, with_timings=request.times_tokens))
-        whole = result.final(with_text=False, with_tokens=False)
-        yield sse(pick(whole, request.fields))
+                    yield sse(result.partial(event))
+        yield sse(result.final())

@@ -1,12 +1,13 @@
 """What a llama-server client asks for, read into the engine's words."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
-from akunu_py.options import Options
+from akunu_py.options import MOST_ALTERNATIVES, MOST_SLOTS, Options
 from akunu_py.server.body import Body
 from akunu_py.server.contract import Call
-from akunu_py.server.contracts.llama.sampling import read_sampling
+from akunu_py.server.contracts.llama.grammar import read_grammar
+from akunu_py.server.contracts.llama.sampling import read_samplers, read_sampling
 from akunu_py.server.job import Job
 from akunu_py.server.reading import read_drafting, read_stops
 from akunu_py.text.tokenizer import Tokenizer
@@ -20,6 +21,7 @@ class CompletionRequest:
 
     Attributes:
         jobs: the answers wanted, in the order of their index.
+        samplers: the names of those that apply.
         streams: whether events are wanted as they come.
         returns_tokens: whether a whole answer comes with its ids.
         times_tokens: whether every streamed event has timings.
@@ -27,6 +29,7 @@ class CompletionRequest:
     """
 
     jobs: tuple[Job, ...]
+    samplers: tuple[str, ...]
     streams: bool
     returns_tokens: bool
     times_tokens: bool
@@ -39,29 +42,40 @@ def read_completion(call: Call) -> CompletionRequest:
     Raises:
         BodyError: if it has a field that cannot be served.
     """
-    body, tokenizer = call.body, call.service.engine.tokenizer
     options = read_options(call)
-    prompts = read_prompts(body, tokenizer)
-    choices = body.integer("n_cmpl", "n", default=1, least=1, most=body.limits.choices)
-    if len(prompts) * choices > body.limits.choices:
-        body.refuse("prompt", f"asks for more than {body.limits.choices} answers at once")
-    jobs = [
-        Job(
-            prompt,
-            _nth(options, choice),
-            slot=_slot(body),
-            predict_s=_predict_s(body),
-        )
-        for prompt in prompts
-        for choice in range(choices)
-    ]
-    return request_for(body, jobs)
+    prompts = _read_prompts(call.body, call.service.engine.tokenizer)
+    predict_s = _read_predict_s(call.body)
+    return _request(call.body, [Job(prompt, options, predict_s=predict_s) for prompt in prompts])
 
 
-def request_for(body: Body, jobs: list[Job]) -> CompletionRequest:
-    """The request for some jobs, with what its body says about the response."""
+def read_infill(call: Call) -> CompletionRequest:
+    """Reads a body of `/infill`.
+
+    Raises:
+        BodyError: if it has a field that cannot be served.
+    """
+    body = call.body
+    for name in ("input_prefix", "input_suffix"):
+        if not body.has(name):
+            body.refuse(name, "is missing")
+    job = Job(
+        body.text("input_prefix", default="") + body.text("prompt", default=""),
+        read_options(call),
+        suffix=body.text("input_suffix", default=""),
+        predict_s=_read_predict_s(body),
+    )
+    return _request(body, [job])
+
+
+def _request(body: Body, jobs: list[Job]) -> CompletionRequest:
+    """The request for some jobs, each of them as often as choices are wanted."""
+    most = body.limits.choices
+    choices = body.integer("n_cmpl", "n", default=1, least=1, most=most)
+    if len(jobs) * choices > most:
+        body.refuse("prompt", f"asks for more than {most} answers at once")
     return CompletionRequest(
-        jobs=tuple(jobs),
+        jobs=tuple(job.variant(choice) for job in jobs for choice in range(choices)),
+        samplers=read_samplers(body),
         streams=body.flag("stream", default=False),
         returns_tokens=body.flag("return_tokens", default=False),
         times_tokens=body.flag("timings_per_token", default=False),
@@ -70,20 +84,31 @@ def request_for(body: Body, jobs: list[Job]) -> CompletionRequest:
 
 
 def read_options(call: Call) -> Options:
-    """How to answer; `n_predict` of -1, or none, goes on to the context's end."""
+    """How to answer; `n_predict` of -1, or none, goes on to the context's end.
+
+    Raises:
+        BodyError: if a field cannot be served.
+    """
     body, defaults = call.body, call.settings.defaults
     wanted = body.integer("n_predict", "max_tokens", default=defaults.max_tokens)
     drafter, drafts = read_drafting(body, defaults)
+    slot = body.integer("id_slot", default=_ANY_SLOT, least=_ANY_SLOT, most=MOST_SLOTS - 1)
+    alternatives = body.integer("n_probs", default=0, least=0, most=MOST_ALTERNATIVES)
+    if alternatives and body.flag("post_sampling_probs", default=False):
+        body.refuse("post_sampling_probs", "is not served; probabilities are the model's own")
     return Options(
         max_tokens=None if wanted is None or wanted < 0 else wanted,
         sampling=read_sampling(body, defaults, call.service.engine.tokenizer.end_tokens),
         stop=read_stops(body),
         drafter=drafter,
         num_draft_tokens=drafts,
+        slot=None if slot == _ANY_SLOT else slot,
+        logprobs=alternatives or None,
+        grammar=read_grammar(body),
     )
 
 
-def read_prompts(body: Body, tokenizer: Tokenizer) -> list[str | list[int]]:
+def _read_prompts(body: Body, tokenizer: Tokenizer) -> list[str | list[int]]:
     """The prompts: one, or several where `prompt` is a list of texts or of lists."""
     given = body.any("prompt")
     if given is None:
@@ -95,15 +120,18 @@ def read_prompts(body: Body, tokenizer: Tokenizer) -> list[str | list[int]]:
 
 def _prompt(body: Body, name: str, given: Any, tokenizer: Tokenizer) -> str | list[int]:
     """A text, a list of ids, or a list that mixes ids and texts."""
+    most = body.limits.prompt_characters
     if isinstance(given, str):
-        if len(given) > body.limits.prompt_characters:
-            body.refuse(name, f"is longer than {body.limits.prompt_characters} characters")
+        if len(given) > most:
+            body.refuse(name, f"is longer than {most} characters")
         return given
     if not isinstance(given, list):
         body.refuse(name, "must be a string, or a list of token ids and strings")
+    if sum(len(part) for part in given if isinstance(part, str)) > most:
+        body.refuse(name, f"is longer than {most} characters")
     tokens: list[int] = []
     for index, part in enumerate(given):
-        if isinstance(part, str) and len(part) <= body.limits.prompt_characters:
+        if isinstance(part, str):
             tokens += tokenizer.encode(part, special_tokens=index == 0)
         elif isinstance(part, int) and not isinstance(part, bool):
             tokens.append(part)
@@ -112,20 +140,7 @@ def _prompt(body: Body, name: str, given: Any, tokenizer: Tokenizer) -> str | li
     return tokens
 
 
-def _nth(options: Options, choice: int) -> Options:
-    """The options of one of several answers: a seed repeats them all, but not each other."""
-    seed = options.sampling.seed
-    if seed is None or not choice:
-        return options
-    return replace(options, sampling=replace(options.sampling, seed=seed + choice))
-
-
-def _slot(body: Body) -> int | None:
-    slot = body.integer("id_slot", default=_ANY_SLOT, least=_ANY_SLOT)
-    return None if slot == _ANY_SLOT else slot
-
-
-def _predict_s(body: Body) -> float | None:
+def _read_predict_s(body: Body) -> float | None:
     """`t_max_predict_ms`, of which 0 or less sets no limit."""
     milliseconds = body.number("t_max_predict_ms", default=0.0)
     return milliseconds / 1000 if milliseconds > 0 else None

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from akunu_py.options import Options
 from akunu_py.request import Event
-from akunu_py.server.contracts.llama.sampling import DEFAULT_SAMPLERS
-from akunu_py.server.job import Job
+from akunu_py.server.contracts.llama.request import CompletionRequest
+from akunu_py.server.timings import timings
 from akunu_py.stats import Finish, Stats
+from akunu_py.token_logprob import TokenLogprob
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
@@ -20,22 +21,27 @@ _STOP_TYPES: Final = {
     Finish.CANCELLED: "limit",
 }
 
+_LEAST_LOGPROB: Final = -1e9
+"""What an impossible token has, since JSON knows no infinity."""
+
 
 class Result:
     """One answer in the making.
 
     Args:
         engine: that gives it.
-        job: what was asked for.
-        index: of the answer among those of one request.
+        request: what was asked for.
+        index: of the answer among those of the request.
     """
 
-    def __init__(self, engine: "Engine", job: Job, index: int) -> None:
+    def __init__(self, engine: "Engine", request: CompletionRequest, index: int) -> None:
         self._engine = engine
-        self._job = job
+        self._request = request
+        self._job = request.jobs[index]
         self._index = index
         self._text: list[str] = []
         self._tokens: list[int] = []
+        self._logprobs: list[TokenLogprob] = []
         self._stats = Stats()
         self._finish = Finish.CANCELLED
 
@@ -43,10 +49,11 @@ class Result:
         """Takes the next event."""
         self._text.append(event.text)
         self._tokens.extend(event.tokens)
+        self._logprobs.extend(event.logprobs)
         self._stats = event.stats
         self._finish = event.finish_reason or self._finish
 
-    def partial(self, event: Event, *, with_timings: bool) -> dict[str, Any]:
+    def partial(self, event: Event) -> dict[str, Any]:
         """The streamed chunk for an event."""
         stats = event.stats
         chunk: dict[str, Any] = {
@@ -54,25 +61,30 @@ class Result:
             "content": event.text,
             "tokens": list(event.tokens),
             "stop": False,
-            "id_slot": self._job.slot or 0,
+            "id_slot": self._job.options.slot or 0,
             "tokens_predicted": stats.generated_tokens,
             "tokens_evaluated": stats.prompt_tokens,
         }
-        return chunk | ({"timings": timings(stats)} if with_timings else {})
+        if self._request.times_tokens:
+            chunk["timings"] = timings(stats)
+        return chunk | self._probabilities(event.logprobs)
 
-    def final(self, *, with_text: bool, with_tokens: bool) -> dict[str, Any]:
-        """The whole answer, or what ends a stream of it."""
+    def final(self) -> dict[str, Any]:
+        """The whole answer, or what ends a stream of it, which had the text before."""
+        streams = self._request.streams
         stats, text = self._stats, "".join(self._text)
-        return {
+        whole = {
             "index": self._index,
-            "content": text if with_text else "",
-            "tokens": self._tokens if with_tokens else [],
-            "id_slot": self._job.slot or 0,
+            "content": "" if streams else text,
+            "tokens": self._tokens if self._request.returns_tokens and not streams else [],
+            "id_slot": self._job.options.slot or 0,
             "stop": True,
             "model": self._engine.model.name,
             "tokens_predicted": stats.generated_tokens,
             "tokens_evaluated": stats.prompt_tokens,
-            "generation_settings": generation_settings(self._engine, self._job.options),
+            "generation_settings": generation_settings(
+                self._engine, self._job.options, self._request.samplers
+            ),
             "prompt": self._prompt_text(),
             "has_new_line": "\n" in text,
             "truncated": self._finish is Finish.CONTEXT,
@@ -81,28 +93,38 @@ class Result:
             "tokens_cached": stats.cached_tokens,
             "timings": timings(stats),
         }
+        whole |= {} if streams else self._probabilities(self._logprobs)
+        return pick(whole, self._request.fields)
+
+    def _probabilities(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """`completion_probabilities`, if `n_probs` asked for them."""
+        if self._job.options.logprobs is None:
+            return {}
+        return {
+            "completion_probabilities": [
+                self._likelihood(entry.token, entry.logprob)
+                | {"top_logprobs": [self._likelihood(*other) for other in entry.alternatives]}
+                for entry in logprobs
+            ]
+        }
+
+    def _likelihood(self, token: int, logprob: float) -> dict[str, Any]:
+        spelling = self._engine.tokenizer.token_bytes.of(token)
+        return {
+            "id": token,
+            "token": spelling.decode(errors="replace"),
+            "bytes": list(spelling),
+            "logprob": max(logprob, _LEAST_LOGPROB),
+        }
 
     def _prompt_text(self) -> str:
         prompt = self._job.prompt
         return prompt if isinstance(prompt, str) else self._engine.tokenizer.decode(prompt)
 
 
-def timings(stats: Stats) -> dict[str, Any]:
-    """How long the prompt and the answer took; only what was computed counts.
-
-    `draft_n` and `draft_n_accepted` count after the text was cut at a stop, and are there only if
-    anything was drafted.
-    """
-    computed = max(stats.prompt_tokens - stats.cached_tokens, 0)
-    found = {"cache_n": stats.cached_tokens}
-    found |= _rates("prompt", computed, stats.prefill_s)
-    found |= _rates("predicted", stats.generated_tokens, stats.decode_s)
-    if stats.drafted:
-        found |= {"draft_n": stats.drafted, "draft_n_accepted": stats.accepted}
-    return found
-
-
-def generation_settings(engine: "Engine", options: Options) -> dict[str, Any]:
+def generation_settings(
+    engine: "Engine", options: Options, samplers: Sequence[str]
+) -> dict[str, Any]:
     """How an answer is made, in llama-server's words."""
     sampling = options.sampling
     return {
@@ -115,9 +137,12 @@ def generation_settings(engine: "Engine", options: Options) -> dict[str, Any]:
         "min_p": sampling.min_p,
         "repeat_penalty": sampling.repetition_penalty,
         "repeat_last_n": sampling.repetition_context_size,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
         "logit_bias": [{"token": token, "bias": bias} for token, bias in sampling.logit_bias],
         "stop": list(options.stop),
-        "samplers": list(DEFAULT_SAMPLERS),
+        "n_probs": options.logprobs or 0,
+        "samplers": list(samplers),
         "speculative.n_max": 0 if not options.drafts else options.num_draft_tokens,
     }
 
@@ -140,16 +165,6 @@ def pick(result: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
         if value is not _ABSENT:
             picked[field] = value
     return picked
-
-
-def _rates(name: str, tokens: int, seconds: float) -> dict[str, Any]:
-    milliseconds = seconds * 1000
-    return {
-        f"{name}_n": tokens,
-        f"{name}_ms": round(milliseconds, 3),
-        f"{name}_per_token_ms": round(milliseconds / tokens, 4) if tokens else 0.0,
-        f"{name}_per_second": round(tokens / seconds, 3) if seconds > 0 else 0.0,
-    }
 
 
 _ABSENT: Final = object()

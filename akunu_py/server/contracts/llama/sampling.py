@@ -56,7 +56,7 @@ def read_sampling(body: Body, defaults: Defaults, ignored: frozenset[int]) -> Sa
     penalty = body.number("repeat_penalty", default=1.0, most=_MOST_PENALTY)
     recent = body.integer("repeat_last_n", default=_RECENT, most=_MOST_RECENT)
     recent = _MOST_RECENT if recent < 0 else recent
-    penalizes = "penalties" in samplers and penalty > 0 and recent > 0
+    penalizes = "penalties" in samplers and recent > 0
     bias = read_bias(body)
     if body.flag("ignore_eos", default=False):
         bias = (*bias, *((token, -1e9) for token in sorted(ignored)))
@@ -66,10 +66,16 @@ def read_sampling(body: Body, defaults: Defaults, ignored: frozenset[int]) -> Sa
         top_k=max(top_k, 0) if "top_k" in samplers else 0,
         min_p=max(min_p, 0.0) if "min_p" in samplers else 0.0,
         seed=read_seed(body),
-        repetition_penalty=penalty if penalizes else 1.0,
+        repetition_penalty=penalty if penalizes and penalty > 0 else 1.0,
         repetition_context_size=recent if penalizes else _RECENT,
         logit_bias=bias,
+        presence_penalty=_penalty(body, "presence_penalty") if penalizes else 0.0,
+        frequency_penalty=_penalty(body, "frequency_penalty") if penalizes else 0.0,
     )
+
+
+def _penalty(body: Body, name: str) -> float:
+    return body.number(name, default=0.0, least=-_MOST_PENALTY, most=_MOST_PENALTY)
 
 
 def _either(given: N | None, usual: N) -> N:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from akunu_py.server.contracts.llama.response import timings
+from akunu_py.server.timings import timings
 from akunu_py.stats import Stats
 
 
