@@ -60,12 +60,14 @@ class ParrotNetwork:
 
 
 def parrot_engine(folder: Path) -> Engine:
-    """An engine on a parrot whose template knows tools."""
+    """An engine on a parrot, which was made for chats: it knows tools, and no gaps to fill."""
     write_tiny_model(folder, max_position_embeddings=16384)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(
         json.dumps(settings | {"chat_template": TEMPLATE})
     )
+    vocabulary_file = folder / "tokenizer.json"
+    vocabulary_file.write_text(vocabulary_file.read_text().replace("fim_", "unused_"))
     backend = find_backend()
     model = load_target(str(folder), backend)
     ids = [model.tokenizer.encode(text)[0] for text in ("<|im_start|>", "<|im_end|>", "\n")]
