@@ -145,6 +145,14 @@ def release_thread() -> None:
         mx.clear_streams()
 
 
+def use_fast_layers(network: "nn.Module", backend: Backend) -> None:
+    """Puts the layers that are fastest on this machine into a loaded network, in place."""
+    if backend.device == "cpu":
+        from akunu_py.cpu_layers import use_fused_layers  # noqa: PLC0415
+
+        use_fused_layers(network)
+
+
 def use_dense_weights(network: "nn.Module") -> None:
     """Turns every weight of a loaded network into dense float32, in place."""
     import mlx.core as mx  # noqa: PLC0415

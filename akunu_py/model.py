@@ -5,19 +5,21 @@ A folder or a hub name comes in; every way in which loading can fail becomes a `
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_flatten
-from mlx_lm.utils import load_model, load_tokenizer
+from mlx_lm.utils import get_total_parameters, load_model, load_tokenizer
 
 from akunu_py.backend import (
     Backend,
     WeightLayout,
     keep_weights_resident,
     use_dense_weights,
+    use_fast_layers,
 )
 from akunu_py.errors import ModelLoadError
 from akunu_py.kv_cache import KVCache, make_kv_cache
@@ -84,6 +86,11 @@ class TargetModel:
     def parameter_bytes(self) -> int:
         """Bytes of all weights as they lie in memory."""
         return sum(array.nbytes for _, array in tree_flatten(self.network.parameters()))
+
+    @cached_property
+    def parameter_count(self) -> int:
+        """How many weights it has, whatever bits each of them takes."""
+        return int(get_total_parameters(self.network))
 
     def make_cache(self, capacity: int) -> KVCache:
         """An empty cache for `capacity` tokens."""
@@ -153,6 +160,7 @@ def load_target(name: str, backend: Backend, weights: str = "auto") -> TargetMod
     layout = backend.weight_layout(weights, _dense_bytes(network))
     if layout == "dense":
         use_dense_weights(network)
+    use_fast_layers(network, backend)
     return TargetModel(network, tokenizer, config, name=model_name(name, folder), layout=layout)
 
 

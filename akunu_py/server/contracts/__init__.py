@@ -4,7 +4,8 @@ from typing import Final
 
 from akunu_py.server.contract import Contract
 from akunu_py.server.contracts.llama import LLAMA
+from akunu_py.server.contracts.ollama import OLLAMA
 from akunu_py.server.contracts.openai import OPENAI
 
-CONTRACTS: Final[tuple[Contract, ...]] = (LLAMA, OPENAI)
+CONTRACTS: Final[tuple[Contract, ...]] = (LLAMA, OPENAI, OLLAMA)
 """The first one also answers for paths that are nobody's."""
