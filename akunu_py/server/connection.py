@@ -1,5 +1,5 @@
-"""What every request passes through on its way: one line in the log, its body read within bounds,
-its work given up when its client leaves, and its errors put into its contract's JSON.
+"""What every request passes through: a line in the log, its errors put into its contract's JSON,
+its body read within bounds, and its job given up when its client leaves.
 """
 
 import asyncio
@@ -97,14 +97,11 @@ class Presence:
         body = await self._read(receive)
         if body is None:
             return
-        message: Message | None = {"type": "http.request", "body": body, "more_body": False}
+        unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def replay() -> Message:
-            nonlocal message
-            if message is None:
-                await asyncio.Event().wait()  # who hears of the disconnect is this class
-            come, message = message, None
-            return come or {"type": "http.disconnect"}
+            # Who hears of a disconnect is this class; nobody else ever does.
+            return unread.pop() if unread else await asyncio.get_running_loop().create_future()
 
         work = asyncio.create_task(self._run(scope, replay, send))
         left = asyncio.create_task(_disconnect(receive))
