@@ -1,9 +1,11 @@
 """Job: one answer that a request wants of the engine, in no contract's words."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from akunu_py.options import Options
+from akunu_py.text.fim import FillRequest
 
 if TYPE_CHECKING:
     from akunu_py.prompt import PromptInput
@@ -25,6 +27,18 @@ class Job:
     options: Options
     suffix: str | None = None
     predict_s: float | None = None
+
+    def prompt_text(self, decode: Callable[[Sequence[int]], str]) -> str:
+        """The prompt as text; of a gap, what stands before it.
+
+        Args:
+            decode: turns ids into text.
+        """
+        if isinstance(self.prompt, str):
+            return self.prompt
+        if isinstance(self.prompt, FillRequest):
+            return self.prompt.prefix
+        return decode(self.prompt)
 
     def variant(self, choice: int) -> "Job":
         """The job of one of several choices: a seed repeats them all, but they differ."""

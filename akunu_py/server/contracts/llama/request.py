@@ -1,6 +1,6 @@
 """What a llama-server client asks for, read into the engine's words."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from akunu_py.options import MOST_ALTERNATIVES, MOST_SLOTS, Options

@@ -8,7 +8,6 @@ from akunu_py.request import Event
 from akunu_py.server.contracts.llama.request import CompletionRequest
 from akunu_py.server.timings import timings
 from akunu_py.stats import Finish, Stats
-from akunu_py.text.fim import FillRequest
 from akunu_py.token_logprob import TokenLogprob
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ class Result:
             "generation_settings": generation_settings(
                 self._engine, self._job.options, self._request.samplers
             ),
-            "prompt": self._prompt_text(),
+            "prompt": self._job.prompt_text(self._engine.tokenizer.decode),
             "has_new_line": "\n" in text,
             "truncated": self._finish is Finish.CONTEXT,
             "stop_type": _STOP_TYPES[self._finish],
@@ -117,12 +116,6 @@ class Result:
             "bytes": list(spelling),
             "logprob": max(logprob, _LEAST_LOGPROB),
         }
-
-    def _prompt_text(self) -> str:
-        prompt = self._job.prompt
-        if isinstance(prompt, FillRequest):
-            return prompt.prefix
-        return prompt if isinstance(prompt, str) else self._engine.tokenizer.decode(prompt)
 
 
 def generation_settings(

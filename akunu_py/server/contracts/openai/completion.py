@@ -12,7 +12,6 @@ from akunu_py.server.contracts.openai.answering import Kind, respond
 from akunu_py.server.contracts.openai.completion_choice import CompletionChoice
 from akunu_py.server.contracts.openai.request import read_options, read_request
 from akunu_py.server.job import Job
-from akunu_py.text.token_bytes import TokenBytes
 
 _KIND: Final = Kind("cmpl-", "text_completion", "text_completion")
 _MAX_TOKENS: Final = 16
@@ -35,9 +34,11 @@ async def complete(call: Call) -> Response:
     request = read_request(body, jobs)
     spelling = call.service.engine.tokenizer.token_bytes
 
+    def spelled(tokens: Sequence[int]) -> str:
+        return b"".join(map(spelling.of, tokens)).decode(errors="replace")
+
     def choice(index: int) -> CompletionChoice:
-        prompt = request.jobs[index].prompt
-        echo = _spelled(prompt, spelling) if echoes else ""
+        echo = request.jobs[index].prompt_text(spelled) if echoes else ""
         return CompletionChoice(index, echo, None if logprobs is None else spelling)
 
     return await respond(call, request, _KIND, choice)
@@ -66,10 +67,3 @@ def _check_best_of(body: Body) -> None:
     best_of = body.integer("best_of", default=None, least=1)
     if best_of is not None and best_of != body.integer("n", default=1):
         body.refuse("best_of", "must be `n` or be left out: no answer is made to be thrown away")
-
-
-def _spelled(prompt: str | Sequence[int], spelling: TokenBytes) -> str:
-    """A prompt as text."""
-    if isinstance(prompt, str):
-        return prompt
-    return b"".join(map(spelling.of, prompt)).decode(errors="replace")
