@@ -37,6 +37,7 @@ class Speculator:
 
     Attributes:
         buffer: of the size that the last planner needs.
+        cost_curve: what forwards cost, once a request needed to know; any thread may read it.
         logit_differences: what `measure_difference` found, by how many drafts a forward verifies;
             empty until an exact answer is wanted.
 
@@ -59,6 +60,7 @@ class Speculator:
         self._draft_model = None if draft_model is None else DraftModel(draft_model, model)
         self._drafters: dict[str, Drafter] = {}
         self._planner: DraftPlanner | None = None
+        self.cost_curve: CostCurve | None = None
 
     def drafter(self, name: str, chooser: TokenChooser) -> Drafter:
         """The drafter called `name`, the same one for every request.
@@ -84,7 +86,8 @@ class Speculator:
         if options.num_draft_tokens is not None:
             return FixedPlanner(longest)
         if self._planner is None:
-            self._planner = DraftPlanner(self._calibrate(self._model, self._backend))
+            self.cost_curve = self._calibrate(self._model, self._backend)
+            self._planner = DraftPlanner(self.cost_curve)
         return self._planner
 
     def tie_breaker(
