@@ -24,6 +24,9 @@ from akunu_py.token_buffer import TokenBuffer
 Calibrate = Callable[[TargetModel, Backend], CostCurve]
 """Tells what forwards of a model cost on a machine, by measuring them or from its notes."""
 
+DrafterMaker = Callable[[TokenChooser], Drafter]
+"""Makes the drafter of one request, by how that request's tokens are chosen."""
+
 
 class Speculator:
     """Equips requests for speculation.
@@ -59,11 +62,16 @@ class Speculator:
         self._calibrate = calibrate
         self._draft_model = None if draft_model is None else DraftModel(draft_model, model)
         self._drafters: dict[str, Drafter] = {}
+        self._makers: dict[str, DrafterMaker] = {}
         self._planner: DraftPlanner | None = None
         self.cost_curve: CostCurve | None = None
 
+    def add_drafter(self, name: str, make: DrafterMaker) -> None:
+        """Lets requests name a drafter of the caller's own; `make` is called for each of them."""
+        self._makers[name] = make
+
     def drafter(self, name: str, chooser: TokenChooser) -> Drafter:
-        """The drafter called `name`, the same one for every request.
+        """The drafter called `name`, the same one for every request unless it was added.
 
         Raises:
             InvalidRequestError: if there is none, or no draft model for it.
@@ -74,6 +82,8 @@ class Speculator:
                     "There is no draft model to draft with; load one with --draft-model NAME."
                 )
             return DraftModelDrafter(self._draft_model, chooser.sampling, chooser.seed)
+        if name in self._makers:
+            return self._makers[name](chooser)
         if name not in self._drafters:
             self._drafters[name] = make_drafter(name)
         return self._drafters[name]

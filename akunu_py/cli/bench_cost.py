@@ -1,13 +1,10 @@
 """`bench cost`: what forwards cost on this machine."""
 
 import json
-import sys
 
-from akunu_py.cli.bench import describe_model
+from akunu_py.cli.bench import describe_model, measure_costs, print_tables
 from akunu_py.cli.bench_settings import CostSettings
 from akunu_py.cli.loading import load_engine
-from akunu_py.cli.progress import MeasuringBar
-from akunu_py.errors import InvalidRequestError
 
 
 def run(settings: CostSettings) -> int:
@@ -23,19 +20,8 @@ def run(settings: CostSettings) -> int:
     engine = load_engine(settings.model)
     from akunu_py.bench.cost import CostReport  # noqa: PLC0415
     from akunu_py.bench.machine import describe_machine, machine_line  # noqa: PLC0415
-    from akunu_py.calibration import (  # noqa: PLC0415
-        NoCurveError,
-        cost_key,
-        measure_cost_curve,
-    )
-    from akunu_py.planning.cost_store import CostStore  # noqa: PLC0415
 
-    try:
-        with MeasuringBar(sys.stderr) as bar:
-            curve = measure_cost_curve(engine.model, budget_s=settings.seconds, progress=bar)
-    except NoCurveError as error:
-        raise InvalidRequestError(f"{error} There are no rounds to measure.") from error
-    CostStore().save(cost_key(engine.model, engine.backend), curve)
+    curve = measure_costs(engine, settings.seconds)
     report = CostReport(describe_machine(engine.backend), describe_model(engine), curve)
     if settings.plot is not None:
         from akunu_py.bench.plots import draw_cost  # noqa: PLC0415
@@ -44,11 +30,9 @@ def run(settings: CostSettings) -> int:
     if settings.as_json:
         print(json.dumps(report.as_json()))
         return 0
-    from rich.console import Console  # noqa: PLC0415
-
     model = report.model
     print(f"{model['name']}, {model['layout']} weights; {machine_line(report.machine)}\n")
-    Console(highlight=False, soft_wrap=True).print(report.tables())
+    print_tables(report.tables())
     print(f"\n{report.verdict}")
     if settings.plot is not None:
         print(f"Drawn into {settings.plot}.")

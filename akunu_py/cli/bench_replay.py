@@ -5,6 +5,7 @@ import sys
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from akunu_py.cli.bench import print_tables
 from akunu_py.cli.bench_settings import ReplaySettings
 from akunu_py.cli.progress import MeasuringBar
 from akunu_py.errors import InvalidRequestError
@@ -46,9 +47,7 @@ def run(settings: ReplaySettings) -> int:
     if settings.as_json:
         print(json.dumps(report.as_json()))
         return 0
-    from rich.console import Console  # noqa: PLC0415
-
-    Console(highlight=False, soft_wrap=True).print(report.tables())
+    print_tables(report.tables())
     print("Nothing here was measured: speedups are predictions, from these costs of forwards:")
     print("\n".join(f"  {line}" for line in about_lines(curves)))
     if settings.plot is not None:

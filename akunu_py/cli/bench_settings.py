@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
+from akunu_py.cli.bench_outputs import add_outputs, file_path
 from akunu_py.cli.option_words import AS_MANY_AS_PAY
+from akunu_py.cli.seeds_settings import SeedsSettings
 from akunu_py.cli.settings import ModelSettings, Settings, number, text, whole_number
 from akunu_py.drafting import DRAFTER_NAMES
 from akunu_py.errors import InvalidRequestError
@@ -15,6 +17,8 @@ from akunu_py.options import MOST_DRAFT_TOKENS
 MEASURING_SECONDS: Final = 10.0
 _LONGEST: Final = 3600.0
 _ALL: Final = "all"
+_ANSWERS: Final = ("own", "forced")
+WORKLOADS: Final = ("edit", "fill-in", "structure", "question", "novel")
 
 
 @dataclass(frozen=True)
@@ -39,17 +43,14 @@ class CostSettings:
             "--seconds", metavar="S", type=number, default=MEASURING_SECONDS,
             help=f"how long to measure (default: {MEASURING_SECONDS:g})",
         )  # fmt: skip
-        _add_outputs(parser)
+        add_outputs(parser)
         ModelSettings.add_options(parser)
 
     @classmethod
     def from_words(cls, words: Namespace) -> Self:
-        if not 0 < words.seconds <= _LONGEST:
-            raise InvalidRequestError(
-                f"--seconds must be above 0 and at most {_LONGEST:g}, not {words.seconds:g}."
-            )
+        _check_seconds(words.seconds)
         model = ModelSettings.from_words(words)
-        return cls(model, words.seconds, words.json, _path(words.plot))
+        return cls(model, words.seconds, words.json, file_path(words.plot))
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class ReplaySettings:
             "--max-requests", metavar="N", type=whole_number,
             help="take the first N requests of each file (default: all)",
         )  # fmt: skip
-        _add_outputs(parser)
+        add_outputs(parser)
 
     @classmethod
     def from_words(cls, words: Namespace) -> Self:
@@ -121,7 +122,108 @@ class ReplaySettings:
             words.keep,
             words.max_requests,
             words.json,
-            _path(words.plot),
+            file_path(words.plot),
+        )
+
+
+@dataclass(frozen=True)
+class SpeedupSettings:
+    """A contest with mlx-lm.
+
+    Attributes:
+        model: whose answers are timed.
+        drafters: who drafts.
+        drafts: how many tokens a round verifies at most, a contestant each; None stands for the
+            planner.
+        workloads: which of the built-in ones to run.
+        answers: whose answers: the model's own, forced ones, or both.
+        data: JSON lines with further requests.
+        prompts: requests of each workload, and of each file.
+        rounds: how often each request is answered by each contestant.
+        max_tokens: how long answers may be.
+        seconds: how long to measure what forwards cost.
+        as_json: whether one JSON object is wanted instead of tables.
+        plot: a file to draw the speedups into, if any.
+    """
+
+    model: ModelSettings
+    drafters: tuple[str, ...]
+    drafts: tuple[int | None, ...]
+    workloads: tuple[str, ...]
+    answers: tuple[str, ...]
+    data: tuple[Path, ...]
+    prompts: int
+    rounds: int
+    max_tokens: int
+    seconds: float
+    as_json: bool = False
+    plot: Path | None = None
+
+    @staticmethod
+    def add_options(parser: ArgumentParser) -> None:
+        _add_drafters(parser, "auto ngram")
+        _add_drafts(parser, f"{AS_MANY_AS_PAY} 4 8 16")
+        parser.add_argument(
+            "--workloads", metavar="KIND", nargs="*", choices=WORKLOADS, default=list(WORKLOADS),
+            help=f"built-in ones to run: {', '.join(WORKLOADS)} (default: all)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--data", metavar="FILE", type=text, nargs="+", default=[],
+            help="further requests, as `bench replay` reads them; each file is a workload",
+        )  # fmt: skip
+        parser.add_argument(
+            "--answers", choices=(*_ANSWERS, "both"), default="both",
+            help="the model's own, or the right ones in their place, every forward paid for all "
+            "the same: what a better model would get (default: both)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--prompts", metavar="N", type=whole_number,
+            help="requests of each workload and file (default: 4)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--rounds", metavar="N", type=whole_number,
+            help="how often each contestant answers each request (default: 3)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--max-tokens", "-m", metavar="N", type=whole_number,
+            help="tokens to generate at most (default: 192)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--seconds", metavar="S", type=number, default=MEASURING_SECONDS,
+            help=f"how long to measure what forwards cost (default: {MEASURING_SECONDS:g})",
+        )  # fmt: skip
+        parser.add_argument(
+            "--quick", action="store_true", help="2 requests, 1 round, 64 tokens: a rough idea"
+        )
+        add_outputs(parser)
+        ModelSettings.add_options(parser)
+
+    @classmethod
+    def from_words(cls, words: Namespace) -> Self:
+        _check_seconds(words.seconds)
+        usual = (2, 1, 64) if words.quick else (4, 3, 192)
+        asked = (words.prompts, words.rounds, words.max_tokens)
+        sizes = [own if given is None else given for given, own in zip(asked, usual, strict=True)]
+        for name, least, size in zip(("prompts", "rounds", "max-tokens"), (1, 1, 2), sizes,
+                                     strict=True):  # fmt: skip
+            if size < least:
+                raise InvalidRequestError(f"--{name} must be {least} or more, not {size}.")
+        if not (words.workloads or words.data):
+            raise InvalidRequestError("There is nothing to time: name --workloads or --data.")
+        prompts, rounds, max_tokens = sizes
+        return cls(
+            ModelSettings.from_words(words),
+            _drafters(words),
+            _drafts(words),
+            tuple(words.workloads),
+            _ANSWERS if words.answers == "both" else (words.answers,),
+            tuple(Path(file).expanduser() for file in words.data),
+            prompts,
+            rounds,
+            max_tokens,
+            words.seconds,
+            words.json,
+            file_path(words.plot),
         )
 
 
@@ -170,11 +272,22 @@ MEASURES: Final = {
         CostSettings,
         "akunu_py.cli.bench_cost",
     ),
+    "speedup": Measure(
+        "how much faster than mlx-lm answers come, on text of several kinds",
+        SpeedupSettings,
+        "akunu_py.cli.bench_speedup",
+    ),
     "replay": Measure(
         "what drafting would bring on answers that are known, here or on another chip: "
         "a prediction, without a model",
         ReplaySettings,
         "akunu_py.cli.bench_replay",
+    ),
+    "seeds": Measure(
+        "sampling with bigram and trigram drafts on a character model that is trained here, "
+        "beside what was published",
+        SeedsSettings,
+        "akunu_py.cli.bench_seeds",
     ),
 }
 
@@ -228,13 +341,6 @@ def _add_drafts(parser: ArgumentParser, default: str) -> None:
     )  # fmt: skip
 
 
-def _add_outputs(parser: ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument(
-        "--plot", metavar="FILE", type=text, help="draw it into a .png, .svg or .pdf"
-    )
-
-
 def _drafters(words: Namespace) -> tuple[str, ...]:
     """The drafters that were named, each once; all that draft anything, if that was said."""
     if _ALL in words.drafter:
@@ -246,5 +352,8 @@ def _drafts(words: Namespace) -> tuple[int | None, ...]:
     return tuple(dict.fromkeys(words.num_draft_tokens))
 
 
-def _path(word: str | None) -> Path | None:
-    return None if word is None else Path(word).expanduser()
+def _check_seconds(seconds: float) -> None:
+    if not 0 < seconds <= _LONGEST:
+        raise InvalidRequestError(
+            f"--seconds must be above 0 and at most {_LONGEST:g}, not {seconds:g}."
+        )
