@@ -145,12 +145,13 @@ def release_thread() -> None:
         mx.clear_streams()
 
 
-def use_fast_layers(network: "nn.Module", backend: Backend) -> None:
-    """Puts the layers that are fastest on this machine into a loaded network, in place."""
-    if backend.device == "cpu":
-        from akunu_py.cpu_layers import use_fused_layers  # noqa: PLC0415
+def fastest_network(network: "nn.Module", backend: Backend) -> "nn.Module":
+    """A loaded network in the form that is fastest on this machine; its weights are shared."""
+    if backend.device != "cpu":
+        return network
+    from akunu_py.cpu_layers import with_fused_layers  # noqa: PLC0415
 
-        use_fused_layers(network)
+    return with_fused_layers(network)
 
 
 def use_dense_weights(network: "nn.Module") -> None:

@@ -7,6 +7,7 @@ the same to the bit.
 """
 
 from collections.abc import Hashable
+from copy import copy
 from functools import cache
 from typing import Any, Final
 
@@ -22,18 +23,20 @@ _FIRST_POSITIONS: Final = 2048
 _ROTARY_LAYERS: Final = (nn.RoPE, Llama3RoPE)
 
 
-def use_fused_layers(network: nn.Module) -> None:
-    """Replaces the layers of a loaded network that have a faster form here, in place."""
+def with_fused_layers(network: nn.Module) -> nn.Module:
+    """A copy of a loaded network, of the same weights, with the layers that are faster here."""
+    fused: nn.Module = _copy_of(network)
     tables: dict[Hashable, RotaryTable] = {}
     replaced: list[tuple[str, nn.Module]] = []
-    for path, layer in network.named_modules():
+    for path, layer in fused.named_modules():
         if type(layer) is nn.RMSNorm:
             replaced.append((path, FusedRMSNorm(layer)))
         elif type(layer) in _ROTARY_LAYERS:
             table = tables.setdefault(_settings(layer), RotaryTable(layer))
             if table.is_right:
                 replaced.append((path, TableRoPE(layer, table)))
-    network.update_modules(tree_unflatten(replaced))
+    fused.update_modules(tree_unflatten(replaced))
+    return fused
 
 
 class FusedRMSNorm(nn.RMSNorm):  # type: ignore[misc]
@@ -117,6 +120,17 @@ class TableRoPE(nn.Module):  # type: ignore[misc]
             return self._table.turn(x, offset)
         turned: mx.array = self._original(x, offset=offset)
         return turned
+
+
+def _copy_of(tree: Any) -> Any:
+    """A tree of modules, lists and dictionaries, copied down to its arrays, which are shared."""
+    if isinstance(tree, list):
+        return [_copy_of(child) for child in tree]
+    if not isinstance(tree, dict):
+        return tree
+    copied = copy(tree)
+    dict.update(copied, {name: _copy_of(child) for name, child in tree.items()})
+    return copied
 
 
 def _settings(layer: nn.Module) -> Hashable:

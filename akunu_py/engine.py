@@ -24,11 +24,11 @@ from akunu_py.options import Options
 from akunu_py.planning.planner import Planner
 from akunu_py.prefix import PrefixSlot
 from akunu_py.prefix_pool import PrefixPool, SlotStatus
+from akunu_py.prompt import PromptInput, encode_prompt
 from akunu_py.request import Completion, Event
 from akunu_py.speculation import Speculation
 from akunu_py.speculator import Calibrate, Speculator, longest_draft
 from akunu_py.stats import Finish, Round
-from akunu_py.text.fim import fill_prompt
 from akunu_py.text.stream import TextStream
 from akunu_py.token_logprob import TokenLogprob
 from akunu_py.work import Work
@@ -112,7 +112,7 @@ class Engine:
 
     def generate(
         self,
-        prompt: str | Sequence[int],
+        prompt: PromptInput,
         options: Options | None = None,
         *,
         suffix: str | None = None,
@@ -132,7 +132,7 @@ class Engine:
 
     def stream(
         self,
-        prompt: str | Sequence[int],
+        prompt: PromptInput,
         options: Options | None = None,
         *,
         suffix: str | None = None,
@@ -144,9 +144,9 @@ class Engine:
         Beginning a request ends the one before it.
 
         Args:
-            prompt: text, or ids as the model shall see them.
+            prompt: text, ids as the model shall see them, or a gap with what is around it.
             options: what else is asked for; the defaults are greedy and speculative.
-            suffix: text that follows the gap to fill, where the model can do that.
+            suffix: text that follows a gap after `prompt`, where the model can fill gaps.
             progress: told about prompt tokens done and to do.
             cancelled: looked at between the chunks of a prefill and between rounds.
 
@@ -155,16 +155,16 @@ class Engine:
             ContextOverflowError: if the prompt does not fit.
         """
         options = options or Options()
-        tokens, end_tokens = self._prompt_tokens(prompt, suffix)
-        self._check_length(len(tokens))
-        chooser = self._choosers.make(options, tokens, end_tokens)
+        asked = encode_prompt(self.model, prompt, suffix, options, self.context_limit)
+        tokens = asked.tokens
+        chooser = self._choosers.make(options, tokens, asked.end_tokens)
         drafter = self.speculator.drafter(options.drafter, chooser)
         planner = self._planner(options)
         answer = Answer(
             tokens,
             options,
             chooser=chooser,
-            end_tokens=end_tokens | self.tokenizer.end_tokens,
+            end_tokens=asked.end_tokens,
             text=TextStream(self.tokenizer.detokenizer(tokens), options.stop),
             cancelled=cancelled,
         )
@@ -176,33 +176,6 @@ class Engine:
     def reset(self) -> None:
         """Forgets what the caches hold, so that the next prompt is computed whole."""
         self._prefixes.clear()
-
-    def _prompt_tokens(
-        self, prompt: str | Sequence[int], suffix: str | None
-    ) -> tuple[list[int], frozenset[int]]:
-        """The ids of a prompt, and the ids that end its answer besides the usual ones."""
-        if suffix is not None:
-            if not isinstance(prompt, str):
-                raise InvalidRequestError("A suffix needs a prompt that is text.")
-            filling = fill_prompt(self.tokenizer, prompt, suffix)
-            return filling.tokens, filling.end_tokens
-        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        if not tokens:
-            raise InvalidRequestError("The prompt is empty; give it at least one character.")
-        if not 0 <= min(tokens) <= max(tokens) < self.model.vocabulary_size:
-            raise InvalidRequestError(
-                f"The prompt has ids outside the vocabulary of {self.model.vocabulary_size} tokens."
-            )
-        return tokens, frozenset()
-
-    def _check_length(self, prompt_tokens: int) -> None:
-        """Raises ContextOverflowError if a prompt does not fit."""
-        limit = self.context_limit
-        if prompt_tokens > limit:
-            remedy = "shorten it" if limit == self.model.context_length else "raise --max-context"
-            raise ContextOverflowError(
-                f"The prompt has {prompt_tokens} tokens and the context only {limit}; {remedy}."
-            )
 
     def _run(
         self,

@@ -17,9 +17,9 @@ from mlx_lm.utils import get_total_parameters, load_model, load_tokenizer
 from akunu_py.backend import (
     Backend,
     WeightLayout,
+    fastest_network,
     keep_weights_resident,
     use_dense_weights,
-    use_fast_layers,
 )
 from akunu_py.errors import ModelLoadError
 from akunu_py.kv_cache import KVCache, make_kv_cache
@@ -47,6 +47,8 @@ class TargetModel:
         config: its `config.json`.
         name: what to call it in output.
         layout: the layout its weights are in.
+        original: the network as mlx-lm made it, where `network` is a faster form of it; it is
+            what others are compared with.
     """
 
     def __init__(
@@ -57,8 +59,10 @@ class TargetModel:
         *,
         name: str,
         layout: WeightLayout,
+        original: nn.Module | None = None,
     ) -> None:
         self.network = network
+        self.original = network if original is None else original
         self.tokenizer = tokenizer
         self.config = config
         self.name = name
@@ -160,8 +164,14 @@ def load_target(name: str, backend: Backend, weights: str = "auto") -> TargetMod
     layout = backend.weight_layout(weights, _dense_bytes(network))
     if layout == "dense":
         use_dense_weights(network)
-    use_fast_layers(network, backend)
-    return TargetModel(network, tokenizer, config, name=model_name(name, folder), layout=layout)
+    return TargetModel(
+        fastest_network(network, backend),
+        tokenizer,
+        config,
+        name=model_name(name, folder),
+        layout=layout,
+        original=network,
+    )
 
 
 def _dense_bytes(network: nn.Module) -> int:

@@ -5,7 +5,7 @@ with it, in the order asked; others wait for results, or read events as they com
 terminals nor HTTP.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Event as Flag
 from threading import Thread
@@ -21,6 +21,7 @@ from akunu_py.task_queue import Task, TaskQueue
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
+    from akunu_py.prompt import PromptInput
 
 THREAD_NAME: Final = "akunu-engine"
 
@@ -101,7 +102,7 @@ class EngineWorker:
 
     def stream(
         self,
-        prompt: str | Sequence[int],
+        prompt: "PromptInput",
         options: Options | None = None,
         *,
         suffix: str | None = None,

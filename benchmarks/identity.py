@@ -58,7 +58,7 @@ class Difference:
 def mlx_lm_answer(engine: Engine, prompt: list[int], max_tokens: int) -> list[int]:
     """What mlx-lm's own loop generates, greedily, end tokens left out."""
     responses = stream_generate(
-        engine.model.network, engine.tokenizer.wrapped, prompt, max_tokens=max_tokens
+        engine.model.original, engine.tokenizer.wrapped, prompt, max_tokens=max_tokens
     )
     tokens = [response.token for response in responses]
     return tokens[:-1] if tokens[-1] in engine.tokenizer.end_tokens else tokens

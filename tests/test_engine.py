@@ -16,6 +16,7 @@ from akunu_py import Options, Sampling
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
 from akunu_py.stats import Finish
+from akunu_py.text.fim import FillRequest
 from akunu_py.work import Work
 from tests.fakes import OracleDrafter
 from tests.tiny_model import write_tiny_model
@@ -284,9 +285,32 @@ class TestRefusals:
 
 
 def test_a_suffix_is_put_behind_the_gap(engine: Engine) -> None:
-    tokens, ends = engine._prompt_tokens("a", "b")
-    assert engine.tokenizer.decode(tokens) == "<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>"
-    assert engine.tokenizer.token_id("<|endoftext|>") in ends
+    filled = "<|fim_prefix|>x\n<|fim_suffix|>b<|fim_middle|>a"
+    expected = engine.generate(engine.tokenizer.encode(filled), Options(max_tokens=20))
+    for answer in (
+        engine.generate("x\na", Options(max_tokens=20), suffix="b"),
+        engine.generate(FillRequest("x\na", "b"), Options(max_tokens=20)),
+    ):
+        assert answer.token_ids == expected.token_ids
+        assert answer.stats.prompt_tokens == expected.stats.prompt_tokens
+
+
+def test_a_gap_in_a_long_file_is_cut_to_the_context(engine: Engine) -> None:
+    request = FillRequest("before\n" * 1000, "after\n" * 1000)
+    answer = engine.generate(request, Options(max_tokens=20))
+    assert 900 < answer.stats.prompt_tokens <= engine.context_limit - 20
+
+
+@pytest.mark.parametrize("suffix_first", [False, True])
+def test_typing_computes_only_what_was_typed(engine: Engine, suffix_first: bool) -> None:
+    lines = [f"line {number}\n" for number in range(60)]
+    computed = []
+    for typed in range(1, 12):
+        prefix = "".join(lines[:40]) + "total = sum"[:typed]
+        request = FillRequest(prefix, "\n" + "".join(lines[40:]), suffix_first=suffix_first)
+        stats = engine.generate(request, Options(max_tokens=8)).stats
+        computed.append(stats.prompt_tokens - stats.cached_tokens)
+    assert max(computed[1:]) <= 2 < computed[0]
 
 
 def test_a_request_ends_the_one_before_it(engine: Engine) -> None:

@@ -89,7 +89,7 @@ class MlxLm:
         tokens: list[int] = []
         begun = now = 0.0
         for response in stream_generate(
-            engine.model.network,
+            engine.model.original,
             engine.tokenizer.wrapped,
             list(task.case.prompt),
             max_tokens=len(task.reference) if task.forced else task.max_tokens,

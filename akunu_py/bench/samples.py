@@ -104,13 +104,13 @@ def encode_sample(tokenizer: Tokenizer, sample: Sample) -> ReplayCase:
     Raises:
         InvalidRequestError: if it has a gap, and the model was not made to fill gaps.
     """
-    from akunu_py.text.fim import fill_prompt  # noqa: PLC0415  (needs the tokenizer's libraries)
+    from akunu_py.text.fim import FillRequest, fill_prompt  # noqa: PLC0415  (loads libraries)
 
     ends = tokenizer.end_tokens
     reference = tokenizer.encode_plain(sample.reference)
     closing = sorted(ends)[:1]
     if sample.suffix is not None:
-        gap = fill_prompt(tokenizer, sample.prompt, sample.suffix)
+        gap = fill_prompt(tokenizer, FillRequest(sample.prompt, sample.suffix))
         prompt, ends = gap.tokens, ends | gap.end_tokens
     elif not sample.messages:
         prompt, closing = tokenizer.encode(sample.prompt), []

@@ -1,7 +1,7 @@
 """Job: one answer that a request wants of the engine, in no contract's words."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from akunu_py.options import Options
 
@@ -22,3 +22,11 @@ class Job:
     options: Options
     suffix: str | None = None
     predict_s: float | None = None
+
+    def variant(self, choice: int) -> "Job":
+        """The job of one of several choices: a seed repeats them all, but they differ."""
+        sampling = self.options.sampling
+        if sampling.seed is None or not choice:
+            return self
+        varied = replace(sampling, seed=sampling.seed + choice)
+        return replace(self, options=replace(self.options, sampling=varied))

@@ -1,14 +1,17 @@
 """Tokenizer: text to token ids and back, through mlx-lm's wrapper around the model's own."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from threading import Lock
 from typing import Any
 
 from akunu_py.errors import InvalidRequestError, ModelLoadError
 from akunu_py.model_files import find_model
+from akunu_py.text.answer_format import AnswerFormat
 from akunu_py.text.detokenizer import Detokenizer, WholeTextDetokenizer
+from akunu_py.text.token_bytes import TokenBytes
 
-Message = Mapping[str, str]
+Message = Mapping[str, Any]
 
 
 class Tokenizer:
@@ -23,6 +26,16 @@ class Tokenizer:
         # How special tokens are read is a state of the tokenizer, and not one of the call.
         self._encoding = Lock()
         self.end_tokens: frozenset[int] = frozenset(wrapped.eos_token_ids)
+
+    @cached_property
+    def answer_format(self) -> AnswerFormat:
+        """What the model wraps reasoning and tool calls in."""
+        return AnswerFormat.of(self.wrapped)
+
+    @cached_property
+    def token_bytes(self) -> TokenBytes:
+        """What each id stands for."""
+        return TokenBytes(self.wrapped)
 
     @property
     def has_chat_template(self) -> bool:
@@ -61,12 +74,21 @@ class Tokenizer:
         found = self.wrapped.get_vocab().get(token)
         return None if found is None else int(found)
 
-    def render_chat(self, messages: Sequence[Message], *, open_answer: bool) -> str:
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        open_answer: bool,
+        tools: Sequence[Any] = (),
+        settings: Mapping[str, bool | str] | None = None,
+    ) -> str:
         """A conversation as text, by the model's template.
 
         Args:
             messages: dictionaries with `role` and `content`.
             open_answer: whether to end where the assistant is to speak.
+            tools: that it may call, in OpenAI's form; for templates that know them.
+            settings: further names that a template may look at, `enable_thinking` say.
 
         Raises:
             InvalidRequestError: if the model has no template, or it refuses these messages.
@@ -81,6 +103,8 @@ class Tokenizer:
                     [dict(message) for message in messages],
                     tokenize=False,
                     add_generation_prompt=open_answer,
+                    tools=list(tools) or None,
+                    **(settings or {}),
                 )
             )
         except Exception as error:  # the template is the model's own code and raises what it likes

@@ -29,7 +29,7 @@ def write(path: Path, *lines: Any) -> Path:
         ({"prompt": "a", "completion": "b", "id": 3}, "a", "b"),
         (
             {"prompt": "a", "suffix": "c", "canonical_solution": "b"},
-            "<|fim_prefix|>a<|fim_suffix|>c<|fim_middle|>",
+            "<|fim_prefix|><|fim_suffix|>c<|fim_middle|>a",
             "b<|im_end|>",
         ),
         (

@@ -6,7 +6,7 @@ from akunu_py.server.contract import Contract, Endpoint
 from akunu_py.server.contracts.llama.completion import complete, infill
 from akunu_py.server.contracts.llama.errors import error_body
 from akunu_py.server.contracts.llama.metrics import metrics
-from akunu_py.server.contracts.llama.status import health, models, props, slots
+from akunu_py.server.contracts.llama.status import health, props, slots
 from akunu_py.server.contracts.llama.text import apply_template, detokenize, tokenize
 
 LLAMA: Final = Contract(
@@ -22,8 +22,6 @@ LLAMA: Final = Contract(
         Endpoint("GET", "/v1/health", health, is_open=True),
         Endpoint("GET", "/props", props),
         Endpoint("GET", "/slots", slots),
-        Endpoint("GET", "/models", models),
-        Endpoint("GET", "/v1/models", models),
         Endpoint("GET", "/metrics", metrics),
     ),
     error_body=error_body,

@@ -1,6 +1,6 @@
 """What a llama-server client asks for, read into the engine's words."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from akunu_py.options import MOST_ALTERNATIVES, MOST_SLOTS, Options
@@ -74,7 +74,7 @@ def _request(body: Body, jobs: list[Job]) -> CompletionRequest:
     if len(jobs) * choices > most:
         body.refuse("prompt", f"asks for more than {most} answers at once")
     return CompletionRequest(
-        jobs=tuple(_nth(job, choice) for job in jobs for choice in range(choices)),
+        jobs=tuple(job.variant(choice) for job in jobs for choice in range(choices)),
         samplers=read_samplers(body),
         streams=body.flag("stream", default=False),
         returns_tokens=body.flag("return_tokens", default=False),
@@ -138,15 +138,6 @@ def _prompt(body: Body, name: str, given: Any, tokenizer: Tokenizer) -> str | li
         else:
             body.refuse(f"{name}[{index}]", "must be a token id or a string")
     return tokens
-
-
-def _nth(job: Job, choice: int) -> Job:
-    """The job of one of several choices: a seed repeats them all, but they differ."""
-    sampling = job.options.sampling
-    if sampling.seed is None or not choice:
-        return job
-    varied = replace(sampling, seed=sampling.seed + choice)
-    return replace(job, options=replace(job.options, sampling=varied))
 
 
 def _read_predict_s(body: Body) -> float | None:

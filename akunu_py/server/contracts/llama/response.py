@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from akunu_py.options import Options
 from akunu_py.request import Event
 from akunu_py.server.contracts.llama.request import CompletionRequest
+from akunu_py.server.timings import timings
 from akunu_py.stats import Finish, Stats
 from akunu_py.token_logprob import TokenLogprob
 
@@ -108,32 +109,17 @@ class Result:
         }
 
     def _likelihood(self, token: int, logprob: float) -> dict[str, Any]:
-        text = self._engine.tokenizer.decode([token])
+        spelling = self._engine.tokenizer.token_bytes.of(token)
         return {
             "id": token,
-            "token": text,
-            "bytes": list(text.encode()),
+            "token": spelling.decode(errors="replace"),
+            "bytes": list(spelling),
             "logprob": max(logprob, _LEAST_LOGPROB),
         }
 
     def _prompt_text(self) -> str:
         prompt = self._job.prompt
         return prompt if isinstance(prompt, str) else self._engine.tokenizer.decode(prompt)
-
-
-def timings(stats: Stats) -> dict[str, Any]:
-    """How long the prompt and the answer took; only what was computed counts.
-
-    `draft_n` and `draft_n_accepted` count after the text was cut at a stop, and are there only if
-    anything was drafted.
-    """
-    computed = max(stats.prompt_tokens - stats.cached_tokens, 0)
-    found = {"cache_n": stats.cached_tokens}
-    found |= _rates("prompt", computed, stats.prefill_s)
-    found |= _rates("predicted", stats.generated_tokens, stats.decode_s)
-    if stats.drafted:
-        found |= {"draft_n": stats.drafted, "draft_n_accepted": stats.accepted}
-    return found
 
 
 def generation_settings(
@@ -179,16 +165,6 @@ def pick(result: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
         if value is not _ABSENT:
             picked[field] = value
     return picked
-
-
-def _rates(name: str, tokens: int, seconds: float) -> dict[str, Any]:
-    milliseconds = seconds * 1000
-    return {
-        f"{name}_n": tokens,
-        f"{name}_ms": round(milliseconds, 3),
-        f"{name}_per_token_ms": round(milliseconds / tokens, 4) if tokens else 0.0,
-        f"{name}_per_second": round(tokens / seconds, 3) if seconds > 0 else 0.0,
-    }
 
 
 _ABSENT: Final = object()

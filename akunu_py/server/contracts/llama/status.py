@@ -1,7 +1,6 @@
-"""What llama-server tells about itself: health, properties, slots and models."""
+"""What llama-server tells about itself: health, properties and slots."""
 
-import time
-from typing import Any, Final
+from typing import Any
 
 from starlette.responses import Response
 
@@ -12,8 +11,6 @@ from akunu_py.server.contract import Call
 from akunu_py.server.contracts.llama.request import read_options
 from akunu_py.server.contracts.llama.response import generation_settings
 from akunu_py.server.contracts.llama.sampling import DEFAULT_SAMPLERS
-
-_STARTED: Final = int(time.time())
 
 
 async def health(call: Call) -> Response:
@@ -62,23 +59,6 @@ async def slots(call: Call) -> Response:
             for number in sorted(held.keys() | busy)
         ]
     )
-
-
-async def models(call: Call) -> Response:
-    """The one model there is."""
-    engine = call.service.engine
-    entry: dict[str, Any] = {
-        "id": engine.model.name,
-        "object": "model",
-        "created": _STARTED,
-        "owned_by": "akunu_py",
-        "meta": {
-            "n_vocab": engine.model.vocabulary_size,
-            "n_ctx_train": engine.model.context_length,
-            "size": engine.model.parameter_bytes,
-        },
-    }
-    return CompactJSONResponse({"object": "list", "data": [entry]})
 
 
 def _text_or_nothing(value: Any) -> str:

@@ -11,8 +11,7 @@ from akunu_py.server.compact_json import CompactJSONResponse
 from akunu_py.server.contract import Call
 from akunu_py.server.contracts.ollama.names import served_name
 from akunu_py.server.contracts.ollama.response import timestamp
-from akunu_py.text.fim import FILL_FORMATS, FillFormat
-from akunu_py.text.tokenizer import Tokenizer
+from akunu_py.text.fim_formats import FillFormat, find_format
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
@@ -51,7 +50,7 @@ async def show(call: Call) -> Response:
     engine = call.service.engine
     model, config = engine.model, engine.model.config
     family = _family(engine)
-    layout = find_format(engine.tokenizer)
+    layout = find_format(engine.tokenizer.token_id)
     info = {
         "general.architecture": family,
         "general.basename": model.name,
@@ -129,12 +128,3 @@ def _template(layout: FillFormat | None) -> str:
 
 def _capabilities(layout: FillFormat | None) -> list[str]:
     return ["completion", *(["insert"] if layout is not None else [])]
-
-
-def find_format(tokenizer: Tokenizer) -> FillFormat | None:
-    """How the model is asked to fill a gap; None if it was not trained to."""
-    for layout in FILL_FORMATS:
-        names = (layout.prefix, layout.suffix, layout.middle)
-        if all(name is None or tokenizer.token_id(name) is not None for name in names):
-            return layout
-    return None
