@@ -49,7 +49,7 @@ bench: $(VENV)/.ready ## the measurements behind the README, into benchmarks/res
 	AKUNU_BLAS=none $(BIN)/python -m benchmarks.identity --weights quantized --max-tokens 16 --name identity_quantized
 	$(BIN)/python -m benchmarks.identity --weights dense --name identity_dense
 	$(BIN)/python -m benchmarks.kv_cache_capacity
-	$(BIN)/python -m benchmarks.against_mlx_lm
+	$(BIN)/python -m akunu_py bench speedup --json --plot benchmarks/results/speedup.svg > benchmarks/results/speedup.json
 	$(BIN)/python -m benchmarks.drafter_cost
 
 model: $(VENV)/.ready $(TRAIN_VENV)/.ready ## the bundled model, trained from nothing (an hour or more; resumable)

@@ -71,12 +71,16 @@ def _drop_output(stream: TextIO) -> None:
     os.close(nowhere)
 
 
+def _engine_works() -> bool:
+    from akunu_py.worker import THREAD_NAME  # noqa: PLC0415  (`--help` does without)
+
+    return any(thread.name == THREAD_NAME for thread in threading.enumerate())
+
+
 def run() -> NoReturn:
     """Runs the program as a process, and ends it with its exit code."""
     code = main()
-    from akunu_py.worker import THREAD_NAME  # noqa: PLC0415  (`--help` does without)
-
-    if any(thread.name == THREAD_NAME for thread in threading.enumerate()):
+    if threading.active_count() > 1 and _engine_works():
         # It is inside a library that cannot be told to stop, and would crash on the way out.
         sys.stdout.flush()
         os._exit(code)

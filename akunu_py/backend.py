@@ -34,6 +34,7 @@ _NO_BACKEND: Final = (
 )
 # What dense weights may take of the memory that is free: the cache and the rest need room too.
 _DENSE_MEMORY_SHARE: Final = 0.4
+_CACHE_MEMORY_SHARE: Final = 0.25
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,14 @@ def free_memory_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
+def spare_cache_bytes() -> int:
+    """What the caches of earlier requests may take of the memory that is free now, in bytes."""
+    import mlx.core as mx  # noqa: PLC0415
+
+    own = mx.device_info().get("free_memory")  # of a device that does not share the machine's
+    return int(_CACHE_MEMORY_SHARE * (own if isinstance(own, int) else free_memory_bytes()))
+
+
 def keep_weights_resident() -> None:
     """Lets Metal keep as much memory wired as it recommends, as mlx-lm does while it generates.
 
@@ -134,6 +143,15 @@ def release_thread() -> None:
         with suppress(RuntimeError):  # of a computation that nobody waited for
             mx.synchronize()
         mx.clear_streams()
+
+
+def fastest_network(network: "nn.Module", backend: Backend) -> "nn.Module":
+    """A loaded network in the form that is fastest on this machine; its weights are shared."""
+    if backend.device != "cpu":
+        return network
+    from akunu_py.cpu_layers import with_fused_layers  # noqa: PLC0415
+
+    return with_fused_layers(network)
 
 
 def use_dense_weights(network: "nn.Module") -> None:

@@ -8,29 +8,19 @@ result before it, and before the caller is handed the round.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Final, cast
 
 import mlx.core as mx
-import numpy as np
 
 from akunu_py.drafting.base import NO_DRAFT, Draft
-from akunu_py.exactness import TieBreaker
+from akunu_py.flight import Flight, Flights
 from akunu_py.kv_cache import KVCache, PreallocatedKVCache
+from akunu_py.likelihood import Interest
 from akunu_py.model import TargetModel
 from akunu_py.planning.planner import RoundReport
 from akunu_py.planning.round_clock import RoundClock
 from akunu_py.sampling import TokenChooser
 from akunu_py.speculation import Speculation
 from akunu_py.stats import Finish, Round
-from akunu_py.verification import (
-    Verdict,
-    accept_or_resample,
-    match_choices,
-    needs_distributions,
-)
-
-_FORWARDS_PER_CLEANUP: Final = 256
-"""How often MLX is told to give freed buffers back; growing contexts leave ever larger ones."""
 
 
 @dataclass(frozen=True)
@@ -46,93 +36,14 @@ class Limits:
     end_tokens: frozenset[int]
 
 
-@dataclass(frozen=True)
-class _Flight:
-    """A forward that was submitted: where it began, what it verifies, and its lazy result.
-
-    The result is the token chosen after each position; or the distribution there, where the draft
-    needs that.
-    """
-
-    start: int
-    draft: Draft
-    result: mx.array
-    has_distributions: bool
-    ties: mx.array | None
-    built_s: float
-    pipelined: bool
-
-
-@dataclass(frozen=True)
-class _Reading:
-    """A forward that was waited for: what it decided, and the forwards it took to be sure."""
-
-    verdict: Verdict
-    decided_again: int
-    forward_s: float
-
-
-class _Target:
-    """What both loops do with the model: submit a forward, and read what it chose."""
-
-    def __init__(
-        self,
-        model: TargetModel,
-        cache: KVCache,
-        chooser: TokenChooser,
-        tie_breaker: TieBreaker | None = None,
-    ) -> None:
-        self._model = model
-        self._cache = cache
-        self._chooser = chooser
-        self._tie_breaker = tie_breaker
-        self._forwards = 0
-
-    def submit(
-        self, tokens: mx.array, draft: Draft = NO_DRAFT, *, pipelined: bool = False
-    ) -> _Flight:
-        """Starts a forward over `[known, *draft]` without waiting for it."""
-        begun = perf_counter()
-        start = self._cache.length
-        logits = self._model.forward(tokens, self._cache)
-        logits = self._chooser.edit(logits, start + 1, tokens)
-        ties = self._tie_breaker.ties_of(logits) if self._tie_breaker else None
-        has_distributions = needs_distributions(draft, greedy=self._chooser.sampling.greedy)
-        if has_distributions:
-            result = self._chooser.distributions(logits)
-        else:
-            result = self._chooser.choose(logits, start + 1)
-        mx.async_eval(result, *([] if ties is None else [ties]))  # type: ignore[no-untyped-call]
-        self._forwards += 1
-        if self._forwards % _FORWARDS_PER_CLEANUP == 0:
-            mx.clear_cache()
-        built_s = perf_counter() - begun
-        return _Flight(start, draft, result, has_distributions, ties, built_s, pipelined)
-
-    def read(self, flight: _Flight) -> _Reading:
-        """Waits for a forward and verifies its draft.
-
-        If that took more forwards, the cache has been rolled back to what stands, and whatever was
-        submitted since is void.
-        """
-        begun = perf_counter()
-        drafts, forwards = flight.draft.tokens, 0
-        if flight.has_distributions:
-            verdict = accept_or_resample(
-                np.asarray(flight.result),
-                drafts,
-                flight.draft.probabilities,
-                lambda index: self._chooser.chances(flight.start + 1 + index),
-            )
-        else:
-            verdict = match_choices(cast(list[int], flight.result.tolist()), drafts)
-        if self._tie_breaker:
-            verdict, forwards = self._tie_breaker.decide(verdict, drafts, flight.ties, flight.start)
-        return _Reading(verdict, forwards, flight.built_s + perf_counter() - begun)
-
-
 def decode_autoregressive(
-    model: TargetModel, cache: KVCache, chooser: TokenChooser, known: int, limits: Limits
+    model: TargetModel,
+    cache: KVCache,
+    chooser: TokenChooser,
+    known: int,
+    limits: Limits,
+    *,
+    logprobs: int | None = None,
 ) -> Iterator[Round]:
     """One token a forward, pipelined: the next forward runs on the lazy result of the last.
 
@@ -144,21 +55,24 @@ def decode_autoregressive(
         chooser: how tokens are chosen.
         known: the last token of the prompt.
         limits: where to end; `max_tokens` is 1 or more.
+        logprobs: alternatives to report with each token's log-probability; None reports nothing.
     """
-    target = _Target(model, cache, chooser)
-    flight = target.submit(mx.array([known]))
+    flights = Flights(model, cache, chooser, Interest(logprobs))
+    flight = flights.submit(mx.array([known]))
     emitted = 0
     while True:
         more = emitted + 1 < limits.max_tokens and cache.room > 0
-        ahead = target.submit(flight.result) if more else None
-        reading = target.read(flight)
-        token = reading.verdict.next_token
+        ahead = flights.submit(flight.result) if more and not chooser.waits else None
+        reading = flights.read(flight)
+        (token,) = reading.tokens
         emitted += 1
-        done = Round((token,), forward_s=reading.forward_s)
-        yield _finished(done, emitted, limits, full=ahead is None)
-        if ahead is None or token in limits.end_tokens:
+        done = Round((token,), forward_s=reading.forward_s, logprobs=reading.logprobs)
+        done = _finished(done, emitted, limits, complete=reading.complete, full=not more)
+        if done.finish is None:
+            flight = flights.submit(mx.array([token])) if ahead is None else ahead
+        yield done
+        if done.finish is not None:
             return
-        flight = ahead
 
 
 def decode_speculative(
@@ -169,6 +83,7 @@ def decode_speculative(
     limits: Limits,
     *,
     speculation: Speculation,
+    logprobs: int | None = None,
 ) -> Iterator[Round]:
     """A draft a forward: propose, plan, verify, keep what stands, roll the rest back.
 
@@ -184,27 +99,29 @@ def decode_speculative(
         known: the last token of the prompt.
         limits: where to end; `max_tokens` is 1 or more.
         speculation: has begun with the whole prompt, `known` included.
+        logprobs: alternatives to report with each token's log-probability; None reports nothing.
     """
-    target = _Target(model, cache, chooser, speculation.tie_breaker)
+    interest = Interest(logprobs, speculation.alternatives_wanted)
+    flights = Flights(model, cache, chooser, interest, speculation.tie_breaker)
     buffer, clock = speculation.buffer, RoundClock()
     emitted = 0
 
-    def submit(token: int, draft: Draft) -> _Flight:
-        return target.submit(mx.array(buffer.load(token, draft.tokens)), draft)
+    def submit(token: int, draft: Draft) -> Flight:
+        return flights.submit(mx.array(buffer.load(token, draft.tokens)), draft)
 
     flight = submit(known, speculation.propose(cache, limits.max_tokens))
     upcoming = NO_DRAFT
     while True:
-        runs_ahead = not (flight.draft or upcoming)
+        runs_ahead = not (flight.draft or upcoming or chooser.waits)
         more = runs_ahead and emitted + 1 < limits.max_tokens and cache.room > 0
-        ahead = target.submit(flight.result, pipelined=True) if more else None
+        ahead = flights.submit(flight.result, pipelined=True) if more else None
 
-        reading = target.read(flight)
+        reading = flights.read(flight)
         seconds = clock.lap(reading.forward_s - flight.built_s)
         if reading.decided_again:
             seconds = ahead = None
         verdict = reading.verdict
-        buffer.store([*flight.draft.tokens[: verdict.accepted], verdict.next_token])
+        buffer.store(reading.tokens)
         tokens = buffer.emitted(verdict.accepted + 1)
         if ahead is None:
             cache.rollback(flight.start + 1 + verdict.accepted)
@@ -214,7 +131,7 @@ def decode_speculative(
         report = RoundReport(
             flight.draft, tokens, verdict.accepted, flight.start, seconds, flight.pipelined
         )
-        speculation.learn(report)
+        speculation.learn(report, reading.likeliest)
         wanted = limits.max_tokens - emitted
         upcoming = speculation.propose(cache, wanted, pipelined=ahead is not None)
         done = Round(
@@ -225,8 +142,10 @@ def decode_speculative(
             draft_s=perf_counter() - begun,
             forward_s=reading.forward_s,
             decided_again=reading.decided_again,
+            logprobs=reading.logprobs,
         )
-        done = _finished(done, emitted, limits, full=ahead is None and cache.room == 0)
+        full = ahead is None and cache.room == 0
+        done = _finished(done, emitted, limits, complete=reading.complete, full=full)
         if done.finish is None:
             if ahead is None:
                 flight, upcoming = submit(tokens[-1], upcoming), NO_DRAFT
@@ -239,7 +158,7 @@ def decode_speculative(
             return
 
 
-def _finished(done: Round, emitted: int, limits: Limits, *, full: bool) -> Round:
+def _finished(done: Round, emitted: int, limits: Limits, *, complete: bool, full: bool) -> Round:
     """The round, cut and marked where the text ends with it.
 
     The first end token by position decides, whichever of them it is.
@@ -247,6 +166,8 @@ def _finished(done: Round, emitted: int, limits: Limits, *, full: bool) -> Round
     for position, token in enumerate(done.tokens):
         if token in limits.end_tokens:
             return replace(done.cut(position, Finish.EOS), end_token=token)
+    if complete:
+        return replace(done, finish=Finish.EOS)
     if emitted >= limits.max_tokens:
         return replace(done, finish=Finish.LENGTH)
     if full:

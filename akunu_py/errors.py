@@ -24,5 +24,24 @@ class BackendError(AkunuError):
     """MLX, or the library it computes with, is missing or unusable on this machine."""
 
 
+class QueueFullError(AkunuError):
+    """As many requests wait for the engine as may.
+
+    Attributes:
+        waiting: how many that is.
+    """
+
+    def __init__(self, waiting: int) -> None:
+        super().__init__(f"{waiting} requests wait for the engine already; try again shortly.")
+        self.waiting = waiting
+
+
+class EngineClosedError(AkunuError):
+    """The engine has been told to end, and takes no more work."""
+
+    def __init__(self) -> None:
+        super().__init__("The engine has been closed; start it again to go on.")
+
+
 class SessionFileError(AkunuError):
     """A saved conversation cannot be read or written."""

@@ -60,6 +60,18 @@ class LayerCache:
             mx.eval(self._keys, self._values)
         self.capacity = capacity
 
+    def copy(self, other: "LayerCache", tokens: int) -> None:
+        """Takes over the first `tokens` of another layer; they must fit."""
+        if other._keys is None or other._values is None:
+            return
+        if self._keys is None or self._values is None:
+            self._keys = _empty_buffer(other._keys, self.capacity)
+            self._values = _empty_buffer(other._values, self.capacity)
+        self._keys[..., :tokens, :] = other._keys[..., :tokens, :]
+        self._values[..., :tokens, :] = other._values[..., :tokens, :]
+        mx.eval(self._keys, self._values)
+        self.offset = tokens
+
     def make_mask(self, tokens: int, **options: Any) -> Any:
         """The causal mask for the next `tokens` positions, in the form mlx-lm's models expect."""
         return create_attention_mask(tokens, offset=self.offset, **options)
@@ -139,6 +151,22 @@ class PreallocatedKVCache:
         for layer in self.layers:
             layer.grow(capacity)
         self.capacity = capacity
+
+    def copy(self, other: "PreallocatedKVCache", tokens: int) -> None:
+        """Becomes the first `tokens` of another cache of the same model; nothing is computed.
+
+        Raises:
+            ValueError: if the other has fewer.
+            ContextOverflowError: if they do not fit.
+        """
+        if tokens > other.length:
+            raise ValueError(f"A cache of {other.length} tokens cannot lend {tokens}.")
+        if tokens > self.capacity:
+            raise ContextOverflowError(
+                f"{tokens} tokens do not fit into a cache made for {self.capacity}."
+            )
+        for own, others in zip(self.layers, other.layers, strict=True):
+            own.copy(others, tokens)
 
     def advance(self, tokens: int) -> None:
         """Books a forward over `tokens` positions; here the layers count for themselves."""

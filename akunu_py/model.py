@@ -5,17 +5,19 @@ A folder or a hub name comes in; every way in which loading can fail becomes a `
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_flatten
-from mlx_lm.utils import load_model, load_tokenizer
+from mlx_lm.utils import get_total_parameters, load_model, load_tokenizer
 
 from akunu_py.backend import (
     Backend,
     WeightLayout,
+    fastest_network,
     keep_weights_resident,
     use_dense_weights,
 )
@@ -24,8 +26,9 @@ from akunu_py.kv_cache import KVCache, make_kv_cache
 from akunu_py.model_files import find_model, model_name
 from akunu_py.text.tokenizer import Tokenizer
 
-PREFILL_STEP: Final = 2048
-"""Prompt tokens per forward of a prefill, as in mlx-lm."""
+PREFILL_STEP: Final = 512
+"""Prompt tokens per forward of a prefill. Fewer than mlx-lm's 2048, so that a cancelled request is
+heard soon; matrices of this height already keep a device busy."""
 
 _CONTEXT_KEYS: Final = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 _FALLBACK_CONTEXT: Final = 4096
@@ -44,6 +47,8 @@ class TargetModel:
         config: its `config.json`.
         name: what to call it in output.
         layout: the layout its weights are in.
+        original: the network as mlx-lm made it, where `network` is a faster form of it; it is
+            what others are compared with.
     """
 
     def __init__(
@@ -54,8 +59,10 @@ class TargetModel:
         *,
         name: str,
         layout: WeightLayout,
+        original: nn.Module | None = None,
     ) -> None:
         self.network = network
+        self.original = network if original is None else original
         self.tokenizer = tokenizer
         self.config = config
         self.name = name
@@ -83,6 +90,11 @@ class TargetModel:
     def parameter_bytes(self) -> int:
         """Bytes of all weights as they lie in memory."""
         return sum(array.nbytes for _, array in tree_flatten(self.network.parameters()))
+
+    @cached_property
+    def parameter_count(self) -> int:
+        """How many weights it has, whatever bits each of them takes."""
+        return int(get_total_parameters(self.network))
 
     def make_cache(self, capacity: int) -> KVCache:
         """An empty cache for `capacity` tokens."""
@@ -152,7 +164,14 @@ def load_target(name: str, backend: Backend, weights: str = "auto") -> TargetMod
     layout = backend.weight_layout(weights, _dense_bytes(network))
     if layout == "dense":
         use_dense_weights(network)
-    return TargetModel(network, tokenizer, config, name=model_name(name, folder), layout=layout)
+    return TargetModel(
+        fastest_network(network, backend),
+        tokenizer,
+        config,
+        name=model_name(name, folder),
+        layout=layout,
+        original=network,
+    )
 
 
 def _dense_bytes(network: nn.Module) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from akunu_py.errors import InvalidRequestError
+from akunu_py.grammar import Grammar
 
 DEFAULT_MAX_TOKENS: Final = 256
 DEFAULT_DRAFT_TOKENS: Final = 4
@@ -16,6 +17,11 @@ DEFAULT_REPETITION_CONTEXT: Final = 20
 """As in mlx-lm."""
 MOST_DRAFT_TOKENS: Final = 1024
 """Beyond this a draft is no longer a guess at the next few tokens but a prefill."""
+MOST_SLOTS: Final = 16
+"""Caches of earlier requests that an engine keeps at most."""
+
+MOST_ALTERNATIVES: Final = 100
+"""Alternatives that may be reported with a token's log-probability."""
 
 _COLDEST: Final = 1e-5
 """Temperatures below this leave float32's range when scores are divided by them."""
@@ -34,6 +40,11 @@ class Sampling:
         repetition_penalty: divides the positive logits of recent tokens and multiplies the
             negative ones; 1 changes nothing.
         repetition_context_size: how many tokens are recent, the prompt's included.
+        presence_penalty: taken off the logits of tokens that were generated before, as OpenAI's;
+            0 changes nothing, and a negative one makes them likelier.
+        frequency_penalty: the same, for every time that a token was generated.
+        infill: drops what llama.cpp's `infill` sampler drops, after the filters above; see
+            `infill.py`. Without a top-k it looks at the 40 likeliest tokens.
         logit_bias: pairs of an id and what is added to its logit, before any penalty.
         seed: makes a sampled text repeatable; None draws one.
 
@@ -49,6 +60,9 @@ class Sampling:
     repetition_penalty: float = 1.0
     repetition_context_size: int = DEFAULT_REPETITION_CONTEXT
     logit_bias: tuple[tuple[int, float], ...] = ()
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    infill: bool = False
 
     def __post_init__(self) -> None:
         checks = (
@@ -67,6 +81,18 @@ class Sampling:
                 "repetition context size",
                 "1 or more",
                 self.repetition_context_size,
+            ),
+            (
+                math.isfinite(self.presence_penalty),
+                "presence penalty",
+                "a number",
+                self.presence_penalty,
+            ),
+            (
+                math.isfinite(self.frequency_penalty),
+                "frequency penalty",
+                "a number",
+                self.frequency_penalty,
             ),
             *(
                 (token >= 0 and math.isfinite(bias), "logit bias", "ID=NUMBER", f"{token}={bias}")
@@ -98,10 +124,18 @@ class Options:
             verifies as many as pay on this machine.
         exact: decides near-ties again as plain decoding would; see `exactness.py`. Greedy only:
             what is sampled has the model's distribution anyway.
+        slot: which of the caches of earlier requests to answer from, 0 to 15; None takes the one
+            that holds most of the prompt.
+        references: texts that the answer may repeat, the predicted answer or open files say. Drafts
+            are copied from them; the model does not see them, and the text does not depend on them.
+        logprobs: reports each token's log-probability in the model's own distribution, with this
+            many of the likeliest tokens there; 0 reports the token's alone, and None nothing. See
+            `token_logprob.py`.
+        grammar: what the text must match; it ends where the grammar is complete.
 
     Raises:
-        InvalidRequestError: if `max_tokens` or `num_draft_tokens` is out of its range, a stop
-            string is empty, or an exact answer is to be sampled.
+        InvalidRequestError: if a number is out of its range, a stop string is empty, or an exact
+            answer is to be sampled.
     """
 
     max_tokens: int | None = DEFAULT_MAX_TOKENS
@@ -110,6 +144,10 @@ class Options:
     drafter: str = "auto"
     num_draft_tokens: int | None = None
     exact: bool = False
+    slot: int | None = None
+    references: tuple[str, ...] = ()
+    logprobs: int | None = None
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 0:
@@ -121,6 +159,15 @@ class Options:
                 f"The number of draft tokens must be from 0 to {MOST_DRAFT_TOKENS}, "
                 f"not {self.num_draft_tokens}."
             )
+        if self.slot is not None and not 0 <= self.slot < MOST_SLOTS:
+            raise InvalidRequestError(
+                f"The slot must be from 0 to {MOST_SLOTS - 1}, not {self.slot}."
+            )
+        if not 0 <= (self.logprobs or 0) <= MOST_ALTERNATIVES:
+            raise InvalidRequestError(
+                "The number of alternatives to report log-probabilities of must be from 0 to "
+                f"{MOST_ALTERNATIVES}, not {self.logprobs}."
+            )
         if "" in self.stop:
             raise InvalidRequestError("A stop string must not be empty.")
         if self.exact and not self.sampling.greedy:
@@ -128,6 +175,8 @@ class Options:
                 "Only greedy answers can be exact to the token; "
                 "leave out the temperature or --exact."
             )
+        if self.exact and self.sampling.infill:
+            raise InvalidRequestError("The infill sampler's answers cannot be exact to the token.")
 
     @property
     def drafts(self) -> bool:

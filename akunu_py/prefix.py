@@ -1,9 +1,12 @@
 """PrefixSlot: a cache together with the tokens in it, kept from one request for the next."""
 
 from collections.abc import Sequence
+from typing import Final
 
-from akunu_py.kv_cache import ForwardOnlyKVCache, KVCache
+from akunu_py.kv_cache import ForwardOnlyKVCache, PreallocatedKVCache
 from akunu_py.model import TargetModel
+
+_STRIDE: Final = 256
 
 
 class PrefixSlot:
@@ -11,31 +14,50 @@ class PrefixSlot:
 
     Args:
         model: whose cache it is.
-        capacity: how many tokens it can hold.
+        capacity: how many tokens it can hold; it can grow.
+        slot_id: what it is called.
     """
 
-    def __init__(self, model: TargetModel, capacity: int) -> None:
+    def __init__(self, model: TargetModel, capacity: int, slot_id: int = 0) -> None:
+        self.id = slot_id
+        self.cache = model.make_cache(capacity)
         self._model = model
         self._tokens: list[int] = []
-        self.cache: KVCache = model.make_cache(capacity)
+
+    @property
+    def held(self) -> int:
+        """How many tokens it remembers."""
+        return len(self._tokens)
+
+    def usable(self, prompt: Sequence[int]) -> int:
+        """How many tokens of a prompt need not be computed again.
+
+        At least the last one must: its prediction is what a request needs.
+        """
+        shared = min(common_prefix_length(self._tokens, prompt), len(prompt) - 1)
+        whole = shared == self.cache.length
+        return shared if whole or self.cache.can_roll_back else 0
 
     def reuse(self, prompt: Sequence[int]) -> int:
-        """Prepares the cache for a prompt; returns how many of its tokens are in it already.
-
-        At least the last token is left to compute, since its prediction is what a request needs.
-        """
-        shared = common_prefix_length(self._tokens, prompt)
-        shared = min(shared, self.cache.length, len(prompt) - 1)
-        if shared < self.cache.length:
-            shared = self._rollback(shared)
+        """Prepares the cache for a prompt; returns how many of its tokens are in it already."""
+        shared = self.usable(prompt)
+        self._roll_back(shared)
         self._tokens = list(prompt[:shared])
         return shared
+
+    def copy(self, other: "PrefixSlot", tokens: int) -> None:
+        """Becomes the first `tokens` of another slot, where caches can be cut."""
+        own, others = self.cache, other.cache
+        if isinstance(own, PreallocatedKVCache) and isinstance(others, PreallocatedKVCache):
+            own.copy(others, tokens)
+            self._tokens = other._tokens[:tokens]
 
     def settle(self, tokens: Sequence[int]) -> None:
         """Books what the cache holds after a request: `tokens` as far as they were computed."""
         kept = min(self.cache.length, len(tokens))
-        if kept < self.cache.length:
-            kept = self._rollback(kept)
+        if kept < self.cache.length and not self.cache.can_roll_back:
+            kept = 0
+        self._roll_back(kept)
         self._tokens = list(tokens[:kept])
 
     def grow(self, capacity: int) -> None:
@@ -45,27 +67,21 @@ class PrefixSlot:
         else:
             self.cache.grow(capacity)
 
-    def forget(self) -> None:
-        """Forgets the tokens, so that the next prompt is computed whole; the buffers stay."""
-        self._tokens = []
-
-    def clear(self) -> None:
-        """Forgets everything, buffers included."""
-        self.cache = self._model.make_cache(self.cache.capacity)
-        self._tokens = []
-
-    def _rollback(self, length: int) -> int:
+    def _roll_back(self, length: int) -> None:
+        if length == self.cache.length:
+            return
         if isinstance(self.cache, ForwardOnlyKVCache):
-            self.clear()
-            return 0
-        self.cache.rollback(length)
-        return length
+            self.cache = self._model.make_cache(self.cache.capacity)
+        else:
+            self.cache.rollback(length)
 
 
 def common_prefix_length(left: Sequence[int], right: Sequence[int]) -> int:
     """How many tokens two sequences share from the start."""
-    shared = min(len(left), len(right))
-    for position in range(shared):
-        if left[position] != right[position]:
-            return position
-    return shared
+    most = min(len(left), len(right))
+    shared = 0
+    while shared < most and left[shared : shared + _STRIDE] == right[shared : shared + _STRIDE]:
+        shared += _STRIDE  # comparing stretches is much faster than comparing tokens
+    while shared < most and left[shared] == right[shared]:
+        shared += 1
+    return min(shared, most)

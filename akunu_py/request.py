@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from akunu_py.stats import Finish, Stats
 from akunu_py.text.stream import Piece
+from akunu_py.token_logprob import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +16,14 @@ class Event:
         pieces: the text it released, a piece a token.
         stats: the request's running sums.
         finish_reason: why the text ended; None while it goes on.
+        logprobs: one a token, if they were asked for.
     """
 
     tokens: tuple[int, ...]
     pieces: tuple[Piece, ...]
     stats: Stats
     finish_reason: Finish | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def text(self) -> str:
@@ -38,6 +41,7 @@ class Completion:
         token_ids: its ids, end tokens left out.
         finish_reason: why it ended.
         stats: what it took.
+        logprobs: one a token, if they were asked for.
     """
 
     model: str
@@ -45,3 +49,4 @@ class Completion:
     token_ids: list[int]
     finish_reason: Finish
     stats: Stats
+    logprobs: tuple[TokenLogprob, ...] = ()

@@ -7,7 +7,7 @@ it equals what plain decoding would have drawn: sample-and-match.
 
 import secrets
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import mlx.core as mx
 import numpy as np
@@ -16,18 +16,17 @@ from mlx_lm.sample_utils import (
     apply_top_k,
     apply_top_p,
     make_logits_processors,
-    make_repetition_penalty,
 )
 
 from akunu_py.chance import GOLDEN_GAMMA, mix64, uniform
+from akunu_py.constraint import Constraint
+from akunu_py.infill import InfillFilter
 from akunu_py.options import Sampling
+from akunu_py.penalties import make_penalties
 
 _TO_ACCEPT: Final = 1
 _TO_CORRECT: Final = 2
 """Streams of chance; a drafter's is 0."""
-
-_FORWARDS_AHEAD: Final = 8
-"""Tokens beyond one forward's that a pipelined loop may take back."""
 
 
 class TokenChooser:
@@ -35,16 +34,30 @@ class TokenChooser:
 
     Args:
         sampling: what the request asked for.
-        prompt: its tokens, which a repetition penalty looks back on.
+        prompt: its tokens, which penalties look back on.
+        constraint: what the answer must keep to, if anything.
+        infill: the filter that comes after the others, if any.
     """
 
-    def __init__(self, sampling: Sampling, prompt: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        sampling: Sampling,
+        prompt: Sequence[int] = (),
+        *,
+        constraint: Constraint | None = None,
+        infill: InfillFilter | None = None,
+    ) -> None:
         self.sampling = sampling
+        self.constraint = constraint
+        self._infill = infill
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         self._bias = make_logits_processors(logit_bias=dict(sampling.logit_bias))
-        self._penalty = (
-            RepetitionPenalty(sampling, prompt) if sampling.repetition_penalty != 1 else None
-        )
+        self._penalties = make_penalties(sampling, prompt)
+
+    @property
+    def waits(self) -> bool:
+        """Whether `choose` waits for the logits, so that running ahead of it gains nothing."""
+        return self._infill is not None
 
     @property
     def sharpening(self) -> float:
@@ -53,7 +66,9 @@ class TokenChooser:
         return max(penalty, 1 / penalty)
 
     def edit(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
-        """The logits that a request is answered from: biased, and repetition penalised.
+        """The logits that a request is answered from: biased, penalised and constrained.
+
+        With a constraint this waits for lazy inputs.
 
         Args:
             logits: `[rows, vocabulary]`; row `i` predicts the token at `position + i`.
@@ -63,7 +78,11 @@ class TokenChooser:
         """
         for add_bias in self._bias:
             logits = add_bias(inputs, logits)
-        return logits if self._penalty is None else self._penalty.apply(logits, position, inputs)
+        for penalty in self._penalties:
+            logits = penalty.apply(logits, position, inputs)
+        if self.constraint is not None:
+            logits = self.constraint.apply(logits, position, inputs)
+        return logits
 
     def choose(self, logits: mx.array, position: int) -> mx.array:
         """The tokens for edited logits `[rows, vocabulary]`, as a lazy array of shape `[rows]`.
@@ -72,16 +91,18 @@ class TokenChooser:
             logits: row `i` predicts the token at `position + i`.
             position: where in the sequence the first row's token will stand, 0-based.
         """
-        if self.sampling.greedy:
+        if self.sampling.greedy and self._infill is None:
             return mx.argmax(logits, axis=-1)
-        scores = log_distribution(logits, self.sampling)
+        scores = log_distribution(logits, self.sampling, self._infill)
+        if self.sampling.greedy:
+            return mx.argmax(scores, axis=-1)
         keys = random_keys(self.seed, range(position, position + logits.shape[0]))
         draw = mx.vmap(lambda row, key: mx.random.categorical(row, key=key))
         return draw(scores, keys)
 
     def distributions(self, logits: mx.array) -> mx.array:
         """The distributions that `choose` draws from, lazy, float32 `[rows, vocabulary]`."""
-        return mx.softmax(log_distribution(logits, self.sampling), axis=-1)
+        return mx.softmax(log_distribution(logits, self.sampling, self._infill), axis=-1)
 
     def chances(self, position: int) -> tuple[float, float]:
         """The numbers by which a draft for `position` stands, and by which it is corrected."""
@@ -91,45 +112,17 @@ class TokenChooser:
         )
 
 
-class RepetitionPenalty:
-    """Makes tokens that stand in the last few positions less likely, by mlx-lm's own rule.
-
-    It remembers what the forwards took, by position: a forward that begins before the end of what
-    is remembered replaces the rest, as a rollback does.
-
-    Args:
-        sampling: has the penalty and how far it looks back.
-        prompt: what the answer goes on from.
-    """
-
-    def __init__(self, sampling: Sampling, prompt: Sequence[int]) -> None:
-        self._size = sampling.repetition_context_size
-        self._apply: Any = make_repetition_penalty(sampling.repetition_penalty, self._size)
-        self._recent = mx.array(list(prompt[-self._size - 1 :]), dtype=mx.int32)
-        self._end = len(prompt)
-
-    def apply(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
-        """Edits row `i` in the light of the tokens before `position + i`; see `edit`."""
-        rows = inputs.size
-        kept = self._recent.size - (self._end - (position - 1))
-        context = mx.concatenate([self._recent[:kept], inputs.astype(mx.int32)])
-        self._recent = context[-(self._size + rows + _FORWARDS_AHEAD) :]
-        self._end = position - 1 + rows
-        edited = [
-            self._apply(context[: context.size - rows + row + 1], logits[row : row + 1])
-            for row in range(rows)
-        ]
-        return mx.concatenate(edited)
-
-
-def log_distribution(logits: mx.array, sampling: Sampling) -> mx.array:
+def log_distribution(
+    logits: mx.array, sampling: Sampling, infill: InfillFilter | None = None
+) -> mx.array:
     """Log-probabilities, up to a constant a row, of the distribution that `sampling` asks for.
 
     As in mlx-lm the filters look at the model's own distribution, and temperature comes last.
 
     Args:
         logits: `[rows, vocabulary]`.
-        sampling: with a temperature above 0.
+        sampling: without a temperature the filters alone are applied.
+        infill: comes after the other filters.
 
     Returns:
         float32 `[rows, vocabulary]`; tokens that were filtered out are at minus infinity.
@@ -142,7 +135,9 @@ def log_distribution(logits: mx.array, sampling: Sampling) -> mx.array:
         scores = apply_min_p(scores, sampling.min_p)
     if 0 < sampling.top_k < scores.shape[-1]:
         scores = apply_top_k(scores, sampling.top_k)
-    return scores * (1 / sampling.temperature)
+    if infill is not None:
+        scores = infill.apply(scores, sampling.top_k)
+    return scores if sampling.greedy else scores * (1 / sampling.temperature)
 
 
 def random_keys(seed: int, positions: Sequence[int]) -> mx.array:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from akunu_py.constraint import FORCED, Constraint
 from akunu_py.draft_trimmer import DraftTrimmer
-from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
+from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter, LearnsFromAlternatives
 from akunu_py.exactness import TieBreaker
 from akunu_py.kv_cache import PreallocatedKVCache
 from akunu_py.planning.planner import Planner, RoundReport
@@ -21,6 +22,7 @@ class Speculation:
         buffer: carries the tokens of a round in and out, and limits the draft.
         trimmer: cuts drafts where the text would end.
         tie_breaker: makes the text exact to the token; None leaves near-ties as they fall.
+        constraint: what the text must keep to, if anything.
     """
 
     drafter: Drafter
@@ -28,10 +30,17 @@ class Speculation:
     buffer: TokenBuffer
     trimmer: DraftTrimmer
     tie_breaker: TieBreaker | None = None
+    constraint: Constraint | None = None
 
-    def begin(self, prompt: Sequence[int]) -> None:
-        """Starts an answer to `prompt`."""
-        self.drafter.begin(prompt)
+    @property
+    def alternatives_wanted(self) -> int:
+        """How many of the target's likeliest tokens at each position the drafter learns from."""
+        drafter = self.drafter
+        return drafter.alternatives_wanted if isinstance(drafter, LearnsFromAlternatives) else 0
+
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+        """Starts an answer to `prompt`; the references are texts that it may be copied from."""
+        self.drafter.begin(prompt, references)
         self.planner.begin()
 
     def propose(self, cache: PreallocatedKVCache, wanted: int, *, pipelined: bool = False) -> Draft:
@@ -43,15 +52,30 @@ class Speculation:
             pipelined: whether a single step is under way.
         """
         limit = self.buffer.draft_limit(cache_room=cache.room, tokens_wanted=wanted)
-        if limit == 0 or not (draft := self.trimmer.trim(self.drafter.propose(limit))):
+        if limit == 0:
+            return NO_DRAFT
+        draft = self.trimmer.trim(self.drafter.propose(limit))
+        if self.constraint is not None:
+            draft = self.constraint.steer(draft, limit)
+        if not draft:
             return NO_DRAFT
         context = cache.length
         length = self.planner.choose(draft, context=context, limit=limit, pipelined=pipelined)
         return draft.cut(length) if length else NO_DRAFT
 
-    def learn(self, report: RoundReport) -> None:
-        """Takes in what became of a round."""
-        self.drafter.feedback(report.draft, report.accepted)
+    def learn(self, report: RoundReport, likeliest: Sequence[Sequence[int]] = ()) -> None:
+        """Takes in what became of a round.
+
+        Args:
+            report: the round.
+            likeliest: by emitted token, the ids likeliest there; none where none are wanted.
+        """
+        if report.draft.source == FORCED:
+            self.drafter.feedback(NO_DRAFT, 0)
+        else:
+            self.drafter.feedback(report.draft, report.accepted)
         self.drafter.extend(report.tokens)
+        if likeliest and isinstance(self.drafter, LearnsFromAlternatives):
+            self.drafter.learn_alternatives(report.context + 1, likeliest)
         self.trimmer.extend(report.tokens)
         self.planner.observe(report)

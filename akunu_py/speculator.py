@@ -24,6 +24,9 @@ from akunu_py.token_buffer import TokenBuffer
 Calibrate = Callable[[TargetModel, Backend], CostCurve]
 """Tells what forwards of a model cost on a machine, by measuring them or from its notes."""
 
+DrafterMaker = Callable[[TokenChooser], Drafter]
+"""Makes the drafter of one request, by how that request's tokens are chosen."""
+
 
 class Speculator:
     """Equips requests for speculation.
@@ -37,6 +40,7 @@ class Speculator:
 
     Attributes:
         buffer: of the size that the last planner needs.
+        cost_curve: what forwards cost, once a request needed to know; any thread may read it.
         logit_differences: what `measure_difference` found, by how many drafts a forward verifies;
             empty until an exact answer is wanted.
 
@@ -58,10 +62,16 @@ class Speculator:
         self._calibrate = calibrate
         self._draft_model = None if draft_model is None else DraftModel(draft_model, model)
         self._drafters: dict[str, Drafter] = {}
+        self._makers: dict[str, DrafterMaker] = {}
         self._planner: DraftPlanner | None = None
+        self.cost_curve: CostCurve | None = None
+
+    def add_drafter(self, name: str, make: DrafterMaker) -> None:
+        """Lets requests name a drafter of the caller's own; `make` is called for each of them."""
+        self._makers[name] = make
 
     def drafter(self, name: str, chooser: TokenChooser) -> Drafter:
-        """The drafter called `name`, the same one for every request.
+        """The drafter called `name`, the same one for every request unless it was added.
 
         Raises:
             InvalidRequestError: if there is none, or no draft model for it.
@@ -72,6 +82,8 @@ class Speculator:
                     "There is no draft model to draft with; load one with --draft-model NAME."
                 )
             return DraftModelDrafter(self._draft_model, chooser.sampling, chooser.seed)
+        if name in self._makers:
+            return self._makers[name](chooser)
         if name not in self._drafters:
             self._drafters[name] = make_drafter(name)
         return self._drafters[name]
@@ -84,7 +96,8 @@ class Speculator:
         if options.num_draft_tokens is not None:
             return FixedPlanner(longest)
         if self._planner is None:
-            self._planner = DraftPlanner(self._calibrate(self._model, self._backend))
+            self.cost_curve = self._calibrate(self._model, self._backend)
+            self._planner = DraftPlanner(self.cost_curve)
         return self._planner
 
     def tie_breaker(
@@ -93,11 +106,14 @@ class Speculator:
         """Finds near-ties by a margin measured on this model; None unless exactness is wanted."""
         if not options.exact:
             return None
-        drafts = longest_draft(options)
+        margin = SAFETY * self.logit_difference(longest_draft(options)) * chooser.sharpening
+        return TieBreaker(self._model, cache, chooser, known, margin)
+
+    def logit_difference(self, drafts: int) -> float:
+        """How far logits of forwards that verify so many drafts may be from plain ones."""
         if drafts not in self.logit_differences:
             self.logit_differences[drafts] = measure_difference(self._model, drafts)
-        margin = SAFETY * self.logit_differences[drafts] * chooser.sharpening
-        return TieBreaker(self._model, cache, chooser, known, margin)
+        return self.logit_differences[drafts]
 
 
 def longest_draft(options: Options) -> int:

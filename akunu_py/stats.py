@@ -6,11 +6,13 @@ from enum import StrEnum
 from itertools import zip_longest
 from typing import Any, Final
 
+from akunu_py.token_logprob import TokenLogprob
+
 
 class Finish(StrEnum):
     """Why a text ended."""
 
-    EOS = "eos"  # the model closed it with an end token
+    EOS = "eos"  # an end token closed it, or a grammar was complete
     STOP = "stop"  # a stop string appeared
     LENGTH = "length"  # as many tokens as were asked for
     CONTEXT = "context"  # the cache is full
@@ -32,6 +34,7 @@ class Round:
             `exactness.py`.
         finish: why the text ends with this round; None while it goes on.
         end_token: the end token that finished it, which is not among `tokens`.
+        logprobs: one a token, where they were asked for.
     """
 
     tokens: tuple[int, ...]
@@ -43,6 +46,7 @@ class Round:
     decided_again: int = 0
     finish: Finish | None = None
     end_token: int | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
     def cut(self, length: int, finish: Finish) -> "Round":
         """The same round if the text ends after its first `length` tokens."""
@@ -54,6 +58,7 @@ class Round:
             is_bonus=self.is_bonus and len(kept) == len(self.tokens),
             finish=finish,
             end_token=None,
+            logprobs=self.logprobs[:length],
         )
 
 

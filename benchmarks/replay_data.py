@@ -1,4 +1,4 @@
-"""Real requests for replays, as (prompt, answer) texts: edits, fixes, renames, fill-ins, chats.
+"""Real requests for replays, as samples: edits, fixes, renames, fill-ins, chats.
 
 Reads the data sets by path, from a folder that holds them under their own names; a set that is
 absent has no requests. Knows nothing of drafters.
@@ -11,26 +11,14 @@ import gzip
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-Encode = Callable[[str], list[int]]
+from akunu_py.bench.samples import Sample
+from akunu_py.text.tokenizer import Message
+
 NEW_NAMES = ("total", "current_value", "entries", "k", "result_so_far", "item_index")
-END_TEXTS = ("<|im_end|>", "<|endoftext|>")
-
-
-def load_encoder(path: Path) -> Encode:
-    """The encoder in a `tokenizer.json`, or in a SentencePiece `.model`."""
-    if path.suffix == ".model":
-        import sentencepiece  # noqa: PLC0415
-
-        pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
-        return lambda text: list(pieces.encode(text))
-    from tokenizers import Tokenizer  # noqa: PLC0415
-
-    tokenizer = Tokenizer.from_file(str(path))
-    return lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -41,29 +29,28 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, lines)
 
 
-def chat_text(*turns: tuple[str, str]) -> str:
-    """ChatML with the assistant's next turn left open."""
-    told = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in turns)
-    return f"{told}<|im_start|>assistant\n"
+def asked(kind: str, request: str, answer: str) -> Sample:
+    """One question and its answer."""
+    return Sample(kind, answer, messages=({"role": "user", "content": request},))
 
 
-def edits(data: Path) -> Iterator[tuple[str, str]]:
+def edits(data: Path) -> Iterator[Sample]:
     """EditEval: instruction and code in, edited code out."""
     for row in read_lines(data / "editeval" / "edit_eval.jsonl"):
-        asked = f"{row['instruction'].strip()}\n```python\n{row['input']}\n```"
-        yield chat_text(("user", asked)), f"```python\n{row['output']}\n```<|im_end|>"
+        request = f"{row['instruction'].strip()}\n```python\n{row['input']}\n```"
+        yield asked("edits", request, f"```python\n{row['output']}\n```")
 
 
-def fixes(data: Path) -> Iterator[tuple[str, str]]:
+def fixes(data: Path) -> Iterator[Sample]:
     """HumanEvalPack: a function with a bug in, the fixed function out."""
     for row in read_lines(data / "humanevalpack" / "python.jsonl"):
         head = row["declaration"]
-        asked = f"Fix the bug in {row['entry_point']}.\n```python\n{head}{row['buggy_solution']}```"
-        answer = f"```python\n{head}{row['canonical_solution']}```<|im_end|>"
-        yield chat_text(("user", asked)), answer
+        code = f"```python\n{head}{row['buggy_solution']}```"
+        answer = f"```python\n{head}{row['canonical_solution']}```"
+        yield asked("fixes", f"Fix the bug in {row['entry_point']}.\n{code}", answer)
 
 
-def renames(data: Path) -> Iterator[tuple[str, str]]:
+def renames(data: Path) -> Iterator[Sample]:
     """HumanEvalPack's functions with the name they use most renamed; made here, by rule."""
     for row in read_lines(data / "humanevalpack" / "python.jsonl"):
         code = row["declaration"] + row["canonical_solution"]
@@ -76,33 +63,33 @@ def renames(data: Path) -> Iterator[tuple[str, str]]:
         uses = {name: len(re.findall(rf"\b{name}\b", code)) for name in names}
         old = max(sorted(uses), key=lambda name: uses[name])
         new = NEW_NAMES[len(code) % len(NEW_NAMES)]
-        asked = f"Rename `{old}` to `{new}`.\n```python\n{code}```"
-        answer = re.sub(rf"\b{old}\b", new, code)
-        yield chat_text(("user", asked)), f"```python\n{answer}```<|im_end|>"
+        renamed = re.sub(rf"\b{old}\b", new, code)
+        request = f"Rename `{old}` to `{new}`.\n```python\n{code}```"
+        yield asked("renames", request, f"```python\n{renamed}```")
 
 
-def fill_ins(data: Path) -> Iterator[tuple[str, str]]:
+def fill_ins(data: Path) -> Iterator[Sample]:
     """HumanEval infilling: single lines and random spans."""
     for name in ("SingleLine", "RandomSpan"):
         light = "Light" if name == "RandomSpan" else ""
         path = data / "humaneval_infilling" / f"HumanEval-{name}Infilling{light}.jsonl.gz"
         for row in read_lines(path):
-            asked = f"<|fim_prefix|>{row['prompt']}<|fim_suffix|>{row['suffix']}<|fim_middle|>"
-            yield asked, f"{row['canonical_solution']}<|endoftext|>"
+            middle = row["canonical_solution"]
+            yield Sample("fill-ins", middle, prompt=row["prompt"], suffix=row["suffix"])
 
 
-def chats(data: Path) -> Iterator[tuple[str, str]]:
+def chats(data: Path) -> Iterator[Sample]:
     """MT-bench: both turns of the questions that have a reference answer."""
-    asked = {
+    questions = {
         row["question_id"]: row["turns"] for row in read_lines(data / "mt_bench/question.jsonl")
     }
     for row in read_lines(data / "mt_bench" / "reference_gpt-4.jsonl"):
-        told: list[tuple[str, str]] = []
-        turns = zip(asked[row["question_id"]], row["choices"][0]["turns"], strict=True)
+        told: list[Message] = []
+        turns = zip(questions[row["question_id"]], row["choices"][0]["turns"], strict=True)
         for question, answer in turns:
-            told.append(("user", question))
-            yield chat_text(*told), f"{answer}<|im_end|>"
-            told.append(("assistant", answer))
+            told.append({"role": "user", "content": question})
+            yield Sample("chats", answer, messages=tuple(told))
+            told.append({"role": "assistant", "content": answer})
 
 
 DATA_SETS = {

@@ -1,17 +1,14 @@
 """Where benchmark scripts leave their results: a table on the screen, Markdown and JSON on disk."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from akunu_py.bench.markdown import markdown_table
+
+__all__ = ["markdown_table", "record"]
+
 RESULTS = Path(__file__).parent / "results"
-
-
-def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A Markdown table; every cell is turned into text as it is."""
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
 def record(name: str, title: str, body: str, result: dict[str, Any]) -> None:

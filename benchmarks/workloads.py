@@ -5,13 +5,13 @@ Four kinds, as the identity check and the speed comparisons need them: `code` to
 """
 
 import ast
-import re
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Final
 
+from akunu_py.bench.workloads import rename_request
 from akunu_py.text.chat import ChatTranscript
 from akunu_py.text.tokenizer import Tokenizer
 
@@ -53,16 +53,6 @@ def make_workloads(
             tokens = tokenizer.encode(source[: draw.randrange(20, max(21, len(source) * 2 // 3))])
         made.append(Workload(kind, tokens))
     return made
-
-
-def rename_request(source: str, draw: Random) -> tuple[str, str]:
-    """A request to rename one local name of a function, and the text that answers it."""
-    tree = ast.parse(source)
-    names = sorted({node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)} - {"self"})
-    old = draw.choice(names) if names else "self"
-    new = draw.choice(("total", "value", "entry", "result_list", "cursor", "payload"))
-    renamed = re.sub(rf"\b{re.escape(old)}\b", new, source)
-    return f"Rename `{old}` to `{new}` in:\n```python\n{source}```", f"```python\n{renamed}```"
 
 
 def edit_prompt(tokenizer: Tokenizer, request: str, _answer: str = "") -> list[int]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from random import Random
 
+from akunu_py.constraint import Constraint
 from akunu_py.draft_trimmer import DraftTrimmer
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.exactness import TieBreaker
@@ -39,7 +40,7 @@ class OracleDrafter:
         self._seen = 0
         self.verified: list[tuple[int, int]] = []
 
-    def begin(self, prompt: Sequence[int]) -> None:
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         assert len(prompt) == self._prompt_length
         self._seen = 0
 
@@ -64,6 +65,7 @@ def speculation(
     planner: Planner | None = None,
     ends: frozenset[int] = frozenset(),
     tie_breaker: TieBreaker | None = None,
+    constraint: Constraint | None = None,
 ) -> Speculation:
     """What decoding needs around a drafter: a fixed number of drafts, unless told otherwise."""
     return Speculation(
@@ -72,6 +74,7 @@ def speculation(
         TokenBuffer(max_drafts),
         DraftTrimmer(ends),
         tie_breaker,
+        constraint,
     )
 
 

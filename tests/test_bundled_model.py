@@ -46,6 +46,21 @@ def test_repeated_text_takes_fewer_forwards_than_tokens(ember: Engine) -> None:
     assert answer.stats.tokens_per_call > 1.5
 
 
+@pytest.mark.parametrize("fenced", [False, True])
+def test_a_prediction_is_copied_and_changes_nothing(ember: Engine, fenced: bool) -> None:
+    question = "Write a Python function that computes the area of a rectangle."
+    prompt = ChatTranscript(ember.tokenizer).prompt_for(question)
+    plain = ember.generate(prompt, Options(60, drafter="none"))
+    prediction = plain.text.removeprefix("```python\n") if fenced else plain.text
+    alone = ember.generate(prompt, Options(60, num_draft_tokens=8))
+    predicted = ember.generate(
+        prompt, Options(60, num_draft_tokens=8, references=("print(1)\n", prediction))
+    )
+    assert predicted.text == alone.text
+    assert predicted.stats.accepted > alone.stats.accepted
+    assert predicted.stats.tokens_per_call > 2
+
+
 def test_mlx_lm_loads_it_like_any_other() -> None:
     network, tokenizer = load_with_mlx_lm(str(bundled_model()))
     assert network.model_type == "llama"

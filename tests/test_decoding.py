@@ -84,6 +84,7 @@ def tokens_of(rounds: list[Round]) -> list[int]:
         Sampling(temperature=1.0, top_p=0.9, seed=11),
         Sampling(repetition_penalty=1.4, repetition_context_size=7, logit_bias=((65, 1.5),)),
         Sampling(temperature=0.8, seed=2, repetition_penalty=1.2),
+        Sampling(presence_penalty=1.0, frequency_penalty=0.7, repetition_penalty=1.2),
     ],
 )
 @pytest.mark.parametrize(("error", "silence"), [(0, 0), (0.3, 0), (1, 0), (0.2, 0.5), (0, 1)])

@@ -11,7 +11,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from akunu_py import decoding
+from akunu_py import flight
 from akunu_py.chance import draw
 from akunu_py.decoding import Limits, decode_speculative
 from akunu_py.drafting import DRAFTERS
@@ -181,7 +181,7 @@ def correct_from_the_whole_target(
 def test_the_same_check_rejects_wrong_verifiers(
     monkeypatch: pytest.MonkeyPatch, make: Make, wrong: object
 ) -> None:
-    monkeypatch.setattr(decoding, "accept_or_resample", wrong)
+    monkeypatch.setattr(flight, "accept_or_resample", wrong)
     table = free_text()
     drafter = make(table, SAMPLING)
     rounds = decode(table, SAMPLING, drafter, max_drafts=4, draws=DRAWS // 4)

@@ -1,7 +1,9 @@
 """The engine as a caller sees it, on a tiny random model."""
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
+from threading import Event as Flag
 
 import mlx.core as mx
 import pytest
@@ -14,6 +16,8 @@ from akunu_py import Options, Sampling
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
 from akunu_py.stats import Finish
+from akunu_py.text.fim import FillRequest
+from akunu_py.work import Work
 from tests.fakes import OracleDrafter
 from tests.tiny_model import write_tiny_model
 
@@ -43,6 +47,15 @@ def test_streamed_events_add_up_to_the_completion(engine: Engine) -> None:
     assert [token for event in events for token in event.tokens] == whole.token_ids
     assert [event.finish_reason for event in events[:-1]] == [None] * (len(events) - 1)
     assert events[-1].finish_reason == whole.finish_reason
+
+
+@pytest.mark.parametrize("drafter", ["auto", "ngram", "suffix", "none"])
+def test_references_are_drafted_from_and_change_nothing(engine: Engine, drafter: str) -> None:
+    options = Options(60, drafter=drafter, num_draft_tokens=6)
+    alone = engine.generate(random_prompt(8), options)
+    told = engine.generate(random_prompt(8), replace(options, references=(PROMPT, alone.text)))
+    assert told.token_ids == alone.token_ids
+    assert told.stats.prompt_tokens == alone.stats.prompt_tokens
 
 
 def test_drafted_pieces_are_those_that_were_accepted(engine: Engine) -> None:
@@ -192,6 +205,31 @@ class TestCancelling:
         assert events[-1].finish_reason is Finish.CANCELLED
         assert 0 < events[-1].stats.target_calls <= 5
 
+    def test_a_prefill_ends_with_the_chunk_under_way(self, tiny_model_dir: Path) -> None:
+        engine = akunu_py.load(str(tiny_model_dir), prefill_step_size=16)
+        stop = Flag()
+
+        def progress(done: int, _: int) -> None:
+            if done >= 100:
+                stop.set()
+
+        prompt = random_prompt(4, 300)
+        events = list(engine.stream(prompt, progress=progress, cancelled=stop.is_set))
+        assert [event.finish_reason for event in events] == [Finish.CANCELLED]
+        assert engine.work == Work(requests=1, prefill_chunks=7, prefill_tokens=112)
+        again = engine.generate(prompt, Options(max_tokens=1))
+        assert again.stats.cached_tokens == 112, "what was computed is kept"
+        assert engine.work.prefill_tokens == 299
+
+    def test_decoding_ends_with_the_round_under_way(self, engine: Engine) -> None:
+        stop = Flag()
+        stream = engine.stream(PROMPT, Options(max_tokens=60), cancelled=stop.is_set)
+        before = engine.work.rounds
+        next(stream)
+        stop.set()
+        assert [event.finish_reason for event in stream] == [Finish.CANCELLED]
+        assert engine.work.rounds - before == 2
+
     def test_before_the_prefill(self, engine: Engine) -> None:
         events = list(engine.stream(PROMPT, cancelled=lambda: True))
         assert [event.finish_reason for event in events] == [Finish.CANCELLED]
@@ -233,6 +271,10 @@ class TestRefusals:
         with pytest.raises(InvalidRequestError, match="no token 320 to bias"):
             engine.stream(PROMPT, Options(sampling=Sampling(logit_bias=((320, 1.0),))))
 
+    def test_a_step_without_tokens(self, tiny_model_dir: Path) -> None:
+        with pytest.raises(InvalidRequestError, match="1 token or more, not 0"):
+            akunu_py.load(str(tiny_model_dir), prefill_step_size=0)
+
     def test_a_negative_number_of_tokens(self) -> None:
         with pytest.raises(InvalidRequestError, match="0 or more, not -3"):
             Options(max_tokens=-3)
@@ -243,9 +285,32 @@ class TestRefusals:
 
 
 def test_a_suffix_is_put_behind_the_gap(engine: Engine) -> None:
-    tokens, ends = engine._prompt_tokens("a", "b")
-    assert engine.tokenizer.decode(tokens) == "<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>"
-    assert engine.tokenizer.token_id("<|endoftext|>") in ends
+    filled = "<|fim_prefix|>x\n<|fim_suffix|>b<|fim_middle|>a"
+    expected = engine.generate(engine.tokenizer.encode(filled), Options(max_tokens=20))
+    for answer in (
+        engine.generate("x\na", Options(max_tokens=20), suffix="b"),
+        engine.generate(FillRequest("x\na", "b"), Options(max_tokens=20)),
+    ):
+        assert answer.token_ids == expected.token_ids
+        assert answer.stats.prompt_tokens == expected.stats.prompt_tokens
+
+
+def test_a_gap_in_a_long_file_is_cut_to_the_context(engine: Engine) -> None:
+    request = FillRequest("before\n" * 1000, "after\n" * 1000)
+    answer = engine.generate(request, Options(max_tokens=20))
+    assert 900 < answer.stats.prompt_tokens <= engine.context_limit - 20
+
+
+@pytest.mark.parametrize("suffix_first", [False, True])
+def test_typing_computes_only_what_was_typed(engine: Engine, suffix_first: bool) -> None:
+    lines = [f"line {number}\n" for number in range(60)]
+    computed = []
+    for typed in range(1, 12):
+        prefix = "".join(lines[:40]) + "total = sum"[:typed]
+        request = FillRequest(prefix, "\n" + "".join(lines[40:]), suffix_first=suffix_first)
+        stats = engine.generate(request, Options(max_tokens=8)).stats
+        computed.append(stats.prompt_tokens - stats.cached_tokens)
+    assert max(computed[1:]) <= 2 < computed[0]
 
 
 def test_a_request_ends_the_one_before_it(engine: Engine) -> None:
@@ -259,14 +324,63 @@ def test_a_request_ends_the_one_before_it(engine: Engine) -> None:
     assert engine.generate(random_prompt(6), Options(max_tokens=30)).token_ids == again.token_ids
 
 
-def test_the_cache_grows_for_a_longer_prompt(tmp_path: Path) -> None:
+def test_a_cache_grows_for_a_longer_prompt(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, max_position_embeddings=32_768)
     engine = akunu_py.load(str(folder))
-    assert engine._slot.cache.capacity == 8192
     long = [i % 251 for i in range(9000)]
     engine.generate(long[:100], Options(max_tokens=1))
+    assert [slot.capacity for slot in engine.slots] == [2048]
     answer = engine.generate(long, Options(max_tokens=4))
-    assert engine._slot.cache.capacity == 16_384
+    assert [slot.capacity for slot in engine.slots] == [16_384]
     assert answer.stats.cached_tokens == 100, "what was computed is kept"
     fresh = akunu_py.load(str(folder), max_context=10_000)
     assert fresh.generate(long, Options(max_tokens=4)).token_ids == answer.token_ids
+    assert [slot.capacity for slot in fresh.slots] == [10_000]
+
+
+class TestSeveralCaches:
+    def test_each_conversation_keeps_its_own(self, engine: Engine) -> None:
+        prompts = [random_prompt(seed, 60) for seed in range(5)]
+        alone = []
+        for prompt in prompts:
+            engine.reset()
+            alone.append(engine.generate(prompt, Options(max_tokens=20)).token_ids)
+        engine.reset()
+        for round_ in range(2):
+            for prompt, tokens in zip(prompts, alone, strict=True):
+                answer = engine.generate(prompt, Options(max_tokens=20))
+                assert answer.token_ids == tokens
+                assert answer.stats.cached_tokens == round_ * (len(prompt) - 1)
+        assert len(engine.slots) == 5
+
+    def test_a_shared_beginning_is_copied_and_not_computed(self, engine: Engine) -> None:
+        shared, long = random_prompt(1, 50), random_prompt(2, 200)
+        following = [*shared, *random_prompt(3, 30)]
+        alone = engine.generate(following, Options(max_tokens=20)).token_ids
+        engine.reset()
+        engine.generate([*shared, *long], Options(max_tokens=1))
+        answer = engine.generate(following, Options(max_tokens=20))
+        assert answer.stats.cached_tokens == 50
+        assert answer.token_ids == alone
+        again = engine.generate([*shared, *long], Options(max_tokens=1))
+        assert again.stats.cached_tokens == 249, "the longer one was left alone"
+
+    def test_a_slot_can_be_asked_for(self, engine: Engine) -> None:
+        prompt = random_prompt(1, 40)
+        engine.generate(prompt, Options(max_tokens=1, slot=7))
+        engine.generate(random_prompt(2, 40), Options(max_tokens=1, slot=7))
+        assert [(slot.id, slot.tokens) for slot in engine.slots] == [(7, 40)]
+        with pytest.raises(InvalidRequestError, match="from 0 to 15, not 16"):
+            Options(slot=16)
+
+    def test_memory_is_bounded_and_one_request_always_served(self, tiny_model_dir: Path) -> None:
+        engine = akunu_py.load(str(tiny_model_dir), cache_memory=1)
+        for seed in range(3):
+            engine.generate(random_prompt(seed, 40), Options(max_tokens=1))
+            assert [slot.tokens for slot in engine.slots] == [40]
+        (slot,) = engine.slots
+        roomy = akunu_py.load(str(tiny_model_dir), cache_memory=2 * slot.nbytes)
+        for seed in range(4):
+            roomy.generate(random_prompt(seed, 40), Options(max_tokens=1))
+        assert len(roomy.slots) == 2
+        assert sum(slot.nbytes for slot in roomy.slots) <= 2 * slot.nbytes

@@ -166,3 +166,28 @@ def test_ordinary_models_get_the_preallocated_cache(tmp_path: Path) -> None:
     cache = model.make_cache(64)
     assert isinstance(cache, PreallocatedKVCache)
     assert why_no_rollback(cache) is None
+
+
+def test_a_copy_predicts_as_the_original_and_leaves_it_alone(tiny_model: TargetModel) -> None:
+    tokens = list(range(40))
+    original, copy = tiny_model.make_cache(CAPACITY), tiny_model.make_cache(CAPACITY * 2)
+    assert isinstance(original, PreallocatedKVCache)
+    assert isinstance(copy, PreallocatedKVCache)
+    tiny_model.prefill(tokens, original)
+    copy.copy(original, 30)
+    tiny_model.prefill([9] * 10, copy)
+    original.rollback(30)
+    expected = tiny_model.forward(mx.array([7]), original)
+    copy.rollback(30)
+    assert mx.array_equal(tiny_model.forward(mx.array([7]), copy), expected)
+
+
+def test_a_copy_needs_what_it_copies_and_room_for_it(tiny_model: TargetModel) -> None:
+    original = PreallocatedKVCache(2, CAPACITY)
+    with pytest.raises(ValueError, match="0 tokens cannot lend 5"):
+        PreallocatedKVCache(2, CAPACITY).copy(original, 5)
+    cache = tiny_model.make_cache(CAPACITY)
+    assert isinstance(cache, PreallocatedKVCache)
+    tiny_model.prefill([1] * 20, cache)
+    with pytest.raises(ContextOverflowError, match="20 tokens do not fit"):
+        PreallocatedKVCache(2, 10).copy(cache, 20)

@@ -1,7 +1,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from akunu_py.errors import InvalidRequestError
@@ -71,33 +71,6 @@ def test_filters_keep_what_their_names_say() -> None:
     assert kept(Sampling(temperature=1, top_k=99)) == [0, 1, 2, 3]
 
 
-@given(
-    lengths=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 4)), max_size=8),
-    size=st.integers(1, 9),
-    prompt=st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=12),
-)
-@settings(deadline=None, max_examples=40)
-def test_a_penalty_sees_what_stands_before_each_row(
-    lengths: list[tuple[int, int]], size: int, prompt: list[int]
-) -> None:
-    """Whatever forwards take and take back, row `i` looks at the tokens before its own."""
-    sampling = Sampling(repetition_penalty=2.0, repetition_context_size=size)
-    chooser = TokenChooser(sampling, prompt)
-    text = list(prompt)
-    draw = np.random.default_rng(len(prompt))
-    for rows, taken_back in lengths:
-        # The first input is the last known token; those behind it are drafts.
-        inputs = [text[-1], *draw.integers(0, VOCABULARY, rows - 1).tolist()]
-        edited = chooser.edit(mx.ones((rows, VOCABULARY)), len(text), mx.array(inputs))
-        known = text[:-1]
-        for row in range(rows):
-            recent = set([*known, *inputs[: row + 1]][-size:])
-            expected = [0.5 if token in recent else 1.0 for token in range(VOCABULARY)]
-            assert edited[row].tolist() == expected
-        stands = max(1, rows - taken_back)
-        text = [*known, *inputs[:stands], int(draw.integers(VOCABULARY))]
-
-
 def test_streams_of_neighbouring_positions_are_unrelated() -> None:
     keys = np.array(random_keys(0, range(1000)))
     assert len(np.unique(keys, axis=0)) == 1000
@@ -118,6 +91,8 @@ def test_streams_of_neighbouring_positions_are_unrelated() -> None:
         ("min_p", 2.0),
         ("repetition_penalty", 0.0),
         ("repetition_context_size", 0),
+        ("presence_penalty", float("inf")),
+        ("frequency_penalty", float("nan")),
         ("logit_bias", ((-1, 1.0),)),
         ("logit_bias", ((1, float("nan")),)),
     ],

@@ -1,4 +1,4 @@
-"""Plots, as files. matplotlib is imported here alone, and only when one is asked for."""
+"""Plots, as files. matplotlib is imported in functions alone, and only when one is asked for."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +9,7 @@ from akunu_py.planning.theory import break_even, expected_accepted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 def check_can_plot(path: Path) -> None:
@@ -30,10 +31,7 @@ def check_can_plot(path: Path) -> None:
 
 def draw_cost(report: CostReport, path: Path) -> None:
     """Draws cost against tokens, break-even against drafts, and the theory's E[accepted]."""
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    figure = Figure(figsize=(14, 4.2), layout="constrained")
-    _agg().FigureCanvasAgg(figure)
+    figure = new_figure((14, 4.2))
     costs, thresholds, theory = figure.subplots(1, 3)
     _draw_costs(costs, report)
     _draw_thresholds(thresholds, report)
@@ -44,6 +42,15 @@ def draw_cost(report: CostReport, path: Path) -> None:
         f"({machine['device']}, mlx {machine['mlx']})"
     )
     figure.savefig(path, dpi=150)
+
+
+def new_figure(inches: tuple[float, float]) -> "Figure":
+    """An empty figure, drawn without a screen."""
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=inches, layout="constrained")
+    _agg().FigureCanvasAgg(figure)
+    return figure
 
 
 def _agg() -> Any:

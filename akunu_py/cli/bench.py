@@ -1,16 +1,21 @@
-"""`bench`: measurements of this machine, as tables, JSON and plots."""
+"""`bench`: measurements of this machine, as tables, JSON and plots; one file a measurement."""
 
-import json
 import sys
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
-from akunu_py.cli.bench_settings import BenchSettings, CostSettings
-from akunu_py.cli.loading import load_engine
+from akunu_py.cli.bench_settings import MEASURES, BenchSettings
 from akunu_py.cli.progress import MeasuringBar
 from akunu_py.errors import InvalidRequestError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from akunu_py.engine import Engine
+    from akunu_py.planning.cost_curve import CostCurve
+
+_LEAST_COLUMNS: Final = 110
+"""Tables are not squeezed below this; a narrower terminal wraps or scrolls them."""
 
 
 def run(settings: BenchSettings) -> int:
@@ -19,7 +24,7 @@ def run(settings: BenchSettings) -> int:
     Raises:
         AkunuError: if it cannot be measured, or not drawn.
     """
-    return _cost(settings.settings)
+    return int(import_module(MEASURES[settings.measure].home).run(settings.settings))
 
 
 def describe_model(engine: "Engine") -> dict[str, Any]:
@@ -34,14 +39,12 @@ def describe_model(engine: "Engine") -> dict[str, Any]:
     }
 
 
-def _cost(settings: CostSettings) -> int:
-    if settings.plot is not None:
-        from akunu_py.bench.plots import check_can_plot  # noqa: PLC0415  (before all that takes long)
+def measure_costs(engine: "Engine", seconds: float) -> "CostCurve":
+    """Measures what forwards cost now, and keeps it for the engine's planner too.
 
-        check_can_plot(settings.plot)
-    engine = load_engine(settings.model)
-    from akunu_py.bench.cost import CostReport  # noqa: PLC0415
-    from akunu_py.bench.machine import describe_machine, machine_line  # noqa: PLC0415
+    Raises:
+        InvalidRequestError: if the model's cache cannot be rolled back.
+    """
     from akunu_py.calibration import (  # noqa: PLC0415
         NoCurveError,
         cost_key,
@@ -51,24 +54,17 @@ def _cost(settings: CostSettings) -> int:
 
     try:
         with MeasuringBar(sys.stderr) as bar:
-            curve = measure_cost_curve(engine.model, budget_s=settings.seconds, progress=bar)
+            curve = measure_cost_curve(engine.model, budget_s=seconds, progress=bar)
     except NoCurveError as error:
         raise InvalidRequestError(f"{error} There are no rounds to measure.") from error
     CostStore().save(cost_key(engine.model, engine.backend), curve)
-    report = CostReport(describe_machine(engine.backend), describe_model(engine), curve)
-    if settings.plot is not None:
-        from akunu_py.bench.plots import draw_cost  # noqa: PLC0415
+    return curve
 
-        draw_cost(report, settings.plot)
-    if settings.as_json:
-        print(json.dumps(report.as_json()))
-        return 0
+
+def print_tables(tables: "RenderableType") -> None:
+    """Prints tables to standard output, as wide as they need."""
     from rich.console import Console  # noqa: PLC0415
 
-    model = report.model
-    print(f"{model['name']}, {model['layout']} weights; {machine_line(report.machine)}\n")
-    Console(highlight=False, soft_wrap=True).print(report.tables())
-    print(f"\n{report.verdict}")
-    if settings.plot is not None:
-        print(f"Drawn into {settings.plot}.")
-    return 0
+    console = Console(highlight=False, soft_wrap=True)
+    console.width = max(console.width, _LEAST_COLUMNS)
+    console.print(tables)

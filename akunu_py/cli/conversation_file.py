@@ -154,6 +154,9 @@ def _read_options(settings: dict[str, Any]) -> Options:
                 seed=None if sampling["seed"] is None else _typed(sampling["seed"], int),
                 repetition_penalty=_typed(sampling["repetition_penalty"], float, int),
                 repetition_context_size=_typed(sampling["repetition_context_size"], int),
+                presence_penalty=_typed(sampling["presence_penalty"], float, int),
+                frequency_penalty=_typed(sampling["frequency_penalty"], float, int),
+                infill=_typed(sampling["infill"], bool),
                 logit_bias=tuple(
                     (_typed(token, int), _typed(bias, float, int))
                     for token, bias in sampling["logit_bias"]

@@ -16,12 +16,18 @@ if TYPE_CHECKING:
     from akunu_py.planning.cost_curve import CostCurve
 
 
-def load_engine(settings: ModelSettings, *, shows_measuring: bool = False) -> "Engine":
+def load_engine(
+    settings: ModelSettings,
+    *,
+    shows_measuring: bool = False,
+    prefill_step_size: int | None = None,
+) -> "Engine":
     """Loads the model that was asked for.
 
     Args:
         settings: which one.
         shows_measuring: whether a bar on standard error tells what a model's first use waits for.
+        prefill_step_size: prompt tokens per forward; None leaves it to the engine.
 
     Raises:
         AkunuError: if that cannot be done.
@@ -29,6 +35,7 @@ def load_engine(settings: ModelSettings, *, shows_measuring: bool = False) -> "E
     find_backend()  # says so in a sentence where MLX has none
     from akunu_py.calibration import find_cost_curve  # noqa: PLC0415  (takes a second)
     from akunu_py.engine import load  # noqa: PLC0415
+    from akunu_py.model import PREFILL_STEP  # noqa: PLC0415
 
     return load(
         settings.name,
@@ -36,6 +43,7 @@ def load_engine(settings: ModelSettings, *, shows_measuring: bool = False) -> "E
         max_context=settings.max_context,
         calibrate=find_costs_with_bar if shows_measuring else find_cost_curve,
         draft_model=settings.draft_model,
+        prefill_step_size=PREFILL_STEP if prefill_step_size is None else prefill_step_size,
     )
 
 

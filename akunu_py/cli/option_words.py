@@ -26,6 +26,8 @@ def describe_options(options: Options) -> str:
         f"min-p {sampling.min_p:g}" if sampling.min_p else "",
         "" if sampling.seed is None else f"seed {sampling.seed}",
         f"repetition penalty {sampling.repetition_penalty:g}" if penalises else "",
+        f"presence penalty {sampling.presence_penalty:g}" if sampling.presence_penalty else "",
+        f"frequency penalty {sampling.frequency_penalty:g}" if sampling.frequency_penalty else "",
         f"{len(sampling.logit_bias)} biased" if sampling.logit_bias else "",
         f"drafter {options.drafter}, {length}" if options.drafts else "no drafts",
         "exact" if options.exact else "",

@@ -12,6 +12,7 @@ from typing import Final, NoReturn
 
 from akunu_py import __version__
 from akunu_py.cli.bench_settings import BenchSettings, DoctorSettings
+from akunu_py.cli.serve_settings import ServeSettings
 from akunu_py.cli.settings import ChatSettings, GenerateSettings, Settings
 from akunu_py.errors import InvalidRequestError
 
@@ -39,6 +40,8 @@ COMMANDS: Final = (
     Command("chat", "a conversation; from a pipe, one turn a line", ChatSettings,
             "akunu_py.cli.chat"),
     Command("generate", "one completion of a prompt", GenerateSettings, "akunu_py.cli.generate"),
+    Command("serve", "the completion backend of editors and agents", ServeSettings,
+            "akunu_py.cli.serve"),
     Command("bench", "measurements of this machine", BenchSettings, "akunu_py.cli.bench"),
     Command("doctor", "the machine, the model, and whether drafting pays here", DoctorSettings,
             "akunu_py.cli.doctor"),

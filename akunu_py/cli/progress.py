@@ -49,23 +49,29 @@ class PrefillBar:
 class MeasuringBar:
     """A progress bar for a measurement, gone when that is done.
 
-    It is called with seconds spent and seconds to spend.
+    It is called with what is done and what is to do: seconds, or runs.
 
     Args:
         stream: where it is drawn, if that is a terminal.
+        title: what is going on.
+        counts: whether what is done can be counted, and is shown as a number.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(
+        self, stream: TextIO, title: str = "measuring this machine", *, counts: bool = False
+    ) -> None:
         self._stream = stream
+        self._title = title
+        self._counts = counts
         self._bar: Progress | None = None
 
-    def __call__(self, spent: float, budget: float) -> None:
+    def __call__(self, done: float, total: float) -> None:
         """Shows how far the measurement is."""
         if self._bar is None:
             if not self._stream.isatty():
                 return
-            self._bar = _make_bar(self._stream, "measuring this machine", budget, counts=False)
-        self._bar.update(self._bar.task_ids[0], completed=spent)
+            self._bar = _make_bar(self._stream, self._title, total, counts=self._counts)
+        self._bar.update(self._bar.task_ids[0], completed=done)
 
     def __enter__(self) -> Self:
         return self

@@ -4,12 +4,14 @@ Plain Python: a wrong option is refused before any model library is imported.
 """
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, Protocol, Self
 
 from akunu_py.backend import WEIGHT_LAYOUTS
 from akunu_py.drafting import DRAFTER_NAMES, MODEL_DRAFTER
 from akunu_py.errors import InvalidRequestError
+from akunu_py.grammar import Grammar
 from akunu_py.model_files import BUNDLED_MODEL
 from akunu_py.options import (
     DEFAULT_MAX_TOKENS,
@@ -133,6 +135,9 @@ class GenerateSettings:
         )
         _add_system_prompt(parser)
         parser.add_argument("--json", action="store_true", help="print one JSON object")
+        parser.add_argument(
+            "--schema", metavar="FILE", type=text, help="answer in JSON as this JSON schema says"
+        )
         _add_show_drafts(parser)
         parser.add_argument(
             "--verbose", action="store_true", help="report speed even if nobody is watching"
@@ -150,7 +155,7 @@ class GenerateSettings:
             raise InvalidRequestError("--show-drafts marks printed text; leave --json out.")
         return cls(
             ModelSettings.from_words(words),
-            _options(words),
+            replace(_options(words), grammar=_grammar(words.schema)),
             words.prompt,
             suffix=words.suffix,
             as_question=words.chat,
@@ -192,6 +197,18 @@ class ChatSettings:
             system_prompt=words.system_prompt,
             show_drafts=words.show_drafts,
         )
+
+
+def _grammar(schema: str | None) -> Grammar | None:
+    """What `--schema FILE` asks for."""
+    if schema is None:
+        return None
+    try:
+        return Grammar("json_schema", Path(schema).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidRequestError(f"--schema {schema} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"--schema {schema} is not UTF-8 text.") from error
 
 
 def token_limit(wanted: int) -> int | None:
@@ -276,6 +293,14 @@ def _add_answer_options(parser: ArgumentParser, max_tokens: int) -> None:
         help=f"how many tokens are recent (default: {DEFAULT_REPETITION_CONTEXT})",
     )  # fmt: skip
     group.add_argument(
+        "--presence-penalty", metavar="P", type=number, default=0.0,
+        help="make tokens that were generated before less likely; above 0 (default: 0, off)",
+    )  # fmt: skip
+    group.add_argument(
+        "--frequency-penalty", metavar="P", type=number, default=0.0,
+        help="the same, for every time that they were generated (default: 0, off)",
+    )  # fmt: skip
+    group.add_argument(
         "--logit-bias", metavar="ID=VALUE", type=token_bias, action="append", default=[],
         help="add to a token's logit; may be given several times",
     )  # fmt: skip
@@ -313,6 +338,8 @@ def _options(words: Namespace) -> Options:
             repetition_penalty=words.repetition_penalty,
             repetition_context_size=words.repetition_context_size,
             logit_bias=tuple(words.logit_bias),
+            presence_penalty=words.presence_penalty,
+            frequency_penalty=words.frequency_penalty,
         ),
         stop=tuple(words.stop),
         drafter=words.drafter or (MODEL_DRAFTER if words.draft_model else "auto"),

@@ -116,7 +116,8 @@ class Alignment:
             return None
         anchor = self._anchors[0]
         position = anchor.source + len(self._tokens) - anchor.output
-        return Resumption(anchor, position, 0, 0) if position < len(self._tokens) else None
+        _, end = self._occurrences.document(anchor.source)
+        return Resumption(anchor, position, 0, 0) if position < end else None
 
     def resumption(self) -> Resumption | None:
         """The likeliest place near an anchor where the last tokens are found again."""
@@ -140,8 +141,9 @@ class Alignment:
         """Indexes near an anchor that follow a token like the last one."""
         tokens = self._tokens
         last = tokens[-1]
-        end = min(len(tokens) - 1, anchor.source + SEARCHED_AHEAD + gap)
-        position = max(0, anchor.source - SEARCHED_BEHIND)
+        first, last_index = self._occurrences.document(anchor.source)
+        end = min(last_index - 1, anchor.source + SEARCHED_AHEAD + gap)
+        position = max(first, anchor.source - SEARCHED_BEHIND)
         found: list[int] = []
         try:
             while len(found) < MOST_PLACES:

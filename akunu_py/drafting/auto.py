@@ -25,6 +25,7 @@ from akunu_py.drafting.expectation import (
     rewrite_grade,
 )
 from akunu_py.drafting.occurrences import Consensus, Match, Occurrences, consensus
+from akunu_py.drafting.references import FIRST_BOUNDARY
 from akunu_py.drafting.rewrites import Rewrite
 from akunu_py.errors import InvalidRequestError
 
@@ -71,9 +72,13 @@ class AutoDrafter:
         self._expectations = Expectations()
         self.begin(())
 
-    def begin(self, prompt: Sequence[int]) -> None:
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         self._expectations.begin()
-        self._occurrences = Occurrences(prompt)
+        self._occurrences = Occurrences()
+        for document in references:
+            self._occurrences.append_all(document)
+            self._occurrences.close_document()
+        self._occurrences.append_all(prompt)
         self._alignment = Alignment(self._occurrences)
         self._drafted: tuple[int, ...] = ()
         self._files: list[int] = []
@@ -204,10 +209,13 @@ class AutoDrafter:
             agreed = consensus(followers.count(token), len(followers))
 
     def _token_at(self, position: int, drafted: list[int]) -> int | None:
-        """The token there; past the end of the request, what was drafted so far."""
+        """The token there; past the end of the request, what was drafted so far.
+
+        None at the end of a reference.
+        """
         tokens = self._occurrences.tokens
         if position < len(tokens):
-            return tokens[position]
+            return token if (token := tokens[position]) < FIRST_BOUNDARY else None
         position -= len(tokens)
         return drafted[position] if position < len(drafted) else None
 

@@ -60,8 +60,15 @@ class Drafter(Protocol):
     The engine calls `begin` once a request, then in turns `propose`, `feedback` and `extend`.
     """
 
-    def begin(self, prompt: Sequence[int]) -> None:
-        """Starts a request whose context is `prompt`."""
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+        """Starts a request whose context is `prompt`.
+
+        Args:
+            prompt: what the target has seen.
+            references: documents that it has not seen and that the answer may be copied from. A
+                drafter that copies does so from these too, and takes each for itself: no match and
+                no draft runs from one into another. One that does not copy passes them over.
+        """
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Appends tokens that were really emitted. In pieces or at once comes to the same."""
@@ -100,7 +107,7 @@ class LearnsFromAlternatives(Protocol):
 class NoDrafter:
     """Never guesses; what `--drafter none` decodes with."""
 
-    def begin(self, prompt: Sequence[int]) -> None:
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         pass
 
     def extend(self, tokens: Sequence[int]) -> None:

@@ -103,7 +103,7 @@ class DraftModelDrafter:
         self._tokens: list[int] = []
         self._agreed = 0
 
-    def begin(self, prompt: Sequence[int]) -> None:
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         self._tokens = list(prompt)
         self._agreed = 0
 
@@ -143,7 +143,9 @@ class DraftModelDrafter:
 def why_no_match(draft: TargetModel, target: TargetModel) -> str | None:
     """Why one model's tokens mean nothing to the other; None if both share their vocabulary.
 
-    Special tokens are a part of the vocabulary that is compared.
+    Special tokens are a part of the vocabulary that is compared, but which of them end a text is
+    not: the target alone decides where an answer ends, so that a draft model with other end tokens
+    (a base model drafting for a chat model, say) can only miss the very last token.
     """
     theirs, ours = (model.tokenizer.wrapped.get_vocab() for model in (draft, target))
     if len(theirs) != len(ours):

@@ -87,10 +87,11 @@ class NGramDrafter:
         self._tables: dict[int, _ContextTable] = {}
         self.begin(())
 
-    def begin(self, prompt: Sequence[int]) -> None:
-        self._history.clear()
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         self._tables = {length: _ContextTable() for length in range(self._longest_context, 0, -1)}
-        self.extend(prompt)
+        for document in (*references, prompt):
+            self._history.clear()
+            self.extend(document)
 
     def extend(self, tokens: Sequence[int]) -> None:
         window = self._last(self._longest_context)

@@ -47,7 +47,7 @@ class NGramModelDrafter:
         self._context: list[int] = []
         self._position = 0
 
-    def begin(self, prompt: Sequence[int]) -> None:
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         self._context = []
         self._position = 0
         self.extend(prompt)

@@ -145,9 +145,10 @@ class StorageDrafter:
     def alternatives_wanted(self) -> int:
         return self._filler_top_k
 
-    def begin(self, prompt: Sequence[int]) -> None:
-        self._tokens = []
-        self.extend(prompt)
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+        for document in (*references, prompt):
+            self._tokens = []
+            self.extend(document)
 
     def extend(self, tokens: Sequence[int]) -> None:
         for token in tokens:

@@ -1,16 +1,20 @@
 """Occurrences: where the last few tokens of a request stood before, and what followed.
 
-An index over one growing list of tokens: for contexts of 4, 2 and 1 tokens it links every
-occurrence to the one before it (the hash chains of LZ77). Appending costs the same at any length,
-and so does a look-up, because only the latest few occurrences are visited. Knows no drafts.
+An index over one growing list of tokens, that of references first: for contexts of 4, 2 and 1
+tokens it links every occurrence to the one before it (the hash chains of LZ77). Appending costs the
+same at any length, and so does a look-up, because only the latest few occurrences are visited.
+Knows no drafts.
 """
 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final, NamedTuple
+
+from akunu_py.drafting.references import FIRST_BOUNDARY
 
 VISITED: Final = 6
 LONGEST_COMPARED: Final = 16
@@ -58,7 +62,7 @@ class Occurrences:
     """The tokens of a request, and the chains of their occurrences.
 
     Attributes:
-        tokens: every token so far; to be read, not written.
+        tokens: every token so far, and the boundaries of references; to be read, not written.
     """
 
     def __init__(self, tokens: Iterable[int] = ()) -> None:
@@ -70,8 +74,25 @@ class Occurrences:
         self._earlier_one = array("i")
         self._earlier_two = array("i")
         self._earlier_four = array("i")
+        self._boundaries: list[int] = []
+        self.append_all(tokens)
+
+    def append_all(self, tokens: Iterable[int]) -> None:
+        """Appends tokens in turn."""
         for token in tokens:
             self.append(token)
+
+    def close_document(self) -> None:
+        """Ends a reference: what follows it in the list does not follow it in the text."""
+        self._boundaries.append(len(self.tokens))
+        self.append(FIRST_BOUNDARY + len(self._boundaries))
+
+    def document(self, position: int) -> tuple[int, int]:
+        """Where the document around a position begins, and where it ends."""
+        number = bisect_left(self._boundaries, position)
+        start = self._boundaries[number - 1] + 1 if number else 0
+        after = number < len(self._boundaries)
+        return start, self._boundaries[number] if after else len(self.tokens)
 
     def append(self, token: int) -> None:
         """Appends a token and links the contexts that end with it."""
@@ -126,6 +147,9 @@ class Occurrences:
         longest_length = 1
         position = chain[ends_at]
         while position >= 0 and len(visited) < VISITED:
+            if tokens[position] >= FIRST_BOUNDARY:
+                position = chain[position - 1]
+                continue
             visited.append(position)
             # `agreement`, spelled out: this loop is most of what a proposal costs.
             compared, length = position - 1, 0

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.drafting.references import FIRST_BOUNDARY, joined, until_boundary
 
 
 class _Lookup:
@@ -22,9 +23,9 @@ class _Lookup:
     def __init__(self) -> None:
         self._tokens: list[int] = []
 
-    def begin(self, prompt: Sequence[int]) -> None:
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         self._tokens = []
-        self.extend(prompt)
+        self.extend(joined(references, prompt))
 
     def extend(self, tokens: Sequence[int]) -> None:
         self._tokens.extend(tokens)
@@ -33,7 +34,7 @@ class _Lookup:
         pass
 
     def _copy(self, start: int, length: int, match_length: int) -> Draft:
-        tokens = tuple(self._tokens[start : start + length])
+        tokens = until_boundary(self._tokens[start : start + length])
         return Draft(tokens, self.name, match_length) if tokens else NO_DRAFT
 
     def _after_first(self, length: int) -> int | None:
@@ -100,13 +101,13 @@ class LlamaSimple(_Lookup):
         self._copied = copied
         self._starts: dict[tuple[int, ...], list[int]] = {}
 
-    def begin(self, prompt: Sequence[int]) -> None:
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         self._starts = {}
-        super().begin(prompt)
+        super().begin(prompt, references)
 
     def extend(self, tokens: Sequence[int]) -> None:
         for token in tokens:
-            if len(self._tokens) >= self._key:
+            if len(self._tokens) >= self._key and token < FIRST_BOUNDARY:
                 self._starts.setdefault(self._last_key(), []).append(len(self._tokens))
             self._tokens.append(token)
 
@@ -127,9 +128,9 @@ class LlamaMapK(LlamaSimple):
         super().__init__(key, copied)
         self._last_accepted: dict[tuple[int, ...], int] = {}
 
-    def begin(self, prompt: Sequence[int]) -> None:
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         self._last_accepted = {}
-        super().begin(prompt)
+        super().begin(prompt, references)
 
     def propose(self, limit: int) -> Draft:
         return super().propose(min(limit, self._last_accepted.get(self._last_key(), limit)))
@@ -149,7 +150,7 @@ class LlamaMapK4v(LlamaSimple):
     def propose(self, limit: int) -> Draft:
         copies: Counter[tuple[int, ...]] = Counter()
         for start in self._starts.get(self._last_key(), ()):
-            value = tuple(self._tokens[start : start + self._copied])
+            value = until_boundary(self._tokens[start : start + self._copied])
             if value in copies or len(copies) < self._values:
                 copies[value] += 1
         if not copies:
@@ -180,6 +181,11 @@ class LlamaMod(_Lookup):
         self._longest = longest
         self._next: dict[int, int] = {}
         self._bad_rounds = 0
+
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+        for document in (*references, prompt):
+            self._tokens = []
+            self.extend(document)
 
     def extend(self, tokens: Sequence[int]) -> None:
         for token in tokens:
@@ -234,11 +240,13 @@ class LlamaCache(_Lookup):
         self._request: dict[tuple[int, ...], Counter[int]] = {}
         self._earlier: dict[tuple[int, ...], Counter[int]] = {}
 
-    def begin(self, prompt: Sequence[int]) -> None:
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         for context, counts in self._request.items():
             self._earlier.setdefault(context, Counter()).update(counts)
         self._request = {}
-        super().begin(prompt)
+        for document in (*references, prompt):
+            self._tokens = []
+            self.extend(document)
 
     def extend(self, tokens: Sequence[int]) -> None:
         for token in tokens:

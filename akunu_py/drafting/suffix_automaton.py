@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.drafting.references import joined, until_boundary
 
 MARKED: Final = 4
 SHORTEST_MATCH: Final = 1
@@ -153,9 +154,9 @@ class SuffixAutomatonDrafter:
         self._factor = factor
         self.begin(())
 
-    def begin(self, prompt: Sequence[int]) -> None:
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         self._automaton = SuffixAutomaton()
-        self.extend(prompt)
+        self.extend(joined(references, prompt))
 
     def extend(self, tokens: Sequence[int]) -> None:
         for token in tokens:
@@ -167,7 +168,10 @@ class SuffixAutomatonDrafter:
             return NO_DRAFT
         tokens = self._automaton.tokens
         wanted = min(limit, self._factor * match.length)
-        drafted = tokens[match.follower : match.follower + max(0, wanted)]
+        ahead = tokens[match.follower : match.follower + max(0, wanted)]
+        drafted = list(until_boundary(ahead))
+        if len(drafted) < len(ahead):
+            wanted = len(drafted)
         overlap = len(tokens) - match.follower
         while len(drafted) < wanted:
             drafted.append(drafted[len(drafted) - overlap])

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.drafting.references import FIRST_BOUNDARY, joined
 
 DEPTH: Final = 24
 FACTOR: Final = 1.0
@@ -45,16 +46,19 @@ class SuffixDecoding:
         self._least = least
         self.begin(())
 
-    def begin(self, prompt: Sequence[int]) -> None:
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         self._tokens: list[int] = []
         self._root = _Node(0)
         self._root.children = {}
         self._repeated: list[_Node] = []
-        self.extend(prompt)
+        self.extend(joined(references, prompt))
 
     def extend(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             self._tokens.append(token)
+            if token >= FIRST_BOUNDARY:
+                self._repeated = []
+                continue
             repeated = []
             for node in [self._root, *self._repeated][: self._depth]:
                 children = self._children(node)
@@ -98,5 +102,6 @@ class SuffixDecoding:
             return node.children
         if node.position >= len(self._tokens):
             return {}
-        node.children = {self._tokens[node.position]: _Node(node.position + 1)}
+        token = self._tokens[node.position]
+        node.children = {} if token >= FIRST_BOUNDARY else {token: _Node(node.position + 1)}
         return node.children

@@ -33,6 +33,7 @@ class CostKey:
         blas: the BLAS under a CPU's MLX.
         threads: how many threads it uses.
         mlx: MLX's version.
+        akunu: the version of this engine, which may run a model faster than an earlier one.
         model: the model's name.
         fingerprint: of its configuration.
         parameter_bytes: what its weights take, as they lie in memory.
@@ -44,6 +45,7 @@ class CostKey:
     blas: str | None
     threads: int
     mlx: str
+    akunu: str
     model: str
     fingerprint: str
     parameter_bytes: int
@@ -78,18 +80,18 @@ class CostStore:
 
     def load(self, key: CostKey) -> CostCurve | None:
         """The curve measured under exactly this key, if there is a sound one."""
-        try:
-            path = self.path(key)
-            if path.stat().st_size > _LARGEST_FILE:
-                return None
-            content = json.loads(path.read_text(encoding="utf-8"))
-            if not isinstance(content, dict) or content.get("format") != _FORMAT:
-                return None
-            if content.get("version") != _VERSION or content.get("key") != asdict(key):
-                return None
-            return CostCurve.from_json(content["curve"])
-        except (OSError, ValueError, KeyError, RecursionError):
-            return None
+        known = _read(self.path(key))
+        return known[1] if known is not None and known[0] == key else None
+
+    def entries(self) -> list[tuple[CostKey, CostCurve]]:
+        """Every sound curve there is, the latest first."""
+        found: list[tuple[float, CostKey, CostCurve]] = []
+        for path in self._folder.glob("*.json"):
+            with suppress(OSError):
+                if (known := _read(path)) is not None:
+                    found.append((path.stat().st_mtime, *known))
+        found.sort(key=lambda entry: entry[0], reverse=True)
+        return [(key, curve) for _, key, curve in found]
 
     def save(self, key: CostKey, curve: CostCurve) -> None:
         """Keeps a curve, readable by the user alone; does nothing where that is impossible."""
@@ -102,6 +104,21 @@ class CostStore:
         with suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             _write(self.path(key), json.dumps(content, indent=1) + "\n")
+
+
+def _read(path: Path) -> tuple[CostKey, CostCurve] | None:
+    """What a file holds, if it is sound."""
+    try:
+        if path.stat().st_size > _LARGEST_FILE:
+            return None
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or content.get("format") != _FORMAT:
+            return None
+        if content.get("version") != _VERSION:
+            return None
+        return CostKey(**content["key"]), CostCurve.from_json(content["curve"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def _write(path: Path, text: str) -> None:

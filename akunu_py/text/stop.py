@@ -34,7 +34,7 @@ class StopScanner:
         self._held += text
         found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
         # A longer stop string that began earlier may still be under way.
-        safe = len(self._held) - self._pending_length()
+        safe = len(self._held) - pending_length(self._held, self._stops)
         if found and min(found) <= safe:
             self.stopped = True
             safe = min(found)
@@ -51,12 +51,13 @@ class StopScanner:
         self._held = ""
         return rest
 
-    def _pending_length(self) -> int:
-        """The length of the longest tail that begins, but does not finish, a stop string."""
-        longest = 0
-        for stop in self._stops:
-            for length in range(min(len(stop) - 1, len(self._held)), longest, -1):
-                if self._held.endswith(stop[:length]):
-                    longest = length
-                    break
-        return longest
+
+def pending_length(text: str, marks: Sequence[str]) -> int:
+    """The length of the longest tail of a text that begins, but does not finish, one of `marks`."""
+    longest = 0
+    for mark in marks:
+        for length in range(min(len(mark) - 1, len(text)), longest, -1):
+            if text.endswith(mark[:length]):
+                longest = length
+                break
+    return longest

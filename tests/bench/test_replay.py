@@ -1,12 +1,23 @@
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from akunu_py.bench.replay import ReplayCase, ReplayResult, replay, replay_case
+from akunu_py.bench.replay import (
+    ReplayCase,
+    ReplayResult,
+    RoundShape,
+    repeated_share,
+    replay,
+    replay_case,
+    replay_rounds,
+)
 from akunu_py.drafting.base import Draft, NoDrafter
 from akunu_py.drafting.ngram import NGramDrafter
-from tests.fakes import OracleDrafter
+from akunu_py.planning.planner import DraftPlanner, FixedPlanner
+from tests.fakes import MoodyPlanner, OracleDrafter
+from tests.planning.curves import FLAT, LINEAR, STEPPED
 
 tokens = st.lists(st.integers(0, 5), max_size=40)
 
@@ -18,7 +29,7 @@ class Fixed(NoDrafter):
         self._guess = guess
         self.seen: list[int] = []
 
-    def begin(self, prompt: Sequence[int]) -> None:
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         self.seen = list(prompt)
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -29,57 +40,104 @@ class Fixed(NoDrafter):
 
 
 def test_counts_forwards_drafts_and_what_stood() -> None:
-    result = replay_case(Fixed(2, 9), ReplayCase([0], [1, 2, 3, 2, 2, 4]), limit=2)
-    # The prefill emits 1; then [2] 3 with one stood, [2] 2 with one, and 4 alone.
-    assert result == ReplayResult(forwards=3, emitted=5, drafted=6, accepted=2)
+    case = ReplayCase([0], [2, 3, 2, 2, 4])
+    result = replay_case(Fixed(2, 9), case, FixedPlanner(2))
+    # [2] 3 with one stood, [2] 2 with one, and 4 alone.
+    assert (result.forwards, result.emitted, result.drafted, result.accepted) == (3, 5, 6, 2)
     assert result.tokens_per_forward == 5 / 3
     assert result.acceptance == 2 / 6
 
 
 def test_a_draft_that_runs_past_the_reference_counts_in_full() -> None:
-    result = replay_case(Fixed(2, 2, 2), ReplayCase([0], [1, 2]), limit=3)
-    assert result == ReplayResult(forwards=1, emitted=1, drafted=3, accepted=1)
+    result = replay_case(Fixed(2, 2, 2), ReplayCase([0], [2]), FixedPlanner(3))
+    assert (result.forwards, result.emitted, result.drafted, result.accepted) == (1, 1, 3, 1)
 
 
 def test_a_draft_is_cut_after_an_end_token() -> None:
-    case = ReplayCase([0], [1, 2])
-    result = replay_case(Fixed(2, 2, 2), case, limit=3, end_tokens=frozenset([2]))
+    case = ReplayCase([0], [2], frozenset([2]))
+    result = replay_case(Fixed(2, 2, 2), case, FixedPlanner(3))
     assert result.drafted == 1
 
 
 def test_an_empty_reference_takes_no_forward() -> None:
-    assert replay_case(NoDrafter(), ReplayCase([1], []), 4) == ReplayResult()
-    assert ReplayResult().tokens_per_forward == 1.0
+    result = replay_case(NoDrafter(), ReplayCase([1], []), FixedPlanner(4))
+    assert result == ReplayResult()
+    assert result.tokens_per_forward == result.predicted_speedup(FLAT) == 1.0
 
 
-def test_without_drafts_a_forward_emits_one_token() -> None:
-    result = replay(NoDrafter, [ReplayCase([1], [2, 3, 4])] * 3, limit=4)
-    assert result == ReplayResult(forwards=6, emitted=6)
+def test_without_drafts_decoding_is_pipelined_and_emits_one_token_a_forward() -> None:
+    rounds = list(replay_rounds(NoDrafter(), ReplayCase([1], [2, 3, 4]), FixedPlanner(4)))
+    assert [done.emitted for done in rounds] == [1, 1, 1]
+    assert [done.shape.pipelined for done in rounds] == [False, True, True]
+    assert [done.shape.context for done in rounds] == [0, 1, 2]
 
 
-@given(prompt=tokens, reference=tokens, limit=st.integers(0, 8))
+def test_a_draft_waits_for_the_step_under_way() -> None:
+    """As in decoding: while nothing is drafted a step runs ahead, and is read before the draft."""
+
+    class Late(Fixed):
+        def propose(self, limit: int) -> Draft:
+            return Draft(self._guess[:limit]) if len(self.seen) >= 3 else Draft()
+
+    rounds = list(replay_rounds(Late(7), ReplayCase([1], [7] * 6), FixedPlanner(1)))
+    assert [(done.shape.drafted, done.emitted) for done in rounds] == [
+        (0, 1), (0, 1), (0, 1), (1, 2), (1, 1),
+    ]  # fmt: skip
+
+
+@given(prompt=tokens, reference=tokens, limit=st.integers(0, 8), seed=st.integers(0, 99))
 def test_the_drafter_sees_all_of_the_text_and_every_token_is_emitted(
-    prompt: list[int], reference: list[int], limit: int
+    prompt: list[int], reference: list[int], limit: int, seed: int
 ) -> None:
-    drafter = Fixed(1, 2, 3)
-    result = replay_case(drafter, ReplayCase(prompt, reference), limit)
+    drafter, planner = Fixed(1, 2, 3), MoodyPlanner(seed)
+    result = replay_case(drafter, ReplayCase(prompt, reference), planner, limit=limit)
     assert drafter.seen == prompt + reference
-    assert result.emitted == max(0, len(reference) - 1)
+    assert result.emitted == len(reference)
     # The last round has no token of its own to add when its whole rest was drafted.
     assert result.emitted <= result.forwards + result.accepted <= result.emitted + 1
+    assert len(planner.reports) == result.forwards
 
 
 @given(reference=st.lists(st.integers(0, 5), min_size=2, max_size=40), limit=st.integers(1, 8))
 def test_an_oracle_emits_a_whole_draft_and_one_token_a_forward(
     reference: list[int], limit: int
 ) -> None:
-    result = replay_case(OracleDrafter(3, reference), ReplayCase([1, 2, 3], reference), limit)
+    case = ReplayCase([1, 2, 3], reference)
+    result = replay_case(OracleDrafter(3, reference), case, FixedPlanner(limit), limit=limit)
     assert result.accepted == result.drafted
     assert result.forwards <= result.emitted
 
 
 def test_each_request_has_a_drafter_of_its_own() -> None:
     text = [1, 2, 3, 4, 5]
-    once = replay(NGramDrafter, [ReplayCase([9], text)], limit=4)
-    twice = replay(NGramDrafter, [ReplayCase([9], text)] * 2, limit=4)
+    once = replay(NGramDrafter, [ReplayCase([9], text)], FixedPlanner(4))
+    twice = replay(NGramDrafter, [ReplayCase([9], text)] * 2, FixedPlanner(4))
     assert twice == once + once
+
+
+def test_a_prediction_is_the_time_of_single_steps_over_that_of_the_rounds() -> None:
+    # A step takes 9 ms, a round of up to 5 tokens 10 ms, of 6 to 10 tokens 18 ms.
+    case = ReplayCase([0, 1, 2], list(range(12)))
+    for drafts, spent in ((4, 10 + 10 + 10), (5, 18 + 18)):
+        oracle = OracleDrafter(3, case.reference)
+        result = replay_case(oracle, case, FixedPlanner(drafts), limit=drafts)
+        assert result.predicted_speedup(STEPPED) == pytest.approx(12 * 9 / spent)
+
+
+def test_a_step_that_runs_ahead_costs_a_step_and_a_round_costs_a_round() -> None:
+    assert RoundShape(4, 100, pipelined=False).seconds(FLAT) == FLAT.cost(5, 100)
+    assert RoundShape(0, 100, pipelined=True).seconds(FLAT) == FLAT.step(100)
+
+
+def test_the_planner_goes_by_the_curve_it_is_given() -> None:
+    cases = [ReplayCase([0, 1, 2], [index % 7 for index in range(200)])] * 3
+    for curve, drafts in ((FLAT, True), (LINEAR, False)):
+        result = replay(NGramDrafter, cases, DraftPlanner(curve), curve=curve)
+        assert (result.predicted_speedup(curve) > 1.5) is drafts
+        assert (result.drafted > 20) is drafts  # a probe now and then
+
+
+def test_the_repeated_share_of_a_text() -> None:
+    assert repeated_share(ReplayCase([1, 2, 3, 4, 5], [1, 2, 3, 4, 5])) == 2 / 5
+    assert repeated_share(ReplayCase([], [1, 2, 3, 4, 5])) == 0
+    assert repeated_share(ReplayCase([1], [])) == 0

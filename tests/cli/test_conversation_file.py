@@ -24,7 +24,12 @@ STRICT = SavedConversation(
     "ember",
     [],
     Options(
-        sampling=Sampling(repetition_penalty=1.1, logit_bias=((3, -1.5),)),
+        sampling=Sampling(
+            repetition_penalty=1.1,
+            logit_bias=((3, -1.5),),
+            presence_penalty=0.5,
+            frequency_penalty=-0.5,
+        ),
         drafter="model",
         exact=True,
     ),

@@ -8,7 +8,7 @@ import pytest
 
 from akunu_py import calibration
 from akunu_py.__main__ import main
-from akunu_py.cli.bench_settings import BenchSettings, DoctorSettings
+from akunu_py.cli.bench_settings import BenchSettings, CostSettings, DoctorSettings
 from akunu_py.cli.parser import parse
 from akunu_py.errors import InvalidRequestError
 from akunu_py.folders import CACHE_VARIABLE
@@ -121,6 +121,7 @@ class TestWords:
     def test_defaults(self) -> None:
         settings = parse(["bench", "cost"]).settings
         assert isinstance(settings, BenchSettings)
+        assert isinstance(settings.settings, CostSettings)
         assert (settings.measure, settings.settings.plot) == ("cost", None)
         assert isinstance(parse(["doctor"]).settings, DoctorSettings)
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from akunu_py import __version__
 from akunu_py.cli.parser import COMMANDS, parse
 from akunu_py.cli.settings import ChatSettings, GenerateSettings
 from akunu_py.errors import InvalidRequestError
+from akunu_py.grammar import Grammar
 from akunu_py.options import Options, Sampling
 
 HEAVY = {
@@ -21,6 +23,7 @@ HEAVY = {
     "rich",
     "importlib.metadata",
     "asyncio",
+    "llguidance",
 }
 
 
@@ -34,6 +37,18 @@ def chat_settings(*words: str) -> ChatSettings:
     settings = parse(["chat", *words]).settings
     assert isinstance(settings, ChatSettings)
     return settings
+
+
+def test_a_schema_is_read_from_its_file(tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "integer"}', encoding="utf-8")
+    options = generate_settings("--schema", str(schema)).options
+    assert options.grammar == Grammar("json_schema", '{"type": "integer"}')
+
+    schema.write_bytes(b"\xff")
+    for path, said in [(schema, "not UTF-8"), (tmp_path, "cannot be read")]:
+        with pytest.raises(InvalidRequestError, match=said):
+            generate_settings("--schema", str(path))
 
 
 def test_defaults_are_the_apis() -> None:
@@ -62,6 +77,10 @@ def test_defaults_are_the_apis() -> None:
         (
             "--repetition-penalty 1.1 --repetition-context-size 9",
             Options(sampling=Sampling(repetition_penalty=1.1, repetition_context_size=9)),
+        ),
+        (
+            "--presence-penalty 0.5 --frequency-penalty -1",
+            Options(sampling=Sampling(presence_penalty=0.5, frequency_penalty=-1)),
         ),
         (
             "--logit-bias 5=-2.5 --logit-bias 6=1",

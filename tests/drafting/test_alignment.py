@@ -76,3 +76,16 @@ def test_a_rewrite_is_followed_and_counted_and_forgotten_when_not_made() -> None
     feed(occurrences, alignment, 10, 5, 11)
     assert alignment.source == 3
     assert alignment.rewrites.at(occurrences.tokens, 1) is None
+
+
+def test_a_copy_does_not_go_on_in_another_reference() -> None:
+    occurrences = Occurrences(SOURCE[:12])
+    occurrences.close_document()
+    occurrences.append_all([*SOURCE, 1])
+    alignment = Alignment(occurrences)
+    alignment.follow(0, 0)
+    feed(occurrences, alignment, *SOURCE[:12], 7)
+    assert alignment.in_place() is None
+    feed(occurrences, alignment, SOURCE[3])
+    found = alignment.resumption()
+    assert found is None or found.position < 12

@@ -48,6 +48,20 @@ def test_lookups_keep_to_their_limit_and_to_what_they_saw(
     decode(make(), prompt, text, data, known=set())
 
 
+@pytest.mark.parametrize("make", LOOKUPS)
+@given(prompt=streams, references=st.lists(streams, max_size=3), text=streams, data=st.data())
+@settings(max_examples=50, deadline=None)
+def test_lookups_draft_from_references_and_from_nothing_between_them(
+    make: Callable[[], Drafter],
+    prompt: list[int],
+    references: list[list[int]],
+    text: list[int],
+    data: st.DataObject,
+) -> None:
+    known = {token for reference in references for token in reference}
+    decode(make(), prompt, text, data, known, references=references)
+
+
 @pytest.mark.parametrize("make", SAMPLERS)
 @given(prompt=streams, text=streams, data=st.data())
 @settings(max_examples=50, deadline=None)
@@ -58,10 +72,16 @@ def test_samplers_keep_to_their_limit_and_vocabulary(
 
 
 def decode(
-    drafter: Drafter, prompt: list[int], text: list[int], data: st.DataObject, known: set[int]
+    drafter: Drafter,
+    prompt: list[int],
+    text: list[int],
+    data: st.DataObject,
+    known: set[int],
+    *,
+    references: Sequence[list[int]] = (),
 ) -> None:
     """Decodes `text` in rounds of any limit, some drafts cut, and checks every draft."""
-    drafter.begin(prompt)
+    drafter.begin(prompt, references)
     seen = known | set(prompt)
     while text:
         limit = data.draw(st.integers(0, 12))
@@ -140,6 +160,53 @@ def test_continues_a_long_repetition(name: str) -> None:
     draft = drafter.propose(4)
     assert draft.tokens == tuple(sentence[40 : 40 + len(draft)])
     assert draft.tokens
+
+
+SENTENCE, OTHER = list(range(100, 180)), list(range(300, 380))
+COPIERS = sorted(set(DRAFTERS) - {"none"})
+
+
+@pytest.mark.parametrize("name", COPIERS)
+def test_continues_what_only_a_reference_says(name: str) -> None:
+    drafter = make_drafter(name)
+    drafter.begin([1, 2, *SENTENCE[:40]], [OTHER, SENTENCE, OTHER[::-1]])
+    draft = drafter.propose(4)
+    assert draft.tokens
+    assert draft.tokens == tuple(SENTENCE[40 : 40 + len(draft)])
+
+
+@pytest.mark.parametrize("name", COPIERS)
+@pytest.mark.parametrize("left", [0, 2])
+def test_ends_where_a_reference_does(name: str, left: int) -> None:
+    drafter = make_drafter(name)
+    end = len(SENTENCE) - left
+    drafter.begin([1, 2, *SENTENCE[:40]], [SENTENCE, OTHER])
+    drafter.extend(SENTENCE[40:end])
+    for limit in (1, 8, 64):
+        drafted = drafter.propose(limit).tokens
+        assert not set(drafted) & set(OTHER)
+        assert max(drafted, default=0) < 400
+
+
+@pytest.mark.parametrize("name", COPIERS)
+def test_a_match_does_not_reach_into_the_reference_before(name: str) -> None:
+    drafter = make_drafter(name)
+    first, second = OTHER, SENTENCE[30:]
+    drafter.begin([*first, *SENTENCE[:40]], [first, second])
+    draft = drafter.propose(4)
+    alone = make_drafter(name)
+    alone.begin([*first, *SENTENCE[:40]], [second])
+    assert draft.tokens in (alone.propose(4).tokens, ())
+
+
+@pytest.mark.parametrize("make", LOOKUPS)
+def test_a_new_request_forgets_the_references_of_the_last(make: Callable[[], Drafter]) -> None:
+    drafter = make()
+    drafter.begin([1, 2], [SENTENCE])
+    drafter.begin([1, *SENTENCE[:40]])
+    draft = drafter.propose(4)
+    keeps_tables = ("storage", "llama-mod", "llama-cache")
+    assert not draft or draft.source in keeps_tables
 
 
 def test_none_never_guesses() -> None:

@@ -1,56 +1,192 @@
+"""Prompts that ask for what belongs into a gap."""
+
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from akunu_py.errors import InvalidRequestError
-from akunu_py.text.fim import fill_prompt
+from akunu_py.prefix import common_prefix_length
+from akunu_py.text.fim import LONGEST_WINDOW, FillRequest, RepositoryFile, fill_prompt
 from akunu_py.text.tokenizer import Tokenizer
 
 
 class FakeTokenizer:
-    """Encodes a text as its code points and knows a few special tokens."""
+    """Encodes a text as its code points and knows a few special tokens.
 
-    def __init__(self, *special: str) -> None:
+    Args:
+        special: the special tokens it has, numbered -1, -2 and so on.
+        opening: ids that open every prompt.
+        spaced: whether it puts a space in front of every text.
+    """
+
+    def __init__(self, *special: str, opening: tuple[int, ...] = (), spaced: bool = False) -> None:
         self._special = {token: -1 - index for index, token in enumerate(special)}
+        self._opening = list(opening)
+        self._spaced = spaced
 
     def token_id(self, token: str) -> int | None:
         return self._special.get(token)
 
     def encode(self, text: str) -> list[int]:
-        return [ord(letter) for letter in text]
+        return [*self._opening, *map(ord, text)]
 
-    encode_plain = encode
-
-
-def fill(special: tuple[str, ...], prefix: str, suffix: str) -> tuple[list[int], frozenset[int]]:
-    tokenizer: Tokenizer = FakeTokenizer(*special)  # type: ignore[assignment]
-    filling = fill_prompt(tokenizer, prefix, suffix)
-    return filling.tokens, filling.end_tokens
+    def encode_plain(self, text: str) -> list[int]:
+        return [ord(letter) for letter in (" " + text if self._spaced and text else text)]
 
 
-QWEN = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>")
+def make(*special: str, opening: tuple[int, ...] = (), spaced: bool = False) -> Tokenizer:
+    return FakeTokenizer(*special, opening=opening, spaced=spaced)  # type: ignore[return-value]
 
 
-@given(prefix=st.text(max_size=9), suffix=st.text(max_size=9))
-def test_qwens_layout(prefix: str, suffix: str) -> None:
-    tokens, ends = fill(QWEN, prefix, suffix)
-    assert tokens == [-1, *map(ord, prefix), -2, *map(ord, suffix), -3]
-    assert -4 in ends
+def told(special: tuple[str, ...], request: FillRequest, room: int = 10_000) -> str:
+    """A prompt with its special tokens spelled out."""
+    tokens = fill_prompt(make(*special), request, room).tokens
+    return "".join(chr(token) if token >= 0 else special[-1 - token] for token in tokens)
+
+
+QWEN = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>")
+GEMMA = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_separator|>")
+GRANITE_4 = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|reponame|>", "<|filename|>")
+STARCODER = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<repo_name>", "<file_sep>")
+GRANITE = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<reponame>", "<filename>")
+DEEPSEEK = ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>")
+LLAMA = ("▁<PRE>", "▁<SUF>", "▁<MID>", "▁<EOT>")
+CODESTRAL = ("[PREFIX]", "[SUFFIX]")
+
+GAP = FillRequest("1\n2", "3")
+IN_REPOSITORY = replace(
+    GAP, files=(RepositoryFile("a", "x"), RepositoryFile("b", "y")), filename="c", repository="r"
+)
 
 
 @pytest.mark.parametrize(
-    ("special", "expected"),
+    ("special", "alone", "in_repository"),
     [
-        (("<fim_prefix>", "<fim_suffix>", "<fim_middle>"), [-1, 97, -2, 98, -3]),
-        (("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"), [-1, 97, -2, 98, -3]),
-        (("▁<PRE>", "▁<SUF>", "▁<MID>"), [-1, 97, -2, 98, -3]),
-        (("[PREFIX]", "[SUFFIX]"), [-2, 98, -1, 97]),
+        pytest.param(
+            QWEN,
+            "<|fim_prefix|>1\n<|fim_suffix|>3<|fim_middle|>2",
+            "<|repo_name|>r\n<|file_sep|>a\nx\n<|file_sep|>b\ny\n<|file_sep|>c\n"
+            "<|fim_prefix|>1\n<|fim_suffix|>3<|fim_middle|>2",
+            id="qwen",
+        ),
+        pytest.param(
+            GEMMA,
+            "<|fim_prefix|>1\n<|fim_suffix|>3<|fim_middle|>2",
+            "<|file_separator|>a\nx\n<|file_separator|>b\ny\n<|file_separator|>c\n"
+            "<|fim_prefix|>1\n<|fim_suffix|>3<|fim_middle|>2",
+            id="codegemma",
+        ),
+        pytest.param(
+            GRANITE_4,
+            "<|fim_prefix|>1\n<|fim_suffix|>3<|fim_middle|>2",
+            "<|reponame|>r\n<|filename|>a\nx\n<|filename|>b\ny\n<|filename|>c\n"
+            "<|fim_prefix|>1\n<|fim_suffix|>3<|fim_middle|>2",
+            id="granite 4",
+        ),
+        pytest.param(
+            STARCODER,
+            "<fim_prefix>1\n<fim_suffix>3<fim_middle>2",
+            "<repo_name>r\n<file_sep>a\nx\n<file_sep>b\ny\n<file_sep>"
+            "<fim_prefix>c\n1\n<fim_suffix>3<fim_middle>2",
+            id="starcoder2",
+        ),
+        pytest.param(
+            GRANITE,
+            "<fim_prefix>1\n<fim_suffix>3<fim_middle>2",
+            "<reponame>r\n<filename>a\nx\n<filename>b\ny\n<filename>"
+            "<fim_prefix>c\n1\n<fim_suffix>3<fim_middle>2",
+            id="granite code",
+        ),
+        pytest.param(
+            DEEPSEEK,
+            "{}1\n{}3{}2".format(*DEEPSEEK),
+            "#a\nx\n#b\ny\n" + "{}1\n{}3{}2".format(*DEEPSEEK),
+            id="deepseek",
+        ),
+        pytest.param(
+            LLAMA,
+            "▁<PRE>1\n▁<SUF>3▁<MID>2",
+            "#a\nx\n#b\ny\n▁<PRE>1\n▁<SUF>3▁<MID>2",
+            id="codellama",
+        ),
+        pytest.param(
+            CODESTRAL,
+            "[SUFFIX]3[PREFIX]1\n2",
+            "#a\nx\n#b\ny\n[SUFFIX]3[PREFIX]1\n2",
+            id="codestral",
+        ),
     ],
 )
-def test_each_familys_layout(special: tuple[str, ...], expected: list[int]) -> None:
-    assert fill(special, "a", "b")[0] == expected
+def test_each_familys_layout(special: tuple[str, ...], alone: str, in_repository: str) -> None:
+    assert told(special, GAP) == alone
+    assert told(special, IN_REPOSITORY) == in_repository
+
+
+def test_the_suffix_may_come_first() -> None:
+    expected = "<|fim_prefix|><|fim_suffix|>3<|fim_middle|>1\n2"
+    assert told(QWEN, replace(GAP, suffix_first=True)) == expected
+
+
+def test_a_familys_tokens_end_the_answer() -> None:
+    prompt = fill_prompt(make(*QWEN, "<|endoftext|>"), GAP)
+    assert prompt.end_tokens == {-1, -2, -3, -4, -5, -6}
+
+
+def test_what_opens_a_prompt_comes_first() -> None:
+    assert fill_prompt(make(*CODESTRAL, opening=(7,)), GAP).tokens[:2] == [7, -2]
+
+
+def test_no_space_is_put_into_the_text() -> None:
+    spaced = fill_prompt(make(*LLAMA, spaced=True), GAP).tokens
+    assert spaced == fill_prompt(make(*LLAMA), GAP).tokens
 
 
 def test_a_model_that_cannot_fill_says_so() -> None:
     with pytest.raises(InvalidRequestError, match="no fill-in-the-middle tokens"):
-        fill((), "a", "b")
+        told((), GAP)
+
+
+@given(
+    prefix=st.text("ab\n", max_size=400),
+    suffix=st.text("cd\n", max_size=400),
+    files=st.lists(st.text("ef", max_size=80), max_size=4),
+    room=st.integers(40, 900),
+    suffix_first=st.booleans(),
+)
+def test_whatever_is_around_it_fits_and_the_gap_is_in_the_middle(
+    prefix: str, suffix: str, files: list[str], room: int, suffix_first: bool
+) -> None:
+    others = tuple(RepositoryFile("f", text) for text in files)
+    request = FillRequest(prefix, suffix, others, suffix_first=suffix_first)
+    prompt = told(QWEN, request, room)
+    tokens = fill_prompt(make(*QWEN), request, room).tokens
+    assert len(tokens) <= room
+    before, _, rest = prompt.partition("<|fim_prefix|>")
+    head, _, rest = rest.partition("<|fim_suffix|>")
+    after, _, line = rest.partition("<|fim_middle|>")
+    assert suffix.startswith(after)
+    assert prefix.endswith(head + line) or not line
+    assert before.count("<|file_sep|>") <= len(files) + 1
+    if len(prefix) + len(suffix) + sum(map(len, files)) + 100 < room * 3 // 4:
+        assert (head + line, after) == (prefix, suffix)
+        assert all(text in before for text in files)
+
+
+@pytest.mark.parametrize("suffix_first", [False, True])
+@pytest.mark.parametrize("length", [1_000, 20_000])
+def test_typing_leaves_nearly_all_of_the_prompt_as_it_was(length: int, suffix_first: bool) -> None:
+    lines = [f"line {number} of the file\n" for number in range(length // 20)]
+    prefix, suffix = "".join(lines[: len(lines) // 2]), "".join(lines[len(lines) // 2 :])
+    tokenizer = make(*QWEN)
+    anew, last = 0, list[int]()
+    for typed in range(200):
+        text = "x" * (typed % 40)
+        request = FillRequest(prefix + text, suffix, suffix_first=suffix_first)
+        tokens = fill_prompt(tokenizer, request, 100_000).tokens
+        changed = len(tokens) - common_prefix_length(last, tokens)
+        anew += changed > 42
+        last = tokens
+    assert anew <= 1 + 4, "the first, and at a few coarse steps"
+    assert len(last) <= LONGEST_WINDOW + 3

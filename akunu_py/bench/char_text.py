@@ -1,0 +1,92 @@
+"""CharText: the text that a character-level model learns from, and its split.
+
+A file comes in, or nothing: then it is Python's own language reference, which every installation
+carries. Knows no model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from akunu_py.errors import InvalidRequestError
+
+LEAST_CHARACTERS: Final = 10_000
+TRAINING_SHARE: Final = 0.9
+
+
+@dataclass(frozen=True)
+class CharText:
+    """A text whose tokens are its characters.
+
+    Attributes:
+        name: what to call it.
+        content: all of it.
+    """
+
+    name: str
+    content: str
+
+    @cached_property
+    def alphabet(self) -> list[str]:
+        """Every character there is, in order; a token's id is its place here."""
+        return sorted(set(self.content))
+
+    @property
+    def training(self) -> str:
+        """The part that models learn from."""
+        return self.content[: self._split]
+
+    @property
+    def validation(self) -> str:
+        """The rest, which prompts are drawn from."""
+        return self.content[self._split :]
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the content."""
+        return hashlib.sha256(self.content.encode()).hexdigest()
+
+    @property
+    def _split(self) -> int:
+        return int(TRAINING_SHARE * len(self.content))
+
+    def encode(self, part: str) -> list[int]:
+        """The ids of a part of the text."""
+        ids = {character: index for index, character in enumerate(self.alphabet)}
+        return [ids[character] for character in part]
+
+
+def read_char_text(path: Path | None) -> CharText:
+    """Reads a text, or takes the one that comes with Python.
+
+    Raises:
+        InvalidRequestError: if there is no such file, it is no text, or it is too short.
+    """
+    if path is None:
+        return CharText("Python's language reference", _language_reference())
+    try:
+        content = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"{path} is not text in UTF-8.") from error
+    except OSError as error:
+        raise InvalidRequestError(f"{path} cannot be read: {error.strerror}.") from error
+    if len(content) < LEAST_CHARACTERS:
+        raise InvalidRequestError(
+            f"{path} has {len(content):,} characters, and a model needs at least "
+            f"{LEAST_CHARACTERS:,} to learn from; name a longer text."
+        )
+    return CharText(path.name, content)
+
+
+def _language_reference() -> str:
+    try:
+        from pydoc_data.topics import topics  # noqa: PLC0415  (large, and rarely needed)
+    except ImportError as error:
+        raise InvalidRequestError(
+            "This Python comes without its language reference; name a text with --text FILE."
+        ) from error
+    return "\n\n".join(topics[name] for name in sorted(topics))

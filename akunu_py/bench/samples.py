@@ -1,0 +1,187 @@
+"""Samples: requests with the answers that are known to be right, read from JSON lines.
+
+What a line may be is told by its keys; see `FORMS`. Text comes in, token ids go out, by the
+tokenizer of the model that a request is meant for. Knows no drafters and no model.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from akunu_py.bench.replay import ReplayCase
+from akunu_py.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from akunu_py.text.tokenizer import Message, Tokenizer
+
+FORMS: Final = (
+    '{"prompt", "reference"}',
+    '{"prompt", "suffix", "middle"}',
+    '{"instruction", "input", "output"}',
+    '{"messages": [{"role", "content"}, ...]} that end with the assistant',
+)
+"""The forms a line may have; `completion`, `canonical_solution` ... are taken for a reference."""
+
+_REFERENCES: Final = (
+    "reference", "middle", "canonical_solution", "canonical", "completion", "response", "answer",
+    "output", "target",
+)  # fmt: skip
+
+
+class _OddSampleError(Exception):
+    """What is wrong with a line, in a few words."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A request and its answer.
+
+    Attributes:
+        kind: what it is counted under.
+        messages: the conversation up to the answer; empty where the prompt is plain text.
+        prompt: plain text to go on from, or what stands before a gap.
+        suffix: what stands after the gap; None where there is none.
+        reference: the answer.
+    """
+
+    kind: str
+    reference: str
+    messages: tuple[Message, ...] = ()
+    prompt: str = ""
+    suffix: str | None = None
+
+
+def read_samples(path: Path) -> Iterator[Sample]:
+    """The samples in a file of JSON lines, gzipped or not; blank lines are passed over.
+
+    Raises:
+        InvalidRequestError: if the file cannot be read, or by its number a line that is no sample.
+    """
+    kind = path.name.removesuffix(".gz").removesuffix(".jsonl")
+    try:
+        reader = gzip.open if path.suffix == ".gz" else open
+        with reader(path, "rt", encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    try:
+                        yield sample_of(json.loads(line), kind)
+                    except (ValueError, _OddSampleError) as error:
+                        raise InvalidRequestError(
+                            f"Line {number} of {path} is no sample: {error}."
+                        ) from error
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(f"{path} cannot be read: {error}.") from error
+
+
+def sample_of(data: Any, kind: str) -> Sample:
+    """A sample from the object of a line; see `FORMS`.
+
+    Raises:
+        _OddSampleError: if it has none of the forms.
+    """
+    if not isinstance(data, dict):
+        raise _OddSampleError("it is not an object")
+    for holds, read in _READERS:
+        if holds(data):
+            return read(data, kind)
+    known = ", ".join(sorted(map(str, data))) or "no keys"
+    raise _OddSampleError(f"it has {known}, where {'; or '.join(FORMS)} is expected")
+
+
+def encode_sample(tokenizer: Tokenizer, sample: Sample) -> ReplayCase:
+    """A sample as a model with that tokenizer sees it.
+
+    A conversation goes through the chat template, or where there is none, its messages are put
+    one after the other. An answer is closed by an end token; the continuation of plain text has
+    no end.
+
+    Raises:
+        InvalidRequestError: if it has a gap, and the model was not made to fill gaps.
+    """
+    from akunu_py.text.fim import FillRequest, fill_prompt  # noqa: PLC0415  (loads libraries)
+
+    ends = tokenizer.end_tokens
+    reference = tokenizer.encode_plain(sample.reference)
+    closing = sorted(ends)[:1]
+    if sample.suffix is not None:
+        gap = fill_prompt(tokenizer, FillRequest(sample.prompt, sample.suffix))
+        prompt, ends = gap.tokens, ends | gap.end_tokens
+    elif not sample.messages:
+        prompt, closing = tokenizer.encode(sample.prompt), []
+    elif tokenizer.has_chat_template:
+        prompt = tokenizer.encode(tokenizer.render_chat(sample.messages, open_answer=True))
+    else:
+        contents = (f"{message['content']}\n\n" for message in sample.messages)
+        prompt = tokenizer.encode("".join(contents))
+    return ReplayCase(prompt, [*reference, *closing], ends)
+
+
+def encode_samples(tokenizer: Tokenizer, samples: Iterable[Sample]) -> dict[str, list[ReplayCase]]:
+    """Samples by their kind; those without a prompt or an answer are left out."""
+    cases: dict[str, list[ReplayCase]] = {}
+    for sample in samples:
+        case = encode_sample(tokenizer, sample)
+        if case.prompt and case.reference:
+            cases.setdefault(sample.kind, []).append(case)
+    return cases
+
+
+def _read_chat(data: dict[str, Any], kind: str) -> Sample:
+    messages = data["messages"]
+    if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
+        raise _OddSampleError("its messages are not a list of objects")
+    turns = [{"role": _text(one, "role"), "content": _text(one, "content")} for one in messages]
+    if len(turns) < 2 or turns[-1]["role"] != "assistant":
+        raise _OddSampleError("its messages do not end with an answer of the assistant")
+    return Sample(kind, turns[-1]["content"], messages=tuple(turns[:-1]))
+
+
+def _read_gap(data: dict[str, Any], kind: str) -> Sample:
+    return Sample(
+        kind, _reference(data), prompt=_text(data, "prompt"), suffix=_text(data, "suffix")
+    )
+
+
+def _read_instruction(data: dict[str, Any], kind: str) -> Sample:
+    """An instruction over some text; the text and the answer are fenced, as chat models do it."""
+    instruction, answer = _text(data, "instruction").strip(), _reference(data)
+    given = _text(data, "input") if data.get("input") else ""
+    if given:
+        fence = "```" if re.search("^```", given, re.MULTILINE) is None else "````"
+        instruction = f"{instruction}\n{fence}\n{given}\n{fence}"
+        answer = f"{fence}\n{answer}\n{fence}"
+    return Sample(kind, answer, messages=({"role": "user", "content": instruction},))
+
+
+def _read_text(data: dict[str, Any], kind: str) -> Sample:
+    return Sample(kind, _reference(data), prompt=_text(data, "prompt"))
+
+
+_READERS: Final[
+    tuple[tuple[Callable[[dict[str, Any]], bool], Callable[[dict[str, Any], str], Sample]], ...]
+] = (
+    (lambda data: "messages" in data, _read_chat),
+    (lambda data: {"prompt", "suffix"} <= data.keys(), _read_gap),
+    (lambda data: "instruction" in data, _read_instruction),
+    (lambda data: "prompt" in data, _read_text),
+)
+
+
+def _reference(data: dict[str, Any]) -> str:
+    for name in _REFERENCES:
+        if name in data:
+            return _text(data, name)
+    raise _OddSampleError(f"it has no answer under any of {', '.join(_REFERENCES)}")
+
+
+def _text(data: dict[str, Any], name: str) -> str:
+    value = data.get(name)
+    if not isinstance(value, str):
+        raise _OddSampleError(f"its {name} is not text")
+    return value

@@ -1,0 +1,238 @@
+"""`bench speedup`: contestants answer the same requests in turns; what each was faster by.
+
+All in one process, on the same weights and BLAS, the order rotated from answer to answer, so that
+a busy moment cannot fall on one of them alone. Each speedup is that of a pair: an answer, and the
+baseline's to the same request in the same turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import Final
+
+from akunu_py.bench.contestants import Answer, Contestant, Task
+from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share
+from akunu_py.bench.timing import Spread
+from akunu_py.engine import Engine
+from akunu_py.options import Sampling
+from akunu_py.planning.cost_curve import CostCurve
+from akunu_py.text.stream import TextStream
+
+OWN, FORCED = "own", "forced"
+"""Whose answers are decoded: the model's own, or the reference in their place."""
+
+SAMPLED: Final = frozenset({"novel"})
+"""Workloads whose own answers are sampled: a small model's greedy prose runs in circles."""
+
+_Place = tuple[str, bool, int]
+"""A workload, whether its answers are forced, and the index of a contestant."""
+
+Progress = Callable[[int, int], None]
+"""Called with the answers that were given and those that are to be."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An answer, and the baseline's to the same request in the same turn."""
+
+    task: Task
+    answer: Answer
+    baseline: Answer
+
+    @property
+    def speedup(self) -> float:
+        return self.baseline.seconds_per_token / self.answer.seconds_per_token
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Where decoding time went, in shares of it.
+
+    Attributes:
+        drafting: proposing, planning, and learning from what was emitted.
+        forward: building forwards and waiting for what they chose.
+        detokenizing: turning tokens into text; timed afterwards, on the same tokens.
+        rest: all else that the host did.
+    """
+
+    drafting: float
+    forward: float
+    detokenizing: float
+    rest: float
+
+
+@dataclass(frozen=True)
+class SpeedupRow:
+    """What a contestant came to on one workload.
+
+    Attributes:
+        kind: the workload.
+        answers: `own` or `forced`.
+        contestant: its name.
+        pairs: what was timed.
+        curve: what forwards cost, to predict with.
+        same: how many answers were the same, token for token, as those they are compared with;
+            None where there is nothing to compare.
+        differences: for the others, how many tokens were the same until they parted.
+        compared_with: whose answers these are.
+        shares: where the time went; None for mlx-lm.
+    """
+
+    kind: str
+    answers: str
+    contestant: str
+    pairs: Sequence[Pair]
+    curve: CostCurve
+    same: int | None = None
+    differences: Sequence[int] = ()
+    compared_with: str = ""
+    shares: Shares | None = None
+
+    @property
+    def speedup(self) -> Spread:
+        """Over the baseline."""
+        return Spread.of([pair.speedup for pair in self.pairs])
+
+    @property
+    def milliseconds(self) -> Spread:
+        """A token."""
+        return Spread.of([1e3 * pair.answer.seconds_per_token for pair in self.pairs])
+
+    @property
+    def rounds(self) -> ReplayResult:
+        """The rounds of all answers."""
+        return sum((pair.answer.rounds for pair in self.pairs), ReplayResult())
+
+    @property
+    def predicted(self) -> float | None:
+        """The median of the speedups that the cost curve gives for the rounds that were run."""
+        told = [
+            pair.answer.rounds.predicted_speedup(self.curve)
+            for pair in self.pairs
+            if pair.answer.stats is not None
+        ]
+        return median(told) if told else None
+
+    @property
+    def repeated(self) -> float:
+        """The mean share of 4-grams in the answers that stood before, in prompt or answer."""
+        shares = [
+            repeated_share(ReplayCase(pair.task.case.prompt, pair.answer.tokens))
+            for pair in self.pairs
+        ]
+        return sum(shares) / len(shares)
+
+
+def make_tasks(
+    sets: dict[str, list[ReplayCase]], max_tokens: int, modes: Sequence[str]
+) -> list[Task]:
+    """The tasks: each request with the model's own answer, and with the forced reference."""
+    return [
+        Task(
+            kind,
+            case,
+            max_tokens,
+            forced=mode == FORCED,
+            sampling=Sampling(1.0, seed=seed) if kind in SAMPLED else Sampling(),
+        )
+        for mode in modes
+        for kind, cases in sets.items()
+        for seed, case in enumerate(cases)
+    ]
+
+
+def contest(
+    engine: Engine,
+    tasks: Sequence[Task],
+    contestants: Sequence[Contestant],
+    *,
+    rounds: int,
+    curve: CostCurve,
+    progress: Progress | None = None,
+) -> list[SpeedupRow]:
+    """Lets contestants answer tasks in turns.
+
+    Args:
+        engine: whose model they all use.
+        tasks: what to answer.
+        contestants: who answers; the first is the baseline.
+        rounds: how often each answers each task, besides a first time that warms up.
+        curve: what forwards cost, to predict with.
+        progress: told how far it is.
+    """
+    lanes: dict[_Place, list[Pair]] = {}
+    firsts = {(task.kind, task.forced): task for task in tasks}.values()
+    turns = [(task, False) for task in firsts] + [(task, True) for task in tasks] * rounds
+    for turn, (task, counts) in enumerate(turns):
+        answers: dict[int, Answer | None] = {}
+        for place in range(len(contestants)):
+            index = (turn + place) % len(contestants)
+            if progress:
+                progress(turn * len(contestants) + place, len(turns) * len(contestants))
+            answers[index] = contestants[index].answer(engine, task)
+        baseline = answers[0]
+        for index, answer in sorted(answers.items()):
+            if counts and answer is not None and baseline is not None:
+                lane = lanes.setdefault((task.kind, task.forced, index), [])
+                lane.append(Pair(task, answer, baseline))
+    return list(_rows(engine, lanes, contestants, curve))
+
+
+def _rows(
+    engine: Engine,
+    lanes: dict[_Place, list[Pair]],
+    contestants: Sequence[Contestant],
+    curve: CostCurve,
+) -> Iterator[SpeedupRow]:
+    for (kind, forced, index), pairs in lanes.items():
+        # Sampled answers follow akunu's own chances, so they are compared with its plain ones.
+        judge = 0 if pairs[0].task.sampling.greedy else 1
+        judged = lanes.get((kind, forced, judge))
+        same, differences = None, []
+        if not forced and index > judge and judged is not None:
+            both = zip(pairs, judged, strict=False)
+            parted = [_parts_at(own.answer.tokens, other.answer.tokens) for own, other in both]
+            differences = [place for place in parted if place is not None]
+            same = len(parted) - len(differences)
+        yield SpeedupRow(
+            kind,
+            FORCED if forced else OWN,
+            str(contestants[index]),
+            pairs,
+            curve,
+            same,
+            differences,
+            str(contestants[judge]) if same is not None else "",
+            _shares(engine, pairs),
+        )
+
+
+def _parts_at(tokens: Sequence[int], others: Sequence[int]) -> int | None:
+    """Where two answers part; None if they are the same."""
+    if list(tokens) == list(others):
+        return None
+    pairs = enumerate(zip(tokens, others, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(tokens), len(others)))
+
+
+def _shares(engine: Engine, pairs: Sequence[Pair]) -> Shares | None:
+    books = [pair.answer.stats for pair in pairs if pair.answer.stats is not None]
+    if not books:
+        return None
+    spent = sum(stats.decode_s for stats in books)
+    drafting = sum(stats.draft_s for stats in books) / spent
+    forward = sum(stats.forward_s for stats in books) / spent
+    detokenizing = sum(_seconds_to_text(engine, pair) for pair in pairs) / spent
+    rest = max(0.0, 1.0 - drafting - forward - detokenizing)
+    return Shares(drafting, forward, detokenizing, rest)
+
+
+def _seconds_to_text(engine: Engine, pair: Pair) -> float:
+    text = TextStream(engine.tokenizer.detokenizer(pair.task.case.prompt), ())
+    begun = perf_counter()
+    for token in pair.answer.tokens:
+        text.feed(token, drafted=False)
+    return perf_counter() - begun

@@ -1,0 +1,207 @@
+"""What `bench speedup` found, as tables and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from akunu_py.bench.speedup import FORCED, OWN, SAMPLED, SpeedupRow
+from akunu_py.bench.timing import Spread
+from akunu_py.planning.cost_curve import CostCurve
+
+_ABOUT: Final = {
+    OWN: "the model's own answers",
+    FORCED: "forced answers: the reference's tokens are taken as the model's choices, "
+    "and every forward is computed and paid for",
+}
+_HEADS: Final = (
+    "ms a\ntoken",
+    "speedup\n(quartiles)",
+    "\npredicted",
+    "tokens a\nforward",
+    "accept-\nance",
+    "% of the time: draft,\nforward, text, rest",
+    "same\nanswers",
+)
+_PLANNED: Final = " + planner"
+
+
+@dataclass(frozen=True)
+class PlannerCheck:
+    """How a planned drafter compares with the fixed length that hindsight would have chosen.
+
+    Attributes:
+        kind: the workload.
+        answers: `own` or `forced`.
+        drafter: who drafts.
+        planned: its median speedup with the planner.
+        best: that of the best of the fixed lengths, plain decoding included.
+        best_name: which one that is.
+    """
+
+    kind: str
+    answers: str
+    drafter: str
+    planned: float
+    best: float
+    best_name: str
+
+    @property
+    def share(self) -> float:
+        """What the planner reached of the best."""
+        return self.planned / self.best
+
+
+@dataclass(frozen=True)
+class SpeedupReport:
+    """All that was measured.
+
+    Attributes:
+        machine: where, as `describe_machine` tells it.
+        model: with what.
+        curve: what forwards cost there.
+        max_tokens: how long answers could be.
+        rounds: how often each request was answered by each contestant.
+        rows: what came out.
+    """
+
+    machine: dict[str, Any]
+    model: dict[str, Any]
+    curve: CostCurve
+    max_tokens: int
+    rounds: int
+    rows: Sequence[SpeedupRow]
+
+    @property
+    def prediction_error(self) -> float | None:
+        """The median distance between measured and predicted speedups, relative to the latter."""
+        errors = [
+            abs(row.speedup.median / row.predicted - 1)
+            for row in self.rows
+            if row.predicted is not None
+        ]
+        return median(errors) if errors else None
+
+    @property
+    def planner_checks(self) -> list[PlannerCheck]:
+        """A check for every planned drafter and workload that was run at fixed lengths too."""
+        return list(self._planner_checks())
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, in JSON's types."""
+        return {
+            "machine": self.machine,
+            "model": self.model,
+            "curve": self.curve.as_json(),
+            "max_tokens": self.max_tokens,
+            "rounds": self.rounds,
+            "answers": _ABOUT,
+            "prediction_error": self.prediction_error,
+            "planner": [asdict(check) | {"share": check.share} for check in self.planner_checks],
+            "rows": [_row_json(row) for row in self.rows],
+        }
+
+    def tables(self) -> Group:
+        """A table a workload, to be printed by rich."""
+        parts: list[RenderableType] = []
+        for kind, answers in dict.fromkeys((row.kind, row.answers) for row in self.rows):
+            rows = [row for row in self.rows if (row.kind, row.answers) == (kind, answers)]
+            sampled = ", sampled" if answers == OWN and kind in SAMPLED else ""
+            parts += [
+                f"{kind}: {_ABOUT[answers]}{sampled}; {rows[-1].repeated:.0%} of their 4-grams "
+                "seen before",
+                _table(rows),
+                "",
+            ]
+        return Group(*parts, *self._summary())
+
+    def _summary(self) -> Iterator[str]:
+        if self.prediction_error is not None:
+            yield (
+                "Measured and predicted speedups are "
+                f"{self.prediction_error:.0%} apart in the median."
+            )
+        for check in self.planner_checks:
+            yield (
+                f"{check.kind}, {check.answers}: {check.drafter} + planner reaches "
+                f"{check.share:.0%} of the best fixed length ({check.best_name})."
+            )
+
+    def _planner_checks(self) -> Iterator[PlannerCheck]:
+        for row in self.rows:
+            drafter, planned, _ = row.contestant.partition(_PLANNED)
+            if not planned:
+                continue
+            fixed = [
+                other
+                for other in self.rows
+                if (other.kind, other.answers) == (row.kind, row.answers)
+                and (other.contestant.startswith(f"{drafter}, K=") or other.contestant == "plain")
+            ]
+            if len(fixed) > 1:
+                best = max(fixed, key=lambda other: other.speedup.median)
+                yield PlannerCheck(
+                    row.kind, row.answers, drafter, row.speedup.median,
+                    best.speedup.median, best.contestant,
+                )  # fmt: skip
+
+
+def _table(rows: Sequence[SpeedupRow]) -> Table:
+    table = Table(box=None, padding=(0, 1), pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for head in _HEADS:
+        table.add_column(head, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(row.contestant, *_cells(row))
+    return table
+
+
+def _cells(row: SpeedupRow) -> tuple[str, ...]:
+    shares, predicted = row.shares, row.predicted
+    if shares is None or predicted is None:
+        return f"{row.milliseconds.median:.2f}", "1", "", "1.00", "", "", ""
+    parts = (shares.drafting, shares.forward, shares.detokenizing, shares.rest)
+    same = "" if row.same is None else f"{row.same}/{len(row.pairs)}"
+    if row.differences:
+        same += f", from {min(row.differences)}"
+    return (
+        f"{row.milliseconds.median:.2f}",
+        f"{row.speedup:.2f}",
+        f"{predicted:.2f}",
+        f"{row.rounds.tokens_per_forward:.2f}",
+        f"{row.rounds.acceptance:.0%}" if row.rounds.drafted else "",
+        ", ".join(f"{100 * part:.0f}" for part in parts),
+        same,
+    )
+
+
+def _row_json(row: SpeedupRow) -> dict[str, Any]:
+    rounds = row.rounds
+    return {
+        "workload": row.kind,
+        "answers": row.answers,
+        "sampled": row.answers == OWN and row.kind in SAMPLED,
+        "contestant": row.contestant,
+        "pairs": len(row.pairs),
+        "ms_per_token": _spread_json(row.milliseconds),
+        "speedup": _spread_json(row.speedup),
+        "predicted_speedup": row.predicted,
+        "tokens_per_forward": rounds.tokens_per_forward,
+        "drafted": rounds.drafted,
+        "accepted": rounds.accepted,
+        "acceptance": rounds.acceptance,
+        "repeated_share": row.repeated,
+        "compared_with": row.compared_with,
+        "same_answers": row.same,
+        "differences_at": list(row.differences),
+        "shares": None if row.shares is None else asdict(row.shares),
+    }
+
+
+def _spread_json(spread: Spread) -> dict[str, float]:
+    return {"median": spread.median, "lower_quartile": spread.low, "upper_quartile": spread.high}

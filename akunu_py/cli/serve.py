@@ -1,0 +1,112 @@
+"""`serve`: the completion backend, until it is interrupted or terminated."""
+
+import asyncio
+import errno
+import logging
+import signal
+import socket
+import sys
+from concurrent.futures import Future
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+from akunu_py.cli.loading import fetch_model, load_engine
+from akunu_py.cli.serve_settings import ServeSettings
+from akunu_py.errors import InvalidRequestError
+from akunu_py.options import Options
+from akunu_py.worker import EngineWorker
+
+if TYPE_CHECKING:
+    from akunu_py.engine import Engine
+
+logger = logging.getLogger("akunu_py.server")
+
+_BACKLOG: Final = 128
+_SECONDS_TO_STOP: Final = 2.0
+
+
+def run(settings: ServeSettings) -> int:
+    """Listens at once, and answers as soon as the model is there.
+
+    Raises:
+        AkunuError: if the address cannot be listened at, or the model does not load.
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", stream=sys.stderr)
+    logging.getLogger("akunu_py").setLevel(settings.log_level)
+    fetch_model(settings.model)
+    with closing(_listen(settings.server.host, settings.server.port)) as listener:
+        worker = EngineWorker(lambda: _load(settings), queue_limit=settings.server.queue)
+        try:
+            asyncio.run(_serve(worker, settings, listener))
+        finally:
+            worker.close(_SECONDS_TO_STOP)
+    if worker.failed:
+        worker.loading.result()
+    return 0
+
+
+def _load(settings: ServeSettings) -> "Engine":
+    """The engine, after an answer that nobody asked for: the first one measures and compiles."""
+    engine = load_engine(settings.model, prefill_step_size=settings.prefill_step_size)
+    defaults = settings.server.defaults
+    options = Options(2, drafter=defaults.drafter, num_draft_tokens=defaults.num_draft_tokens)
+    engine.generate("\n", options)
+    engine.reset()
+    return engine
+
+
+async def _serve(worker: EngineWorker, settings: ServeSettings, listener: socket.socket) -> None:
+    """Serves until a signal comes, or it turns out that there is no model to serve."""
+    # Imported here, after the grammar has refused what it refuses.
+    from akunu_py.server.app import create_app  # noqa: PLC0415
+    from akunu_py.server.http import HttpServer  # noqa: PLC0415
+    from akunu_py.server.service import Service  # noqa: PLC0415
+
+    service = Service(worker, settings.server)
+    server = HttpServer(create_app(service, settings.server))
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        service.stop()
+        server.stop()
+
+    def loaded(loading: "Future[Engine]") -> None:
+        if loading.exception() is None:
+            loop.call_soon_threadsafe(_tell_ready, loading.result())
+        else:
+            loop.call_soon_threadsafe(stop)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    host, port = listener.getsockname()[:2]
+    address = f"[{host}]" if ":" in host else host
+    print(f"Serving {settings.model.name} at http://{address}:{port}", flush=True)
+    worker.loading.add_done_callback(loaded)
+    await server.serve(listener)
+
+
+def _tell_ready(engine: "Engine") -> None:
+    for notice in engine.notices:
+        logger.warning("%s", notice)
+    logger.info("%s is loaded", engine.model.name)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket that listens.
+
+    Raises:
+        InvalidRequestError: if the address is taken, or none of this machine's.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except (OSError, UnicodeError) as error:
+        raise InvalidRequestError(_why_not(host, port, error)) from error
+
+
+def _why_not(host: str, port: int, error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return f"Port {port} on {host} is in use; name another one with --port."
+    if isinstance(error, OSError) and error.errno == errno.EACCES:
+        return f"Port {port} may not be listened at by this user; name one above 1023 with --port."
+    return f"{host}:{port} cannot be listened at: {getattr(error, 'strerror', None) or error}."

@@ -1,0 +1,158 @@
+"""Small layers, for the CPU: the same numbers from fewer operations.
+
+MLX's CPU backend has no kernel of its own for normalisation and rotary positions and computes them
+from many small operations, which take a good part of a small model's step. Here what does not
+depend on the input is computed once, and the rest is compiled into one operation. The results are
+the same to the bit.
+"""
+
+from collections.abc import Hashable
+from copy import copy
+from functools import cache
+from typing import Any, Final
+
+import mlx.core as mx
+from mlx import nn
+from mlx.utils import tree_unflatten
+from mlx_lm.models.rope_utils import Llama3RoPE
+
+_MOST_FUSED_ROWS: Final = 16
+"""Beyond this many rows MLX's own operations, which are vectorised, win over a compiled one."""
+_FIRST_POSITIONS: Final = 2048
+
+_ROTARY_LAYERS: Final = (nn.RoPE, Llama3RoPE)
+
+
+def with_fused_layers(network: nn.Module) -> nn.Module:
+    """A copy of a loaded network, of the same weights, with the layers that are faster here."""
+    fused: nn.Module = _copy_of(network)
+    tables: dict[Hashable, RotaryTable] = {}
+    replaced: list[tuple[str, nn.Module]] = []
+    for path, layer in fused.named_modules():
+        if type(layer) is nn.RMSNorm:
+            replaced.append((path, FusedRMSNorm(layer)))
+        elif type(layer) in _ROTARY_LAYERS:
+            table = tables.setdefault(_settings(layer), RotaryTable(layer))
+            if table.is_right:
+                replaced.append((path, TableRoPE(layer, table)))
+    fused.update_modules(tree_unflatten(replaced))
+    return fused
+
+
+class FusedRMSNorm(nn.RMSNorm):  # type: ignore[misc]
+    """`nn.RMSNorm`, in one operation where only a few rows are normalised."""
+
+    def __init__(self, original: nn.RMSNorm) -> None:
+        super().__init__(original.weight.size, original.eps)
+        self.weight = original.weight
+
+    def __call__(self, x: mx.array) -> mx.array:
+        few = x.size <= _MOST_FUSED_ROWS * x.shape[-1]
+        normalised: mx.array = (
+            _compiled_rms_norm(self.eps)(x, self.weight) if few else super().__call__(x)
+        )
+        return normalised
+
+
+class RotaryTable:
+    """The cosines and sines that a rotary layer turns by, for every position up to some length.
+
+    They are read off the layer itself, which turns vectors of ones, so that any scaling of its
+    frequencies is in them.
+
+    Args:
+        layer: called with `[..., positions, dims]` and an offset.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        self.dims: int = layer.dims
+        self._layer = layer
+        self._half = layer.dims // 2
+        self._positions = 0
+        self._last: tuple[tuple[int, int], tuple[mx.array, mx.array]] | None = None
+
+    @property
+    def is_right(self) -> bool:
+        """Whether turning by the table is what the layer does; some pair neighbours."""
+        x = mx.random.normal((1, 1, 3, self.dims), key=mx.random.key(0))
+        return bool(mx.array_equal(self.turn(x, 5), self._layer(x, offset=5)))
+
+    def turn(self, x: mx.array, offset: int) -> mx.array:
+        """Turns float32 `[..., positions, dims]`, whose first position is `offset`."""
+        first, second = mx.split(x, 2, axis=-1)
+        return mx.concatenate(
+            _compiled_turn()(first, second, *self._rows(offset, x.shape[-2])), axis=-1
+        )
+
+    def _rows(self, offset: int, count: int) -> tuple[mx.array, mx.array]:
+        """Cosines and sines `[count, dims / 2]`; all layers of a forward ask for the same."""
+        if self._last is None or self._last[0] != (offset, count):
+            if offset + count > self._positions:
+                self._extend(offset + count)
+            rows = slice(offset, offset + count)
+            self._last = (offset, count), (self._cosines[rows], self._sines[rows])
+        return self._last[1]
+
+    def _extend(self, positions: int) -> None:
+        self._positions = max(_FIRST_POSITIONS, 1 << (positions - 1).bit_length())
+        shape = (1, 1, self._positions, self._half)
+        turned = self._layer(mx.concatenate([mx.ones(shape), mx.zeros(shape)], axis=-1), offset=0)
+        cosines, sines = mx.split(turned[0, 0], 2, axis=-1)
+        self._cosines, self._sines = mx.contiguous(cosines), mx.contiguous(sines)
+        mx.eval(self._cosines, self._sines)
+
+
+class TableRoPE(nn.Module):  # type: ignore[misc]
+    """A rotary layer that looks its angles up.
+
+    Args:
+        original: what it does as well, and does where the table does not apply.
+        table: shared by all layers with the same settings.
+    """
+
+    def __init__(self, original: nn.Module, table: RotaryTable) -> None:
+        super().__init__()
+        self._original = original
+        self._table = table
+
+    def __call__(self, x: mx.array, offset: int | mx.array = 0) -> mx.array:
+        if isinstance(offset, int) and x.dtype == mx.float32 and x.shape[-1] == self._table.dims:
+            return self._table.turn(x, offset)
+        turned: mx.array = self._original(x, offset=offset)
+        return turned
+
+
+def _copy_of(tree: Any) -> Any:
+    """A tree of modules, lists and dictionaries, copied down to its arrays, which are shared."""
+    if isinstance(tree, list):
+        return [_copy_of(child) for child in tree]
+    if not isinstance(tree, dict):
+        return tree
+    copied = copy(tree)
+    dict.update(copied, {name: _copy_of(child) for name, child in tree.items()})
+    return copied
+
+
+def _settings(layer: nn.Module) -> Hashable:
+    """What tells rotary layers apart: their numbers, whatever they are called."""
+    return type(layer), tuple(
+        (name, repr(value.tolist() if isinstance(value, mx.array) else value))
+        for name, value in sorted({**vars(layer), **layer}.items())
+    )
+
+
+@cache
+def _compiled_rms_norm(eps: float) -> Any:
+    return mx.compile(lambda x, weight: mx.fast.rms_norm(x, weight, eps), shapeless=True)
+
+
+@cache
+def _compiled_turn() -> Any:
+    """Turns the two halves of vectors by angles with given cosines and sines."""
+
+    def turn(
+        first: mx.array, second: mx.array, cosine: mx.array, sine: mx.array
+    ) -> tuple[mx.array, mx.array]:
+        return first * cosine - second * sine, first * sine + second * cosine
+
+    return mx.compile(turn, shapeless=True)

@@ -1,0 +1,134 @@
+"""InfillFilter: llama.cpp's `infill` sampler, which ends a fill-in-the-middle answer in time.
+
+It looks at the few tokens that top-k and top-p have left. Where an end token is likely enough
+beside them, it takes that; tokens whose texts begin alike count as one; what is then unlikely is
+dropped, and where nothing is left the answer ends. A row's outcome depends on that row alone.
+Source: the description of `llama_sampler_init_infill` in llama.cpp's `llama.h`.
+"""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import mlx.core as mx
+import numpy as np
+
+from akunu_py.text.tokenizer import Tokenizer
+
+DEFAULT_CANDIDATES: Final = 40
+"""As many as llama.cpp's top-k leaves where a request sets none."""
+MOST_CANDIDATES: Final = 128
+
+_END_WEIGHT: Final = 3
+"""End tokens win if this, times the number of candidates, makes them outweigh the others."""
+_LEAST: Final = 0.2
+"""The probability that a text must have, those that begin alike counted together."""
+
+_BYTE_PIECE: Final = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+class InfillFilter:
+    """Applies the sampler to rows of log-probabilities.
+
+    Args:
+        end_tokens: ids that end the answer; the first of them does where nothing else is left.
+        texts_of: how tokens are spelled; "" for those that are no text.
+    """
+
+    def __init__(
+        self, end_tokens: Sequence[int], texts_of: Callable[[Sequence[int]], list[str]]
+    ) -> None:
+        self._end_tokens = frozenset(end_tokens)
+        self._last_resort = end_tokens[0] if end_tokens else None
+        self._texts_of = texts_of
+
+    def apply(self, scores: mx.array, top_k: int) -> mx.array:
+        """The log-probabilities of what is left, `[rows, vocabulary]`; waits for `scores`.
+
+        Args:
+            scores: log-probabilities, up to a constant a row, `[rows, vocabulary]`.
+            top_k: how many tokens of a row a filter has left at most; 0 if none has looked.
+        """
+        count = min(top_k or DEFAULT_CANDIDATES, MOST_CANDIDATES, scores.shape[-1])
+        ids = mx.argpartition(-scores, kth=count - 1, axis=-1)[:, :count]
+        values = mx.take_along_axis(scores, ids, axis=-1)
+        slots = np.array(ids)
+        chosen = np.full(slots.shape, -np.inf, dtype=np.float32)
+        for row, likely in enumerate(np.exp(np.array(values, dtype=np.float64))):
+            left = self.left_of(dict(zip(slots[row].tolist(), likely.tolist(), strict=True)))
+            missing = left.keys() - set(slots[row].tolist())
+            slots[row, : len(missing)] = list(missing)
+            for slot, token in enumerate(slots[row].tolist()):
+                if probability := left.get(token):
+                    chosen[row, slot] = math.log(probability)
+        nothing = mx.full(scores.shape, -mx.inf)
+        return mx.put_along_axis(nothing, mx.array(slots), mx.array(chosen), axis=-1)
+
+    def left_of(self, candidates: dict[int, float]) -> dict[int, float]:
+        """What the sampler leaves of some tokens and their probabilities, normalised."""
+        total = sum(candidates.values())
+        ordered = sorted(candidates.items(), key=lambda pair: (-pair[1], pair[0]))
+        ordered = [(token, value / total) for token, value in ordered if value > 0]
+        ends = {token: value for token, value in ordered if token in self._end_tokens}
+        if _END_WEIGHT * sum(ends.values()) * len(ordered) > 1 - sum(ends.values()):
+            return _normalised(ends)
+        texts = self._merged([pair for pair in ordered if pair[0] not in ends])
+        kept = {token: value for token, value in texts.items() if value >= _LEAST}
+        if not kept:
+            token = next(iter(texts)) if self._last_resort is None else self._last_resort
+            return {token: 1.0}
+        least = 1 / (len(kept) + 1)
+        kept = _normalised(kept | ends)
+        return _normalised(
+            {token: value for token, value in kept.items() if value >= least or token in ends}
+        )
+
+    def _merged(self, candidates: list[tuple[int, float]]) -> dict[int, float]:
+        """The candidates, those that begin like another counted with the likelier of the two."""
+        texts = self._texts_of([token for token, _ in candidates])
+        values = [value for _, value in candidates]
+        alive = [True] * len(texts)
+        for short, text in enumerate(texts):
+            for long, other in enumerate(texts):
+                if not alive[short]:
+                    break
+                if text and long != short and alive[long] and other.startswith(text):
+                    winner, loser = (long, short) if values[long] > values[short] else (short, long)
+                    values[winner] += values[loser]
+                    alive[loser] = False
+        return {
+            token: value
+            for (token, _), value, lives in zip(candidates, values, alive, strict=True)
+            if lives
+        }
+
+
+def texts_of(tokenizer: Tokenizer) -> Callable[[Sequence[int]], list[str]]:
+    """How a model's tokens are spelled, in whatever alphabet its vocabulary has.
+
+    Only beginnings are compared, so the alphabet does not matter; bytes that stand for themselves
+    become one character, and special tokens nothing.
+    """
+    wrapped = tokenizer.wrapped
+    special = {
+        number for number, added in wrapped.added_tokens_decoder.items() if added.special
+    } | set(tokenizer.end_tokens)
+
+    def spell(ids: Sequence[int]) -> list[str]:
+        pieces = wrapped.convert_ids_to_tokens(list(ids))
+        return [
+            "" if token in special or piece is None else _BYTE_PIECE.sub(_as_character, piece)
+            for token, piece in zip(ids, pieces, strict=True)
+        ]
+
+    return spell
+
+
+def _as_character(byte: re.Match[str]) -> str:
+    return chr(int(byte[1], 16))
+
+
+def _normalised(values: dict[int, float]) -> dict[int, float]:
+    total = sum(values.values())
+    return {token: value / total for token, value in values.items()}

@@ -1,0 +1,111 @@
+"""Penalties: tokens that were said before become less likely.
+
+What stands before a row is known by position, not by how many forwards there were: a forward that
+begins before the end of what is remembered replaces the rest, as a rollback does. So a token is
+penalised alike whether it was drafted or not.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import mlx.core as mx
+from mlx_lm.sample_utils import make_repetition_penalty
+
+from akunu_py.options import Sampling
+
+_FORWARDS_AHEAD: Final = 8
+"""Tokens beyond one forward's that a pipelined loop may take back."""
+
+
+class Penalty(Protocol):
+    """Edits logits in the light of the tokens before them."""
+
+    def apply(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
+        """The edited logits; the arguments are those of `TokenChooser.edit`."""
+
+
+def make_penalties(sampling: Sampling, prompt: Sequence[int]) -> list[Penalty]:
+    """Those that a request asks for, in the order in which mlx-lm applies them."""
+    penalties: list[Penalty] = []
+    if sampling.repetition_penalty != 1:
+        penalties.append(RepetitionPenalty(sampling, prompt))
+    if sampling.presence_penalty or sampling.frequency_penalty:
+        penalties.append(CountPenalty(sampling, prompt))
+    return penalties
+
+
+class _TokensBefore:
+    """What the forwards took, by position.
+
+    Args:
+        prompt: what the answer goes on from.
+        size: how many tokens before a row matter; None keeps all from the prompt's last one on.
+    """
+
+    def __init__(self, prompt: Sequence[int], size: int | None) -> None:
+        self._size = size
+        self._end = len(prompt)
+        kept = prompt[-1:] if size is None else prompt[-size - 1 :]
+        self._tokens = mx.array(list(kept), dtype=mx.int32)
+
+    def take(self, position: int, inputs: mx.array) -> mx.array:
+        """Books the inputs of a forward; returns the tokens up to and with them."""
+        kept = self._tokens.size - (self._end - (position - 1))
+        tokens = mx.concatenate([self._tokens[:kept], inputs.astype(mx.int32)])
+        if self._size is not None:
+            tokens = tokens[-(self._size + inputs.size + _FORWARDS_AHEAD) :]
+        self._tokens = tokens
+        self._end = position - 1 + inputs.size
+        return tokens
+
+
+class RepetitionPenalty:
+    """Makes tokens that stand in the last few positions less likely, by mlx-lm's own rule.
+
+    Args:
+        sampling: has the penalty and how far it looks back.
+        prompt: what the answer goes on from.
+    """
+
+    def __init__(self, sampling: Sampling, prompt: Sequence[int]) -> None:
+        size = sampling.repetition_context_size
+        self._apply: Any = make_repetition_penalty(sampling.repetition_penalty, size)
+        self._before = _TokensBefore(prompt, size)
+
+    def apply(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
+        rows = inputs.size
+        context = self._before.take(position, inputs)
+        edited = [
+            self._apply(context[: context.size - rows + row + 1], logits[row : row + 1])
+            for row in range(rows)
+        ]
+        return mx.concatenate(edited)
+
+
+class CountPenalty:
+    """OpenAI's presence and frequency penalties, over all that was generated, not the prompt.
+
+    A token that was generated `n` times loses `presence_penalty + n * frequency_penalty`.
+
+    Args:
+        sampling: has the penalties.
+        prompt: what the answer goes on from.
+    """
+
+    def __init__(self, sampling: Sampling, prompt: Sequence[int]) -> None:
+        self._presence = sampling.presence_penalty
+        self._frequency = sampling.frequency_penalty
+        self._before = _TokensBefore(prompt, None)
+
+    def apply(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
+        rows, vocabulary = logits.shape
+        context = self._before.take(position, inputs)
+        # The first token kept is the prompt's last: it is taken, but was not generated.
+        generated = context[1:]
+        earlier = max(0, generated.size - rows)
+        fresh = rows - (generated.size - earlier)
+        counts = mx.zeros((rows, vocabulary)).at[0, generated[:earlier]].add(1.0)
+        counts = counts.at[mx.arange(fresh, rows), generated[earlier:]].add(1.0)
+        counts = mx.cumsum(counts, axis=0)
+        penalty = counts * self._frequency + (counts > 0) * self._presence
+        return logits - penalty.astype(logits.dtype)

@@ -1,0 +1,68 @@
+"""Prompt: what a request is answered to, as ids that fit the model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from akunu_py.errors import ContextOverflowError, InvalidRequestError
+from akunu_py.model import TargetModel
+from akunu_py.options import DEFAULT_MAX_TOKENS, Options
+from akunu_py.text.fim import FillRequest, fill_prompt
+
+PromptInput = str | Sequence[int] | FillRequest
+"""Text, ids as the model shall see them, or a gap to fill."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt as the model sees it.
+
+    Attributes:
+        tokens: its ids, 1 at least.
+        end_tokens: ids that end the answer.
+    """
+
+    tokens: list[int]
+    end_tokens: frozenset[int]
+
+
+def encode_prompt(
+    model: TargetModel, asked: PromptInput, suffix: str | None, options: Options, limit: int
+) -> Prompt:
+    """The ids of a prompt.
+
+    Args:
+        model: that is to answer it.
+        asked: what was given.
+        suffix: text that follows the gap to fill; None goes on from the prompt.
+        options: of the request; where a gap is to be filled, they say how much room to leave.
+        limit: how many tokens a prompt and its answer may have together.
+
+    Raises:
+        InvalidRequestError: if the prompt is empty, has ids that there are not, or asks for what
+            the model cannot do.
+        ContextOverflowError: if it does not fit. What is around a gap always does: it is cut.
+    """
+    tokenizer = model.tokenizer
+    if suffix is not None:
+        if not isinstance(asked, str):
+            raise InvalidRequestError("A suffix needs a prompt that is text.")
+        asked = FillRequest(asked, suffix)
+    if isinstance(asked, FillRequest):
+        longest = DEFAULT_MAX_TOKENS if options.max_tokens is None else options.max_tokens
+        filling = fill_prompt(tokenizer, asked, limit - min(longest, limit // 4))
+        tokens, end_tokens = filling.tokens, filling.end_tokens
+    else:
+        tokens = tokenizer.encode(asked) if isinstance(asked, str) else list(asked)
+        end_tokens = frozenset()
+    if not tokens:
+        raise InvalidRequestError("The prompt is empty; give it at least one character.")
+    if not 0 <= min(tokens) <= max(tokens) < model.vocabulary_size:
+        raise InvalidRequestError(
+            f"The prompt has ids outside the vocabulary of {model.vocabulary_size} tokens."
+        )
+    if len(tokens) > limit:
+        remedy = "shorten it" if limit == model.context_length else "raise --max-context"
+        raise ContextOverflowError(
+            f"The prompt has {len(tokens)} tokens and the context only {limit}; {remedy}."
+        )
+    return Prompt(tokens, end_tokens | tokenizer.end_tokens)

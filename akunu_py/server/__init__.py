@@ -1,0 +1,1 @@
+"""The completion backend: an HTTP server around one engine, speaking several clients' contracts."""

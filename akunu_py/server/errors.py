@@ -1,0 +1,125 @@
+"""Every way a request can fail, as a fault: a status, a sentence and a kind; its JSON is the
+contract's.
+
+Nothing of the server's inside ever reaches a client: what is not an `AkunuError` is a 500 in
+general words, and its details are in the log.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Final
+
+from starlette.exceptions import HTTPException
+
+from akunu_py.errors import (
+    AkunuError,
+    ContextOverflowError,
+    EngineClosedError,
+    InvalidRequestError,
+    QueueFullError,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class BodyError(InvalidRequestError):
+    """A body that is no JSON object, or has a field of a wrong type or range.
+
+    Attributes:
+        field: the name of the field at fault; None where it is the whole body.
+    """
+
+    def __init__(self, sentence: str, field: str | None = None) -> None:
+        super().__init__(sentence)
+        self.field = field
+
+
+class BodyTooLargeError(AkunuError):
+    """The body is larger than the server reads."""
+
+
+class LoadingError(AkunuError):
+    """The model is not there yet."""
+
+    def __init__(self) -> None:
+        super().__init__("Loading model")  # llama-server's words, which clients look for
+
+
+class ShuttingDownError(AkunuError):
+    """The server is about to end."""
+
+    def __init__(self) -> None:
+        super().__init__("The server is shutting down.")
+
+
+class SupersededError(AkunuError):
+    """A newer request for the same slot has taken its place."""
+
+    def __init__(self) -> None:
+        super().__init__("A newer request took this one's slot.")
+
+
+class ApiKeyError(AkunuError):
+    """The API key is missing or wrong."""
+
+
+class ForbiddenError(AkunuError):
+    """The request comes from where none is expected."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What a client is told about a failure.
+
+    Attributes:
+        status: the HTTP status.
+        message: one sentence.
+        kind: llama-server's and OpenAI's `type`.
+        param: the field at fault, if it is one.
+        headers: that go with it.
+    """
+
+    status: int
+    message: str
+    kind: str
+    param: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+_FAULTS: Final[dict[type[Exception], tuple[HTTPStatus, str]]] = {
+    ContextOverflowError: (HTTPStatus.BAD_REQUEST, "exceed_context_size_error"),
+    InvalidRequestError: (HTTPStatus.BAD_REQUEST, "invalid_request_error"),
+    BodyTooLargeError: (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "invalid_request_error"),
+    ApiKeyError: (HTTPStatus.UNAUTHORIZED, "authentication_error"),
+    ForbiddenError: (HTTPStatus.FORBIDDEN, "permission_error"),
+    SupersededError: (HTTPStatus.CONFLICT, "superseded_error"),
+    QueueFullError: (HTTPStatus.TOO_MANY_REQUESTS, "rate_limit_error"),
+    LoadingError: (HTTPStatus.SERVICE_UNAVAILABLE, "unavailable_error"),
+    ShuttingDownError: (HTTPStatus.SERVICE_UNAVAILABLE, "unavailable_error"),
+    EngineClosedError: (HTTPStatus.SERVICE_UNAVAILABLE, "unavailable_error"),
+    AkunuError: (HTTPStatus.INTERNAL_SERVER_ERROR, "server_error"),
+}
+_RETRY: Final = {"Retry-After": "1"}
+
+
+def fault_of(error: Exception) -> Fault:
+    """What a client is told about an error; what nobody foresaw is logged."""
+    if isinstance(error, HTTPException):
+        lost = error.status_code == HTTPStatus.NOT_FOUND
+        kind = "not_found_error" if lost else "invalid_request_error"
+        return Fault(error.status_code, error.detail, kind, headers=error.headers or {})
+    for family in type(error).__mro__:
+        if family in _FAULTS:
+            status, kind = _FAULTS[family]
+            param = error.field if isinstance(error, BodyError) else None
+            headers = _RETRY if isinstance(error, QueueFullError | LoadingError) else {}
+            return Fault(status, str(error), kind, param, headers)
+    logger.error("a request failed: %s: %s", type(error).__name__, error)
+    logger.debug("it failed here:", exc_info=error)
+    return Fault(
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        "The engine failed on this request; the server's log says how.",
+        "server_error",
+    )

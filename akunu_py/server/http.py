@@ -1,0 +1,47 @@
+"""HttpServer: uvicorn on a socket that listens already, ended by a call instead of a signal."""
+
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final
+
+import uvicorn
+from starlette.types import ASGIApp
+
+_SECONDS_TO_FINISH: Final = 1
+
+
+class HttpServer:
+    """Serves one application.
+
+    Args:
+        app: of the ASGI kind.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        config = uvicorn.Config(
+            app,
+            lifespan="off",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=_SECONDS_TO_FINISH,
+        )
+        self._server = _Uvicorn(config)
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Answers until it is stopped; then responses under way have a second to finish."""
+        await self._server.serve([listener])
+
+    def stop(self) -> None:
+        """Makes `serve` return."""
+        self._server.should_exit = True
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves signals to whoever runs the loop."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield

@@ -1,0 +1,250 @@
+"""Service: the engine's thread, as asyncio sees it.
+
+Jobs go in, events come out; leaving the iteration cancels the job. A newer job for a slot replaces
+an older one, an answer whose time is up ends, and what was done is counted. Knows no contract's
+fields, and no HTTP beyond the errors it raises.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from akunu_py.errors import AkunuError
+from akunu_py.event_stream import EventStream
+from akunu_py.request import Completion, Event
+from akunu_py.server.errors import LoadingError, ShuttingDownError, SupersededError
+from akunu_py.server.job import Job
+from akunu_py.server.metrics import Metrics
+from akunu_py.server.settings import ServerSettings
+from akunu_py.stats import Finish, Stats
+from akunu_py.token_logprob import TokenLogprob
+from akunu_py.worker import EngineWorker
+
+if TYPE_CHECKING:
+    from akunu_py.engine import Engine
+
+logger = logging.getLogger(__name__)
+
+
+class Service:
+    """Answers jobs on an engine's thread. All of it belongs to one event loop.
+
+    Args:
+        worker: has the engine, or is loading it.
+        settings: tell whether prompts may be logged.
+
+    Attributes:
+        metrics: what has been done so far.
+    """
+
+    def __init__(self, worker: EngineWorker, settings: ServerSettings) -> None:
+        self.metrics = Metrics()
+        self._worker = worker
+        self._logs_prompts = settings.log_prompts
+        self._answers: dict[_Answer, None] = {}
+        self._stopping = False
+
+    @property
+    def engine(self) -> "Engine":
+        """The engine; only what never changes of it may be used.
+
+        Raises:
+            LoadingError: if it is not there yet.
+            AkunuError: if it will never be.
+        """
+        if not self._worker.loading.done():
+            raise LoadingError
+        return self._worker.loading.result()
+
+    @property
+    def processing(self) -> int:
+        """How many answers are being worked on: one at most."""
+        return int(self._worker.busy)
+
+    @property
+    def waiting(self) -> int:
+        """How many answers wait for their turn."""
+        return self._worker.queue_depth
+
+    @property
+    def busy_slots(self) -> frozenset[int]:
+        """The slots that have a job."""
+        return frozenset(answer.slot for answer in self._answers if answer.slot is not None)
+
+    @property
+    def running(self) -> list[Stats]:
+        """The statistics of the answers under way, as far as they have come."""
+        return [answer.last.stats for answer in self._answers if answer.last is not None]
+
+    async def stream(self, job: Job) -> AsyncGenerator[Event, None]:
+        """Answers, a round at a time; the last event, and only it, has a finish reason.
+
+        Leaving the iteration cancels the job, so iterate within `contextlib.aclosing`.
+
+        Raises:
+            LoadingError: while there is no engine.
+            QueueFullError: if too many jobs wait already.
+            SupersededError: if a newer job for the slot came.
+            ShuttingDownError: if the server is about to end.
+            AkunuError: if the job cannot be done.
+        """
+        answer = self._admit(job)
+        deadline = _Deadline(job.predict_s)
+        try:
+            while True:
+                event = await answer.next()
+                if deadline.has_passed(event):
+                    answer.end_early()
+                if event.finish_reason is Finish.CANCELLED:
+                    event = replace(event, finish_reason=Finish.LENGTH)
+                yield event
+                if event.finish_reason is not None:
+                    return
+        finally:
+            answer.events.cancel()
+
+    async def complete(self, job: Job) -> Completion:
+        """Answers at once; being cancelled cancels the job. See `stream` for the errors."""
+        text: list[str] = []
+        tokens: list[int] = []
+        logprobs: list[TokenLogprob] = []
+        async with aclosing(self.stream(job)) as events:
+            async for event in events:
+                text.append(event.text)
+                tokens.extend(event.tokens)
+                logprobs.extend(event.logprobs)
+        finish = event.finish_reason or Finish.CANCELLED
+        name = self.engine.model.name
+        return Completion(name, "".join(text), tokens, finish, event.stats, tuple(logprobs))
+
+    def stop(self) -> None:
+        """Ends all jobs under way and takes on no more."""
+        self._stopping = True
+        for answer in self._answers:
+            answer.abandon(ShuttingDownError())
+
+    def _admit(self, job: Job) -> "_Answer":
+        if self._stopping:
+            raise ShuttingDownError
+        _ = self.engine
+        slot = job.options.slot
+        if slot is not None:
+            for rival in self._answers:
+                if rival.slot == slot:
+                    rival.abandon(SupersededError())
+        if self._logs_prompts:
+            logger.info("prompt: %r, suffix: %r", job.prompt, job.suffix)
+        events = self._worker.stream(job.prompt, job.options, suffix=job.suffix)
+        answer = _Answer(slot, events, self._settle)
+        self._answers[answer] = None
+        answer.listen()
+        return answer
+
+    def _settle(self, answer: "_Answer", last: Event | None) -> None:
+        """Books an answer that has ended, whether or not anybody read it to the end."""
+        del self._answers[answer]
+        if last is not None:
+            cancelled = last.finish_reason is Finish.CANCELLED and not answer.overdue
+            self.metrics.add(last.stats, cancelled=cancelled)
+            logger.debug("%s", _told(last.stats, "cancelled" if cancelled else last.finish_reason))
+
+
+def _told(stats: Stats, end: str | None) -> str:
+    """An answer in a line of the log."""
+    return (
+        f"{stats.prompt_tokens} prompt tokens ({stats.cached_tokens} cached), "
+        f"{stats.generated_tokens} generated ({stats.accepted} of {stats.drafted} drafts), {end}"
+    )
+
+
+class _Answer:
+    """A job under way, and the events of it that nobody has taken yet.
+
+    Args:
+        slot: that it was asked to be answered in, if any.
+        events: as they come from the engine's thread.
+        settle: called once they have ended, with the last of them if there were any.
+
+    Attributes:
+        overdue: whether its time is up.
+        last: the last event that has come.
+    """
+
+    def __init__(
+        self,
+        slot: int | None,
+        events: EventStream,
+        settle: Callable[["_Answer", Event | None], None],
+    ) -> None:
+        self.slot = slot
+        self.overdue = False
+        self.events = events
+        self._settle = settle
+        self.last: Event | None = None
+        self._come: asyncio.Queue[Event | BaseException] = asyncio.Queue()
+        self._abandoned = False
+
+    def listen(self) -> None:
+        """Begins to take events over from the engine's thread, to the end, wanted or not."""
+        loop = asyncio.get_running_loop()
+        self.events.listen(lambda: loop.call_soon_threadsafe(self._take))
+
+    async def next(self) -> Event:
+        """The next event.
+
+        Raises:
+            Exception: what broke the answer off.
+        """
+        come = await self._come.get()
+        if isinstance(come, BaseException):
+            raise come
+        return come
+
+    def end_early(self) -> None:
+        """Ends the answer with what it has, as soon as that can be."""
+        self.overdue = True
+        self.events.cancel()
+
+    def abandon(self, why: AkunuError) -> None:
+        """Ends the answer with an error, and the job as soon as it can be."""
+        self._put(why)
+        self._abandoned = True
+        self.events.cancel()
+
+    def _take(self) -> None:
+        if self.events.ended:
+            return
+        for event in self.events.take():
+            self.last = event
+            self._put(event)
+        if self.events.ended:
+            if self.events.error is not None:
+                self._put(self.events.error)
+            self._settle(self, self.last)
+
+    def _put(self, come: Event | BaseException) -> None:
+        if not self._abandoned:
+            self._come.put_nowait(come)
+
+
+class _Deadline:
+    """Tells when an answer's time is up: counted from its first token, and not before it has a
+    whole line, so that a slow machine still completes something."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._begun: float | None = None
+        self._has_line = False
+
+    def has_passed(self, event: Event) -> bool:
+        if self._seconds is None:
+            return False
+        now = perf_counter()
+        if self._begun is None and event.tokens:
+            self._begun = now
+        self._has_line = self._has_line or "\n" in event.text
+        return self._has_line and self._begun is not None and now - self._begun > self._seconds

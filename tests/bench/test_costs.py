@@ -1,0 +1,76 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from akunu_py.bench.costs import find_curves, measured_curves, published_curves, read_curve
+from akunu_py.errors import InvalidRequestError
+from akunu_py.planning.cost_store import CostKey, CostStore
+from tests.planning.curves import FLAT, LINEAR, STEPPED
+
+KEY = CostKey("gpu", "Apple M9", None, 1, "1.0", "0.1.0", "ember", "f00", 1, "quantized")
+
+
+def test_published_curves_are_relative_and_name_their_source() -> None:
+    curves = published_curves()
+    assert {"m4-pro", "m3-ultra", "m5-max", "cpu-25m"} <= set(curves)
+    for name, named in curves.items():
+        assert named.name == name
+        assert named.relative
+        assert named.source
+        assert named.about
+        assert named.curve.cost(1, 0) == pytest.approx(named.curve.step(0), rel=0.01)
+        assert named.curve.cost(8, 500) >= named.curve.cost(2, 500)
+
+
+def test_between_published_points_costs_are_linear() -> None:
+    curve = published_curves()["m4-pro-8b"].curve
+    assert curve.cost(4, 0) == 1.47
+    assert curve.cost(5, 0) == pytest.approx((1.47 + 2.07) / 2)
+    assert curve.cost(16, 0) == pytest.approx(2.69 + 8 * (2.69 - 1.47) / 4)
+
+
+def test_what_was_measured_here_is_found_by_the_models_name(tmp_path: Path) -> None:
+    store = CostStore(tmp_path)
+    store.save(KEY, STEPPED)
+    store.path(KEY).with_name("broken.json").write_text("{")
+    (found,) = measured_curves("ember", store)
+    assert (found.name, found.curve, found.relative) == ("here", STEPPED, False)
+    assert "Apple M9" in found.about
+    assert measured_curves("another", store) == []
+
+
+def test_a_file_holds_what_bench_cost_prints(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"machine": {"chip": "M9"}, "curve": FLAT.as_json()}))
+    found = read_curve(path)
+    assert (found.name, found.curve, found.about) == ("mine", FLAT, "M9")
+    path.write_text(json.dumps(LINEAR.as_json()))
+    assert read_curve(path).curve == LINEAR
+
+
+def test_a_file_may_be_in_a_published_curves_form(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"chip": "M9", "relative": {"1": 2.0, "4": 3.0}}))
+    found = read_curve(path)
+    assert (found.name, found.relative, found.curve.cost(4, 0)) == ("mine", True, 1.5)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"curve": {"levels": []}}', '{"relative": 3}'])
+def test_a_file_without_a_curve_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(text)
+    with pytest.raises(InvalidRequestError, match="holds no cost curve"):
+        read_curve(path)
+
+
+def test_by_default_all_that_are_known() -> None:
+    names = [curve.name for curve in find_curves([], "a model never measured")]
+    assert names == list(published_curves())
+
+
+def test_unknown_costs_are_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="There are no costs m0"):
+        find_curves(["m0"], "ember")
+    with pytest.raises(InvalidRequestError, match="run `bench cost` first"):
+        find_curves(["here"], "a model never measured")

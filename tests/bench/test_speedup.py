@@ -1,0 +1,105 @@
+"""`bench speedup` on the tiny model: what is decoded, compared and told; never how fast."""
+
+import mlx.core as mx
+import pytest
+
+from akunu_py.bench.contestants import Akunu, Contestant, MlxLm, Task
+from akunu_py.bench.forced import ForcedChooser, ForcedSampler
+from akunu_py.bench.replay import ReplayCase
+from akunu_py.bench.speedup import FORCED, OWN, contest, make_tasks
+from akunu_py.bench.speedup_report import SpeedupReport
+from akunu_py.engine import Engine
+from akunu_py.options import Sampling
+from tests.planning.curves import FLAT
+
+PROMPT = list(b"def area(x, y):\n    return x * y\n\n\ndef area(x, y):\n")
+REFERENCE = list(b"    return x * y\n\n\ndef area(x, z):\n    return x * z\n")
+CASE = ReplayCase(PROMPT, REFERENCE)
+CONTESTANTS = [Akunu("none"), Akunu("ngram", 4), Akunu("auto", 8), Akunu("auto")]
+
+
+@pytest.mark.parametrize("contestant", CONTESTANTS, ids=str)
+def test_a_forced_answer_is_the_reference_and_every_forward_is_run(
+    engine: Engine, contestant: Akunu
+) -> None:
+    answer = contestant.answer(engine, Task("edit", CASE, 40, forced=True))
+    assert answer is not None
+    assert answer.stats is not None
+    assert answer.tokens == REFERENCE[:40]
+    assert answer.stats.generated_tokens == answer.rounds.emitted == 40
+    assert answer.stats.target_calls == answer.rounds.forwards
+    assert answer.stats.drafted == answer.rounds.drafted
+    drafts = contestant.drafter != "none"
+    assert (answer.stats.accepted > 10) is drafts
+    assert (answer.rounds.forwards < 35) is drafts
+
+
+@pytest.mark.parametrize("contestant", CONTESTANTS, ids=str)
+def test_an_own_answer_is_what_mlx_lm_says(engine: Engine, contestant: Akunu) -> None:
+    task = Task("edit", CASE, 24, forced=False)
+    answer, baseline = contestant.answer(engine, task), MlxLm().answer(engine, task)
+    assert answer is not None
+    assert baseline is not None
+    assert answer.tokens == baseline.tokens
+    assert answer.seconds_per_token > 0
+
+
+def test_mlx_lm_is_forced_as_well(engine: Engine) -> None:
+    answer = MlxLm().answer(engine, Task("edit", CASE, 40, forced=True))
+    assert answer is not None
+    assert answer.tokens == REFERENCE[:40]
+
+
+def test_nothing_is_timed_where_there_is_one_token(engine: Engine) -> None:
+    assert MlxLm().answer(engine, Task("edit", CASE, 1, forced=True)) is None
+
+
+def test_a_forced_choice_waits_for_the_logits_and_ends_with_the_reference() -> None:
+    chooser = ForcedChooser([1, 2], [3, 4])
+    logits = mx.random.normal((3, 8))
+    assert chooser.choose(logits, 3).tolist() == [4, 0, 0]
+    sampler = ForcedSampler([3, 4])
+    assert [sampler(logits[:1]).tolist() for _ in range(3)] == [[3], [4], [0]]
+
+
+def test_answers_are_compared_and_differences_told(engine: Engine) -> None:
+    tasks = make_tasks({"edit": [CASE], "novel": [CASE]}, 16, (OWN, FORCED))
+    assert [task.sampling.greedy for task in tasks] == [True, False, True, False]
+    contestants: list[Contestant] = [MlxLm(), *CONTESTANTS]
+    seen: list[tuple[int, int]] = []
+    rows = contest(
+        engine, tasks, contestants,
+        rounds=2, curve=FLAT, progress=lambda done, total: seen.append((done, total)),
+    )  # fmt: skip
+    assert len(rows) == 4 * len(contestants)
+    # A first time to warm up, then two rounds.
+    assert seen[-1] == (4 * len(contestants) * 3 - 1, 4 * len(contestants) * 3)
+    for row in rows:
+        assert len(row.pairs) == 2
+        assert (row.shares is None) == (row.predicted is None) == (row.contestant == "mlx-lm")
+        judge = {"edit": "mlx-lm", "novel": "plain"}[row.kind]
+        judged = row.answers == OWN and row.contestant not in ("mlx-lm", judge)
+        assert (row.same, row.compared_with) == ((2, judge) if judged else (None, ""))
+
+
+def test_the_report_tells_where_answers_part_and_what_the_planner_reached(engine: Engine) -> None:
+    class Stutterer(Akunu):
+        def answer(self, engine: Engine, task: Task):  # type: ignore[no-untyped-def]
+            answer = super().answer(engine, task)
+            assert answer is not None
+            answer.tokens[3] += 1
+            return answer
+
+    contestants: list[Contestant] = [MlxLm(), Akunu("none"), Stutterer("auto", 4), Akunu("auto")]
+    tasks = [Task("edit", CASE, 16, forced=False, sampling=Sampling())]
+    rows = contest(engine, tasks, contestants, rounds=1, curve=FLAT)
+    report = SpeedupReport({}, {}, FLAT, 16, 1, rows)
+    told = {row["contestant"]: row for row in report.as_json()["rows"]}
+    assert told["auto, K=4"]["same_answers"] == 0
+    assert told["auto, K=4"]["differences_at"] == [3]
+    assert told["auto + planner"]["same_answers"] == 1
+    assert told["plain"]["predicted_speedup"] == pytest.approx(1, rel=0.1)
+    (check,) = report.planner_checks
+    assert (check.drafter, check.answers) == ("auto", OWN)
+    assert check.share == pytest.approx(check.planned / check.best)
+    assert report.prediction_error is not None

@@ -1,0 +1,74 @@
+"""The built-in workloads: there on every machine, the same every time, and not learnt by heart."""
+
+import ast
+import json
+from itertools import islice
+
+import pytest
+
+from akunu_py.bench.replay import repeated_share
+from akunu_py.bench.samples import Sample, encode_samples
+from akunu_py.bench.workloads import KINDS, held_out, make_workloads
+from akunu_py.cli.bench_settings import WORKLOADS
+from akunu_py.text.tokenizer import load_tokenizer
+from models.training.corpus import STDLIB, SourceFile
+
+PER_KIND = 5
+
+
+@pytest.fixture(scope="module")
+def workloads() -> list[Sample]:
+    return make_workloads(PER_KIND)
+
+
+def of(kind: str, workloads: list[Sample]) -> list[Sample]:
+    return [sample for sample in workloads if sample.kind == kind]
+
+
+def test_they_are_the_same_every_time_and_all_different(workloads: list[Sample]) -> None:
+    assert make_workloads(1) == workloads[: len(KINDS)]
+    assert tuple(sample.kind for sample in workloads[: len(KINDS)]) == KINDS == WORKLOADS
+    assert len({sample.reference for sample in workloads}) == len(workloads)
+
+
+def test_an_edit_asks_for_the_code_with_a_name_changed(workloads: list[Sample]) -> None:
+    for sample in of("edit", workloads):
+        request = sample.messages[0]["content"]
+        old, new = request.split("`")[1], request.split("`")[3]
+        before = request.partition("```python\n")[2].removesuffix("```")
+        after = sample.reference.removeprefix("```python\n").removesuffix("```")
+        ast.parse(after)
+        assert old in before
+        assert len(before.splitlines()) == len(after.splitlines()) >= 6
+        assert after.count(new) >= before.count(new) + 1
+
+
+def test_a_gap_and_its_filling_make_a_text(workloads: list[Sample]) -> None:
+    for sample in of("fill-in", workloads):
+        assert sample.prompt.endswith("\n")
+        assert sample.suffix is not None
+        assert sample.suffix.startswith("\n")
+        assert sample.reference.strip()
+
+
+def test_records_go_on_as_they_began(workloads: list[Sample]) -> None:
+    for sample in of("structure", workloads):
+        first, *more = (sample.prompt + sample.reference).splitlines()[1:]
+        if first.startswith("{"):
+            assert all(json.loads(line).keys() == json.loads(first).keys() for line in more)
+
+
+def test_answers_repeat_where_drafts_are_to_stand_and_not_where_they_fail(
+    workloads: list[Sample],
+) -> None:
+    cases = encode_samples(load_tokenizer("ember"), workloads)
+    repeated = {kind: sum(map(repeated_share, cases[kind])) / len(cases[kind]) for kind in KINDS}
+    assert min(repeated["edit"], repeated["structure"]) > 0.5
+    assert repeated["novel"] < 0.1
+
+
+def test_the_rule_of_what_was_held_out_is_the_trainings() -> None:
+    paths = [f"{name}.py" for name in "abcdefgh"] + [f"json/{index}.py" for index in range(300)]
+    assert any(map(held_out, paths))
+    for path in islice(paths, 200):
+        assert held_out(path) == SourceFile(STDLIB, path, "").held_out

@@ -1,0 +1,143 @@
+"""`serve` as a process: it says where it is, and ends when it is told to."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from akunu_py.cli.parser import parse
+from akunu_py.cli.serve_settings import ServeSettings
+from akunu_py.errors import InvalidRequestError
+from akunu_py.server.settings import Defaults, ServerSettings
+
+PATIENCE_S = 60
+
+
+def start(*words: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "akunu_py", "serve", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+
+
+@pytest.fixture
+def process(tiny_model_dir: Path) -> Iterator["subprocess.Popen[str]"]:
+    process = start("--model", str(tiny_model_dir), "--port", "0", "--no-speculate")
+    with process:
+        yield process
+        process.kill()
+
+
+def url_of(process: "subprocess.Popen[str]") -> str:
+    """Where a server is, once its model is loaded."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    line = process.stdout.readline()
+    assert line.startswith("Serving ")
+    while "is loaded" not in process.stderr.readline():
+        pass
+    return line.split()[-1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_requests_in_flight(
+    process: "subprocess.Popen[str]", number: signal.Signals
+) -> None:
+    url = url_of(process)
+    begun: list[bool] = []
+
+    def ask(streams: bool) -> str:
+        body = {"prompt": "a", "n_predict": -1, "ignore_eos": True, "stream": streams}
+        with httpx2.stream("POST", f"{url}/completion", json=body, timeout=PATIENCE_S) as response:
+            text = ""
+            for part in response.iter_text():
+                text += part
+                if not begun:
+                    begun.append(True)
+                    process.send_signal(number)
+            return text
+
+    with ThreadPoolExecutor(8) as pool:
+        texts = list(pool.map(ask, [True] * 6 + [False] * 2))
+    assert process.wait(PATIENCE_S) == 0
+    assert all('"stop":true' in text or "shutting down" in text for text in texts)
+    assert any("shutting down" in text for text in texts)
+    assert process.stderr is not None
+    assert "Traceback" not in process.stderr.read()
+
+
+def test_a_port_in_use_is_one_sentence(tiny_model_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with start("--model", str(tiny_model_dir), "--port", str(port)) as process:
+            out, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, out) == (2, "")
+    assert err == f"akunu-py: Port {port} on 127.0.0.1 is in use; name another one with --port.\n"
+
+
+def test_a_model_that_does_not_load_ends_it(tmp_path: Path) -> None:
+    with start("--model", str(tmp_path), "--port", "0") as process:
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 2
+    assert err.splitlines()[-1].startswith("akunu-py: ")
+    assert "Traceback" not in err
+
+
+def settings_of(words: str) -> ServeSettings:
+    settings = parse(["serve", *words.split()]).settings
+    assert isinstance(settings, ServeSettings)
+    return settings
+
+
+def test_defaults_stay_on_this_machine() -> None:
+    assert settings_of("").server == ServerSettings()
+    assert settings_of("").server.host == "127.0.0.1"
+
+
+def test_words_become_settings() -> None:
+    settings = settings_of(
+        "--host 0.0.0.0 --port 9 --api-key k --cors http://a --cors http://b --allow-host c "
+        "--queue 3 --log-prompts --log-level debug --prefill-step-size 64 "
+        "--max-tokens 5 --temp 0.5 --top-p 0.9 --top-k 7 --min-p 0.1 --num-draft-tokens 2"
+    )
+    assert settings.server == ServerSettings(
+        host="0.0.0.0",
+        port=9,
+        api_key="k",
+        origins=("http://a", "http://b"),
+        hosts=("c",),
+        queue=3,
+        log_prompts=True,
+        defaults=Defaults(5, 0.5, 0.9, 7, 0.1, "auto", 2),
+    )
+    assert (settings.log_level, settings.prefill_step_size) == ("DEBUG", 64)
+    assert "api_key" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--port 70000", "--port must be from 0 to 65535"),
+        ("--queue 0", "--queue must be 1 or more"),
+        ("--api-key=", "--api-key must not be empty"),
+        ("--temp -1", "temperature must be 0 or more"),
+        ("--max-tokens -2", "0 or more, not -2"),
+        ("--num-draft-tokens 5000", "from 0 to 1024"),
+        ("--drafter model", "needs --draft-model NAME"),
+        ("--prefill-step-size 0", "--prefill-step-size must be 1 or more"),
+        ("--log-level loud", "invalid choice"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(words: str, sentence: str) -> None:
+    with pytest.raises(InvalidRequestError, match=sentence):
+        settings_of(words)

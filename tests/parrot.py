@@ -1,0 +1,75 @@
+"""A model that says what the last message of a conversation says: answers as a test wants them.
+
+It is a network of the tiny model's shape, behind the real engine, tokenizer and cache. What it has
+read it keeps in its cache, as ids in place of keys, so that rollback and reuse work as ever.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from akunu_py.backend import find_backend
+from akunu_py.engine import Engine
+from akunu_py.model import load_target
+from tests.tiny_model import VOCABULARY, write_tiny_model
+
+TEMPLATE = (
+    "{% if tools %}<|im_start|>system\n<tools>{% for tool in tools %}{{ tool | tojson }}\n"
+    "{% endfor %}</tools><|im_end|>\n{% endif %}"
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}"
+    "{% for tool_call in message.tool_calls or [] %}{% set tool_call = tool_call.function %}"
+    '<tool_call>\n{"name": "{{ tool_call.name }}", "arguments": '
+    "{{ tool_call.arguments | tojson }}}\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""Tells of tools and calls as Qwen2.5's does."""
+
+
+class ParrotNetwork:
+    """Predicts the next id of the last message, and then the message's end.
+
+    Args:
+        begin, end, newline: the ids around roles and messages.
+    """
+
+    def __init__(self, begin: int, end: int, newline: int) -> None:
+        self.layers = [None]
+        self._begin, self._end, self._newline = begin, end, newline
+
+    def __call__(self, tokens: mx.array, cache: list[Any]) -> mx.array:
+        ids = tokens[:, None, :, None].astype(mx.float32)
+        history = cache[0].update_and_fetch(ids, ids)[0].flatten().astype(mx.int32).tolist()
+        first = len(history) - tokens.size + 1
+        chosen = [self._after(history[:length]) for length in range(first, len(history) + 1)]
+        return mx.where(mx.arange(VOCABULARY) == mx.array(chosen)[:, None], 20.0, 0.0)[None]
+
+    def parameters(self) -> dict[str, mx.array]:
+        """None: what it says it has read."""
+        return {}
+
+    def _after(self, history: list[int]) -> int:
+        begins = [index for index, token in enumerate(history) if token == self._begin]
+        if len(begins) < 2 or self._newline not in history[begins[-1] :]:
+            return self._end
+        answer = history.index(self._newline, begins[-1]) + 1
+        message = history.index(self._newline, begins[-2]) + 1
+        spoken = message + len(history) - answer
+        return history[spoken] if spoken < begins[-1] else self._end
+
+
+def parrot_engine(folder: Path) -> Engine:
+    """An engine on a parrot, which was made for chats: it knows tools, and no gaps to fill."""
+    write_tiny_model(folder, max_position_embeddings=16384)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(settings | {"chat_template": TEMPLATE})
+    )
+    vocabulary_file = folder / "tokenizer.json"
+    vocabulary_file.write_text(vocabulary_file.read_text().replace("fim_", "unused_"))
+    backend = find_backend()
+    model = load_target(str(folder), backend)
+    ids = [model.tokenizer.encode(text)[0] for text in ("<|im_start|>", "<|im_end|>", "\n")]
+    model.network = ParrotNetwork(*ids)
+    return Engine(model, backend)

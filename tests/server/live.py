@@ -1,0 +1,123 @@
+"""A live server for tests: uvicorn on a free port, its event loop on a thread of its own."""
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+import httpx2
+
+from akunu_py.engine import Engine
+from akunu_py.server.app import create_app
+from akunu_py.server.http import HttpServer
+from akunu_py.server.service import Service
+from akunu_py.server.settings import ServerSettings
+from akunu_py.work import Work
+from akunu_py.worker import EngineWorker
+
+PATIENCE_S = 120.0
+
+
+class RequestLines(logging.Handler):
+    """What the server logged, a line a request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: SimpleQueue[str] = SimpleQueue()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.put(record.getMessage())
+
+    def wait_for(self, text: str) -> str:
+        """The next line that has this text; waits for it."""
+        while text not in (line := self._lines.get(timeout=PATIENCE_S)):
+            pass
+        return line
+
+
+@dataclass(frozen=True)
+class LiveServer:
+    """A server that answers.
+
+    Attributes:
+        url: where.
+        service: behind it; look, but do not touch from another thread.
+        worker: behind that.
+        client: to talk to it with.
+        log: what it tells about requests.
+    """
+
+    url: str
+    service: Service
+    worker: EngineWorker
+    client: httpx2.Client
+    log: RequestLines
+
+    @property
+    def work(self) -> Work:
+        """What the engine has done."""
+        return self.worker.loading.result().work
+
+    def post(self, path: str, body: Any, **headers: str) -> httpx2.Response:
+        return self.client.post(path, json=body, headers=headers)
+
+    def get(self, path: str, **headers: str) -> httpx2.Response:
+        return self.client.get(path, headers=headers)
+
+    def events(self, path: str, body: Any) -> list[Any]:
+        """The server-sent events that answer a request."""
+        return parse_events(self.post(path, body | {"stream": True}).text)
+
+    def dial(self, path: str, body: Any) -> socket.socket:
+        """Sends a request and leaves the connection open."""
+        content = json.dumps(body).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
+        port = int(self.url.rpartition(":")[2])
+        connection = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+        connection.sendall(head.encode() + content)
+        return connection
+
+    def settle(self) -> None:
+        """Returns once the engine has done what it was asked before."""
+        self.worker.call(lambda _: None)
+
+
+def parse_events(text: str) -> list[Any]:
+    """The JSON of server-sent events; a line that ends them without any is left as text."""
+    data = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+    return [json.loads(line) if line[0] in "{[" and line != "[DONE]" else line for line in data]
+
+
+@contextmanager
+def serve(
+    load: Callable[[], Engine], settings: ServerSettings | None = None, *, waits: bool = True
+) -> Iterator[LiveServer]:
+    """Serves an engine; `waits` for it to be loaded."""
+    settings = settings or ServerSettings()
+    worker = EngineWorker(load, queue_limit=settings.queue)
+    service = Service(worker, settings)
+    server = HttpServer(create_app(service, settings))
+    log = RequestLines()
+    logger = logging.getLogger("akunu_py.server")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(log)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread = Thread(target=lambda: asyncio.run(server.serve(listener)), daemon=True)
+        thread.start()
+        try:
+            if waits:
+                worker.loading.result(PATIENCE_S)
+            with httpx2.Client(base_url=url, timeout=PATIENCE_S) as client:
+                yield LiveServer(url, service, worker, client, log)
+        finally:
+            server.stop()
+            thread.join(PATIENCE_S)
+            worker.close(PATIENCE_S)
+            logger.removeHandler(log)

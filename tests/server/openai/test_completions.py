@@ -1,0 +1,232 @@
+"""`/v1/completions`: its request's fields, and what its answers have."""
+
+from typing import Any
+
+import pytest
+
+from akunu_py.options import Options, Sampling
+from tests.server.live import LiveServer
+
+PROMPT = "one two one two one two one"
+
+
+def ask(live: LiveServer, **fields: Any) -> Any:
+    body = {"prompt": PROMPT, "max_tokens": 8, "temperature": 0} | fields
+    response = live.post("/v1/completions", body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def text_of(live: LiveServer, **fields: Any) -> str:
+    return str(ask(live, **fields)["choices"][0]["text"])
+
+
+def stream(live: LiveServer, **fields: Any) -> list[Any]:
+    body = {"prompt": PROMPT, "max_tokens": 8, "temperature": 0} | fields
+    *chunks, done = live.events("/v1/completions", body)
+    assert done == "[DONE]"
+    return chunks
+
+
+def test_an_answer_has_what_clients_read(live: LiveServer) -> None:
+    answer = ask(live)
+    assert answer["id"].startswith("cmpl-")
+    assert answer["object"] == "text_completion"
+    assert type(answer["created"]) is int
+    assert answer["model"] == "tiny"
+    (choice,) = answer["choices"]
+    assert (choice["index"], choice["logprobs"], choice["finish_reason"]) == (0, None, "length")
+    usage = answer["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (len(PROMPT), 8)
+    assert usage["total_tokens"] == len(PROMPT) + 8
+    assert answer["timings"]["predicted_n"] == 8
+
+
+def test_the_text_is_the_engines_own(live: LiveServer) -> None:
+    own = live.worker.call(lambda engine: engine.generate(PROMPT, Options(max_tokens=24)))
+    assert text_of(live, max_tokens=24) == own.text
+
+
+def test_streamed_and_whole_say_the_same(live: LiveServer) -> None:
+    *parts, last = stream(live, max_tokens=24)
+    said = "".join(part["choices"][0]["text"] for part in parts)
+    assert said == text_of(live, max_tokens=24)
+    assert {part["choices"][0]["finish_reason"] for part in parts} == {None}
+    assert last["choices"][0] == {
+        "index": 0, "text": "", "logprobs": None, "finish_reason": "length"
+    }  # fmt: skip
+    assert len({part["id"] for part in [*parts, last]}) == 1
+    assert "usage" not in last
+    assert last["timings"]["predicted_n"] == 24
+
+
+def test_usage_ends_a_stream_that_asks_for_it(live: LiveServer) -> None:
+    *parts, last = stream(live, stream_options={"include_usage": True})
+    assert {part["usage"] for part in parts} == {None}
+    assert last["choices"] == []
+    assert last["usage"]["completion_tokens"] == 8
+    assert last["timings"]["predicted_n"] == 8
+
+
+def test_prompts_are_texts_or_ids_one_or_many(live: LiveServer) -> None:
+    ids = live.worker.call(lambda engine: engine.tokenizer.encode(PROMPT))
+    expected = text_of(live)
+    assert text_of(live, prompt=[PROMPT]) == expected
+    assert text_of(live, prompt=ids) == expected
+    assert text_of(live, prompt=[ids]) == expected
+    several = ask(live, prompt=[PROMPT, "other"])
+    assert [choice["index"] for choice in several["choices"]] == [0, 1]
+    assert several["choices"][0]["text"] == expected
+    assert several["usage"]["prompt_tokens"] == len(PROMPT) + len("other")
+    assert several["usage"]["completion_tokens"] == 16
+
+
+def test_choices_count_their_prompt_once(live: LiveServer) -> None:
+    answer = ask(live, n=3, best_of=3)
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
+    assert len({choice["text"] for choice in answer["choices"]}) == 1
+    assert answer["usage"]["prompt_tokens"] == len(PROMPT)
+    assert answer["usage"]["completion_tokens"] == 24
+
+
+def test_streamed_choices_are_told_by_their_index(live: LiveServer) -> None:
+    expected = [choice["text"] for choice in ask(live, prompt=[PROMPT, "other"])["choices"]]
+    texts = ["", ""]
+    for chunk in stream(live, prompt=[PROMPT, "other"]):
+        texts[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
+    assert texts == expected
+
+
+def test_a_seed_repeats_all_choices_but_not_each_other(live: LiveServer) -> None:
+    first, second = (
+        [choice["text"] for choice in ask(live, seed=5, n=2, temperature=2)["choices"]]
+        for _ in range(2)
+    )
+    assert first == second
+    assert first[0] != first[1]
+
+
+def test_a_suffix_asks_to_fill_the_gap(live: LiveServer) -> None:
+    own = live.worker.call(
+        lambda engine: engine.generate(PROMPT, Options(max_tokens=8), suffix="the end")
+    )
+    assert text_of(live, suffix="the end") == own.text
+    streamed = stream(live, suffix="the end")
+    assert "".join(part["choices"][0]["text"] for part in streamed) == own.text
+
+
+def test_a_model_without_gaps_says_so(parrot: LiveServer) -> None:
+    for streams in (False, True):
+        body = {"prompt": "a", "suffix": "b", "stream": streams}
+        response = parrot.post("/v1/completions", body)
+        assert response.status_code == 400
+        error = response.json()["error"]
+        assert error["type"] == "invalid_request_error"
+        assert "fill-in-the-middle" in error["message"]
+
+
+def test_echo_repeats_the_prompt(live: LiveServer) -> None:
+    ids = live.worker.call(lambda engine: engine.tokenizer.encode("é…"))
+    expected = text_of(live, prompt="é…")
+    assert text_of(live, prompt="é…", echo=True) == "é…" + expected
+    assert text_of(live, prompt=ids, echo=True) == "é…" + expected
+    assert text_of(live, echo=True, max_tokens=0) == PROMPT
+    streamed = stream(live, prompt="é…", echo=True)
+    assert "".join(part["choices"][0]["text"] for part in streamed) == "é…" + expected
+
+
+def test_any_number_of_stops(live: LiveServer) -> None:
+    whole = text_of(live, max_tokens=24)
+    stops = [f"never {index}" for index in range(12)] + [whole[4:6]]
+    answer = ask(live, max_tokens=24, stop=stops)
+    assert answer["choices"][0]["text"] == whole[: whole.index(whole[4:6])]
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert text_of(live, max_tokens=24, stop=whole[4:6]) == answer["choices"][0]["text"]
+
+
+def test_drafts_are_counted_after_truncation(live: LiveServer) -> None:
+    whole = text_of(live, max_tokens=60)
+    for answer in (ask(live, max_tokens=60), ask(live, max_tokens=60, stop=whole[20:24])):
+        usage, timings = answer["usage"], answer["timings"]
+        details = usage["completion_tokens_details"]
+        assert details["accepted_prediction_tokens"] <= usage["completion_tokens"]
+        assert timings.get("draft_n_accepted", 0) == details["accepted_prediction_tokens"]
+        assert timings.get("draft_n", 0) == sum(details.values())
+
+
+@pytest.mark.parametrize(
+    "off",
+    [{"num_draft_tokens": 0}, {"speculative.n_max": 0}, {"speculative": {"n_max": 0}}],
+)
+def test_speculation_can_be_turned_off(live: LiveServer, off: dict[str, Any]) -> None:
+    answer = ask(live, max_tokens=40, **off)
+    assert answer["choices"][0]["text"] == text_of(live, max_tokens=40)
+    assert answer["usage"]["completion_tokens_details"] == {
+        "accepted_prediction_tokens": 0,
+        "rejected_prediction_tokens": 0,
+    }
+    assert "draft_n" not in answer["timings"]
+
+
+def test_logprobs_are_the_engines(live: LiveServer) -> None:
+    own = live.worker.call(
+        lambda engine: engine.generate(PROMPT, Options(max_tokens=8, logprobs=2))
+    )
+    found = ask(live, logprobs=2)["choices"][0]["logprobs"]
+    assert len(found["tokens"]) == len(found["text_offset"]) == 8
+    assert found["token_logprobs"] == pytest.approx(
+        [entry.logprob for entry in own.logprobs], abs=1e-3
+    )
+    for token, logprob, top in zip(
+        found["tokens"], found["token_logprobs"], found["top_logprobs"], strict=True
+    ):
+        assert 2 <= len(top) <= 3
+        assert top[token] == logprob
+        assert max(top.values()) == logprob  # it is greedy
+
+
+def test_streamed_logprobs_are_the_whole_ones(live: LiveServer) -> None:
+    whole = ask(live, logprobs=1)["choices"][0]["logprobs"]
+    joined: dict[str, list[Any]] = {name: [] for name in whole}
+    for chunk in stream(live, logprobs=1):
+        for name, values in (chunk["choices"][0]["logprobs"] or {}).items():
+            joined[name] += values
+    assert joined["tokens"] == whole["tokens"]
+    assert joined["text_offset"] == whole["text_offset"]
+    assert joined["token_logprobs"] == pytest.approx(whole["token_logprobs"], abs=1e-3)
+
+
+def test_logits_can_be_biased(live: LiveServer) -> None:
+    (token,) = live.worker.call(lambda engine: engine.tokenizer.encode("z"))
+    assert text_of(live, logit_bias={str(token): 100}) == "z" * 8
+
+
+def test_penalties_reach_the_engine(live: LiveServer) -> None:
+    own = live.worker.call(
+        lambda engine: engine.generate(
+            PROMPT,
+            Options(max_tokens=24, sampling=Sampling(presence_penalty=2, frequency_penalty=1.5)),
+        )
+    )
+    assert text_of(live, max_tokens=24, presence_penalty=2, frequency_penalty=1.5) == own.text
+
+
+def test_sampling_reaches_the_engine(live: LiveServer) -> None:
+    sampling = Sampling(temperature=0.7, top_p=0.9, top_k=12, min_p=0.01, seed=3)
+    own = live.worker.call(
+        lambda engine: engine.generate(PROMPT, Options(max_tokens=16, sampling=sampling))
+    )
+    fields = {"temperature": 0.7, "top_p": 0.9, "top_k": 12, "min_p": 0.01, "seed": 3}
+    assert text_of(live, max_tokens=16, user="somebody", **fields) == own.text
+
+
+def test_openais_defaults_hold(live: LiveServer) -> None:
+    answer = live.post("/v1/completions", {"prompt": PROMPT}).json()
+    assert answer["usage"]["completion_tokens"] <= 16
+
+
+def test_cached_tokens_are_told(live: LiveServer) -> None:
+    prompt = "a prompt that nobody has completed here before"
+    ask(live, prompt=prompt)
+    usage = ask(live, prompt=prompt)["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] == len(prompt) - 1

@@ -1,0 +1,35 @@
+"""What holds for every request, whatever it asks."""
+
+import httpx2
+import pytest
+
+from tests.server.live import LiveServer
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/nowhere", 404), ("GET", "/completion", 405), ("DELETE", "/health", 405)],
+)
+def test_paths_and_methods_that_are_nobodys_are_told_in_json(
+    live: LiveServer, method: str, path: str, status: int
+) -> None:
+    response = live.client.request(method, path)
+    assert response.status_code == status
+    assert response.json()["error"]["code"] == status
+
+
+def test_a_body_that_is_no_json_is_told_in_json(live: LiveServer) -> None:
+    response = live.client.post("/completion", content=b"{")
+    assert response.status_code == 400
+    assert "not valid JSON" in response.json()["error"]["message"]
+
+
+def test_answers_without_an_engine_behind_them(live: LiveServer) -> None:
+    assert live.get("/health").json() == {"status": "ok"}
+
+
+def test_a_client_may_ask_again_on_the_same_connection(live: LiveServer) -> None:
+    with httpx2.Client(base_url=live.url, timeout=60) as client:
+        for _ in range(3):
+            answer = client.post("/completion", json={"prompt": "a", "n_predict": 1})
+            assert answer.status_code == 200

@@ -1,0 +1,169 @@
+"""Nobody's answers are not worked on; the queue is bounded; newer requests replace older ones."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from akunu_py.server.settings import ServerSettings
+from tests.server.gate import Gate
+from tests.server.live import LiveServer, serve
+
+STEP = 16
+PROMPT = "0123456789abcdef" * 20
+
+
+@pytest.fixture(scope="module")
+def gate(tiny_model_dir: Path) -> Gate:
+    return Gate(tiny_model_dir, prefill_step_size=STEP)
+
+
+@pytest.fixture(scope="module")
+def held(gate: Gate) -> Iterator[LiveServer]:
+    """A server whose engine can be held, with room for one request in its queue."""
+    with serve(gate.load, ServerSettings(queue=1)) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def _afresh(held: LiveServer, gate: Gate) -> Iterator[None]:
+    held.worker.call(lambda engine: engine.reset())
+    yield
+    gate.open()
+    held.settle()
+
+
+def completion(**fields: Any) -> dict[str, Any]:
+    """A request that goes on for long, and drafts nothing."""
+    return {"prompt": PROMPT, "n_predict": 400, "num_draft_tokens": 0, "ignore_eos": True} | fields
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_disconnect_ends_a_prefill_within_a_chunk(
+    held: LiveServer, gate: Gate, streams: bool
+) -> None:
+    before = held.work.prefill_chunks
+    gate.close(after=3)
+    with held.dial("/completion", completion(stream=streams)):
+        gate.wait()
+    held.log.wait_for("499")
+    gate.open()
+    held.settle()
+    assert held.work.prefill_chunks - before == 4
+    assert len(PROMPT) > 6 * STEP
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_disconnect_ends_decoding_within_a_round(
+    held: LiveServer, gate: Gate, streams: bool
+) -> None:
+    before = held.work.rounds
+    gate.close(after=8)
+    with held.dial("/completion", completion(prompt="a", stream=streams)) as connection:
+        gate.wait()
+        if streams:
+            assert connection.recv(100).startswith(b"HTTP/1.1 200")
+    held.log.wait_for("/completion")
+    gate.open()
+    held.settle()
+    assert held.work.rounds - before <= 10
+
+
+def test_a_disconnect_of_a_request_that_waits_takes_it_from_the_queue(
+    held: LiveServer, gate: Gate
+) -> None:
+    before = held.work.requests
+    gate.close(after=0)
+    with held.dial("/completion", completion(n_predict=1)) as first:
+        gate.wait()
+        with held.dial("/completion", completion(prompt="b")):
+            while not held.service.waiting:
+                pass
+        held.log.wait_for("499")
+        gate.open()
+        assert first.recv(100).startswith(b"HTTP/1.1 200")
+    held.settle()
+    assert held.work.requests - before == 1
+
+
+def test_a_full_queue_says_when_to_come_back(held: LiveServer, gate: Gate) -> None:
+    gate.close(after=0)
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(held.post, "/completion", completion(n_predict=1))
+        gate.wait()
+        second = pool.submit(held.post, "/completion", completion(n_predict=1))
+        while not held.service.waiting:
+            pass
+        refused = held.post("/completion", completion(n_predict=1))
+        gate.open()
+        assert (first.result().status_code, second.result().status_code) == (200, 200)
+    assert refused.status_code == 429
+    assert int(refused.headers["retry-after"]) > 0
+    assert refused.json()["error"]["type"] == "rate_limit_error"
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_newer_request_for_a_slot_takes_the_place_of_the_older(
+    held: LiveServer, gate: Gate, streams: bool
+) -> None:
+    gate.close(after=0)
+    with ThreadPoolExecutor() as pool:
+        older = pool.submit(held.post, "/completion", completion(id_slot=3, stream=streams))
+        gate.wait()
+        newer = pool.submit(held.post, "/completion", completion(id_slot=3, n_predict=2))
+        assert older.result().status_code == 409
+        gate.open()
+        assert newer.result().json()["tokens_predicted"] == 2
+
+
+def test_time_is_up_after_the_first_whole_line_and_not_before(held: LiveServer) -> None:
+    (newline,) = held.post("/tokenize", {"content": "\n"}).json()["tokens"]
+    body = {"prompt": "a", "n_predict": 300, "num_draft_tokens": 0, "t_max_predict_ms": 0.001}
+    lines = held.post("/completion", body | {"logit_bias": {newline: 1000}}).json()
+    assert lines["tokens_predicted"] < 300
+    assert lines["stop_type"] == "limit"
+    assert lines["has_new_line"]
+    line = held.post("/completion", body | {"logit_bias": {newline: False}}).json()
+    assert line["tokens_predicted"] == 300 or line["stop_type"] == "eos"
+
+
+def test_a_failure_of_the_engine_is_told_and_passes(
+    held: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = held.worker.loading.result()
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("out of memory at 0xdeadbeef")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.model, "forward", fail)
+        failed = held.post("/completion", completion())
+    assert failed.status_code == 500
+    assert "deadbeef" not in failed.text
+    assert failed.json()["error"]["type"] == "server_error"
+    assert held.post("/completion", completion(n_predict=1)).status_code == 200
+
+
+def test_a_failure_within_a_stream_ends_it_with_an_error(
+    held: LiveServer, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = held.worker.loading.result()
+    gate.close(after=4)
+    with ThreadPoolExecutor() as pool, monkeypatch.context() as patch:
+        events = pool.submit(held.events, "/completion", completion(prompt="a"))
+        gate.wait()
+        patch.setattr(engine.model, "forward", None)
+        gate.open()
+        assert events.result()[0]["stop"] is False
+        assert events.result()[-1]["error"]["code"] == 500
+
+
+def test_what_was_done_is_counted_once(held: LiveServer) -> None:
+    metrics = held.service.metrics
+    held.settle()
+    answers, generated = metrics.answers, metrics.sums.generated_tokens
+    answer = held.post("/completion", completion(n_predict=5)).json()
+    assert metrics.answers == answers + 1
+    assert metrics.sums.generated_tokens == generated + answer["tokens_predicted"]

@@ -1,0 +1,91 @@
+"""The CPU's layers compute what the original ones do, to the bit."""
+
+import mlx.core as mx
+import pytest
+from mlx import nn
+from mlx_lm.models import llama
+from mlx_lm.models.rope_utils import Llama3RoPE, YarnRoPE
+
+from akunu_py.cpu_layers import FusedRMSNorm, RotaryTable, TableRoPE, with_fused_layers
+from tests.tiny_model import CONFIG
+
+HEAD_DIM = 32
+LLAMA3 = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+ROTARY_LAYERS = (
+    nn.RoPE(HEAD_DIM, base=10000),
+    nn.RoPE(HEAD_DIM, base=500000, scale=0.5),
+    Llama3RoPE(HEAD_DIM, 512, base=10000, scaling_config=LLAMA3),
+)
+
+
+def normal(*shape: int, dtype: mx.Dtype = mx.float32) -> mx.array:
+    return mx.random.normal(shape, key=mx.random.key(sum(shape))).astype(dtype)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 16, 17])
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
+def test_a_norm_is_the_same_for_few_rows_and_for_many(rows: int, dtype: mx.Dtype) -> None:
+    original = nn.RMSNorm(64, eps=1e-6)
+    original.weight = normal(64, dtype=dtype)
+    x = normal(1, rows, 64, dtype=dtype)
+    assert mx.array_equal(FusedRMSNorm(original)(x), original(x))
+
+
+@pytest.mark.parametrize("layer", ROTARY_LAYERS, ids=lambda layer: type(layer).__name__)
+def test_rotary_layers_turn_as_before(layer: nn.Module) -> None:
+    table = RotaryTable(layer)
+    assert table.is_right
+    own = TableRoPE(layer, table)
+    for offset, count in ((0, 7), (7, 1), (8, 5), (2046, 5), (5000, 1), (8, 5)):
+        x = normal(1, 4, count, HEAD_DIM)
+        assert mx.array_equal(own(x, offset), layer(x, offset=offset))
+
+
+def test_layers_that_a_table_would_not_repeat_to_the_bit_stay_as_they_are() -> None:
+    network = nn.Module()
+    network.neighbours = nn.RoPE(HEAD_DIM, traditional=True)
+    network.scaled = YarnRoPE(HEAD_DIM, max_position_embeddings=64, scaling_factor=4.0)
+    fused = with_fused_layers(network)
+    assert type(fused.neighbours) is nn.RoPE
+    assert type(fused.scaled) is YarnRoPE
+
+    part = nn.RoPE(HEAD_DIM)
+    own = TableRoPE(part, RotaryTable(part))
+    x = normal(1, 2, 3, 2 * HEAD_DIM)
+    assert mx.array_equal(own(x, 4), part(x, offset=4))
+
+
+def test_half_precision_and_offsets_by_row_are_left_to_the_original() -> None:
+    layer = nn.RoPE(HEAD_DIM)
+    own = TableRoPE(layer, RotaryTable(layer))
+    half = normal(1, 2, 3, HEAD_DIM, dtype=mx.float16)
+    assert mx.array_equal(own(half, 4), layer(half, offset=4))
+    offsets = mx.array([4, 9])
+    x = normal(2, 2, 3, HEAD_DIM)
+    assert mx.array_equal(own(x, offsets), layer(x, offset=offsets))
+
+
+def test_a_network_predicts_the_same_with_the_same_weights() -> None:
+    original = llama.Model(llama.ModelArgs.from_dict(CONFIG))
+    fused = with_fused_layers(original)
+    kinds = {type(layer) for layer in fused.modules()}
+    assert {FusedRMSNorm, TableRoPE} <= kinds
+    assert nn.RMSNorm not in kinds
+    tokens = mx.array([[3, 1, 4, 1, 5]])
+    assert mx.array_equal(fused(tokens), original(tokens))
+    assert fused.model.embed_tokens.weight is original.model.embed_tokens.weight
+    assert FusedRMSNorm not in {type(layer) for layer in original.modules()}
+
+
+def test_layers_with_other_settings_have_tables_of_their_own() -> None:
+    network = nn.Module()
+    network.near, network.far = nn.RoPE(HEAD_DIM, base=10000), nn.RoPE(HEAD_DIM, base=1000000)
+    fused = with_fused_layers(network)
+    x = normal(1, 1, 2, HEAD_DIM)
+    for layer, base in ((fused.near, 10000), (fused.far, 1000000)):
+        assert mx.array_equal(layer(x, 9), nn.RoPE(HEAD_DIM, base=base)(x, offset=9))

@@ -1,0 +1,160 @@
+"""What is said, thought and called, told apart however the stream is cut."""
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mlx_lm.tool_parsers import function_gemma, json_tools, kimi_k2, mistral, pythonic, qwen3_coder
+
+from akunu_py.text.answer_format import AnswerFormat, ToolCall
+from akunu_py.text.answer_parser import AnswerParser, Part
+
+TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "add",
+            "parameters": {
+                "type": "object",
+                "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+            },
+        },
+    }
+]
+ADD = ToolCall("add", '{"a": 1, "b": 2}')
+JSON_ADD = '{"name": "add", "arguments": {"a": 1, "b": 2}}'
+
+
+def format_of(parser: ModuleType, **marks: str) -> AnswerFormat:
+    return AnswerFormat(
+        call_start=parser.tool_call_start,
+        call_end=parser.tool_call_end,
+        parse=parser.parse_tool_call,
+        **marks,
+    )
+
+
+JSON_TOOLS = format_of(json_tools)
+THINKING = format_of(json_tools, think_start="<think>", think_end="</think>")
+
+
+def read(parser: AnswerParser, *pieces: str) -> Part:
+    """All parts of an answer, joined."""
+    parts = [part for piece in pieces for part in parser.feed(piece)] + parser.finish()
+    return Part(
+        "".join(part.content for part in parts),
+        "".join(part.reasoning for part in parts),
+        tuple(call for part in parts for call in part.calls),
+    )
+
+
+@pytest.mark.parametrize(
+    ("parser", "text"),
+    [
+        (json_tools, f"<tool_call>\n{JSON_ADD}\n</tool_call>"),
+        (mistral, f"[TOOL_CALLS][{JSON_ADD}]"),
+        (mistral, '[TOOL_CALLS]add[ARGS]{"a": 1, "b": 2}'),
+        (pythonic, "<|tool_call_start|>[add(a=1, b=2)]<|tool_call_end|>"),
+        (
+            qwen3_coder,
+            "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n"
+            "<parameter=b>\n2\n</parameter>\n</function>\n</tool_call>",
+        ),
+        (function_gemma, "<start_function_call>call:add{a:1,b:2}<end_function_call>"),
+    ],
+)
+def test_reads_the_calls_of_mlx_lms_formats(parser: ModuleType, text: str) -> None:
+    parsed = AnswerParser(format_of(parser), TOOLS, "")
+    assert read(parsed, "Let me see. ", text) == Part("Let me see. ", calls=(ADD,))
+
+
+def test_keeps_the_id_that_a_model_gives() -> None:
+    call = 'functions.add:3<|tool_call_argument_begin|>{"a": 1, "b": 2}'
+    text = f"{kimi_k2.tool_call_start}{call}{kimi_k2.tool_call_end}"
+    (found,) = read(AnswerParser(format_of(kimi_k2), TOOLS, ""), text).calls
+    assert found == ToolCall("add", '{"a": 1, "b": 2}', "functions.add:3")
+
+
+def test_reads_several_calls_and_drops_the_space_between() -> None:
+    text = f"<tool_call>{JSON_ADD}</tool_call>\n<tool_call>{JSON_ADD}</tool_call>\nDone."
+    assert read(AnswerParser(JSON_TOOLS, TOOLS, ""), text) == Part("Done.", calls=(ADD, ADD))
+
+
+def test_parts_keep_their_order() -> None:
+    parser = AnswerParser(JSON_TOOLS, TOOLS, "")
+    parts = parser.feed(f"a<tool_call>{JSON_ADD}</tool_call>b")
+    assert parts == [Part("a"), Part(calls=(ADD,)), Part("b")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<tool_call>{"name": "add", "arg',
+        "<tool_call>\nnot json\n</tool_call>",
+        '<tool_call>{"arguments": {}}</tool_call>',
+        '<tool_call>{"name": "add", "arguments": NaN}</tool_call>',
+        "<tool_call>" + "[" * 100_000 + "</tool_call>",
+        "<tool_call></tool_call>",
+    ],
+)
+def test_a_call_that_cannot_be_read_is_content(text: str) -> None:
+    assert read(AnswerParser(JSON_TOOLS, TOOLS, ""), text) == Part(text)
+
+
+def test_a_call_whose_end_is_missing_is_read_if_it_is_whole() -> None:
+    parser = AnswerParser(JSON_TOOLS, TOOLS, "")
+    assert read(parser, f"<tool_call>{JSON_ADD}") == Part(calls=(ADD,))
+
+
+def test_without_tools_calls_are_text() -> None:
+    text = f"<tool_call>{JSON_ADD}</tool_call>"
+    assert read(AnswerParser(JSON_TOOLS, None, ""), text) == Part(text)
+
+
+def test_reasoning_is_told_apart() -> None:
+    parser = AnswerParser(THINKING, TOOLS, "")
+    text = f"<think>\nHm.\n</think>\n\nSo: <tool_call>{JSON_ADD}</tool_call>"
+    assert read(parser, text) == Part("So: ", "Hm.\n", (ADD,))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("assistant\n", Part("Hm.</think>Yes")),
+        ("assistant\n<think>\n", Part("Yes", "Hm.")),
+        ("<think>\n\n</think>\n\n", Part("Hm.</think>Yes")),
+    ],
+)
+def test_a_template_may_open_the_reasoning(prompt: str, expected: Part) -> None:
+    assert read(AnswerParser(THINKING, None, prompt), "\nHm.</think>Yes".lstrip()) == expected
+
+
+def test_a_prompt_may_open_the_call() -> None:
+    parser = AnswerParser(JSON_TOOLS, TOOLS, "assistant\n<tool_call>")
+    assert read(parser, f"\n{JSON_ADD}\n</tool_call>") == Part(calls=(ADD,))
+
+
+def test_text_is_released_at_once_but_for_what_may_begin_a_mark() -> None:
+    parser = AnswerParser(THINKING, TOOLS, "")
+    assert parser.feed("if a <") == [Part("if a ")]
+    assert parser.feed(" b") == [Part("< b")]
+    assert parser.feed("<tool") == []
+    assert parser.finish() == [Part("<tool")]
+
+
+PIECES = ["<think>", "</think>", "<tool_call>", "</tool_call>", JSON_ADD, "\n", " ", "a", "<", "é"]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), st.data())
+def test_where_the_stream_is_cut_makes_no_difference(text: str, data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    whole = read(AnswerParser(THINKING, TOOLS, ""), text)
+    assert read(AnswerParser(THINKING, TOOLS, ""), *pieces) == whole
+
+
+@given(st.text())
+def test_without_marks_all_is_content(text: str) -> None:
+    assert read(AnswerParser(AnswerFormat(), None, ""), text) == Part(text)
