@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.training import repeats
-from models.training.copies import NOT_COPIED, sources_of
+from models.training.copies import NOWHERE, Alignment, align
 from models.training.examples import Shard
 
 REPEATS = "repeats"
@@ -21,19 +21,22 @@ COPYING_KINDS = ("edits", "long_edits")
 """Kinds whose answers are aligned with what they copy."""
 _RANDOM_STRETCHES = 0.3
 _LONGEST_STRETCH = 120
-_ATTEMPTS_TO_FIT = 6
+_LEAST_ROOM = 48
+"""Less room than this at the end of a row is filled with code."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """`[rows, length + 1]` each: tokens, their kinds, and where in the row they are copied from.
+    """Tokens, kinds and turns are `[rows, length + 1]`; targets are `[2, rows, length + 1]`.
 
-    A kind is -1 where a token carries no loss, and a source `NOT_COPIED` where it has none.
+    A kind is -1 where a token carries no loss. Turns are the tokens at which an edit is decided.
+    Targets are the `place` and the `source` of an `Alignment`, counted from the row's start.
     """
 
     tokens: np.ndarray
     kinds: np.ndarray
-    sources: np.ndarray
+    turns: np.ndarray
+    targets: np.ndarray
 
 
 class Batches:
@@ -44,6 +47,12 @@ class Batches:
     ) -> None:
         self.kind_names = (REPEATS, *sorted(shards))
         self._shards = shards
+        self._by_length = {
+            kind: (lengths[order], order)
+            for kind, lengths in ((kind, np.diff(one.starts)) for kind, one in shards.items())
+            for order in (np.argsort(lengths, kind="stable"),)
+        }
+        self._typical = {kind: len(one.tokens) / len(one) for kind, one in shards.items()}
         self._vocabulary = vocabulary
         self._end = end
         self._seed = seed
@@ -51,10 +60,14 @@ class Batches:
     def draw(self, step: int, *, rows: int, length: int, mix: Mapping[str, float]) -> Batch:
         """The batch of a step; `mix` gives each kind's share of the tokens."""
         rng = np.random.default_rng((self._seed, step))
-        spent = {kind: rng.random() * 64 * share for kind, share in mix.items() if share > 0}
-        tokens = np.full((rows, length + 1), self._end, dtype=np.int64)
-        kinds = np.full((rows, length + 1), -1, dtype=np.int64)
-        sources = np.full((rows, length + 1), NOT_COPIED, dtype=np.int64)
+        spent = {
+            kind: rng.random() * min(self._typical.get(kind, _LONGEST_STRETCH), length)
+            for kind, share in mix.items()
+            if share > 0
+        }
+        shape = (rows, length + 1)
+        tokens, kinds = np.full(shape, self._end), np.full(shape, -1)
+        turns, targets = np.zeros(shape, dtype=np.bool_), np.full((2, *shape), NOWHERE)
         for row in range(rows):
             at = 0
             while at < length + 1:
@@ -64,40 +77,41 @@ class Batches:
                     kind = CODE
                     drawn = self._code(rng, length + 1 - at)
                 found, learned = drawn
-                stop = at + len(found)
-                tokens[row, at:stop] = found
-                copied = self._sources(kind, found, learned)
-                sources[row, at:stop] = np.where(copied == NOT_COPIED, NOT_COPIED, copied + at)
-                kinds[row, at:stop] = np.where(learned, self.kind_names.index(kind), -1)
+                part = slice(at, at + len(found))
+                tokens[row, part] = found
+                kinds[row, part] = np.where(learned, self.kind_names.index(kind), -1)
+                alignment = self._alignment(kind, found, learned)
+                for head, target in enumerate((alignment.place, alignment.source)):
+                    targets[head, row, part] = np.where(target == NOWHERE, NOWHERE, target + at)
+                turns[row, part] = learned & alignment.turns & (kind in COPYING_KINDS)
                 if kind in spent:
                     spent[kind] += len(found)
-                at = stop
-        return Batch(tokens, kinds, sources)
+                at = part.stop
+        return Batch(tokens, kinds, turns, targets)
 
     def _fitting(
         self, rng: np.random.Generator, kind: str, room: int
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """An example of `kind` that fits into `room` tokens, or None after a few draws."""
+        """An example of `kind` that fits into `room` tokens, or None where there is none."""
         if kind == CODE:
             return self._code(rng, room)
         if kind == REPEATS:
             tokens, learned = self._repeated(rng, room)
             return tokens[:room], learned[:room]
-        for _ in range(_ATTEMPTS_TO_FIT):
-            source = self._shards[kind]
-            tokens, learned = source.example(int(rng.integers(len(source))))
-            if len(tokens) <= room:
-                return tokens, learned
-        return None
+        lengths, order = self._by_length[kind]
+        fitting = int(np.searchsorted(lengths, room, side="right"))
+        if not fitting or room < _LEAST_ROOM:
+            return None
+        return self._shards[kind].example(int(order[rng.integers(fitting)]))
 
     @staticmethod
-    def _sources(kind: str, tokens: np.ndarray, learned: np.ndarray) -> np.ndarray:
-        """Where each token of an example is copied from, counted from the example's start."""
+    def _alignment(kind: str, tokens: np.ndarray, learned: np.ndarray) -> Alignment:
+        """Where each token of an example stands, counted from the example's start."""
         if kind == REPEATS:
-            return repeats.sources_of(tokens, learned)
+            return repeats.align(tokens, learned)
         if kind in COPYING_KINDS:
-            return sources_of(tokens, learned)
-        return np.full(len(tokens), NOT_COPIED)
+            return align(tokens, learned)
+        return Alignment.nowhere(len(tokens))
 
     def _code(self, rng: np.random.Generator, room: int) -> tuple[np.ndarray, np.ndarray]:
         """A file from its beginning or from anywhere, cut to `room`, after an end of text."""

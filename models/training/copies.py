@@ -1,37 +1,88 @@
-"""Where an answer copies from: for each of its tokens, the earlier token that it repeats.
+"""Where an answer stands in what it was given, and which token it repeats next.
 
-The alignment is what one attention head is taught to look at while the model trains; see
+These are the two things that attention heads are taught to look at while the model trains; see
 `guidance.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 import numpy as np
 
-NOT_COPIED = -1
-_SHORTEST = 2
+NOWHERE = -1
+_RARE = 3
+"""A lone token that occurs at most this often points somewhere; a comma does not."""
 
 
-def sources_of(tokens: np.ndarray, learned: np.ndarray) -> np.ndarray:
-    """For each token the index of the one it copies, or `NOT_COPIED`; all are `[length]`.
+@dataclass(frozen=True)
+class Alignment:
+    """For each token of an example, `[length]` each, an index into the example or `NOWHERE`.
 
-    Each learned run is compared with what lies between it and the start of the learned run
-    before it, so that the answer to a second request copies from the first answer.
+    `place` is the token of the given text that the answer has come to: the one it repeats, or
+    the one it replaces, leaves out or puts something in front of. `source` is an earlier token
+    equal to this one: in the given code where the answer copies, in the instruction where it
+    writes something new.
     """
-    sources = np.full(len(tokens), NOT_COPIED)
+
+    place: np.ndarray
+    source: np.ndarray
+
+    @classmethod
+    def nowhere(cls, length: int) -> Alignment:
+        return cls(np.full(length, NOWHERE), np.full(length, NOWHERE))
+
+    @property
+    def turns(self) -> np.ndarray:
+        """Which tokens do not simply go on from the token before: where an edit is decided."""
+        goes_on = np.zeros(len(self.source), dtype=np.bool_)
+        before, after = self.source[:-1], self.source[1:]
+        goes_on[1:] = (before != NOWHERE) & (after == before + 1)
+        return ~goes_on
+
+
+def align(tokens: np.ndarray, learned: np.ndarray) -> Alignment:
+    """Align every learned run with what lies between it and the learned run before it.
+
+    The answer to a second request so stands in the first answer.
+    """
+    alignment = Alignment.nowhere(len(tokens))
     earlier = 0
     for begin, end in _runs(learned):
-        given, answer = tokens[earlier:begin].tolist(), tokens[begin:end].tolist()
-        matcher = SequenceMatcher(None, given, answer, autojunk=False)
-        for block in matcher.get_matching_blocks():
-            if block.size >= _SHORTEST:
-                copied = np.arange(earlier + block.a, earlier + block.a + block.size)
-                sources[begin + block.b : begin + block.b + block.size] = copied
+        answer = slice(begin, end)
+        place, source = _align(tokens[earlier:begin].tolist(), tokens[answer].tolist())
+        alignment.place[answer] = np.where(place == NOWHERE, NOWHERE, place + earlier)
+        alignment.source[answer] = np.where(source == NOWHERE, NOWHERE, source + earlier)
         earlier = begin
-    return sources
+    return alignment
+
+
+def _align(given: list[int], answer: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """`place` and `source` of one answer, as indices into `given`."""
+    place, source = np.full(len(answer), NOWHERE), np.full(len(answer), NOWHERE)
+    matcher = SequenceMatcher(None, answer, given, autojunk=False)
+    started = False
+    for tag, begin, end, at, _ in matcher.get_opcodes():
+        if tag == "equal":
+            started = True
+            place[begin:end] = source[begin:end] = np.arange(at, at + end - begin)
+        elif started and at < len(given):
+            place[begin:end] = at
+    for begin, end in _runs(source == NOWHERE):
+        source[begin:end] = _quoted(given, answer[begin:end], matcher)
+    return place, source
+
+
+def _quoted(given: list[int], new: list[int], matcher: SequenceMatcher[int]) -> np.ndarray:
+    """Where in `given` the parts of a new stretch are spelled out."""
+    source = np.full(len(new), NOWHERE)
+    matcher.set_seq1(new)
+    for block in matcher.get_matching_blocks():
+        if block.size > 1 or (block.size and given.count(new[block.a]) <= _RARE):
+            source[block.a : block.a + block.size] = np.arange(block.b, block.b + block.size)
+    return source
 
 
 def _runs(flags: np.ndarray) -> Iterator[tuple[int, int]]:

@@ -1,9 +1,11 @@
-"""Guided attention: while training, a few heads are shown which token an answer is copying.
+"""Guided attention: while training, two heads are shown what to look at.
 
-Copying takes heads that look at the token to be repeated. Left to themselves they form late in
-a small training budget; told where to look, by a loss on their attention, they form within a
-few hundred steps (Chen et al. 2016, "Guided alignment training for topic-aware neural machine
-translation", did so for translation). The trained model is an ordinary Llama.
+An edit is copying with decisions. One head in the middle of the model learns to look at the
+place in the given code that the answer has come to, one in the layer above at the token to be
+written next. Left to themselves such heads form late in a small training budget; told where to
+look, by a loss on their attention, they form within a few hundred steps (Chen et al. 2016,
+"Guided alignment training for topic-aware neural machine translation", did so for
+translation). The trained model is an ordinary Llama.
 """
 
 from __future__ import annotations
@@ -11,20 +13,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from models.training.copies import NOT_COPIED
+from models.training.copies import NOWHERE
 
 WEIGHT = 0.5
 
 
-def guidance_loss(log_attention: Tensor, sources: Tensor) -> Tensor:
-    """Minus the log of the attention paid to the right token, averaged over what is copied.
+def guidance_loss(log_attention: Tensor, targets: Tensor) -> Tensor:
+    """Minus the log of the attention paid to the right token, averaged, summed over the heads.
 
     Args:
-        log_attention: `[rows, heads, length, length]`, from each position to the earlier ones.
-        sources: `[rows, length]`, the position of the token that should come out at each
-            position, or `NOT_COPIED`.
+        log_attention: `[heads, rows, length, length]`, from each position to the earlier ones.
+        targets: `[heads, rows, length]`, the position that the head should look at, or
+            `NOWHERE`.
     """
-    rows, positions = torch.nonzero(sources != NOT_COPIED, as_tuple=True)
-    if not len(rows):
-        return log_attention.new_zeros(())
-    return -log_attention[rows, :, positions, sources[rows, positions]].mean()
+    losses = []
+    for attention, target in zip(log_attention, targets, strict=True):
+        rows, positions = torch.nonzero(target != NOWHERE, as_tuple=True)
+        if len(rows):
+            losses.append(-attention[rows, positions, target[rows, positions]].mean())
+    return torch.stack(losses).sum() if losses else log_attention.new_zeros(())

@@ -37,6 +37,8 @@ class Shape:
                 raise ValueError(f"{name} must be a multiple of 64, got {getattr(self, name)}")
         if self.hidden_size != self.num_heads * HEAD_DIM:
             raise ValueError(f"hidden_size must be num_heads * {HEAD_DIM}")
+        if self.num_layers < 3:
+            raise ValueError("two layers above the first are guided, so num_layers must be over 2")
         if self.num_heads % self.num_kv_heads:
             raise ValueError("num_heads must be a multiple of num_kv_heads")
 
@@ -83,13 +85,13 @@ class Attention(nn.Module):
         return self.o_proj(mixed.transpose(1, 2).reshape(hidden.shape))
 
     def log_attention(self, hidden: Tensor, rotary: RotaryTable) -> Tensor:
-        """What the first query head of every key-value head attends to, as log-probabilities.
+        """What the first query head attends to, as log-probabilities.
 
         Returns:
-            `[rows, num_kv_heads, length, length]`, from each position to all others.
+            `[rows, length, length]`, from each position to all others.
         """
         queries, keys = self._queries_and_keys(hidden, rotary)
-        scores = queries[:, :: self.group] @ keys.mT / HEAD_DIM**0.5
+        scores = queries[:, 0] @ keys[:, 0].mT / HEAD_DIM**0.5
         later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
         return functional.log_softmax(scores.masked_fill(later, -1e9), dim=-1)
 
@@ -141,19 +143,20 @@ class Body(nn.Module):
         self.rotary = RotaryTable(shape)
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The hidden states `[rows, length, hidden_size]`, and the middle layer's attention.
+        """The hidden states `[rows, length, hidden_size]`, and what two heads look at.
 
-        The attention is what `Attention.log_attention` returns, for those who guide it.
+        The attention, `[2, rows, length, length]`, is that of one head in the middle layer and
+        of one in the layer above (see `Attention.log_attention`), for those who guide it.
         """
         hidden = self.embed_tokens(tokens)
-        middle = self.layers[len(self.layers) // 2]
-        for layer in self.layers:
-            if layer is middle:
-                attention = layer.self_attn.log_attention(
-                    layer.input_layernorm(hidden), self.rotary
-                )
+        middle = len(self.layers) // 2
+        attention = []
+        for index, layer in enumerate(self.layers):
+            if index in (middle, middle + 1):
+                normed = layer.input_layernorm(hidden)
+                attention.append(layer.self_attn.log_attention(normed, self.rotary))
             hidden = layer(hidden, self.rotary)
-        return self.norm(hidden), attention
+        return self.norm(hidden), torch.stack(attention)
 
 
 class Llama(nn.Module):

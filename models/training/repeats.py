@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from models.training.copies import NOT_COPIED
+from models.training.copies import Alignment
 
 
 def random_stretch(rng: np.random.Generator, vocabulary: np.ndarray) -> np.ndarray:
@@ -33,10 +33,10 @@ def repeat(rng: np.random.Generator, stretch: np.ndarray) -> tuple[np.ndarray, n
     return tokens, learned
 
 
-def sources_of(tokens: np.ndarray, learned: np.ndarray) -> np.ndarray:
+def align(tokens: np.ndarray, learned: np.ndarray) -> Alignment:
     """Where each learned token of a repetition, which may be cut short, is copied from."""
-    sources = np.full(len(tokens), NOT_COPIED)
+    alignment = Alignment.nowhere(len(tokens))
     positions = np.flatnonzero(learned)
     if len(positions):
-        sources[positions] = positions - (positions[0] - 1)
-    return sources
+        alignment.place[positions] = alignment.source[positions] = positions - (positions[0] - 1)
+    return alignment

@@ -26,36 +26,36 @@ class Stage:
 
 _COPYING = {"repeats": 0.60, "edits": 0.30, "code": 0.10}
 _SHORT = {
-    "repeats": 0.08,
-    "edits": 0.66,
-    "code": 0.08,
+    "repeats": 0.06,
+    "edits": 0.70,
+    "code": 0.06,
     "fim": 0.06,
     "questions": 0.10,
     "structured": 0.02,
 }
 _EDITS = {
-    "repeats": 0.04,
-    "edits": 0.58,
-    "code": 0.10,
+    "repeats": 0.02,
+    "edits": 0.62,
+    "code": 0.08,
     "fim": 0.14,
     "questions": 0.10,
     "structured": 0.04,
 }
 _LONG = {
     "repeats": 0.02,
-    "edits": 0.42,
+    "edits": 0.44,
     "long_edits": 0.22,
-    "code": 0.08,
+    "code": 0.06,
     "fim": 0.14,
     "questions": 0.08,
     "structured": 0.04,
 }
 CURRICULUM: tuple[Stage, ...] = (
     Stage("copying", 300, 8, 256, _COPYING),
-    Stage("short edits", 1200, 8, 256, _SHORT),
-    Stage("edits", 2000, 4, 512, _EDITS),
-    Stage("long edits", 600, 2, 1024, _LONG, decays=True),
-    Stage("all edits", 600, 4, 512, _LONG, decays=True),
+    Stage("short edits", 2000, 8, 256, _SHORT),
+    Stage("edits", 1400, 4, 512, _EDITS),
+    Stage("long edits", 500, 2, 1024, _LONG, decays=True),
+    Stage("all edits", 800, 4, 512, _LONG, decays=True),
 )
 
 

@@ -1,16 +1,18 @@
 """The tokenizer: SentencePiece byte-pair pieces, assembled so that any text survives.
 
 Training learns pieces from lines of plain ASCII; anything else is spelled in bytes, so no piece
-is spent on rare characters. The special tokens of Qwen2.5-Coder and pieces for line breaks and
-indentation are added by hand. Spaces stay spaces instead of SentencePiece's usual U+2581, so
-that character, too, comes back as it went in. `tokenizer.json` is the same model in the
-byte-level spelling of the `tokenizers` library.
+is spent on rare characters. No piece crosses the border of a word or of a quote, so a name has
+the same tokens wherever it stands, which is what copying and renaming go by. The special tokens
+of Qwen2.5-Coder and pieces for line breaks and indentation are added by hand. Spaces stay
+spaces instead of SentencePiece's usual U+2581, so that character, too, comes back as it went
+in. `tokenizer.json` is the same model in the byte-level spelling of the `tokenizers` library.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -40,16 +42,19 @@ CHAT_TEMPLATE = (
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
 )
-_MARK = "\u2581"
+_WORDS = re.compile(r"[A-Za-z0-9_]+|[\"']+|[^A-Za-z0-9_\"']+")
+_BORDER = "\u0002"
+_SPACE = "\u00b7"
+"""Stands for a space while pieces are learned: SentencePiece would not let one end a piece."""
 
 
 def training_lines(texts: Iterable[str]) -> Iterable[str]:
-    """Lines without their indentation: layout has pieces of its own."""
+    """Lines without their indentation, which has pieces of its own, with marks at every border."""
     for text in texts:
         for line in text.split("\n"):
             stripped = " ".join(line.split())
             if stripped and stripped.isascii():
-                yield stripped
+                yield _BORDER.join(_WORDS.findall(stripped)).replace(" ", _SPACE)
 
 
 def train(texts: Iterable[str], *, vocab_size: int) -> spm_model.ModelProto:
@@ -66,9 +71,12 @@ def train(texts: Iterable[str], *, vocab_size: int) -> spm_model.ModelProto:
         remove_extra_whitespaces=False,
         split_digits=True,
         character_coverage=1.0,
-        required_chars="".join(map(chr, range(33, 127))),
+        split_by_whitespace=False,
+        split_by_unicode_script=False,
+        pretokenization_delimiter=_BORDER,
+        required_chars="".join(map(chr, range(33, 127))) + _SPACE,
         input_sentence_size=600_000,
-        max_sentence_length=400,
+        max_sentence_length=800,
         shuffle_input_sentence=True,
         num_threads=2,
         bos_id=-1,
@@ -81,11 +89,11 @@ def train(texts: Iterable[str], *, vocab_size: int) -> spm_model.ModelProto:
 
 
 def _assemble(learned: spm_model.ModelProto) -> spm_model.ModelProto:
-    """Plain spaces instead of marks, and the special and layout pieces at the end."""
+    """Spaces instead of what stood for them, and the special and layout pieces at the end."""
     model = spm_model.ModelProto()
     model.CopyFrom(learned)
     for piece in model.pieces:
-        piece.piece = piece.piece.replace(_MARK, " ")
+        piece.piece = piece.piece.replace(_SPACE, " ")
     model.normalizer_spec.escape_whitespaces = False
     for text in (*LAYOUT_TOKENS, *SPECIAL_TOKENS):
         piece = model.pieces.add()

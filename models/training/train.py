@@ -32,6 +32,8 @@ from models.training.recipes import EMBER, Recipe
 from models.training.stages import Stage, rate_scale, stage_at, total_steps
 
 SEED = 20
+TURN_WEIGHT = 3.0
+"""How much more a token counts at which an edit is decided: few are, and all must be right."""
 CLIP = 1.0
 LOG_EVERY, CHECKPOINT_EVERY, PROBE_EVERY = 20, 100, 200
 PROBE_SHARD = "probe"
@@ -101,7 +103,9 @@ class Trainer:
         stage = stage_at(self.stages, self.step)
         batch = self.batches.draw(self.step, rows=stage.rows, length=stage.length, mix=stage.mix)
         losses, kinds, guidance = self._losses(batch)
-        (losses.mean() + WEIGHT * guidance).backward()
+        turns = torch.from_numpy(batch.turns[:, 1:])[torch.from_numpy(batch.kinds[:, 1:]) >= 0]
+        weights = 1.0 + (TURN_WEIGHT - 1.0) * turns
+        ((losses * weights).sum() / weights.sum() + WEIGHT * guidance).backward()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
         self.optimizer.step(rate_scale(self.stages, self.step))
         self.step += 1
@@ -131,7 +135,7 @@ class Trainer:
         hidden, attention = self._body(tokens[:, :-1])
         logits = self.model.logits(hidden, wanted)
         losses = functional.cross_entropy(logits, tokens[:, 1:][wanted], reduction="none")
-        guidance = guidance_loss(attention, torch.from_numpy(batch.sources[:, 1:]))
+        guidance = guidance_loss(attention, torch.from_numpy(batch.targets[:, :, 1:]))
         return losses, kinds[wanted], guidance
 
     def run(self) -> None:

@@ -1,33 +1,47 @@
-"""Where an answer copies from, as the guided attention is told."""
+"""Where an answer stands in what it was given, as the guided attention is told."""
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from models.training import repeats
-from models.training.copies import NOT_COPIED, sources_of
+from models.training.copies import NOWHERE, align
+
+OPEN, OLD, NEW, END = 91, 92, 93, 94
 
 
-def test_a_renamed_copy_points_at_everything_but_the_new_name() -> None:
-    tokens = np.array([1, 2, 3, 4, 5, 6, 0, 1, 2, 9, 4, 5, 6])
-    learned = np.arange(13) >= 7
-    expected = [NOT_COPIED] * 7 + [0, 1, NOT_COPIED, 3, 4, 5]
-    assert sources_of(tokens, learned).tolist() == expected
+def test_an_edit_points_at_what_it_replaces_and_at_what_it_writes() -> None:
+    instruction, code = [OPEN, OLD, NEW], [1, 2, OLD, 4, 5, 6, END]
+    answer = [1, 2, NEW, 4, 5, 6, END]
+    tokens = np.array([*instruction, *code, *answer])
+    alignment = align(tokens, np.arange(len(tokens)) >= 10)
+    assert alignment.place[10:].tolist() == [3, 4, 5, 6, 7, 8, 9]
+    assert alignment.source[10:].tolist() == [3, 4, 2, 6, 7, 8, 9]
+    assert np.flatnonzero(alignment.turns[10:]).tolist() == [0, 2, 3]
 
 
-def test_the_second_answer_copies_from_the_first() -> None:
+def test_an_insertion_stands_before_what_follows_it_and_a_deletion_is_jumped_over() -> None:
+    tokens = np.array([1, 2, 3, 4, 5, END, 1, 2, 80, 3, 5, END])
+    alignment = align(tokens, np.arange(12) >= 6)
+    assert alignment.place[6:].tolist() == [0, 1, 2, 2, 4, 5]
+    assert alignment.source[6:].tolist() == [0, 1, NOWHERE, 2, 4, 5]
+
+
+def test_the_second_answer_stands_in_the_first() -> None:
     code, other = [11, 12, 13, 14], [11, 12, 13, 15]
     tokens = np.array([*code, 1, *other, 2, *other])
     learned = np.array([False] * 5 + [True] * 4 + [False] + [True] * 4)
-    assert sources_of(tokens, learned)[10:].tolist() == [5, 6, 7, 8]
+    assert align(tokens, learned).source[10:].tolist() == [5, 6, 7, 8]
 
 
 @given(st.lists(st.integers(0, 5), max_size=60), st.lists(st.booleans(), max_size=60))
 def test_a_source_is_earlier_and_holds_the_same_token(ids: list[int], flags: list[bool]) -> None:
     length = min(len(ids), len(flags))
     tokens, learned = np.array(ids[:length], int), np.array(flags[:length], bool)
-    for position, source in enumerate(sources_of(tokens, learned)):
-        if source != NOT_COPIED:
+    alignment = align(tokens, learned)
+    for position, (place, source) in enumerate(zip(alignment.place, alignment.source, strict=True)):
+        assert NOWHERE <= place < position or place == NOWHERE
+        if source != NOWHERE:
             assert learned[position]
             assert source < position
             assert tokens[source] == tokens[position]
@@ -36,6 +50,7 @@ def test_a_source_is_earlier_and_holds_the_same_token(ids: list[int], flags: lis
 def test_a_repetition_points_one_stretch_back_also_when_cut_short() -> None:
     tokens, learned = repeats.repeat(np.random.default_rng(1), np.arange(10, 17))
     for length in (3, 8, 13, len(tokens)):
-        sources = repeats.sources_of(tokens[:length], learned[:length])
+        alignment = repeats.align(tokens[:length], learned[:length])
         for position in range(length):
-            assert sources[position] == (position - 7 if learned[position] else NOT_COPIED)
+            expected = position - 7 if learned[position] else NOWHERE
+            assert alignment.place[position] == alignment.source[position] == expected

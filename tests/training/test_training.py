@@ -41,13 +41,13 @@ from models.training.guidance import guidance_loss
 from models.training.model import Llama, Shape
 
 torch.manual_seed(0)
-model = Llama(Shape(vocab_size=64, num_layers=2))
+model = Llama(Shape(vocab_size=64, num_layers=3))
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-sources = torch.arange(39).repeat(4, 1) - 19
-sources[:, :20] = -1
+targets = torch.arange(39).repeat(2, 4, 1) - 19
+targets[:, :, :20] = -1
 for _ in range(150):
     tokens = torch.randint(64, (4, 20)).repeat(1, 2)
-    loss = guidance_loss(model.model(tokens[:, :-1])[1], sources)
+    loss = guidance_loss(model.model(tokens[:, :-1])[1], targets)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
