@@ -15,6 +15,7 @@ from typing import Final
 
 import mlx.core as mx
 
+from akunu_py import __version__
 from akunu_py.backend import Backend
 from akunu_py.decoding import Limits, decode_autoregressive
 from akunu_py.kv_cache import PreallocatedKVCache
@@ -78,6 +79,7 @@ def cost_key(model: TargetModel, backend: Backend) -> CostKey:
         blas=backend.blas,
         threads=backend.threads,
         mlx=version("mlx"),
+        akunu=__version__,
         model=model.name,
         fingerprint=fingerprint(model.config),
         parameter_bytes=model.parameter_bytes,

@@ -30,7 +30,7 @@ def run(settings: ChatSettings) -> int:
     """
     fetch_model(settings.model)
     make_screen = _screen_maker()
-    worker = EngineWorker(lambda: load_engine(settings.model))
+    worker = EngineWorker(lambda: load_engine(settings.model, shows_measuring=True))
     try:
         screen = make_screen(worker.loading, settings.model.name)
         conversation = Conversation(

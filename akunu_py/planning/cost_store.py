@@ -33,6 +33,7 @@ class CostKey:
         blas: the BLAS under a CPU's MLX.
         threads: how many threads it uses.
         mlx: MLX's version.
+        akunu: the version of this engine, which may run a model faster than an earlier one.
         model: the model's name.
         fingerprint: of its configuration.
         parameter_bytes: what its weights take, as they lie in memory.
@@ -44,6 +45,7 @@ class CostKey:
     blas: str | None
     threads: int
     mlx: str
+    akunu: str
     model: str
     fingerprint: str
     parameter_bytes: int

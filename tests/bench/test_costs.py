@@ -8,7 +8,7 @@ from akunu_py.errors import InvalidRequestError
 from akunu_py.planning.cost_store import CostKey, CostStore
 from tests.planning.curves import FLAT, LINEAR, STEPPED
 
-KEY = CostKey("gpu", "Apple M9", None, 1, "1.0", "ember", "f00", 1, "quantized")
+KEY = CostKey("gpu", "Apple M9", None, 1, "1.0", "0.1.0", "ember", "f00", 1, "quantized")
 
 
 def test_published_curves_are_relative_and_name_their_source() -> None:

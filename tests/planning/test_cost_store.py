@@ -12,7 +12,7 @@ from akunu_py.planning.cost_store import CostKey, CostStore, fingerprint
 from tests.planning.curves import FLAT, STEPPED
 
 KEY = CostKey(
-    "cpu", "Some CPU", "mkl", 4, "0.32.4", "ember", fingerprint({"layers": 6}), 10, "dense"
+    "cpu", "Some CPU", "mkl", 4, "0.32.4", "0.1.0", "ember", fingerprint({"layers": 6}), 10, "dense"
 )
 
 
