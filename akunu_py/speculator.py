@@ -40,6 +40,7 @@ class Speculator:
 
     Attributes:
         buffer: of the size that the last planner needs.
+        cost_curve: what forwards cost, once a request needed to know; any thread may read it.
         logit_differences: what `measure_difference` found, by how many drafts a forward verifies;
             empty until an exact answer is wanted.
 
@@ -63,6 +64,7 @@ class Speculator:
         self._drafters: dict[str, Drafter] = {}
         self._makers: dict[str, DrafterMaker] = {}
         self._planner: DraftPlanner | None = None
+        self.cost_curve: CostCurve | None = None
 
     def add_drafter(self, name: str, make: DrafterMaker) -> None:
         """Lets requests name a drafter of the caller's own; `make` is called for each of them."""
@@ -94,7 +96,8 @@ class Speculator:
         if options.num_draft_tokens is not None:
             return FixedPlanner(longest)
         if self._planner is None:
-            self._planner = DraftPlanner(self._calibrate(self._model, self._backend))
+            self.cost_curve = self._calibrate(self._model, self._backend)
+            self._planner = DraftPlanner(self.cost_curve)
         return self._planner
 
     def tie_breaker(

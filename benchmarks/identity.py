@@ -1,29 +1,47 @@
-"""Is speculation exact? 200 prompts, answered plainly, with drafts, and by mlx-lm itself.
+"""Is speculation exact? 200 prompts, answered plainly, by mlx-lm itself, and with drafts.
 
     python -m benchmarks.identity --model ember --weights quantized
-    python -m benchmarks.identity --exact
+    python -m benchmarks.identity --drafters all --exact --limit 40 --max-tokens 32
 
-Greedy answers must be the same token for token. Where a batch of five rows is computed by another
-kernel than one row, two nearly equal logits can change places: such a position is printed with the
-gap between its two best logits, so that a near-tie can be told from an error. With `--exact` the
-prompts are answered exactly as well, in mlx-lm's place, and a table says what that costs.
+Greedy answers must be the same token for token, whoever drafts. Where a batch of five rows is
+computed by another kernel than one row, two nearly equal logits can change places: such a position
+is printed with the gap between its two best logits, so that a near-tie can be told from an error.
+With `--exact` the prompts are answered exactly as well, and a table says what that costs. Plain
+answers and mlx-lm's are computed once for all drafters.
 """
 
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import cast
+from functools import partial
+from typing import Final, cast
 
 import akunu_py
 from akunu_py.bench.machine import describe_machine, machine_line
+from akunu_py.drafting import DRAFTER_NAMES, MODEL_DRAFTER
+from akunu_py.drafting.ngram_model import NGramModel, bigram, trigram
+from akunu_py.drafting.ngram_model_drafter import NGramModelDrafter
 from akunu_py.engine import Engine
-from akunu_py.options import Options
+from akunu_py.options import DEFAULT_DRAFT_TOKENS, Options
+from akunu_py.sampling import TokenChooser
 from akunu_py.stats import Stats
 from benchmarks.report import markdown_table, record
 from benchmarks.workloads import KINDS, Workload, make_workloads
 
 import mlx.core as mx  # isort: skip  (after akunu_py, which loads the BLAS)
 from mlx_lm import stream_generate  # isort: skip
+
+MLX_LM: Final = "mlx-lm"
+PLAIN: Final = "plain"
+_ALL: Final = "all"
+_STATISTICAL: Final = {"bigram": bigram, "trigram": trigram}
+_NEARLY_GREEDY: Final = 0.1
+DRAFTERS: Final = (
+    *(name for name in DRAFTER_NAMES if name != "none"),
+    *_STATISTICAL,
+    MODEL_DRAFTER,
+)
+"""Everyone who drafts: those with a name, the statistical models, and the model itself."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +50,7 @@ class Difference:
 
     prompt: int
     kind: str
-    pair: str
+    answers: str
     position: int
     top_2_gap: float
 
@@ -69,104 +87,163 @@ class Examinee:
     Args:
         engine: with the model.
         max_tokens: of an answer.
-        drafter: who drafts.
+        drafters: who drafts.
         num_draft_tokens: the most drafts a forward verifies.
+        exact: whether every drafter answers exactly as well.
+
+    Attributes:
+        others: the ways that are compared with plain decoding.
+        costs: what each way but mlx-lm's took.
     """
 
     def __init__(
-        self, engine: Engine, max_tokens: int, drafter: str, num_draft_tokens: int
+        self,
+        engine: Engine,
+        max_tokens: int,
+        drafters: Sequence[str],
+        num_draft_tokens: int,
+        *,
+        exact: bool,
     ) -> None:
-        self.engine = engine
-        self.max_tokens = max_tokens
-        drafted = Options(max_tokens, drafter=drafter, num_draft_tokens=num_draft_tokens)
-        self._ways = {
-            "plain": Options(max_tokens, drafter="none"),
-            "drafted": drafted,
-            "exact": replace(drafted, exact=True),
-        }
+        self._engine = engine
+        self._max_tokens = max_tokens
+        self._ways = {PLAIN: Options(max_tokens, drafter="none")}
+        for name in drafters:
+            drafted = Options(max_tokens, drafter=name, num_draft_tokens=num_draft_tokens)
+            self._ways[name] = drafted
+            if exact:
+                self._ways[f"{name}, exact"] = replace(drafted, exact=True)
+        self.others = (MLX_LM, *(way for way in self._ways if way != PLAIN))
         self.costs = {way: Stats() for way in self._ways}
 
-    def answer(self, way: str, prompt: list[int]) -> list[int]:
-        """An answer's tokens; `way` is plain, drafted, exact or mlx-lm."""
-        if way == "mlx-lm":
-            return mlx_lm_answer(self.engine, prompt, self.max_tokens)
-        self.engine.reset()
-        completion = self.engine.generate(prompt, self._ways[way])
+    def examine(self, index: int, workload: Workload) -> list[Difference]:
+        """Answers a prompt in every way, and tells which answers part from the plain one."""
+        prompt = workload.tokens[self._max_tokens - self._engine.model.context_length :]
+        plain = self._answer(PLAIN, prompt)
+        found = []
+        for other in self.others:
+            position = first_difference(plain, self._answer(other, prompt))
+            if position is not None:
+                gap = top_2_gap(self._engine, [*prompt, *plain[:position]])
+                found.append(Difference(index, workload.kind, other, position, gap))
+        return found
+
+    def _answer(self, way: str, prompt: list[int]) -> list[int]:
+        if way == MLX_LM:
+            return mlx_lm_answer(self._engine, prompt, self._max_tokens)
+        self._engine.reset()
+        completion = self._engine.generate(prompt, self._ways[way])
         self.costs[way].include(completion.stats)
         return completion.token_ids
 
     def cost_table(self) -> str:
-        """What the answers took, a way a row."""
+        """What the answers took, a way a row.
+
+        A drafter that learns across requests has answered each prompt once before it answers it
+        exactly, and drafts the better for it.
+        """
         rows = [
-            [way, cost.generated_tokens, cost.target_calls, cost.rechecked, cost.recheck_calls,
-             f"{cost.decode_s:.1f}"]
+            [way, cost.generated_tokens, cost.target_calls, cost.drafted, cost.accepted,
+             cost.rechecked, cost.recheck_calls, f"{cost.decode_s:.1f}"]
             for way, cost in self.costs.items()
-            if cost.generated_tokens
         ]  # fmt: skip
         return markdown_table(
-            ["answers", "tokens", "forwards", "near-ties", "forwards for them", "seconds"], rows
-        )
+            ["answers", "tokens", "forwards", "drafted", "accepted", "near-ties",
+             "forwards for them", "seconds"],
+            rows,
+        )  # fmt: skip
 
 
 def identity_table(
     workloads: Sequence[Workload], differences: Sequence[Difference], others: Sequence[str]
 ) -> str:
-    """How many answers part from plain decoding's, a kind of prompt a row."""
+    """How many answers part from plain decoding's, by the kind of prompt, a way a row."""
+    kinds = [workload.kind for workload in workloads]
     rows = []
-    for kind in KINDS:
-        parted = [found for found in differences if found.kind == kind]
+    for other in others:
+        parted = [found for found in differences if found.answers == other]
         rows.append(
             [
-                kind,
-                sum(workload.kind == kind for workload in workloads),
-                *(sum(found.pair == other for found in parted) for other in others),
-                f"{max((found.top_2_gap for found in parted), default=0):.1e}",
+                other,
+                *(sum(found.kind == kind for found in parted) for kind in KINDS),
+                len(parted),
+                f"{max(found.top_2_gap for found in parted):.1e}" if parted else "-",
             ]
         )
-    names = [f"plain != {other}" for other in others]
-    return markdown_table(["kind", "prompts", *names, "largest top-2 gap"], rows)
+    heads = [f"{kind} (of {kinds.count(kind)})" for kind in KINDS]
+    total = f"all (of {len(kinds)})"
+    return markdown_table(["plain != ...", *heads, total, "largest top-2 gap"], rows)
+
+
+def load_engine(arguments: argparse.Namespace, drafters: Sequence[str]) -> Engine:
+    """The engine; where the draft model is among the drafters, the model drafts for itself."""
+    return akunu_py.load(
+        arguments.model,
+        weights=arguments.weights,
+        draft_model=arguments.model if MODEL_DRAFTER in drafters else None,
+    )
+
+
+def add_statistical_drafters(engine: Engine, workloads: Sequence[Workload]) -> None:
+    """Lets requests name the statistical models, which are counted on the prompts."""
+    streams = [workload.tokens for workload in workloads]
+    for name, count in _STATISTICAL.items():
+        model = count(engine.model.vocabulary_size, streams)
+        engine.speculator.add_drafter(name, partial(_statistical_drafter, model))
+
+
+def _statistical_drafter(model: NGramModel, chooser: TokenChooser) -> NGramModelDrafter:
+    return NGramModelDrafter(model, temperature=_NEARLY_GREEDY, seed=chooser.seed)
+
+
+def read_arguments() -> argparse.Namespace:
+    """What is to be checked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="ember")
+    parser.add_argument("--weights", default="auto")
+    parser.add_argument("--limit", type=int, default=200, help="prompts, the four kinds in turns")
+    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--drafters", nargs="+", choices=(*DRAFTERS, _ALL), default=["ngram"])
+    parser.add_argument("--num-draft-tokens", type=int, default=DEFAULT_DRAFT_TOKENS)
+    parser.add_argument("--exact", action="store_true", help="answer exactly as well")
+    parser.add_argument("--name", default="identity", help="name of the recorded result")
+    return parser.parse_args()
 
 
 def main() -> None:
     """Runs the check and records it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="ember")
-    parser.add_argument("--weights", default="auto")
-    parser.add_argument("--prompts", type=int, default=200)
-    parser.add_argument("--max-tokens", type=int, default=64)
-    parser.add_argument("--drafter", default="ngram")
-    parser.add_argument("--num-draft-tokens", type=int, default=4)
-    parser.add_argument("--exact", action="store_true", help="check exact answers, not mlx-lm's")
-    parser.add_argument("--name", default="identity", help="name of the recorded result")
-    arguments = parser.parse_args()
-
-    engine = akunu_py.load(arguments.model, weights=arguments.weights)
+    arguments = read_arguments()
+    drafters = DRAFTERS if _ALL in arguments.drafters else tuple(dict.fromkeys(arguments.drafters))
+    engine = load_engine(arguments, drafters)
     machine = describe_machine(engine.backend)
-    workloads = make_workloads(engine.tokenizer, engine.model.vocabulary_size, arguments.prompts)
-    examinee = Examinee(engine, arguments.max_tokens, arguments.drafter, arguments.num_draft_tokens)
-    others = ("drafted", "exact" if arguments.exact else "mlx-lm")
+    workloads = make_workloads(engine.tokenizer, engine.model.vocabulary_size, arguments.limit)
+    add_statistical_drafters(engine, workloads)
+    examinee = Examinee(
+        engine,
+        arguments.max_tokens,
+        drafters,
+        arguments.num_draft_tokens,
+        exact=arguments.exact,
+    )
     differences: list[Difference] = []
     for index, workload in enumerate(workloads):
-        prompt = workload.tokens[arguments.max_tokens - engine.model.context_length :]
-        plain = examinee.answer("plain", prompt)
-        for other in others:
-            position = first_difference(plain, examinee.answer(other, prompt))
-            if position is not None:
-                gap = top_2_gap(engine, [*prompt, *plain[:position]])
-                differences.append(Difference(index, workload.kind, other, position, gap))
-                print(differences[-1], flush=True)
+        for found in examinee.examine(index, workload):
+            differences.append(found)
+            print(found, flush=True)
 
     body = (
         f"{machine_line(machine)}\n\nModel {engine.model.name}, {engine.model.layout} weights, "
-        f"drafter {arguments.drafter} of up to {arguments.num_draft_tokens}, "
+        f"up to {arguments.num_draft_tokens} drafts a forward, "
         f"{arguments.max_tokens} tokens a prompt.\n\n"
-        f"{identity_table(workloads, differences, others)}\n\n{examinee.cost_table()}"
+        f"{identity_table(workloads, differences, examinee.others)}\n\n{examinee.cost_table()}"
     )
     result = {
         "machine": machine,
         "model": engine.model.name,
         "layout": engine.model.layout,
-        "drafter": arguments.drafter,
+        "drafters": list(drafters),
+        "num_draft_tokens": arguments.num_draft_tokens,
+        "max_tokens": arguments.max_tokens,
         "prompts": len(workloads),
         "costs": {way: cost.as_dict() for way, cost in examinee.costs.items()},
         "logit_differences": engine.speculator.logit_differences,

@@ -143,7 +143,9 @@ class DraftModelDrafter:
 def why_no_match(draft: TargetModel, target: TargetModel) -> str | None:
     """Why one model's tokens mean nothing to the other; None if both share their vocabulary.
 
-    Special tokens are a part of the vocabulary that is compared.
+    Special tokens are a part of the vocabulary that is compared, but which of them end a text is
+    not: the target alone decides where an answer ends, so that a draft model with other end tokens
+    (a base model drafting for a chat model, say) can only miss the very last token.
     """
     theirs, ours = (model.tokenizer.wrapped.get_vocab() for model in (draft, target))
     if len(theirs) != len(ours):

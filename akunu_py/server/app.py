@@ -44,8 +44,9 @@ def create_app(
 
     endpoints = [endpoint for contract in contracts for endpoint in contract.endpoints]
     open_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.is_open)
+    polled_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.is_polled)
     middleware = [
-        Middleware(RequestLog),
+        Middleware(RequestLog, polled_paths),
         *_cors(settings),
         Middleware(Faults, respond),
         Middleware(Gate, settings, open_paths),

@@ -4,7 +4,7 @@ its body read within bounds, and its job given up when its client leaves.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from time import perf_counter
 from typing import Final
 
@@ -20,10 +20,16 @@ _CLIENT_LEFT: Final = 499
 
 
 class RequestLog:
-    """Logs a line a request: method, path, status and how long it took; never its content."""
+    """Logs a line a request: method, path, status and how long it took; never its content.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Args:
+        app: answers.
+        polled_paths: are asked all the time, and logged for those who debug alone.
+    """
+
+    def __init__(self, app: ASGIApp, polled_paths: Collection[str] = ()) -> None:
         self._app = app
+        self._polled_paths = polled_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -42,7 +48,8 @@ class RequestLog:
         finally:
             took_ms = (perf_counter() - begun) * 1000
             path = ascii(scope["path"])[1:-1]
-            logger.info("%s %s %d %.1f ms", scope["method"], path, status, took_ms)
+            level = logging.DEBUG if scope["path"] in self._polled_paths else logging.INFO
+            logger.log(level, "%s %s %d %.1f ms", scope["method"], path, status, took_ms)
 
 
 class Faults:

@@ -46,12 +46,14 @@ class Endpoint:
         path: as Starlette spells it.
         answer: makes the response, or raises an error that becomes the contract's.
         is_open: whether it answers without the API key.
+        is_polled: whether it is asked all the time, and no line of the log is worth it.
     """
 
     method: str
     path: str
     answer: Answer
     is_open: bool = False
+    is_polled: bool = False
 
 
 @dataclass(frozen=True)

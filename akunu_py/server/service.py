@@ -75,6 +75,11 @@ class Service:
         """The slots that have a job."""
         return frozenset(answer.slot for answer in self._answers if answer.slot is not None)
 
+    @property
+    def running(self) -> list[Stats]:
+        """The statistics of the answers under way, as far as they have come."""
+        return [answer.last.stats for answer in self._answers if answer.last is not None]
+
     async def stream(self, job: Job) -> AsyncGenerator[Event, None]:
         """Answers, a round at a time; the last event, and only it, has a finish reason.
 
@@ -166,6 +171,7 @@ class _Answer:
 
     Attributes:
         overdue: whether its time is up.
+        last: the last event that has come.
     """
 
     def __init__(
@@ -178,7 +184,7 @@ class _Answer:
         self.overdue = False
         self.events = events
         self._settle = settle
-        self._last: Event | None = None
+        self.last: Event | None = None
         self._come: asyncio.Queue[Event | BaseException] = asyncio.Queue()
         self._abandoned = False
 
@@ -213,12 +219,12 @@ class _Answer:
         if self.events.ended:
             return
         for event in self.events.take():
-            self._last = event
+            self.last = event
             self._put(event)
         if self.events.ended:
             if self.events.error is not None:
                 self._put(self.events.error)
-            self._settle(self, self._last)
+            self._settle(self, self.last)
 
     def _put(self, come: Event | BaseException) -> None:
         if not self._abandoned:

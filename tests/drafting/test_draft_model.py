@@ -11,6 +11,7 @@ from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options, Sampling
+from akunu_py.stats import Finish
 from tests.markov import VOCABULARY, MarkovModel, free_text, markov_model
 from tests.tiny_model import write_tiny_model
 
@@ -106,3 +107,20 @@ def test_another_tokenizer_is_refused_with_the_reason() -> None:
     draft.tokenizer.vocabulary = {**target.tokenizer.vocabulary, "1": 2, "2": 1}
     with pytest.raises(InvalidRequestError, match="reads '1' as 2, and not as 1"):
         DraftModel(draft, target)  # type: ignore[arg-type]
+
+
+def test_other_end_tokens_than_the_targets_are_no_obstacle(
+    paired_engine: Engine, tmp_path: Path
+) -> None:
+    """The target alone decides where an answer ends; the draft model drafts on past its own end."""
+    plain = paired_engine.generate(PROMPT, Options(50, drafter="none")).token_ids
+    seen = list(dict.fromkeys(plain))
+    drafts_end, targets_end = seen[1], seen[-1]
+    target = write_tiny_model(tmp_path / "target", eos_token_id=[targets_end])
+    draft = write_tiny_model(tmp_path / "draft", eos_token_id=[drafts_end])
+    engine = akunu_py.load(str(target), draft_model=str(draft))
+    answer = engine.generate(PROMPT, Options(50, drafter="model", num_draft_tokens=4))
+    assert answer.token_ids == plain[: plain.index(targets_end)]
+    assert drafts_end in answer.token_ids
+    assert answer.finish_reason is Finish.EOS
+    assert answer.stats.drafted - answer.stats.accepted <= 1  # the end, which is not emitted

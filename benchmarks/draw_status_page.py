@@ -1,0 +1,97 @@
+"""Draws the README's picture of the status page: a real server, in a real browser.
+
+    python -m benchmarks.draw_status_page [--model NAME] [--dark] [--output FILE]
+
+Needs a Chromium. The server is started for it, on a free port, and asked a question through the
+page itself.
+"""
+
+import argparse
+import io
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from PIL import Image
+
+from akunu_py.model_files import BUNDLED_MODEL
+from benchmarks.chromium import Tab, find_chromium, open_tab
+
+RESULTS: Final = Path(__file__).parent / "results"
+WIDTH: Final = 1000
+COLOURS: Final = 128
+QUESTION: Final = """Rename `width` to `w` in:
+```python
+def area(width, height):
+    return width * height
+
+def perimeter(width, height):
+    return 2 * (width + height)
+```"""
+_WARM_UPS: Final = 2
+
+
+def main() -> None:
+    """Draws."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default=BUNDLED_MODEL)
+    parser.add_argument("--dark", action="store_true")
+    parser.add_argument("--output", type=Path, default=RESULTS / "status.png")
+    settings = parser.parse_args()
+    chromium = find_chromium()
+    if chromium is None:
+        sys.exit("There is no Chromium to draw with; install one.")
+    with _server(settings.model) as url, open_tab(chromium) as tab:
+        tab.show_in(width=WIDTH, dark=settings.dark)
+        tab.open(url)
+        tab.wait_for("!document.getElementById('board').hidden")
+        for _ in range(_WARM_UPS + 1):
+            _ask(tab)
+        tab.wait_for("document.querySelector('#spark .curve') !== null")
+        picture = tab.take_picture()
+    settings.output.parent.mkdir(parents=True, exist_ok=True)
+    _save(picture, settings.output)
+    print(f"{settings.output}: {settings.output.stat().st_size} bytes")
+
+
+def _ask(tab: Tab) -> None:
+    """Has the page answer the question, and waits for the figures to tell of it."""
+    tab.run(
+        f"""
+        document.getElementById("prompt").value = {json.dumps(QUESTION)};
+        document.getElementById("how").value = "chat";
+        document.getElementById("run").click();
+        """
+    )
+    tab.wait_for("document.getElementById('result').textContent !== ''")
+    tab.wait_for("last.queue.processing === 0 && last.costs !== null")
+
+
+@contextmanager
+def _server(model: str) -> Iterator[str]:
+    """The address of a server that runs for as long as this is open."""
+    command = [sys.executable, "-m", "akunu_py", "serve", "--port", "0", "--model", model]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r"http://\S+", process.stdout.readline())
+            if found is None:
+                sys.exit("The server did not start.")
+            yield found.group()
+        finally:
+            process.terminate()
+
+
+def _save(picture: bytes, path: Path) -> None:
+    """Writes a picture in few colours, which a page of flat ones does not miss."""
+    image = Image.open(io.BytesIO(picture)).convert("RGB")
+    image.quantize(COLOURS).save(path, optimize=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""Zed, minuet, Continue, Cline, Tabby and llama.vscode, where they speak OpenAI's endpoints."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.server.live import LiveServer
+
+PREFIX = "import math\n\n\ndef mean(values):\n    total = "
+SUFFIX = "\n    return total / len(values)\n"
+FILL = f"<|fim_prefix|>{PREFIX}<|fim_suffix|>{SUFFIX}<|fim_middle|>"
+QWEN_STOPS = [
+    "<|endoftext|>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|fim_pad|>",
+    "<|repo_name|>", "<|file_sep|>", "<|im_start|>", "<|im_end|>",
+]  # fmt: skip
+
+
+def never_ending(live: LiveServer) -> dict[str, int]:
+    """A bias that keeps a model from ending its answer."""
+    ends = live.worker.call(lambda engine: engine.tokenizer.end_tokens)
+    return {str(token): -100 for token in ends}
+
+
+def test_zed_reads_every_field_strictly(live: LiveServer) -> None:
+    body = {
+        "model": "qwen2.5-coder",
+        "prompt": FILL,
+        "max_tokens": 32,
+        "stop": ["<|endoftext|>", "<|file_sep|>", "<|fim_pad|>", "<|repo_name|>"],
+    }
+    response = live.post("/v1/completions", body)
+    assert response.status_code == 200
+    answer = response.json()
+    assert isinstance(answer["id"], str)
+    assert isinstance(answer["object"], str)
+    assert type(answer["created"]) is int
+    assert isinstance(answer["model"], str)
+    assert all(isinstance(choice["text"], str) for choice in answer["choices"])
+    for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
+        assert type(answer["usage"][name]) is int
+
+
+MINUET = {
+    "model": "qwen2.5-coder",
+    "stream": True,
+    "prompt": PREFIX,
+    "suffix": SUFFIX,
+    "max_tokens": 56,
+    "top_p": 0.9,
+}
+
+
+def test_minuet_asks_three_times_at_once(live: LiveServer) -> None:
+    with ThreadPoolExecutor(3) as clients:
+        futures = [clients.submit(live.events, "/v1/completions", MINUET) for _ in range(3)]
+    for future in futures:
+        *chunks, done = future.result()
+        assert done == "[DONE]"
+        texts = [chunk["choices"][0]["text"] for chunk in chunks]
+        assert all(isinstance(text, str) for text in texts)
+
+
+def test_identical_requests_compute_their_prompt_once(live: LiveServer) -> None:
+    prompt = "# a file that only this test knows\n" + PREFIX
+    body = MINUET | {"prompt": prompt, "stream_options": {"include_usage": True}}
+    with ThreadPoolExecutor(3) as clients:
+        futures = [clients.submit(live.events, "/v1/completions", body) for _ in range(3)]
+    usages = [future.result()[-2]["usage"] for future in futures]
+    cached = sorted(usage["prompt_tokens_details"]["cached_tokens"] for usage in usages)
+    whole = usages[0]["prompt_tokens"]
+    assert cached[1:] == [whole - 1, whole - 1]
+
+
+def test_minuet_gets_text_before_the_answer_ends_and_leaves(live: LiveServer) -> None:
+    body = MINUET | {
+        "max_tokens": 1500,
+        "num_draft_tokens": 0,
+        "logit_bias": never_ending(live),
+    }
+    live.settle()
+    rounds = live.work.rounds
+    with live.client.stream("POST", "/v1/completions", json=body) as response:
+        lines = (line for line in response.iter_lines() if line)
+        chunk = json.loads(next(lines).removeprefix("data: "))
+    live.settle()
+    assert isinstance(chunk["choices"][0]["text"], str)
+    assert live.work.rounds - rounds < 1500
+
+
+def test_continue_completes(live: LiveServer) -> None:
+    body = {
+        "model": "qwen2.5-coder",
+        "prompt": FILL,
+        "max_tokens": 48,
+        "temperature": 0.01,
+        "top_p": 1,
+        "frequency_penalty": 0,
+        "presence_penalty": 0,
+        "stop": QWEN_STOPS,
+        "stream": True,
+    }
+    *chunks, done = live.events("/v1/completions", body)
+    assert done == "[DONE]"
+    text = "".join(chunk["choices"][0]["text"] for chunk in chunks)
+    assert not any(stop in text for stop in QWEN_STOPS)
+
+
+def test_continue_edits_with_a_prediction(live: LiveServer) -> None:
+    code = "def area(x, y):\n    return x * y\n"
+    content = f"Rename `x` to `width` in:\n```python\n{code}```"
+    body = {
+        "model": "qwen2.5-coder",
+        "messages": [{"role": "user", "content": content}],
+        "max_tokens": 32,
+        "temperature": 0,
+        "stream": True,
+        "prediction": {"type": "content", "content": code},
+    }
+    *with_it, _ = live.events("/v1/chat/completions", body)
+    *without, _ = live.events("/v1/chat/completions", body | {"prediction": None})
+    texts = [
+        "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
+        for chunks in (with_it, without)
+    ]
+    assert texts[0] == texts[1]
+
+
+CLINE_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "read_file",
+        "description": "Request to read the contents of a file at the specified path.",
+        "strict": False,
+        "parameters": {
+            "type": "object",
+            "properties": {"path": {"type": "string", "description": "The path of the file"}},
+            "required": ["path"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("tools", [None, [CLINE_TOOL]])
+def test_cline_reads_deltas_and_usage(live: LiveServer, tools: Any) -> None:
+    body = {
+        "model": "qwen2.5-coder",
+        "messages": [
+            {"role": "system", "content": "You are Cline, a highly skilled software engineer."},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "<task>\nFix the test\n</task>"},
+                    {"type": "text", "text": "<environment_details>\n</environment_details>"},
+                ],
+            },
+        ],
+        "temperature": 0,
+        "max_tokens": 24,
+        "reasoning_effort": None,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "tools": tools,
+        "tool_choice": "auto" if tools else None,
+        "parallel_tool_calls": False,
+    }
+    for turn in range(2):
+        *chunks, last, done = live.events("/v1/chat/completions", body)
+        assert done == "[DONE]"
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+        assert deltas[0]["role"] == "assistant"
+        assert all(isinstance(delta.get("content", ""), str) for delta in deltas)
+        assert last["choices"] == []
+        assert last["usage"]["prompt_tokens"] > 0
+        assert last["usage"]["completion_tokens"] <= 24
+        cached = last["usage"]["prompt_tokens_details"]["cached_tokens"]
+        assert cached == last["usage"]["prompt_tokens"] - 1 or turn == 0
+
+
+def test_tabby_reads_text_of_every_chunk(live: LiveServer) -> None:
+    body = {
+        "model": "qwen2.5-coder",
+        "prompt": PREFIX,
+        "suffix": SUFFIX,
+        "max_tokens": 32,
+        "temperature": 0.1,
+        "stream": True,
+        "presence_penalty": 0.0,
+        "seed": 7,
+    }
+    first, second = (live.events("/v1/completions", body)[:-1] for _ in range(2))
+    for chunk in first:
+        assert isinstance(chunk["choices"][0]["text"], str)
+    texts = ["".join(chunk["choices"][0]["text"] for chunk in part) for part in (first, second)]
+    assert texts[0] == texts[1]
+
+
+def test_llama_vscode_in_openai_mode(live: LiveServer) -> None:
+    body = {
+        "model": "",
+        "prompt": FILL,
+        "max_tokens": 32,
+        "temperature": 0.1,
+        "top_p": 0.99,
+        "stream": False,
+    }
+    answer = live.post("/v1/completions", body).json()
+    assert isinstance(answer["choices"][0]["text"], str)

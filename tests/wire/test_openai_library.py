@@ -1,0 +1,235 @@
+"""The `openai` library for Python, in every mode it has for completions and chats."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import openai
+import pytest
+from openai.types.chat import ChatCompletionMessageParam
+from pydantic import BaseModel
+
+from akunu_py.options import Options, Sampling
+from tests.server.live import LiveServer
+
+PROMPT = "def mean(values):\n"
+MESSAGES: list[ChatCompletionMessageParam] = [
+    {"role": "developer", "content": "Answer with code."},
+    {"role": "user", "content": [{"type": "text", "text": "Add two numbers in Python."}]},
+]
+
+
+@pytest.fixture(scope="module")
+def client(live: LiveServer) -> Iterator[openai.OpenAI]:
+    url = f"{live.url}/v1"
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=120) as client:
+        yield client
+
+
+def own_text(live: LiveServer, prompt: str, tokens: int, **more: Any) -> str:
+    options = Options(max_tokens=tokens)
+    return live.worker.call(lambda engine: engine.generate(prompt, options, **more).text)
+
+
+def test_models_are_listed_and_found(client: openai.OpenAI) -> None:
+    (model,) = client.models.list()
+    assert client.models.retrieve(model.id) == model
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt-9")
+
+
+def test_a_completion(live: LiveServer, client: openai.OpenAI) -> None:
+    answer = client.completions.create(model="m", prompt=PROMPT, max_tokens=24, temperature=0)
+    assert answer.choices[0].text == own_text(live, PROMPT, 24)
+    assert answer.usage is not None
+    assert answer.usage.total_tokens == (
+        answer.usage.prompt_tokens + answer.usage.completion_tokens
+    )
+
+
+def test_a_streamed_completion(live: LiveServer, client: openai.OpenAI) -> None:
+    chunks = list(
+        client.completions.create(
+            model="m",
+            prompt=PROMPT,
+            max_tokens=24,
+            temperature=0,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+    *parts, last = chunks
+    assert "".join(part.choices[0].text for part in parts) == own_text(live, PROMPT, 24)
+    assert last.usage is not None
+    assert last.usage.completion_tokens <= 24
+    assert len(parts) > 1
+
+
+def test_a_gap_is_filled(live: LiveServer, client: openai.OpenAI) -> None:
+    suffix = "\n    return total / len(values)\n"
+    answer = client.completions.create(
+        model="m", prompt=PROMPT, suffix=suffix, max_tokens=16, temperature=0
+    )
+    assert answer.choices[0].text == own_text(live, PROMPT, 16, suffix=suffix)
+
+
+def test_completions_in_every_other_mode(live: LiveServer, client: openai.OpenAI) -> None:
+    ids = live.worker.call(lambda engine: engine.tokenizer.encode(PROMPT))
+    answer = client.completions.create(
+        model="m",
+        prompt=[ids, ids],
+        n=2,
+        best_of=2,
+        echo=True,
+        seed=3,
+        max_tokens=4,
+        temperature=0.8,
+        top_p=0.9,
+        presence_penalty=0.5,
+        frequency_penalty=0.5,
+        logit_bias={"1000": -100},
+        stop=["\n\n\n", "###"],
+        user="somebody",
+        extra_body={"num_draft_tokens": 0, "top_k": 40},
+    )
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert all(choice.text.startswith(PROMPT) for choice in answer.choices)
+    assert answer.choices[0].text == answer.choices[2].text
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == 2 * len(ids)
+
+
+def test_logprobs_of_a_completion(client: openai.OpenAI) -> None:
+    answer = client.completions.create(
+        model="m", prompt=PROMPT, max_tokens=6, temperature=0, logprobs=3
+    )
+    found = answer.choices[0].logprobs
+    assert found is not None
+    assert found.tokens is not None
+    assert "".join(found.tokens) == answer.choices[0].text
+    assert found.top_logprobs is not None
+    assert {len(top) for top in found.top_logprobs} == {3}  # greedy: its own is among them
+
+
+def test_a_chat(live: LiveServer, client: openai.OpenAI) -> None:
+    prompt = live.worker.call(
+        lambda engine: engine.tokenizer.render_chat(
+            [
+                {"role": "system", "content": "Answer with code."},
+                {"role": "user", "content": "Add two numbers in Python."},
+            ],
+            open_answer=True,
+        )
+    )
+    expected = own_text(live, prompt, 24)
+    whole = client.chat.completions.create(
+        model="m", messages=MESSAGES, max_completion_tokens=24, temperature=0
+    )
+    assert whole.choices[0].message.content == expected
+    streamed = client.chat.completions.create(
+        model="m", messages=MESSAGES, max_tokens=24, temperature=0, stream=True
+    )
+    assert "".join(part.choices[0].delta.content or "" for part in streamed) == expected
+
+
+class Verdict(BaseModel):
+    word: Literal["yes", "no"]
+    sure: bool
+
+
+def test_the_librarys_own_helper_for_streams(client: openai.OpenAI) -> None:
+    with client.chat.completions.stream(
+        model="m",
+        messages=MESSAGES,
+        response_format=Verdict,
+        seed=1,
+        n=2,
+        logprobs=True,
+        top_logprobs=2,
+    ) as stream:
+        kinds = {event.type for event in stream}
+        final = stream.get_final_completion()
+    assert {"chunk", "content.delta", "logprobs.content.delta", "logprobs.content.done"} <= kinds
+    assert len(final.choices) == 2
+    for choice in final.choices:
+        assert isinstance(choice.message.parsed, Verdict)
+        assert choice.logprobs is not None
+        assert choice.logprobs.content is not None
+        assert all(len(entry.top_logprobs) == 2 for entry in choice.logprobs.content)
+
+
+def test_a_schema_is_parsed_into_an_object(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.parse(
+        model="m", messages=MESSAGES, seed=2, response_format=Verdict
+    )
+    assert isinstance(answer.choices[0].message.parsed, Verdict)
+
+
+def test_json_of_any_kind(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="m",
+        messages=MESSAGES,
+        temperature=0,
+        max_tokens=64,
+        response_format={"type": "json_object"},
+    )
+    content = answer.choices[0].message.content or ""
+    assert content.startswith("{")
+    if answer.choices[0].finish_reason == "stop":
+        assert isinstance(json.loads(content), dict)
+
+
+def test_predicted_output(client: openai.OpenAI) -> None:
+    plain = client.chat.completions.create(
+        model="m", messages=MESSAGES, max_tokens=32, temperature=0
+    )
+    said = plain.choices[0].message.content or ""
+    predicted = client.chat.completions.create(
+        model="m",
+        messages=MESSAGES,
+        max_tokens=32,
+        temperature=0,
+        prediction={"type": "content", "content": [{"type": "text", "text": said}]},
+    )
+    assert predicted.choices[0].message.content == said
+    assert predicted.usage is not None
+    details = predicted.usage.completion_tokens_details
+    assert details is not None
+    assert details.accepted_prediction_tokens is not None
+    assert details.accepted_prediction_tokens <= predicted.usage.completion_tokens
+
+
+def test_sampling_is_the_engines(live: LiveServer, client: openai.OpenAI) -> None:
+    sampling = Sampling(temperature=1.0, top_p=0.9, seed=11)
+    own = live.worker.call(
+        lambda engine: engine.generate(PROMPT, Options(max_tokens=16, sampling=sampling)).text
+    )
+    answer = client.completions.create(
+        model="m", prompt=PROMPT, max_tokens=16, temperature=1, top_p=0.9, seed=11
+    )
+    assert answer.choices[0].text == own
+
+
+def test_errors_are_the_librarys(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(model="m", messages=[])
+    assert refused.value.param == "messages"
+    with pytest.raises(openai.BadRequestError) as overflow:
+        client.completions.create(model="m", prompt="word " * 20_000)
+    assert overflow.value.code == "context_length_exceeded"
+
+
+@pytest.mark.anyio
+async def test_the_asynchronous_client(live: LiveServer) -> None:
+    url = f"{live.url}/v1"
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        stream = await client.completions.create(
+            model="m", prompt=PROMPT, max_tokens=8, temperature=0, stream=True
+        )
+        text = "".join([chunk.choices[0].text async for chunk in stream])
+    assert text == own_text(live, PROMPT, 8)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
