@@ -56,7 +56,7 @@ def typing(client: httpx2.Client, keystrokes: int) -> dict[str, list[float]]:
     middle = code.index("\n\n", BEFORE) + 1
     before, after = code[middle - BEFORE : middle], code[middle : middle + AFTER]
     # Whatever is predicted, there is a first token, and no more of them.
-    answer = {"n_predict": 1, "ignore_eos": True, "temperature": 0, "stream": True}
+    answer: dict[str, Any] = {"n_predict": 1, "ignore_eos": True, "temperature": 0, "stream": True}
     answer |= {"input_prefix": before, "input_suffix": after}
     lines = [LINE[:end] for end in range(len(LINE) - keystrokes, len(LINE) + 1)]
     first_token_s(client, answer | {"prompt": lines[0]})
@@ -108,8 +108,8 @@ class Race:
         taken = perf_counter() - begun
         last = json.loads(text.strip().rpartition("\n")[2].removeprefix("data: "))
         assert last["tokens_predicted"] == length
-        own = last["timings"]
-        return taken - (own["prompt_ms"] + own["predicted_ms"]) / 1000
+        own_ms: float = last["timings"]["prompt_ms"] + last["timings"]["predicted_ms"]
+        return taken - own_ms / 1000
 
 
 def added_ms(seconds: dict[str, list[float]]) -> Spread:
