@@ -107,7 +107,7 @@ class Engine:
 
     @property
     def slots(self) -> tuple[SlotStatus, ...]:
-        """What the caches held after the last request; any thread may read it."""
+        """What the caches hold; any thread may read it."""
         return self._prefixes.statuses
 
     def generate(

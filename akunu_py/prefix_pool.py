@@ -20,14 +20,15 @@ FIRST_CAPACITY: Final = 2048
 
 @dataclass(frozen=True, slots=True)
 class SlotStatus:
-    """What a slot held when the last request was done.
+    """What a slot holds.
 
     Attributes:
         id: what `Options.slot` calls it.
         tokens: how many tokens it holds.
         capacity: how many it has room for.
         nbytes: what its buffers take.
-        last_used: when it served a request, in seconds since 1970.
+        last_used: when it served a request, in seconds since 1970; 0 if it has not yet.
+        busy: whether it serves one now; its tokens are then those that it began with.
     """
 
     id: int
@@ -35,6 +36,7 @@ class SlotStatus:
     capacity: int
     nbytes: int
     last_used: float
+    busy: bool
 
 
 class PrefixPool:
@@ -86,7 +88,9 @@ class PrefixPool:
             self.grow(slot, capacity)
         if best is not None and best.id in self._slots and shared > slot.usable(prompt):
             slot.copy(best, shared)
-        return slot, slot.reuse(prompt)
+        cached = slot.reuse(prompt)
+        self._note(busy=slot)
+        return slot, cached
 
     def grow(self, slot: PrefixSlot, capacity: int) -> None:
         """Makes a slot larger, at the cost of others where memory is short."""
@@ -151,7 +155,7 @@ class PrefixPool:
                 return
             del self._slots[slot.id]
 
-    def _note(self) -> None:
+    def _note(self, *, busy: PrefixSlot | None = None) -> None:
         self.statuses = tuple(
             SlotStatus(
                 slot.id,
@@ -159,6 +163,7 @@ class PrefixPool:
                 slot.cache.capacity,
                 slot.cache.nbytes,
                 self._last_used.get(slot.id, 0.0),
+                slot is busy,
             )
             for slot in sorted(self._slots.values(), key=lambda slot: slot.id)
         )

@@ -108,6 +108,12 @@ def test_the_status_tells_what_is_held(model: TargetModel) -> None:
         (1, 20, LIMIT, 2.0),
     ]
     assert all(status.nbytes > 0 for status in pool.statuses)
+    assert not any(status.busy for status in pool.statuses)
+    pool.take(run(1, 41), 41)
+    assert [(status.id, status.tokens, status.busy) for status in pool.statuses] == [
+        (0, 40, True),
+        (1, 20, False),
+    ]
     pool.clear()
     assert pool.statuses == ()
 
