@@ -4,8 +4,8 @@ from typing import Any
 from uuid import uuid4
 
 from akunu_py.request import Event
-from akunu_py.server.contracts.openai.choice import FINISH_REASONS
 from akunu_py.server.contracts.openai.logprobs import chat_logprobs
+from akunu_py.server.finish_reasons import FINISH_REASONS
 from akunu_py.stats import Finish
 from akunu_py.text.answer_format import ToolCall
 from akunu_py.text.answer_parser import AnswerParser, Part
