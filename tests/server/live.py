@@ -84,8 +84,9 @@ class LiveServer:
         return connection
 
     def settle(self) -> None:
-        """Returns once the engine has done what it was asked before."""
+        """Returns once the engine has done what it was asked before, and the server booked it."""
         self.worker.call(lambda _: None)
+        self.get("/health")  # the event loop takes one thing after another
 
 
 def parse_events(text: str) -> list[Any]:

@@ -31,7 +31,7 @@ def crowded(tiny_model_dir: Path) -> Iterator[LiveServer]:
 def settle(live: LiveServer) -> None:
     """Returns once the server has nothing left to do."""
     live.settle()
-    while live.service.running or live.service.waiting or live.service.processing:
+    while live.service.waiting or live.service.processing:
         live.settle()
 
 
