@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 
 from akunu_py.model_files import BUNDLED_MODEL
-from benchmarks.load import Load, Outcome
+from benchmarks.load import Load
 from benchmarks.report import markdown_table, record
 from benchmarks.served import PATIENCE_S, Served, counts, served
 
@@ -68,7 +68,6 @@ def main() -> None:
     arguments = parser.parse_args()
     with served(arguments.model) as server:
         result = put_under_load(server, arguments.requests, arguments.clients, arguments.max_tokens)
-    names = Outcome.__dataclass_fields__
     parts = result["parts"]
     wrong = [line for part in parts for line in (*part["wrong"], *part["failed"])]
     body = (
@@ -78,7 +77,7 @@ def main() -> None:
         "included."
     )
     body += "".join(f"\n- {line}" for line in wrong)
-    result |= {"model": arguments.model, "clients": arguments.clients, "columns": list(names)}
+    result |= {"model": arguments.model, "clients": arguments.clients}
     record(arguments.name, "The server under load", body, result)
 
 
