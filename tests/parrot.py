@@ -49,6 +49,10 @@ class ParrotNetwork:
         """None: what it says it has read."""
         return {}
 
+    def leaf_modules(self) -> dict[str, Any]:
+        """None, for the same reason."""
+        return {}
+
     def _after(self, history: list[int]) -> int:
         begins = [index for index, token in enumerate(history) if token == self._begin]
         if len(begins) < 2 or self._newline not in history[begins[-1] :]:
@@ -60,16 +64,25 @@ class ParrotNetwork:
 
 
 def parrot_engine(folder: Path) -> Engine:
-    """An engine on a parrot, which was made for chats: it knows tools, and no gaps to fill."""
+    """An engine on a parrot, which was made for chats: it thinks, and knows tools, but no gaps."""
     write_tiny_model(folder, max_position_embeddings=16384)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(
         json.dumps(settings | {"chat_template": TEMPLATE})
     )
-    vocabulary_file = folder / "tokenizer.json"
-    vocabulary_file.write_text(vocabulary_file.read_text().replace("fim_", "unused_"))
+    _think_instead_of_filling(folder / "tokenizer.json")
     backend = find_backend()
     model = load_target(str(folder), backend)
     ids = [model.tokenizer.encode(text)[0] for text in ("<|im_start|>", "<|im_end|>", "\n")]
     model.network = ParrotNetwork(*ids)
     return Engine(model, backend)
+
+
+def _think_instead_of_filling(vocabulary_file: Path) -> None:
+    """Renames the tokens around gaps into those around thoughts, which are told as they are."""
+    vocabulary = json.loads(vocabulary_file.read_text())
+    names = {"<|fim_prefix|>": "<think>", "<|fim_middle|>": "</think>", "<|fim_suffix|>": "<none>"}
+    for token in vocabulary["added_tokens"]:
+        if token["content"] in names:
+            token |= {"content": names[token["content"]], "special": False}
+    vocabulary_file.write_text(json.dumps(vocabulary))

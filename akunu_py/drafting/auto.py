@@ -30,6 +30,7 @@ from akunu_py.drafting.rewrites import Rewrite
 from akunu_py.errors import InvalidRequestError
 
 PRICE: Final = 0.12
+FAINT: Final = 0.02
 FIRM_RUN: Final = 5
 STEADY_RUN: Final = 12
 LONGEST_IN_PLACE: Final = 2
@@ -52,12 +53,15 @@ class AutoDrafter:
 
     What it learns of its own acceptance outlives the request; the tokens do not.
 
+    It drafts as long as a token has a chance at all, for a planner that knows the machine's costs
+    and cuts by `Draft.expected`. For others it says in `Draft.advised` how much of that is worth
+    a try at the usual price.
+
     Args:
-        price: what verifying one drafted token is taken to cost, in forwards. A draft goes on
-            while its next token is expected to bring more for its price than the draft so far
-            does: unsure tokens are worth a try where text comes slowly, and not at the end of a
-            long copy, which the next round can take up again. A planner that knows the machine's
-            costs sets it lower and cuts by `Draft.expected`.
+        price: what verifying one drafted token is then taken to cost, in forwards. A draft is
+            worth going on with while its next token is expected to bring more for its price than
+            the draft so far does: unsure tokens are worth a try where text comes slowly, and not
+            at the end of a long copy, which the next round can take up again.
 
     Raises:
         InvalidRequestError: if `price` is negative.
@@ -145,11 +149,12 @@ class AutoDrafter:
         return leads
 
     def _draft(self, lead: _Lead, limit: int) -> Draft:
-        """Follows the lead as far as that pays and the limit allows."""
+        """Follows the lead as far as it has a chance and the limit allows."""
         drafted: list[int] = []
         expected: list[float] = []
         files: list[int] = []
         chance, gain, cost = 1.0, 1.0, 1.0
+        advised: int | None = None
         self._untried = None
         match = lead.match
         steps = self._copied(lead, drafted) if match is None else self._agreed(match, drafted)
@@ -158,8 +163,10 @@ class AutoDrafter:
                 self._untried = (file, token)
             acceptance = self._expectations.of(file)
             chance *= acceptance
-            if len(drafted) >= limit or chance * cost < self._price * gain:
+            if len(drafted) >= limit or chance < FAINT:
                 break
+            if advised is None and chance * cost < self._price * gain:
+                advised = len(drafted)
             gain += chance
             cost += self._price
             drafted.append(token)
@@ -168,7 +175,7 @@ class AutoDrafter:
         self._drafted, self._files = tuple(drafted), files
         if not drafted:
             return NO_DRAFT
-        return Draft(self._drafted, lead.source, lead.length, None, tuple(expected))
+        return Draft(self._drafted, lead.source, lead.length, None, tuple(expected), advised)
 
     def _copied(self, lead: _Lead, drafted: list[int]) -> Iterator[tuple[int, int]]:
         """The tokens that copying brings, rewritten on the way, each with the file it is under."""

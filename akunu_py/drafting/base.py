@@ -27,6 +27,9 @@ class Draft:
             `i` being the exact distribution that `tokens[i]` was sampled from.
         expected: the drafter's own estimate, for each token, of the probability that it is
             accepted once the tokens before it were; empty where the drafter has none to give.
+        advised: how many of the tokens the drafter would have verified by one who does not know
+            what forwards cost; None stands for all, and so does a number beyond their end, as in
+            a draft that was cut. Who knows goes by `expected` instead.
     """
 
     tokens: tuple[int, ...] = ()
@@ -34,6 +37,7 @@ class Draft:
     match_length: int = 0
     probabilities: npt.NDArray[np.float32] | None = None
     expected: tuple[float, ...] = ()
+    advised: int | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -47,7 +51,12 @@ class Draft:
             return self
         rows = None if self.probabilities is None else self.probabilities[:length]
         return Draft(
-            self.tokens[:length], self.source, self.match_length, rows, self.expected[:length]
+            self.tokens[:length],
+            self.source,
+            self.match_length,
+            rows,
+            self.expected[:length],
+            self.advised,
         )
 
 

@@ -137,18 +137,18 @@ class CostCurve:
 
     @cached_property
     def _added(self) -> list[list[tuple[int, float]]]:
-        """For each further level, what its context adds to a round, at the sizes measured there.
+        """For each further level, what its context adds to a round, at sizes measured so far.
 
         Never less than at the level before, at any size.
         """
         added: list[list[tuple[int, float]]] = []
+        before = [(1, 0.0)]
         for level in self.levels[1:]:
-            before = added[-1] if added else [(1, 0.0)]
-            points = [
-                (size, max(cost - self._base(size), _between(before, size)))
-                for size, cost in level.rounds
-            ]
-            added.append(never_falling(points))
+            own = [(size, cost - self._base(size)) for size, cost in level.rounds]
+            sizes = sorted({size for size, _ in (*before, *own)})
+            points = [(size, max(_between(own, size), _between(before, size))) for size in sizes]
+            before = never_falling(points)
+            added.append(before)
         return added
 
     def _base(self, tokens: int) -> float:

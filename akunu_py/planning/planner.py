@@ -74,7 +74,7 @@ class Planner(Protocol):
 
 
 class FixedPlanner:
-    """Always as many drafts as there are, up to a number; what `--num-draft-tokens N` asks for.
+    """Always as many drafts as the drafter advises, up to a number: `--num-draft-tokens N`.
 
     Args:
         drafts: that number.
@@ -87,7 +87,8 @@ class FixedPlanner:
         pass
 
     def choose(self, draft: Draft, *, context: int, limit: int, pipelined: bool) -> int:
-        return max(0, min(self._drafts, limit, len(draft)))
+        advised = len(draft) if draft.advised is None else draft.advised
+        return max(0, min(self._drafts, limit, len(draft), advised))
 
     def observe(self, report: RoundReport) -> None:
         pass

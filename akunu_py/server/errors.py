@@ -55,10 +55,10 @@ class ShuttingDownError(AkunuError):
 
 
 class SupersededError(AkunuError):
-    """A newer request for the same slot has taken its place."""
+    """A newer request of the same slot has taken its place."""
 
     def __init__(self) -> None:
-        super().__init__("A newer request took this one's slot.")
+        super().__init__("A newer request has taken the place of this one.")
 
 
 class ApiKeyError(AkunuError):

@@ -1,4 +1,4 @@
-"""Messages of a conversation, as every chat contract sends them."""
+"""Messages of a conversation and the tools offered in it, as every chat contract sends them."""
 
 import json
 from contextlib import suppress
@@ -7,6 +7,7 @@ from typing import Any, Final
 from akunu_py.server.body import Body
 
 _MOST_MESSAGES: Final = 4096
+_MOST_TOOLS: Final = 512
 
 
 def read_messages(body: Body, name: str = "messages") -> list[dict[str, Any]]:
@@ -33,6 +34,15 @@ def read_content(message: Body, name: str = "content") -> str:
     return "".join(texts)
 
 
+def read_offered_tools(body: Body, name: str = "tools") -> list[dict[str, Any]]:
+    """The tools, in OpenAI's form, which templates take; none if none are offered.
+
+    Raises:
+        BodyError: if one is no function, or has no name.
+    """
+    return [_tool(tool) for tool in body.objects(name, most=_MOST_TOOLS)]
+
+
 def _message(message: Body) -> dict[str, Any]:
     role = message.text("role", default=None)
     if role is None:
@@ -55,3 +65,16 @@ def _tool_call(call: Body) -> dict[str, Any]:
     kept = {key: call.any(key) for key in call.names()}
     named = {"name": function.text("name", default=""), "arguments": arguments}
     return kept | {"function": named}
+
+
+def _tool(tool: Body) -> dict[str, Any]:
+    """A tool as the client sent it, once it has what templates and parsers look at."""
+    if tool.text("type", default="function") != "function":
+        tool.refuse("type", "must be function")
+    function = tool.object("function")
+    if not function.text("name", default=""):
+        tool.refuse("function.name", "is missing")
+    function.text("description", default="")
+    function.object("parameters").object("properties")
+    kept = {name: function.any(name) for name in function.names()}
+    return {"type": "function", "function": kept}

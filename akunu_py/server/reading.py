@@ -20,9 +20,10 @@ def read_stops(body: Body, name: str = "stop") -> tuple[str, ...]:
     return tuple(stop for stop in stops if stop)
 
 
-def read_seed(body: Body, name: str = "seed") -> int | None:
-    """The seed; negative ones and llama.cpp's largest one ask for a random one, as None does."""
-    seed = body.integer(name, default=None)
+def read_seed(body: Body) -> int | None:
+    """The seed, which Mistral calls `random_seed`; negative ones and llama.cpp's largest one ask
+    for a random one, as None does."""
+    seed = body.integer("seed", "random_seed", default=None)
     return None if seed is None or seed < 0 or seed == _SEEDS - 1 else seed % _SEEDS
 
 

@@ -1,7 +1,7 @@
 """Service: the engine's thread, as asyncio sees it.
 
-Jobs go in, events come out; leaving the iteration cancels the job. A newer job for a slot replaces
-an older one, an answer whose time is up ends, and what was done is counted. Knows no contract's
+Jobs go in, events come out; leaving the iteration cancels the job. A newer job may replace an older
+one, an answer whose time is up ends, and what was done is counted. Knows no contract's
 fields, and no HTTP beyond the errors it raises.
 """
 
@@ -14,15 +14,15 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from akunu_py.errors import AkunuError
-from akunu_py.event_stream import EventStream
 from akunu_py.request import Completion, Event
+from akunu_py.sampling.token_logprob import TokenLogprob
 from akunu_py.server.errors import LoadingError, ShuttingDownError, SupersededError
 from akunu_py.server.job import Job
 from akunu_py.server.metrics import Metrics
 from akunu_py.server.settings import ServerSettings
 from akunu_py.stats import Finish, Stats
-from akunu_py.token_logprob import TokenLogprob
-from akunu_py.worker import EngineWorker
+from akunu_py.worker.engine_worker import EngineWorker
+from akunu_py.worker.event_stream import EventStream
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
@@ -71,11 +71,6 @@ class Service:
         return self._worker.queue_depth
 
     @property
-    def busy_slots(self) -> frozenset[int]:
-        """The slots that have a job."""
-        return frozenset(answer.slot for answer in self._answers if answer.slot is not None)
-
-    @property
     def running(self) -> list[Stats]:
         """The statistics of the answers under way, as far as they have come."""
         return [answer.last.stats for answer in self._answers if answer.last is not None]
@@ -88,7 +83,7 @@ class Service:
         Raises:
             LoadingError: while there is no engine.
             QueueFullError: if too many jobs wait already.
-            SupersededError: if a newer job for the slot came.
+            SupersededError: if a newer job came that replaces it.
             ShuttingDownError: if the server is about to end.
             AkunuError: if the job cannot be done.
         """
@@ -131,15 +126,13 @@ class Service:
         if self._stopping:
             raise ShuttingDownError
         _ = self.engine
-        slot = job.options.slot
-        if slot is not None:
-            for rival in self._answers:
-                if rival.slot == slot:
-                    rival.abandon(SupersededError())
+        for rival in self._answers:
+            if job.replaces(rival.job):
+                rival.abandon(SupersededError())
         if self._logs_prompts:
             logger.info("prompt: %r, suffix: %r", job.prompt, job.suffix)
         events = self._worker.stream(job.prompt, job.options, suffix=job.suffix)
-        answer = _Answer(slot, events, self._settle)
+        answer = _Answer(job, events, self._settle)
         self._answers[answer] = None
         answer.listen()
         return answer
@@ -165,7 +158,7 @@ class _Answer:
     """A job under way, and the events of it that nobody has taken yet.
 
     Args:
-        slot: that it was asked to be answered in, if any.
+        job: what is answered.
         events: as they come from the engine's thread.
         settle: called once they have ended, with the last of them if there were any.
 
@@ -176,11 +169,11 @@ class _Answer:
 
     def __init__(
         self,
-        slot: int | None,
+        job: Job,
         events: EventStream,
         settle: Callable[["_Answer", Event | None], None],
     ) -> None:
-        self.slot = slot
+        self.job = job
         self.overdue = False
         self.events = events
         self._settle = settle

@@ -1,6 +1,7 @@
 """`serve` as a process: it says where it is, and ends when it is told to."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -49,29 +50,33 @@ def url_of(process: "subprocess.Popen[str]") -> str:
     return line.split()[-1]
 
 
+def wait_for_requests(url: str, count: int) -> None:
+    """Returns once so many have reached the server and been taken on, by its own counts."""
+    counts = re.compile(r"^llamacpp:requests_(?:total|processing|deferred) (\d+)$", re.MULTILINE)
+    with httpx2.Client(base_url=url, timeout=PATIENCE_S) as client:
+        while sum(map(int, counts.findall(client.get("/metrics").text))) < count:
+            pass
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_with_requests_in_flight(
     process: "subprocess.Popen[str]", number: signal.Signals
 ) -> None:
     url = url_of(process)
-    begun: list[bool] = []
 
     def ask(streams: bool) -> str:
         body = {"prompt": "a", "n_predict": -1, "ignore_eos": True, "stream": streams}
-        with httpx2.stream("POST", f"{url}/completion", json=body, timeout=PATIENCE_S) as response:
-            text = ""
-            for part in response.iter_text():
-                text += part
-                if not begun:
-                    begun.append(True)
-                    process.send_signal(number)
-            return text
+        return httpx2.post(f"{url}/completion", json=body, timeout=PATIENCE_S).text
 
-    with ThreadPoolExecutor(8) as pool:
-        texts = list(pool.map(ask, [True] * 6 + [False] * 2))
-    assert process.wait(PATIENCE_S) == 0
+    streamed = [True] * 6 + [False] * 2
+    with ThreadPoolExecutor(len(streamed)) as pool:
+        answers = pool.map(ask, streamed)
+        wait_for_requests(url, len(streamed))
+        process.send_signal(number)
+        texts = list(answers)
     assert all('"stop":true' in text or "shutting down" in text for text in texts)
     assert any("shutting down" in text for text in texts)
+    assert process.wait(PATIENCE_S) == 0
     assert process.stderr is not None
     assert "Traceback" not in process.stderr.read()
 

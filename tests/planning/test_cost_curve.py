@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from akunu_py.planning.cost_curve import CostCurve, CostLevel, never_falling
@@ -49,6 +49,9 @@ def test_a_longer_context_keeps_the_steps_of_the_shorter() -> None:
 
 
 positive = st.floats(1e-4, 1.0)
+SIZES_OF_THE_MIDDLE_ALONE = CostCurve(
+    (level(0, {1: 0.5}, 1.0), level(1, {1: 0.5, 2: 1.0, 3: 1.0}, 1.0), level(2, {1: 0.5}, 1.0))
+)
 
 
 @st.composite
@@ -62,6 +65,7 @@ def curves(draw: st.DrawFn) -> CostCurve:
 
 
 @given(curve=curves(), context=st.integers(0, 20_000))
+@example(SIZES_OF_THE_MIDDLE_ALONE, 1)
 def test_no_cost_falls_with_tokens_or_with_context(curve: CostCurve, context: int) -> None:
     costs = curve.rounds(context, 40)
     assert all(low <= high + 1e-12 for low, high in pairwise(costs))

@@ -204,3 +204,10 @@ def test_fixed_takes_what_there_is_up_to_its_number() -> None:
     for available, limit, length in ((9, 9, 4), (3, 9, 3), (9, 2, 2), (0, 9, 0)):
         chose = planner.choose(certain(available), context=0, limit=limit, pipelined=False)
         assert chose == length
+
+
+def test_only_who_knows_no_costs_goes_by_the_advice() -> None:
+    draft = Draft(tuple(range(12)), "test", 8, None, (0.99,) * 12, advised=3)
+    assert FixedPlanner(8).choose(draft, context=0, limit=32, pipelined=False) == 3
+    assert FixedPlanner(8).choose(draft.cut(2), context=0, limit=32, pipelined=False) == 2
+    assert chosen(DraftPlanner(FLAT), draft) == 12

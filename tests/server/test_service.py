@@ -118,6 +118,48 @@ def test_a_newer_request_for_a_slot_takes_the_place_of_the_older(
         assert newer.result().json()["tokens_predicted"] == 2
 
 
+def infill(**fields: Any) -> dict[str, Any]:
+    """Somebody typing in the slot that llama.vim always names."""
+    gap = {"id_slot": 0, "input_prefix": "one\n", "prompt": "t", "input_suffix": "\nthree\n"}
+    return gap | {"n_predict": 2, "num_draft_tokens": 0} | fields
+
+
+def test_typing_on_replaces_what_was_typed(held: LiveServer, gate: Gate) -> None:
+    gate.close(after=0)
+    with ThreadPoolExecutor() as pool:
+        older = pool.submit(held.post, "/infill", infill())
+        gate.wait()
+        newer = pool.submit(held.post, "/infill", infill(prompt="tw"))
+        assert older.result().status_code == 409
+        gate.open()
+        assert newer.result().status_code == 200
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"input_suffix": "\nfour\n"},
+        {"input_prefix": "two\n"},
+        {"input_prefix": "", "prompt": "", "input_suffix": "", "n_predict": 0},
+        {"id_slot": 1},
+        {"id_slot": -1},
+    ],
+    ids=["another place", "another file", "a warm-up", "another slot", "no slot"],
+)
+def test_other_editors_and_warm_ups_replace_nothing(
+    held: LiveServer, gate: Gate, other: dict[str, Any]
+) -> None:
+    gate.close(after=0)
+    with ThreadPoolExecutor() as pool:
+        older = pool.submit(held.post, "/infill", infill())
+        gate.wait()
+        newer = pool.submit(held.post, "/infill", infill(**other))
+        while not held.service.waiting:
+            pass
+        gate.open()
+        assert (older.result().status_code, newer.result().status_code) == (200, 200)
+
+
 def test_time_is_up_after_the_first_whole_line_and_not_before(held: LiveServer) -> None:
     (newline,) = held.post("/tokenize", {"content": "\n"}).json()["tokens"]
     body = {"prompt": "a", "n_predict": 300, "num_draft_tokens": 0, "t_max_predict_ms": 0.001}
@@ -165,5 +207,6 @@ def test_what_was_done_is_counted_once(held: LiveServer) -> None:
     held.settle()
     answers, generated = metrics.answers, metrics.sums.generated_tokens
     answer = held.post("/completion", completion(n_predict=5)).json()
+    held.settle()
     assert metrics.answers == answers + 1
     assert metrics.sums.generated_tokens == generated + answer["tokens_predicted"]

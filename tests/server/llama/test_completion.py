@@ -178,7 +178,7 @@ def test_an_answer_has_the_form_that_is_asked_for(live: LiveServer) -> None:
         ({"stop": "x" * 513}, "stop"),
         ({"n_cmpl": 100}, "n_cmpl"),
         ({"prompt": ["a"] * 17}, "prompt"),
-        ({"id_slot": 99}, "id_slot"),
+        ({"id_slot": -2}, "id_slot"),
         ({"stream": "yes"}, "stream"),
         ({"response_fields": {}}, "response_fields"),
         ({"logit_bias": "x"}, "logit_bias"),

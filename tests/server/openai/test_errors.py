@@ -52,6 +52,22 @@ def test_completions_name_the_field_at_fault(
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
+        ({"prompt": None}, "prompt"),
+        ({"prompt": ["a"]}, "prompt"),
+        ({"suffix": 1}, "suffix"),
+        ({"random_seed": "x"}, "random_seed"),
+        ({"min_tokens": 3, "max_tokens": "x"}, "max_tokens"),
+    ],
+)
+def test_gaps_name_the_field_at_fault(live: LiveServer, fields: dict[str, Any], param: str) -> None:
+    response = live.post("/v1/fim/completions", TEXT | fields)
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
         ({"messages": []}, "messages"),
         ({"messages": None}, "messages"),
         ({"messages": [{"content": "a"}]}, "messages[0].role"),

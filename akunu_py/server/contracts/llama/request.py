@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from akunu_py.options import MOST_ALTERNATIVES, MOST_SLOTS, Options
+from akunu_py.options import MOST_ALTERNATIVES, Options
 from akunu_py.server.body import Body
 from akunu_py.server.contract import Call
 from akunu_py.server.contracts.llama.grammar import read_grammar
@@ -13,7 +13,7 @@ from akunu_py.server.reading import read_drafting, read_stops
 from akunu_py.text.fim import FillRequest, RepositoryFile
 from akunu_py.text.tokenizer import Tokenizer
 
-_ANY_SLOT: Final = -1
+_NO_SLOT: Final = -1
 _MOST_FILES: Final = 1024
 
 
@@ -46,8 +46,9 @@ def read_completion(call: Call) -> CompletionRequest:
     """
     options = read_options(call)
     prompts = _read_prompts(call.body, call.service.engine.tokenizer)
-    predict_s = _read_predict_s(call.body)
-    return _request(call.body, [Job(prompt, options, predict_s=predict_s) for prompt in prompts])
+    predict_s, slot = _read_predict_s(call.body), _read_slot(call.body)
+    jobs = [Job(prompt, options, predict_s=predict_s, slot=slot) for prompt in prompts]
+    return _request(call.body, jobs)
 
 
 def read_infill(call: Call) -> CompletionRequest:
@@ -68,7 +69,8 @@ def read_infill(call: Call) -> CompletionRequest:
     )
     # Files that the prompt has no room for may be drafted from all the same.
     options = replace(read_options(call), references=tuple(file.text for file in files))
-    return _request(body, [Job(gap, options, predict_s=_read_predict_s(body))])
+    job = Job(gap, options, predict_s=_read_predict_s(body), slot=_read_slot(body))
+    return _request(body, [job])
 
 
 def _read_files(body: Body) -> tuple[RepositoryFile, ...]:
@@ -104,7 +106,6 @@ def read_options(call: Call) -> Options:
     body, defaults = call.body, call.settings.defaults
     wanted = body.integer("n_predict", "max_tokens", default=defaults.max_tokens)
     drafter, drafts = read_drafting(body, defaults)
-    slot = body.integer("id_slot", default=_ANY_SLOT, least=_ANY_SLOT, most=MOST_SLOTS - 1)
     alternatives = body.integer("n_probs", default=0, least=0, most=MOST_ALTERNATIVES)
     if alternatives and body.flag("post_sampling_probs", default=False):
         body.refuse("post_sampling_probs", "is not served; probabilities are the model's own")
@@ -114,7 +115,6 @@ def read_options(call: Call) -> Options:
         stop=read_stops(body),
         drafter=drafter,
         num_draft_tokens=drafts,
-        slot=None if slot == _ANY_SLOT else slot,
         logprobs=alternatives or None,
         grammar=read_grammar(body),
     )
@@ -150,6 +150,12 @@ def _prompt(body: Body, name: str, given: Any, tokenizer: Tokenizer) -> str | li
         else:
             body.refuse(f"{name}[{index}]", "must be a token id or a string")
     return tokens
+
+
+def _read_slot(body: Body) -> int | None:
+    """`id_slot`, of which -1 names none."""
+    slot = body.integer("id_slot", default=_NO_SLOT, least=_NO_SLOT)
+    return None if slot == _NO_SLOT else slot
 
 
 def _read_predict_s(body: Body) -> float | None:

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from akunu_py.options import Options
 from akunu_py.request import Event
+from akunu_py.sampling.token_logprob import TokenLogprob
 from akunu_py.server.contracts.llama.request import CompletionRequest
 from akunu_py.server.timings import timings
 from akunu_py.stats import Finish, Stats
-from akunu_py.token_logprob import TokenLogprob
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
@@ -61,7 +61,7 @@ class Result:
             "content": event.text,
             "tokens": list(event.tokens),
             "stop": False,
-            "id_slot": self._job.options.slot or 0,
+            "id_slot": self._job.slot or 0,
             "tokens_predicted": stats.generated_tokens,
             "tokens_evaluated": stats.prompt_tokens,
         }
@@ -77,7 +77,7 @@ class Result:
             "index": self._index,
             "content": "" if streams else text,
             "tokens": self._tokens if self._request.returns_tokens and not streams else [],
-            "id_slot": self._job.options.slot or 0,
+            "id_slot": self._job.slot or 0,
             "stop": True,
             "model": self._engine.model.name,
             "tokens_predicted": stats.generated_tokens,

@@ -42,21 +42,19 @@ async def props(call: Call) -> Response:
 
 
 async def slots(call: Call) -> Response:
-    """The caches of earlier requests, and which of them are at work."""
-    service = call.service
-    engine, busy = service.engine, service.busy_slots
-    held = {slot.id: slot for slot in engine.slots}
+    """The caches of earlier requests, and which of them is at work."""
+    engine = call.service.engine
     return CompactJSONResponse(
         [
             {
-                "id": number,
+                "id": slot.id,
                 "n_ctx": engine.context_limit,
                 "speculative": True,
-                "is_processing": number in busy,
-                "n_tokens": held[number].tokens if number in held else 0,
-                "n_bytes": held[number].nbytes if number in held else 0,
+                "is_processing": slot.busy,
+                "n_tokens": slot.tokens,
+                "n_bytes": slot.nbytes,
             }
-            for number in sorted(held.keys() | busy)
+            for slot in engine.slots
         ]
     )
 

@@ -38,7 +38,10 @@ class _GenerateReply(Reply):
         super().__init__(call)
         self._question = question
 
-    def say(self, text: str) -> dict[str, Any]:
+    def tell(self, text: str, *, ends: bool) -> dict[str, Any]:
+        return self.tell_all(text) if text else {}
+
+    def tell_all(self, text: str) -> dict[str, Any]:
         return {"response": text}
 
     def close(self) -> dict[str, Any]:

@@ -67,7 +67,7 @@ async def show(call: Call) -> Response:
             "template": _template(layout),
             "details": _details(engine),
             "model_info": info,
-            "capabilities": _capabilities(layout),
+            "capabilities": _capabilities(engine, layout),
             "modified_at": timestamp(_STARTED),
         }
     )
@@ -126,5 +126,11 @@ def _template(layout: FillFormat | None) -> str:
     return "{{ if .Suffix }}{{ .Prompt }}{{ .Suffix }}{{ else }}{{ .Prompt }}{{ end }}"
 
 
-def _capabilities(layout: FillFormat | None) -> list[str]:
-    return ["completion", *(["insert"] if layout is not None else [])]
+def _capabilities(engine: "Engine", layout: FillFormat | None) -> list[str]:
+    format_ = engine.tokenizer.answer_format
+    return [
+        "completion",
+        *(["insert"] if layout is not None else []),
+        *(["tools"] if format_.has_tools else []),
+        *(["thinking"] if format_.think_start else []),
+    ]

@@ -3,14 +3,15 @@
 from dataclasses import fields, replace
 from typing import Final
 
-from akunu_py.grammar import Grammar
 from akunu_py.options import Options
+from akunu_py.sampling.grammar import Grammar
 from akunu_py.server.body import Body
 from akunu_py.server.contract import Call
 from akunu_py.server.contracts.llama.sampling import read_sampling
 from akunu_py.server.reading import read_drafting, read_stops
 from akunu_py.server.settings import Defaults
 
+_EFFORTS: Final = ("low", "medium", "high")
 OLLAMA_DEFAULTS: Final = Defaults(temperature=0.8, top_k=40, top_p=0.9, min_p=0.0)
 
 
@@ -47,6 +48,17 @@ def read_format(body: Body) -> Grammar | None:
     if not isinstance(wanted, dict):
         body.refuse("format", "must be `json` or a JSON schema")
     return Grammar.json_schema(wanted)
+
+
+def read_think(body: Body) -> dict[str, bool | str]:
+    """`think`, as the settings of a template: whether to think, or in a word how hard."""
+    wanted = body.any("think")
+    if isinstance(wanted, str):
+        if wanted not in _EFFORTS:
+            body.refuse("think", f"must be true, false, or one of {', '.join(_EFFORTS)}")
+        return {"enable_thinking": True, "reasoning_effort": wanted}
+    thinks = body.flag("think", default=None)
+    return {} if thinks is None else {"enable_thinking": thinks}
 
 
 def refuse_images(body: Body) -> None:

@@ -14,17 +14,11 @@ from akunu_py.server.compact_json import CompactJSONResponse
 from akunu_py.server.contract import Call
 from akunu_py.server.contracts.ollama.errors import error_body
 from akunu_py.server.contracts.ollama.names import served_name
+from akunu_py.server.finish_reasons import FINISH_REASONS
 from akunu_py.server.job import Job
 from akunu_py.server.streaming import NDJSON, StreamedResponse, json_line
 from akunu_py.stats import Finish, Stats
 
-_REASONS: Final = {
-    Finish.EOS: "stop",
-    Finish.STOP: "stop",
-    Finish.LENGTH: "length",
-    Finish.CONTEXT: "length",
-    Finish.CANCELLED: "length",
-}
 _NANOSECONDS: Final = 1_000_000_000
 
 
@@ -49,8 +43,12 @@ class Reply(ABC):
         self._stats = Stats()
 
     @abstractmethod
-    def say(self, text: str) -> dict[str, Any]:
-        """The fields that have text."""
+    def tell(self, text: str, *, ends: bool) -> dict[str, Any]:
+        """The fields that tell the next text of a stream; none if nothing of it is certain yet."""
+
+    @abstractmethod
+    def tell_all(self, text: str) -> dict[str, Any]:
+        """The fields that tell a whole answer, or an empty one."""
 
     def close(self) -> dict[str, Any]:
         """What else belongs into the last object."""
@@ -63,24 +61,28 @@ class Reply(ABC):
         self._stats = event.stats
         self._finish = event.finish_reason or self._finish
 
-    def part(self, event: Event) -> dict[str, Any]:
-        """The streamed object for an event."""
-        shown = {"pieces": _pieces(event)} if self._shows_drafts else {}
-        return self._head() | self.say(event.text) | {"done": False} | shown
+    def part(self, event: Event) -> dict[str, Any] | None:
+        """The streamed object for an event, if it has anything to tell."""
+        told = self.tell(event.text, ends=event.finish_reason is not None)
+        pieces = _pieces(event) if self._shows_drafts else []
+        if not told and not pieces:
+            return None
+        shown = {"pieces": pieces} if self._shows_drafts else {}
+        return self._head() | (told or self.tell_all("")) | {"done": False} | shown
 
     def last(self) -> dict[str, Any]:
         """What ends a stream."""
-        return self._head() | self.say("") | self._figures() | self.close()
+        return self._head() | self.tell_all("") | self._figures() | self.close()
 
     def whole(self) -> dict[str, Any]:
         """The answer at once."""
         shown = {"pieces": self._pieces} if self._shows_drafts else {}
         text = "".join(piece["text"] for piece in self._pieces)
-        return self._head() | self.say(text) | shown | self._figures() | self.close()
+        return self._head() | self.tell_all(text) | shown | self._figures() | self.close()
 
     def loaded(self) -> dict[str, Any]:
         """The answer to a request that only wants the model to be there."""
-        return self._head() | self.say("") | {"done": True, "done_reason": "load"}
+        return self._head() | self.tell_all("") | {"done": True, "done_reason": "load"}
 
     def _head(self) -> dict[str, Any]:
         return {"model": self._name, "created_at": timestamp(datetime.now(UTC))}
@@ -89,7 +91,7 @@ class Reply(ABC):
         stats = self._stats
         figures = {
             "done": True,
-            "done_reason": _REASONS[self._finish],
+            "done_reason": FINISH_REASONS[self._finish],
             "total_duration": _nanoseconds(perf_counter() - self._begun),
             "load_duration": 0,
             "prompt_eval_count": stats.prompt_tokens,
@@ -125,8 +127,9 @@ async def _stream(call: Call, job: Job, reply: Reply) -> AsyncGenerator[bytes, N
     async with aclosing(call.service.stream(job)) as events:
         async for event in events:
             reply.add(event)
-            if event.text:
-                yield json_line(reply.part(event))
+            part = reply.part(event)
+            if part is not None:
+                yield json_line(part)
     yield json_line(reply.last())
 
 

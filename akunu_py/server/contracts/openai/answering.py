@@ -28,11 +28,13 @@ class Kind:
         id_prefix: of a response's id.
         name: its `object`.
         chunk_name: a chunk's `object`.
+        ends_with_usage: whether a stream's last chunk has the usage, asked for or not.
     """
 
     id_prefix: str
     name: str
     chunk_name: str
+    ends_with_usage: bool = False
 
 
 async def respond(
@@ -54,7 +56,7 @@ async def respond(
     }
     if request.streams:
         return StreamedResponse(
-            _stream(call, request, head, choice),
+            _stream(call, request, kind, head, choice),
             EVENT_STREAM,
             error_chunk=lambda fault: sse(error_body(fault)),
         )
@@ -72,7 +74,11 @@ async def respond(
 
 
 async def _stream(
-    call: Call, request: AnswerRequest, head: dict[str, Any], choice: Callable[[int], Choice]
+    call: Call,
+    request: AnswerRequest,
+    kind: Kind,
+    head: dict[str, Any],
+    choice: Callable[[int], Choice],
 ) -> AsyncGenerator[bytes, None]:
     """Chunks as they come, one choice after another; the last one has the timings."""
     tally = Tally()
@@ -85,8 +91,10 @@ async def _stream(
                     yield sse(between | {"choices": [part]})
         tally.add(event.stats, new_prompt=index % request.choices == 0)
         is_last = index == len(request.jobs) - 1 and not request.reports_usage
-        timings = {"timings": tally.timings()} if is_last else {}
-        yield sse(between | {"choices": [answer.end()]} | timings)
+        figures = {"timings": tally.timings()} if is_last else {}
+        if is_last and kind.ends_with_usage:
+            figures["usage"] = tally.usage()
+        yield sse(between | {"choices": [answer.end()]} | figures)
     if request.reports_usage:
         yield sse(head | {"choices": [], "usage": tally.usage(), "timings": tally.timings()})
     yield _DONE

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from akunu_py.server.body import Body
-
-_MOST_TOOLS: Final = 512
+from akunu_py.server.messages import read_offered_tools
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ def read_tools(body: Body, *, model_has_tools: bool) -> Tools:
     for name in ("functions", "function_call"):
         if body.has(name):
             body.refuse(name, "is out of use; send `tools` and `tool_choice` instead")
-    offered = [_read_tool(tool) for tool in body.objects("tools", most=_MOST_TOOLS)]
+    offered = read_offered_tools(body)
     wanted = _read_choice(body)
     if wanted.must_call:
         offered = _named(body, offered, wanted.name) if wanted.name else offered
@@ -70,19 +69,6 @@ def _read_choice(body: Body) -> _Choice:
     if word not in ("auto", "none", "required"):
         body.refuse("tool_choice", "must be auto, none, required, or name a function")
     return _Choice(may_call=word != "none", must_call=word == "required")
-
-
-def _read_tool(tool: Body) -> dict[str, Any]:
-    """A tool as the client sent it, once it has what templates and parsers look at."""
-    if tool.text("type", default="function") != "function":
-        tool.refuse("type", "must be function")
-    function = tool.object("function")
-    if not function.text("name", default=""):
-        tool.refuse("function.name", "is missing")
-    function.text("description", default="")
-    function.object("parameters").object("properties")
-    kept = {name: function.any(name) for name in function.names()}
-    return {"type": "function", "function": kept}
 
 
 def _named(body: Body, offered: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:

@@ -75,7 +75,7 @@ def _of_engine(engine: "Engine") -> dict[str, Any]:
                 "tokens": slot.tokens,
                 "capacity": slot.capacity,
                 "bytes": slot.nbytes,
-                "idle_s": round(max(now - slot.last_used, 0.0), 1),
+                "idle_s": 0.0 if slot.busy else round(max(now - slot.last_used, 0.0), 1),
             }
             for slot in engine.slots
         ],

@@ -1,0 +1,155 @@
+"""Typing with llama.vim: what a keystroke costs is what it changed.
+
+The bound for every request after the first: no more tokens are computed than the line has that the
+line before did not begin with, and at least the one whose prediction is wanted. Typing often spells
+the last word anew, so a keystroke changes one to three tokens. Enter moves the line in front of the
+text after the cursor, which is computed again behind it, once.
+"""
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from akunu_py.cache.prefix_slot import common_prefix_length
+from tests.server.live import LiveServer
+from tests.wire.test_llama_vim import infill_body
+
+BEFORE, AFTER = 3600, 1200
+"""Characters around the gap: some 1,500 tokens."""
+SEAMS = 3
+"""Tokens that a prompt has beside its texts': two special ones, and one where texts meet."""
+LINE = "    words = [word.strip() for word in text.split()]"
+NEXT_LINE = "    return sorted(words, key=len)"
+KEYSTROKES = 30
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """A place in a file, and what has been typed there.
+
+    Attributes:
+        prefix: whole lines before the cursor's.
+        line: up to the cursor.
+        suffix: what follows the line.
+    """
+
+    prefix: str
+    line: str
+    suffix: str
+
+    def body(self, **changes: Any) -> dict[str, Any]:
+        """What the plugin sends here, but that a short answer will do."""
+        return infill_body(
+            input_prefix=self.prefix,
+            prompt=self.line,
+            input_suffix=self.suffix,
+            input_extra=[],
+            **{"n_predict": 2} | changes,
+        )
+
+
+@pytest.fixture
+def cursor() -> Cursor:
+    """In the middle of a file of the standard library, on an empty line."""
+    code = Path(textwrap.__file__).read_text(encoding="utf-8")
+    middle = code.index("\n\n", BEFORE) + 1
+    return Cursor(code[middle - BEFORE : middle], "", code[middle : middle + AFTER])
+
+
+def forget(live: LiveServer) -> None:
+    """Makes the server as cold as it was when it started."""
+    live.worker.call(lambda engine: engine.reset())
+
+
+@pytest.fixture(autouse=True)
+def _afresh(live: LiveServer) -> None:
+    forget(live)
+
+
+def typed(cursor: Cursor, line: str, keystrokes: int) -> Iterator[Cursor]:
+    """The cursor after each keystroke at the end of a line, and before the first."""
+    for end in range(len(line) - keystrokes, len(line) + 1):
+        yield replace(cursor, line=line[:end])
+
+
+def tokens_of(live: LiveServer, text: str) -> list[int]:
+    return list(live.post("/tokenize", {"content": text}).json()["tokens"])
+
+
+def computed(live: LiveServer, cursor: Cursor) -> int:
+    """How many tokens of its prompt an answer took."""
+    answer = live.post("/infill", cursor.body()).json()
+    return int(answer["timings/prompt_n"])
+
+
+def changed(live: LiveServer, before: str, after: str) -> int:
+    """How many tokens a line has that the one before it did not begin with; 1 at least."""
+    old, new = tokens_of(live, before), tokens_of(live, after)
+    return max(1, len(new) - common_prefix_length(old, new))
+
+
+def assert_only_changes_are_computed(live: LiveServer, cursors: list[Cursor]) -> None:
+    for before, after in pairwise(cursors):
+        assert computed(live, after) <= changed(live, before.line, after.line)
+
+
+def test_a_keystroke_costs_the_tokens_that_it_changed(live: LiveServer, cursor: Cursor) -> None:
+    cursors = list(typed(cursor, LINE, KEYSTROKES))
+    assert len(cursors) == 1 + KEYSTROKES
+    assert 1300 < computed(live, cursors[0]) < 1700
+    assert_only_changes_are_computed(live, cursors)
+
+
+def test_enter_costs_what_follows_once(live: LiveServer, cursor: Cursor) -> None:
+    before = replace(cursor, line=LINE)
+    computed(live, before)
+    after = replace(cursor, prefix=f"{cursor.prefix}{LINE}\n")
+    cursors = list(typed(after, NEXT_LINE, KEYSTROKES))
+    moved = changed(live, cursor.prefix, after.prefix)
+    behind = len(tokens_of(live, cursor.suffix)) + len(tokens_of(live, cursors[0].line))
+    assert computed(live, cursors[0]) <= moved + behind + SEAMS
+    assert_only_changes_are_computed(live, cursors)
+
+
+def test_two_editors_cost_no_more_than_one(live: LiveServer, cursor: Cursor) -> None:
+    other = replace(cursor, prefix=f"# Another file.\n{cursor.prefix}")
+    computed(live, cursor)
+    computed(live, other)
+    for line in ("    x", "    x = 1"):
+        for here in (cursor, other):
+            assert computed(live, replace(here, line=line)) <= len(tokens_of(live, line))
+
+
+def test_what_nobody_waits_for_is_not_lost_to_the_next(live: LiveServer, cursor: Cursor) -> None:
+    """Every keystroke hangs up on the one before, in the middle of its prefill or its decoding."""
+    cursors = list(typed(cursor, LINE, KEYSTROKES))
+    computed_before, decoded_before = live.work.prefill_tokens, live.work.rounds
+    changes = {"n_predict": 1000, "ignore_eos": True, "num_draft_tokens": 0}
+    for here in cursors:
+        with live.dial("/infill", here.body(**changes)):
+            while not (live.service.processing or live.service.waiting):
+                pass
+        live.log.wait_for("499")
+    live.settle()
+    cold = len(tokens_of(live, cursor.prefix + LINE + cursor.suffix)) + 2 * SEAMS
+    line = sum(changed(live, old.line, new.line) for old, new in pairwise(cursors))
+    assert live.work.prefill_tokens - computed_before <= cold + line
+    assert live.work.rounds - decoded_before < 1000, "none of them was decoded to its end"
+
+
+def test_answers_are_those_of_a_cold_server(live: LiveServer, cursor: Cursor) -> None:
+    cursors = list(typed(cursor, LINE, KEYSTROKES))[::15]
+
+    def answer(here: Cursor) -> str:
+        body = here.body(n_predict=12, samplers=["temperature"], temperature=0)
+        return str(live.post("/infill", body).json()["content"])
+
+    warm = [answer(here) for here in cursors]
+    for here, text in zip(cursors, warm, strict=True):
+        forget(live)
+        assert answer(here) == text
