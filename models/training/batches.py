@@ -14,12 +14,14 @@ import numpy as np
 from models.training import repeats
 from models.training.copies import NOWHERE, Alignment, align
 from models.training.examples import Shard
+from models.training.substitution import Substitution
 
 REPEATS = "repeats"
 CODE = "code"
 COPYING_KINDS = ("edits", "long_edits")
 """Kinds whose answers are aligned with what they copy."""
-_RANDOM_STRETCHES = 0.3
+_RANDOM_STRETCHES = 0.6
+_SUBSTITUTED = 0.5
 _LONGEST_STRETCH = 120
 _LEAST_ROOM = 48
 """Less room than this at the end of a row is filled with code."""
@@ -40,10 +42,24 @@ class Batch:
 
 
 class Batches:
-    """Draws batches; `shards` maps a kind to its examples and must have `code`."""
+    """Draws batches.
+
+    Args:
+        shards: the examples of each kind; there must be `code`.
+        vocabulary: ids that random stretches are made of.
+        words: ids that may stand for each other in edits.
+        end: the id before a piece of code.
+        seed: what, with the step, decides everything that is drawn.
+    """
 
     def __init__(
-        self, shards: Mapping[str, Shard], *, vocabulary: np.ndarray, end: int, seed: int
+        self,
+        shards: Mapping[str, Shard],
+        *,
+        vocabulary: np.ndarray,
+        words: np.ndarray,
+        end: int,
+        seed: int,
     ) -> None:
         self.kind_names = (REPEATS, *sorted(shards))
         self._shards = shards
@@ -54,6 +70,7 @@ class Batches:
         }
         self._typical = {kind: len(one.tokens) / len(one) for kind, one in shards.items()}
         self._vocabulary = vocabulary
+        self._substitution = Substitution(words, shards[CODE].tokens)
         self._end = end
         self._seed = seed
 
@@ -102,7 +119,10 @@ class Batches:
         fitting = int(np.searchsorted(lengths, room, side="right"))
         if not fitting or room < _LEAST_ROOM:
             return None
-        return self._shards[kind].example(int(order[rng.integers(fitting)]))
+        tokens, learned = self._shards[kind].example(int(order[rng.integers(fitting)]))
+        if kind in COPYING_KINDS and rng.random() < _SUBSTITUTED:
+            tokens = self._substitution.apply(rng, tokens)
+        return tokens, learned
 
     @staticmethod
     def _alignment(kind: str, tokens: np.ndarray, learned: np.ndarray) -> Alignment:

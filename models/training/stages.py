@@ -34,16 +34,16 @@ _SHORT = {
     "structured": 0.02,
 }
 _EDITS = {
-    "repeats": 0.02,
-    "edits": 0.62,
+    "repeats": 0.06,
+    "edits": 0.58,
     "code": 0.08,
     "fim": 0.14,
     "questions": 0.10,
     "structured": 0.04,
 }
 _LONG = {
-    "repeats": 0.02,
-    "edits": 0.44,
+    "repeats": 0.05,
+    "edits": 0.41,
     "long_edits": 0.22,
     "code": 0.06,
     "fim": 0.14,
@@ -52,10 +52,10 @@ _LONG = {
 }
 CURRICULUM: tuple[Stage, ...] = (
     Stage("copying", 300, 8, 256, _COPYING),
-    Stage("short edits", 2000, 8, 256, _SHORT),
-    Stage("edits", 1400, 4, 512, _EDITS),
+    Stage("short edits", 1300, 8, 256, _SHORT),
+    Stage("edits", 1500, 4, 512, _EDITS),
     Stage("long edits", 500, 2, 1024, _LONG, decays=True),
-    Stage("all edits", 800, 4, 512, _LONG, decays=True),
+    Stage("all edits", 1000, 4, 512, _LONG, decays=True),
 )
 
 

@@ -30,6 +30,7 @@ from models.training.optimizer import Optimizer
 from models.training.progress import exact_answers
 from models.training.recipes import EMBER, Recipe
 from models.training.stages import Stage, rate_scale, stage_at, total_steps
+from models.training.substitution import word_pieces
 
 SEED = 20
 TURN_WEIGHT = 3.0
@@ -71,6 +72,7 @@ class Trainer:
         self.batches = Batches(
             shards,
             vocabulary=plain_vocabulary(work / "tokenizer"),
+            words=word_pieces(processor),
             end=processor.piece_to_id(END_OF_TEXT),
             seed=SEED,
         )
