@@ -55,7 +55,7 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("short edits", 1300, 8, 256, _SHORT),
     Stage("edits", 1500, 4, 512, _EDITS),
     Stage("long edits", 500, 2, 1024, _LONG, decays=True),
-    Stage("all edits", 1000, 4, 512, _LONG, decays=True),
+    Stage("all edits", 800, 4, 512, _LONG, decays=True),
 )
 
 
