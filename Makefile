@@ -49,6 +49,8 @@ bench: $(VENV)/.ready ## the measurements behind the README, into benchmarks/res
 	$(BIN)/python -m benchmarks.kv_cache_capacity
 	$(BIN)/python -m akunu_py bench speedup --json --plot benchmarks/results/speedup.svg > benchmarks/results/speedup.json
 	$(BIN)/python -m benchmarks.drafter_cost
+	$(BIN)/python -m benchmarks.serving
+	$(BIN)/python -m benchmarks.serving_load
 
 model: $(VENV)/.ready $(TRAIN_VENV)/.ready ## the bundled model, trained from nothing (an hour or more; resumable)
 	$(TRAIN_BIN)/python -m models.training --work $(WORK) --export-with $(BIN)/python

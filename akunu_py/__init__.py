@@ -18,9 +18,9 @@ load_blas()  # the one thing done at import, because it must come before MLX: se
 if TYPE_CHECKING:
     from akunu_py.engine import Engine, load
     from akunu_py.errors import AkunuError
-    from akunu_py.grammar import Grammar
     from akunu_py.options import Options, Sampling
     from akunu_py.request import Completion, Event
+    from akunu_py.sampling.grammar import Grammar
     from akunu_py.text.stream import Piece
 
 __version__ = "0.1.0"
@@ -43,7 +43,7 @@ _HOMES = {
     "Completion": "akunu_py.request",
     "Engine": "akunu_py.engine",
     "Event": "akunu_py.request",
-    "Grammar": "akunu_py.grammar",
+    "Grammar": "akunu_py.sampling.grammar",
     "Options": "akunu_py.options",
     "Piece": "akunu_py.text.stream",
     "Sampling": "akunu_py.options",

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from akunu_py.options import Options
 from akunu_py.request import Event
-from akunu_py.sampling import TokenChooser
+from akunu_py.sampling.token_chooser import TokenChooser
 from akunu_py.stats import Finish, Round, Stats
 from akunu_py.text.stream import TextStream
 

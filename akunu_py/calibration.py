@@ -17,13 +17,13 @@ import mlx.core as mx
 
 from akunu_py import __version__
 from akunu_py.backend import Backend
-from akunu_py.decoding import Limits, decode_autoregressive
-from akunu_py.kv_cache import PreallocatedKVCache
+from akunu_py.cache.kv_cache import PreallocatedKVCache
+from akunu_py.decoding.loops import Limits, decode_autoregressive
 from akunu_py.model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from akunu_py.planning.cost_store import CostKey, CostStore, fingerprint
-from akunu_py.sampling import TokenChooser
+from akunu_py.sampling.token_chooser import TokenChooser
 
 SIZES: Final = (1, 2, 5, 3, 9, 17, 33, 4, 6, 8, 11, 13, 16, 21, 25, 32)
 """Tokens a round that are measured, the most telling first; steps between them are looked for."""

@@ -11,26 +11,26 @@ from time import perf_counter
 
 from akunu_py.answer import Answer
 from akunu_py.backend import Backend, find_backend, spare_cache_bytes
+from akunu_py.cache.kv_cache import PreallocatedKVCache, why_no_rollback
+from akunu_py.cache.prefix_pool import PrefixPool, SlotStatus
+from akunu_py.cache.prefix_slot import PrefixSlot
 from akunu_py.calibration import find_cost_curve
-from akunu_py.chooser_maker import ChooserMaker
-from akunu_py.decoding import Limits, decode_autoregressive, decode_speculative
-from akunu_py.draft_trimmer import DraftTrimmer
+from akunu_py.decoding.draft_trimmer import DraftTrimmer
+from akunu_py.decoding.loops import Limits, decode_autoregressive, decode_speculative
+from akunu_py.decoding.speculation import Speculation
+from akunu_py.decoding.speculator import Calibrate, Speculator, longest_draft
 from akunu_py.drafting.base import Drafter
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
-from akunu_py.kv_cache import PreallocatedKVCache, why_no_rollback
 from akunu_py.model import PREFILL_STEP, PrefillProgress, TargetModel, load_target
 from akunu_py.model_files import BUNDLED_MODEL
 from akunu_py.options import Options
 from akunu_py.planning.planner import Planner
-from akunu_py.prefix import PrefixSlot
-from akunu_py.prefix_pool import PrefixPool, SlotStatus
 from akunu_py.prompt import PromptInput, encode_prompt
 from akunu_py.request import Completion, Event
-from akunu_py.speculation import Speculation
-from akunu_py.speculator import Calibrate, Speculator, longest_draft
+from akunu_py.sampling.chooser_maker import ChooserMaker
+from akunu_py.sampling.token_logprob import TokenLogprob
 from akunu_py.stats import Finish, Round
 from akunu_py.text.stream import TextStream
-from akunu_py.token_logprob import TokenLogprob
 from akunu_py.work import Work
 
 

@@ -21,8 +21,8 @@ from akunu_py.backend import (
     keep_weights_resident,
     use_dense_weights,
 )
+from akunu_py.cache.kv_cache import KVCache, make_kv_cache
 from akunu_py.errors import ModelLoadError
-from akunu_py.kv_cache import KVCache, make_kv_cache
 from akunu_py.model_files import find_model, model_name
 from akunu_py.text.tokenizer import Tokenizer
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from akunu_py.errors import InvalidRequestError
-from akunu_py.grammar import Grammar
+from akunu_py.sampling.grammar import Grammar
 
 DEFAULT_MAX_TOKENS: Final = 256
 DEFAULT_DRAFT_TOKENS: Final = 4
@@ -44,7 +44,7 @@ class Sampling:
             0 changes nothing, and a negative one makes them likelier.
         frequency_penalty: the same, for every time that a token was generated.
         infill: drops what llama.cpp's `infill` sampler drops, after the filters above; see
-            `infill.py`. Without a top-k it looks at the 40 likeliest tokens.
+            `sampling/infill.py`. Without a top-k it looks at the 40 likeliest tokens.
         logit_bias: pairs of an id and what is added to its logit, before any penalty.
         seed: makes a sampled text repeatable; None draws one.
 
@@ -122,15 +122,15 @@ class Options:
             draft model that the engine was loaded with.
         num_draft_tokens: the most drafts that one forward verifies; 0 decodes plainly, and None
             verifies as many as pay on this machine.
-        exact: decides near-ties again as plain decoding would; see `exactness.py`. Greedy only:
-            what is sampled has the model's distribution anyway.
+        exact: decides near-ties again as plain decoding would; see `decoding/exactness.py`.
+            Greedy only: what is sampled has the model's distribution anyway.
         slot: which of the caches of earlier requests to answer from, 0 to 15; None takes the one
             that holds most of the prompt.
         references: texts that the answer may repeat, the predicted answer or open files say. Drafts
             are copied from them; the model does not see them, and the text does not depend on them.
         logprobs: reports each token's log-probability in the model's own distribution, with this
             many of the likeliest tokens there; 0 reports the token's alone, and None nothing. See
-            `token_logprob.py`.
+            `sampling/token_logprob.py`.
         grammar: what the text must match; it ends where the grammar is complete.
 
     Raises:

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from akunu_py.sampling.token_logprob import TokenLogprob
 from akunu_py.stats import Finish, Stats
 from akunu_py.text.stream import Piece
-from akunu_py.token_logprob import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from enum import StrEnum
 from itertools import zip_longest
 from typing import Any, Final
 
-from akunu_py.token_logprob import TokenLogprob
+from akunu_py.sampling.token_logprob import TokenLogprob
 
 
 class Finish(StrEnum):
@@ -31,7 +31,7 @@ class Round:
         draft_s: seconds spent on proposing and on learning what was emitted.
         forward_s: seconds the loop spent on building the forward and waiting for it.
         decided_again: how many single-token forwards its near-tie was decided by; see
-            `exactness.py`.
+            `decoding/exactness.py`.
         finish: why the text ends with this round; None while it goes on.
         end_token: the end token that finished it, which is not among `tokens`.
         logprobs: one a token, where they were asked for.

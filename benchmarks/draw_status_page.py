@@ -1,6 +1,6 @@
 """Draws the README's picture of the status page: a real server, in a real browser.
 
-    python -m benchmarks.draw_status_page [--model NAME] [--dark] [--output FILE]
+    python -m benchmarks.draw_status_page [--model NAME] [--dark] [--width PIXELS] [--output FILE]
 
 Needs a Chromium. The server is started for it, on a free port, and asked a question through the
 page itself.
@@ -23,7 +23,6 @@ from akunu_py.model_files import BUNDLED_MODEL
 from benchmarks.chromium import Tab, find_chromium, open_tab
 
 RESULTS: Final = Path(__file__).parent / "results"
-WIDTH: Final = 1000
 COLOURS: Final = 128
 QUESTION: Final = """Rename `width` to `w` in:
 ```python
@@ -41,13 +40,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default=BUNDLED_MODEL)
     parser.add_argument("--dark", action="store_true")
+    parser.add_argument("--width", type=int, default=1000)
     parser.add_argument("--output", type=Path, default=RESULTS / "status.png")
     settings = parser.parse_args()
     chromium = find_chromium()
     if chromium is None:
         sys.exit("There is no Chromium to draw with; install one.")
     with _server(settings.model) as url, open_tab(chromium) as tab:
-        tab.show_in(width=WIDTH, dark=settings.dark)
+        tab.show_in(width=settings.width, dark=settings.dark)
         tab.open(url)
         tab.wait_for("!document.getElementById('board').hidden")
         for _ in range(_WARM_UPS + 1):

@@ -23,7 +23,7 @@ from akunu_py.drafting.ngram_model import NGramModel, bigram, trigram
 from akunu_py.drafting.ngram_model_drafter import NGramModelDrafter
 from akunu_py.engine import Engine
 from akunu_py.options import DEFAULT_DRAFT_TOKENS, Options
-from akunu_py.sampling import TokenChooser
+from akunu_py.sampling.token_chooser import TokenChooser
 from akunu_py.stats import Stats
 from benchmarks.report import markdown_table, record
 from benchmarks.workloads import KINDS, Workload, make_workloads

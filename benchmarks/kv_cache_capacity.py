@@ -12,7 +12,7 @@ from functools import partial
 import akunu_py
 from akunu_py.bench.machine import describe_machine, machine_line
 from akunu_py.bench.timing import Spread, paired_ratios, time_in_turns
-from akunu_py.kv_cache import KVCache, PreallocatedKVCache
+from akunu_py.cache.kv_cache import KVCache, PreallocatedKVCache
 from akunu_py.model import TargetModel
 from benchmarks.report import markdown_table, record
 

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from random import Random
 
-from akunu_py.constraint import Constraint
-from akunu_py.draft_trimmer import DraftTrimmer
+from akunu_py.decoding.draft_trimmer import DraftTrimmer
+from akunu_py.decoding.exactness import TieBreaker
+from akunu_py.decoding.speculation import Speculation
+from akunu_py.decoding.token_buffer import TokenBuffer
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
-from akunu_py.exactness import TieBreaker
 from akunu_py.planning.planner import FixedPlanner, Planner, RoundReport
-from akunu_py.speculation import Speculation
-from akunu_py.token_buffer import TokenBuffer
+from akunu_py.sampling.constraint import Constraint
 
 
 class OracleDrafter:

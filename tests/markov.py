@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from akunu_py.kv_cache import KVCache, PreallocatedKVCache
+from akunu_py.cache.kv_cache import KVCache, PreallocatedKVCache
 from akunu_py.model import TargetModel
 
 Table = npt.NDArray[np.float64]

@@ -22,18 +22,19 @@ WITHOUT_MLX = (
     "bench/costs.py",
     "bench/samples.py",
     "bench/bootstrap.py",
-    "bench/char_recipe.py",
-    "bench/char_text.py",
     "bench/markdown.py",
-    "bench/seeds_cases.py",
-    "chance.py",
-    "draft_trimmer.py",
-    "token_buffer.py",
+    "bench/seeds/cases.py",
+    "bench/seeds/char_recipe.py",
+    "bench/seeds/char_text.py",
+    "decoding/draft_trimmer.py",
+    "decoding/token_buffer.py",
+    "decoding/verification.py",
+    "sampling/chance.py",
+    "sampling/grammar.py",
     "stats.py",
     "errors.py",
     "blas.py",
     "model_files.py",
-    "verification.py",
     "text/stop.py",
 )
 NEEDS_A_MODEL = ("drafting/draft_model.py",)
@@ -75,7 +76,7 @@ def test_nothing_below_the_command_line_knows_a_terminal_or_http(path: Path) -> 
 
 @pytest.mark.parametrize("path", MODULES, ids=place)
 def test_decoding_does_not_know_the_engine(path: Path) -> None:
-    if place(path).split("/")[0] in ("decoding.py", "verification.py", "drafting", "planning"):
+    if place(path).split("/")[0] in ("decoding", "drafting", "planning"):
         assert not any(module.startswith("akunu_py.engine") for module in imports(path))
 
 
@@ -94,7 +95,7 @@ def test_importing_the_package_loads_no_model_library() -> None:
 def test_policy_runs_without_mlx_installed() -> None:
     script = (
         "import sys; sys.modules['mlx'] = sys.modules['mlx_lm'] = None; "
-        "import akunu_py.token_buffer; from akunu_py.drafting import make_drafter; "
+        "import akunu_py.decoding.token_buffer; from akunu_py.drafting import make_drafter; "
         "d = make_drafter('ngram'); d.begin([1, 2, 3, 1, 2]); print(d.propose(4).tokens)"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

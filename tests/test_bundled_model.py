@@ -4,8 +4,8 @@ import pytest
 from mlx_lm import load as load_with_mlx_lm
 
 import akunu_py
+from akunu_py.cache.kv_cache import PreallocatedKVCache
 from akunu_py.engine import Engine
-from akunu_py.kv_cache import PreallocatedKVCache
 from akunu_py.model_files import bundled_model
 from akunu_py.options import Options
 from akunu_py.text.chat import ChatTranscript

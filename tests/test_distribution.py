@@ -11,18 +11,18 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from akunu_py import flight
-from akunu_py.chance import draw
-from akunu_py.decoding import Limits, decode_speculative
+from akunu_py.decoding import flight
+from akunu_py.decoding.loops import Limits, decode_speculative
+from akunu_py.decoding.verification import Chances, Rows, Verdict
 from akunu_py.drafting import DRAFTERS
 from akunu_py.drafting.base import Draft, Drafter
 from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
 from akunu_py.drafting.ngram_model import bigram, trigram
 from akunu_py.drafting.ngram_model_drafter import NGramModelDrafter
 from akunu_py.options import Sampling
-from akunu_py.sampling import TokenChooser
+from akunu_py.sampling.chance import draw
+from akunu_py.sampling.token_chooser import TokenChooser
 from akunu_py.stats import Round
-from akunu_py.verification import Chances, Rows, Verdict
 from tests.fakes import speculation
 from tests.markov import (
     VOCABULARY,

@@ -9,8 +9,8 @@ import mlx.core as mx
 import pytest
 
 from akunu_py.backend import Backend, find_backend
+from akunu_py.cache.kv_cache import PreallocatedKVCache
 from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
-from akunu_py.kv_cache import PreallocatedKVCache
 from akunu_py.model import load_target
 from akunu_py.model_files import find_model, model_name
 

@@ -17,12 +17,12 @@ from mlx_lm.sample_utils import make_sampler
 
 from akunu_py.bench.forced import ForcedChooser, ForcedSampler
 from akunu_py.bench.replay import ReplayCase, ReplayResult, ReplayRound, RoundShape
-from akunu_py.decoding import Limits, decode_autoregressive, decode_speculative
-from akunu_py.draft_trimmer import DraftTrimmer
+from akunu_py.cache.kv_cache import PreallocatedKVCache
+from akunu_py.decoding.draft_trimmer import DraftTrimmer
+from akunu_py.decoding.loops import Limits, decode_autoregressive, decode_speculative
+from akunu_py.decoding.speculation import Speculation
 from akunu_py.engine import Engine
-from akunu_py.kv_cache import PreallocatedKVCache
 from akunu_py.options import Options, Sampling
-from akunu_py.speculation import Speculation
 from akunu_py.stats import Finish, Stats
 from akunu_py.text.stream import TextStream
 

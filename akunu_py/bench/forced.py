@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from akunu_py.options import Sampling
-from akunu_py.sampling import TokenChooser
+from akunu_py.sampling.token_chooser import TokenChooser
 
 _NOTHING = 0
 

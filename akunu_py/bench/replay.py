@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from akunu_py.draft_trimmer import DraftTrimmer
+from akunu_py.decoding.draft_trimmer import DraftTrimmer
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from akunu_py.planning.planner import MOST_PLANNED_DRAFTS, Planner, RoundReport

@@ -9,10 +9,10 @@ from akunu_py.cli.progress import MeasuringBar
 from akunu_py.cli.seeds_settings import SeedsSettings
 
 if TYPE_CHECKING:
-    from akunu_py.bench.char_model import CharModel
-    from akunu_py.bench.char_text import CharText
-    from akunu_py.bench.seeds_cases import Size
-    from akunu_py.bench.seeds_report import Target
+    from akunu_py.bench.seeds.cases import Size
+    from akunu_py.bench.seeds.char_model import CharModel
+    from akunu_py.bench.seeds.char_text import CharText
+    from akunu_py.bench.seeds.report import Target
 
 
 def run(settings: SeedsSettings) -> int:
@@ -26,16 +26,16 @@ def run(settings: SeedsSettings) -> int:
 
         check_can_plot(settings.plot)
     backend = find_backend()
-    from akunu_py.bench.char_text import read_char_text  # noqa: PLC0415
     from akunu_py.bench.machine import describe_machine, machine_line  # noqa: PLC0415
-    from akunu_py.bench.seeds_report import SeedsReport  # noqa: PLC0415
+    from akunu_py.bench.seeds.char_text import read_char_text  # noqa: PLC0415
+    from akunu_py.bench.seeds.report import SeedsReport  # noqa: PLC0415
 
     text = read_char_text(settings.text)
     models = [_find_model(text, steps) for steps in settings.steps]
     targets = [_measure(model, text, settings.size) for model in models]
     report = SeedsReport(describe_machine(backend), text, settings.size, targets)
     if settings.plot is not None:
-        from akunu_py.bench.seeds_plot import draw_seeds  # noqa: PLC0415
+        from akunu_py.bench.seeds.plot import draw_seeds  # noqa: PLC0415
 
         draw_seeds(report, settings.plot)
     if settings.as_json:
@@ -48,16 +48,16 @@ def run(settings: SeedsSettings) -> int:
 
 
 def _find_model(text: "CharText", steps: int) -> "CharModel":
-    from akunu_py.bench.char_model import find_char_model  # noqa: PLC0415
-    from akunu_py.bench.char_recipe import Recipe  # noqa: PLC0415
+    from akunu_py.bench.seeds.char_model import find_char_model  # noqa: PLC0415
+    from akunu_py.bench.seeds.char_recipe import Recipe  # noqa: PLC0415
 
     with MeasuringBar(sys.stderr, f"training for {steps:,} steps", counts=True) as bar:
         return find_char_model(text, Recipe(steps=steps), bar)
 
 
 def _measure(model: "CharModel", text: "CharText", size: "Size") -> "Target":
-    from akunu_py.bench.seeds import measure_seeds  # noqa: PLC0415
-    from akunu_py.bench.seeds_report import SeedsRow, Target  # noqa: PLC0415
+    from akunu_py.bench.seeds.report import SeedsRow, Target  # noqa: PLC0415
+    from akunu_py.bench.seeds.runs import measure_seeds  # noqa: PLC0415
     from akunu_py.engine import load  # noqa: PLC0415
 
     title = f"measuring the target of {model.steps:,} steps"

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from akunu_py.bench.char_recipe import PUBLISHED_STEPS
-from akunu_py.bench.seeds_cases import QUICK, Size
+from akunu_py.bench.seeds.cases import QUICK, Size
+from akunu_py.bench.seeds.char_recipe import PUBLISHED_STEPS
 from akunu_py.cli.bench_outputs import add_outputs, file_path
 from akunu_py.cli.settings import text, whole_number
 from akunu_py.errors import InvalidRequestError

@@ -11,7 +11,6 @@ from typing import Final, Protocol, Self
 from akunu_py.backend import WEIGHT_LAYOUTS
 from akunu_py.drafting import DRAFTER_NAMES, MODEL_DRAFTER
 from akunu_py.errors import InvalidRequestError
-from akunu_py.grammar import Grammar
 from akunu_py.model_files import BUNDLED_MODEL
 from akunu_py.options import (
     DEFAULT_MAX_TOKENS,
@@ -20,6 +19,7 @@ from akunu_py.options import (
     Options,
     Sampling,
 )
+from akunu_py.sampling.grammar import Grammar
 
 CHAT_MAX_TOKENS: Final = 1024
 """An answer in a conversation often repeats a whole file."""

@@ -11,14 +11,14 @@ from typing import Final
 import mlx.core as mx
 import numpy as np
 
-from akunu_py.chance import mix64
+from akunu_py.cache.kv_cache import PreallocatedKVCache, why_no_rollback
+from akunu_py.cache.prefix_slot import common_prefix_length
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.errors import InvalidRequestError
-from akunu_py.kv_cache import PreallocatedKVCache, why_no_rollback
 from akunu_py.model import TargetModel
 from akunu_py.options import Sampling
-from akunu_py.prefix import common_prefix_length
-from akunu_py.sampling import TokenChooser
+from akunu_py.sampling.chance import mix64
+from akunu_py.sampling.token_chooser import TokenChooser
 
 _FIRST_CAPACITY: Final = 2048
 _STREAM: Final = 0x9D2C5680

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from akunu_py.chance import draw, uniform
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.drafting.ngram_model import NGramModel
 from akunu_py.errors import InvalidRequestError
+from akunu_py.sampling.chance import draw, uniform
 
 
 class NGramModelDrafter:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from akunu_py.chance import uniform
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.errors import InvalidRequestError
+from akunu_py.sampling.chance import uniform
 
 DEFAULT_ORDER: Final = 3
 GAMMA: Final = 5

@@ -14,15 +14,15 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from akunu_py.errors import AkunuError
-from akunu_py.event_stream import EventStream
 from akunu_py.request import Completion, Event
+from akunu_py.sampling.token_logprob import TokenLogprob
 from akunu_py.server.errors import LoadingError, ShuttingDownError, SupersededError
 from akunu_py.server.job import Job
 from akunu_py.server.metrics import Metrics
 from akunu_py.server.settings import ServerSettings
 from akunu_py.stats import Finish, Stats
-from akunu_py.token_logprob import TokenLogprob
-from akunu_py.worker import EngineWorker
+from akunu_py.worker.engine_worker import EngineWorker
+from akunu_py.worker.event_stream import EventStream
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from akunu_py.__main__ import main
-from akunu_py.bench import char_model
-from akunu_py.bench.seeds_cases import QUICK, Size
+from akunu_py.bench.seeds import char_model
+from akunu_py.bench.seeds.cases import QUICK, Size
 from akunu_py.cli.bench_settings import BenchSettings
 from akunu_py.cli.parser import parse
 from akunu_py.cli.seeds_settings import STEPS, SeedsSettings

@@ -10,8 +10,8 @@ from akunu_py import __version__
 from akunu_py.cli.parser import COMMANDS, parse
 from akunu_py.cli.settings import ChatSettings, GenerateSettings
 from akunu_py.errors import InvalidRequestError
-from akunu_py.grammar import Grammar
 from akunu_py.options import Options, Sampling
+from akunu_py.sampling.grammar import Grammar
 
 HEAVY = {
     "mlx",

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from akunu_py.chance import draw, uniform
 from akunu_py.drafting.ngram_model import NGramModel, bigram, trigram
 from akunu_py.drafting.ngram_model_drafter import NGramModelDrafter
 from akunu_py.errors import InvalidRequestError
+from akunu_py.sampling.chance import draw, uniform
 
 VOCABULARY = 5
 STREAM = [0, 1, 2, 0, 1, 3, 0, 1, 2, 4, 1, 2, 0, 1]

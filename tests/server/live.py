@@ -19,7 +19,7 @@ from akunu_py.server.http import HttpServer
 from akunu_py.server.service import Service
 from akunu_py.server.settings import ServerSettings
 from akunu_py.work import Work
-from akunu_py.worker import EngineWorker
+from akunu_py.worker.engine_worker import EngineWorker
 
 PATIENCE_S = 120.0
 
@@ -84,8 +84,9 @@ class LiveServer:
         return connection
 
     def settle(self) -> None:
-        """Returns once the engine has done what it was asked before."""
+        """Returns once the engine has done what it was asked before, and the server booked it."""
         self.worker.call(lambda _: None)
+        self.get("/health")  # the event loop takes one thing after another
 
 
 def parse_events(text: str) -> list[Any]:

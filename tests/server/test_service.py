@@ -207,5 +207,6 @@ def test_what_was_done_is_counted_once(held: LiveServer) -> None:
     held.settle()
     answers, generated = metrics.answers, metrics.sums.generated_tokens
     answer = held.post("/completion", completion(n_predict=5)).json()
+    held.settle()
     assert metrics.answers == answers + 1
     assert metrics.sums.generated_tokens == generated + answer["tokens_predicted"]

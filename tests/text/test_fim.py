@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from akunu_py.cache.prefix_slot import common_prefix_length
 from akunu_py.errors import InvalidRequestError
-from akunu_py.prefix import common_prefix_length
 from akunu_py.text.fim import LONGEST_WINDOW, FillRequest, RepositoryFile, fill_prompt
 from akunu_py.text.tokenizer import Tokenizer
 

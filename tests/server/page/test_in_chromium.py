@@ -65,6 +65,14 @@ def test_a_completion_comes_with_its_drafts_coloured(tab: Tab, live: LiveServer)
     assert tab.complaints == []
 
 
+@pytest.mark.parametrize("width", [320, 390, 800, 1280])
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_fits_every_window(tab: Tab, live: LiveServer, width: int, *, dark: bool) -> None:
+    tab.show_in(width=width, dark=dark)
+    open_page(tab, live)
+    assert tab.run("document.documentElement.scrollWidth") == width
+
+
 def test_a_gap_can_be_filled(tab: Tab, live: LiveServer) -> None:
     open_page(tab, live)
     tab.run(

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from akunu_py.options import Options
 from akunu_py.request import Event
+from akunu_py.sampling.token_logprob import TokenLogprob
 from akunu_py.server.contracts.llama.request import CompletionRequest
 from akunu_py.server.timings import timings
 from akunu_py.stats import Finish, Stats
-from akunu_py.token_logprob import TokenLogprob
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine

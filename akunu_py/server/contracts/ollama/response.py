@@ -14,17 +14,11 @@ from akunu_py.server.compact_json import CompactJSONResponse
 from akunu_py.server.contract import Call
 from akunu_py.server.contracts.ollama.errors import error_body
 from akunu_py.server.contracts.ollama.names import served_name
+from akunu_py.server.finish_reasons import FINISH_REASONS
 from akunu_py.server.job import Job
 from akunu_py.server.streaming import NDJSON, StreamedResponse, json_line
 from akunu_py.stats import Finish, Stats
 
-_REASONS: Final = {
-    Finish.EOS: "stop",
-    Finish.STOP: "stop",
-    Finish.LENGTH: "length",
-    Finish.CONTEXT: "length",
-    Finish.CANCELLED: "length",
-}
 _NANOSECONDS: Final = 1_000_000_000
 
 
@@ -97,7 +91,7 @@ class Reply(ABC):
         stats = self._stats
         figures = {
             "done": True,
-            "done_reason": _REASONS[self._finish],
+            "done_reason": FINISH_REASONS[self._finish],
             "total_duration": _nanoseconds(perf_counter() - self._begun),
             "load_duration": 0,
             "prompt_eval_count": stats.prompt_tokens,

@@ -1,17 +1,8 @@
 """Choice: one answer in the making, as an endpoint tells it."""
 
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from akunu_py.request import Event
-from akunu_py.stats import Finish
-
-FINISH_REASONS: Final = {
-    Finish.EOS: "stop",
-    Finish.STOP: "stop",
-    Finish.LENGTH: "length",
-    Finish.CONTEXT: "length",
-    Finish.CANCELLED: "length",
-}
 
 
 class Choice(Protocol):

@@ -3,11 +3,11 @@
 from typing import Any
 
 from akunu_py.request import Event
-from akunu_py.server.contracts.openai.choice import FINISH_REASONS
+from akunu_py.sampling.token_logprob import TokenLogprob
 from akunu_py.server.contracts.openai.logprobs import CompletionLogprobs
+from akunu_py.server.finish_reasons import FINISH_REASONS
 from akunu_py.stats import Finish
 from akunu_py.text.token_bytes import TokenBytes
-from akunu_py.token_logprob import TokenLogprob
 
 
 class CompletionChoice:

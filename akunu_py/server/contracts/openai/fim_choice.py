@@ -3,7 +3,7 @@
 from typing import Any
 
 from akunu_py.request import Event
-from akunu_py.server.contracts.openai.choice import FINISH_REASONS
+from akunu_py.server.finish_reasons import FINISH_REASONS
 from akunu_py.stats import Finish
 
 

@@ -7,8 +7,8 @@ import codecs
 from collections.abc import Sequence
 from typing import Any, Final
 
+from akunu_py.sampling.token_logprob import TokenLogprob
 from akunu_py.text.token_bytes import TokenBytes
-from akunu_py.token_logprob import TokenLogprob
 
 _LEAST: Final = -9999.0
 """What OpenAI tells of a token that is as good as impossible; JSON knows no infinity."""

@@ -1,0 +1,267 @@
+"""What `bench seeds` found, as Markdown and as JSON, beside what was published.
+
+Outcomes come in; nothing is measured here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+from akunu_py.bench.bootstrap import Interval
+from akunu_py.bench.markdown import markdown_table
+from akunu_py.bench.seeds.cases import Size
+from akunu_py.bench.seeds.char_model import CharModel
+from akunu_py.bench.seeds.char_text import CharText
+from akunu_py.bench.seeds.runs import Answer, Outcome
+
+PUBLISHED_SOURCE: Final = (
+    'The blog post "Trading accuracy for parallelism": nanoGPT of 56,769 parameters on '
+    "TinyShakespeare, validation loss 2.80, answers of 16 characters (longer: 24), one seed, one "
+    "run, no warm-up. Its target calls were 0.40-0.62 of the baseline's, its target tokens "
+    "1.13-1.70. One of its baselines, that of the trigram at K=2, ran at 545 tok/s and the others "
+    "at about 900, which makes that speedup too high."
+)
+
+
+class Published(NamedTuple):
+    """What was published for a case: times as fast, and the share of drafts that stood."""
+
+    speedup: float
+    acceptance: float
+
+
+PUBLISHED: Final = {
+    ("K=2", "bigram"): Published(1.54, 0.636),
+    ("K=4", "bigram"): Published(1.73, 0.481),
+    ("K=6", "bigram"): Published(1.72, 0.347),
+    ("K=4, noise 0.5", "bigram"): Published(1.78, 0.522),
+    ("K=4, longer", "bigram"): Published(1.78, 0.462),
+    ("K=2", "trigram"): Published(2.13, 0.399),
+    ("K=4", "trigram"): Published(1.40, 0.281),
+    ("K=6", "trigram"): Published(1.42, 0.257),
+    ("K=4, noise 0.5", "trigram"): Published(1.40, 0.319),
+    ("K=4, longer", "trigram"): Published(1.49, 0.335),
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of all pairs of a case: sums, and medians over answers.
+
+    Attributes:
+        tokens_per_s: tokens generated, over all seconds, prefill included.
+        target_calls: forwards that predicted something.
+        target_tokens: positions that the target computed, prompts included.
+        latency_ms: of an answer.
+        ttft_ms: to an answer's first token.
+        forward_ms: of an answer's latency, what the loop spent on forwards.
+    """
+
+    tokens_per_s: float
+    target_calls: int
+    target_tokens: int
+    latency_ms: float
+    ttft_ms: float
+    forward_ms: float
+
+    @classmethod
+    def of(cls, answers: Sequence[Answer]) -> Side:
+        """Sums up answers, of which there is one at least."""
+        stats = [answer.stats for answer in answers]
+        return cls(
+            sum(one.generated_tokens for one in stats) / sum(one.seconds for one in answers),
+            sum(one.target_calls for one in stats),
+            sum(one.prompt_tokens - 1 + one.target_tokens for one in stats),
+            1e3 * median(one.seconds for one in answers),
+            1e3 * median(one.ttft_s for one in stats),
+            1e3 * median(one.forward_s for one in stats),
+        )
+
+
+@dataclass(frozen=True)
+class SeedsRow:
+    """What one draft did in one case.
+
+    Attributes:
+        case: its name.
+        draft: who drafted.
+        speedup: the median over pairs of a plain answer's seconds over a drafted one's.
+        plain: the baseline's side.
+        drafted: the other one.
+        acceptance: accepted drafts over drafted ones.
+        verified: tokens that a verification emitted, on average.
+        bonus: tokens that came on top of drafts that stood whole.
+        corrected: tokens that were drawn again where a draft fell.
+        published: the figures to compare with.
+    """
+
+    case: str
+    draft: str
+    speedup: Interval
+    plain: Side
+    drafted: Side
+    acceptance: float
+    verified: float
+    bonus: int
+    corrected: int
+    published: Published
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> SeedsRow:
+        """Sums up the pairs of a case, of which there is one at least."""
+        drafted = [pair.drafted for pair in outcome.pairs]
+        stats = [answer.stats for answer in drafted]
+        accepted = sum(one.accepted for one in stats)
+        bonus = sum(one.bonus for one in stats)
+        corrected = sum(one.corrected for one in stats)
+        return cls(
+            outcome.case.name,
+            outcome.draft,
+            Interval.of_median(
+                [pair.plain.seconds / pair.drafted.seconds for pair in outcome.pairs]
+            ),
+            Side.of([pair.plain for pair in outcome.pairs]),
+            Side.of(drafted),
+            accepted / max(1, sum(one.drafted for one in stats)),
+            (accepted + bonus + corrected) / max(1, bonus + corrected),
+            bonus,
+            corrected,
+            PUBLISHED[outcome.case.name, outcome.draft],
+        )
+
+    def ratio(self, figure: Callable[[Side], float]) -> float:
+        """A figure of the drafted side over the baseline's."""
+        return figure(self.drafted) / figure(self.plain)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model that was measured, and what was found."""
+
+    model: CharModel
+    rows: Sequence[SeedsRow]
+
+
+@dataclass(frozen=True)
+class SeedsReport:
+    """A whole run.
+
+    Attributes:
+        machine: where it was measured, as `describe_machine` tells it.
+        text: what the models learnt.
+        size: how much was measured.
+        targets: the models.
+    """
+
+    machine: dict[str, Any]
+    text: CharText
+    size: Size
+    targets: Sequence[Target]
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, in JSON's types."""
+        return {
+            "machine": self.machine,
+            "text": {
+                "name": self.text.name,
+                "characters": len(self.text.content),
+                "alphabet": len(self.text.alphabet),
+            },
+            "size": asdict(self.size) | {"longer_tokens": self.size.longer_tokens},
+            "published_source": PUBLISHED_SOURCE,
+            "targets": [
+                {
+                    "steps": target.model.steps,
+                    "parameters": target.model.parameters,
+                    "validation_loss": target.model.validation_loss,
+                    "rows": [_row_as_json(row) for row in target.rows],
+                }
+                for target in self.targets
+            ],
+        }
+
+    def markdown(self) -> str:
+        """The tables, to be printed as they are."""
+        size, text = self.size, self.text
+        parts = [
+            f"Text: {text.name}, {len(text.content):,} characters, {len(text.alphabet)} of them "
+            f"different. {size.seeds} seeds of {size.requests} prompts; answers of "
+            f"{size.max_tokens} characters (longer: {size.longer_tokens}), sampled at "
+            "temperature 1, each next to a plain one.",
+            *(_describe(target) for target in self.targets),
+            f"Published: {PUBLISHED_SOURCE}",
+        ]
+        return "\n\n".join(parts)
+
+
+def _describe(target: Target) -> str:
+    model = target.model
+    return "\n\n".join(
+        [
+            f"## A target of {model.parameters:,} parameters after {model.steps:,} steps: "
+            f"validation loss {model.validation_loss:.2f}",
+            "Speedup: the median over pairs, and its 95% bootstrap interval.",
+            _speed_table(target.rows),
+            "In brackets: times what the baseline took. Target tokens count the prompt's.",
+            _work_table(target.rows),
+        ]
+    )
+
+
+def _speed_table(rows: Sequence[SeedsRow]) -> str:
+    heads = ("case", "draft", "plain tok/s", "drafted tok/s", "speedup", "published",
+             "accepted", "published")  # fmt: skip
+    return markdown_table(
+        heads,
+        [
+            (
+                row.case,
+                row.draft,
+                f"{row.plain.tokens_per_s:.0f}",
+                f"{row.drafted.tokens_per_s:.0f}",
+                f"{row.speedup:.2f}",
+                f"{row.published.speedup:.2f}",
+                f"{row.acceptance:.1%}",
+                f"{row.published.acceptance:.1%}",
+            )
+            for row in rows
+        ],
+    )
+
+
+def _work_table(rows: Sequence[SeedsRow]) -> str:
+    heads = ("case", "draft", "target calls", "target tokens", "tokens a verification",
+             "latency ms", "TTFT ms", "forward ms", "bonus", "corrected")  # fmt: skip
+    return markdown_table(
+        heads,
+        [
+            (
+                row.case,
+                row.draft,
+                _compared(row, lambda side: side.target_calls, ","),
+                _compared(row, lambda side: side.target_tokens, ","),
+                f"{row.verified:.2f}",
+                _compared(row, lambda side: side.latency_ms, ".1f"),
+                _compared(row, lambda side: side.ttft_ms, ".2f"),
+                _compared(row, lambda side: side.forward_ms, ".1f"),
+                row.bonus,
+                row.corrected,
+            )
+            for row in rows
+        ],
+    )
+
+
+def _compared(row: SeedsRow, figure: Callable[[Side], float], spec: str) -> str:
+    return f"{figure(row.drafted):{spec}} ({row.ratio(figure):.2f})"
+
+
+def _row_as_json(row: SeedsRow) -> dict[str, Any]:
+    ratios = {name: getattr(row.drafted, name) / getattr(row.plain, name) for name in _FIGURES}
+    return asdict(row) | {"published": row.published._asdict(), "ratios": ratios}
+
+
+_FIGURES: Final = tuple(Side.__annotations__)

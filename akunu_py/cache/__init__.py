@@ -1,0 +1,1 @@
+"""Keys and values: buffers with a length, and which of them serves a request."""

@@ -1,0 +1,153 @@
+"""Exactness to the token: near-ties that another kernel could have decided otherwise.
+
+A forward over several positions is computed by other kernels than a forward over one, so its
+logits, and the keys and values it leaves in the cache, differ in the last bits. Where the two best
+logits are closer than such differences, the choice is not the one plain decoding makes. A margin
+measured for the loaded model on this machine finds those positions; there, the tokens since the
+last entry of the cache that plain decoding would have left are computed again, one a forward.
+"""
+
+from typing import Final, cast
+
+import mlx.core as mx
+
+from akunu_py.cache.kv_cache import PreallocatedKVCache
+from akunu_py.decoding.verification import Verdict
+from akunu_py.model import TargetModel
+from akunu_py.sampling.token_chooser import TokenChooser
+
+SAFETY: Final = 8
+"""The margin over the largest difference measured.
+
+A factor of 2, because two logits may move against one another; times 4, because a few hundred
+positions do not show the largest difference there is.
+"""
+
+_POSITIONS: Final = 48
+_PREFIX: Final = 16
+_SAMPLE: Final = '''\
+def weighted_mean(values, weights):
+    """The mean of the values, each counted by its weight."""
+    total = sum(weights)
+    if total == 0:
+        raise ValueError("The weights add up to nothing.")
+    return sum(value * weight for value, weight in zip(values, weights)) / total
+
+
+The harbour was quiet that morning; two boats lay at the pier, and nobody had come for them yet.
+'''
+
+
+def measure_difference(model: TargetModel, max_drafts: int) -> float:
+    """The largest difference between logits of batched and of single-token forwards.
+
+    Both decode the same texts, one random and one real, each on the cache that its own forwards
+    leave behind: what is measured is the difference along a whole answer, not in one forward.
+
+    Args:
+        model: the model, loaded as it will be used.
+        max_drafts: the most drafts that a forward will verify.
+    """
+    length = min(_PREFIX + _POSITIONS, model.context_length)
+    random = mx.random.randint(0, model.vocabulary_size, (length,), key=mx.random.key(0))
+    real = mx.array(model.tokenizer.encode(_SAMPLE)[:length])
+    largest = 0.0
+    for tokens in (random, real):
+        alone = _logits_along(model, tokens, 1)
+        for rows in sorted({2, (max_drafts + 3) // 2, max_drafts + 1} - {1}):
+            together = _logits_along(model, tokens, min(rows, _POSITIONS))
+            difference = mx.abs(together - alone).max()
+            largest = max(largest, cast(float, difference.item()))
+    return largest
+
+
+def near_ties(logits: mx.array, margin: float) -> mx.array:
+    """Which rows have a second logit within `margin` of the best one; lazy, bool `[rows]`."""
+    close = logits > mx.max(logits, axis=-1, keepdims=True) - margin
+    return close.sum(axis=-1) > 1
+
+
+class TieBreaker:
+    """Decides near-ties of one answer as plain decoding from the same cache would.
+
+    It is told of every forward that was read, in order.
+
+    Args:
+        model: the target.
+        cache: the one decoding uses.
+        chooser: how tokens are chosen, greedily.
+        known: the last token of the prompt, the next to go into the cache.
+        margin: between two logits; see `SAFETY`. 0 finds no ties.
+    """
+
+    def __init__(
+        self,
+        model: TargetModel,
+        cache: PreallocatedKVCache,
+        chooser: TokenChooser,
+        known: int,
+        margin: float,
+    ) -> None:
+        self._model = model
+        self._cache = cache
+        self._chooser = chooser
+        self._margin = margin
+        self._known = known
+        self._batched: list[int] = []  # tokens whose entries are not those of plain decoding
+
+    def ties_of(self, logits: mx.array) -> mx.array | None:
+        """What `decide` wants to know of a forward, lazily; None where no row can be a tie."""
+        return near_ties(logits, self._margin) if self._margin > 0 else None
+
+    def decide(
+        self, verdict: Verdict, drafts: tuple[int, ...], ties: mx.array | None, start: int
+    ) -> tuple[Verdict, int]:
+        """The verdict, cut at the first near-tie and decided there by single-token forwards.
+
+        Args:
+            verdict: on the forward over the known token and `drafts`.
+            drafts: what it verified.
+            ties: from `ties_of` the forward's logits.
+            start: the cache's length before the forward.
+
+        Returns:
+            The verdict, and how many single-token forwards it took: 0 unless there was a near-tie.
+            If there was, the cache has been rolled back to what the verdict lets stand.
+        """
+        if ties is None:
+            return verdict, 0
+        plain = not (drafts or self._batched)
+        unsure = [] if plain else cast(list[bool], ties.tolist())[: verdict.accepted + 1]
+        stands = unsure.index(True) if True in unsure else verdict.accepted
+        forwards = 0
+        again = [*self._batched, self._known, *drafts[:stands]]
+        if True in unsure:
+            forwards = len(again)
+            token = self._decode_again(again, start - len(self._batched))
+            verdict = Verdict(stands, token, is_bonus=stands == len(drafts))
+        self._batched = [] if plain or forwards else again
+        self._known = verdict.next_token
+        return verdict, forwards
+
+    def _decode_again(self, tokens: list[int], start: int) -> int:
+        """Replaces what the cache holds from `start` on; returns the token chosen after it."""
+        self._cache.rollback(start)
+        for token in tokens:
+            inputs = mx.array([token])
+            logits = self._model.forward(inputs, self._cache)
+            mx.async_eval(logits)  # type: ignore[no-untyped-call]
+        position = start + len(tokens)
+        logits = self._chooser.edit(logits, position, inputs)
+        return cast(int, self._chooser.choose(logits, position).item())
+
+
+def _logits_along(model: TargetModel, tokens: mx.array, rows: int) -> mx.array:
+    """Logits after each token behind the prefix, `rows` tokens a forward; float32."""
+    cache = model.make_cache(tokens.size)
+    prefix = min(_PREFIX, tokens.size // 2)
+    model.prefill(tokens[:prefix].tolist(), cache)  # type: ignore[arg-type]
+    found = []
+    for begin in range(prefix, tokens.size, rows):
+        found.append(model.forward(tokens[begin : begin + rows], cache).astype(mx.float32))
+        mx.eval(found[-1])
+    return mx.concatenate(found)

@@ -1,0 +1,1 @@
+"""From logits to the token a request asked for: distributions, penalties, grammars, chance."""

@@ -1,0 +1,72 @@
+"""A server to measure: `akunu_py serve` as a process of its own, for as long as it is needed."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+
+PATIENCE_S = 600.0
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server that answers.
+
+    Attributes:
+        url: where.
+        process: its id.
+    """
+
+    url: str
+    process: int
+
+    def resident_bytes(self) -> int | None:
+        """The memory that it takes; None where the system does not tell."""
+        try:
+            status = Path(f"/proc/{self.process}/status").read_text(encoding="ascii")
+        except OSError:
+            return None
+        found = re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
+        return int(found[1]) * 1024 if found else None
+
+
+@contextmanager
+def served(model: str, words: Sequence[str] = ()) -> Iterator[Served]:
+    """Starts a server on a free port, waits for its model, and ends it in the end.
+
+    Args:
+        model: what it serves.
+        words: further options of `serve`.
+    """
+    command = [sys.executable, "-m", "akunu_py", "serve", "--port", "0", "--model", model, *words]
+    command += ["--log-level", "ERROR"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r"http://\S+", process.stdout.readline())
+            if found is None:
+                sys.exit("The server did not start.")
+            wait_until_loaded(found.group())
+            yield Served(found.group(), process.pid)
+        finally:
+            process.terminate()
+
+
+def wait_until_loaded(url: str) -> None:
+    """Returns once the model is there: a request that is told to come back does so."""
+    with httpx2.Client(base_url=url, timeout=PATIENCE_S) as client:
+        while client.get("/health").status_code == httpx2.codes.SERVICE_UNAVAILABLE:
+            pass
+
+
+def counts(client: httpx2.Client) -> dict[str, float]:
+    """The server's counters and gauges, by their names without a prefix."""
+    lines = [line.split() for line in client.get("/metrics").text.splitlines()]
+    return {
+        words[0].removeprefix("llamacpp:"): float(words[1]) for words in lines if len(words) == 2
+    }

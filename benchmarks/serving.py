@@ -1,0 +1,193 @@
+"""What the server takes: the first token while somebody types, and its share of every answer.
+
+    python -m benchmarks.serving
+
+Typing: one `/infill` request a keystroke, streamed, at the end of a line in the middle of a file of
+1,500 tokens; the time to the first token against that of the same request about a file that no
+cache has seen. A request: an answer of one token from a cached prompt, over what the server says
+that its engine took. A token: streamed answers of two lengths against an engine in this process,
+called directly, in turns; what the longer one takes more than that, by the tokens that it has more.
+The server is a process of its own. Neither drafts, so that both do the same forwards.
+"""
+
+import argparse
+import json
+import textwrap
+from functools import partial
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import httpx2
+
+import akunu_py
+from akunu_py.bench.machine import describe_machine, machine_line
+from akunu_py.bench.timing import Spread, paired_ratios, time_in_turns
+from akunu_py.engine import Engine
+from akunu_py.model_files import BUNDLED_MODEL
+from benchmarks.report import markdown_table, record
+from benchmarks.served import PATIENCE_S, served
+
+BEFORE, AFTER = 3600, 1200
+"""Characters around the gap: some 1,500 tokens."""
+LINE = "    words = [word.strip() for word in text.split()]"
+PROMPT = "def mean(values):\n    return "
+FORBIDDEN = -1e9
+"""A bias that no token survives."""
+
+
+def first_token_s(client: httpx2.Client, body: dict[str, Any]) -> float:
+    """Seconds from a request to its first event."""
+    begun = perf_counter()
+    with client.stream("POST", "/infill", json=body) as response:
+        lines = response.iter_lines()
+        line = next(lines)
+        taken = perf_counter() - begun
+        for _ in lines:
+            pass
+    assert line.startswith("data: "), line
+    return taken
+
+
+def typing(client: httpx2.Client, keystrokes: int) -> dict[str, list[float]]:
+    """Seconds to the first token after every keystroke, and for the same in a file never seen."""
+    code = Path(textwrap.__file__).read_text(encoding="utf-8")
+    middle = code.index("\n\n", BEFORE) + 1
+    before, after = code[middle - BEFORE : middle], code[middle : middle + AFTER]
+    # Whatever is predicted, there is a first token, and no more of them.
+    answer: dict[str, Any] = {"n_predict": 1, "ignore_eos": True, "temperature": 0, "stream": True}
+    answer |= {"input_prefix": before, "input_suffix": after}
+    lines = [LINE[:end] for end in range(len(LINE) - keystrokes, len(LINE) + 1)]
+    first_token_s(client, answer | {"prompt": lines[0]})
+    warm = [first_token_s(client, answer | {"prompt": line}) for line in lines[1:]]
+    cold = [
+        first_token_s(client, answer | {"prompt": line, "input_prefix": f"{number}{before}"})
+        for number, line in enumerate(lines[1:])
+    ]
+    return {"cold": cold, "typing": warm}
+
+
+class Race:
+    """The same answer by a server and by an engine, without drafts and without an early end.
+
+    Args:
+        engine: of the same model as the server's.
+        client: of the server.
+    """
+
+    def __init__(self, engine: Engine, client: httpx2.Client) -> None:
+        self._engine = engine
+        self._client = client
+        self._ends = sorted(engine.tokenizer.end_tokens)
+
+    def run(self, length: int, repeats: int) -> dict[str, list[float]]:
+        """Seconds of answers of a length: by the engine, and streamed by the server."""
+        return time_in_turns(
+            {
+                "engine": partial(self.direct, length),
+                "streamed": partial(self.posted, length, streams=True),
+            },
+            repeats=repeats,
+            warmups=2,
+        )
+
+    def direct(self, length: int) -> None:
+        """An answer by the engine alone."""
+        sampling = akunu_py.Sampling(logit_bias=tuple((token, FORBIDDEN) for token in self._ends))
+        options = akunu_py.Options(length, sampling=sampling, num_draft_tokens=0)
+        assert self._engine.generate(PROMPT, options).stats.generated_tokens == length
+
+    def posted(self, length: int, *, streams: bool) -> float:
+        """The same answer by the server; returns what it took beside its engine, in seconds."""
+        body = {"prompt": PROMPT, "n_predict": length, "temperature": 0, "num_draft_tokens": 0,
+                "logit_bias": [[token, False] for token in self._ends],
+                "stream": streams}  # fmt: skip
+        begun = perf_counter()
+        text = self._client.post("/completion", json=body).text
+        taken = perf_counter() - begun
+        last = json.loads(text.strip().rpartition("\n")[2].removeprefix("data: "))
+        assert last["tokens_predicted"] == length
+        own_ms: float = last["timings"]["prompt_ms"] + last["timings"]["predicted_ms"]
+        return taken - own_ms / 1000
+
+
+def added_ms(seconds: dict[str, list[float]]) -> Spread:
+    """Milliseconds that the server takes longer, from measurements next to one another."""
+    pairs = zip(seconds["streamed"], seconds["engine"], strict=True)
+    return Spread.of([1000 * (server - engine) for server, engine in pairs])
+
+
+def a_token_ms(seconds: dict[int, dict[str, list[float]]]) -> float:
+    """Milliseconds that every further streamed token adds."""
+    shortest, longest = min(seconds), max(seconds)
+    more = added_ms(seconds[longest]).median - added_ms(seconds[shortest]).median
+    return more / (longest - shortest)
+
+
+def report(
+    typed: dict[str, list[float]], request_ms: Spread, seconds: dict[int, dict[str, list[float]]]
+) -> str:
+    """The tables, and what they amount to."""
+    first = [
+        [name, f"{Spread.of([1000 * value for value in values]):.2f}"]
+        for name, values in typed.items()
+    ]
+    answers = [
+        [length, f"{1000 * median(ways['engine']):.2f}", f"{added_ms(ways):.2f}"]
+        for length, ways in seconds.items()
+    ]
+    return (
+        f"{markdown_table(['cache', 'ms to the first token: median (quartiles)'], first)}\n\n"
+        f"While typing it comes {paired_ratios(typed['typing'], typed['cold']):.1f} times as "
+        f"soon.\n\nA request takes {request_ms:.2f} ms beside the engine's own time.\n\n"
+        f"{markdown_table(['tokens', 'engine, ms', 'the server streams, + ms'], answers)}\n\n"
+        f"A streamed token adds {a_token_ms(seconds):.3f} ms."
+    )
+
+
+def main() -> None:
+    """Runs the measurements and records them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default=BUNDLED_MODEL)
+    parser.add_argument("--keystrokes", type=int, default=30)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[1, 128])
+    parser.add_argument("--repeats", type=int, default=40)
+    parser.add_argument("--name", default="serving", help="of the files in results/")
+    arguments = parser.parse_args()
+    if len(set(arguments.lengths)) < 2:
+        parser.error("--lengths needs two different ones: a token's share is what lies between")
+    if not 1 <= arguments.keystrokes <= len(LINE):
+        parser.error(f"--keystrokes must be from 1 to {len(LINE)}")
+
+    engine = akunu_py.load(arguments.model)
+    machine = describe_machine(engine.backend)
+    with (
+        served(arguments.model) as server,
+        httpx2.Client(base_url=server.url, timeout=PATIENCE_S) as client,
+    ):
+        typed = typing(client, arguments.keystrokes)
+        race = Race(engine, client)
+        race.posted(1, streams=False)
+        beside = [race.posted(1, streams=False) for _ in range(arguments.repeats)]
+        seconds = {length: race.run(length, arguments.repeats) for length in arguments.lengths}
+    request_ms = Spread.of([1000 * value for value in beside])
+    body = (
+        f"{machine_line(machine)}\n\nModel {engine.model.name}, {engine.model.layout} weights."
+        f"\n\n{report(typed, request_ms, seconds)}"
+    )
+    result = {
+        "machine": machine,
+        "model": engine.model.name,
+        "first_token_s": typed,
+        "first_token_ratio": paired_ratios(typed["typing"], typed["cold"]).median,
+        "request_s": beside,
+        "request_ms": request_ms.median,
+        "answer_s": {str(length): ways for length, ways in seconds.items()},
+        "streamed_token_ms": a_token_ms(seconds),
+    }
+    record(arguments.name, "What the server takes", body, result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Does the server stand a crowd? 32 clients, 500 requests of all contracts, a third of them left.
+
+    python -m benchmarks.serving_load [--clients 32] [--requests 500]
+
+Every answer is compared with the one that the same request got alone. The memory is read after
+every fifth of the load: the caches of requests fill in the first, and after that it should stay.
+"""
+
+import argparse
+from dataclasses import asdict
+from typing import Any
+
+import httpx2
+
+from akunu_py.model_files import BUNDLED_MODEL
+from benchmarks.load import Load
+from benchmarks.report import markdown_table, record
+from benchmarks.served import PATIENCE_S, Served, counts, served
+
+PARTS = 5
+GAUGES = ("requests_processing", "requests_deferred")
+
+
+def wait_until_idle(client: httpx2.Client) -> None:
+    """Returns once the server has nothing left to do."""
+    while any(counts(client)[name] for name in GAUGES):
+        pass
+
+
+def put_under_load(server: Served, requests: int, clients: int, tokens: int) -> dict[str, Any]:
+    """The outcome of every part, and what the server counted and took meanwhile."""
+    load = Load(server.url, tokens=tokens)
+    parts: list[dict[str, Any]] = []
+    with httpx2.Client(base_url=server.url, timeout=PATIENCE_S) as client:
+        wait_until_idle(client)
+        before = counts(client)["requests_total"]
+        for _ in range(PARTS):
+            outcome = load.run(requests // PARTS, clients)
+            wait_until_idle(client)
+            parts.append(asdict(outcome) | {"resident_bytes": server.resident_bytes()})
+        answers = counts(client)["requests_total"] - before
+    return {"parts": parts, "answers_counted": round(answers)}
+
+
+def table_of(parts: list[dict[str, Any]]) -> str:
+    """A row a part."""
+    columns = ["part", "answered as alone", "told to come back", "left", "wrong", "failed", "MiB"]
+    rows = [
+        [
+            number,
+            *(part[name] for name in ("answered", "refused", "left")),
+            *(len(part[name]) for name in ("wrong", "failed")),
+            "" if part["resident_bytes"] is None else round(part["resident_bytes"] / 2**20),
+        ]
+        for number, part in enumerate(parts, 1)
+    ]
+    return markdown_table(columns, rows)
+
+
+def main() -> None:
+    """Runs the load and records what became of it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default=BUNDLED_MODEL)
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--requests", type=int, default=500)
+    parser.add_argument("--max-tokens", type=int, default=32)
+    parser.add_argument("--name", default="serving_load", help="of the files in results/")
+    arguments = parser.parse_args()
+    with served(arguments.model) as server:
+        result = put_under_load(server, arguments.requests, arguments.clients, arguments.max_tokens)
+    parts = result["parts"]
+    wrong = [line for part in parts for line in (*part["wrong"], *part["failed"])]
+    body = (
+        f"Model {arguments.model}, {arguments.clients} clients, answers of up to "
+        f"{arguments.max_tokens} tokens.\n\n{table_of(parts)}\n\n"
+        f"The server counted {result['answers_counted']} answers that ended, cancelled ones "
+        "included."
+    )
+    body += "".join(f"\n- {line}" for line in wrong)
+    result |= {"model": arguments.model, "clients": arguments.clients}
+    record(arguments.name, "The server under load", body, result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""A character model: trained once, found again, and loaded as any other model."""
+
+import json
+from pathlib import Path
+
+import pytest
+from mlx.utils import tree_flatten
+
+import akunu_py
+from akunu_py.bench.seeds import char_model
+from akunu_py.bench.seeds.char_model import CharModel, find_char_model, train, validation_loss
+from akunu_py.bench.seeds.char_recipe import Recipe
+from akunu_py.bench.seeds.char_text import LEAST_CHARACTERS, CharText, read_char_text
+from akunu_py.errors import InvalidRequestError
+from akunu_py.folders import CACHE_VARIABLE
+from akunu_py.options import Options, Sampling
+
+TEXT = CharText("vowels", "abab\ncde é " * 1000)
+TINY = Recipe(
+    steps=8,
+    learning_rate=0.03,
+    batch=2,
+    block=32,
+    hidden_size=16,
+    num_attention_heads=2,
+    num_hidden_layers=1,
+    intermediate_size=16,
+)
+
+
+@pytest.fixture(scope="module")
+def trained() -> CharModel:
+    return find_char_model(TEXT, TINY)
+
+
+class TestText:
+    def test_by_default_one_that_comes_with_python(self) -> None:
+        text = read_char_text(None)
+        assert len(text.content) > 100_000
+        assert "statement" in text.training
+
+    def test_a_file_is_split_and_encoded_by_its_characters(self, tmp_path: Path) -> None:
+        path = tmp_path / "poem.txt"
+        path.write_text("ab\n" * LEAST_CHARACTERS, encoding="utf-8")
+        text = read_char_text(path)
+        assert (text.name, text.alphabet) == ("poem.txt", ["\n", "a", "b"])
+        assert text.training + text.validation == text.content
+        assert len(text.training) == pytest.approx(0.9 * len(text.content), abs=1)
+        assert text.encode("ba\n") == [2, 1, 0]
+
+    def test_what_cannot_be_learnt_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "text"
+        with pytest.raises(InvalidRequestError, match=r"cannot be read: No such file"):
+            read_char_text(path)
+        path.write_text("short")
+        with pytest.raises(InvalidRequestError, match="has 5 characters, and a model needs"):
+            read_char_text(path)
+        path.write_bytes(b"\xff\xfe\x00" * LEAST_CHARACTERS)
+        with pytest.raises(InvalidRequestError, match="is not text in UTF-8"):
+            read_char_text(path)
+
+
+def test_the_recipe_has_the_size_that_was_published() -> None:
+    network = train(TEXT, Recipe(steps=0))
+    sizes = sum(array.size for _, array in tree_flatten(network.parameters()))
+    embeddings = 2 * 32 * len(TEXT.alphabet)
+    assert sizes - embeddings + 2 * 32 * 65 == pytest.approx(56_769, rel=0.02)
+
+
+def test_training_lowers_the_loss_and_tells_how_far_it_is(trained: CharModel) -> None:
+    news: list[tuple[int, int]] = []
+    untrained = train(TEXT, Recipe(**{**vars(TINY), "steps": 2}), lambda *now: news.append(now))
+    assert news == [(1, 2), (2, 2)]
+    assert trained.validation_loss < validation_loss(untrained, TEXT, TINY) - 0.1
+
+
+def test_what_was_trained_is_found_again(
+    trained: CharModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(char_model, "train", None)
+    assert find_char_model(TEXT, TINY) == trained
+    assert trained.folder.stat().st_mode & 0o077 == 0
+    with pytest.raises(TypeError):
+        find_char_model(CharText("other", TEXT.content + "a"), TINY)
+
+
+def test_training_that_is_broken_off_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+
+    def interrupt(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        find_char_model(TEXT, TINY, interrupt)
+    assert not any((tmp_path / "char-models").iterdir())
+
+
+def test_a_folder_that_cannot_be_made_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv(CACHE_VARIABLE, str(blocked))
+    with pytest.raises(InvalidRequestError, match=f"another cache folder in {CACHE_VARIABLE}"):
+        find_char_model(TEXT, TINY)
+
+
+def test_it_loads_and_speaks_in_characters(trained: CharModel) -> None:
+    engine = akunu_py.load(str(trained.folder))
+    assert engine.tokenizer.encode("cab é\n") == TEXT.encode("cab é\n")
+    assert engine.tokenizer.decode(TEXT.encode("cab é\n")) == "cab é\n"
+    assert not engine.tokenizer.end_tokens
+    answer = engine.generate("abab", Options(20, Sampling(temperature=1.0, seed=1)))
+    assert len(answer.text) == 20
+    assert set(answer.text) <= set(TEXT.alphabet)
+    facts = json.loads((trained.folder / "training.json").read_text())
+    assert facts["steps"] == trained.steps == TINY.steps

@@ -1,0 +1,156 @@
+"""Which cache serves a prompt, and what becomes of the others."""
+
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from akunu_py.backend import find_backend
+from akunu_py.cache.prefix_pool import PrefixPool
+from akunu_py.cache.prefix_slot import PrefixSlot, common_prefix_length
+from akunu_py.model import TargetModel, load_target
+from akunu_py.options import MOST_SLOTS
+
+NO_LIMIT = 1 << 40
+LIMIT = 1024
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model_dir: Path) -> TargetModel:
+    return load_target(str(tiny_model_dir), find_backend())
+
+
+def make_pool(model: TargetModel, memory: int = NO_LIMIT) -> PrefixPool:
+    ticks = count(1)
+    return PrefixPool(model, limit=LIMIT, memory=memory, clock=lambda: float(next(ticks)))
+
+
+def serve(
+    pool: PrefixPool, model: TargetModel, prompt: list[int], slot_id: int | None = None
+) -> tuple[PrefixSlot, int]:
+    """Computes a prompt as a request would."""
+    slot, cached = pool.take(prompt, len(prompt), slot_id)
+    model.prefill(prompt[cached:], slot.cache)
+    pool.settle(slot, prompt)
+    return slot, cached
+
+
+def run(first: int, length: int) -> list[int]:
+    return [(first + 7 * i) % 256 for i in range(length)]
+
+
+def test_what_is_continued_stays_where_it_is(model: TargetModel) -> None:
+    pool = make_pool(model)
+    prompt = run(1, 40)
+    slot, cached = serve(pool, model, prompt)
+    assert cached == 0
+    assert serve(pool, model, [*prompt, 3, 4]) == (slot, 40)
+    assert serve(pool, model, prompt) == (slot, 39), "the last token has to be computed"
+
+
+def test_little_in_common_leaves_the_other_alone(model: TargetModel) -> None:
+    pool = make_pool(model)
+    long = run(1, 100)
+    slot, _ = serve(pool, model, long)
+    other, cached = serve(pool, model, [*long[:30], *run(2, 20)])
+    assert other is not slot
+    assert cached == 30, "copied, not computed"
+    assert serve(pool, model, long) == (slot, 99)
+
+
+def test_the_least_recently_used_gives_way(model: TargetModel) -> None:
+    pool = make_pool(model)
+    prompts = [run(first, 30) for first in range(MOST_SLOTS)]
+    for prompt in prompts:
+        serve(pool, model, prompt)
+    serve(pool, model, prompts[0])
+    serve(pool, model, run(100, 30))
+    assert len(pool.statuses) == MOST_SLOTS
+    assert serve(pool, model, prompts[0])[1] == 29
+    assert serve(pool, model, prompts[1])[1] == 0
+
+
+def test_where_there_is_room_for_one_it_is_cut(model: TargetModel) -> None:
+    pool = make_pool(model, memory=1)
+    long = run(1, 100)
+    slot, _ = serve(pool, model, long)
+    assert serve(pool, model, [*long[:30], *run(2, 20)]) == (slot, 30)
+    assert serve(pool, model, run(9, 20))[1] == 0
+    assert len(pool.statuses) == 1
+
+
+def test_a_wanted_slot_is_given_and_takes_what_others_can_spare(model: TargetModel) -> None:
+    pool = make_pool(model)
+    prompt = run(1, 50)
+    serve(pool, model, prompt)
+    wanted, cached = serve(pool, model, [*prompt, 1, 2], slot_id=5)
+    assert (wanted.id, cached) == (5, 50)
+    again, cached = serve(pool, model, run(8, 20), slot_id=5)
+    assert again is wanted
+    assert cached == 0
+
+
+def test_nothing_is_kept_of_a_request_that_computed_nothing(model: TargetModel) -> None:
+    pool = make_pool(model)
+    slot, _ = pool.take([1, 2, 3], 3)
+    pool.settle(slot, [1, 2, 3])
+    assert pool.statuses == ()
+
+
+def test_the_status_tells_what_is_held(model: TargetModel) -> None:
+    pool = make_pool(model)
+    serve(pool, model, run(1, 40))
+    serve(pool, model, run(2, 20))
+    assert [(s.id, s.tokens, s.capacity, s.last_used) for s in pool.statuses] == [
+        (0, 40, LIMIT, 1.0),
+        (1, 20, LIMIT, 2.0),
+    ]
+    assert all(status.nbytes > 0 for status in pool.statuses)
+    assert not any(status.busy for status in pool.statuses)
+    pool.take(run(1, 41), 41)
+    assert [(status.id, status.tokens, status.busy) for status in pool.statuses] == [
+        (0, 40, True),
+        (1, 20, False),
+    ]
+    pool.clear()
+    assert pool.statuses == ()
+
+
+prompts = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(1, 30), st.integers(0, 3), st.integers(0, 12)),
+    max_size=12,
+)
+
+
+@given(asked=prompts, memory=st.sampled_from([1, 600_000 * 3, NO_LIMIT]), data=st.data())
+@settings(max_examples=30, deadline=None)
+def test_caches_always_hold_what_they_say(
+    model: TargetModel,
+    asked: list[tuple[int, int, int, int]],
+    memory: int,
+    data: st.DataObject,
+) -> None:
+    pool = make_pool(model, memory)
+    for first, shared, second, rest in asked:
+        prompt = [*run(first, shared), *run(50 + second, rest)]
+        slot_id = data.draw(st.sampled_from([None, None, 0, 3]))
+        slot, cached = pool.take(prompt, len(prompt), slot_id)
+        assert cached == slot.cache.length < len(prompt)
+        assert slot.held == cached
+        done = data.draw(st.integers(cached, len(prompt)))
+        model.prefill(prompt[cached:done], slot.cache)
+        pool.settle(slot, prompt)
+        total = sum(status.nbytes for status in pool.statuses)
+        assert total <= memory or len(pool.statuses) == 1
+
+
+@given(
+    left=st.lists(st.integers(0, 1), max_size=600), right=st.lists(st.integers(0, 1), max_size=600)
+)
+def test_the_common_prefix_of_any_two(left: list[int], right: list[int]) -> None:
+    for one, other in ((left, right), (left, left + right), (left + right, left)):
+        length = common_prefix_length(one, other)
+        assert one[:length] == other[:length]
+        assert length == min(len(one), len(other)) or one[length] != other[length]

@@ -1,0 +1,161 @@
+"""Greedy answers exact to the token, where forwards of several rows are computed otherwise."""
+
+from pathlib import Path
+from random import Random
+
+import mlx.core as mx
+import pytest
+from mlx.utils import tree_map
+
+from akunu_py.backend import find_backend
+from akunu_py.cache.kv_cache import KVCache, PreallocatedKVCache
+from akunu_py.decoding.exactness import SAFETY, TieBreaker, measure_difference, near_ties
+from akunu_py.decoding.loops import Limits, decode_autoregressive, decode_speculative
+from akunu_py.engine import Engine
+from akunu_py.errors import InvalidRequestError
+from akunu_py.model import TargetModel, load_target
+from akunu_py.options import Options, Sampling
+from akunu_py.sampling.token_chooser import TokenChooser
+from akunu_py.stats import Round, Stats
+from tests.fakes import OracleDrafter, speculation
+from tests.markov import VOCABULARY, MarkovModel, free_text
+
+PROMPTS = [[Random(seed).randrange(256) for _ in range(20 + seed)] for seed in range(6)]
+
+
+class CoarseModel(TargetModel):
+    """Forwards over several tokens use slightly other weights: for logits, keys and values."""
+
+    batched: TargetModel
+
+    def forward(self, tokens: mx.array, cache: KVCache) -> mx.array:
+        return (
+            super().forward(tokens, cache)
+            if tokens.size == 1
+            else self.batched.forward(tokens, cache)
+        )
+
+
+@pytest.fixture(scope="module")
+def coarse_engine(tiny_model_dir: Path) -> Engine:
+    backend = find_backend()
+    model, other = (load_target(str(tiny_model_dir), backend) for _ in range(2))
+    mx.random.seed(1)
+    other.network.update(
+        tree_map(
+            lambda weight: weight * (1 + 0.01 * mx.random.normal(weight.shape)),
+            other.network.parameters(),
+        )
+    )
+    coarse = CoarseModel(
+        model.network, model.tokenizer, model.config, name="coarse", layout=model.layout
+    )
+    coarse.batched = other
+    return Engine(coarse, backend)
+
+
+def answers(engine: Engine, options: Options) -> tuple[list[list[int]], Stats]:
+    total, tokens = Stats(), []
+    for prompt in PROMPTS:
+        engine.reset()
+        answer = engine.generate(prompt, options)
+        tokens.append(answer.token_ids)
+        total.include(answer.stats)
+    return tokens, total
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(repetition_penalty=1.3, logit_bias=((40, 0.5),))]
+)
+def test_exact_answers_are_plain_decodings(coarse_engine: Engine, sampling: Sampling) -> None:
+    plain, _ = answers(coarse_engine, Options(60, sampling, drafter="none"))
+    drafted, _ = answers(coarse_engine, Options(60, sampling, drafter="ngram", num_draft_tokens=4))
+    exact, stats = answers(
+        coarse_engine, Options(60, sampling, drafter="ngram", num_draft_tokens=4, exact=True)
+    )
+    assert drafted != plain
+    assert coarse_engine.speculator.logit_differences[4] > 0.001
+    assert exact == plain
+    assert 0 < stats.rechecked <= stats.recheck_calls
+    assert (
+        stats.generated_tokens
+        == stats.accepted + stats.bonus + stats.corrected + stats.plain
+        == sum(map(len, plain))
+    )
+    assert stats.as_dict()["rechecked"] == stats.rechecked
+
+
+def test_without_drafts_nothing_is_decided_again(coarse_engine: Engine) -> None:
+    _, stats = answers(coarse_engine, Options(30, drafter="none", exact=True))
+    assert (stats.rechecked, stats.recheck_calls) == (0, 0)
+
+
+def test_only_greedy_answers_can_be_exact() -> None:
+    with pytest.raises(InvalidRequestError, match="Only greedy answers"):
+        Options(sampling=Sampling(temperature=1.0), exact=True)
+
+
+def test_near_ties_are_rows_whose_best_two_are_close() -> None:
+    logits = mx.array([[1.0, 2.0, 2.05], [3.0, 2.0, 1.0], [0.0, 0.0, 0.0]])
+    assert near_ties(logits, 0.1).tolist() == [True, False, True]
+
+
+class RestlessModel(MarkovModel):
+    """A batch of several rows reads other logits than a single one: never far off, often wrong."""
+
+    def forward(self, tokens: mx.array, cache: KVCache) -> mx.array:
+        logits = super().forward(tokens, cache)
+        if tokens.size == 1:
+            return logits
+        noise = mx.random.uniform(-0.4, 0.4, logits.shape, key=mx.random.key(tokens.size))
+        return logits + noise
+
+
+class RestlessTokenizer:
+    """Says how a sample is spelled."""
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(character) % VOCABULARY for character in text]
+
+
+def restless_model() -> TargetModel:
+    model = RestlessModel(free_text(seed=5) * 0.2)
+    model.tokenizer = RestlessTokenizer()  # type: ignore[assignment]
+    return model  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(("error", "silence"), [(0, 0), (0.3, 0), (1, 0), (0.2, 0.5)])
+@pytest.mark.parametrize("max_drafts", [1, 4])
+def test_whatever_is_drafted(error: float, silence: float, max_drafts: int) -> None:
+    model = restless_model()
+    limits = Limits(200, frozenset())
+    margin = SAFETY * measure_difference(model, max_drafts)
+    assert margin > 0.4
+
+    def start() -> PreallocatedKVCache:
+        cache = model.make_cache(300)
+        assert isinstance(cache, PreallocatedKVCache)
+        return cache
+
+    chooser = TokenChooser(Sampling())
+    plain = text_of(list(decode_autoregressive(model, start(), chooser, 0, limits)))
+    cache = start()
+    drafter = OracleDrafter(1, plain, error=error, silence=silence)
+    drafter.begin([0])
+    tie_breaker = TieBreaker(model, cache, chooser, 0, margin)
+    rounds = list(
+        decode_speculative(
+            model,
+            cache,
+            chooser,
+            0,
+            limits,
+            speculation=speculation(drafter, max_drafts, tie_breaker=tie_breaker),
+        )
+    )
+    assert text_of(rounds) == plain
+    assert any(one.decided_again for one in rounds)
+
+
+def text_of(rounds: list[Round]) -> list[int]:
+    return [token for one in rounds for token in one.tokens]

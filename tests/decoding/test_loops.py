@@ -1,0 +1,237 @@
+"""Both loops on a tiny random model: the same tokens, the same ends, the cache left in order."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from akunu_py.backend import find_backend
+from akunu_py.cache.kv_cache import PreallocatedKVCache
+from akunu_py.decoding.loops import Limits, decode_autoregressive, decode_speculative
+from akunu_py.drafting.base import Drafter
+from akunu_py.drafting.ngram import NGramDrafter
+from akunu_py.model import TargetModel, load_target
+from akunu_py.options import Sampling
+from akunu_py.planning.cost_curve import CostCurve
+from akunu_py.planning.planner import DraftPlanner, Planner
+from akunu_py.sampling.token_chooser import TokenChooser
+from akunu_py.stats import Finish, Round
+from tests.fakes import MoodyPlanner, OracleDrafter, speculation
+from tests.planning.curves import FLAT, LINEAR, M1_LIKE, STEPPED
+
+NO_END: frozenset[int] = frozenset()
+PROMPT = [Random(4).randrange(256) for _ in range(40)]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model_dir: Path) -> TargetModel:
+    return load_target(str(tiny_model_dir), find_backend())
+
+
+def prefilled(model: TargetModel, prompt: list[int], capacity: int = 256) -> PreallocatedKVCache:
+    cache = model.make_cache(capacity)
+    assert isinstance(cache, PreallocatedKVCache)
+    model.prefill(prompt[:-1], cache)
+    return cache
+
+
+def plainly(
+    model: TargetModel,
+    limits: Limits,
+    sampling: Sampling | None = None,
+    capacity: int = 256,
+) -> list[Round]:
+    cache = prefilled(model, PROMPT, capacity)
+    chooser = TokenChooser(sampling or Sampling(), PROMPT)
+    return list(decode_autoregressive(model, cache, chooser, PROMPT[-1], limits))
+
+
+def speculatively(
+    model: TargetModel,
+    limits: Limits,
+    drafter: Drafter,
+    sampling: Sampling | None = None,
+    *,
+    capacity: int = 256,
+    max_drafts: int = 4,
+    planner: Planner | None = None,
+) -> list[Round]:
+    cache = prefilled(model, PROMPT, capacity)
+    drafter.begin(PROMPT)
+    chooser = TokenChooser(sampling or Sampling(), PROMPT)
+    done = []
+    for one in decode_speculative(
+        model,
+        cache,
+        chooser,
+        PROMPT[-1],
+        limits,
+        speculation=speculation(drafter, max_drafts, planner=planner, ends=limits.end_tokens),
+    ):
+        assert cache.length <= capacity
+        done.append(one)
+    return done
+
+
+def tokens_of(rounds: list[Round]) -> list[int]:
+    return [token for one in rounds for token in one.tokens]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(),
+        Sampling(temperature=1.0, top_p=0.9, seed=11),
+        Sampling(repetition_penalty=1.4, repetition_context_size=7, logit_bias=((65, 1.5),)),
+        Sampling(temperature=0.8, seed=2, repetition_penalty=1.2),
+        Sampling(presence_penalty=1.0, frequency_penalty=0.7, repetition_penalty=1.2),
+    ],
+)
+@pytest.mark.parametrize(("error", "silence"), [(0, 0), (0.3, 0), (1, 0), (0.2, 0.5), (0, 1)])
+@pytest.mark.parametrize("max_drafts", [1, 4, 9])
+def test_whatever_is_drafted_the_tokens_are_plain_decodings(
+    model: TargetModel, sampling: Sampling, error: float, silence: float, max_drafts: int
+) -> None:
+    limits = Limits(80, NO_END)
+    expected = tokens_of(plainly(model, limits, sampling))
+    drafter = OracleDrafter(len(PROMPT), expected, error=error, silence=silence, seed=max_drafts)
+    rounds = speculatively(model, limits, drafter, sampling, max_drafts=max_drafts)
+
+    assert tokens_of(rounds) == expected
+    assert all(one.accepted <= one.drafted <= max_drafts for one in rounds)
+    assert [one.finish for one in rounds[:-1]] == [None] * (len(rounds) - 1)
+    assert rounds[-1].finish is Finish.LENGTH
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=3)])
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_is_planned_the_tokens_are_plain_decodings(
+    model: TargetModel, sampling: Sampling, seed: int
+) -> None:
+    limits = Limits(80, NO_END)
+    expected = tokens_of(plainly(model, limits, sampling))
+    drafter = OracleDrafter(len(PROMPT), expected, error=0.2, silence=0.2, seed=seed)
+    planner = MoodyPlanner(seed)
+    rounds = speculatively(model, limits, drafter, sampling, max_drafts=8, planner=planner)
+
+    assert tokens_of(rounds) == expected
+    assert [(one.drafted, one.accepted) for one in rounds] == drafter.verified
+    assert [token for report in planner.reports for token in report.tokens] == expected
+    assert all(one.drafted in planner.chosen for one in rounds if one.drafted)
+
+
+@pytest.mark.parametrize("curve", [FLAT, LINEAR, STEPPED, M1_LIKE])
+def test_the_planner_changes_no_token(model: TargetModel, curve: CostCurve) -> None:
+    limits = Limits(120, NO_END)
+    expected = tokens_of(plainly(model, limits))
+    drafter = OracleDrafter(len(PROMPT), expected, error=0.1)
+    rounds = speculatively(model, limits, drafter, max_drafts=32, planner=DraftPlanner(curve))
+    assert tokens_of(rounds) == expected
+
+
+def test_reports_tell_pipelined_steps_from_rounds(model: TargetModel) -> None:
+    limits = Limits(60, NO_END)
+    expected = tokens_of(plainly(model, limits))
+    planner = MoodyPlanner(1)
+    drafter = OracleDrafter(len(PROMPT), expected, silence=0.5)
+    speculatively(model, limits, drafter, planner=planner)
+    assert planner.reports[0].seconds is None
+    assert all(not report.draft for report in planner.reports if report.pipelined)
+    assert any(report.pipelined for report in planner.reports)
+    contexts = [report.context for report in planner.reports]
+    emitted = [len(report.tokens) for report in planner.reports]
+    assert contexts == [len(PROMPT) - 1 + sum(emitted[:i]) for i in range(len(emitted))]
+
+
+def test_a_perfect_draft_takes_a_fifth_of_the_forwards(model: TargetModel) -> None:
+    limits = Limits(80, NO_END)
+    expected = tokens_of(plainly(model, limits))
+    rounds = speculatively(model, limits, OracleDrafter(len(PROMPT), expected))
+    assert [len(one.tokens) for one in rounds] == [5] * 16
+    assert all(one.is_bonus for one in rounds)
+
+
+def test_feedback_tells_of_every_verified_draft(model: TargetModel) -> None:
+    limits = Limits(60, NO_END)
+    expected = tokens_of(plainly(model, limits))
+    drafter = OracleDrafter(len(PROMPT), expected, error=0.3, silence=0.2)
+    rounds = speculatively(model, limits, drafter)
+    assert [(one.drafted, one.accepted) for one in rounds] == drafter.verified
+
+
+@pytest.mark.parametrize("position", [0, 1, 2, 3, 7, 23])
+def test_the_first_end_token_by_position_ends_the_text(model: TargetModel, position: int) -> None:
+    expected = tokens_of(plainly(model, Limits(60, NO_END)))
+    first = expected.index(expected[position])
+    later = expected[first + 1]
+    limits = Limits(60, frozenset({expected[position], later}))
+    cut = min(first, expected.index(later))
+
+    for rounds in (
+        plainly(model, limits),
+        speculatively(model, limits, OracleDrafter(len(PROMPT), expected)),
+        speculatively(model, limits, NGramDrafter()),
+    ):
+        assert tokens_of(rounds) == expected[:cut]
+        assert rounds[-1].finish is Finish.EOS
+        assert rounds[-1].end_token == expected[cut]
+        assert rounds[-1].accepted <= len(rounds[-1].tokens)
+
+
+def test_what_would_come_after_an_end_token_is_not_verified(model: TargetModel) -> None:
+    expected = tokens_of(plainly(model, Limits(60, NO_END)))
+    end = expected.index(expected[22])
+    limits = Limits(60, frozenset({expected[end]}))
+    rounds = speculatively(model, limits, OracleDrafter(len(PROMPT), expected), max_drafts=9)
+    assert rounds[-1].finish is Finish.EOS
+    assert sum(one.drafted + 1 for one in rounds) <= end + 2
+
+
+@pytest.mark.parametrize("wanted", [1, 2, 3, 5, 6, 17])
+def test_no_token_is_emitted_beyond_those_wanted(model: TargetModel, wanted: int) -> None:
+    expected = tokens_of(plainly(model, Limits(60, NO_END)))[:wanted]
+    limits = Limits(wanted, NO_END)
+    for rounds in (
+        plainly(model, limits),
+        speculatively(model, limits, OracleDrafter(len(PROMPT), [*expected, 1, 2, 3, 4, 5])),
+    ):
+        assert tokens_of(rounds) == expected
+        assert rounds[-1].finish is Finish.LENGTH
+
+
+@pytest.mark.parametrize("spare", [0, 1, 2, 3, 4, 5, 6, 11])
+def test_a_full_cache_ends_the_text_with_all_it_could_hold(model: TargetModel, spare: int) -> None:
+    capacity = len(PROMPT) + spare
+    everything = tokens_of(plainly(model, Limits(60, NO_END)))[: spare + 1]
+    limits = Limits(60, NO_END)
+    for rounds in (
+        plainly(model, limits, capacity=capacity),
+        speculatively(model, limits, OracleDrafter(len(PROMPT), everything), capacity=capacity),
+        speculatively(
+            model,
+            limits,
+            OracleDrafter(len(PROMPT), everything, error=0.5, silence=0.4),
+            capacity=capacity,
+        ),
+    ):
+        assert tokens_of(rounds) == everything
+        assert rounds[-1].finish is Finish.CONTEXT
+
+
+def test_silent_drafters_leave_the_loop_pipelined(model: TargetModel) -> None:
+    """While nothing is drafted, a forward runs ahead of the token that is being read."""
+    limits = Limits(30, NO_END)
+    cache = prefilled(model, PROMPT)
+    drafter = OracleDrafter(len(PROMPT), [], silence=1)
+    drafter.begin(PROMPT)
+    loop = decode_speculative(
+        model,
+        cache,
+        TokenChooser(Sampling()),
+        PROMPT[-1],
+        limits,
+        speculation=speculation(drafter),
+    )
+    for emitted, _ in enumerate(loop, start=1):
+        if emitted < limits.max_tokens:
+            assert cache.length == len(PROMPT) + emitted, "the emitted token is in flight already"

@@ -1,0 +1,244 @@
+"""Answers within a grammar: the same text however it was drafted, from the right distribution."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llguidance import LLMatcher, LLTokenizer
+from llguidance import TokenizerWrapper as Wrapper
+
+import akunu_py
+from akunu_py.decoding.loops import Limits, decode_speculative
+from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
+from akunu_py.drafting.ngram import NGramDrafter
+from akunu_py.drafting.ngram_model import bigram
+from akunu_py.drafting.ngram_model_drafter import NGramModelDrafter
+from akunu_py.engine import Engine
+from akunu_py.errors import InvalidRequestError
+from akunu_py.options import Options, Sampling
+from akunu_py.sampling.constraint import FORCED, Constraint, ConstraintMaker
+from akunu_py.sampling.grammar import Grammar
+from akunu_py.sampling.token_chooser import TokenChooser
+from tests.fakes import OracleDrafter, speculation
+from tests.markov import VOCABULARY, assert_drawn_from, free_text, markov_model
+
+PROMPT = "Answer in JSON: "
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "pattern": "^[a-z ]{3,8}$"},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tags": {"type": "array", "items": {"enum": ["new", "old"]}, "maxItems": 3},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+SAMPLINGS = [
+    Sampling(),
+    Sampling(temperature=1.3, seed=4),
+    Sampling(temperature=0.9, top_k=20, top_p=0.9, frequency_penalty=0.3, seed=5),
+]
+
+
+def drafted_by(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, drafter: Drafter, options: Options
+) -> akunu_py.Completion:
+    monkeypatch.setitem(engine.speculator._drafters, "told", drafter)
+    told = {**vars(options), "drafter": "told", "num_draft_tokens": 5}
+    return engine.generate(PROMPT, Options(**told))
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("error", [0, 0.3, 1])
+def test_whatever_is_drafted_the_text_is_plain_decodings(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, sampling: Sampling, error: float
+) -> None:
+    options = Options(120, sampling, drafter="none", grammar=Grammar.json_schema(PERSON))
+    plain = engine.generate(PROMPT, options)
+    person = json.loads(plain.text)
+    assert plain.finish_reason == "eos"
+    assert list(person) == ["name", "age", "tags"]
+    assert 0 <= person["age"] <= 150
+
+    length = len(engine.tokenizer.encode(PROMPT))
+    for silence in (0.0, 0.5, 1.0):
+        oracle = OracleDrafter(length, plain.token_ids, error=error, silence=silence)
+        drafted = drafted_by(engine, monkeypatch, oracle, options)
+        assert (drafted.token_ids, drafted.finish_reason) == (plain.token_ids, "eos")
+        assert drafted.stats.target_calls < plain.stats.target_calls
+
+
+@pytest.mark.parametrize("drafter", ["none", "auto", "storage"])
+@pytest.mark.parametrize("seed", range(3))
+def test_any_object_is_json(engine: Engine, drafter: str, seed: int) -> None:
+    sampling = Sampling(temperature=1.0, seed=seed, logit_bias=((engine_brace(engine), 4.0),))
+    options = Options(300, sampling, drafter=drafter, grammar=Grammar.json_object())
+    answer = engine.generate(PROMPT, options)
+    assert answer.text.startswith("{")
+    if answer.finish_reason == "eos":
+        assert isinstance(json.loads(answer.text), dict)
+
+
+def engine_brace(engine: Engine) -> int:
+    (token,) = engine.tokenizer.encode("}")
+    return token
+
+
+@pytest.mark.parametrize(
+    ("grammar", "texts"),
+    [
+        (Grammar("regex", "(yes|no), [0-9]{2}!"), None),
+        (Grammar("lark", 'start: "left" | "right"'), {"left", "right"}),
+    ],
+    ids=["regex", "lark"],
+)
+def test_other_grammars(engine: Engine, grammar: Grammar, texts: set[str] | None) -> None:
+    answer = engine.generate(PROMPT, Options(40, grammar=grammar))
+    assert answer.finish_reason == "eos"
+    assert answer.text in texts if texts else answer.text.endswith("!")
+
+
+def test_the_bundled_model_keeps_to_a_schema() -> None:
+    engine = akunu_py.load()
+    options = Options(200, Sampling(temperature=0.8, seed=1), grammar=Grammar.json_schema(PERSON))
+    answer = engine.generate(PROMPT, options)
+    assert set(json.loads(answer.text)) == set(PERSON["properties"])  # type: ignore[call-overload]
+
+
+def test_exact_answers_are_constrained_too(engine: Engine) -> None:
+    grammar = Grammar.json_schema(PERSON)
+    plain = engine.generate(PROMPT, Options(120, drafter="none", grammar=grammar))
+    exact = engine.generate(PROMPT, Options(120, drafter="ngram", exact=True, grammar=grammar))
+    assert exact.token_ids == plain.token_ids
+
+
+@pytest.mark.parametrize(
+    ("grammar", "said"),
+    [
+        (Grammar("json_schema", '{"type": "thing"}'), "JSON schema cannot be followed: .*thing"),
+        (Grammar("json_schema", '{"not": {"type": "string"}}'), 'Unimplemented keys: \\["not"\\]'),
+        (Grammar("regex", "(a"), "regular expression cannot be followed: .*unclosed"),
+        (Grammar("lark", "start: unknown"), "grammar cannot be followed: .*unknown name"),
+    ],
+    ids=lambda value: value.source if isinstance(value, Grammar) else "",
+)
+def test_a_grammar_that_makes_no_sense_is_refused(
+    engine: Engine, grammar: Grammar, said: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=said) as caught:
+        engine.generate(PROMPT, Options(grammar=grammar))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def maker(shared_engine: Engine) -> ConstraintMaker:
+    return ConstraintMaker(shared_engine.model)
+
+
+@given(
+    rounds=st.lists(st.tuples(st.lists(st.integers(0, 3), max_size=4), st.integers(0, 4))),
+    data=st.data(),
+)
+@settings(deadline=None, max_examples=40)
+def test_masks_are_those_of_the_tokens_before_each_row(
+    maker: ConstraintMaker, rounds: list[tuple[list[int], int]], data: st.DataObject
+) -> None:
+    """Whatever forwards take and take back."""
+    grammar, start = Grammar("regex", "(ab?c)*"), 10
+    tokens = [maker._model.tokenizer.encode(letter)[0] for letter in "abcd"]
+    constraint = maker.make(grammar, start)
+    answer: list[int] = []
+    known = 77
+    for picked, kept in rounds:
+        drafts = [tokens[index] for index in picked]
+        position = start + len(answer)
+        masks = constraint.masks(position, [known, *drafts])
+        stands = 0
+        for row in range(len(drafts) + 1):
+            fresh = maker.make(grammar, start)
+            fresh.extend(start, [*answer, *drafts[:row]])
+            (expected,) = (
+                fresh.masks(start, [known])
+                if not answer[:1] + drafts[:row]
+                else (fresh.masks(position + row, [[known, *drafts][row]]))
+            )
+            assert (masks[row] == expected).all()
+            if row < len(drafts) and not _allows(masks[row], drafts[row]):
+                break
+            stands = row
+        stands = min(stands, kept)
+        choices = [token for token in tokens if _allows(masks[stands], token)]
+        known = data.draw(st.sampled_from(choices))
+        emitted = [*drafts[:stands], known]
+        constraint.extend(position, emitted)
+        answer += emitted
+
+
+def _allows(mask: Any, token: int) -> bool:
+    return bool(mask[token // 32] >> (token % 32) & 1)
+
+
+def test_where_there_is_no_choice_the_grammar_drafts(maker: ConstraintMaker) -> None:
+    encode = maker._model.tokenizer.encode
+    constraint = maker.make(Grammar("regex", "ab(function|feature)"), 0)
+    forced = constraint.steer(NO_DRAFT, 9)
+    assert (list(forced.tokens), forced.source) == (encode("abf"), FORCED)
+    assert constraint.steer(NO_DRAFT, 2).tokens == forced.tokens[:2]
+
+    good, bad = Draft(tuple(encode("abfunc")), "x"), Draft(tuple(encode("abfare")), "x")
+    assert constraint.steer(good, 9) == good
+    assert list(constraint.steer(bad, 9).tokens) == encode("abf")
+    drawn = Draft(tuple(encode("abfare")), "x", 0, np.full((6, 320), 1 / 320, np.float32))
+    assert list(constraint.steer(drawn, 9).tokens) == encode("abfa")
+
+
+LETTERS = "abcdefgh"
+NEVER_E_AFTER_D = "([abcefgh]|d+[abcfgh])*d*"
+
+
+class _Letters:
+    """Eight tokens of one letter, and an end token that the Markov model never says."""
+
+    eos_token_id = len(LETTERS)
+    bos_token_id = None
+    tokens: Sequence[bytes] = [*(letter.encode() for letter in LETTERS), b"<end>"]
+    special_token_ids: Sequence[int] = [len(LETTERS)]
+
+    def __call__(self, text: bytes) -> list[int]:
+        return [LETTERS.index(chr(byte)) for byte in text]
+
+
+def from_a_model() -> Drafter:
+    text = np.random.default_rng(2).integers(0, VOCABULARY, 4000).tolist()
+    return NGramModelDrafter(bigram(VOCABULARY, [text]), temperature=0.7, seed=17)
+
+
+@pytest.mark.parametrize("make", [from_a_model, NGramDrafter])
+def test_what_the_grammar_leaves_is_drawn_from_the_models_distribution(
+    make: Callable[[], Drafter],
+) -> None:
+    """On the shipped loop: forbidden tokens never come, the others as likely as they should."""
+    draws, table = 20_000, free_text()
+    tokenizer = LLTokenizer(Wrapper(_Letters()))
+    matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_regex(NEVER_E_AFTER_D), log_level=0)
+    constraint = Constraint(matcher, 1, VOCABULARY + 1)
+    model = markov_model(table)
+    chooser = TokenChooser(Sampling(temperature=1.0, seed=17), [0], constraint=constraint)
+    drafter = make()
+    drafter.begin([0])
+    told = speculation(drafter, 4, constraint=constraint)
+    cache = model.make_cache(draws + 1)
+    rounds = list(
+        decode_speculative(model, cache, chooser, 0, Limits(draws, frozenset()), speculation=told)  # type: ignore[arg-type]
+    )
+    rows = np.array(mx.softmax(mx.array(table.astype(np.float32)), axis=-1), np.float64)
+    d, e = LETTERS.index("d"), LETTERS.index("e")
+    rows[d, e] = 0
+    rows /= rows.sum(axis=1, keepdims=True)
+    assert_drawn_from(rows, [0, *(token for one in rounds for token in one.tokens)])
+    assert sum(one.accepted for one in rounds) > 1000

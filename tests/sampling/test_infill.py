@@ -1,0 +1,121 @@
+"""llama.cpp's infill sampler: what it leaves, and that drafting does not change it."""
+
+from collections.abc import Sequence
+from random import Random
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+import akunu_py
+from akunu_py.engine import Engine
+from akunu_py.errors import InvalidRequestError
+from akunu_py.options import Options, Sampling
+from akunu_py.sampling.infill import InfillFilter, texts_of
+from akunu_py.sampling.token_chooser import TokenChooser, log_distribution
+from tests.fakes import OracleDrafter
+
+WORDS = ["<end>", "hel", "hell", "hello", "dummy", "x", "xy", "<stop>"]
+END, HEL, HELL, HELLO, DUMMY, X, XY, STOP = range(len(WORDS))
+PROMPT = [Random(5).randrange(256) for _ in range(30)]
+
+
+def spell(ids: Sequence[int]) -> list[str]:
+    return ["" if token in (END, STOP) else WORDS[token] for token in ids]
+
+
+FILTER = InfillFilter([END, STOP], spell)
+
+
+@pytest.mark.parametrize(
+    ("candidates", "left"),
+    [
+        # The example of llama.cpp's description, with a dummy that is too unlikely.
+        ({HEL: 0.5, HELL: 0.2, HELLO: 0.1, DUMMY: 0.2}, {HEL: 1.0}),
+        ({HEL: 0.3, HELL: 0.1, HELLO: 0.1, DUMMY: 0.5}, {HEL: 0.5, DUMMY: 0.5}),
+        # A longer text wins where it is likelier; the shorter ones count for it.
+        ({HEL: 0.1, HELLO: 0.9}, {HELLO: 1.0}),
+        ({XY: 0.5, X: 0.1, DUMMY: 0.4}, {XY: 0.6, DUMMY: 0.4}),
+        # An end token that is likely enough beside so many candidates is taken.
+        ({END: 0.1, HEL: 0.3, DUMMY: 0.3, XY: 0.3}, {END: 1.0}),
+        ({END: 0.2, STOP: 0.1, HEL: 0.7}, {END: 2 / 3, STOP: 1 / 3}),
+        ({END: 0.05, HEL: 0.95}, {END: 0.05, HEL: 0.95}),
+        # Of two thirds, one third is what a text must have, and it is measured without the rest.
+        ({HEL: 0.24, DUMMY: 0.76}, {DUMMY: 1.0}),
+        # Nothing is likely enough: the answer ends.
+        ({HEL: 0.18, DUMMY: 0.17, X: 0.16, **{100 + i: 0.07 for i in range(7)}}, {END: 1.0}),
+        ({HEL: 1.0, DUMMY: 0.0}, {HEL: 1.0}),
+    ],
+)
+def test_what_is_left(candidates: dict[int, float], left: dict[int, float]) -> None:
+    def spelled(ids: Sequence[int]) -> list[str]:
+        return [spell([token])[0] if token < len(WORDS) else f"#{token}" for token in ids]
+
+    assert InfillFilter([END, STOP], spelled).left_of(candidates) == pytest.approx(left)
+
+
+def test_without_end_tokens_the_likeliest_text_is_left() -> None:
+    candidates = {100 + i: 0.1 for i in range(10)}
+    assert InfillFilter([], lambda ids: [str(token) for token in ids]).left_of(candidates) == {
+        100: 1.0
+    }
+
+
+def test_rows_are_filtered_after_top_k_and_top_p() -> None:
+    rows = np.full((2, len(WORDS)), 1e-6)
+    rows[0, [HEL, HELLO, DUMMY, X]] = [0.35, 0.2, 0.4, 0.05]
+    rows[1, [XY, END, DUMMY]] = [0.5, 0.2, 0.3]
+    sampling = Sampling(temperature=1.0, top_k=3, top_p=0.97, infill=True)
+    scores = log_distribution(mx.log(mx.array(rows.astype(np.float32))), sampling, FILTER)
+    found = np.exp(np.array(scores))
+    assert found[0, [HEL, DUMMY]] == pytest.approx([0.55 / 0.95, 0.4 / 0.95], abs=1e-4)
+    assert found[1, END] == pytest.approx(1.0)
+    assert (found > 0).sum() == 3
+
+
+def test_an_end_token_that_no_candidate_was_ends_the_answer() -> None:
+    row = np.full((1, 120), 1e-9, np.float32)
+    row[0, 20:60] = 1 / 40
+    other = InfillFilter([7], lambda ids: [f"#{token}#" for token in ids])
+    sampling = Sampling(temperature=1.0, infill=True)
+    scores = log_distribution(mx.log(mx.array(row)), sampling, other)
+    assert np.flatnonzero(np.isfinite(np.array(scores)[0])).tolist() == [7]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_rows_do_not_depend_on_their_batch(temperature: float) -> None:
+    logits = mx.random.normal((6, len(WORDS)), key=mx.random.key(3)) * 2
+    sampling = Sampling(temperature=temperature, top_p=0.9, seed=8, infill=True)
+    chooser = TokenChooser(sampling, infill=FILTER)
+    alone = [chooser.choose(logits[row : row + 1], 5 + row).item() for row in range(6)]
+    assert chooser.choose(logits, 5).tolist() == alone
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_whatever_is_drafted_the_text_is_plain_decodings(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, temperature: float
+) -> None:
+    sampling = Sampling(temperature=temperature, top_k=40, top_p=0.9, seed=2, infill=True)
+    plain = engine.generate(PROMPT, Options(40, sampling, drafter="none"))
+    unfiltered = Sampling(temperature=temperature, top_k=40, top_p=0.9, seed=2)
+    if temperature:  # else the likeliest token is what the filter leaves, mostly
+        assert plain.token_ids != engine.generate(PROMPT, Options(40, unfiltered)).token_ids
+    for silence in (0.0, 0.4):
+        oracle = OracleDrafter(len(PROMPT), plain.token_ids, error=0.2, silence=silence)
+        monkeypatch.setitem(engine.speculator._drafters, "told", oracle)
+        told = Options(40, sampling, drafter="told", num_draft_tokens=4)
+        assert engine.generate(PROMPT, told).token_ids == plain.token_ids
+
+
+def test_the_bundled_models_tokens_are_spelled() -> None:
+    engine = akunu_py.load()
+    spelled = texts_of(engine.tokenizer)
+    ids = engine.tokenizer.encode(" self.name")
+    assert len("".join(spelled(ids))) == len(" self.name")
+    assert spelled(sorted(engine.tokenizer.end_tokens)) == [""] * len(engine.tokenizer.end_tokens)
+    assert spelled([10**6]) == [""]
+
+
+def test_it_cannot_be_exact() -> None:
+    with pytest.raises(InvalidRequestError, match="infill"):
+        Options(sampling=Sampling(infill=True), exact=True)

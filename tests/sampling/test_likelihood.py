@@ -1,0 +1,153 @@
+"""Log-probabilities: those of the model itself, whatever was drafted and however it was chosen."""
+
+from collections.abc import Sequence
+from random import Random
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.drafting.ngram_model import bigram
+from akunu_py.drafting.ngram_model_drafter import NGramModelDrafter
+from akunu_py.engine import Engine
+from akunu_py.errors import InvalidRequestError
+from akunu_py.options import Options, Sampling
+from akunu_py.request import Completion
+from akunu_py.sampling.likelihood import Interest, Likelihood
+from tests.fakes import OracleDrafter
+from tests.tiny_model import VOCABULARY
+
+PROMPT = [Random(8).randrange(256) for _ in range(30)]
+TOLERANCE = 2e-4
+
+
+def assert_of_the_model(engine: Engine, answer: Completion, alternatives: int) -> None:
+    """Holds the reported values against one forward through mlx-lm's model."""
+    tokens = [*PROMPT, *answer.token_ids]
+    logits = engine.model.network(mx.array(tokens)[None])[0].astype(mx.float32)
+    rows = np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))[len(PROMPT) - 1 : -1]
+    assert [entry.token for entry in answer.logprobs] == answer.token_ids
+    for row, entry in zip(rows, answer.logprobs, strict=True):
+        assert entry.logprob == pytest.approx(row[entry.token], abs=TOLERANCE)
+        values = [value for _, value in entry.alternatives]
+        assert values == pytest.approx(sorted(row, reverse=True)[:alternatives], abs=TOLERANCE)
+        assert values == pytest.approx(
+            [row[token] for token, _ in entry.alternatives], abs=TOLERANCE
+        )
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(),
+        Sampling(repetition_penalty=1.5, logit_bias=((70, 4.0),)),
+        Sampling(temperature=1.2, top_k=40, top_p=0.95, seed=5),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("alternatives", [0, 3])
+def test_drafted_and_plain_values_are_the_models(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, sampling: Sampling, alternatives: int
+) -> None:
+    asked = Options(40, sampling, drafter="none", logprobs=alternatives)
+    plain = engine.generate(PROMPT, asked)
+    assert_of_the_model(engine, plain, alternatives)
+
+    oracle = OracleDrafter(len(PROMPT), plain.token_ids, error=0.3, silence=0.3)
+    monkeypatch.setitem(engine.speculator._drafters, "told", oracle)
+    drafted = engine.generate(
+        PROMPT, Options(40, sampling, drafter="told", num_draft_tokens=4, logprobs=alternatives)
+    )
+    assert drafted.token_ids == plain.token_ids
+    assert 0 < drafted.stats.accepted < drafted.stats.drafted
+    assert_of_the_model(engine, drafted, alternatives)
+
+
+def test_values_where_drafts_are_rejected_by_chance(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = [Random(1).randrange(VOCABULARY) for _ in range(2000)]
+    drafter = NGramModelDrafter(bigram(VOCABULARY, [text]), seed=2)
+    monkeypatch.setitem(engine.speculator._drafters, "told", drafter)
+    asked = Options(40, Sampling(temperature=2.0, seed=3), drafter="told", num_draft_tokens=3)
+    answer = engine.generate(PROMPT, Options(**{**vars(asked), "logprobs": 2}))
+    assert answer.token_ids == engine.generate(PROMPT, asked).token_ids
+    assert answer.stats.drafted
+    assert_of_the_model(engine, answer, 2)
+
+
+@pytest.mark.parametrize("drafter", ["none", "ngram"])
+def test_every_event_has_a_value_for_each_of_its_tokens(engine: Engine, drafter: str) -> None:
+    whole = engine.generate(PROMPT, Options(40, drafter=drafter)).text
+    options = Options(40, stop=(whole[12:14],), drafter=drafter, logprobs=1)
+    events = list(engine.stream(PROMPT, options))
+    for event in events:
+        assert [entry.token for entry in event.logprobs] == list(event.tokens)
+        assert len(event.pieces) - len(event.tokens) == (event.finish_reason is not None)
+    assert events[-1].finish_reason == "stop"
+
+
+def test_nothing_is_reported_unless_asked_for(engine: Engine) -> None:
+    assert engine.generate(PROMPT, Options(8)).logprobs == ()
+
+
+@pytest.mark.parametrize("logprobs", [-1, 101])
+def test_impossible_numbers_of_alternatives_are_refused(logprobs: int) -> None:
+    with pytest.raises(InvalidRequestError, match="alternatives"):
+        Options(logprobs=logprobs)
+
+
+def test_more_alternatives_than_tokens_are_all_of_them() -> None:
+    logits = mx.array([[1.0, 3.0, 2.0]])
+    (entry,) = Likelihood(logits, None, Interest(logprobs=9)).logprobs([2])
+    assert [token for token, _ in entry.alternatives] == [1, 2, 0]
+
+
+def test_a_token_other_than_the_choice_has_its_own_value() -> None:
+    """So it is where a near-tie was decided again."""
+    logits = mx.log(mx.array([[0.5, 0.3, 0.2], [0.1, 0.2, 0.7]]))
+    likelihood = Likelihood(logits, mx.array([0, 2]), Interest(logprobs=0))
+    assert [entry.logprob for entry in likelihood.logprobs([0, 1])] == pytest.approx(
+        np.log([0.5, 0.2]).tolist()
+    )
+
+
+class Listener:
+    """Drafts now and then, and keeps the alternatives that it is told of."""
+
+    alternatives_wanted = 3
+
+    def __init__(self, prompt: Sequence[int]) -> None:
+        self.tokens: list[int] = []
+        self.heard: list[list[int]] = []
+        self._prompt = list(prompt)
+
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+        self.tokens = list(prompt)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self.tokens.extend(tokens)
+
+    def learn_alternatives(self, position: int, rows: Sequence[Sequence[int]]) -> None:
+        assert position == len(self._prompt) + len(self.heard)
+        assert position + len(rows) == len(self.tokens)
+        self.heard.extend(map(list, rows))
+
+    def propose(self, limit: int) -> Draft:
+        return Draft(tuple(self.tokens[-2:][:limit]), "echo") if len(self.tokens) % 3 else NO_DRAFT
+
+    def feedback(self, draft: Draft, accepted: int) -> None:
+        pass
+
+
+def test_a_drafter_hears_the_likeliest_tokens_at_every_position(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = Listener(PROMPT)
+    monkeypatch.setitem(engine.speculator._drafters, "told", listener)
+    answer = engine.generate(PROMPT, Options(40, drafter="told", num_draft_tokens=2, logprobs=5))
+    expected = [[token for token, _ in entry.alternatives[:3]] for entry in answer.logprobs]
+    assert listener.heard == expected
+    assert [row[0] for row in listener.heard] == answer.token_ids
+    assert {len(entry.alternatives) for entry in answer.logprobs} == {5}

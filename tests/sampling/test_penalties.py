@@ -1,0 +1,72 @@
+"""Penalties see what stands before each row, whatever forwards take and take back."""
+
+from collections.abc import Callable
+
+import mlx.core as mx
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from akunu_py.options import Sampling
+from akunu_py.sampling.token_chooser import TokenChooser
+
+VOCABULARY = 12
+
+FORWARDS = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 4)), max_size=8)
+"""How many rows each has, and how many of them are rolled back."""
+
+PROMPTS = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=12)
+
+
+def assert_edits(
+    sampling: Sampling,
+    prompt: list[int],
+    forwards: list[tuple[int, int]],
+    expected: Callable[[list[int], list[int]], list[float]],
+) -> None:
+    """Holds the edit of rows of ones against `expected(all tokens, generated ones)`."""
+    chooser = TokenChooser(sampling, prompt)
+    text = list(prompt)
+    draw = np.random.default_rng(len(prompt))
+    for rows, taken_back in forwards:
+        # The first input is the last known token; those behind it are drafts.
+        inputs = [text[-1], *draw.integers(0, VOCABULARY, rows - 1).tolist()]
+        edited = chooser.edit(mx.ones((rows, VOCABULARY)), len(text), mx.array(inputs))
+        known = text[:-1]
+        for row in range(rows):
+            before = [*known, *inputs[: row + 1]]
+            np.testing.assert_allclose(
+                np.array(edited[row]), expected(before, before[len(prompt) :]), atol=1e-5
+            )
+        stands = max(1, rows - taken_back)
+        text = [*known, *inputs[:stands], int(draw.integers(VOCABULARY))]
+
+
+@given(forwards=FORWARDS, size=st.integers(1, 9), prompt=PROMPTS)
+@settings(deadline=None, max_examples=40)
+def test_repetition_counts_in_the_last_few_tokens(
+    forwards: list[tuple[int, int]], size: int, prompt: list[int]
+) -> None:
+    def expected(before: list[int], _: list[int]) -> list[float]:
+        return [0.5 if token in before[-size:] else 1.0 for token in range(VOCABULARY)]
+
+    sampling = Sampling(repetition_penalty=2.0, repetition_context_size=size)
+    assert_edits(sampling, prompt, forwards, expected)
+
+
+@given(
+    forwards=FORWARDS,
+    prompt=PROMPTS,
+    presence=st.sampled_from([0.0, 0.75, -1.0]),
+    frequency=st.sampled_from([0.0, 0.5, -0.25]),
+)
+@settings(deadline=None, max_examples=40)
+def test_presence_and_frequency_count_in_what_was_generated(
+    forwards: list[tuple[int, int]], prompt: list[int], presence: float, frequency: float
+) -> None:
+    def expected(_: list[int], generated: list[int]) -> list[float]:
+        counts = [generated.count(token) for token in range(VOCABULARY)]
+        return [1 - frequency * count - presence * (count > 0) for count in counts]
+
+    sampling = Sampling(presence_penalty=presence, frequency_penalty=frequency)
+    assert_edits(sampling, prompt, forwards, expected)

@@ -1,0 +1,102 @@
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from akunu_py.errors import InvalidRequestError
+from akunu_py.options import Sampling
+from akunu_py.sampling.token_chooser import TokenChooser, log_distribution, random_keys
+
+VOCABULARY = 12
+
+
+def logits(rows: int, seed: int = 0) -> mx.array:
+    return mx.random.normal((rows, VOCABULARY), key=mx.random.key(seed)) * 2
+
+
+@given(rows=st.integers(1, 6), position=st.integers(0, 10**6), seed=st.integers(0, 2**40))
+def test_a_choice_depends_on_seed_and_position_not_on_the_batch(
+    rows: int, position: int, seed: int
+) -> None:
+    scores = logits(rows)
+    chooser = TokenChooser(Sampling(temperature=1.0, seed=seed))
+    together = chooser.choose(scores, position).tolist()
+    alone = [chooser.choose(scores[i : i + 1], position + i).item() for i in range(rows)]
+    assert together == alone
+
+
+def test_greedy_takes_the_likeliest() -> None:
+    scores = logits(5)
+    chosen = TokenChooser(Sampling()).choose(scores, 3)
+    assert chosen.tolist() == mx.argmax(scores, axis=-1).tolist()
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(temperature=1.0, seed=1),
+        Sampling(temperature=0.7, seed=2),
+        Sampling(temperature=1.3, top_k=4, seed=3),
+        Sampling(temperature=1.0, top_p=0.8, seed=4),
+        Sampling(temperature=1.0, min_p=0.2, seed=5),
+        Sampling(temperature=0.9, top_k=6, top_p=0.9, min_p=0.05, seed=6),
+    ],
+    ids=str,
+)
+def test_choices_follow_the_distribution_asked_for(sampling: Sampling) -> None:
+    draws = 20_000
+    row = logits(1, seed=9)
+    chosen = TokenChooser(sampling).choose(mx.broadcast_to(row, (draws, VOCABULARY)), 0)
+    observed = np.bincount(np.array(chosen), minlength=VOCABULARY)
+    expected = np.array(mx.softmax(log_distribution(row, sampling), axis=-1)[0]) * draws
+
+    kept = expected > 0
+    assert not observed[~kept].any()
+    statistic = float(((observed[kept] - expected[kept]) ** 2 / expected[kept]).sum())
+    # The 0.9999 quantile of chi-square with 11 degrees of freedom; fewer have smaller ones.
+    assert statistic < 37.4
+
+
+def test_filters_keep_what_their_names_say() -> None:
+    row = mx.log(mx.array([[0.5, 0.3, 0.15, 0.05]]))
+
+    def kept(sampling: Sampling) -> list[int]:
+        scores = np.array(log_distribution(row, sampling)[0])
+        return [int(token) for token in np.flatnonzero(scores > -1e30)]
+
+    assert kept(Sampling(temperature=1, top_k=2)) == [0, 1]
+    assert kept(Sampling(temperature=1, top_p=0.79)) == [0, 1]
+    assert kept(Sampling(temperature=1, min_p=0.25)) == [0, 1, 2]
+    assert kept(Sampling(temperature=1, top_k=99)) == [0, 1, 2, 3]
+
+
+def test_streams_of_neighbouring_positions_are_unrelated() -> None:
+    keys = np.array(random_keys(0, range(1000)))
+    assert len(np.unique(keys, axis=0)) == 1000
+    bits = np.unpackbits(keys.view(np.uint8))
+    assert abs(bits.mean() - 0.5) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -1.0),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("top_p", 0.0),
+        ("top_p", 1.5),
+        ("top_k", -1),
+        ("min_p", -0.1),
+        ("min_p", 2.0),
+        ("repetition_penalty", 0.0),
+        ("repetition_context_size", 0),
+        ("presence_penalty", float("inf")),
+        ("frequency_penalty", float("nan")),
+        ("logit_bias", ((-1, 1.0),)),
+        ("logit_bias", ((1, float("nan")),)),
+    ],
+)
+def test_impossible_settings_are_refused(field: str, value: object) -> None:
+    with pytest.raises(InvalidRequestError, match=field.replace("_", "[- ]")):
+        Sampling(**{field: value})  # type: ignore[arg-type]

@@ -1,0 +1,52 @@
+"""Many clients at once, a third of whom hang up: nobody else notices, and nothing is left behind.
+
+The same load at its full size, on the bundled model: `python -m benchmarks.serving_load`.
+"""
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import akunu_py
+from akunu_py.options import MOST_SLOTS
+from akunu_py.server.settings import ServerSettings
+from akunu_py.worker.event_stream import EventStream
+from benchmarks.load import Load
+from tests.server.live import LiveServer, serve
+
+CLIENTS = 8
+REQUESTS = 96
+TOKENS = 12
+
+
+@pytest.fixture(scope="module")
+def crowded(tiny_model_dir: Path) -> Iterator[LiveServer]:
+    """A server with a queue shorter than its clients are many."""
+    with serve(lambda: akunu_py.load(str(tiny_model_dir)), ServerSettings(queue=4)) as server:
+        yield server
+
+
+def settle(live: LiveServer) -> None:
+    """Returns once the server has nothing left to do."""
+    live.settle()
+    while live.service.waiting or live.service.processing:
+        live.settle()
+
+
+def test_a_crowd_gets_its_answers_and_leaves_nothing_behind(crowded: LiveServer) -> None:
+    load = Load(crowded.url, tokens=TOKENS)
+    settle(crowded)
+    before = crowded.service.metrics.answers
+    outcome = load.run(REQUESTS, CLIENTS)
+    settle(crowded)
+    assert (outcome.wrong, outcome.failed) == ([], [])
+    assert outcome.requests == REQUESTS
+    assert outcome.answered > 0
+    assert outcome.left > REQUESTS / 5
+    answers = crowded.service.metrics.answers - before
+    assert outcome.answered <= answers <= outcome.answered + outcome.left
+    assert len(crowded.worker.loading.result().slots) <= MOST_SLOTS
+    gc.collect()
+    assert not any(isinstance(thing, EventStream) for thing in gc.get_objects())

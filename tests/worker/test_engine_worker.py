@@ -1,0 +1,255 @@
+"""One thread for the engine, whoever asks."""
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event as Flag
+from threading import get_ident
+
+import pytest
+
+import akunu_py
+from akunu_py.engine import Engine
+from akunu_py.errors import (
+    EngineClosedError,
+    InvalidRequestError,
+    ModelLoadError,
+    QueueFullError,
+)
+from akunu_py.options import Options
+from akunu_py.request import Event
+from akunu_py.stats import Finish
+from akunu_py.worker.engine_worker import EngineWorker
+
+
+@pytest.fixture
+def worker(tiny_model_dir: Path) -> Iterator[EngineWorker]:
+    worker = EngineWorker(lambda: akunu_py.load(str(tiny_model_dir)))
+    yield worker
+    assert worker.close(60)
+
+
+def test_everything_happens_on_one_thread_that_is_not_ours(worker: EngineWorker) -> None:
+    threads = {worker.call(lambda _: get_ident()) for _ in range(3)}
+    assert len(threads) == 1
+    assert threads != {get_ident()}
+
+
+def test_streams_what_the_engine_would(worker: EngineWorker, engine: Engine) -> None:
+    options = Options(max_tokens=12)
+    events = list(worker.stream("hello", options))
+    expected = engine.generate("hello", options)
+    assert [token for event in events for token in event.tokens] == expected.token_ids
+    assert events[-1].finish_reason is expected.finish_reason
+
+
+def test_requests_wait_for_each_other(worker: EngineWorker) -> None:
+    first = worker.stream("one", Options(max_tokens=5))
+    second = worker.stream("two", Options(max_tokens=5))
+    assert len(list(second)) > 0
+    assert len(list(first)) > 0
+
+
+def test_cancelling_ends_an_answer_with_its_last_event(worker: EngineWorker) -> None:
+    events = worker.stream("hello", Options(max_tokens=None, stop=("never to be seen",)))
+    next(events)
+    events.cancel()
+    last = list(events)[-1]
+    assert last.finish_reason in (Finish.CANCELLED, Finish.CONTEXT, Finish.EOS)
+    assert worker.call(lambda engine: engine.model.name)
+
+
+def test_a_request_cancelled_before_its_turn_does_not_run(worker: EngineWorker) -> None:
+    gate = Flag()
+
+    def wait(*_: int) -> None:
+        gate.wait()
+
+    waiting = worker.stream("first", Options(max_tokens=1), progress=wait)
+    events = worker.stream("second", Options(max_tokens=None))
+    events.cancel()
+    gate.set()
+    list(waiting)
+    assert [event.finish_reason for event in events] == [Finish.CANCELLED]
+
+
+def test_leaving_a_stream_cancels_it(worker: EngineWorker) -> None:
+    with worker.stream("hello", Options(max_tokens=None)) as events:
+        next(events)
+    assert events.cancelled
+
+
+def test_errors_cross_over_and_the_worker_goes_on(worker: EngineWorker) -> None:
+    with pytest.raises(InvalidRequestError, match="empty"):
+        list(worker.stream(""))
+    with pytest.raises(ZeroDivisionError):
+        worker.call(lambda _: 1 // 0)
+    assert worker.call(lambda engine: engine.model.name) == "tiny"
+
+
+def test_a_model_that_does_not_load_is_everybodys_error(tmp_path: Path) -> None:
+    worker = EngineWorker(lambda: akunu_py.load(str(tmp_path)))
+    with pytest.raises(ModelLoadError):
+        worker.call(lambda engine: engine)
+    with pytest.raises(ModelLoadError):
+        list(worker.stream("hello"))
+    assert worker.failed
+    assert worker.close(60)
+
+
+def test_closing_cancels_what_is_under_way(tiny_model_dir: Path) -> None:
+    worker = EngineWorker(lambda: akunu_py.load(str(tiny_model_dir)))
+    events = worker.stream("hello", Options(max_tokens=None))
+    next(events)
+    assert worker.close(60)
+    assert list(events)[-1].finish_reason is not None
+    with pytest.raises(EngineClosedError, match="closed"):
+        worker.stream("more")
+
+
+class Blocked:
+    """A worker held up by a request under way, until it is let go."""
+
+    def __init__(self, worker: EngineWorker) -> None:
+        self._gate = Flag()
+        self._begun = Flag()
+        self.under_way = worker.stream("first", Options(max_tokens=1), progress=self._wait)
+        assert self._begun.wait(60)
+
+    def _wait(self, *_: int) -> None:
+        self._begun.set()
+        self._gate.wait()
+
+    def let_go(self) -> None:
+        self._gate.set()
+
+
+class TestWaiting:
+    def test_a_full_queue_refuses_at_once_and_says_how_many_wait(
+        self, tiny_model_dir: Path
+    ) -> None:
+        worker = EngineWorker(lambda: akunu_py.load(str(tiny_model_dir)), queue_limit=2)
+        blocked = Blocked(worker)
+        assert worker.busy
+        waiting = [worker.stream(f"{number}", Options(max_tokens=1)) for number in range(2)]
+        assert worker.queue_depth == 2
+        for put in (lambda: worker.stream("more"), lambda: worker.submit(lambda _: None)):
+            with pytest.raises(QueueFullError, match="2 requests wait") as refused:
+                put()
+            assert refused.value.waiting == 2
+        blocked.let_go()
+        assert all(list(events) for events in (blocked.under_way, *waiting))
+        assert worker.call(lambda _: worker.busy)
+        assert worker.queue_depth == 0
+        assert worker.close(60)
+
+    def test_a_cancelled_one_ends_at_once_and_leaves_its_place(self, worker: EngineWorker) -> None:
+        blocked = Blocked(worker)
+        events = worker.stream("second", Options(max_tokens=None))
+        events.cancel()
+        assert worker.queue_depth == 0
+        assert [event.finish_reason for event in events] == [Finish.CANCELLED]
+        blocked.let_go()
+        list(blocked.under_way)
+        assert worker.call(lambda engine: engine.work.requests) == 1
+
+    def test_a_call_can_be_taken_back(self, worker: EngineWorker) -> None:
+        blocked = Blocked(worker)
+        called: list[Engine] = []
+        outcome = worker.submit(called.append)
+        assert outcome.cancel()
+        blocked.let_go()
+        assert worker.call(lambda _: called) == []
+
+    def test_one_request_from_many_threads_each(self, worker: EngineWorker) -> None:
+        def ask(number: int) -> list[Event]:
+            with worker.stream([number], Options(max_tokens=3)) as events:
+                if number % 3 == 0:
+                    events.cancel()
+                return list(events)
+
+        with ThreadPoolExecutor(16) as threads:
+            answers = list(threads.map(ask, range(1, 61)))
+        ends = [[event.finish_reason for event in answer].count(None) for answer in answers]
+        assert [len(answer) - 1 for answer in answers] == ends, "each ends once, and last"
+        assert worker.queue_depth == 0
+
+
+class TestFailures:
+    @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit, MemoryError])
+    def test_no_request_takes_the_thread_with_it(
+        self, worker: EngineWorker, error: type[BaseException]
+    ) -> None:
+        def fail(*_: int) -> None:
+            raise error("from within")
+
+        with pytest.raises(error, match="from within"):
+            list(worker.stream("hello", progress=fail))
+        with pytest.raises(error, match="from within"):
+            worker.call(lambda _: fail())
+        expected = worker.call(lambda engine: engine.generate("hello", Options(max_tokens=4)))
+        events = list(worker.stream("hello", Options(max_tokens=4)))
+        assert [token for event in events for token in event.tokens] == expected.token_ids
+
+    def test_nor_does_a_listener(self, worker: EngineWorker) -> None:
+        def fail() -> None:
+            raise RuntimeError("the event loop is closed")
+
+        events = worker.stream("hello", Options(max_tokens=None))
+        events.listen(fail)
+        assert events.cancelled
+        assert list(events)[-1].finish_reason is not None
+        assert worker.call(lambda engine: engine.model.name) == "tiny"
+
+
+class TestClosing:
+    def test_everything_ends(self, worker: EngineWorker) -> None:
+        blocked = Blocked(worker)
+        waiting = [worker.stream("second"), worker.stream("third")]
+        outcome = worker.submit(lambda engine: engine.model.name)
+        assert not worker.close(0), "it is within a prefill still"
+        for events in waiting:
+            assert [event.finish_reason for event in events] == [Finish.CANCELLED]
+        with pytest.raises(EngineClosedError):
+            outcome.result(60)
+        blocked.let_go()
+        assert worker.close(60)
+        assert list(blocked.under_way)[-1].finish_reason is not None
+
+    def test_while_the_model_loads(self) -> None:
+        gate = Flag()
+
+        def load() -> Engine:
+            gate.wait()
+            raise ModelLoadError("too late")
+
+        worker = EngineWorker(load)
+        events = worker.stream("hello")
+        assert not worker.close(0)
+        assert [event.finish_reason for event in events] == [Finish.CANCELLED]
+        gate.set()
+        assert worker.close(60)
+
+
+def test_an_event_loop_reads_without_a_thread_a_request(worker: EngineWorker) -> None:
+    async def answer(prompt: str) -> list[int]:
+        arrived = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        events = worker.stream(prompt, Options(max_tokens=12))
+        events.listen(lambda: loop.call_soon_threadsafe(arrived.set))
+        tokens: list[int] = []
+        while not events.ended:
+            await arrived.wait()
+            arrived.clear()
+            tokens.extend(token for event in events.take() for token in event.tokens)
+        return tokens
+
+    async def answers() -> list[list[int]]:
+        return await asyncio.gather(*map(answer, prompts))
+
+    def alone(engine: Engine) -> list[list[int]]:
+        return [engine.generate(prompt, Options(max_tokens=12)).token_ids for prompt in prompts]
+
+    prompts = ["one", "two", "three"]
+    assert asyncio.run(answers()) == worker.call(alone)

@@ -1,0 +1,51 @@
+"""Events handed from one thread to another."""
+
+import pytest
+
+from akunu_py.request import Event
+from akunu_py.stats import Finish, Stats
+from akunu_py.worker.event_stream import EventStream
+
+FIRST = Event((1,), (), Stats())
+LAST = Event((2,), (), Stats(), Finish.EOS)
+
+
+def test_taking_never_waits_and_brings_each_event_once() -> None:
+    events = EventStream()
+    assert events.take() == []
+    events.put(FIRST)
+    assert events.take() == [FIRST]
+    events.put(LAST)
+    events.end()
+    assert (events.take(), events.ended, events.error) == ([LAST], True, None)
+    assert events.take() == list(events) == []
+
+
+def test_an_error_comes_after_the_events_before_it() -> None:
+    events = EventStream()
+    events.put(FIRST)
+    events.end(ValueError("broken"))
+    assert events.take() == [FIRST]
+    assert events.ended
+    assert str(events.error) == "broken"
+
+
+def test_iterating_raises_the_error() -> None:
+    events = EventStream()
+    events.put(FIRST)
+    events.end(ValueError("broken"))
+    assert next(events) is FIRST
+    with pytest.raises(ValueError, match="broken"):
+        next(events)
+    assert list(events) == []
+
+
+def test_a_listener_hears_of_what_came_before_it_and_of_all_that_follows() -> None:
+    events = EventStream()
+    events.put(FIRST)
+    heard: list[int] = []
+    events.listen(lambda: heard.append(len(events.take())))
+    events.put(LAST)
+    events.end()
+    assert heard == [1, 1, 0]
+    assert events.ended
