@@ -26,7 +26,7 @@ from benchmarks.replay_data import DATA_SETS
 from benchmarks.report import markdown_table, record
 
 COSTS = ("m4-pro", "m4-pro-8b", "m5-max", "m3-ultra", "cpu-25m", "cpu-135m")
-LENGTHS = (4, 8, 16, 32)
+LENGTHS = (1, 2, 4, 8, 16, 32)
 PARTS = {"even": slice(0, None, 2), "odd": slice(1, None, 2), "all": slice(None)}
 OURS = Policy("auto")
 
@@ -58,17 +58,31 @@ def by_drafter(rows: Sequence[ReplayRow], curves: Sequence[NamedCurve]) -> str:
     return markdown_table(("drafter", *(curve.name for curve in curves)), lines)
 
 
+def by_length(rows: Sequence[ReplayRow]) -> str:
+    """A line a drafter, a column a fixed length: tokens a forward, and drafts for them."""
+    lines = []
+    for drafter in dict.fromkeys(row.policy.drafter for row in rows):
+        found = {row.policy.drafts: row.result for row in rows if row.policy.drafter == drafter}
+        results = [found[length] for length in LENGTHS]
+        cells = [f"{result.tokens_per_forward:.2f} ({result.drafted:,})" for result in results]
+        lines.append((drafter, *cells))
+    return markdown_table(("drafter", *(f"K={length}" for length in LENGTHS)), lines)
+
+
 def outcome(rows: Sequence[ReplayRow], curve: NamedCurve) -> tuple[Any, ...]:
     """How `auto` + planner compares with the best of all others under one curve."""
     here = [row for row in rows if row.curve is curve]
     ours = next(row for row in here if row.policy == OURS)
     others = sorted((row for row in here if row is not ours), key=lambda row: -row.speedup)
     foreign = next(row for row in others if row.policy.drafter != OURS.drafter)
+    own = (row.speedup for row in others if row.policy.drafter == OURS.drafter)
+    best_fixed = max(1.0, *own)
     ahead = [row for row in others if row.speedup > ours.speedup]
     behind = ", ".join(f"{row.policy} {row.speedup / ours.speedup - 1:+.1%}" for row in ahead[:4])
     return (
         curve.name,
         f"{ours.speedup:.2f}",
+        f"{ours.speedup / best_fixed:.0%}",
         f"{ours.result.tokens_per_forward:.2f}",
         f"{ours.result.acceptance:.0%}",
         f"{foreign.policy} {foreign.speedup:.2f}",
@@ -84,10 +98,13 @@ def describe(report: ReplayReport) -> str:
         f"costs of forwards. Tokenizer: {report.tokenizer}.",
         "\n".join(f"- {line}" for line in about_lines(report.curves)),
         "A cell of a set's second table: predicted speedup with the planner / at the best of the "
-        f"fixed lengths {', '.join(map(str, LENGTHS))}, which is named in brackets.",
+        f"fixed lengths {', '.join(map(str, LENGTHS))}, which is named in brackets. Of its third: "
+        "tokens a forward where up to K tokens are drafted (how many were, in all).",
+        "Of its best fixed K: the planner's speedup over that of the K which suits `auto` best on "
+        "this set and chip, known afterwards; no drafts are one of them.",
     ]
-    heads = ("costs", "auto + planner", "tokens a forward", "acceptance", "best of the others'",
-             "auto is", "policies ahead")  # fmt: skip
+    heads = ("costs", "auto + planner", "of its best fixed K", "tokens a forward",
+             "acceptance", "best of the others'", "auto is", "policies ahead")  # fmt: skip
     for kind, cases in report.sets.items():
         rows = [row for row in report.rows if row.kind == kind]
         outcomes = [outcome(rows, curve) for curve in report.curves]
@@ -95,6 +112,7 @@ def describe(report: ReplayReport) -> str:
             f"## {kind}: {len(cases):,} requests",
             markdown_table(heads, outcomes),
             by_drafter(rows, report.curves),
+            by_length([row for row in rows if row.curve is report.curves[0]]),
         ]
     return "\n\n".join(body)
 

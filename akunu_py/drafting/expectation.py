@@ -14,6 +14,7 @@ from akunu_py.drafting.occurrences import Consensus
 POSITIONS: Final = 6
 PRIOR_WEIGHT: Final = 4.0
 LUCK_WEIGHT: Final = 8.0
+LUCK_MEMORY: Final = 0.97
 MEMORY: Final = 64.0
 
 _COPY_RUNS: Final = (0, 0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 4, 4, 5)
@@ -31,14 +32,14 @@ GRADES: Final = _REWRITE + 6
 # `benchmarks/replay_drafters.py` under two tokenizers.
 _FIRST: Final = (
     # copy: runs of 1-4, 5, 6-8, 9-11, 12-16, 17 and more; best match says otherwise, the same
-    *(0.45, 0.50, 0.45, 0.62, 0.50, 0.60, 0.53, 0.62, 0.80, 0.93, 0.85, 0.95),
+    *(0.45, 0.50, 0.45, 0.62, 0.50, 0.56, 0.53, 0.62, 0.80, 0.88, 0.85, 0.96),
     # match: lengths of 1, 2, 3, 4-5, 6-8, 9 and more; all, the only one, half, fewer agree
-    *(0.58, 0.34, 0.21, 0.12),
-    *(0.77, 0.46, 0.50, 0.14),
-    *(0.68, 0.57, 0.30, 0.24),
-    *(0.83, 0.57, 0.20, 0.14),
-    *(0.85, 0.80, 0.30, 0.14),
-    *(0.90, 0.80, 0.30, 0.14),
+    *(0.55, 0.32, 0.19, 0.14),
+    *(0.67, 0.45, 0.20, 0.14),
+    *(0.65, 0.65, 0.25, 0.24),
+    *(0.80, 0.55, 0.20, 0.14),
+    *(0.88, 0.72, 0.30, 0.14),
+    *(0.91, 0.88, 0.30, 0.14),
     # resumed: lengths of 1, 2, 3 and more; in place, within 3, within 12, farther; as in copy
     *(0.46, 0.51, 0.32, 0.50, 0.05, 0.30, 0.09, 0.21),
     *(0.42, 0.60, 0.30, 0.60, 0.18, 0.56, 0.09, 0.36),
@@ -55,7 +56,8 @@ _DOUBT: Final = (
     (1.0, 0.52, 0.29, 0.15, 0.14, 0.07),  # resumed
     (1.0, 0.47, 0.18, 0.12, 0.12, 0.10),  # in place
 )
-_STEADY: Final = 0.98
+# The most that a later token is ever taken to be worth: edits come at a rate of their own.
+_STEADY: Final = (0.965, 0.965, 0.965, 0.92, 0.90)
 
 
 def copy_grade(run: int, agrees: bool) -> int:
@@ -128,7 +130,10 @@ class Expectations:
 
 
 class _Luck:
-    """How outcomes compare with what was expected of them, as a factor on the odds."""
+    """How outcomes compare with what was expected of them, as a factor on the odds.
+
+    The last thirty or so count most, so that it follows a text from stretch to stretch.
+    """
 
     __slots__ = ("_accepted", "_expected", "_expected_failures", "_failures", "factor")
 
@@ -138,10 +143,11 @@ class _Luck:
         self.factor = 1.0
 
     def learn(self, expected: float, accepted: bool) -> None:
-        self._accepted += accepted
-        self._failures += not accepted
-        self._expected += expected
-        self._expected_failures += 1.0 - expected
+        back = LUCK_WEIGHT * (1.0 - LUCK_MEMORY)
+        self._accepted = LUCK_MEMORY * self._accepted + back + accepted
+        self._failures = LUCK_MEMORY * self._failures + back + (not accepted)
+        self._expected = LUCK_MEMORY * self._expected + back + expected
+        self._expected_failures = LUCK_MEMORY * self._expected_failures + back + 1.0 - expected
         self.factor = (self._accepted * self._expected_failures) / (self._expected * self._failures)
 
 
@@ -149,7 +155,8 @@ def _prior(grade: int, position: int) -> float:
     first = _FIRST[grade]
     if grade >= _REWRITE:
         return first
-    return max(first, min(_STEADY, 1.0 - (1.0 - first) * _DOUBT[_doubt_row(grade)][position]))
+    row = _doubt_row(grade)
+    return max(first, min(_STEADY[row], 1.0 - (1.0 - first) * _DOUBT[row][position]))
 
 
 def _doubt_row(grade: int) -> int:

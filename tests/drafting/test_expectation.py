@@ -64,3 +64,12 @@ def test_a_lucky_request_raises_what_is_expected_of_other_files() -> None:
     assert expectations.of(file_of(20, 0)) > before
     expectations.begin()
     assert expectations.of(file_of(20, 0)) == pytest.approx(before)
+
+
+def test_luck_follows_the_text() -> None:
+    expectations = Expectations()
+    other = file_of(20, 0)
+    before = expectations.of(other)
+    for outcome in [True] * 60 + [False] * 25:
+        expectations.learn(file_of(14, 0), outcome)
+    assert expectations.of(other) < before
