@@ -51,6 +51,7 @@ def test_the_model_is_listed(live: LiveServer) -> None:
 def test_slots_tell_what_they_hold(live: LiveServer) -> None:
     live.worker.call(lambda engine: engine.reset())
     live.post("/completion", {"prompt": "hello", "n_predict": 2})
+    live.settle()
     (slot,) = live.get("/slots").json()
     assert slot["n_tokens"] >= 5
     assert slot["is_processing"] is False
@@ -58,6 +59,7 @@ def test_slots_tell_what_they_hold(live: LiveServer) -> None:
 
 def test_metrics_are_prometheus_text(live: LiveServer) -> None:
     def read() -> dict[str, float]:
+        live.settle()
         text = live.get("/metrics").text
         lines = [line.split() for line in text.splitlines() if not line.startswith("#")]
         return {name: float(value) for name, value in lines}
