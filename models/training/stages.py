@@ -50,12 +50,22 @@ _LONG = {
     "questions": 0.08,
     "structured": 0.04,
 }
+_LONGEST = {
+    "repeats": 0.03,
+    "edits": 0.25,
+    "long_edits": 0.48,
+    "code": 0.06,
+    "fim": 0.10,
+    "questions": 0.06,
+    "structured": 0.02,
+}
 CURRICULUM: tuple[Stage, ...] = (
     Stage("copying", 300, 8, 256, _COPYING),
     Stage("short edits", 1300, 8, 256, _SHORT),
     Stage("edits", 1500, 4, 512, _EDITS),
     Stage("long edits", 500, 2, 1024, _LONG, decays=True),
     Stage("all edits", 800, 4, 512, _LONG, decays=True),
+    Stage("longest edits", 250, 1, 2048, _LONGEST, decays=True),
 )
 
 
