@@ -9,11 +9,7 @@ page itself.
 import argparse
 import io
 import json
-import re
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +17,7 @@ from PIL import Image
 
 from akunu_py.model_files import BUNDLED_MODEL
 from benchmarks.chromium import Tab, find_chromium, open_tab
+from benchmarks.served import served
 
 RESULTS: Final = Path(__file__).parent / "results"
 COLOURS: Final = 128
@@ -46,9 +43,9 @@ def main() -> None:
     chromium = find_chromium()
     if chromium is None:
         sys.exit("There is no Chromium to draw with; install one.")
-    with _server(settings.model) as url, open_tab(chromium) as tab:
+    with served(settings.model) as server, open_tab(chromium) as tab:
         tab.show_in(width=settings.width, dark=settings.dark)
-        tab.open(url)
+        tab.open(server.url)
         tab.wait_for("!document.getElementById('board').hidden")
         for _ in range(_WARM_UPS + 1):
             _ask(tab)
@@ -70,21 +67,6 @@ def _ask(tab: Tab) -> None:
     )
     tab.wait_for("document.getElementById('result').textContent !== ''")
     tab.wait_for("last.queue.processing === 0 && last.costs !== null")
-
-
-@contextmanager
-def _server(model: str) -> Iterator[str]:
-    """The address of a server that runs for as long as this is open."""
-    command = [sys.executable, "-m", "akunu_py", "serve", "--port", "0", "--model", model]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            found = re.search(r"http://\S+", process.stdout.readline())
-            if found is None:
-                sys.exit("The server did not start.")
-            yield found.group()
-        finally:
-            process.terminate()
 
 
 def _save(picture: bytes, path: Path) -> None:

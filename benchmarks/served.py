@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from time import sleep
 
 import httpx2
 
 PATIENCE_S = 600.0
+_LOOK_AGAIN_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,10 @@ def served(model: str, words: Sequence[str] = ()) -> Iterator[Served]:
 
 
 def wait_until_loaded(url: str) -> None:
-    """Returns once the model is there: a request that is told to come back does so."""
+    """Returns once the model is there."""
     with httpx2.Client(base_url=url, timeout=PATIENCE_S) as client:
         while client.get("/health").status_code == httpx2.codes.SERVICE_UNAVAILABLE:
-            pass
+            sleep(_LOOK_AGAIN_S)
 
 
 def counts(client: httpx2.Client) -> dict[str, float]:

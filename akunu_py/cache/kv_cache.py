@@ -1,4 +1,4 @@
-"""PreallocatedKVCache: keys and values in one buffer a layer, at full capacity from the start.
+"""PreallocatedKVCache: keys and values in one buffer a layer, allocated once and written in place.
 
 It serves as the cache of unmodified mlx-lm models. Rolling back moves a counter: nothing is copied
 and nothing is cleared, because what lies behind the counter is overwritten before it is read.

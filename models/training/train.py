@@ -104,8 +104,7 @@ class Trainer:
         started = time.perf_counter()
         stage = stage_at(self.stages, self.step)
         batch = self.batches.draw(self.step, rows=stage.rows, length=stage.length, mix=stage.mix)
-        losses, kinds, guidance = self._losses(batch)
-        turns = torch.from_numpy(batch.turns[:, 1:])[torch.from_numpy(batch.kinds[:, 1:]) >= 0]
+        losses, kinds, turns, guidance = self._losses(batch)
         weights = 1.0 + (TURN_WEIGHT - 1.0) * turns
         ((losses * weights).sum() / weights.sum() + WEIGHT * guidance).backward()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
@@ -130,15 +129,19 @@ class Trainer:
             "by_kind": by_kind,
         }
 
-    def _losses(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The loss and the kind of every learned token, and the loss of the guided attention."""
+    def _losses(
+        self, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Of every learned token its loss, its kind and whether it is a turn; then the loss of
+        the guided attention."""
         tokens, kinds = torch.from_numpy(batch.tokens), torch.from_numpy(batch.kinds[:, 1:])
         wanted = kinds >= 0
         hidden, attention = self._body(tokens[:, :-1])
         logits = self.model.logits(hidden, wanted)
         losses = functional.cross_entropy(logits, tokens[:, 1:][wanted], reduction="none")
         guidance = guidance_loss(attention, torch.from_numpy(batch.targets[:, :, 1:]))
-        return losses, kinds[wanted], guidance
+        turns = torch.from_numpy(batch.turns[:, 1:])
+        return losses, kinds[wanted], turns[wanted], guidance
 
     def run(self) -> None:
         """Train to the end of the curriculum."""
