@@ -16,6 +16,14 @@ def test_paths_and_methods_that_are_nobodys_are_told_in_json(
     response = live.client.request(method, path)
     assert response.status_code == status
     assert response.json()["error"]["code"] == status
+    assert path in response.json()["error"]["message"]
+
+
+def test_the_log_says_why_a_request_was_refused(live: LiveServer) -> None:
+    live.post("/infill", {"prompt": "a secret"})
+    line = live.log.wait_for("POST /infill 400")
+    assert line.endswith("ms: `input_prefix` is missing.")
+    assert "secret" not in line
 
 
 def test_a_body_that_is_no_json_is_told_in_json(live: LiveServer) -> None:
