@@ -55,7 +55,10 @@ def instruct_body(instruction: str, **changes: Any) -> dict[str, Any]:
     asked = f"{rules}\n\n--- SELECTION\n{SUFFIX}\n\n--- INSTRUCTION\n"
     return {
         "id_slot": 0,
-        "messages": [{"role": "system", "content": asked}, {"role": "user", "content": instruction}],
+        "messages": [
+            {"role": "system", "content": asked},
+            {"role": "user", "content": instruction},
+        ],
         "min_p": 0.1,
         "temperature": 0.1,
         "samplers": ["min_p", "temperature"],
