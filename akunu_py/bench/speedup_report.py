@@ -79,7 +79,8 @@ class SpeedupReport:
 
     @property
     def prediction_error(self) -> float | None:
-        """The median distance between measured and predicted speedups, relative to the latter."""
+        """The median distance between measured and predicted speedups, relative to the latter;
+        None where nothing was predicted."""
         errors = [
             abs(row.speedup.median / row.predicted - 1)
             for row in self.rows
@@ -162,8 +163,8 @@ def _table(rows: Sequence[SpeedupRow]) -> Table:
 
 
 def _cells(row: SpeedupRow) -> tuple[str, ...]:
-    shares, predicted = row.shares, row.predicted
-    if shares is None or predicted is None:
+    shares = row.shares
+    if shares is None:
         return f"{row.milliseconds.median:.2f}", "1", "", "1.00", "", "", ""
     parts = (shares.drafting, shares.forward, shares.detokenizing, shares.rest)
     same = "" if row.same is None else f"{row.same}/{len(row.pairs)}"
@@ -172,7 +173,7 @@ def _cells(row: SpeedupRow) -> tuple[str, ...]:
     return (
         f"{row.milliseconds.median:.2f}",
         f"{row.speedup:.2f}",
-        f"{predicted:.2f}",
+        f"{row.predicted:.2f}" if row.predicted else "",
         f"{row.rounds.tokens_per_forward:.2f}",
         f"{row.rounds.acceptance:.0%}" if row.rounds.drafted else "",
         ", ".join(f"{100 * part:.0f}" for part in parts),
