@@ -48,6 +48,11 @@ class Pair:
         """Over the baseline."""
         return self.baseline.seconds_per_token / self.answer.seconds_per_token
 
+    @property
+    def over_plain(self) -> float:
+        """The speedup over plain decoding: below 1, drafting has cost time."""
+        return self.plain.seconds_per_token / self.answer.seconds_per_token
+
     def predicted_speedup(self, curve: CostCurve) -> float:
         """Over the baseline, as `curve` tells what the rounds bring over plain decoding.
 
@@ -106,6 +111,11 @@ class SpeedupRow:
     def speedup(self) -> Spread:
         """Over the baseline."""
         return Spread.of([pair.speedup for pair in self.pairs])
+
+    @property
+    def over_plain(self) -> Spread:
+        """Over plain decoding."""
+        return Spread.of([pair.over_plain for pair in self.pairs])
 
     @property
     def milliseconds(self) -> Spread:
