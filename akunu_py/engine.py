@@ -25,7 +25,7 @@ from akunu_py.model import PREFILL_STEP, PrefillProgress, TargetModel, load_targ
 from akunu_py.model_files import BUNDLED_MODEL
 from akunu_py.options import Options
 from akunu_py.planning.planner import Planner
-from akunu_py.prompt import PromptInput, encode_prompt
+from akunu_py.prompt import PromptInput, encode_prompt, encode_references
 from akunu_py.request import Completion, Event
 from akunu_py.sampling.chooser_maker import ChooserMaker
 from akunu_py.sampling.token_logprob import TokenLogprob
@@ -280,8 +280,7 @@ class Engine:
             speculator.tie_breaker(options, cache, answer.chooser, answer.prompt[-1]),
             answer.chooser.constraint,
         )
-        # A reference mostly begins a line of the answer, and is split into tokens as it is there.
-        references = [self.tokenizer.encode_plain(f"\n{text}") for text in options.references]
+        references = encode_references(self.tokenizer, options.references, self.context_limit)
         speculation.begin(answer.prompt, references)
         answer.stats.draft_s += perf_counter() - begun
         return speculation

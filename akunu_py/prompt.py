@@ -7,6 +7,7 @@ from akunu_py.errors import ContextOverflowError, InvalidRequestError
 from akunu_py.model import TargetModel
 from akunu_py.options import DEFAULT_MAX_TOKENS, Options
 from akunu_py.text.fim import FillRequest, fill_prompt
+from akunu_py.text.tokenizer import Tokenizer
 
 PromptInput = str | Sequence[int] | FillRequest
 """Text, ids as the model shall see them, or a gap to fill."""
@@ -52,7 +53,7 @@ def encode_prompt(
         filling = fill_prompt(tokenizer, asked, limit - min(longest, limit // 4))
         tokens, end_tokens = filling.tokens, filling.end_tokens
     else:
-        tokens = tokenizer.encode(asked) if isinstance(asked, str) else list(asked)
+        tokens = tokenizer.encode(asked, most=limit) if isinstance(asked, str) else list(asked)
         end_tokens = frozenset()
     if not tokens:
         raise InvalidRequestError("The prompt is empty; give it at least one character.")
@@ -66,3 +67,23 @@ def encode_prompt(
             f"The prompt has {len(tokens)} tokens and the context only {limit}; {remedy}."
         )
     return Prompt(tokens, end_tokens | tokenizer.end_tokens)
+
+
+def encode_references(tokenizer: Tokenizer, texts: Sequence[str], limit: int) -> list[list[int]]:
+    """The ids of texts that an answer may repeat: the last ones, as much as a context can hold.
+
+    A reference mostly begins a line of the answer, and is split into tokens as it is there.
+
+    Args:
+        tokenizer: of the model that is to answer.
+        texts: those that matter most last.
+        limit: how many tokens a prompt and its answer may have together.
+    """
+    room = limit * tokenizer.longest_piece
+    references: list[list[int]] = []
+    for text in reversed(texts):
+        references.append(tokenizer.encode_plain(f"\n{text[:room]}"))
+        room -= len(text)
+        if room <= 0:
+            break
+    return references[::-1]

@@ -94,13 +94,23 @@ def fill_prompt(tokenizer: Tokenizer, request: FillRequest, room: int = sys.maxs
     room -= len(opening) + len(layout.around((), (), ()))
     window = min(LONGEST_WINDOW, max(1, room))
     head, line = layout.split(request.prefix)
+    most = window * tokenizer.longest_piece  # so many characters fill a window, whatever they are
     head_ids, line_ids, suffix_ids = _trim(
-        layout.inside(head), layout.inside(line), layout.inside(request.suffix), window
+        layout.inside(_ending(head, most)),
+        layout.inside(_ending(line, most)),
+        layout.inside(request.suffix[:most]),
+        window,
     )
     taken = len(head_ids) + len(line_ids) + len(suffix_ids)
     files = layout.files(request, room - _rounded(taken, window))
     around = layout.around(head_ids, line_ids, suffix_ids)
     return FillPrompt([*opening, *files, *around], layout.end_tokens)
+
+
+def _ending(text: str, least: int) -> str:
+    """The end of a text, as many characters or up to twice as many: cut where the next keystrokes
+    leave the cut."""
+    return text[max(0, len(text) - least) // least * least :]
 
 
 def _trim(
@@ -185,6 +195,8 @@ class _Layout:
         room -= len(repository)
         told: list[int] = []
         for file in reversed(request.files):
+            if len(file.text) > room * self._tokenizer.longest_piece:
+                break  # it need not be encoded to tell
             name = f"{file.filename or _UNNAMED}\n"
             header = [*self._file, *self.inside(name)] if self._file else self.inside(f"#{name}")
             block = [*header, *self.inside(f"{file.text}\n")]

@@ -3,15 +3,19 @@
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from threading import Lock
-from typing import Any
+from typing import Any, Final
 
-from akunu_py.errors import InvalidRequestError, ModelLoadError
+from akunu_py.errors import ContextOverflowError, InvalidRequestError, ModelLoadError
 from akunu_py.model_files import find_model
 from akunu_py.text.answer_format import AnswerFormat
 from akunu_py.text.detokenizer import Detokenizer, WholeTextDetokenizer
+from akunu_py.text.piece_lengths import PieceLengths
 from akunu_py.text.token_bytes import TokenBytes
 
 Message = Mapping[str, Any]
+
+_SHORT: Final = 1 << 16
+"""Characters that are encoded within a moment, whatever they are."""
 
 
 class Tokenizer:
@@ -38,22 +42,31 @@ class Tokenizer:
         return TokenBytes(self.wrapped)
 
     @cached_property
-    def _vocabulary(self) -> dict[str, int]:
-        """The ids of all entries; the tokenizer makes this anew for whoever asks it."""
-        return dict(self.wrapped.get_vocab())
+    def longest_piece(self) -> int:
+        """Characters of the longest vocabulary entry: no token stands for more of a text."""
+        return max(map(len, self._vocabulary))
 
     @property
     def has_chat_template(self) -> bool:
         """Whether the model came with a template for conversations."""
         return bool(self.wrapped.has_chat_template)
 
-    def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
+    def encode(
+        self, text: str, *, special_tokens: bool = True, most: int | None = None
+    ) -> list[int]:
         """The ids of a prompt, with the model's opening token unless the text starts with it.
 
         Args:
             text: any text; spelled-out special tokens count as such.
             special_tokens: False encodes the text alone, as a continuation.
+            most: ids that there is room for; None for any number.
+
+        Raises:
+            ContextOverflowError: if the text is far too long for `most`, whatever its ids are; it
+                is not encoded then. One that is a little too long comes back whole.
         """
+        if most is not None and len(text) > max(most, _SHORT):
+            self._check_length(text, most)
         opening = self.wrapped.bos_token
         add = special_tokens and (opening is None or not text.startswith(opening))
         with self._encoding:
@@ -117,6 +130,23 @@ class Tokenizer:
             raise InvalidRequestError(
                 f"The model's chat template refuses this conversation: {error}"
             ) from error
+
+    def _check_length(self, text: str, most: int) -> None:
+        least = self._piece_lengths.least_tokens(text)
+        if least > most:
+            raise ContextOverflowError(
+                f"The prompt has {len(text)} characters, {least} tokens at the least, and the "
+                f"context only {most}; shorten it."
+            )
+
+    @cached_property
+    def _piece_lengths(self) -> PieceLengths:
+        return PieceLengths(map(self.token_bytes.of, self._vocabulary.values()))
+
+    @cached_property
+    def _vocabulary(self) -> dict[str, int]:
+        """The ids of all entries; the tokenizer makes this anew for whoever asks it."""
+        return dict(self.wrapped.get_vocab())
 
 
 def load_tokenizer(name: str) -> Tokenizer:

@@ -19,12 +19,18 @@ class FakeTokenizer:
         special: the special tokens it has, numbered -1, -2 and so on.
         opening: ids that open every prompt.
         spaced: whether it puts a space in front of every text.
+
+    Attributes:
+        longest_piece: characters that a token stands for.
+        encoded: characters that have been encoded as plain text.
     """
 
     def __init__(self, *special: str, opening: tuple[int, ...] = (), spaced: bool = False) -> None:
         self._special = {token: -1 - index for index, token in enumerate(special)}
         self._opening = list(opening)
         self._spaced = spaced
+        self.longest_piece = 1
+        self.encoded = 0
 
     def token_id(self, token: str) -> int | None:
         return self._special.get(token)
@@ -33,6 +39,7 @@ class FakeTokenizer:
         return [*self._opening, *map(ord, text)]
 
     def encode_plain(self, text: str) -> list[int]:
+        self.encoded += len(text)
         return [ord(letter) for letter in (" " + text if self._spaced and text else text)]
 
 
@@ -190,3 +197,26 @@ def test_typing_leaves_nearly_all_of_the_prompt_as_it_was(length: int, suffix_fi
         last = tokens
     assert anew <= 1 + 4, "the first, and at a few coarse steps"
     assert len(last) <= LONGEST_WINDOW + 3
+
+
+@pytest.mark.parametrize("newline", ["", "\n"], ids=["in one line", "in lines"])
+def test_of_a_giant_only_what_is_near_the_gap_is_encoded(newline: str) -> None:
+    before, after, other = (f"{letter * 99}{newline}" * 40_000 for letter in "abc")
+    tokenizer = FakeTokenizer(*QWEN)
+    request = FillRequest(f"{before}x", f"y{after}", (RepositoryFile("c", other),))
+    tokens = fill_prompt(tokenizer, request, 2_000).tokens  # type: ignore[arg-type]
+    assert 1_500 < len(tokens) <= 2_000
+    assert tokens[-1] == ord("x")
+    assert ord("y") in tokens
+    assert tokenizer.encoded < 20_000
+
+
+def test_typing_in_a_giant_leaves_nearly_all_of_the_prompt_as_it_was() -> None:
+    before, after = "line\n" * 40_000, "line\n" * 10_000
+    anew, last = 0, list[int]()
+    for typed in range(100):
+        request = FillRequest(before + "x" * typed, after)
+        tokens = fill_prompt(make(*QWEN), request, 2_000).tokens
+        anew += len(tokens) - common_prefix_length(last, tokens) > 102
+        last = tokens
+    assert anew <= 1 + 2

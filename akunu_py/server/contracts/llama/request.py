@@ -1,7 +1,7 @@
 """What a llama-server client asks for, read into the engine's words."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from akunu_py.options import MOST_ALTERNATIVES, Options
 from akunu_py.server.body import Body
@@ -11,7 +11,9 @@ from akunu_py.server.contracts.llama.sampling import read_samplers, read_samplin
 from akunu_py.server.job import Job
 from akunu_py.server.reading import read_drafting, read_stops
 from akunu_py.text.fim import FillRequest, RepositoryFile
-from akunu_py.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from akunu_py.engine import Engine
 
 _NO_SLOT: Final = -1
 _MOST_FILES: Final = 1024
@@ -45,7 +47,7 @@ def read_completion(call: Call) -> CompletionRequest:
         BodyError: if it has a field that cannot be served.
     """
     options = read_options(call)
-    prompts = _read_prompts(call.body, call.service.engine.tokenizer)
+    prompts = _read_prompts(call.body, call.service.engine)
     predict_s, slot = _read_predict_s(call.body), _read_slot(call.body)
     jobs = [Job(prompt, options, predict_s=predict_s, slot=slot) for prompt in prompts]
     return _request(call.body, jobs)
@@ -120,17 +122,17 @@ def read_options(call: Call) -> Options:
     )
 
 
-def _read_prompts(body: Body, tokenizer: Tokenizer) -> list[str | list[int]]:
+def _read_prompts(body: Body, engine: "Engine") -> list[str | list[int]]:
     """The prompts: one, or several where `prompt` is a list of texts or of lists."""
     given = body.any("prompt")
     if given is None:
         body.refuse("prompt", "is missing")
     if isinstance(given, list) and given and not any(isinstance(part, int) for part in given):
-        return [_prompt(body, f"prompt[{i}]", part, tokenizer) for i, part in enumerate(given)]
-    return [_prompt(body, "prompt", given, tokenizer)]
+        return [_prompt(body, f"prompt[{i}]", part, engine) for i, part in enumerate(given)]
+    return [_prompt(body, "prompt", given, engine)]
 
 
-def _prompt(body: Body, name: str, given: Any, tokenizer: Tokenizer) -> str | list[int]:
+def _prompt(body: Body, name: str, given: Any, engine: "Engine") -> str | list[int]:
     """A text, a list of ids, or a list that mixes ids and texts."""
     most = body.limits.prompt_characters
     if isinstance(given, str):
@@ -144,7 +146,9 @@ def _prompt(body: Body, name: str, given: Any, tokenizer: Tokenizer) -> str | li
     tokens: list[int] = []
     for index, part in enumerate(given):
         if isinstance(part, str):
-            tokens += tokenizer.encode(part, special_tokens=index == 0)
+            tokens += engine.tokenizer.encode(
+                part, special_tokens=index == 0, most=engine.context_limit
+            )
         elif isinstance(part, int) and not isinstance(part, bool):
             tokens.append(part)
         else:

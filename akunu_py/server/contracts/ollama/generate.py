@@ -1,7 +1,7 @@
 """`/api/generate`: an answer to one prompt, put into the model's template or taken as it is."""
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
 
@@ -13,6 +13,9 @@ from akunu_py.server.contracts.ollama.response import Reply, respond
 from akunu_py.server.job import Job
 from akunu_py.text.fim_formats import FILL_FORMATS
 from akunu_py.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from akunu_py.engine import Engine
 
 _BARE_TEMPLATES: Final = ("{{.Prompt}}", "{{ .Prompt }}")
 """Templates that add nothing, which makes them `raw`."""
@@ -52,7 +55,7 @@ class _GenerateReply(Reply):
 
 async def generate(call: Call) -> Response:
     """Answers a prompt; one that is empty only asks for the model to be there."""
-    question = _read_question(call.body, call.service.engine.tokenizer)
+    question = _read_question(call.body, call.service.engine)
     reply = _GenerateReply(call, question)
     options = read_options(call)
     if question is None:
@@ -60,7 +63,7 @@ async def generate(call: Call) -> Response:
     return await respond(call, Job(question.prompt, options, suffix=question.suffix), reply)
 
 
-def _read_question(body: Body, tokenizer: Tokenizer) -> _Question | None:
+def _read_question(body: Body, engine: "Engine") -> _Question | None:
     """What is asked, or None if nothing is.
 
     A prompt that spells the model's own fill-in-the-middle tokens is taken as it is, even without
@@ -82,22 +85,23 @@ def _read_question(body: Body, tokenizer: Tokenizer) -> _Question | None:
         body.refuse("raw", "does not go with `system` or `context`")
     if not prompt and not suffix:
         return None
-    if raw or template or _spells_fill_tokens(tokenizer, prompt):
+    if raw or template or _spells_fill_tokens(engine.tokenizer, prompt):
         return _Question(prompt) if prompt else None
     if suffix:
         return _Question(prompt, suffix)
-    return _Question([*context, *_ask(tokenizer, system, prompt, opens=not context)])
+    return _Question([*context, *_ask(engine, system, prompt, opens=not context)])
 
 
-def _ask(tokenizer: Tokenizer, system: str, prompt: str, *, opens: bool) -> list[int]:
+def _ask(engine: "Engine", system: str, prompt: str, *, opens: bool) -> list[int]:
     """The ids of a question, put as the model's template has it, if it has one."""
+    tokenizer = engine.tokenizer
     if tokenizer.has_chat_template:
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": prompt})
         text = tokenizer.render_chat(messages, open_answer=True)
     else:
         text = "\n\n".join(part for part in (system, prompt) if part)
-    return tokenizer.encode(text, special_tokens=opens)
+    return tokenizer.encode(text, special_tokens=opens, most=engine.context_limit)
 
 
 def _read_context(body: Body) -> list[int]:

@@ -1,0 +1,76 @@
+"""Texts of megabytes: refused at once where they cannot fit, cut to what is near a gap where they
+are around one, and never encoded whole."""
+
+from typing import Any
+
+import pytest
+
+from akunu_py.engine import Engine
+from tests.server.live import LiveServer
+
+GIANT = "a" * (4 << 20)
+QUICKLY_ENCODED = 1 << 18
+
+
+@pytest.fixture(autouse=True)
+def _watched(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing long reaches the tokenizer of the model."""
+
+    def watch(engine: Engine) -> None:
+        tokenizer = engine.tokenizer.wrapped._tokenizer
+        encode = tokenizer.encode
+
+        def watched(text: str, **settings: Any) -> Any:
+            assert len(text) < QUICKLY_ENCODED
+            return encode(text, **settings)
+
+        monkeypatch.setattr(tokenizer, "encode", watched)
+
+    live.worker.call(watch)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/completion", {"prompt": GIANT}),
+        ("/completion", {"prompt": [1, GIANT]}),
+        ("/v1/completions", {"prompt": GIANT}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": GIANT[:-100]}]}),
+        ("/api/generate", {"prompt": GIANT}),
+        ("/api/generate", {"prompt": GIANT, "raw": True}),
+        ("/api/chat", {"messages": [{"role": "user", "content": GIANT}]}),
+    ],
+)
+def test_a_prompt_that_cannot_fit_is_refused(
+    live: LiveServer, path: str, body: dict[str, Any]
+) -> None:
+    refused = live.post(path, body)
+    assert refused.status_code == 400
+    assert "tokens at the least, and the context only 1024; shorten it." in refused.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/infill", {"input_prefix": GIANT, "input_suffix": GIANT, "n_predict": 2}),
+        (
+            "/infill",
+            {
+                "input_prefix": "a",
+                "input_suffix": "b",
+                "input_extra": [{"filename": "c", "text": GIANT}],
+                "n_predict": 2,
+            },
+        ),
+        ("/v1/completions", {"prompt": GIANT, "suffix": GIANT, "max_tokens": 2}),
+        ("/v1/fim/completions", {"prompt": GIANT, "suffix": GIANT, "max_tokens": 2}),
+    ],
+)
+def test_around_a_gap_it_is_cut(live: LiveServer, path: str, body: dict[str, Any]) -> None:
+    answer = live.post(path, body)
+    assert answer.status_code == 200
+
+
+def test_a_prediction_is_drafted_from_as_far_as_it_could_be_said(live: LiveServer) -> None:
+    body = {"prompt": "b", "max_tokens": 2, "prediction": {"type": "content", "content": GIANT}}
+    assert live.post("/v1/completions", body).status_code == 200
