@@ -50,6 +50,7 @@ bench: $(VENV)/.ready ## the measurements behind the README, into benchmarks/res
 	$(BIN)/python -m benchmarks.identity --weights dense --name identity_dense
 	$(BIN)/python -m benchmarks.kv_cache_capacity
 	$(BIN)/python -m akunu_py bench speedup --json --plot benchmarks/results/speedup.svg > benchmarks/results/speedup.json
+	$(BIN)/python -m benchmarks.speedup_record
 	$(BIN)/python -m benchmarks.drafter_cost
 	$(BIN)/python -m benchmarks.serving
 	$(BIN)/python -m benchmarks.serving_load

@@ -2,16 +2,22 @@
 
     python -m benchmarks.serving_load [--clients 32] [--requests 500]
 
-Every answer is compared with the one that the same request got alone. The memory is read after
-every fifth of the load: the caches of requests fill in the first, and after that it should stay.
+Every answer is compared with the one that the same request got alone. The server's own count of
+answers tells whether one was lost or given twice: it lies between those that came and those and
+the ones that nobody waited for. The memory is read after every fifth of the load: the caches of
+requests are full before the first, and it should stay.
 """
 
 import argparse
+import sys
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
 import httpx2
 
+from akunu_py.backend import find_backend
+from akunu_py.bench.machine import describe_machine, machine_line
 from akunu_py.model_files import BUNDLED_MODEL
 from benchmarks.load import Load
 from benchmarks.report import markdown_table, record
@@ -34,12 +40,23 @@ def put_under_load(server: Served, requests: int, clients: int, tokens: int) -> 
     with httpx2.Client(base_url=server.url, timeout=PATIENCE_S) as client:
         wait_until_idle(client)
         before = counts(client)["requests_total"]
-        for _ in range(PARTS):
-            outcome = load.run(requests // PARTS, clients)
+        for begin, end in pairwise(requests * part // PARTS for part in range(PARTS + 1)):
+            outcome = load.run(end - begin, clients)
             wait_until_idle(client)
             parts.append(asdict(outcome) | {"resident_bytes": server.resident_bytes()})
         answers = counts(client)["requests_total"] - before
     return {"parts": parts, "answers_counted": round(answers)}
+
+
+def complaints(result: dict[str, Any]) -> list[str]:
+    """What should not have been: answers that are wrong, lost or given twice."""
+    parts, counted = result["parts"], result["answers_counted"]
+    told = [line for part in parts for line in (*part["wrong"], *part["failed"])]
+    answered, left = (sum(part[name] for part in parts) for name in ("answered", "left"))
+    answered += sum(len(part["wrong"]) for part in parts)
+    if not answered <= counted <= answered + left:
+        told.append(f"{answered} answers came, {left} were left, and {counted} were counted")
+    return told
 
 
 def table_of(parts: list[dict[str, Any]]) -> str:
@@ -66,19 +83,22 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--name", default="serving_load", help="of the files in results/")
     arguments = parser.parse_args()
+    if arguments.requests < PARTS or arguments.clients < 1:
+        parser.error(f"--requests must be {PARTS} or more, and --clients 1 or more")
+    machine = describe_machine(find_backend())
     with served(arguments.model) as server:
         result = put_under_load(server, arguments.requests, arguments.clients, arguments.max_tokens)
-    parts = result["parts"]
-    wrong = [line for part in parts for line in (*part["wrong"], *part["failed"])]
+    told = complaints(result)
     body = (
-        f"Model {arguments.model}, {arguments.clients} clients, answers of up to "
-        f"{arguments.max_tokens} tokens.\n\n{table_of(parts)}\n\n"
+        f"{machine_line(machine)}\n\nModel {arguments.model}, {arguments.clients} clients, answers "
+        f"of up to {arguments.max_tokens} tokens.\n\n{table_of(result['parts'])}\n\n"
         f"The server counted {result['answers_counted']} answers that ended, cancelled ones "
         "included."
     )
-    body += "".join(f"\n- {line}" for line in wrong)
-    result |= {"model": arguments.model, "clients": arguments.clients}
+    body += "".join(f"\n- {line}" for line in told)
+    result |= {"machine": machine, "model": arguments.model, "clients": arguments.clients}
     record(arguments.name, "The server under load", body, result)
+    sys.exit(1 if told else 0)
 
 
 if __name__ == "__main__":

@@ -36,15 +36,31 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Pair:
-    """An answer, and the baseline's to the same request in the same turn."""
+    """An answer, and to the same request in the same turn the baseline's and the plain one."""
 
     task: Task
     answer: Answer
     baseline: Answer
+    plain: Answer
 
     @property
     def speedup(self) -> float:
+        """Over the baseline."""
         return self.baseline.seconds_per_token / self.answer.seconds_per_token
+
+    @property
+    def over_plain(self) -> float:
+        """The speedup over plain decoding: below 1, drafting has cost time."""
+        return self.plain.seconds_per_token / self.answer.seconds_per_token
+
+    def predicted_speedup(self, curve: CostCurve) -> float:
+        """Over the baseline, as `curve` tells what the rounds bring over plain decoding.
+
+        The curve knows this engine's forwards, not the baseline's; so by how much plain decoding
+        beats the baseline is measured.
+        """
+        plain = self.baseline.seconds_per_token / self.plain.seconds_per_token
+        return plain * self.answer.rounds.predicted_speedup(curve)
 
 
 @dataclass(frozen=True)
@@ -97,6 +113,11 @@ class SpeedupRow:
         return Spread.of([pair.speedup for pair in self.pairs])
 
     @property
+    def over_plain(self) -> Spread:
+        """Over plain decoding."""
+        return Spread.of([pair.over_plain for pair in self.pairs])
+
+    @property
     def milliseconds(self) -> Spread:
         """A token."""
         return Spread.of([1e3 * pair.answer.seconds_per_token for pair in self.pairs])
@@ -108,13 +129,13 @@ class SpeedupRow:
 
     @property
     def predicted(self) -> float | None:
-        """The median of the speedups that the cost curve gives for the rounds that were run."""
-        told = [
-            pair.answer.rounds.predicted_speedup(self.curve)
-            for pair in self.pairs
-            if pair.answer.stats is not None
-        ]
-        return median(told) if told else None
+        """The median of the speedups that the cost curve gives for the rounds that were run.
+
+        None where no drafts were verified: there is nothing to predict.
+        """
+        if not self.rounds.drafted:
+            return None
+        return median(pair.predicted_speedup(self.curve) for pair in self.pairs)
 
     @property
     def repeated(self) -> float:
@@ -153,12 +174,12 @@ def contest(
     curve: CostCurve,
     progress: Progress | None = None,
 ) -> list[SpeedupRow]:
-    """Lets contestants answer tasks in turns.
+    """Lets contestants answer tasks in turns; an interrupt ends that with what there is.
 
     Args:
         engine: whose model they all use.
         tasks: what to answer.
-        contestants: who answers; the first is the baseline.
+        contestants: who answers; the first is the baseline, the second decodes plainly.
         rounds: how often each answers each task, besides a first time that warms up.
         curve: what forwards cost, to predict with.
         progress: told how far it is.
@@ -166,18 +187,22 @@ def contest(
     lanes: dict[_Place, list[Pair]] = {}
     firsts = {(task.kind, task.forced): task for task in tasks}.values()
     turns = [(task, False) for task in firsts] + [(task, True) for task in tasks] * rounds
-    for turn, (task, counts) in enumerate(turns):
-        answers: dict[int, Answer | None] = {}
-        for place in range(len(contestants)):
-            index = (turn + place) % len(contestants)
-            if progress:
-                progress(turn * len(contestants) + place, len(turns) * len(contestants))
-            answers[index] = contestants[index].answer(engine, task)
-        baseline = answers[0]
-        for index, answer in sorted(answers.items()):
-            if counts and answer is not None and baseline is not None:
-                lane = lanes.setdefault((task.kind, task.forced, index), [])
-                lane.append(Pair(task, answer, baseline))
+    try:
+        for turn, (task, counts) in enumerate(turns):
+            answers: dict[int, Answer | None] = {}
+            for place in range(len(contestants)):
+                index = (turn + place) % len(contestants)
+                if progress:
+                    progress(turn * len(contestants) + place, len(turns) * len(contestants))
+                answers[index] = contestants[index].answer(engine, task)
+            baseline, plain = answers[0], answers[1]
+            for index, answer in sorted(answers.items()):
+                if counts and answer and baseline and plain:
+                    lane = lanes.setdefault((task.kind, task.forced, index), [])
+                    lane.append(Pair(task, answer, baseline, plain))
+    except KeyboardInterrupt:
+        if not lanes:
+            raise
     return list(_rows(engine, lanes, contestants, curve))
 
 

@@ -24,12 +24,14 @@ def draw_speedup(report: SpeedupReport, path: Path) -> None:
         places = range(len(rows))
         axes.barh(places, medians, xerr=(below, above), color="tab:blue", ecolor="grey")
         told = [(row.predicted, place) for place, row in enumerate(rows) if row.predicted]
-        axes.plot(*zip(*told, strict=True), "|", color="black", markersize=14, label="predicted")
+        if told:
+            marks = zip(*told, strict=True)
+            axes.plot(*marks, "|", color="black", markersize=14, label="predicted")
+            axes.legend(fontsize="small")
         axes.axvline(1.0, linestyle=":", color="grey")
         axes.set_yticks(places, [row.contestant for row in rows], fontsize="small")
         axes.invert_yaxis()
         axes.set(title=f"{kind}, {answers} answers", xlabel="speedup over mlx-lm")
-        axes.legend(fontsize="small")
     machine = report.machine
     figure.suptitle(
         f"{report.model['name']}, {report.model['layout']} weights, on {machine['chip']} "

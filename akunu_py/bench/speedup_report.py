@@ -42,6 +42,7 @@ class PlannerCheck:
         planned: its median speedup with the planner.
         best: that of the best of the fixed lengths, plain decoding included.
         best_name: which one that is.
+        over_plain: its median speedup over plain decoding.
     """
 
     kind: str
@@ -50,6 +51,7 @@ class PlannerCheck:
     planned: float
     best: float
     best_name: str
+    over_plain: float
 
     @property
     def share(self) -> float:
@@ -79,7 +81,8 @@ class SpeedupReport:
 
     @property
     def prediction_error(self) -> float | None:
-        """The median distance between measured and predicted speedups, relative to the latter."""
+        """The median distance between measured and predicted speedups, relative to the latter;
+        None where nothing was predicted."""
         errors = [
             abs(row.speedup.median / row.predicted - 1)
             for row in self.rows
@@ -129,7 +132,8 @@ class SpeedupReport:
         for check in self.planner_checks:
             yield (
                 f"{check.kind}, {check.answers}: {check.drafter} + planner reaches "
-                f"{check.share:.0%} of the best fixed length ({check.best_name})."
+                f"{check.share:.0%} of the best fixed length ({check.best_name}), "
+                f"and is {check.over_plain:.2f}x as fast as no drafts."
             )
 
     def _planner_checks(self) -> Iterator[PlannerCheck]:
@@ -147,7 +151,7 @@ class SpeedupReport:
                 best = max(fixed, key=lambda other: other.speedup.median)
                 yield PlannerCheck(
                     row.kind, row.answers, drafter, row.speedup.median,
-                    best.speedup.median, best.contestant,
+                    best.speedup.median, best.contestant, row.over_plain.median,
                 )  # fmt: skip
 
 
@@ -162,8 +166,8 @@ def _table(rows: Sequence[SpeedupRow]) -> Table:
 
 
 def _cells(row: SpeedupRow) -> tuple[str, ...]:
-    shares, predicted = row.shares, row.predicted
-    if shares is None or predicted is None:
+    shares = row.shares
+    if shares is None:
         return f"{row.milliseconds.median:.2f}", "1", "", "1.00", "", "", ""
     parts = (shares.drafting, shares.forward, shares.detokenizing, shares.rest)
     same = "" if row.same is None else f"{row.same}/{len(row.pairs)}"
@@ -172,7 +176,7 @@ def _cells(row: SpeedupRow) -> tuple[str, ...]:
     return (
         f"{row.milliseconds.median:.2f}",
         f"{row.speedup:.2f}",
-        f"{predicted:.2f}",
+        f"{row.predicted:.2f}" if row.predicted else "",
         f"{row.rounds.tokens_per_forward:.2f}",
         f"{row.rounds.acceptance:.0%}" if row.rounds.drafted else "",
         ", ".join(f"{100 * part:.0f}" for part in parts),
@@ -190,6 +194,7 @@ def _row_json(row: SpeedupRow) -> dict[str, Any]:
         "pairs": len(row.pairs),
         "ms_per_token": _spread_json(row.milliseconds),
         "speedup": _spread_json(row.speedup),
+        "over_plain": _spread_json(row.over_plain),
         "predicted_speedup": row.predicted,
         "tokens_per_forward": rounds.tokens_per_forward,
         "drafted": rounds.drafted,

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import ipaddress
 import logging
 import signal
 import socket
@@ -81,6 +82,8 @@ async def _serve(worker: EngineWorker, settings: ServeSettings, listener: socket
     host, port = listener.getsockname()[:2]
     address = f"[{host}]" if ":" in host else host
     print(f"Serving {settings.model.name} at http://{address}:{port}", flush=True)
+    if settings.server.api_key is None and not ipaddress.ip_address(host).is_loopback:
+        logger.warning("whoever reaches this address may use the server; see --api-key")
     worker.loading.add_done_callback(loaded)
     await server.serve(listener)
 

@@ -97,7 +97,7 @@ def _add_server_options(parser: ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--prefill-step-size", metavar="N", type=whole_number,
-        help="prompt tokens per forward; a request is not heard to be given up before it is done",
+        help="prompt tokens per forward; a request that is given up ends with the one under way",
     )  # fmt: skip
     group.add_argument(
         "--log-level", metavar="LEVEL", type=str.upper, choices=LOG_LEVELS, default="INFO",

@@ -2,21 +2,35 @@
 
 A guess is filed under its grade (which source it comes from and how strong the evidence is) and
 its position in the draft. Every file starts from a prior, read off a replay over real edits, and
-moves with each outcome. How firmly the text so far binds the guess to the token before it comes on
-top. Knows no tokens.
+moves with each outcome. What holds for a file depends on the text, so every sort of text has
+values of its own. How firmly the text so far binds the guess to the token before it comes on top.
+Knows no tokens.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Final
 
 from akunu_py.drafting.occurrences import Consensus
 
 POSITIONS: Final = 6
-PRIOR_WEIGHT: Final = 16.0
-LUCK_WEIGHT: Final = 8.0
-LUCK_MEMORY: Final = 0.97
+PRIOR_WEIGHT: Final = 4.0
 MEMORY: Final = 64.0
+"""Outcomes that a value is the mean of, at most: older ones fade."""
+
+SORTS: Final = (-1.0, 0.0, 1.0, 2.0)
+"""The sorts of text: how far the log-odds of each are from the priors before anything is learnt,
+from prose, where nothing holds, to a copy that hardly ever breaks."""
+
+CHANGE: Final = 0.02
+"""The chance that a text turns into one of another sort with the next outcome."""
+
+_NEWCOMERS: Final = CHANGE / len(SORTS)
+_FAINT: Final = 0.03
+"""A sort less likely than this learns nothing from an outcome."""
+_LEAST, _MOST = 0.002, 0.998
 
 _COPY_RUNS: Final = (0, 0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 4, 4, 5)
 _MATCH_LENGTHS: Final = (0, 0, 1, 2, 3, 3, 4, 4, 4, 5)
@@ -64,10 +78,10 @@ _STEADY: Final = (0.966, 0.971, 0.965, 0.931, 0.895)
 # that one (0, 1-2, 3-14, more times), columns by how often the same did (0-2, 3-6, more). A rewrite
 # breaks with what followed so far, and is exempt.
 _BOND: Final = (
-    *(1.7, 5.7, 13.0),
-    *(0.51, 1.4, 2.3),
-    *(0.69, 1.1, 1.5),
-    *(0.5, 0.54, 0.77),
+    *(1.4, 3.4, 6.0),
+    *(0.6, 1.3, 1.8),
+    *(0.8, 1.1, 1.3),
+    *(0.6, 0.65, 0.8),
 )
 _BOND_OTHERS: Final = (0, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3)
 _BOND_SAME: Final = (0, 0, 0, 1, 1, 1, 1, 2)
@@ -111,68 +125,57 @@ def bond_of(same: int, others: int) -> int:
 class Expectations:
     """The acceptance to be expected of every file.
 
-    Files learn slowly and are kept from request to request. On top of them a request has its luck:
-    how the odds of all first tokens, and of all later ones, have turned out against what was
-    expected. It begins anew with every request.
+    A mixture: how likely the text is to be of each sort is inferred from the outcomes of the
+    request, and begins even with every request. What holds for texts of a sort is learnt in
+    proportion, and kept from request to request; so edits do not teach what to expect of prose.
     """
 
     def __init__(self) -> None:
         self._values = [
-            _prior(grade, position) for grade in range(GRADES) for position in range(POSITIONS)
+            [_shifted(_prior(grade, position), sort) for sort in SORTS]
+            for grade in range(GRADES)
+            for position in range(POSITIONS)
         ]
-        self._accepted = [PRIOR_WEIGHT * value for value in self._values]
-        self._tried = [PRIOR_WEIGHT] * len(self._values)
+        self._tried = [[PRIOR_WEIGHT] * len(SORTS) for _ in self._values]
         self.begin()
 
     def begin(self) -> None:
-        """Starts a request: its luck is even."""
-        self._first, self._later = _Luck(), _Luck()
+        """Starts a request: its text may be of any sort."""
+        self._shares: Sequence[float] = [1.0 / len(SORTS)] * len(SORTS)
 
     def of(self, file: int, bond: int) -> float:
         """The probability that a token filed there is accepted, if those before it were."""
-        luck = self._later if file % POSITIONS else self._first
-        return self._bound(file, bond, luck.factor)
+        # Written out, for it is asked for every drafted token.
+        none, few, many, most = self._shares
+        in_none, in_few, in_many, in_most = self._values[file]
+        chance = none * in_none + few * in_few + many * in_many + most * in_most
+        odds = chance * _BOND[bond] if file < _UNBOUND else chance
+        return odds / (1.0 - chance + odds)
 
     def learn(self, file: int, bond: int, accepted: bool) -> None:
-        """Takes in one outcome; old outcomes fade."""
-        luck = self._later if file % POSITIONS else self._first
-        luck.learn(self._bound(file, bond, 1.0), accepted)
-        if self._tried[file] > MEMORY:
-            self._accepted[file] /= 2
-            self._tried[file] /= 2
-        self._accepted[file] += accepted
-        self._tried[file] += 1
-        self._values[file] = self._accepted[file] / self._tried[file]
+        """Takes in one outcome."""
+        values, tried = self._values[file], self._tried[file]
+        none, few, many, most = self._shares
+        factor = _BOND[bond] if file < _UNBOUND else 1.0
+        bound = [value * factor / (1.0 - value + value * factor) for value in values]
+        in_none, in_few, in_many, in_most = bound
+        if not accepted:
+            in_none, in_few, in_many, in_most = 1 - in_none, 1 - in_few, 1 - in_many, 1 - in_most
+        shares = none * in_none, few * in_few, many * in_many, most * in_most
+        kept = (1.0 - CHANGE) / sum(shares)
+        self._shares = learnt = [kept * share + _NEWCOMERS for share in shares]
+        for sort, share in enumerate(learnt):
+            if share > _FAINT:
+                weight = tried[sort] + share
+                value = values[sort] + share * (accepted - bound[sort]) / weight
+                values[sort] = min(_MOST, max(_LEAST, value))
+                tried[sort] = min(weight, MEMORY)
 
-    def _bound(self, file: int, bond: int, factor: float) -> float:
-        """The value of a file, its odds multiplied by what the bond says and by `factor`."""
-        value = self._values[file]
-        odds = value * factor
-        if file < _UNBOUND:
-            odds *= _BOND[bond]
-        return odds / (1.0 - value + odds)
 
-
-class _Luck:
-    """How outcomes compare with what was expected of them, as a factor on the odds.
-
-    The last thirty or so count most, so that it follows a text from stretch to stretch.
-    """
-
-    __slots__ = ("_accepted", "_expected", "_expected_failures", "_failures", "factor")
-
-    def __init__(self) -> None:
-        self._accepted = self._failures = LUCK_WEIGHT
-        self._expected = self._expected_failures = LUCK_WEIGHT
-        self.factor = 1.0
-
-    def learn(self, expected: float, accepted: bool) -> None:
-        back = LUCK_WEIGHT * (1.0 - LUCK_MEMORY)
-        self._accepted = LUCK_MEMORY * self._accepted + back + accepted
-        self._failures = LUCK_MEMORY * self._failures + back + (not accepted)
-        self._expected = LUCK_MEMORY * self._expected + back + expected
-        self._expected_failures = LUCK_MEMORY * self._expected_failures + back + 1.0 - expected
-        self.factor = (self._accepted * self._expected_failures) / (self._expected * self._failures)
+def _shifted(chance: float, by: float) -> float:
+    """A probability, its log-odds moved."""
+    odds = chance * math.exp(by)
+    return min(_MOST, odds / (1.0 - chance + odds))
 
 
 def _prior(grade: int, position: int) -> float:

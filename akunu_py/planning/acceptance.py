@@ -18,7 +18,7 @@ PRIOR: Final = 0.6
 
 _PRIOR_WEIGHT: Final = 4.0
 _MEMORY: Final = 64.0
-_SLOWEST_RATE: Final = 0.06
+_SLOWEST_RATE: Final = 0.02
 _LARGEST_SHIFT: Final = 6.0
 _LONGEST_MATCH: Final = 63
 _LAST_POSITION: Final = 31
@@ -98,7 +98,7 @@ class _Bias:
         self._outcomes = 0
 
     def add(self, expected: float, stood: bool) -> None:
-        rate = max(_SLOWEST_RATE, 1.0 / (2 + self._outcomes))
+        rate = max(_SLOWEST_RATE, 4.0 / (8 + self._outcomes))
         self._outcomes += 1
         self.shift += rate * (stood - self.corrected(expected))
         self.shift = max(-_LARGEST_SHIFT, min(_LARGEST_SHIFT, self.shift))

@@ -10,13 +10,14 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Scope
 
 from akunu_py.server.body import Body
 from akunu_py.server.compact_json import CompactJSONResponse
 from akunu_py.server.connection import Faults, Presence, RequestLog
 from akunu_py.server.contract import Call, Contract, Endpoint
 from akunu_py.server.contracts import CONTRACTS
-from akunu_py.server.errors import Fault, fault_of
+from akunu_py.server.errors import Fault, fault_of_route, note_fault
 from akunu_py.server.security import Gate
 from akunu_py.server.service import Service
 from akunu_py.server.settings import ServerSettings
@@ -35,12 +36,14 @@ def create_app(
         contracts: what it speaks; the first one also answers for paths that are nobody's.
     """
 
-    def respond(path: str, fault: Fault) -> Response:
-        body = _contract_of(path, contracts).error_body(fault)
+    def respond(scope: Scope, fault: Fault) -> Response:
+        note_fault(scope, fault)
+        body = _contract_of(scope["path"], contracts).error_body(fault)
         return CompactJSONResponse(body, fault.status, fault.headers)
 
     def refuse(request: Request, error: Exception) -> Response:
-        return respond(request.url.path, fault_of(error))
+        assert isinstance(error, HTTPException)
+        return respond(request.scope, fault_of_route(request.url.path, request.method, error))
 
     endpoints = [endpoint for contract in contracts for endpoint in contract.endpoints]
     open_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.is_open)

@@ -11,7 +11,7 @@ from typing import Final
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from akunu_py.server.errors import BodyTooLargeError, Fault, fault_of
+from akunu_py.server.errors import BodyTooLargeError, Fault, fault_of, noted_fault
 
 logger = logging.getLogger("akunu_py.server")
 
@@ -20,7 +20,8 @@ _CLIENT_LEFT: Final = 499
 
 
 class RequestLog:
-    """Logs a line a request: method, path, status and how long it took; never its content.
+    """Logs a line a request: method, path, status, how long it took, and why it was refused; never
+    its content.
 
     Args:
         app: answers.
@@ -48,8 +49,10 @@ class RequestLog:
         finally:
             took_ms = (perf_counter() - begun) * 1000
             path = ascii(scope["path"])[1:-1]
+            fault = noted_fault(scope)
+            why = "" if fault is None else f": {ascii(fault.message)[1:-1]}"
             level = logging.DEBUG if scope["path"] in self._polled_paths else logging.INFO
-            logger.log(level, "%s %s %d %.1f ms", scope["method"], path, status, took_ms)
+            logger.log(level, "%s %s %d %.1f ms%s", scope["method"], path, status, took_ms, why)
 
 
 class Faults:
@@ -57,10 +60,10 @@ class Faults:
 
     Args:
         app: raises them.
-        respond: makes the response for a path.
+        respond: makes the response to a request.
     """
 
-    def __init__(self, app: ASGIApp, respond: Callable[[str, Fault], Response]) -> None:
+    def __init__(self, app: ASGIApp, respond: Callable[[Scope, Fault], Response]) -> None:
         self._app = app
         self._respond = respond
 
@@ -79,7 +82,7 @@ class Faults:
                 raise
             fault = fault_of(error)
             if not started:
-                await self._respond(scope["path"], fault)(scope, receive, send)
+                await self._respond(scope, fault)(scope, receive, send)
 
 
 class Presence:

@@ -6,10 +6,10 @@ general words, and its details are in the log.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 
@@ -61,6 +61,10 @@ class SupersededError(AkunuError):
         super().__init__("A newer request has taken the place of this one.")
 
 
+class NotFoundError(AkunuError):
+    """What is asked for is not here."""
+
+
 class ApiKeyError(AkunuError):
     """The API key is missing or wrong."""
 
@@ -92,6 +96,7 @@ _FAULTS: Final[dict[type[Exception], tuple[HTTPStatus, str]]] = {
     ContextOverflowError: (HTTPStatus.BAD_REQUEST, "exceed_context_size_error"),
     InvalidRequestError: (HTTPStatus.BAD_REQUEST, "invalid_request_error"),
     BodyTooLargeError: (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "invalid_request_error"),
+    NotFoundError: (HTTPStatus.NOT_FOUND, "not_found_error"),
     ApiKeyError: (HTTPStatus.UNAUTHORIZED, "authentication_error"),
     ForbiddenError: (HTTPStatus.FORBIDDEN, "permission_error"),
     SupersededError: (HTTPStatus.CONFLICT, "superseded_error"),
@@ -102,20 +107,42 @@ _FAULTS: Final[dict[type[Exception], tuple[HTTPStatus, str]]] = {
     AkunuError: (HTTPStatus.INTERNAL_SERVER_ERROR, "server_error"),
 }
 _RETRY: Final = {"Retry-After": "1"}
+_HEADERS: Final[dict[type[Exception], Mapping[str, str]]] = {
+    QueueFullError: _RETRY,
+    LoadingError: _RETRY,
+    ApiKeyError: {"WWW-Authenticate": "Bearer"},
+}
+
+_NOTED: Final = "akunu_py.fault"
+
+
+def note_fault(scope: MutableMapping[str, Any], fault: Fault) -> None:
+    """Keeps with a request why it failed, for the log."""
+    scope[_NOTED] = fault
+
+
+def noted_fault(scope: MutableMapping[str, Any]) -> Fault | None:
+    """Why a request failed; None if it did not."""
+    fault: Fault | None = scope.get(_NOTED)
+    return fault
+
+
+def fault_of_route(path: str, method: str, error: HTTPException) -> Fault:
+    """What a client is told that asked for what nothing answers."""
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        return fault_of(NotFoundError(f"Nothing is served at {path}."))
+    headers = error.headers or {}
+    told = f"{path} is asked by {headers.get('Allow', 'another method')}, not by {method}."
+    return Fault(error.status_code, told, "invalid_request_error", headers=headers)
 
 
 def fault_of(error: Exception) -> Fault:
     """What a client is told about an error; what nobody foresaw is logged."""
-    if isinstance(error, HTTPException):
-        lost = error.status_code == HTTPStatus.NOT_FOUND
-        kind = "not_found_error" if lost else "invalid_request_error"
-        return Fault(error.status_code, error.detail, kind, headers=error.headers or {})
     for family in type(error).__mro__:
         if family in _FAULTS:
             status, kind = _FAULTS[family]
             param = error.field if isinstance(error, BodyError) else None
-            headers = _RETRY if isinstance(error, QueueFullError | LoadingError) else {}
-            return Fault(status, str(error), kind, param, headers)
+            return Fault(status, str(error), kind, param, _HEADERS.get(family, {}))
     logger.error("a request failed: %s: %s", type(error).__name__, error)
     logger.debug("it failed here:", exc_info=error)
     return Fault(

@@ -9,6 +9,9 @@ import uvicorn
 from starlette.types import ASGIApp
 
 _SECONDS_TO_FINISH: Final = 1
+_SECONDS_OF_SILENCE: Final = 75
+"""Between two requests of a connection, as in nginx. Clients throw theirs away sooner; one that the
+server closes first may be closing while the next request is written to it."""
 
 
 class HttpServer:
@@ -26,6 +29,7 @@ class HttpServer:
             log_level="warning",
             access_log=False,
             server_header=False,
+            timeout_keep_alive=_SECONDS_OF_SILENCE,
             timeout_graceful_shutdown=_SECONDS_TO_FINISH,
         )
         self._server = _Uvicorn(config)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from akunu_py.server.compact_json import compact_json
-from akunu_py.server.errors import Fault, fault_of
+from akunu_py.server.errors import Fault, fault_of, note_fault
 
 EVENT_STREAM: Final = "text/event-stream"
 NDJSON: Final = "application/x-ndjson"
@@ -64,7 +64,9 @@ class StreamedResponse(Response):
                 async for chunk in chunks:
                     await _send_chunk(send, chunk)
             except Exception as error:
-                await _send_chunk(send, self._error_chunk(fault_of(error)))
+                fault = fault_of(error)
+                note_fault(scope, fault)
+                await _send_chunk(send, self._error_chunk(fault))
             await send({"type": "http.response.body", "body": b""})
 
 

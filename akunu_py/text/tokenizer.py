@@ -52,12 +52,14 @@ class Tokenizer:
         opening = self.wrapped.bos_token
         add = special_tokens and (opening is None or not text.startswith(opening))
         with self._encoding:
-            return list(self.wrapped.encode(text, add_special_tokens=add))
+            return list(self.wrapped.encode(text, add_special_tokens=add, verbose=False))
 
     def encode_plain(self, text: str) -> list[int]:
         """The ids of text in which nothing is special, whatever it spells out."""
         with self._encoding:
-            ids = self.wrapped.encode(text, add_special_tokens=False, split_special_tokens=True)
+            ids = self.wrapped.encode(
+                text, add_special_tokens=False, split_special_tokens=True, verbose=False
+            )
             return list(ids)
 
     def decode(self, tokens: Sequence[int]) -> str:

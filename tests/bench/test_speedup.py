@@ -6,7 +6,7 @@ import pytest
 from akunu_py.bench.contestants import Akunu, Contestant, MlxLm, Task
 from akunu_py.bench.forced import ForcedChooser, ForcedSampler
 from akunu_py.bench.replay import ReplayCase
-from akunu_py.bench.speedup import FORCED, OWN, contest, make_tasks
+from akunu_py.bench.speedup import FORCED, OWN, SpeedupRow, contest, make_tasks
 from akunu_py.bench.speedup_report import SpeedupReport
 from akunu_py.engine import Engine
 from akunu_py.options import Sampling
@@ -76,10 +76,32 @@ def test_answers_are_compared_and_differences_told(engine: Engine) -> None:
     assert seen[-1] == (4 * len(contestants) * 3 - 1, 4 * len(contestants) * 3)
     for row in rows:
         assert len(row.pairs) == 2
-        assert (row.shares is None) == (row.predicted is None) == (row.contestant == "mlx-lm")
+        assert (row.shares is None) == (row.contestant == "mlx-lm")
+        assert (row.predicted is None) == (row.rounds.drafted == 0)
         judge = {"edit": "mlx-lm", "novel": "plain"}[row.kind]
         judged = row.answers == OWN and row.contestant not in ("mlx-lm", judge)
         assert (row.same, row.compared_with) == ((2, judge) if judged else (None, ""))
+
+
+@pytest.mark.parametrize(("interrupted", "pairs"), [(3, 0), (5, 0), (6, 1), (8, 1), (9, 2)])
+def test_an_interrupt_loses_only_the_turn_under_way(
+    engine: Engine, interrupted: int, pairs: int
+) -> None:
+    def interrupt(done: int, _total: int) -> None:
+        if done == interrupted:
+            raise KeyboardInterrupt
+
+    tasks = [Task("edit", CASE, 8, forced=False)]
+    contestants: list[Contestant] = [MlxLm(), Akunu("none"), Akunu("auto", 4)]
+
+    def contested() -> list[SpeedupRow]:
+        return contest(engine, tasks, contestants, rounds=3, curve=FLAT, progress=interrupt)
+
+    if pairs:
+        assert [len(row.pairs) for row in contested()] == [pairs] * 3
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            contested()
 
 
 def test_the_report_tells_where_answers_part_and_what_the_planner_reached(engine: Engine) -> None:
@@ -98,7 +120,11 @@ def test_the_report_tells_where_answers_part_and_what_the_planner_reached(engine
     assert told["auto, K=4"]["same_answers"] == 0
     assert told["auto, K=4"]["differences_at"] == [3]
     assert told["auto + planner"]["same_answers"] == 1
-    assert told["plain"]["predicted_speedup"] == pytest.approx(1, rel=0.1)
+    assert told["plain"]["predicted_speedup"] is None
+    rounds = rows[2].rounds.predicted_speedup(FLAT)
+    assert told["auto, K=4"]["predicted_speedup"] == pytest.approx(
+        told["plain"]["speedup"]["median"] * rounds
+    )
     (check,) = report.planner_checks
     assert (check.drafter, check.answers) == ("auto", OWN)
     assert check.share == pytest.approx(check.planned / check.best)

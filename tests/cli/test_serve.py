@@ -81,6 +81,19 @@ def test_a_signal_ends_it_with_requests_in_flight(
     assert "Traceback" not in process.stderr.read()
 
 
+@pytest.mark.parametrize(("words", "warns"), [((), True), (("--api-key", "k"), False)])
+def test_an_address_that_others_reach_is_warned_of_without_a_key(
+    tiny_model_dir: Path, words: tuple[str, ...], *, warns: bool
+) -> None:
+    address = ("--model", str(tiny_model_dir), "--host", "0.0.0.0", "--port", "0")
+    with start(*address, "--no-speculate", *words) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert ("see --api-key" in err) == warns
+
+
 def test_a_port_in_use_is_one_sentence(tiny_model_dir: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -89,6 +89,7 @@ def test_without_the_key_there_is_no_answer(guarded: LiveServer, headers: dict[s
     response = guarded.get("/props", **headers)
     assert response.status_code == 401
     assert response.json()["error"]["type"] == "authentication_error"
+    assert response.headers["www-authenticate"] == "Bearer"
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,24 @@ def warm_up_body() -> dict[str, Any]:
     )  # fmt: skip
 
 
+def instruct_body(instruction: str, **changes: Any) -> dict[str, Any]:
+    """What the plugin sends to have selected lines edited."""
+    rules = "You are a text-editing assistant. Respond ONLY with the result of applying INSTRUCTION"
+    asked = f"{rules}\n\n--- SELECTION\n{SUFFIX}\n\n--- INSTRUCTION\n"
+    return {
+        "id_slot": 0,
+        "messages": [
+            {"role": "system", "content": asked},
+            {"role": "user", "content": instruction},
+        ],
+        "min_p": 0.1,
+        "temperature": 0.1,
+        "samplers": ["min_p", "temperature"],
+        "stream": True,
+        "cache_prompt": True,
+    } | changes
+
+
 def test_an_answer_is_found_by_the_plugins_pattern(live: LiveServer) -> None:
     response = live.post("/infill", infill_body())
     assert response.status_code == 200
@@ -66,6 +84,18 @@ def test_timings_come_flat_under_their_literal_names(live: LiveServer) -> None:
 def test_a_warm_up_says_nothing(live: LiveServer) -> None:
     response = live.post("/infill", warm_up_body())
     assert (response.status_code, response.json()) == (200, {})
+
+
+def test_an_instruction_is_read_before_it_is_given_and_then_followed(live: LiveServer) -> None:
+    path = "/v1/chat/completions"
+    warm_up = instruct_body("", n_predict=0, samplers=[], stream=False, response_fields=[""])
+    usage = live.post(path, warm_up).json()["usage"]
+    assert usage["completion_tokens"] == 0
+    body = instruct_body("Rename radius to r", stream_options={"include_usage": True}, max_tokens=8)
+    *chunks, last, done = live.events(path, body)
+    assert done == "[DONE]"
+    assert all("content" in chunk["choices"][0]["delta"] for chunk in chunks[:-1])
+    assert last["usage"]["prompt_tokens_details"]["cached_tokens"] > usage["prompt_tokens"] / 2
 
 
 def test_a_key_and_a_model_may_come_along(live: LiveServer) -> None:

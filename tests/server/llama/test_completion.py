@@ -4,8 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from tests.server.live import LiveServer
 
@@ -206,34 +204,3 @@ def test_a_prompt_beyond_the_context_is_told_as_llama_server_does(live: LiveServ
 def test_an_empty_prompt_is_told(live: LiveServer) -> None:
     assert live.post("/completion", {"prompt": ""}).status_code == 400
     assert live.post("/completion", {"prompt": []}).status_code == 400
-
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner,
-                                                                max_size=2),
-    max_leaves=5,
-)  # fmt: skip
-NAMES = st.sampled_from(
-    [
-        "prompt", "temperature", "top_k", "top_p", "min_p", "seed", "stop", "samplers", "n_probs",
-        "stream", "id_slot", "n_cmpl", "logit_bias", "response_fields", "repeat_penalty",
-        "repeat_last_n", "presence_penalty", "frequency_penalty", "ignore_eos", "t_max_predict_ms",
-        "speculative", "num_draft_tokens", "return_tokens", "timings_per_token", "input_prefix",
-        "input_suffix", "input_extra", "json_schema", "grammar",
-    ]
-)  # fmt: skip
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    path=st.sampled_from(["/completion", "/infill", "/tokenize", "/apply-template"]),
-    fields=st.dictionaries(NAMES, VALUES, max_size=4),
-)
-def test_no_body_breaks_the_server(live: LiveServer, path: str, fields: dict[str, Any]) -> None:
-    usual = {"prompt": "a", "input_prefix": "a", "input_suffix": "b"}
-    response = live.post(path, usual | fields | {"n_predict": 2})
-    assert response.status_code < 500, response.text
-    if response.status_code != 200:
-        assert response.json()["error"]["message"]

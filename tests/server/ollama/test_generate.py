@@ -5,8 +5,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from tests.server.live import LiveServer
 from tests.tiny_model import SPECIAL_TOKENS
@@ -140,51 +138,3 @@ def test_what_cannot_be_served_is_told_in_a_sentence(
 
 def test_a_template_that_adds_nothing_is_no_template(live: LiveServer) -> None:
     assert ask(live, template="{{ .Prompt }}")["prompt_eval_count"] == len("hello")
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 300) | st.floats(-2, 2) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
-    max_leaves=4,
-)
-OPTIONS = st.sampled_from(
-    [
-        "temperature",
-        "top_k",
-        "top_p",
-        "min_p",
-        "stop",
-        "seed",
-        "repeat_penalty",
-        "repeat_last_n",
-        "num_ctx",
-    ]
-)
-FIELDS = st.sampled_from(
-    [
-        "model",
-        "prompt",
-        "suffix",
-        "system",
-        "template",
-        "raw",
-        "format",
-        "keep_alive",
-        "context",
-        "images",
-        "stream",
-    ]
-)
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(fields=st.dictionaries(FIELDS, JSON), options=st.dictionaries(OPTIONS, JSON) | JSON)
-def test_no_body_is_too_strange(live: LiveServer, fields: Any, options: Any) -> None:
-    if isinstance(options, dict):
-        options["num_predict"] = 2
-    else:
-        fields["prompt"] = ""
-    response = live.post(PATH, fields | {"options": options})
-    assert response.status_code in (200, 400), response.text
-    if response.status_code == 400:
-        assert list(response.json()) == ["error"]

@@ -1,14 +1,13 @@
 """`/v1/models`: the one model there is."""
 
-from http import HTTPStatus
 from time import time
 from typing import TYPE_CHECKING, Any, Final
 
-from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from akunu_py.server.compact_json import CompactJSONResponse
 from akunu_py.server.contract import Call
+from akunu_py.server.errors import NotFoundError
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
@@ -26,9 +25,7 @@ async def show_model(call: Call) -> Response:
     """The model, if it is called so."""
     entry = _entry(call.service.engine)
     if call.request.path_params["model"] != entry["id"]:
-        raise HTTPException(
-            HTTPStatus.NOT_FOUND, f"There is no such model here; this server has {entry['id']}."
-        )
+        raise NotFoundError(f"There is no such model here; this server has {entry['id']}.")
     return CompactJSONResponse(entry)
 
 

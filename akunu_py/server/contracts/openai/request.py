@@ -1,8 +1,9 @@
 """What completions and chats are asked in common, read into the engine's words.
 
 Beside OpenAI's own fields these are taken, spelled as in the other contracts or in mlx-lm's server:
-`top_k`, `min_p`, `repetition_penalty`, `repetition_context_size`, and `num_draft_tokens`, where 0
-turns speculation off.
+`n_predict`, of which llama.vim sends 0 to have a chat read and not answered; `top_k`, `min_p`,
+`repetition_penalty`, `repetition_context_size`, and `num_draft_tokens`, where 0 turns speculation
+off.
 """
 
 from collections.abc import Sequence
@@ -77,7 +78,7 @@ def read_options(
     """
     body, defaults = call.body, call.settings.defaults
     usual = max_tokens if defaults.max_tokens is None else defaults.max_tokens
-    wanted = body.integer("max_completion_tokens", "max_tokens", default=usual)
+    wanted = body.integer("max_completion_tokens", "max_tokens", "n_predict", default=usual)
     drafter, drafts = read_drafting(body, defaults)
     return Options(
         max_tokens=None if wanted is None or wanted < 0 else wanted,
