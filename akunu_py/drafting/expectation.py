@@ -114,12 +114,15 @@ def rewrite_grade(repeats: int, begun: bool) -> int:
 
 def file_of(grade: int, position: int) -> int:
     """The file of a guess: its grade, and position 0, 1, 2-3, 4-7, 8-15 or later in the draft."""
-    return POSITIONS * grade + min(position.bit_length(), POSITIONS - 1)
+    # No `min` here and below: it takes longer than all else, and every drafted token is filed.
+    bits = position.bit_length()
+    return POSITIONS * grade + (bits if bits < POSITIONS else POSITIONS - 1)
 
 
 def bond_of(same: int, others: int) -> int:
     """How a token is bound to the one before: it followed `same` times, others did `others`."""
-    return 3 * _BOND_OTHERS[min(others, 15)] + _BOND_SAME[min(same, 7)]
+    row = _BOND_OTHERS[others if others < 15 else 15]
+    return 3 * row + _BOND_SAME[same if same < 7 else 7]
 
 
 class Expectations:
