@@ -37,6 +37,11 @@ class Tokenizer:
         """What each id stands for."""
         return TokenBytes(self.wrapped)
 
+    @cached_property
+    def _vocabulary(self) -> dict[str, int]:
+        """The ids of all entries; the tokenizer makes this anew for whoever asks it."""
+        return dict(self.wrapped.get_vocab())
+
     @property
     def has_chat_template(self) -> bool:
         """Whether the model came with a template for conversations."""
@@ -73,8 +78,7 @@ class Tokenizer:
 
     def token_id(self, token: str) -> int | None:
         """The id of one vocabulary entry, or None if the model has no such entry."""
-        found = self.wrapped.get_vocab().get(token)
-        return None if found is None else int(found)
+        return self._vocabulary.get(token)
 
     def render_chat(
         self,

@@ -40,37 +40,6 @@ def completion(**fields: Any) -> dict[str, Any]:
     return {"prompt": PROMPT, "n_predict": 400, "num_draft_tokens": 0, "ignore_eos": True} | fields
 
 
-@pytest.mark.parametrize("streams", [True, False])
-def test_a_disconnect_ends_a_prefill_within_a_chunk(
-    held: LiveServer, gate: Gate, streams: bool
-) -> None:
-    before = held.work.prefill_chunks
-    gate.close(after=3)
-    with held.dial("/completion", completion(stream=streams)):
-        gate.wait()
-    held.log.wait_for("499")
-    gate.open()
-    held.settle()
-    assert held.work.prefill_chunks - before == 4
-    assert len(PROMPT) > 6 * STEP
-
-
-@pytest.mark.parametrize("streams", [True, False])
-def test_a_disconnect_ends_decoding_within_a_round(
-    held: LiveServer, gate: Gate, streams: bool
-) -> None:
-    before = held.work.rounds
-    gate.close(after=8)
-    with held.dial("/completion", completion(prompt="a", stream=streams)) as connection:
-        gate.wait()
-        if streams:
-            assert connection.recv(100).startswith(b"HTTP/1.1 200")
-    held.log.wait_for("/completion")
-    gate.open()
-    held.settle()
-    assert held.work.rounds - before <= 10
-
-
 def test_a_disconnect_of_a_request_that_waits_takes_it_from_the_queue(
     held: LiveServer, gate: Gate
 ) -> None:

@@ -1,0 +1,109 @@
+"""A client that leaves frees the engine within one chunk of its prefill or one round.
+
+Told by the work counters, on a prompt as long as an editor's file and with the steps of a server
+that was started with none named.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from akunu_py.model import PREFILL_STEP
+from akunu_py.work import Work
+from tests.server.gate import Gate
+from tests.server.live import LiveServer, serve
+from tests.tiny_model import write_tiny_model
+
+PROMPT_TOKENS = 1500
+CHUNKS = -(-PROMPT_TOKENS // PREFILL_STEP)
+PATHS = ["/completion", "/infill", "/v1/completions", "/v1/chat/completions", "/api/generate"]
+
+everywhere = pytest.mark.parametrize("path", PATHS)
+streamed_or_not = pytest.mark.parametrize("streams", [True, False], ids=["streamed", "whole"])
+
+
+@pytest.fixture(scope="module")
+def gate(tmp_path_factory: pytest.TempPathFactory) -> Gate:
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    return Gate(write_tiny_model(folder, max_position_embeddings=4096))
+
+
+@pytest.fixture(scope="module")
+def held(gate: Gate) -> Iterator[LiveServer]:
+    """A server whose engine can be held."""
+    with serve(gate.load) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def _afresh(held: LiveServer, gate: Gate) -> Iterator[None]:
+    held.worker.call(lambda engine: engine.reset())
+    yield
+    gate.open()
+    held.settle()
+
+
+def body(path: str, **changes: Any) -> dict[str, Any]:
+    """A question of 1,500 tokens, of a byte each, whose answer goes on for long."""
+    text = ("0123456789abcde\n" * PROMPT_TOKENS)[:PROMPT_TOKENS]
+    asked: dict[str, Any] = {"prompt": text}
+    if path == "/infill":
+        asked = {"input_prefix": text[:1200], "prompt": "x", "input_suffix": text[1200:]}
+    elif path == "/v1/chat/completions":
+        asked = {"messages": [{"role": "user", "content": text}]}
+    elif path == "/api/generate":
+        asked |= {"raw": True, "options": {"num_predict": 1000, "temperature": 0}}
+    asked |= {"max_tokens": 1000, "temperature": 0, "logit_bias": {"257": -100, "258": -100}}
+    return asked | changes
+
+
+@everywhere
+@streamed_or_not
+def test_in_the_middle_of_a_prefill(held: LiveServer, gate: Gate, path: str, streams: bool) -> None:
+    before = replace(held.work)
+    gate.close(after=1)
+    with held.dial(path, body(path, stream=streams)):
+        gate.wait()
+        at_the_disconnect = replace(held.work)
+    done = left(held, gate, path)
+    assert at_the_disconnect.prefill_chunks - before.prefill_chunks == 1
+    assert done.prefill_chunks - at_the_disconnect.prefill_chunks <= 1 < CHUNKS - 1
+    assert done.prefill_tokens - before.prefill_tokens <= 2 * PREFILL_STEP < PROMPT_TOKENS
+    assert done.rounds == before.rounds
+
+
+@everywhere
+@streamed_or_not
+@pytest.mark.parametrize("drafts", [0, 4], ids=["plain", "speculative"])
+def test_in_the_middle_of_decoding(
+    held: LiveServer, gate: Gate, path: str, streams: bool, drafts: int
+) -> None:
+    before = replace(held.work)
+    gate.close(after=CHUNKS + 8)
+    with held.dial(path, body(path, stream=streams, num_draft_tokens=drafts)) as connection:
+        gate.wait()
+        at_the_disconnect = replace(held.work)
+        if streams:
+            assert connection.recv(100).startswith(b"HTTP/1.1 200")
+    done = left(held, gate, path)
+    assert at_the_disconnect.rounds > before.rounds
+    assert done.rounds - at_the_disconnect.rounds <= 1
+
+
+def test_what_was_computed_for_nobody_is_not_lost(held: LiveServer, gate: Gate) -> None:
+    gate.close(after=1)
+    with held.dial("/completion", body("/completion")):
+        gate.wait()
+    left(held, gate, "/completion")
+    answer = held.post("/completion", body("/completion", max_tokens=1)).json()
+    assert answer["timings"]["cache_n"] == 2 * PREFILL_STEP
+
+
+def left(held: LiveServer, gate: Gate, path: str) -> Work:
+    """What was done once the server has noticed that its client left, and the engine is free."""
+    held.log.wait_for(path)
+    gate.open()
+    held.settle()
+    return replace(held.work)
