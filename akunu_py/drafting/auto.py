@@ -6,6 +6,8 @@ Its sources, each drafting only as far as it is likely to stand:
 - *resumed*: that stretch found again near the place where an edit broke it off;
 - *match*: what followed the longest earlier occurrence of the last tokens, graded by its length
   and by how many occurrences agree.
+
+For each token of theirs, how often the same or another followed the one before counts as well.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from akunu_py.drafting.alignment import Alignment, Anchor
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.drafting.expectation import (
     Expectations,
+    bond_of,
     copy_grade,
     file_of,
     in_place_grade,
@@ -35,6 +38,7 @@ FIRM_RUN: Final = 5
 STEADY_RUN: Final = 12
 LONGEST_IN_PLACE: Final = 2
 LIKELY: Final = 0.5
+WHOLE_ANSWER: Final = 9
 
 
 class _Lead(NamedTuple):
@@ -84,14 +88,15 @@ class AutoDrafter:
             self._occurrences.close_document()
         self._occurrences.append_all(prompt)
         self._alignment = Alignment(self._occurrences)
+        self._answer_start = len(self._occurrences.tokens)
         self._drafted: tuple[int, ...] = ()
-        self._files: list[int] = []
-        self._untried: tuple[int, int] | None = None
+        self._files: list[tuple[int, int]] = []
+        self._untried: tuple[int, int, int] | None = None
 
     def extend(self, tokens: Sequence[int]) -> None:
         if self._untried is not None and len(tokens):
-            file, guess = self._untried
-            self._expectations.learn(file, guess == tokens[0])
+            file, bond, guess = self._untried
+            self._expectations.learn(file, bond, guess == tokens[0])
             self._untried = None
         for token in tokens:
             self._alignment.advance(token)
@@ -111,8 +116,8 @@ class AutoDrafter:
         if not draft or draft.tokens != self._drafted[: len(draft)]:
             return
         self._untried = None
-        for position, file in enumerate(self._files[: min(accepted + 1, len(draft))]):
-            self._expectations.learn(file, position < accepted)
+        for position, (file, bond) in enumerate(self._files[: min(accepted + 1, len(draft))]):
+            self._expectations.learn(file, bond, position < accepted)
 
     def _best_lead(self) -> _Lead | None:
         alignment = self._alignment
@@ -122,10 +127,25 @@ class AutoDrafter:
         match = self._occurrences.best(earliest=not alignment.has_copied)
         leads = self._copy_leads(match)
         if match is not None:
-            grade = match_grade(match.length, match.consensus)
+            grade = match_grade(self._weight(match), match.consensus)
             leads.append(_Lead("match", grade, match.position, match.length, match=match))
-        expected = self._expectations.of
-        return max(leads, key=lambda lead: expected(file_of(lead.grade, 0)), default=None)
+        if len(leads) < 2:
+            return leads[0] if leads else None
+        return max(leads, key=self._promise)
+
+    def _promise(self, lead: _Lead) -> float:
+        """How likely its first token is to stand."""
+        tokens = self._occurrences.tokens
+        bond = bond_of(*self._occurrences.followed(tokens[-1], tokens[lead.position]))
+        return self._expectations.of(file_of(lead.grade, 0), bond)
+
+    def _weight(self, match: Match) -> int:
+        """The length that a match is graded by.
+
+        One that goes back to where the answer begins could be no longer, and counts as a long one.
+        """
+        answered = len(self._occurrences.tokens) - self._answer_start
+        return max(WHOLE_ANSWER, match.length) if 0 < answered <= match.length else match.length
 
     def _copy_leads(self, match: Match | None) -> list[_Lead]:
         """The copy under way, or else the places where a broken one may go on."""
@@ -152,16 +172,20 @@ class AutoDrafter:
         """Follows the lead as far as it has a chance and the limit allows."""
         drafted: list[int] = []
         expected: list[float] = []
-        files: list[int] = []
+        files: list[tuple[int, int]] = []
+        followed, expectation = self._occurrences.followed, self._expectations.of
+        before = self._occurrences.tokens[-1]
         chance, gain, cost = 1.0, 1.0, 1.0
         advised: int | None = None
         self._untried = None
         match = lead.match
         steps = self._copied(lead, drafted) if match is None else self._agreed(match, drafted)
         for token, file in steps:
+            bond = bond_of(*followed(before, token))
+            before = token
             if self._untried is None:
-                self._untried = (file, token)
-            acceptance = self._expectations.of(file)
+                self._untried = (file, bond, token)
+            acceptance = expectation(file, bond)
             chance *= acceptance
             if len(drafted) >= limit or chance < FAINT:
                 break
@@ -171,7 +195,7 @@ class AutoDrafter:
             cost += self._price
             drafted.append(token)
             expected.append(acceptance)
-            files.append(file)
+            files.append((file, bond))
         self._drafted, self._files = tuple(drafted), files
         if not drafted:
             return NO_DRAFT
@@ -201,10 +225,10 @@ class AutoDrafter:
         """What most occurrences say that agreed so far, each token with the file it is under."""
         at = self._token_at
         token = at(match.position, drafted)
-        agreed = match.consensus
+        agreed, weight = match.consensus, self._weight(match)
         live = [match.position, *[p for p in match.visited if p != match.position]]
         while token is not None:
-            yield token, file_of(match_grade(match.length, agreed), len(drafted))
+            yield token, file_of(match_grade(weight, agreed), len(drafted))
             if len(live) == 1:
                 live[0] += 1
                 token = at(live[0], drafted)
@@ -231,4 +255,4 @@ class AutoDrafter:
         if rewrite is None:
             return None
         file = file_of(rewrite_grade(rewrite.repeats, begun=False), 0)
-        return rewrite if self._expectations.of(file) >= LIKELY else None
+        return rewrite if self._expectations.of(file, 0) >= LIKELY else None

@@ -3,7 +3,8 @@
 A guess is filed under its grade (which source it comes from and how strong the evidence is) and
 its position in the draft. Every file starts from a prior, read off a replay over real edits, and
 moves with each outcome. What holds for a file depends on the text, so every sort of text has
-values of its own. Knows no tokens.
+values of its own. How firmly the text so far binds the guess to the token before it comes on top.
+Knows no tokens.
 """
 
 from __future__ import annotations
@@ -40,38 +41,50 @@ _RESUMED: Final = _MATCH + 24
 _IN_PLACE: Final = _RESUMED + 24
 _REWRITE: Final = _IN_PLACE + 4
 GRADES: Final = _REWRITE + 6
+_UNBOUND: Final = POSITIONS * _REWRITE
 
 # How likely the first token of a draft is to stand, for each grade, and for each source the share
 # of that doubt that is left at each class of positions. Read off the even-numbered requests of
 # `benchmarks/replay_drafters.py` under two tokenizers.
 _FIRST: Final = (
     # copy: runs of 1-4, 5, 6-8, 9-11, 12-16, 17 and more; best match says otherwise, the same
-    *(0.45, 0.50, 0.45, 0.62, 0.50, 0.56, 0.53, 0.62, 0.80, 0.88, 0.85, 0.96),
+    *(0.45, 0.50, 0.47, 0.62, 0.50, 0.59, 0.54, 0.66, 0.80, 0.87, 0.85, 0.96),
     # match: lengths of 1, 2, 3, 4-5, 6-8, 9 and more; all, the only one, half, fewer agree
-    *(0.55, 0.32, 0.19, 0.14),
-    *(0.67, 0.45, 0.20, 0.14),
-    *(0.65, 0.65, 0.25, 0.24),
-    *(0.80, 0.55, 0.20, 0.14),
-    *(0.88, 0.72, 0.30, 0.14),
-    *(0.91, 0.88, 0.30, 0.14),
+    *(0.31, 0.24, 0.28, 0.13),
+    *(0.58, 0.44, 0.26, 0.14),
+    *(0.65, 0.62, 0.28, 0.25),
+    *(0.74, 0.57, 0.24, 0.14),
+    *(0.86, 0.73, 0.29, 0.14),
+    *(0.90, 0.94, 0.36, 0.14),
     # resumed: lengths of 1, 2, 3 and more; in place, within 3, within 12, farther; as in copy
-    *(0.46, 0.51, 0.32, 0.50, 0.05, 0.30, 0.09, 0.21),
-    *(0.42, 0.60, 0.30, 0.60, 0.18, 0.56, 0.09, 0.36),
-    *(0.47, 0.64, 0.35, 0.66, 0.19, 0.62, 0.09, 0.25),
+    *(0.43, 0.43, 0.31, 0.44, 0.05, 0.29, 0.10, 0.22),
+    *(0.42, 0.60, 0.31, 0.59, 0.18, 0.49, 0.09, 0.34),
+    *(0.47, 0.66, 0.37, 0.63, 0.19, 0.61, 0.09, 0.27),
     # in place: 1 and 2 tokens replaced; as in copy
-    *(0.23, 0.75, 0.04, 0.74),
+    *(0.24, 0.68, 0.04, 0.70),
     # rewrite: repeated 0, 1, 2 and more times; not begun, begun
-    *(0.77, 0.98, 0.91, 0.97, 0.92, 0.98),
+    *(0.68, 0.98, 0.91, 0.97, 0.92, 0.98),
 )
 _DOUBT: Final = (
-    (1.0, 0.80, 0.70, 0.65, 0.60, 0.45),  # copy
-    (1.0, 0.63, 0.62, 0.50, 0.30, 0.20),  # match, all or the only one agree
-    (1.0, 0.90, 0.90, 0.80, 0.70, 0.60),  # match, half or fewer agree
-    (1.0, 0.52, 0.29, 0.15, 0.14, 0.07),  # resumed
-    (1.0, 0.47, 0.18, 0.12, 0.12, 0.10),  # in place
+    (1.0, 0.68, 0.59, 0.53, 0.41, 0.33),  # copy
+    (1.0, 0.71, 0.53, 0.36, 0.22, 0.14),  # match, all or the only one agree
+    (1.0, 0.91, 0.88, 0.85, 0.75, 0.63),  # match, half or fewer agree
+    (1.0, 0.61, 0.34, 0.18, 0.13, 0.07),  # resumed
+    (1.0, 0.56, 0.14, 0.12, 0.12, 0.10),  # in place
 )
 # The most that a later token is ever taken to be worth: edits come at a rate of their own.
-_STEADY: Final = (0.965, 0.965, 0.965, 0.92, 0.90)
+_STEADY: Final = (0.966, 0.971, 0.965, 0.931, 0.895)
+# What a token's bond to the one before it does to its odds: rows by how often another followed
+# that one (0, 1-2, 3-14, more times), columns by how often the same did (0-2, 3-6, more). A rewrite
+# breaks with what followed so far, and is exempt.
+_BOND: Final = (
+    *(1.4, 3.4, 6.0),
+    *(0.6, 1.3, 1.8),
+    *(0.8, 1.1, 1.3),
+    *(0.6, 0.65, 0.8),
+)
+_BOND_OTHERS: Final = (0, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3)
+_BOND_SAME: Final = (0, 0, 0, 1, 1, 1, 1, 2)
 
 
 def copy_grade(run: int, agrees: bool) -> int:
@@ -101,7 +114,15 @@ def rewrite_grade(repeats: int, begun: bool) -> int:
 
 def file_of(grade: int, position: int) -> int:
     """The file of a guess: its grade, and position 0, 1, 2-3, 4-7, 8-15 or later in the draft."""
-    return POSITIONS * grade + min(position.bit_length(), POSITIONS - 1)
+    # No `min` here and below: it takes longer than all else, and every drafted token is filed.
+    bits = position.bit_length()
+    return POSITIONS * grade + (bits if bits < POSITIONS else POSITIONS - 1)
+
+
+def bond_of(same: int, others: int) -> int:
+    """How a token is bound to the one before: it followed `same` times, others did `others`."""
+    row = _BOND_OTHERS[others if others < 15 else 15]
+    return 3 * row + _BOND_SAME[same if same < 7 else 7]
 
 
 class Expectations:
@@ -125,18 +146,22 @@ class Expectations:
         """Starts a request: its text may be of any sort."""
         self._shares: Sequence[float] = [1.0 / len(SORTS)] * len(SORTS)
 
-    def of(self, file: int) -> float:
+    def of(self, file: int, bond: int) -> float:
         """The probability that a token filed there is accepted, if those before it were."""
         # Written out, for it is asked for every drafted token.
         none, few, many, most = self._shares
         in_none, in_few, in_many, in_most = self._values[file]
-        return none * in_none + few * in_few + many * in_many + most * in_most
+        chance = none * in_none + few * in_few + many * in_many + most * in_most
+        odds = chance * _BOND[bond] if file < _UNBOUND else chance
+        return odds / (1.0 - chance + odds)
 
-    def learn(self, file: int, accepted: bool) -> None:
+    def learn(self, file: int, bond: int, accepted: bool) -> None:
         """Takes in one outcome."""
         values, tried = self._values[file], self._tried[file]
         none, few, many, most = self._shares
-        in_none, in_few, in_many, in_most = values
+        factor = _BOND[bond] if file < _UNBOUND else 1.0
+        bound = [value * factor / (1.0 - value + value * factor) for value in values]
+        in_none, in_few, in_many, in_most = bound
         if not accepted:
             in_none, in_few, in_many, in_most = 1 - in_none, 1 - in_few, 1 - in_many, 1 - in_most
         shares = none * in_none, few * in_few, many * in_many, most * in_most
@@ -145,7 +170,7 @@ class Expectations:
         for sort, share in enumerate(learnt):
             if share > _FAINT:
                 weight = tried[sort] + share
-                value = values[sort] + share * (accepted - values[sort]) / weight
+                value = values[sort] + share * (accepted - bound[sort]) / weight
                 values[sort] = min(_MOST, max(_LEAST, value))
                 tried[sort] = min(weight, MEMORY)
 

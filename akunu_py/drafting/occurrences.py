@@ -68,6 +68,8 @@ class Occurrences:
     def __init__(self, tokens: Iterable[int] = ()) -> None:
         self.tokens: list[int] = []
         self._pair = self._pair_before = 0
+        self._followers: dict[int, int] = {}
+        self._pairs: dict[int, int] = {}
         self._latest_one: dict[int, int] = {}
         self._latest_two: dict[int, int] = {}
         self._latest_four: dict[int, int] = {}
@@ -103,6 +105,8 @@ class Occurrences:
         pair = (before << _TOKEN_BITS) ^ token
         four = (self._pair_before * _PAIR_PRIME ^ pair) & _MASK
         self._pair_before, self._pair = self._pair, pair
+        self._followers[before] = self._followers.get(before, 0) + 1
+        self._pairs[pair] = self._pairs.get(pair, 0) + 1
         latest = self._latest_one
         self._earlier_one.append(latest.get(token, -1))
         latest[token] = size
@@ -138,6 +142,11 @@ class Occurrences:
         while length < most and tokens[position - 1 - length] == tokens[size - 1 - length]:
             length += 1
         return length
+
+    def followed(self, before: int, token: int) -> tuple[int, int]:
+        """How often `token` followed `before` in all there is, and how often another did."""
+        same = self._pairs.get((before << _TOKEN_BITS) ^ token, 0)
+        return same, self._followers.get(before, 0) - same
 
     def _best_of(self, chain: array[int], earliest: bool) -> Match | None:
         tokens = self.tokens

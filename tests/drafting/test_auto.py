@@ -50,6 +50,18 @@ def test_a_copy_soon_takes_the_whole_limit() -> None:
     assert all(accepted == len(draft) for draft, accepted in rounds[:-2])
 
 
+def test_an_answer_that_begins_as_an_earlier_text_is_drafted_far_at_once() -> None:
+    drafter = AutoDrafter()
+    drafter.begin([*CODE, 1, 2, CODE[0], 3, 2])
+    drafter.extend(CODE[40:42])
+    from_the_start = drafter.propose(32)
+    drafter.begin([*CODE, 1, 2, CODE[0], 3, 2, 4])
+    drafter.extend([5, *CODE[40:42]])
+    amid_the_answer = drafter.propose(32)
+    assert from_the_start.tokens[:5] == amid_the_answer.tokens[:5] == tuple(CODE[42:47])
+    assert advice(from_the_start) > advice(amid_the_answer)
+
+
 def test_a_rename_is_repeated_after_it_was_seen() -> None:
     drafter = AutoDrafter()
     drafter.begin([*with_name((OLD,)), 1, 2, *CODE[:4]])

@@ -6,6 +6,7 @@ from akunu_py.drafting.expectation import (
     GRADES,
     POSITIONS,
     Expectations,
+    bond_of,
     copy_grade,
     file_of,
     in_place_grade,
@@ -33,6 +34,9 @@ def test_every_grade_has_a_place_of_its_own() -> None:
     assert copy_grade(10**6, agrees=True) == copy_grade(17, agrees=True)
 
 
+NEUTRAL = bond_of(3, 3)
+
+
 def test_positions_are_told_apart_the_less_the_farther_they_are() -> None:
     assert [file_of(0, position) for position in (0, 1, 2, 3, 4, 7, 8, 15, 16, 999)] == [
         *(0, 1, 2, 2, 3, 3, 4, 4, 5, 5)
@@ -43,7 +47,7 @@ def test_positions_are_told_apart_the_less_the_farther_they_are() -> None:
 def test_priors_are_probabilities_and_rise_along_a_draft() -> None:
     expectations = Expectations()
     for grade in range(GRADES):
-        chances = [expectations.of(file_of(grade, position)) for position in range(32)]
+        chances = [expectations.of(file_of(grade, position), NEUTRAL) for position in range(32)]
         assert all(0 < chance < 1 for chance in chances)
         assert chances == sorted(chances)
 
@@ -52,24 +56,39 @@ def test_priors_are_probabilities_and_rise_along_a_draft() -> None:
 def test_learns_the_rate_of_its_outcomes(rate: float) -> None:
     expectations, random = Expectations(), Random(4)
     for _ in range(500):
-        expectations.learn(7, random.random() < rate)
-    assert expectations.of(7) == pytest.approx(rate, abs=0.15)
+        expectations.learn(7, NEUTRAL, random.random() < rate)
+    assert expectations.of(7, NEUTRAL) == pytest.approx(rate, abs=0.15)
 
 
 def test_a_lucky_request_raises_what_is_expected_of_other_files() -> None:
     expectations = Expectations()
-    before = expectations.of(file_of(20, 0))
+    before = expectations.of(file_of(20, 0), NEUTRAL)
     for _ in range(10):
-        expectations.learn(file_of(14, 0), True)
-    assert expectations.of(file_of(20, 0)) > before
+        expectations.learn(file_of(14, 0), NEUTRAL, True)
+    assert expectations.of(file_of(20, 0), NEUTRAL) > before
     expectations.begin()
-    assert expectations.of(file_of(20, 0)) == pytest.approx(before)
+    assert expectations.of(file_of(20, 0), NEUTRAL) == pytest.approx(before)
 
 
 def test_luck_follows_the_text() -> None:
     expectations = Expectations()
     other = file_of(20, 0)
-    before = expectations.of(other)
+    before = expectations.of(other, NEUTRAL)
     for outcome in [True] * 60 + [False] * 25:
-        expectations.learn(file_of(14, 0), outcome)
-    assert expectations.of(other) < before
+        expectations.learn(file_of(14, 0), NEUTRAL, outcome)
+    assert expectations.of(other, NEUTRAL) < before
+
+
+def test_what_always_followed_is_expected_more_than_what_sometimes_did() -> None:
+    expectations = Expectations()
+    for file in (file_of(copy_grade(9, agrees=True), 0), file_of(match_grade(2, Consensus.ALL), 3)):
+        always, mostly, once, hardly = (
+            expectations.of(file, bond_of(*counts)) for counts in ((9, 0), (9, 2), (1, 2), (1, 40))
+        )
+        assert always > mostly > once >= hardly
+
+
+def test_a_rewrite_is_not_bound_to_what_followed_before_it() -> None:
+    expectations = Expectations()
+    file = file_of(rewrite_grade(1, begun=False), 0)
+    assert expectations.of(file, bond_of(0, 40)) == expectations.of(file, bond_of(9, 0))

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,3 +55,11 @@ def test_large_ids_do_not_confuse_the_chains() -> None:
     match = Occurrences([big, 5, big - 1, 5, big, 5]).best()
     assert match is not None
     assert (match.position, match.length) == (2, 2)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(0, 3), st.integers(0, 3))
+@settings(deadline=None)
+def test_counts_what_followed_a_token(text: list[int], before: int, token: int) -> None:
+    followers = [after for at, after in pairwise(text) if at == before]
+    same = followers.count(token)
+    assert Occurrences(text).followed(before, token) == (same, len(followers) - same)
