@@ -120,7 +120,31 @@ def test_only_the_line_is_computed_again_while_it_is_typed(live: LiveServer) -> 
         assert answer["tokens_cached"] > 1200
 
 
-def test_other_files_are_seen_and_drafted_from(live: LiveServer) -> None:
+def test_other_files_are_seen(live: LiveServer) -> None:
     body = infill_body(response_fields=None, n_predict=1)
     fewer = live.post("/infill", body | {"input_extra": []}).json()
     assert live.post("/infill", body).json()["tokens_evaluated"] > fewer["tokens_evaluated"] + 10
+
+
+def test_an_answer_that_stands_in_another_file_is_drafted_from_there(live: LiveServer) -> None:
+    """The file is too long for the prompt, so that the model cannot have seen the answer there,
+    and the answer is so unlikely a one that nothing else can have drafted it."""
+    body = infill_body(
+        response_fields=None, n_predict=32, temperature=2, samplers=["temperature"], seed=7,
+        t_max_predict_ms=0, ignore_eos=True, num_draft_tokens=4,
+    )  # fmt: skip
+    other = "".join(f"value_{number} = {number}\n" for number in range(400))
+
+    def ask(beside: str) -> Any:
+        extra = [{"filename": "other.py", "text": f"{other}{beside}"}]
+        return live.post("/infill", body | {"input_extra": extra}).json()
+
+    alone = ask(beside="")
+    answer = ask(beside=f"{PREFIX}{body['prompt']}{alone['content']}")
+    assert answer["content"] == alone["content"]
+    assert answer["tokens_evaluated"] == alone["tokens_evaluated"] < 100
+    assert drafts_accepted(answer) > drafts_accepted(alone) + 5
+
+
+def drafts_accepted(answer: dict[str, Any]) -> int:
+    return int(answer["timings"].get("draft_n_accepted", 0))
