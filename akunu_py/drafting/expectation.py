@@ -24,7 +24,7 @@ SORTS: Final = (-1.0, 0.0, 1.0, 2.0)
 """The sorts of text: how far the log-odds of each are from the priors before anything is learnt,
 from prose, where nothing holds, to a copy that hardly ever breaks."""
 
-CHANGE: Final = 0.02
+CHANGE: Final = 0.005
 """The chance that a text turns into one of another sort with the next outcome."""
 
 _NEWCOMERS: Final = CHANGE / len(SORTS)
