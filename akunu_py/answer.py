@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from akunu_py.options import Options
 from akunu_py.request import Event
+from akunu_py.sampling.prompt_scorer import PromptScorer
 from akunu_py.sampling.token_chooser import TokenChooser
 from akunu_py.stats import Finish, Round, Stats
 from akunu_py.text.stream import TextStream
@@ -23,6 +24,7 @@ class Answer:
 
     Attributes:
         stats: running sums.
+        scorer: of the prompt, where it is to be scored.
     """
 
     def __init__(
@@ -43,6 +45,9 @@ class Answer:
         self.stats = Stats()
         self.stats.prompt_tokens = len(prompt)
         self._text = text
+        self.scorer: PromptScorer | None = None
+        if options.scores_prompt:
+            self.scorer = PromptScorer(prompt, options.logprobs or 0)
 
     def book(self, done: Round) -> Event:
         """Turns a round into text, cuts it where that stops, and only then counts it."""

@@ -28,7 +28,8 @@ from akunu_py.planning.planner import Planner
 from akunu_py.prompt import PromptInput, encode_prompt, encode_references
 from akunu_py.request import Completion, Event
 from akunu_py.sampling.chooser_maker import ChooserMaker
-from akunu_py.sampling.token_logprob import TokenLogprob
+from akunu_py.sampling.prompt_scorer import SCORING_STEP
+from akunu_py.sampling.token_logprob import PromptLogprobs, TokenLogprob
 from akunu_py.stats import Finish, Round
 from akunu_py.text.stream import TextStream
 from akunu_py.work import Work
@@ -121,13 +122,15 @@ class Engine:
         text: list[str] = []
         tokens: list[int] = []
         logprobs: list[TokenLogprob] = []
+        scored: PromptLogprobs | None = None
         for event in self.stream(prompt, options, suffix=suffix):
+            scored = scored or event.prompt_logprobs
             text.append(event.text)
             tokens.extend(event.tokens)
             logprobs.extend(event.logprobs)
         finish = event.finish_reason or Finish.CANCELLED
         return Completion(
-            self.model.name, "".join(text), tokens, finish, event.stats, tuple(logprobs)
+            self.model.name, "".join(text), tokens, finish, event.stats, tuple(logprobs), scored
         )
 
     def stream(
@@ -194,11 +197,15 @@ class Engine:
             # The last token goes into the first round, whose prediction is what is wanted.
             missing = prompt[stats.cached_tokens : len(prompt) - decodes]
             whole = self._prefill(missing, slot, answer, progress)
+            scored = answer.scorer.logprobs if answer.scorer and whole else None
             prefilled = perf_counter()
             stats.prefill_s = prefilled - begun
             if not (whole and decodes):
-                yield Event((), (), stats, Finish.LENGTH if whole else Finish.CANCELLED)
+                finish = Finish.LENGTH if whole else Finish.CANCELLED
+                yield Event((), (), stats, finish, prompt_logprobs=scored)
                 return
+            if scored is not None:
+                yield Event((), (), stats, prompt_logprobs=scored)
             speculation = self._speculation(answer, slot, drafter, planner)
             for done in self._rounds(answer, slot, speculation):
                 self.work.rounds += 1
@@ -217,14 +224,18 @@ class Engine:
             self._prefixes.drop(slot)
             raise
         finally:
-            self._prefixes.settle(slot, computed)
+            self._prefixes.settle(slot, [] if options.scores_prompt else computed)
 
     def _take_slot(self, answer: Answer) -> PrefixSlot:
-        """The cache to answer from, with what is known of the prompt in it already."""
+        """The cache to answer from, with what is known of the prompt in it already.
+
+        A prompt that is scored is computed from its first token on.
+        """
         prompt, options = answer.prompt, answer.options
         room = min(len(prompt) + (options.max_tokens or 0), self.context_limit)
+        known = prompt[:1] if options.scores_prompt else prompt
         try:
-            slot, answer.stats.cached_tokens = self._prefixes.take(prompt, room, options.slot)
+            slot, answer.stats.cached_tokens = self._prefixes.take(known, room, options.slot)
         except RuntimeError:  # MLX has no memory left: make what room there is
             self._prefixes.clear()
             raise
@@ -238,7 +249,7 @@ class Engine:
         progress: PrefillProgress | None,
     ) -> bool:
         """Computes prompt tokens; False if the request was cancelled before they were all done."""
-        before = self.work.prefill_tokens
+        before, scorer, step = self.work.prefill_tokens, answer.scorer, self._prefill_step_size
 
         def count(done: int, total: int) -> None:
             self.work.prefill_chunks += 1
@@ -249,9 +260,10 @@ class Engine:
         return self.model.prefill(
             tokens,
             slot.cache,
-            step=self._prefill_step_size,
+            step=min(step, SCORING_STEP) if scorer else step,
             progress=count,
             cancelled=answer.cancelled,
+            observe=scorer.take if scorer else None,
         )
 
     def _planner(self, options: Options) -> Planner | None:

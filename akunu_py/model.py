@@ -122,8 +122,12 @@ class TargetModel:
         step: int = PREFILL_STEP,
         progress: PrefillProgress | None = None,
         cancelled: Callable[[], bool] = lambda: False,
+        observe: Callable[[mx.array], object] | None = None,
     ) -> bool:
-        """Computes the cache of prompt tokens, a chunk at a time, without predicting anything.
+        """Computes the cache of prompt tokens, a chunk at a time.
+
+        What follows each of them is predicted only where somebody is to `observe` it, who gets the
+        lazy logits of every chunk.
 
         Returns:
             False if `cancelled` became true between two chunks; the cache then holds those done.
@@ -133,7 +137,9 @@ class TargetModel:
             if cancelled():
                 return False
             chunk = tokens[done : done + step]
-            self.forward(mx.array(list(chunk)), cache)
+            logits = self.forward(mx.array(list(chunk)), cache)
+            if observe:
+                observe(logits)
             cache.evaluate()
             mx.clear_cache()
             done += len(chunk)

@@ -131,11 +131,13 @@ class Options:
         logprobs: reports each token's log-probability in the model's own distribution, with this
             many of the likeliest tokens there; 0 reports the token's alone, and None nothing. See
             `sampling/token_logprob.py`.
+        scores_prompt: reports the log-probabilities of the prompt's own tokens too, and so computes
+            all of it, whatever is known of it already.
         grammar: what the text must match; it ends where the grammar is complete.
 
     Raises:
-        InvalidRequestError: if a number is out of its range, a stop string is empty, or an exact
-            answer is to be sampled.
+        InvalidRequestError: if a number is out of its range, a stop string is empty, an exact
+            answer is to be sampled, or a prompt to be scored without log-probabilities.
     """
 
     max_tokens: int | None = DEFAULT_MAX_TOKENS
@@ -147,6 +149,7 @@ class Options:
     slot: int | None = None
     references: tuple[str, ...] = ()
     logprobs: int | None = None
+    scores_prompt: bool = False
     grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
@@ -168,6 +171,8 @@ class Options:
                 "The number of alternatives to report log-probabilities of must be from 0 to "
                 f"{MOST_ALTERNATIVES}, not {self.logprobs}."
             )
+        if self.scores_prompt and self.logprobs is None:
+            raise InvalidRequestError("To score a prompt, say how many alternatives to report.")
         if "" in self.stop:
             raise InvalidRequestError("A stop string must not be empty.")
         if self.exact and not self.sampling.greedy:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from akunu_py.sampling.token_logprob import TokenLogprob
+from akunu_py.sampling.token_logprob import PromptLogprobs, TokenLogprob
 from akunu_py.stats import Finish, Stats
 from akunu_py.text.stream import Piece
 
@@ -17,6 +17,7 @@ class Event:
         stats: the request's running sums.
         finish_reason: why the text ended; None while it goes on.
         logprobs: one a token, if they were asked for.
+        prompt_logprobs: those of the prompt, if they were asked for; once, before any token.
     """
 
     tokens: tuple[int, ...]
@@ -24,6 +25,7 @@ class Event:
     stats: Stats
     finish_reason: Finish | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: PromptLogprobs | None = None
 
     @property
     def text(self) -> str:
@@ -42,6 +44,7 @@ class Completion:
         finish_reason: why it ended.
         stats: what it took.
         logprobs: one a token, if they were asked for.
+        prompt_logprobs: those of the prompt, if they were asked for.
     """
 
     model: str
@@ -50,3 +53,4 @@ class Completion:
     finish_reason: Finish
     stats: Stats
     logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: PromptLogprobs | None = None

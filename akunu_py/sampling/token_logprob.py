@@ -1,4 +1,4 @@
-"""TokenLogprob: how likely the model held an emitted token, and what it held likely instead."""
+"""TokenLogprob: how likely the model held a token, and what it held likely instead."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,25 @@ class TokenLogprob:
     vLLM (`raw_logprobs`) and OpenAI, whose values a bias does not move either.
 
     Attributes:
-        token: the id that was emitted.
+        token: the id that was emitted, or stands in a prompt.
         logprob: the natural logarithm of its probability.
         alternatives: ids and log-probabilities of the likeliest tokens, the likeliest first; the
-            emitted one is among them only where it is that likely.
+            token itself is among them only where it is that likely.
     """
 
     token: int
     logprob: float
     alternatives: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """The places of a prompt's tokens.
+
+    Attributes:
+        first: the id that it begins with, which nothing predicts.
+        following: one entry for every other token.
+    """
+
+    first: int
+    following: tuple[TokenLogprob, ...]

@@ -196,6 +196,48 @@ def test_streamed_logprobs_are_the_whole_ones(live: LiveServer) -> None:
     assert joined["token_logprobs"] == pytest.approx(whole["token_logprobs"], abs=1e-3)
 
 
+@pytest.mark.parametrize("max_tokens", [0, 1, 4])
+def test_an_echoed_prompt_has_logprobs_too(live: LiveServer, max_tokens: int) -> None:
+    options = Options(max_tokens, logprobs=2, scores_prompt=True)
+    own = live.worker.call(lambda engine: engine.generate("é…!", options)).prompt_logprobs
+    assert own is not None
+    fields = {"prompt": "é…!", "echo": True, "logprobs": 2, "max_tokens": max_tokens}
+    (choice,) = ask(live, **fields)["choices"]
+    found = choice["logprobs"]
+    assert {len(values) for values in found.values()} == {6 + max_tokens}, "bytes are tokens here"
+    assert (found["token_logprobs"][0], found["top_logprobs"][0]) == (None, None)
+    assert found["token_logprobs"][1:6] == pytest.approx(
+        [entry.logprob for entry in own.following], abs=1e-3
+    )
+    assert choice["text"].startswith("é…!")
+    assert found["tokens"][5] == "!"
+    assert choice["text"][found["text_offset"][5]] == "!"
+
+
+def test_a_streamed_echo_has_the_same_logprobs(live: LiveServer) -> None:
+    fields = {"echo": True, "logprobs": 1, "max_tokens": 4}
+    (whole,) = ask(live, **fields)["choices"]
+    joined: dict[str, list[Any]] = {name: [] for name in whole["logprobs"]}
+    text = ""
+    for chunk in stream(live, **fields):
+        text += chunk["choices"][0]["text"]
+        for name, values in (chunk["choices"][0]["logprobs"] or {}).items():
+            joined[name] += values
+    assert text == whole["text"]
+    assert joined["tokens"] == whole["logprobs"]["tokens"]
+    assert joined["text_offset"] == whole["logprobs"]["text_offset"]
+    assert joined["token_logprobs"][1:] == pytest.approx(
+        whole["logprobs"]["token_logprobs"][1:], abs=1e-3
+    )
+
+
+def test_a_gap_is_not_scored(live: LiveServer) -> None:
+    body = {"prompt": "a", "suffix": "b", "echo": True, "logprobs": 1}
+    refused = live.post("/v1/completions", body)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "logprobs"
+
+
 def test_logits_can_be_biased(live: LiveServer) -> None:
     (token,) = live.worker.call(lambda engine: engine.tokenizer.encode("z"))
     assert text_of(live, logit_bias={str(token): 100}) == "z" * 8

@@ -1,6 +1,10 @@
-"""`/v1/completions`: goes on from a prompt, or fills the gap before a `suffix`."""
+"""`/v1/completions`: goes on from a prompt, or fills the gap before a `suffix`.
+
+`echo` with `logprobs` tells those of the prompt as well, by which evaluation harnesses score texts.
+"""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from starlette.responses import Response
@@ -25,11 +29,13 @@ async def complete(call: Call) -> Response:
     body = call.body
     logprobs = body.integer("logprobs", default=None, least=0, most=MOST_ALTERNATIVES)
     echoes = body.flag("echo", default=False)
-    if echoes and logprobs is not None:
-        body.refuse("logprobs", "cannot be told of an echoed prompt; leave one of the two out")
+    scores = echoes and logprobs is not None
+    suffix = body.text("suffix", default=None)
+    if scores and suffix is not None:
+        body.refuse("logprobs", "cannot be told of an echoed prompt that has a suffix")
     _check_best_of(body)
     options = read_options(call, max_tokens=_MAX_TOKENS, logprobs=logprobs)
-    suffix = body.text("suffix", default=None)
+    options = replace(options, scores_prompt=scores)
     jobs = [Job(prompt, options, suffix) for prompt in _read_prompts(body)]
     request = read_request(body, jobs)
     spelling = call.service.engine.tokenizer.token_bytes

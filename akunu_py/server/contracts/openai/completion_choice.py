@@ -3,7 +3,6 @@
 from typing import Any
 
 from akunu_py.request import Event
-from akunu_py.sampling.token_logprob import TokenLogprob
 from akunu_py.server.contracts.openai.logprobs import CompletionLogprobs
 from akunu_py.server.finish_reasons import FINISH_REASONS
 from akunu_py.stats import Finish
@@ -24,28 +23,34 @@ class CompletionChoice:
         self._unsaid = echo
         self._text: list[str] = []
         self._finish = Finish.CANCELLED
-        self._spelling = spelling
-        self._entries: list[TokenLogprob] = []
-        self._streamed = None if spelling is None else CompletionLogprobs(spelling)
+        self._logprobs = None if spelling is None else CompletionLogprobs(spelling)
+        self._told = None if self._logprobs is None else self._logprobs.take(())
 
     def take(self, event: Event) -> list[dict[str, Any]]:
         text, self._unsaid = self._unsaid + event.text, ""
         self._text.append(text)
-        self._entries.extend(event.logprobs)
         self._finish = event.finish_reason or self._finish
-        if not text and not event.logprobs:
+        if not text and not event.logprobs and event.prompt_logprobs is None:
             return []
-        logprobs = None if self._streamed is None else self._streamed.take(event.logprobs)
-        return [self._choice(text, logprobs, None)]
+        return [self._choice(text, self._tell(event, text), None)]
 
     def end(self) -> dict[str, Any]:
         return self._choice("", None, FINISH_REASONS[self._finish])
 
     def whole(self) -> dict[str, Any]:
-        logprobs = None
-        if self._spelling is not None:
-            logprobs = CompletionLogprobs(self._spelling).take(self._entries)
-        return self._choice("".join(self._text), logprobs, FINISH_REASONS[self._finish])
+        return self._choice("".join(self._text), self._told, FINISH_REASONS[self._finish])
+
+    def _tell(self, event: Event, text: str) -> dict[str, Any] | None:
+        """The log-probabilities of an event, and into those of the whole answer with them."""
+        if self._logprobs is None or self._told is None:
+            return None
+        if event.prompt_logprobs is not None:
+            news = self._logprobs.take_prompt(event.prompt_logprobs, text)
+        else:
+            news = self._logprobs.take(event.logprobs)
+        for name, values in news.items():
+            self._told[name] += values
+        return news
 
     def _choice(
         self, text: str, logprobs: dict[str, Any] | None, finish: str | None

@@ -7,7 +7,7 @@ import codecs
 from collections.abc import Sequence
 from typing import Any, Final
 
-from akunu_py.sampling.token_logprob import TokenLogprob
+from akunu_py.sampling.token_logprob import PromptLogprobs, TokenLogprob
 from akunu_py.text.token_bytes import TokenBytes
 
 _LEAST: Final = -9999.0
@@ -25,6 +25,20 @@ class CompletionLogprobs:
         self._spelling = spelling
         self._offset = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def take_prompt(self, prompt: PromptLogprobs, text: str) -> dict[str, Any]:
+        """The lists for a prompt that is repeated as `text`; its first token has none."""
+        first = self._spelling.of(prompt.first)
+        if text.encode(errors="replace").startswith(first):  # not if the tokenizer put it there
+            self._offset = len(self._decoder.decode(first))
+        following = self.take(prompt.following)
+        opening = {
+            "tokens": _spell(self._spelling, prompt.first),
+            "token_logprobs": None,
+            "top_logprobs": None,
+            "text_offset": 0,
+        }
+        return {name: [opening[name], *values] for name, values in following.items()}
 
     def take(self, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
         """The lists for the next tokens; the alternatives always include the token itself."""

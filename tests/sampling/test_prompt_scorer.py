@@ -1,0 +1,82 @@
+"""A prompt's own log-probabilities: mlx-lm's, whatever was computed before."""
+
+from itertools import chain, repeat
+from pathlib import Path
+from random import Random
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+import pytest
+from mlx_lm import load
+
+from akunu_py.engine import Engine
+from akunu_py.errors import InvalidRequestError
+from akunu_py.options import Options
+from akunu_py.sampling.prompt_scorer import SCORING_STEP
+from akunu_py.stats import Finish
+
+PROMPT = [Random(8).randrange(256) for _ in range(2 * SCORING_STEP + 9)]
+SCORES = Options(0, logprobs=3, scores_prompt=True)
+TOLERANCE = 5e-4
+
+
+@pytest.fixture(scope="module")
+def expected(tiny_model_dir: Path) -> npt.NDArray[np.float32]:
+    """Log-probabilities after each token of the prompt, by mlx-lm's own model."""
+    model = load(str(tiny_model_dir))[0]
+    logits = model(mx.array([PROMPT]))[0].astype(mx.float32)
+    return np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1, 8])
+def test_they_are_the_models_own(
+    engine: Engine, expected: npt.NDArray[np.float32], max_tokens: int
+) -> None:
+    options = Options(max_tokens, logprobs=3, scores_prompt=True)
+    found = engine.generate(PROMPT, options).prompt_logprobs
+    assert found is not None
+    assert [found.first, *(entry.token for entry in found.following)] == PROMPT
+    for row, entry in zip(expected, found.following, strict=False):
+        assert entry.logprob == pytest.approx(row[entry.token], abs=TOLERANCE)
+        likeliest = [value for _, value in entry.alternatives]
+        assert likeliest == pytest.approx(sorted(row, reverse=True)[:3], abs=TOLERANCE)
+
+
+def test_what_follows_is_what_always_follows(engine: Engine) -> None:
+    answer = engine.generate(PROMPT, Options(8, logprobs=3, scores_prompt=True))
+    plain = engine.generate(PROMPT, Options(8, logprobs=3))
+    assert answer.token_ids == plain.token_ids
+    assert plain.prompt_logprobs is None
+    assert len(answer.logprobs) == 8
+
+
+def test_a_known_prompt_is_computed_whole_and_stays_known(engine: Engine) -> None:
+    engine.generate(PROMPT, Options(1))
+    kept = engine.slots
+    scored = engine.generate(PROMPT, SCORES)
+    assert scored.stats.cached_tokens == 0
+    assert scored.prompt_logprobs is not None
+    assert len(scored.prompt_logprobs.following) == len(PROMPT) - 1
+    assert engine.slots == kept
+    assert engine.generate(PROMPT, Options(1)).stats.cached_tokens == len(PROMPT) - 1
+
+
+def test_one_token_is_predicted_by_nothing(engine: Engine) -> None:
+    found = engine.generate([7], SCORES).prompt_logprobs
+    assert found is not None
+    assert (found.first, found.following) == (7, ())
+
+
+def test_it_can_be_cancelled_between_chunks(engine: Engine) -> None:
+    before = engine.work.prefill_chunks
+    cancelled = chain([False], repeat(True))
+    (event,) = engine.stream(PROMPT, SCORES, cancelled=lambda: next(cancelled))
+    assert event.finish_reason is Finish.CANCELLED
+    assert event.prompt_logprobs is None
+    assert engine.work.prefill_chunks - before == 1
+
+
+def test_it_has_to_be_said_how_many_alternatives_are_wanted() -> None:
+    with pytest.raises(InvalidRequestError, match="how many alternatives"):
+        Options(scores_prompt=True)
