@@ -64,4 +64,6 @@ class Answer:
             if self._text.stopped:
                 done = replace(done, finish=Finish.STOP)
         self.stats.add(done)
-        return Event(done.tokens, tuple(pieces), self.stats, done.finish, done.logprobs)
+        return Event(
+            done.tokens, tuple(pieces), self.stats, done.finish, done.logprobs, done.end_logprob
+        )

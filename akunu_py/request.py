@@ -17,6 +17,7 @@ class Event:
         stats: the request's running sums.
         finish_reason: why the text ended; None while it goes on.
         logprobs: one a token, if they were asked for.
+        end_logprob: that of the end token that the text ended with, likewise.
         prompt_logprobs: those of the prompt, if they were asked for; once, before any token.
     """
 
@@ -25,6 +26,7 @@ class Event:
     stats: Stats
     finish_reason: Finish | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
+    end_logprob: TokenLogprob | None = None
     prompt_logprobs: PromptLogprobs | None = None
 
     @property

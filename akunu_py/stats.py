@@ -35,6 +35,7 @@ class Round:
         finish: why the text ends with this round; None while it goes on.
         end_token: the end token that finished it, which is not among `tokens`.
         logprobs: one a token, where they were asked for.
+        end_logprob: the end token's, likewise.
     """
 
     tokens: tuple[int, ...]
@@ -47,6 +48,7 @@ class Round:
     finish: Finish | None = None
     end_token: int | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
+    end_logprob: TokenLogprob | None = None
 
     def cut(self, length: int, finish: Finish) -> "Round":
         """The same round if the text ends after its first `length` tokens."""
@@ -59,6 +61,7 @@ class Round:
             finish=finish,
             end_token=None,
             logprobs=self.logprobs[:length],
+            end_logprob=None,
         )
 
 

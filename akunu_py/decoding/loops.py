@@ -165,7 +165,9 @@ def _finished(done: Round, emitted: int, limits: Limits, *, complete: bool, full
     """
     for position, token in enumerate(done.tokens):
         if token in limits.end_tokens:
-            return replace(done.cut(position, Finish.EOS), end_token=token)
+            end_logprob = done.logprobs[position] if done.logprobs else None
+            ended = done.cut(position, Finish.EOS)
+            return replace(ended, end_token=token, end_logprob=end_logprob)
     if complete:
         return replace(done, finish=Finish.EOS)
     if emitted >= limits.max_tokens:

@@ -231,11 +231,17 @@ def test_a_streamed_echo_has_the_same_logprobs(live: LiveServer) -> None:
     )
 
 
-def test_a_gap_is_not_scored(live: LiveServer) -> None:
-    body = {"prompt": "a", "suffix": "b", "echo": True, "logprobs": 1}
-    refused = live.post("/v1/completions", body)
-    assert refused.status_code == 400
-    assert refused.json()["error"]["param"] == "logprobs"
+def test_the_token_behind_a_scored_prompt_is_told_even_where_it_is_an_end(
+    live: LiveServer,
+) -> None:
+    (end,) = live.worker.call(lambda engine: engine.tokenizer.end_tokens)
+    forced = {"prompt": "abc", "logprobs": 1, "logit_bias": {str(end): 1000}}
+    (scored,) = ask(live, echo=True, **forced)["choices"]
+    assert (scored["text"], scored["finish_reason"]) == ("abc", "stop")
+    assert scored["logprobs"]["tokens"] == ["a", "b", "c", "<|im_end|>"]
+    assert scored["logprobs"]["token_logprobs"][-1] < 0
+    (answer,) = ask(live, **forced)["choices"]
+    assert answer["logprobs"]["tokens"] == []
 
 
 def test_logits_can_be_biased(live: LiveServer) -> None:

@@ -24,7 +24,7 @@ TEXT = {"prompt": "hello", "max_tokens": 2}
         ({"presence_penalty": 2.5}, "presence_penalty"),
         ({"frequency_penalty": "x"}, "frequency_penalty"),
         ({"logprobs": 101}, "logprobs"),
-        ({"echo": True, "logprobs": 1}, "logprobs"),
+        ({"echo": True, "logprobs": 1, "suffix": "b"}, "logprobs"),
         ({"n": 0}, "n"),
         ({"best_of": 4}, "best_of"),
         ({"suffix": 1}, "suffix"),

@@ -24,15 +24,17 @@ class CompletionChoice:
         self._text: list[str] = []
         self._finish = Finish.CANCELLED
         self._logprobs = None if spelling is None else CompletionLogprobs(spelling)
+        self._scores = False
         self._told = None if self._logprobs is None else self._logprobs.take(())
 
     def take(self, event: Event) -> list[dict[str, Any]]:
         text, self._unsaid = self._unsaid + event.text, ""
         self._text.append(text)
         self._finish = event.finish_reason or self._finish
-        if not text and not event.logprobs and event.prompt_logprobs is None:
+        logprobs = self._tell(event, text)
+        if not text and not (logprobs and logprobs["tokens"]):
             return []
-        return [self._choice(text, self._tell(event, text), None)]
+        return [self._choice(text, logprobs, None)]
 
     def end(self) -> dict[str, Any]:
         return self._choice("", None, FINISH_REASONS[self._finish])
@@ -45,7 +47,11 @@ class CompletionChoice:
         if self._logprobs is None or self._told is None:
             return None
         if event.prompt_logprobs is not None:
+            self._scores = True
             news = self._logprobs.take_prompt(event.prompt_logprobs, text)
+        elif self._scores and event.end_logprob is not None:
+            # Who scores a prompt takes the last entry for the one token that had to be generated.
+            news = self._logprobs.take([*event.logprobs, event.end_logprob])
         else:
             news = self._logprobs.take(event.logprobs)
         for name, values in news.items():
