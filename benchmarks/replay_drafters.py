@@ -2,8 +2,9 @@
 
     python -m benchmarks.replay_drafters --data DATA [--sets ...] [--costs ...] [--part odd]
 
-DATA holds the folders of the data's own names; what is absent is skipped. Every request gets a
-fresh drafter, so that none knows the answers of other requests; a planner lives through them all.
+DATA holds the folders of the data's own names; what is absent is skipped. Drafters and planners
+live through all requests of a set, as in an engine; those that remember text are made anew for
+each, so that none knows the answers of other requests.
 Constants of `auto` were read off the even-numbered requests, so the odd ones are what counts.
 Nothing is measured: every speedup is a prediction from a cost curve.
 """

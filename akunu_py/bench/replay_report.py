@@ -14,7 +14,7 @@ from rich.table import Table
 
 from akunu_py.bench.costs import NamedCurve
 from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share, replay
-from akunu_py.drafting import make_drafter
+from akunu_py.drafting import REMEMBERS_TEXT, make_drafter
 from akunu_py.drafting.base import Drafter
 from akunu_py.planning.planner import MOST_PLANNED_DRAFTS, DraftPlanner, FixedPlanner
 
@@ -53,15 +53,17 @@ class Policy:
         Args:
             cases: the requests.
             curve: what the planner goes by.
-            keeps: whether one drafter serves all requests, and may know one from another; else
-                each request has a new one. The planner lives through them all, as in an engine.
+            keeps: whether an answer may be known from an earlier request. Else a drafter that
+                remembers text is made anew for each. All else that drafters and planners learn
+                lives through the requests, as in an engine.
         """
         limit = MOST_PLANNED_DRAFTS if self.drafts is None else self.drafts
         planner = DraftPlanner(curve.curve) if self.drafts is None else FixedPlanner(limit)
         kept = make_drafter(self.drafter)
+        forgets = not keeps and self.drafter in REMEMBERS_TEXT
 
         def make() -> Drafter:
-            return kept if keeps else make_drafter(self.drafter)
+            return make_drafter(self.drafter) if forgets else kept
 
         return replay(make, cases, planner, curve=curve.curve, limit=limit)
 

@@ -64,7 +64,7 @@ class ReplaySettings:
         drafts: how many tokens a round verifies at most, one policy each; None stands for the
             planner.
         costs: published names, files, or `here`; none means all that there are.
-        keeps: whether one drafter serves all requests.
+        keeps: whether drafters may remember the text of earlier requests.
         most: how many requests to take of each file at most; None takes all.
         as_json: whether one JSON object is wanted instead of tables.
         plot: a file to draw the predictions into, if any.
@@ -99,7 +99,7 @@ class ReplaySettings:
         )  # fmt: skip
         parser.add_argument(
             "--keep", action="store_true",
-            help="one drafter for all requests, which may know one answer from another",
+            help="let drafters that remember text know one answer from another request",
         )  # fmt: skip
         parser.add_argument(
             "--max-requests", metavar="N", type=whole_number,

@@ -46,6 +46,9 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "llama-cache": LlamaCache,
 }
 DRAFTER_NAMES = tuple(DRAFTERS)
+REMEMBERS_TEXT = frozenset({"storage", "storage-one-level", "llama-mod", "llama-cache"})
+"""Drafters that draft from the text of earlier requests too; others keep what they learnt of their
+own acceptance at most."""
 MODEL_DRAFTER = "model"
 
 

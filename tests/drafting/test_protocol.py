@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from akunu_py.drafting import DRAFTERS, make_drafter
+from akunu_py.drafting import DRAFTERS, REMEMBERS_TEXT, make_drafter
 from akunu_py.drafting.base import Draft, Drafter
 from akunu_py.drafting.ngram_model import bigram, trigram
 from akunu_py.drafting.ngram_model_drafter import NGramModelDrafter
@@ -117,6 +117,16 @@ def test_extending_in_pieces_is_extending_at_once(
         pieces.extend(text[start:end])
     ours, theirs = whole.propose(8), pieces.propose(8)
     assert (ours.tokens, ours.expected) == (theirs.tokens, theirs.expected)
+
+
+@pytest.mark.parametrize("name", [name for name in DRAFTERS if name != "none"])
+def test_who_remembers_the_text_of_earlier_requests(name: str) -> None:
+    drafter = make_drafter(name)
+    told = Random(3).sample(range(1_000), 300)
+    drafter.begin([*told, *told])
+    drafter.extend(told)
+    drafter.begin(told[:200])
+    assert bool(drafter.propose(8)) is (name in REMEMBERS_TEXT)
 
 
 @pytest.mark.parametrize("make", LOOKUPS)
