@@ -11,15 +11,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.training import repeats
+from models.training import fill_in, repeats
 from models.training.copies import NOWHERE, Alignment, align
 from models.training.examples import Shard
 from models.training.substitution import Substitution
 
 REPEATS = "repeats"
 CODE = "code"
+FILL_IN = "fim"
+QUESTIONS = "questions"
 COPYING_KINDS = ("edits", "long_edits")
 """Kinds whose answers are aligned with what they copy."""
+TURN_WEIGHT = 3.0
+"""How much more a token counts at which an edit is decided, that fills a hole, or that answers
+a question: few do, and all must be right."""
+REQUEST_WEIGHT = 0.5
+"""How much a token of a request counts: it is code like any other, at no further cost."""
 _RANDOM_STRETCHES = 0.6
 _SUBSTITUTED = 0.5
 _LONGEST_STRETCH = 120
@@ -29,16 +36,36 @@ _LEAST_ROOM = 48
 
 @dataclass(frozen=True)
 class Batch:
-    """Tokens, kinds and turns are `[rows, length + 1]`; targets are `[2, rows, length + 1]`.
+    """Tokens, kinds and weights are `[rows, length + 1]`; targets are `[2, rows, length + 1]`.
 
-    A kind is -1 where a token carries no loss. Turns are the tokens at which an edit is decided.
-    Targets are the `place` and the `source` of an `Alignment`, counted from the row's start.
+    A kind is -1 where a token carries no loss; the weight tells how much a loss counts. Targets
+    are the `place` and the `source` of an `Alignment`, counted from the row's start.
     """
 
     tokens: np.ndarray
     kinds: np.ndarray
-    turns: np.ndarray
+    weights: np.ndarray
     targets: np.ndarray
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One example for a row: its tokens, which are learned, and whether words were exchanged."""
+
+    kind: str
+    tokens: np.ndarray
+    learned: np.ndarray
+    exchanged: bool = False
+
+    def alignment(self) -> Alignment:
+        """Where each token stands, counted from the example's start."""
+        if self.kind == REPEATS:
+            return repeats.align(self.tokens, self.learned)
+        if self.kind in COPYING_KINDS:
+            return align(self.tokens, self.learned)
+        if self.kind == FILL_IN:
+            return fill_in.align(self.learned)
+        return Alignment.nowhere(len(self.tokens))
 
 
 class Batches:
@@ -84,56 +111,58 @@ class Batches:
         }
         shape = (rows, length + 1)
         tokens, kinds = np.full(shape, self._end), np.full(shape, -1)
-        turns, targets = np.zeros(shape, dtype=np.bool_), np.full((2, *shape), NOWHERE)
+        weights, targets = np.ones(shape, np.float32), np.full((2, *shape), NOWHERE)
         for row in range(rows):
             at = 0
             while at < length + 1:
                 kind = min(spent, key=lambda name: spent[name] / mix[name])
                 drawn = self._fitting(rng, kind, length + 1 - at)
                 if drawn is None:
-                    kind = CODE
                     drawn = self._code(rng, length + 1 - at)
-                found, learned = drawn
-                part = slice(at, at + len(found))
-                tokens[row, part] = found
-                kinds[row, part] = np.where(learned, self.kind_names.index(kind), -1)
-                alignment = self._alignment(kind, found, learned)
+                part = slice(at, at + len(drawn.tokens))
+                tokens[row, part] = drawn.tokens
+                alignment = drawn.alignment()
+                kinds[row, part], weights[row, part] = self._counted(drawn, alignment)
                 for head, target in enumerate((alignment.place, alignment.source)):
                     targets[head, row, part] = np.where(target == NOWHERE, NOWHERE, target + at)
-                turns[row, part] = learned & alignment.turns & (kind in COPYING_KINDS)
-                if kind in spent:
-                    spent[kind] += len(found)
+                if drawn.kind in spent:
+                    spent[drawn.kind] += len(drawn.tokens)
                 at = part.stop
-        return Batch(tokens, kinds, turns, targets)
+        return Batch(tokens, kinds, weights, targets)
 
-    def _fitting(
-        self, rng: np.random.Generator, kind: str, room: int
-    ) -> tuple[np.ndarray, np.ndarray] | None:
+    def _counted(self, drawn: Drawn, alignment: Alignment) -> tuple[np.ndarray, np.ndarray]:
+        """The kind and the weight of each token of an example."""
+        kinds = np.where(drawn.learned, self.kind_names.index(drawn.kind), -1)
+        weights = np.ones(len(kinds), np.float32)
+        if drawn.kind == FILL_IN:
+            weights[fill_in.middle(drawn.learned)] = TURN_WEIGHT
+        if drawn.kind == QUESTIONS:
+            weights[drawn.learned] = TURN_WEIGHT
+        if drawn.kind in COPYING_KINDS:
+            weights[drawn.learned & alignment.turns] = TURN_WEIGHT
+            if not drawn.exchanged:
+                kinds[~drawn.learned] = self.kind_names.index(CODE)
+                weights[~drawn.learned] = REQUEST_WEIGHT
+        return kinds, weights
+
+    def _fitting(self, rng: np.random.Generator, kind: str, room: int) -> Drawn | None:
         """An example of `kind` that fits into `room` tokens, or None where there is none."""
         if kind == CODE:
             return self._code(rng, room)
         if kind == REPEATS:
             tokens, learned = self._repeated(rng, room)
-            return tokens[:room], learned[:room]
+            return Drawn(kind, tokens[:room], learned[:room])
         lengths, order = self._by_length[kind]
         fitting = int(np.searchsorted(lengths, room, side="right"))
         if not fitting or room < _LEAST_ROOM:
             return None
         tokens, learned = self._shards[kind].example(int(order[rng.integers(fitting)]))
-        if kind in COPYING_KINDS and rng.random() < _SUBSTITUTED:
+        exchanged = kind in COPYING_KINDS and rng.random() < _SUBSTITUTED
+        if exchanged:
             tokens = self._substitution.apply(rng, tokens)
-        return tokens, learned
+        return Drawn(kind, tokens, learned, exchanged)
 
-    @staticmethod
-    def _alignment(kind: str, tokens: np.ndarray, learned: np.ndarray) -> Alignment:
-        """Where each token of an example stands, counted from the example's start."""
-        if kind == REPEATS:
-            return repeats.align(tokens, learned)
-        if kind in COPYING_KINDS:
-            return align(tokens, learned)
-        return Alignment.nowhere(len(tokens))
-
-    def _code(self, rng: np.random.Generator, room: int) -> tuple[np.ndarray, np.ndarray]:
+    def _code(self, rng: np.random.Generator, room: int) -> Drawn:
         """A file from its beginning or from anywhere, cut to `room`, after an end of text."""
         source = self._shards[CODE]
         tokens, _ = source.example(int(rng.integers(len(source))))
@@ -142,7 +171,7 @@ class Batches:
         found = np.concatenate(([self._end], piece))
         learned = np.ones(len(found), dtype=np.bool_)
         learned[0] = start == 0
-        return found, learned
+        return Drawn(CODE, found, learned)
 
     def _repeated(self, rng: np.random.Generator, room: int) -> tuple[np.ndarray, np.ndarray]:
         if rng.random() < _RANDOM_STRETCHES:

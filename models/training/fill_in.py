@@ -10,8 +10,13 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
+from models.training.copies import Alignment
 from models.training.examples import END_OF_TEXT, Example, Segment
 
+OPENING = 3
+"""The tokens of a filling that are taught to look at the borders of the hole."""
 MAX_PREFIX, MAX_SUFFIX, MAX_MIDDLE = 700, 350, 300
 
 
@@ -108,3 +113,27 @@ def example(text: str, rng: random.Random) -> Example | None:
         Segment(prefix + hole.middle),
         Segment(END_OF_TEXT),
     )
+
+
+def middle(learned: np.ndarray) -> slice:
+    """The tokens that fill the hole of a prefix-suffix-middle example: its last learned run.
+
+    Of a suffix-prefix-middle example, where prefix and middle are one run, nothing.
+    """
+    given = np.flatnonzero(~learned)
+    last = int(given[-1]) if len(given) else 0
+    return slice(last + 1 if learned[:last].any() else len(learned), len(learned))
+
+
+def align(learned: np.ndarray) -> Alignment:
+    """Where a hole begins and ends, for the first tokens that fill it.
+
+    Their `place` is the border of prefix and suffix, their `source` the suffix's first token.
+    """
+    alignment = Alignment.nowhere(len(learned))
+    hole = middle(learned)
+    given = np.flatnonzero(~learned[: hole.start])
+    border = int(given[np.flatnonzero(np.diff(given) > 1)[-1] + 1]) if hole.start < hole.stop else 0
+    first = slice(hole.start, min(hole.start + OPENING, hole.stop))
+    alignment.place[first], alignment.source[first] = border, border + 1
+    return alignment

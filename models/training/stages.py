@@ -1,11 +1,13 @@
 """The curriculum: what is trained on, for how many steps, and at what learning rate.
 
-Copying first, edits next, long functions last. The rate is a warm-up, a plateau and a decay
-over the last stages, so a run can be lengthened by resuming before the decay.
+Copying first, edits next, long functions last. The rate is a warm-up, a plateau and a decay;
+then plateau and decay once more, because what the first decay reached is a good place to go on
+from, and a run can be lengthened that way at any time.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -50,6 +52,23 @@ _LONG = {
     "questions": 0.08,
     "structured": 0.04,
 }
+_AGAIN = {
+    "repeats": 0.03,
+    "edits": 0.63,
+    "code": 0.02,
+    "fim": 0.18,
+    "questions": 0.10,
+    "structured": 0.04,
+}
+_LONG_AGAIN = {
+    "repeats": 0.02,
+    "edits": 0.28,
+    "long_edits": 0.34,
+    "code": 0.01,
+    "fim": 0.20,
+    "questions": 0.13,
+    "structured": 0.02,
+}
 _LONGEST = {
     "repeats": 0.03,
     "edits": 0.25,
@@ -66,6 +85,10 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("long edits", 500, 2, 1024, _LONG, decays=True),
     Stage("all edits", 800, 4, 512, _LONG, decays=True),
     Stage("longest edits", 250, 1, 2048, _LONGEST, decays=True),
+    Stage("edits again", 1450, 4, 512, _AGAIN),
+    Stage("more edits", 1500, 4, 512, _AGAIN, decays=True),
+    Stage("long edits again", 1000, 2, 1024, _LONG_AGAIN, decays=True),
+    Stage("longest edits again", 300, 1, 2048, _LONG_AGAIN, decays=True),
 )
 
 
@@ -84,8 +107,13 @@ def stage_at(stages: Sequence[Stage], step: int) -> Stage:
 
 
 def rate_scale(stages: Sequence[Stage], step: int) -> float:
-    """The factor on the plateau's learning rate: up, flat, then down to a fiftieth."""
-    decay_steps = sum(stage.steps for stage in stages if stage.decays)
-    left = total_steps(stages) - step
-    decay = left / decay_steps if decay_steps and left < decay_steps else 1.0
-    return min(1.0, (step + 1) / WARMUP_STEPS) * max(decay, 0.02)
+    """The factor on the plateau's learning rate: up at first, flat where nothing decays, and
+    down to a fiftieth over each unbroken run of stages that decay."""
+    warm = min(1.0, (step + 1) / WARMUP_STEPS)
+    begin = 0
+    for decays, run in itertools.groupby(stages, key=lambda stage: stage.decays):
+        steps = total_steps(tuple(run))
+        if step < begin + steps:
+            return warm * max(1.0 - (step - begin) / steps, 0.02) if decays else warm
+        begin += steps
+    raise ValueError("the step lies beyond the last stage")

@@ -33,8 +33,6 @@ from models.training.stages import Stage, rate_scale, stage_at, total_steps
 from models.training.substitution import word_pieces
 
 SEED = 20
-TURN_WEIGHT = 3.0
-"""How much more a token counts at which an edit is decided: few are, and all must be right."""
 CLIP = 1.0
 LOG_EVERY, CHECKPOINT_EVERY, PROBE_EVERY = 20, 100, 200
 PROBE_SHARD = "probe"
@@ -104,8 +102,7 @@ class Trainer:
         started = time.perf_counter()
         stage = stage_at(self.stages, self.step)
         batch = self.batches.draw(self.step, rows=stage.rows, length=stage.length, mix=stage.mix)
-        losses, kinds, turns, guidance = self._losses(batch)
-        weights = 1.0 + (TURN_WEIGHT - 1.0) * turns
+        losses, kinds, weights, guidance = self._losses(batch)
         ((losses * weights).sum() / weights.sum() + WEIGHT * guidance).backward()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
         self.optimizer.step(rate_scale(self.stages, self.step))
@@ -132,16 +129,16 @@ class Trainer:
     def _losses(
         self, batch: Batch
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Of every learned token its loss, its kind and whether it is a turn; then the loss of
-        the guided attention."""
+        """Of every learned token its loss, its kind and its weight; then the loss of the guided
+        attention."""
         tokens, kinds = torch.from_numpy(batch.tokens), torch.from_numpy(batch.kinds[:, 1:])
         wanted = kinds >= 0
         hidden, attention = self._body(tokens[:, :-1])
         logits = self.model.logits(hidden, wanted)
         losses = functional.cross_entropy(logits, tokens[:, 1:][wanted], reduction="none")
         guidance = guidance_loss(attention, torch.from_numpy(batch.targets[:, :, 1:]))
-        turns = torch.from_numpy(batch.turns[:, 1:])
-        return losses, kinds[wanted], turns[wanted], guidance
+        weights = torch.from_numpy(batch.weights[:, 1:])
+        return losses, kinds[wanted], weights[wanted], guidance
 
     def run(self) -> None:
         """Train to the end of the curriculum."""

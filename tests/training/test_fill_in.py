@@ -2,10 +2,12 @@
 
 import random
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from models.training import fill_in
+from models.training.copies import NOWHERE
 from models.training.examples import END_OF_TEXT
 
 TEXT = st.text(alphabet="ab (\n\t é", min_size=1, max_size=300)
@@ -28,3 +30,27 @@ def test_an_example_ends_where_the_middle_ends(text: str, seed: int) -> None:
     given_parts = "".join(segment.text for segment in example if not segment.learned)
     assert given_parts.startswith("<|fim_prefix|>")
     assert given_parts.endswith("<|fim_middle|>")
+
+
+def learned(*runs: tuple[int, bool]) -> np.ndarray:
+    return np.concatenate([np.full(length, flag) for length, flag in runs])
+
+
+def test_the_middle_is_what_is_learned_after_the_suffix() -> None:
+    psm = learned((1, False), (20, True), (8, False), (6, True))
+    assert fill_in.middle(psm) == slice(29, 35)
+    without_prefix = learned((9, False), (6, True))
+    suffix_first = learned((10, False), (26, True))
+    for one in (without_prefix, suffix_first):
+        assert one[fill_in.middle(one)].size == 0
+
+
+def test_a_filling_begins_by_looking_at_the_borders_of_its_hole() -> None:
+    psm = learned((1, False), (20, True), (8, False), (6, True))
+    alignment = fill_in.align(psm)
+    opening = slice(29, 29 + fill_in.OPENING)
+    assert (alignment.place[opening] == 21).all()
+    assert (alignment.source[opening] == 22).all()
+    for targets in (alignment.place, alignment.source):
+        assert (np.delete(targets, range(29, 29 + fill_in.OPENING)) == NOWHERE).all()
+    assert (fill_in.align(learned((10, False), (26, True))).place == NOWHERE).all()

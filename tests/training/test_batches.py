@@ -1,0 +1,78 @@
+"""What a batch asks a model to learn, on shards of a few tokens."""
+
+import numpy as np
+import pytest
+
+from models.training.batches import REQUEST_WEIGHT, TURN_WEIGHT, Batch, Batches
+from models.training.examples import Shard
+
+END, FIRST_WORD = 1, 10
+REQUEST, ANSWER = list(range(10, 40)), list(range(10, 40))
+
+
+def batches(**shards: tuple[list[int], list[bool]]) -> Batches:
+    examples = {"code": (list(range(100, 400)), [True] * 300), **shards}
+    return Batches(
+        {
+            kind: Shard.of([(np.array(tokens, np.uint16), np.array(learned))])
+            for kind, (tokens, learned) in examples.items()
+        },
+        vocabulary=np.arange(2, 100),
+        words=np.arange(FIRST_WORD, 500),
+        end=END,
+        seed=3,
+    )
+
+
+def drawn(source: Batches, kind: str, step: int = 0) -> Batch:
+    return source.draw(step, rows=1, length=99, mix={kind: 1.0})
+
+
+EDIT = ([*REQUEST, 7, *ANSWER[:10], 900, *ANSWER[10:]], [False] * 31 + [True] * 31)
+
+
+def test_the_tokens_at_which_an_edit_is_decided_weigh_more() -> None:
+    source = batches(edits=EDIT)
+    batch = drawn(source, "edits")
+    edit = source.kind_names.index("edits")
+    answer = slice(31, 62)
+    assert (batch.kinds[0, answer] == edit).all()
+    weights = batch.weights[0, answer]
+    # The first token of the copy, the one put in, and the one after it.
+    assert np.flatnonzero(weights == TURN_WEIGHT).tolist() == [0, 10, 11]
+    assert set(weights.tolist()) == {1.0, TURN_WEIGHT}
+
+
+def test_a_request_is_learned_as_code_unless_its_words_were_exchanged() -> None:
+    source = batches(edits=EDIT)
+    code = source.kind_names.index("code")
+    seen = set()
+    for step in range(12):
+        batch = drawn(source, "edits", step)
+        exchanged = batch.tokens[0, :30].tolist() != REQUEST
+        learned = (batch.kinds[0, :31] == code).all()
+        assert learned == (not exchanged)
+        if learned:
+            assert set(batch.weights[0, :31].tolist()) == {REQUEST_WEIGHT}
+        else:
+            assert (batch.kinds[0, :31] == -1).all()
+        seen.add(exchanged)
+    assert seen == {True, False}
+
+
+@pytest.mark.parametrize("kind", ["fim", "questions"])
+def test_what_fills_a_hole_or_answers_weighs_more(kind: str) -> None:
+    learned = [False, *[True] * 20, *[False] * 20, *[True] * 10]
+    if kind == "questions":
+        learned = [False] * 41 + [True] * 10
+    batch = drawn(batches(**{kind: (list(range(10, 61)), learned)}), kind)
+    assert (batch.weights[0, 41:51] == TURN_WEIGHT).all()
+    assert (batch.weights[0, :41] == 1.0).all()
+
+
+def test_a_batch_depends_on_its_step_alone() -> None:
+    once, again = (drawn(batches(edits=EDIT), "edits", 5) for _ in range(2))
+    assert np.array_equal(once.tokens, again.tokens)
+    assert np.array_equal(once.weights, again.weights)
+    other = drawn(batches(edits=EDIT), "edits", 6)
+    assert not np.array_equal(once.tokens, other.tokens)
