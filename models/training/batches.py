@@ -25,6 +25,8 @@ COPYING_KINDS = ("edits", "long_edits")
 TURN_WEIGHT = 3.0
 """How much more a token counts at which an edit is decided, that fills a hole, or that answers
 a question: few do, and all must be right."""
+OPENING, OPENING_WEIGHT = 4, 12.0
+"""The first tokens of an answer to a question decide which one it is, and count for most."""
 REQUEST_WEIGHT = 0.5
 """How much a token of a request counts: it is code like any other, at no further cost."""
 _RANDOM_STRETCHES = 0.6
@@ -138,6 +140,8 @@ class Batches:
             weights[fill_in.middle(drawn.learned)] = TURN_WEIGHT
         if drawn.kind == QUESTIONS:
             weights[drawn.learned] = TURN_WEIGHT
+            for begin in np.flatnonzero(np.diff(drawn.learned.astype(np.int8)) > 0) + 1:
+                weights[begin : begin + OPENING] = OPENING_WEIGHT
         if drawn.kind in COPYING_KINDS:
             weights[drawn.learned & alignment.turns] = TURN_WEIGHT
             if not drawn.exchanged:

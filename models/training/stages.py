@@ -16,7 +16,10 @@ WARMUP_STEPS = 30
 
 @dataclass(frozen=True)
 class Stage:
-    """`steps` batches of `rows` x `length` tokens; `mix` maps a kind to its share."""
+    """`steps` batches of `rows` x `length` tokens; `mix` maps a kind to its share.
+
+    The rate begins at `peak` of the plateau's, and falls from there if the stage `decays`.
+    """
 
     name: str
     steps: int
@@ -24,6 +27,7 @@ class Stage:
     length: int
     mix: Mapping[str, float]
     decays: bool = False
+    peak: float = 1.0
 
 
 _COPYING = {"repeats": 0.60, "edits": 0.30, "code": 0.10}
@@ -78,6 +82,14 @@ _LONGEST = {
     "questions": 0.06,
     "structured": 0.02,
 }
+_QUESTIONS = {
+    "repeats": 0.02,
+    "edits": 0.46,
+    "code": 0.02,
+    "fim": 0.12,
+    "questions": 0.36,
+    "structured": 0.02,
+}
 CURRICULUM: tuple[Stage, ...] = (
     Stage("copying", 300, 8, 256, _COPYING),
     Stage("short edits", 1300, 8, 256, _SHORT),
@@ -89,6 +101,7 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("more edits", 1500, 4, 512, _AGAIN, decays=True),
     Stage("long edits again", 1000, 2, 1024, _LONG_AGAIN, decays=True),
     Stage("longest edits again", 300, 1, 2048, _LONG_AGAIN, decays=True),
+    Stage("questions", 400, 8, 256, _QUESTIONS, decays=True, peak=0.3),
 )
 
 
@@ -108,12 +121,13 @@ def stage_at(stages: Sequence[Stage], step: int) -> Stage:
 
 def rate_scale(stages: Sequence[Stage], step: int) -> float:
     """The factor on the plateau's learning rate: up at first, flat where nothing decays, and
-    down to a fiftieth over each unbroken run of stages that decay."""
+    down to a fiftieth over each unbroken run of stages that decay from the same peak."""
     warm = min(1.0, (step + 1) / WARMUP_STEPS)
     begin = 0
-    for decays, run in itertools.groupby(stages, key=lambda stage: stage.decays):
+    for (decays, peak), run in itertools.groupby(stages, key=lambda one: (one.decays, one.peak)):
         steps = total_steps(tuple(run))
         if step < begin + steps:
-            return warm * max(1.0 - (step - begin) / steps, 0.02) if decays else warm
+            left = max(1.0 - (step - begin) / steps, 0.02) if decays else 1.0
+            return warm * peak * left
         begin += steps
     raise ValueError("the step lies beyond the last stage")

@@ -1,9 +1,15 @@
 """What a batch asks a model to learn, on shards of a few tokens."""
 
 import numpy as np
-import pytest
 
-from models.training.batches import REQUEST_WEIGHT, TURN_WEIGHT, Batch, Batches
+from models.training.batches import (
+    OPENING,
+    OPENING_WEIGHT,
+    REQUEST_WEIGHT,
+    TURN_WEIGHT,
+    Batch,
+    Batches,
+)
 from models.training.examples import Shard
 
 END, FIRST_WORD = 1, 10
@@ -60,13 +66,18 @@ def test_a_request_is_learned_as_code_unless_its_words_were_exchanged() -> None:
     assert seen == {True, False}
 
 
-@pytest.mark.parametrize("kind", ["fim", "questions"])
-def test_what_fills_a_hole_or_answers_weighs_more(kind: str) -> None:
+def test_what_fills_a_hole_weighs_more() -> None:
     learned = [False, *[True] * 20, *[False] * 20, *[True] * 10]
-    if kind == "questions":
-        learned = [False] * 41 + [True] * 10
-    batch = drawn(batches(**{kind: (list(range(10, 61)), learned)}), kind)
+    batch = drawn(batches(fim=(list(range(10, 61)), learned)), "fim")
     assert (batch.weights[0, 41:51] == TURN_WEIGHT).all()
+    assert (batch.weights[0, :41] == 1.0).all()
+
+
+def test_an_answer_weighs_more_and_its_first_tokens_most() -> None:
+    learned = [False] * 41 + [True] * 10
+    batch = drawn(batches(questions=(list(range(10, 61)), learned)), "questions")
+    assert (batch.weights[0, 41 : 41 + OPENING] == OPENING_WEIGHT).all()
+    assert (batch.weights[0, 41 + OPENING : 51] == TURN_WEIGHT).all()
     assert (batch.weights[0, :41] == 1.0).all()
 
 

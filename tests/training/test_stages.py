@@ -15,6 +15,7 @@ TWICE = (
     Stage("farther down", 60, 1, 8, {"code": 1.0}, decays=True),
     Stage("up again", 50, 1, 8, {"code": 1.0}),
     Stage("down again", 50, 1, 8, {"code": 1.0}, decays=True),
+    Stage("down from half", 50, 1, 8, {"code": 1.0}, decays=True, peak=0.5),
 )
 
 
@@ -26,8 +27,10 @@ def test_the_rate_falls_over_each_run_of_stages_that_decay() -> None:
     assert scales[199] == pytest.approx(0.02)
     assert set(scales[200:251]) == {1.0}
     assert scales[275] == pytest.approx(0.5)
+    assert scales[300] == pytest.approx(0.5)
+    assert scales[325] == pytest.approx(0.25)
     with pytest.raises(ValueError, match="beyond the last stage"):
-        rate_scale(TWICE, 300)
+        rate_scale(TWICE, 350)
 
 
 def test_every_step_has_a_stage() -> None:
@@ -35,7 +38,7 @@ def test_every_step_has_a_stage() -> None:
         *("up", "up", "down", "down again")
     ]
     with pytest.raises(ValueError, match="beyond the last stage"):
-        stage_at(TWICE, 300)
+        stage_at(TWICE, 350)
 
 
 @pytest.mark.parametrize("stage", CURRICULUM, ids=lambda stage: stage.name)
