@@ -29,15 +29,13 @@ from akunu_py.options import Options
 from akunu_py.worker.engine_worker import EngineWorker
 
 QUESTION = """\
-Rename `x` to `total` in:
+Rename `name` to `label` in:
 ```python
-def mean(values):
-    x = 0
-    for value in values:
-        x += value
-    if not values:
-        return x
-    return x / len(values)
+def add(self, name, value=None):
+    if name in self.items:
+        raise KeyError(name)
+    self.items[name] = value
+    return name
 ```"""
 OUTPUT = Path(__file__).parent / "results" / "chat.svg"
 COLUMNS = 84

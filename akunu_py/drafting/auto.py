@@ -33,7 +33,7 @@ from akunu_py.drafting.rewrites import Rewrite
 from akunu_py.errors import InvalidRequestError
 
 PRICE: Final = 0.12
-FAINT: Final = 0.02
+FAINT: Final = 0.08
 FIRM_RUN: Final = 5
 STEADY_RUN: Final = 12
 LONGEST_IN_PLACE: Final = 2
