@@ -124,10 +124,15 @@ def rate_scale(stages: Sequence[Stage], step: int) -> float:
     down to a fiftieth over each unbroken run of stages that decay from the same peak."""
     warm = min(1.0, (step + 1) / WARMUP_STEPS)
     begin = 0
-    for (decays, peak), run in itertools.groupby(stages, key=lambda one: (one.decays, one.peak)):
+    for (decays, peak), run in itertools.groupby(stages, key=_course):
         steps = total_steps(tuple(run))
         if step < begin + steps:
             left = max(1.0 - (step - begin) / steps, 0.02) if decays else 1.0
             return warm * peak * left
         begin += steps
     raise ValueError("the step lies beyond the last stage")
+
+
+def _course(stage: Stage) -> tuple[bool, float]:
+    """What neighbouring stages must have in common to share one fall of the rate."""
+    return stage.decays, stage.peak
