@@ -18,7 +18,8 @@ WARMUP_STEPS = 30
 class Stage:
     """`steps` batches of `rows` x `length` tokens; `mix` maps a kind to its share.
 
-    The rate begins at `peak` of the plateau's, and falls from there if the stage `decays`.
+    The rate begins at `peak` of the plateau's, and falls from there if the stage `decays`. Where
+    the last one is `averaged`, the weights in the end are the mean of those before and after it.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Stage:
     mix: Mapping[str, float]
     decays: bool = False
     peak: float = 1.0
+    averaged: bool = False
 
 
 _COPYING = {"repeats": 0.60, "edits": 0.30, "code": 0.10}
@@ -101,7 +103,7 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("more edits", 1500, 4, 512, _AGAIN, decays=True),
     Stage("long edits again", 1000, 2, 1024, _LONG_AGAIN, decays=True),
     Stage("longest edits again", 300, 1, 2048, _LONG_AGAIN, decays=True),
-    Stage("questions", 400, 8, 256, _QUESTIONS, decays=True, peak=0.3),
+    Stage("questions", 400, 8, 256, _QUESTIONS, decays=True, peak=0.3, averaged=True),
 )
 
 

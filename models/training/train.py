@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -36,6 +37,8 @@ SEED = 20
 CLIP = 1.0
 LOG_EVERY, CHECKPOINT_EVERY, PROBE_EVERY = 20, 100, 200
 PROBE_SHARD = "probe"
+BEFORE_LAST_STAGE = "before.pt"
+"""The checkpoint from before the last stage, kept if the curriculum ends with an average."""
 
 
 def load_shards(folder: Path) -> dict[str, Shard]:
@@ -154,6 +157,9 @@ class Trainer:
                     print(progress_line(record, total), flush=True)
                 if self.step % CHECKPOINT_EVERY == 0 or self.step == total:
                     self.checkpoint()
+                if self.stages[-1].averaged and self.step == total - self.stages[-1].steps:
+                    self.checkpoint()
+                    shutil.copyfile(self.work / "checkpoint.pt", self.work / BEFORE_LAST_STAGE)
 
 
 def progress_line(record: dict[str, Any], total: int) -> str:
