@@ -34,14 +34,9 @@ TINY = Recipe(
     (
         Stage("copying", 4, 2, 128, {"repeats": 0.5, "code": 0.5}),
         Stage(
-            "edits",
-            4,
-            2,
-            256,
-            {"edits": 0.6, "fim": 0.2, "questions": 0.2},
-            decays=True,
-            averaged=True,
-        ),
+            "edits", 4, 2, 256, {"edits": 0.6, "fim": 0.2, "questions": 0.2},
+            decays=True, averaged=True,
+        ),  # fmt: skip
     ),
     documents=20,
 )

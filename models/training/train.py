@@ -145,7 +145,10 @@ class Trainer:
 
     def run(self) -> None:
         """Train to the end of the curriculum."""
-        total = total_steps(self.stages)
+        total, last = total_steps(self.stages), self.stages[-1]
+        before_last = total - last.steps if last.averaged else total
+        if self.step < before_last:
+            (self.work / BEFORE_LAST_STAGE).unlink(missing_ok=True)  # of a shorter curriculum
         with (self.work / "log.jsonl").open("a", encoding="utf-8") as log:
             while self.step < total:
                 record = self.train_step()
@@ -155,10 +158,9 @@ class Trainer:
                     log.write(json.dumps(record) + "\n")
                     log.flush()
                     print(progress_line(record, total), flush=True)
-                if self.step % CHECKPOINT_EVERY == 0 or self.step == total:
+                if self.step % CHECKPOINT_EVERY == 0 or self.step in (before_last, total):
                     self.checkpoint()
-                if self.stages[-1].averaged and self.step == total - self.stages[-1].steps:
-                    self.checkpoint()
+                if self.step == before_last < total:
                     shutil.copyfile(self.work / "checkpoint.pt", self.work / BEFORE_LAST_STAGE)
 
 
