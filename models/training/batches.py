@@ -20,7 +20,8 @@ REPEATS = "repeats"
 CODE = "code"
 FILL_IN = "fim"
 QUESTIONS = "questions"
-COPYING_KINDS = ("edits", "long_edits")
+EDITS, LONG_EDITS = "edits", "long_edits"
+COPYING_KINDS = (EDITS, LONG_EDITS)
 """Kinds whose answers are aligned with what they copy."""
 TURN_WEIGHT = 3.0
 """How much more a token counts at which an edit is decided, that fills a hole, or that answers
@@ -32,6 +33,8 @@ REQUEST_WEIGHT = 0.5
 _RANDOM_STRETCHES = 0.6
 _SUBSTITUTED = 0.5
 _LONGEST_STRETCH = 120
+_SIMILAR = 16
+"""Examples whose lengths differ by no more tokens than this are of one length."""
 _LEAST_ROOM = 48
 """Less room than this at the end of a row is filled with code."""
 
@@ -157,10 +160,12 @@ class Batches:
             tokens, learned = self._repeated(rng, room)
             return Drawn(kind, tokens[:room], learned[:room])
         lengths, order = self._by_length[kind]
-        fitting = int(np.searchsorted(lengths, room, side="right"))
-        if not fitting or room < _LEAST_ROOM:
-            return None
-        tokens, learned = self._shards[kind].example(int(order[rng.integers(fitting)]))
+        fitting = lengths[: np.searchsorted(lengths, room, side="right")]
+        if room < _LEAST_ROOM or not len(fitting):
+            return self._fitting(rng, EDITS, room) if kind == LONG_EDITS else None
+        even = kind == LONG_EDITS
+        picked = _of_any_length(rng, fitting) if even else int(rng.integers(len(fitting)))
+        tokens, learned = self._shards[kind].example(int(order[picked]))
         exchanged = kind in COPYING_KINDS and rng.random() < _SUBSTITUTED
         if exchanged:
             tokens = self._substitution.apply(rng, tokens)
@@ -184,3 +189,14 @@ class Batches:
             limit = max(9, min(_LONGEST_STRETCH, room // 2))
             stretch = repeats.code_stretch(rng, self._shards[CODE].tokens, limit)
         return repeats.repeat(rng, stretch)
+
+
+def _of_any_length(rng: np.random.Generator, lengths: np.ndarray) -> int:
+    """An index into the sorted `lengths`, drawn so that long ones come as often as short ones.
+
+    Most long edits are not much longer than the shortest of them, and what is learned from those
+    does not reach the longest.
+    """
+    wanted = rng.uniform(lengths[0], lengths[-1])
+    low, high = np.searchsorted(lengths, (wanted - _SIMILAR, wanted + _SIMILAR))
+    return int(rng.integers(min(low, len(lengths) - 1), max(high, low + 1)))

@@ -22,7 +22,7 @@ from models.training.functions import Function, distinct, functions_of
 SEED = 3
 PASSES_OVER_FUNCTIONS = 2
 MOST_EDITS = 2
-SHORT_EDIT, LONG_EDIT = 510, 1500
+SHORT_EDIT, LONG_EDIT = 510, 2000
 PROBES = 60
 MAX_PROBE = 400
 

@@ -3,8 +3,7 @@
     python -m models.training.export --work FOLDER
 
 Writes `FOLDER/full/`: weights in float32, configuration and tokenizer, with nothing in it
-that depends on the machine or the day. If there is a `before.pt`, from before the last stage, the
-weights are the mean of both: what that stage taught stays, and less of the rest is forgotten.
+that depends on the machine or the day.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from safetensors.torch import save_file
 
 from models.training import tokenizer as tokenizers
 from models.training.model import HEAD_DIM, Shape
-from models.training.train import BEFORE_LAST_STAGE
 
 TOKENIZER_FILES = ("tokenizer.model", "tokenizer.json", "tokenizer_config.json")
 
@@ -61,9 +59,6 @@ def export(work: Path) -> Path:
     folder = work / "full"
     folder.mkdir(exist_ok=True)
     weights = {name: tensor.contiguous() for name, tensor in sorted(saved["model"].items())}
-    if (earlier := work / BEFORE_LAST_STAGE).exists():
-        before = torch.load(earlier, weights_only=True)["model"]
-        weights = {name: (tensor + before[name]) / 2 for name, tensor in weights.items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     processor = tokenizers.load(work / "tokenizer")
     end_of_turn = processor.piece_to_id("<|im_end|>")

@@ -33,10 +33,7 @@ TINY = Recipe(
     ),
     (
         Stage("copying", 4, 2, 128, {"repeats": 0.5, "code": 0.5}),
-        Stage(
-            "edits", 4, 2, 256, {"edits": 0.6, "fim": 0.2, "questions": 0.2},
-            decays=True, averaged=True,
-        ),  # fmt: skip
+        Stage("edits", 4, 2, 256, {"edits": 0.6, "fim": 0.2, "questions": 0.2}, decays=True),
     ),
     documents=20,
 )

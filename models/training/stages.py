@@ -18,8 +18,7 @@ WARMUP_STEPS = 30
 class Stage:
     """`steps` batches of `rows` x `length` tokens; `mix` maps a kind to its share.
 
-    The rate begins at `peak` of the plateau's, and falls from there if the stage `decays`. Where
-    the last one is `averaged`, the weights in the end are the mean of those before and after it.
+    The rate begins at `peak` of the plateau's, and falls from there if the stage `decays`.
     """
 
     name: str
@@ -29,7 +28,6 @@ class Stage:
     mix: Mapping[str, float]
     decays: bool = False
     peak: float = 1.0
-    averaged: bool = False
 
 
 _COPYING = {"repeats": 0.60, "edits": 0.30, "code": 0.10}
@@ -84,6 +82,24 @@ _LONGEST = {
     "questions": 0.06,
     "structured": 0.02,
 }
+_UP_TO_1024 = {
+    "repeats": 0.01,
+    "edits": 0.44,
+    "long_edits": 0.26,
+    "code": 0.02,
+    "fim": 0.16,
+    "questions": 0.09,
+    "structured": 0.02,
+}
+_UP_TO_2048 = {
+    "repeats": 0.01,
+    "edits": 0.30,
+    "long_edits": 0.43,
+    "code": 0.02,
+    "fim": 0.13,
+    "questions": 0.09,
+    "structured": 0.02,
+}
 _QUESTIONS = {
     "repeats": 0.02,
     "edits": 0.46,
@@ -103,7 +119,9 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("more edits", 1500, 4, 512, _AGAIN, decays=True),
     Stage("long edits again", 1000, 2, 1024, _LONG_AGAIN, decays=True),
     Stage("longest edits again", 300, 1, 2048, _LONG_AGAIN, decays=True),
-    Stage("questions", 400, 8, 256, _QUESTIONS, decays=True, peak=0.3, averaged=True),
+    Stage("questions", 400, 8, 256, _QUESTIONS, decays=True, peak=0.3),
+    Stage("up to 1,024", 2300, 2, 1024, _UP_TO_1024, decays=True, peak=0.5),
+    Stage("up to 2,048", 1400, 1, 2048, _UP_TO_2048, decays=True, peak=0.5),
 )
 
 

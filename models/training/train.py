@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -37,8 +36,6 @@ SEED = 20
 CLIP = 1.0
 LOG_EVERY, CHECKPOINT_EVERY, PROBE_EVERY = 20, 100, 200
 PROBE_SHARD = "probe"
-BEFORE_LAST_STAGE = "before.pt"
-"""The checkpoint from before the last stage, kept if the curriculum ends with an average."""
 
 
 def load_shards(folder: Path) -> dict[str, Shard]:
@@ -145,10 +142,7 @@ class Trainer:
 
     def run(self) -> None:
         """Train to the end of the curriculum."""
-        total, last = total_steps(self.stages), self.stages[-1]
-        before_last = total - last.steps if last.averaged else total
-        if self.step < before_last:
-            (self.work / BEFORE_LAST_STAGE).unlink(missing_ok=True)  # of a shorter curriculum
+        total = total_steps(self.stages)
         with (self.work / "log.jsonl").open("a", encoding="utf-8") as log:
             while self.step < total:
                 record = self.train_step()
@@ -158,10 +152,8 @@ class Trainer:
                     log.write(json.dumps(record) + "\n")
                     log.flush()
                     print(progress_line(record, total), flush=True)
-                if self.step % CHECKPOINT_EVERY == 0 or self.step in (before_last, total):
+                if self.step % CHECKPOINT_EVERY == 0 or self.step == total:
                     self.checkpoint()
-                if self.step == before_last < total:
-                    shutil.copyfile(self.work / "checkpoint.pt", self.work / BEFORE_LAST_STAGE)
 
 
 def progress_line(record: dict[str, Any], total: int) -> str:

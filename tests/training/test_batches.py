@@ -87,3 +87,36 @@ def test_a_batch_depends_on_its_step_alone() -> None:
     assert np.array_equal(once.weights, again.weights)
     other = drawn(batches(edits=EDIT), "edits", 6)
     assert not np.array_equal(once.tokens, other.tokens)
+
+
+def long_edits_of(lengths: list[int]) -> Batches:
+    """Long edits that begin with a token of their own, and one short edit."""
+    edits = [np.full(length, 500 + index, np.uint16) for index, length in enumerate(lengths)]
+    return Batches(
+        {
+            "code": Shard.of([(np.arange(100, 400, dtype=np.uint16), np.ones(300, np.bool_))]),
+            "edits": Shard.of([(np.full(60, 450, np.uint16), np.ones(60, np.bool_))]),
+            "long_edits": Shard.of([(edit, np.ones(len(edit), np.bool_)) for edit in edits]),
+        },
+        vocabulary=np.arange(2, 100),
+        words=np.arange(FIRST_WORD, 400),
+        end=END,
+        seed=3,
+    )
+
+
+def test_long_edits_of_every_length_come_equally_often() -> None:
+    many_of_the_shortest = [100] * 400
+    source = long_edits_of([*many_of_the_shortest, *range(101, 301)])
+    first = [
+        int(source.draw(step, rows=1, length=319, mix={"long_edits": 1.0}).tokens[0, 0])
+        for step in range(40)
+    ]
+    beyond_the_middle = 500 + 400 + 100
+    assert 10 <= sum(edit >= beyond_the_middle for edit in first) <= 30
+
+
+def test_where_no_long_edit_fits_a_short_one_stands_in() -> None:
+    source = long_edits_of([100])
+    batch = source.draw(0, rows=1, length=169, mix={"long_edits": 1.0})
+    assert batch.tokens[0, 100:160].tolist() == [450] * 60
