@@ -120,8 +120,8 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("long edits again", 1000, 2, 1024, _LONG_AGAIN, decays=True),
     Stage("longest edits again", 300, 1, 2048, _LONG_AGAIN, decays=True),
     Stage("questions", 400, 8, 256, _QUESTIONS, decays=True, peak=0.3),
-    Stage("up to 1,024", 2300, 2, 1024, _UP_TO_1024, decays=True, peak=0.5),
-    Stage("up to 2,048", 1400, 1, 2048, _UP_TO_2048, decays=True, peak=0.5),
+    Stage("up to 1,024", 1800, 2, 1024, _UP_TO_1024, decays=True, peak=0.5),
+    Stage("up to 2,048", 1200, 1, 2048, _UP_TO_2048, decays=True, peak=0.5),
 )
 
 
