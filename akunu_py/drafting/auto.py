@@ -259,7 +259,7 @@ class AutoDrafter:
             token = tokens[live[0] + ahead]
 
     def _likely_rewrite(self, position: int, end: int) -> Rewrite | None:
-        """The rewrite expected there of tokens before `end`; what is drafted is rewritten already."""
+        """The rewrite expected there; what is drafted, from `end` on, is rewritten already."""
         rewrite = self._alignment.rewrites.at(self._occurrences.tokens, position)
         if rewrite is None or position + len(rewrite.old) > end:
             return None
