@@ -7,6 +7,7 @@ fields, and no HTTP beyond the errors it raises.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
@@ -178,7 +179,8 @@ class _Answer:
         self.events = events
         self._settle = settle
         self.last: Event | None = None
-        self._come: asyncio.Queue[Event | BaseException] = asyncio.Queue()
+        self._come: deque[Event | BaseException] = deque()
+        self._reader: asyncio.Future[None] | None = None
         self._abandoned = False
 
     def listen(self) -> None:
@@ -187,12 +189,15 @@ class _Answer:
         self.events.listen(lambda: loop.call_soon_threadsafe(self._take))
 
     async def next(self) -> Event:
-        """The next event.
+        """The next event; for one reader.
 
         Raises:
             Exception: what broke the answer off.
         """
-        come = await self._come.get()
+        while not self._come:
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        come = self._come.popleft()
         if isinstance(come, BaseException):
             raise come
         return come
@@ -221,7 +226,9 @@ class _Answer:
 
     def _put(self, come: Event | BaseException) -> None:
         if not self._abandoned:
-            self._come.put_nowait(come)
+            self._come.append(come)
+            if self._reader is not None and not self._reader.done():
+                self._reader.set_result(None)
 
 
 class _Deadline:

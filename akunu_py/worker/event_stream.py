@@ -5,7 +5,6 @@ that is called.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Event as Flag
@@ -34,6 +33,7 @@ class EventStream:
         self.ended = False
         self.error: BaseException | None = None
         self._listener: Callable[[], object] | None = None
+        self._told = False
         self._on_cancel: Callable[[], object] | None = None
 
     @property
@@ -52,7 +52,7 @@ class EventStream:
             self._on_cancel()
 
     def listen(self, listener: Callable[[], object]) -> None:
-        """Has `listener` called whenever something has come, and once now.
+        """Has `listener` called once now, and whenever something has come after a `take`.
 
         It is called on the thread that answers, so it must only pass on that there is something to
         take: `loop.call_soon_threadsafe(...)` say. Where it raises, a loop that is closed say, the
@@ -66,14 +66,14 @@ class EventStream:
 
         Once `ended` is true there will be no more, and `error` tells why if they broke off.
         """
+        self._told = False  # first, so that what comes from now on is told of
         events: list[Event] = []
-        with suppress(Empty):
-            while not self.ended:
-                event = self._queue.get_nowait()
-                if isinstance(event, _End):
-                    self.ended, self.error = True, event.error
-                else:
-                    events.append(event)
+        while not (self.ended or self._queue.empty()):
+            event = self._queue.get_nowait()
+            if isinstance(event, _End):
+                self.ended, self.error = True, event.error
+            else:
+                events.append(event)
         return events
 
     def put(self, event: Event) -> None:
@@ -91,8 +91,9 @@ class EventStream:
         self._on_cancel = callback
 
     def _tell(self) -> None:
-        if self._listener is None:
+        if self._listener is None or self._told:
             return
+        self._told = True
         try:
             self._listener()
         except Exception:  # whatever it is, the thread that answers must go on

@@ -49,3 +49,15 @@ def test_a_listener_hears_of_what_came_before_it_and_of_all_that_follows() -> No
     events.end()
     assert heard == [1, 1, 0]
     assert events.ended
+
+
+def test_a_listener_is_told_once_of_what_it_has_not_taken() -> None:
+    events = EventStream()
+    told: list[None] = []
+    events.listen(lambda: told.append(None))
+    events.put(FIRST)
+    events.put(LAST)
+    events.end()
+    assert len(told) == 1
+    assert events.take() == [FIRST, LAST]
+    assert events.ended
