@@ -149,7 +149,7 @@ def fastest_network(network: "nn.Module", backend: Backend) -> "nn.Module":
     """A loaded network in the form that is fastest on this machine; its weights are shared."""
     if backend.device != "cpu":
         return network
-    from akunu_py.cpu_layers import with_fused_layers  # noqa: PLC0415
+    from akunu_py.cpu.network import with_fused_layers  # noqa: PLC0415
 
     return with_fused_layers(network)
 

@@ -79,7 +79,7 @@ def speculation(
 
 
 class MoodyPlanner:
-    """Chooses any length that is allowed, and keeps what it is told.
+    """Looks when it likes, chooses any length that is allowed, and keeps what it is told.
 
     Args:
         seed: of its moods.
@@ -92,6 +92,9 @@ class MoodyPlanner:
 
     def begin(self) -> None:
         pass
+
+    def looks(self, *, pipelined: bool) -> bool:
+        return self._random.random() < 0.9
 
     def choose(self, draft: Draft, *, context: int, limit: int, pipelined: bool) -> int:
         assert 0 < len(draft) <= limit

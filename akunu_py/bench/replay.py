@@ -164,9 +164,14 @@ def replay_rounds(
     reference, trimmer = case.reference, DraftTrimmer(case.end_tokens)
     drafter.begin(case.prompt)
     planner.begin()
-    position = 0
+    position = read = 0
 
     def propose(*, pipelined: bool) -> Draft:
+        nonlocal read
+        if not planner.looks(pipelined=pipelined):
+            return NO_DRAFT
+        drafter.extend(reference[read:position])
+        read = position
         draft = trimmer.trim(drafter.propose(limit))
         if not draft:
             return NO_DRAFT
@@ -182,7 +187,6 @@ def replay_rounds(
         accepted = _standing(draft.tokens, reference[position : position + len(draft)])
         tokens = reference[position : position + accepted + 1]
         drafter.feedback(draft, accepted)
-        drafter.extend(tokens)
         seconds = shape.seconds(curve)
         planner.observe(RoundReport(draft, tokens, accepted, shape.context, seconds, pipelined))
         position += len(tokens)

@@ -11,6 +11,8 @@ from concurrent.futures import Future
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
+import uvloop
+
 from akunu_py.cli.loading import fetch_model, load_engine
 from akunu_py.cli.serve_settings import ServeSettings
 from akunu_py.errors import InvalidRequestError
@@ -38,7 +40,7 @@ def run(settings: ServeSettings) -> int:
     with closing(_listen(settings.server.host, settings.server.port)) as listener:
         worker = EngineWorker(lambda: _load(settings), queue_limit=settings.server.queue)
         try:
-            asyncio.run(_serve(worker, settings, listener))
+            uvloop.run(_serve(worker, settings, listener))
         finally:
             worker.close(_SECONDS_TO_STOP)
     if worker.failed:

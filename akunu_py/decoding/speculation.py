@@ -1,7 +1,7 @@
 """Speculation: what one answer is speculated with, from the proposal to what is learnt of it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from akunu_py.cache.kv_cache import PreallocatedKVCache
 from akunu_py.decoding.draft_trimmer import DraftTrimmer
@@ -31,6 +31,8 @@ class Speculation:
     trimmer: DraftTrimmer
     tie_breaker: TieBreaker | None = None
     constraint: Constraint | None = None
+    _unread: list[int] = field(default_factory=list)
+    """Emitted tokens that the drafter does not know of yet."""
 
     @property
     def alternatives_wanted(self) -> int:
@@ -40,6 +42,7 @@ class Speculation:
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         """Starts an answer to `prompt`; the references are texts that it may be copied from."""
+        self._read()
         self.drafter.begin(prompt, references)
         self.planner.begin()
 
@@ -52,8 +55,9 @@ class Speculation:
             pipelined: whether a single step is under way.
         """
         limit = self.buffer.draft_limit(cache_room=cache.room, tokens_wanted=wanted)
-        if limit == 0:
+        if limit == 0 or not self.planner.looks(pipelined=pipelined):
             return NO_DRAFT
+        self._read()
         draft = self.trimmer.trim(self.drafter.propose(limit))
         if self.constraint is not None:
             draft = self.constraint.steer(draft, limit)
@@ -74,8 +78,15 @@ class Speculation:
             self.drafter.feedback(NO_DRAFT, 0)
         else:
             self.drafter.feedback(report.draft, report.accepted)
-        self.drafter.extend(report.tokens)
+        self._unread.extend(report.tokens)
         if likeliest and isinstance(self.drafter, LearnsFromAlternatives):
+            self._read()
             self.drafter.learn_alternatives(report.context + 1, likeliest)
         self.trimmer.extend(report.tokens)
         self.planner.observe(report)
+
+    def _read(self) -> None:
+        """Tells the drafter what was emitted since it was last asked."""
+        if self._unread:
+            self.drafter.extend(tuple(self._unread))
+            self._unread.clear()

@@ -7,6 +7,8 @@ near it. What was edited between is learnt as a rewrite. Knows positions and tok
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from akunu_py.drafting.occurrences import Occurrences
@@ -35,19 +37,14 @@ class Resumption(NamedTuple):
         anchor: where the copy broke.
         position: index of the token expected next.
         length: how many of the tokens since the break agree with those before `position`.
-        distance: how far it is from where a replacement of equal length, or an insertion, would
-            go on.
+        nearness: how far it is from where a replacement of equal length, or an insertion, would
+            go on: 0 in place, 1 within 3 tokens, 2 within 12, 3 farther.
     """
 
     anchor: Anchor
     position: int
     length: int
-    distance: int
-
-    @property
-    def nearness(self) -> int:
-        """0 in place, 1 within 3 tokens, 2 within 12, 3 farther."""
-        return _nearness(self.distance)
+    nearness: int
 
 
 class Alignment:
@@ -110,53 +107,57 @@ class Alignment:
         """Whether a copy worth the name was made already, so that its end is known."""
         return bool(self._anchors)
 
-    def in_place(self) -> Resumption | None:
-        """Where the copy goes on if as many tokens were replaced as stand since it broke."""
+    def in_place(self) -> tuple[Anchor, int] | None:
+        """Where the copy broke, and where it goes on if what stands since replaces as much."""
         if not self._anchors:
             return None
         anchor = self._anchors[0]
         position = anchor.source + len(self._tokens) - anchor.output
         _, end = self._occurrences.document(anchor.source)
-        return Resumption(anchor, position, 0, 0) if position < end else None
+        return (anchor, position) if position < end else None
 
     def resumption(self) -> Resumption | None:
         """The likeliest place near an anchor where the last tokens are found again."""
-        best: Resumption | None = None
-        best_score = 0
-        for anchor in self._anchors:
-            gap = len(self._tokens) - anchor.output
-            if gap > LONGEST_EDIT:
-                continue
-            for position in self._places(anchor, gap):
-                length = min(self._occurrences.agreement(position), gap)
-                replaced = abs(position - anchor.source - gap)
-                inserted = 1 + abs(position - anchor.source - 1)
-                distance = min(replaced, inserted)
-                score = 4 * min(length, 3) - (0, 1, 2, 4)[_nearness(distance)]
-                if best is None or score > best_score:
-                    best, best_score = Resumption(anchor, position, length, distance), score
-        return best
-
-    def _places(self, anchor: Anchor, gap: int) -> list[int]:
-        """Indexes near an anchor that follow a token like the last one."""
         tokens = self._tokens
-        last = tokens[-1]
-        first, last_index = self._occurrences.document(anchor.source)
-        end = min(last_index - 1, anchor.source + SEARCHED_AHEAD + gap)
-        position = max(first, anchor.source - SEARCHED_BEHIND)
-        found: list[int] = []
-        try:
-            while len(found) < MOST_PLACES:
-                position = tokens.index(last, position, end) + 1
-                found.append(position)
-        except ValueError:
-            pass
-        return found
+        best: tuple[Anchor, int, int] | None = None
+        best_score = -1
+        for anchor in self._anchors:
+            source, output = anchor
+            gap = len(tokens) - output
+            for position in self._places(source, gap):
+                # More than three agreeing tokens decide nothing: they are counted in the end.
+                length, most = 1, min(gap, position)
+                if most > 1 and tokens[position - 2] == tokens[-2]:
+                    length = 3 if most > 2 and tokens[position - 3] == tokens[-3] else 2
+                if 4 * length <= best_score:
+                    continue
+                offset = position - source
+                distance = min(abs(offset - gap), 1 + abs(offset - 1))
+                nearness = (distance > 0) + (distance > 3) + (distance > 12)
+                score = 4 * length - (0, 1, 2, 4)[nearness]
+                if score > best_score:
+                    best, best_score = (anchor, position, nearness), score
+        if best is None:
+            return None
+        anchor, position, nearness = best
+        length = min(self._occurrences.agreement(position), len(tokens) - anchor.output)
+        return Resumption(anchor, position, length, nearness)
+
+    def _places(self, source: int, gap: int) -> Sequence[int]:
+        """Indexes near where a copy broke that follow a token like the last one."""
+        places = self._occurrences.after_last()
+        before = source - SEARCHED_BEHIND
+        if gap > LONGEST_EDIT or len(places) == 1 or places[-2] <= before:
+            return ()
+        first, end = self._occurrences.document(source)
+        lowest = bisect_right(places, max(first, before))
+        last = bisect_right(places, min(end - 1, source + SEARCHED_AHEAD + gap), lowest)
+        return places[lowest : min(last, lowest + MOST_PLACES)]
 
     def _arrive(self, position: int) -> None:
         self.source = position
         self.rewritten = 0
-        self.rewrite = self.rewrites.at(self._tokens, position) if self.rewrites else None
+        self.rewrite = self.rewrites.at(self._tokens, position)
 
     def _break_off(self) -> None:
         if self.run >= SOLID_RUN:
@@ -176,7 +177,3 @@ class Alignment:
                 self._tokens[broken.output : resumed.output],
                 self._tokens[resumed.source],
             )
-
-
-def _nearness(distance: int) -> int:
-    return (distance > 0) + (distance > 3) + (distance > 12)

@@ -19,7 +19,6 @@ from akunu_py.drafting.alignment import Alignment, Anchor
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.drafting.expectation import (
     Expectations,
-    bond_of,
     copy_grade,
     file_of,
     in_place_grade,
@@ -98,9 +97,10 @@ class AutoDrafter:
             file, bond, guess = self._untried
             self._expectations.learn(file, bond, guess == tokens[0])
             self._untried = None
+        advance, append = self._alignment.advance, self._occurrences.append
         for token in tokens:
-            self._alignment.advance(token)
-            self._occurrences.append(token)
+            advance(token)
+            append(token)
 
     def propose(self, limit: int) -> Draft:
         lead = self._best_lead()
@@ -113,11 +113,15 @@ class AutoDrafter:
         return self._draft(lead, limit)
 
     def feedback(self, draft: Draft, accepted: int) -> None:
-        if not draft or draft.tokens != self._drafted[: len(draft)]:
+        verified = len(draft.tokens)
+        if verified == 0 or draft.tokens != self._drafted[:verified]:
             return
         self._untried = None
-        for position, (file, bond) in enumerate(self._files[: min(accepted + 1, len(draft))]):
-            self._expectations.learn(file, bond, position < accepted)
+        learn = self._expectations.learn
+        for file, bond in self._files[:accepted]:
+            learn(file, bond, True)
+        if accepted < verified:
+            learn(*self._files[accepted], False)
 
     def _best_lead(self) -> _Lead | None:
         alignment = self._alignment
@@ -128,7 +132,7 @@ class AutoDrafter:
         leads = self._copy_leads(match)
         if match is not None:
             grade = match_grade(self._weight(match), match.consensus)
-            leads.append(_Lead("match", grade, match.position, match.length, match=match))
+            leads.append(_Lead("match", grade, match.position, match.length, None, match))
         if len(leads) < 2:
             return leads[0] if leads else None
         return max(leads, key=self._promise)
@@ -136,7 +140,7 @@ class AutoDrafter:
     def _promise(self, lead: _Lead) -> float:
         """How likely its first token is to stand."""
         tokens = self._occurrences.tokens
-        bond = bond_of(*self._occurrences.followed(tokens[-1], tokens[lead.position]))
+        bond = self._occurrences.bond(tokens[-1], tokens[lead.position])
         return self._expectations.of(file_of(lead.grade, 0), bond)
 
     def _weight(self, match: Match) -> int:
@@ -157,10 +161,11 @@ class AutoDrafter:
             grade = copy_grade(alignment.run, agrees=tokens[position] == likeliest)
             leads.append(_Lead("copy", grade, position, alignment.run))
         elif (place := alignment.in_place()) is not None:
-            replaced = len(tokens) - place.anchor.output
+            anchor, position = place
+            replaced = len(tokens) - anchor.output
             if replaced <= LONGEST_IN_PLACE:
-                grade = in_place_grade(replaced, agrees=tokens[place.position] == likeliest)
-                leads.append(_Lead("resumed", grade, place.position, 0, place.anchor))
+                grade = in_place_grade(replaced, agrees=tokens[position] == likeliest)
+                leads.append(_Lead("resumed", grade, position, 0, anchor))
             if (found := alignment.resumption()) is not None:
                 agrees = tokens[found.position] == likeliest
                 grade = resumed_grade(found.length, found.nearness, agrees)
@@ -170,89 +175,93 @@ class AutoDrafter:
 
     def _draft(self, lead: _Lead, limit: int) -> Draft:
         """Follows the lead as far as it has a chance and the limit allows."""
-        drafted: list[int] = []
+        tokens, size = self._occurrences.tokens, len(self._occurrences.tokens)
+        bond_between, expectation = self._occurrences.bond, self._expectations.of
+        before = tokens[-1]
+        price = self._price
         expected: list[float] = []
         files: list[tuple[int, int]] = []
-        followed, expectation = self._occurrences.followed, self._expectations.of
-        before = self._occurrences.tokens[-1]
         chance, gain, cost = 1.0, 1.0, 1.0
         advised: int | None = None
-        self._untried = None
         match = lead.match
-        steps = self._copied(lead, drafted) if match is None else self._agreed(match, drafted)
-        for token, file in steps:
-            bond = bond_of(*followed(before, token))
-            before = token
-            if self._untried is None:
-                self._untried = (file, bond, token)
-            acceptance = expectation(file, bond)
-            chance *= acceptance
-            if len(drafted) >= limit or chance < FAINT:
-                break
-            if advised is None and chance * cost < self._price * gain:
-                advised = len(drafted)
-            gain += chance
-            cost += self._price
-            drafted.append(token)
-            expected.append(acceptance)
-            files.append((file, bond))
-        self._drafted, self._files = tuple(drafted), files
-        if not drafted:
+        steps = self._copied(lead) if match is None else self._agreed(match, lead.grade)
+        # The draft is written after the tokens while it is made, so that a copy may run on into it.
+        try:
+            for token, file in steps:
+                bond = bond_between(before, token)
+                acceptance = expectation(file, bond)
+                files.append((file, bond))
+                before = token
+                chance *= acceptance
+                if chance < FAINT or len(expected) >= limit:
+                    break
+                if advised is None and chance * cost < price * gain:
+                    advised = len(expected)
+                gain += chance
+                cost += price
+                expected.append(acceptance)
+                tokens.append(token)
+            self._drafted, self._files = tuple(tokens[size:]), files
+        finally:
+            del tokens[size:]
+        first = self._drafted[0] if expected else before
+        self._untried = (*files[0], first) if files else None
+        if not expected:
             return NO_DRAFT
         return Draft(self._drafted, lead.source, lead.length, None, tuple(expected), advised)
 
-    def _copied(self, lead: _Lead, drafted: list[int]) -> Iterator[tuple[int, int]]:
+    def _copied(self, lead: _Lead) -> Iterator[tuple[int, int]]:
         """The tokens that copying brings, rewritten on the way, each with the file it is under."""
-        rewrites = self._alignment.rewrites
+        tokens, size = self._occurrences.tokens, len(self._occurrences.tokens)
+        plain = not self._alignment.rewrites
         rewrite, rewritten = self._alignment.rewrite, self._alignment.rewritten
         position = lead.position
-        if rewrite is not None and not rewritten:
-            rewrite = self._likely_rewrite(position)
+        if rewrite is not None and rewritten == 0:
+            rewrite = self._likely_rewrite(position, size)
         while True:
             if rewrite is not None:
                 for token in rewrite.new[rewritten:]:
                     yield token, file_of(rewrite_grade(rewrite.repeats, begun=rewritten > 0), 0)
                     rewritten += 1
                 position += len(rewrite.old)
+                rewritten = 0
             else:
-                if (source := self._token_at(position, drafted)) is None:
+                if position >= len(tokens) or (token := tokens[position]) >= FIRST_BOUNDARY:
                     return
-                yield source, file_of(lead.grade, len(drafted))
+                yield token, file_of(lead.grade, len(tokens) - size)
                 position += 1
-            rewrite, rewritten = self._likely_rewrite(position) if rewrites else None, 0
+            rewrite = None if plain else self._likely_rewrite(position, size)
 
-    def _agreed(self, match: Match, drafted: list[int]) -> Iterator[tuple[int, int]]:
+    def _agreed(self, match: Match, grade: int) -> Iterator[tuple[int, int]]:
         """What most occurrences say that agreed so far, each token with the file it is under."""
-        at = self._token_at
-        token = at(match.position, drafted)
-        agreed, weight = match.consensus, self._weight(match)
-        live = [match.position, *[p for p in match.visited if p != match.position]]
-        while token is not None:
-            yield token, file_of(match_grade(weight, agreed), len(drafted))
-            if len(live) == 1:
-                live[0] += 1
-                token = at(live[0], drafted)
-                agreed = Consensus.ONLY
-                continue
-            live = [p + 1 for p in live if at(p, drafted) == token]
-            followers = [at(p, drafted) for p in live]
-            token = max(followers, key=followers.count)
-            agreed = consensus(followers.count(token), len(followers))
-
-    def _token_at(self, position: int, drafted: list[int]) -> int | None:
-        """The token there; past the end of the request, what was drafted so far.
-
-        None at the end of a reference.
-        """
         tokens = self._occurrences.tokens
-        if position < len(tokens):
-            return token if (token := tokens[position]) < FIRST_BOUNDARY else None
-        position -= len(tokens)
-        return drafted[position] if position < len(drafted) else None
+        unanimous = grade - match.consensus
+        live = [match.position, *[p for p in match.visited if p != match.position]]
+        followers = [tokens[position] for position in live]
+        token, agreeing = followers[0], followers.count(followers[0])
+        ahead = 0
+        while len(live) > 1 and token < FIRST_BOUNDARY:
+            yield token, file_of(unanimous + consensus(agreeing, len(live)), ahead)
+            if agreeing < len(live):
+                live = [p for p in live if tokens[p + ahead] == token]
+            ahead += 1
+            followers = [tokens[p + ahead] for p in live]
+            token = followers[0]
+            if (agreeing := followers.count(token)) < len(live):
+                if max(followers) >= FIRST_BOUNDARY:
+                    followers = [min(follower, FIRST_BOUNDARY) for follower in followers]
+                token = max(followers, key=followers.count)
+                agreeing = followers.count(token)
+        grade = unanimous + Consensus.ONLY
+        while token < FIRST_BOUNDARY:
+            yield token, file_of(grade, ahead)
+            ahead += 1
+            token = tokens[live[0] + ahead]
 
-    def _likely_rewrite(self, position: int) -> Rewrite | None:
+    def _likely_rewrite(self, position: int, end: int) -> Rewrite | None:
+        """The rewrite expected there; what is drafted, from `end` on, is rewritten already."""
         rewrite = self._alignment.rewrites.at(self._occurrences.tokens, position)
-        if rewrite is None:
+        if rewrite is None or position + len(rewrite.old) > end:
             return None
         file = file_of(rewrite_grade(rewrite.repeats, begun=False), 0)
         return rewrite if self._expectations.of(file, 0) >= LIKELY else None

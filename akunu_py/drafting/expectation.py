@@ -74,17 +74,15 @@ _DOUBT: Final = (
 )
 # The most that a later token is ever taken to be worth: edits come at a rate of their own.
 _STEADY: Final = (0.966, 0.971, 0.965, 0.931, 0.895)
-# What a token's bond to the one before it does to its odds: rows by how often another followed
-# that one (0, 1-2, 3-14, more times), columns by how often the same did (0-2, 3-6, more). A rewrite
-# breaks with what followed so far, and is exempt.
+# What a token's bond to the one before it (`bond_of`) does to its odds: rows by how often another
+# followed, columns by how often the same did. A rewrite breaks with what followed so far, and is
+# exempt.
 _BOND: Final = (
     *(1.4, 3.4, 6.0),
     *(0.6, 1.3, 1.8),
     *(0.8, 1.1, 1.3),
     *(0.6, 0.65, 0.8),
 )
-_BOND_OTHERS: Final = (0, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3)
-_BOND_SAME: Final = (0, 0, 0, 1, 1, 1, 1, 2)
 
 
 def copy_grade(run: int, agrees: bool) -> int:
@@ -114,15 +112,9 @@ def rewrite_grade(repeats: int, begun: bool) -> int:
 
 def file_of(grade: int, position: int) -> int:
     """The file of a guess: its grade, and position 0, 1, 2-3, 4-7, 8-15 or later in the draft."""
-    # No `min` here and below: it takes longer than all else, and every drafted token is filed.
+    # No `min` here: it takes longer than all else, and every drafted token is filed.
     bits = position.bit_length()
     return POSITIONS * grade + (bits if bits < POSITIONS else POSITIONS - 1)
-
-
-def bond_of(same: int, others: int) -> int:
-    """How a token is bound to the one before: it followed `same` times, others did `others`."""
-    row = _BOND_OTHERS[others if others < 15 else 15]
-    return 3 * row + _BOND_SAME[same if same < 7 else 7]
 
 
 class Expectations:
@@ -157,22 +149,33 @@ class Expectations:
 
     def learn(self, file: int, bond: int, accepted: bool) -> None:
         """Takes in one outcome."""
-        values, tried = self._values[file], self._tried[file]
-        none, few, many, most = self._shares
+        # Written out as well, for it is done for every verified token.
         factor = _BOND[bond] if file < _UNBOUND else 1.0
-        bound = [value * factor / (1.0 - value + value * factor) for value in values]
-        in_none, in_few, in_many, in_most = bound
+        values, tried = self._values[file], self._tried[file]
+        none, few, many, most = values
+        in_none, in_few, in_many, in_most = chances = (
+            none * factor / (1.0 - none + none * factor),
+            few * factor / (1.0 - few + few * factor),
+            many * factor / (1.0 - many + many * factor),
+            most * factor / (1.0 - most + most * factor),
+        )
         if not accepted:
             in_none, in_few, in_many, in_most = 1 - in_none, 1 - in_few, 1 - in_many, 1 - in_most
-        shares = none * in_none, few * in_few, many * in_many, most * in_most
-        kept = (1.0 - CHANGE) / sum(shares)
-        self._shares = learnt = [kept * share + _NEWCOMERS for share in shares]
-        for sort, share in enumerate(learnt):
+        none, few, many, most = self._shares
+        none, few, many, most = none * in_none, few * in_few, many * in_many, most * in_most
+        kept = (1.0 - CHANGE) / (none + few + many + most)
+        self._shares = shares = (
+            kept * none + _NEWCOMERS,
+            kept * few + _NEWCOMERS,
+            kept * many + _NEWCOMERS,
+            kept * most + _NEWCOMERS,
+        )
+        for sort, share in enumerate(shares):
             if share > _FAINT:
                 weight = tried[sort] + share
-                value = values[sort] + share * (accepted - bound[sort]) / weight
-                values[sort] = min(_MOST, max(_LEAST, value))
-                tried[sort] = min(weight, MEMORY)
+                value = values[sort] + share * (accepted - chances[sort]) / weight
+                values[sort] = _LEAST if value < _LEAST else value if value < _MOST else _MOST
+                tried[sort] = weight if weight < MEMORY else MEMORY
 
 
 def _shifted(chance: float, by: float) -> float:

@@ -1,17 +1,18 @@
 """Occurrences: where the last few tokens of a request stood before, and what followed.
 
-An index over one growing list of tokens, that of references first: for contexts of 4, 2 and 1
-tokens it links every occurrence to the one before it (the hash chains of LZ77). Appending costs the
-same at any length, and so does a look-up, because only the latest few occurrences are visited.
-Knows no drafts.
+An index over one growing list of tokens, that of references first: it lists where every token
+stands, and links every occurrence of 4 and of 2 tokens to the one before it (the hash chains of
+LZ77). Appending costs the same at any length, and so does a look-up, because only the latest few
+occurrences are visited. Knows no drafts.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from itertools import islice
 from typing import Final, NamedTuple
 
 from akunu_py.drafting.references import FIRST_BOUNDARY
@@ -42,6 +43,22 @@ def consensus(agreeing: int, occurrences: int) -> Consensus:
     return Consensus.HALF if 2 * agreeing >= occurrences else Consensus.FEWER
 
 
+def bond_of(same: int, others: int) -> int:
+    """How firmly a token is bound to the one before: it followed `same` times, others `others`.
+
+    Three times the class of `others` (0, 1-2, 3-14, more), plus that of `same` (0-2, 3-6, more).
+    """
+    return 3 * ((others > 0) + (others > 2) + (others > 14)) + (same > 2) + (same > 6)
+
+
+_MOST_SAME, _MOST_OTHERS = 7, 15
+# Looked up, for every drafted token has a bond.
+_BONDS: Final = tuple(
+    bytes(bond_of(same, others) for same in range(_MOST_SAME + 1))
+    for others in range(_MOST_OTHERS + 1)
+)
+
+
 class Match(NamedTuple):
     """An occurrence that agrees longest with the end of the request.
 
@@ -54,7 +71,7 @@ class Match(NamedTuple):
 
     position: int
     length: int
-    visited: tuple[int, ...]
+    visited: list[int]
     consensus: Consensus
 
 
@@ -62,20 +79,21 @@ class Occurrences:
     """The tokens of a request, and the chains of their occurrences.
 
     Attributes:
-        tokens: every token so far, and the boundaries of references; to be read, not written.
+        tokens: every token so far, and the boundaries of references; to be read, not written. Who
+            drafts may put the draft after them while it is made.
     """
 
     def __init__(self, tokens: Iterable[int] = ()) -> None:
+        # A context is known by the index after it: there stands what followed. 0 stands for none.
         self.tokens: list[int] = []
+        self._last = -1
         self._pair = self._pair_before = 0
-        self._followers: dict[int, int] = {}
-        self._pairs: dict[int, int] = {}
-        self._latest_one: dict[int, int] = {}
+        self._after_one: dict[int, array[int]] = {}
         self._latest_two: dict[int, int] = {}
         self._latest_four: dict[int, int] = {}
-        self._earlier_one = array("i")
-        self._earlier_two = array("i")
-        self._earlier_four = array("i")
+        self._earlier_two = array("i", (0,))
+        self._earlier_four = array("i", (0,))
+        self._count_two = array("i", (0,))
         self._boundaries: list[int] = []
         self.append_all(tokens)
 
@@ -91,31 +109,30 @@ class Occurrences:
 
     def document(self, position: int) -> tuple[int, int]:
         """Where the document around a position begins, and where it ends."""
+        if not self._boundaries:
+            return 0, len(self.tokens)
         number = bisect_left(self._boundaries, position)
         start = self._boundaries[number - 1] + 1 if number else 0
         after = number < len(self._boundaries)
         return start, self._boundaries[number] if after else len(self.tokens)
 
     def append(self, token: int) -> None:
-        """Appends a token and links the contexts that end with it."""
-        tokens = self.tokens
-        before = tokens[-1] if tokens else -1
-        tokens.append(token)
-        size = len(tokens)
-        pair = (before << _TOKEN_BITS) ^ token
+        """Appends a token and files the contexts that end with it."""
+        self.tokens.append(token)
+        size = len(self.tokens)
+        pair = self._last << _TOKEN_BITS ^ token
         four = (self._pair_before * _PAIR_PRIME ^ pair) & _MASK
-        self._pair_before, self._pair = self._pair, pair
-        self._followers[before] = self._followers.get(before, 0) + 1
-        self._pairs[pair] = self._pairs.get(pair, 0) + 1
-        latest = self._latest_one
-        self._earlier_one.append(latest.get(token, -1))
-        latest[token] = size
-        latest = self._latest_two
-        self._earlier_two.append(latest.get(pair, -1))
-        latest[pair] = size
-        latest = self._latest_four
-        self._earlier_four.append(latest.get(four, -1))
-        latest[four] = size
+        self._last, self._pair_before, self._pair = token, self._pair, pair
+        if (places := self._after_one.get(token)) is None:
+            self._after_one[token] = array("i", (size,))
+        else:
+            places.append(size)
+        earlier = self._latest_two.get(pair, 0)
+        self._latest_two[pair] = size
+        self._earlier_two.append(earlier)
+        self._count_two.append(self._count_two[earlier] + 1)
+        self._earlier_four.append(self._latest_four.get(four, 0))
+        self._latest_four[four] = size
 
     def best(self, *, earliest: bool = False) -> Match | None:
         """The best earlier occurrence of how the request ends, None where there is none.
@@ -128,10 +145,15 @@ class Occurrences:
         """
         if not self.tokens:
             return None
-        for chain in (self._earlier_four, self._earlier_two, self._earlier_one):
-            if chain[-1] >= 0 and (match := self._best_of(chain, earliest)) is not None:
+        for chain in (self._earlier_four, self._earlier_two):
+            if chain[-1] and (match := self._best_of(self._linked(chain), earliest)):
                 return match
-        return None
+        places = self._after_one[self._last]
+        return None if len(places) == 1 else self._best_of(self._along(places), earliest)
+
+    def after_last(self) -> Sequence[int]:
+        """All indexes that follow a token like the last one, in order; the last is the end."""
+        return self._after_one[self._last]
 
     def agreement(self, position: int) -> int:
         """How many tokens before `position` agree with the last, at most `LONGEST_COMPARED`."""
@@ -143,44 +165,58 @@ class Occurrences:
             length += 1
         return length
 
-    def followed(self, before: int, token: int) -> tuple[int, int]:
-        """How often `token` followed `before` in all there is, and how often another did."""
-        same = self._pairs.get((before << _TOKEN_BITS) ^ token, 0)
-        return same, self._followers.get(before, 0) - same
+    def bond(self, before: int, token: int) -> int:
+        """The bond of `token` to `before`, which occurred, by all that ever followed that."""
+        same = self._count_two[self._latest_two.get(before << _TOKEN_BITS ^ token, 0)]
+        others = len(self._after_one[before]) - (before == self._last) - same
+        row = _BONDS[others if others < _MOST_OTHERS else _MOST_OTHERS]
+        return row[same if same < _MOST_SAME else _MOST_SAME]
 
-    def _best_of(self, chain: array[int], earliest: bool) -> Match | None:
+    def _linked(self, chain: array[int]) -> list[int]:
+        """The latest indexes along a chain, but for those where a document ends."""
         tokens = self.tokens
-        ends_at = len(tokens) - 1
         visited: list[int] = []
+        position = chain[-1]
+        while position and len(visited) < VISITED:
+            if tokens[position] < FIRST_BOUNDARY:
+                visited.append(position)
+            position = chain[position]
+        return visited
+
+    def _along(self, places: array[int]) -> list[int]:
+        """The same of indexes in order, the last of which is the end of all there is."""
+        tokens = self.tokens
+        visited: list[int] = []
+        for position in islice(reversed(places), 1, None):
+            if tokens[position] < FIRST_BOUNDARY:
+                visited.append(position)
+                if len(visited) == VISITED:
+                    break
+        return visited
+
+    def _best_of(self, visited: list[int], earliest: bool) -> Match | None:
+        tokens = self.tokens
+        recent = tokens[: -LONGEST_COMPARED - 1 : -1]
         longest: list[int] = []
         longest_length = 1
-        position = chain[ends_at]
-        while position >= 0 and len(visited) < VISITED:
-            if tokens[position] >= FIRST_BOUNDARY:
-                position = chain[position - 1]
-                continue
-            visited.append(position)
-            # `agreement`, spelled out: this loop is most of what a proposal costs.
+        for position in visited:
+            # `agreement`, spelled out: this loop is most of what finding a match costs.
             compared, length = position - 1, 0
-            while length < LONGEST_COMPARED and tokens[compared] == tokens[ends_at - length]:
+            for token in recent if position >= LONGEST_COMPARED else recent[:position]:
+                if tokens[compared] != token:
+                    break
                 length += 1
                 compared -= 1
-                if compared < 0:
-                    break
             if length > longest_length:
                 longest, longest_length = [position], length
             elif length == longest_length:
                 longest.append(position)
-            position = chain[position - 1]
         if not longest:
             return None
         best = longest[0] if len(longest) == 1 else self._favoured(longest, earliest)
-        follower = tokens[best]
-        agreeing = 0
-        for position in visited:
-            agreeing += tokens[position] == follower
-        agreed = consensus(agreeing, len(visited))
-        return Match(best, longest_length, tuple(visited), agreed)
+        followers = [tokens[position] for position in visited]
+        agreed = consensus(followers.count(tokens[best]), len(visited))
+        return Match(best, longest_length, visited, agreed)
 
     def _favoured(self, positions: list[int], earliest: bool) -> int:
         """Of positions, latest first, one whose token most of them have."""

@@ -26,6 +26,10 @@ FIRST_PROBE: Final = 128
 LAST_PROBE: Final = 4096
 """Drafts declined in a row before one is verified all the same, at first and at most."""
 
+NAPS: Final = (16, 48, 48)
+"""Looks in vain, while single steps are under way, from which on one more step goes by between
+two of them. Looking is cheap, but a small model's steps are short."""
+
 _FIRST_STREAK: Final = 2.0
 _STREAK_RATE: Final = 0.2
 
@@ -58,6 +62,13 @@ class Planner(Protocol):
     def begin(self) -> None:
         """Starts a request."""
 
+    def looks(self, *, pipelined: bool) -> bool:
+        """Whether to ask for a proposal now; if not, the round goes without a draft.
+
+        Args:
+            pipelined: whether a single step is under way.
+        """
+
     def choose(self, draft: Draft, *, context: int, limit: int, pipelined: bool) -> int:
         """How many of a draft's tokens to verify: at most `limit` and its length.
 
@@ -85,6 +96,9 @@ class FixedPlanner:
 
     def begin(self) -> None:
         pass
+
+    def looks(self, *, pipelined: bool) -> bool:
+        return True
 
     def choose(self, draft: Draft, *, context: int, limit: int, pipelined: bool) -> int:
         advised = len(draft) if draft.advised is None else draft.advised
@@ -117,10 +131,22 @@ class DraftPlanner:
         self.begin()
 
     def begin(self) -> None:
+        self._futile = 0
+        self._asleep = 0
         self._shadow = NO_DRAFT
         self._shadow_stood = 0
         self._streak = 0
         self._probes = False
+
+    def looks(self, *, pipelined: bool) -> bool:
+        if not pipelined:
+            return True
+        if self._asleep:
+            self._asleep -= 1
+            return False
+        self._futile += 1
+        self._asleep = sum(self._futile > looks for looks in NAPS)
+        return True
 
     def choose(self, draft: Draft, *, context: int, limit: int, pipelined: bool) -> int:
         limit = min(limit, len(draft), self._longest)
@@ -145,6 +171,8 @@ class DraftPlanner:
                 self._probes = True
             if not (due or probes):
                 best = 0
+        if best:
+            self._futile = self._asleep = 0
         self._watch(draft, best)
         return best
 

@@ -2,16 +2,16 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from starlette.responses import Response
+
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def compact_json(value: Any) -> bytes:
     """The bytes of a value; an infinite number in it is a defect, and raises ValueError."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(
-        errors="replace"
-    )
+    return _ENCODER.encode(value).encode(errors="replace")
 
 
 class CompactJSONResponse(Response):

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
 
-from starlette.exceptions import HTTPException
-
 from akunu_py.errors import (
     AkunuError,
     ContextOverflowError,
@@ -65,6 +63,18 @@ class NotFoundError(AkunuError):
     """What is asked for is not here."""
 
 
+class MethodError(AkunuError):
+    """A path is asked by a method that it does not answer.
+
+    Attributes:
+        allowed: the methods that it does, as the Allow header has them.
+    """
+
+    def __init__(self, path: str, method: str, allowed: str) -> None:
+        super().__init__(f"{path} is asked by {allowed}, not by {method}.")
+        self.allowed = allowed
+
+
 class ApiKeyError(AkunuError):
     """The API key is missing or wrong."""
 
@@ -97,6 +107,7 @@ _FAULTS: Final[dict[type[Exception], tuple[HTTPStatus, str]]] = {
     InvalidRequestError: (HTTPStatus.BAD_REQUEST, "invalid_request_error"),
     BodyTooLargeError: (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "invalid_request_error"),
     NotFoundError: (HTTPStatus.NOT_FOUND, "not_found_error"),
+    MethodError: (HTTPStatus.METHOD_NOT_ALLOWED, "invalid_request_error"),
     ApiKeyError: (HTTPStatus.UNAUTHORIZED, "authentication_error"),
     ForbiddenError: (HTTPStatus.FORBIDDEN, "permission_error"),
     SupersededError: (HTTPStatus.CONFLICT, "superseded_error"),
@@ -127,22 +138,16 @@ def noted_fault(scope: MutableMapping[str, Any]) -> Fault | None:
     return fault
 
 
-def fault_of_route(path: str, method: str, error: HTTPException) -> Fault:
-    """What a client is told that asked for what nothing answers."""
-    if error.status_code == HTTPStatus.NOT_FOUND:
-        return fault_of(NotFoundError(f"Nothing is served at {path}."))
-    headers = error.headers or {}
-    told = f"{path} is asked by {headers.get('Allow', 'another method')}, not by {method}."
-    return Fault(error.status_code, told, "invalid_request_error", headers=headers)
-
-
 def fault_of(error: Exception) -> Fault:
     """What a client is told about an error; what nobody foresaw is logged."""
     for family in type(error).__mro__:
         if family in _FAULTS:
             status, kind = _FAULTS[family]
             param = error.field if isinstance(error, BodyError) else None
-            return Fault(status, str(error), kind, param, _HEADERS.get(family, {}))
+            headers = _HEADERS.get(family, {})
+            if isinstance(error, MethodError):
+                headers = {"Allow": error.allowed}
+            return Fault(status, str(error), kind, param, headers)
     logger.error("a request failed: %s: %s", type(error).__name__, error)
     logger.debug("it failed here:", exc_info=error)
     return Fault(

@@ -5,7 +5,6 @@ that is called.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Event as Flag
@@ -34,6 +33,8 @@ class EventStream:
         self.ended = False
         self.error: BaseException | None = None
         self._listener: Callable[[], object] | None = None
+        self._told = False
+        self._tells_end_only = False
         self._on_cancel: Callable[[], object] | None = None
 
     @property
@@ -51,13 +52,15 @@ class EventStream:
         if self._on_cancel is not None:
             self._on_cancel()
 
-    def listen(self, listener: Callable[[], object]) -> None:
-        """Has `listener` called whenever something has come, and once now.
+    def listen(self, listener: Callable[[], object], *, end_only: bool = False) -> None:
+        """Has `listener` called once now, and whenever something has come after a `take`; with
+        `end_only`, not before the end has.
 
         It is called on the thread that answers, so it must only pass on that there is something to
         take: `loop.call_soon_threadsafe(...)` say. Where it raises, a loop that is closed say, the
         answer is cancelled: nobody is there to read it.
         """
+        self._tells_end_only = end_only
         self._listener = listener
         self._tell()
 
@@ -66,14 +69,14 @@ class EventStream:
 
         Once `ended` is true there will be no more, and `error` tells why if they broke off.
         """
+        self._told = self._tells_end_only  # first, so that what comes from now on is told of
         events: list[Event] = []
-        with suppress(Empty):
-            while not self.ended:
-                event = self._queue.get_nowait()
-                if isinstance(event, _End):
-                    self.ended, self.error = True, event.error
-                else:
-                    events.append(event)
+        while not (self.ended or self._queue.empty()):
+            event = self._queue.get_nowait()
+            if isinstance(event, _End):
+                self.ended, self.error = True, event.error
+            else:
+                events.append(event)
         return events
 
     def put(self, event: Event) -> None:
@@ -84,6 +87,8 @@ class EventStream:
     def end(self, error: BaseException | None = None) -> None:
         """Ends the events, with an error if that is why; for the thread that answers."""
         self._queue.put(_End(error))
+        if self._tells_end_only:
+            self._told = False
         self._tell()
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
@@ -91,8 +96,9 @@ class EventStream:
         self._on_cancel = callback
 
     def _tell(self) -> None:
-        if self._listener is None:
+        if self._listener is None or self._told:
             return
+        self._told = True
         try:
             self._listener()
         except Exception:  # whatever it is, the thread that answers must go on

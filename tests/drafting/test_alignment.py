@@ -29,7 +29,9 @@ def test_a_broken_copy_may_go_on_in_place() -> None:
     assert alignment.source == -1
     place = alignment.in_place()
     assert place is not None
-    assert place.position == SOLID_RUN + 1
+    anchor, position = place
+    assert (anchor.source, anchor.output) == (SOLID_RUN, len(SOURCE) + 1 + SOLID_RUN)
+    assert position == SOLID_RUN + 1
 
 
 def test_a_run_too_short_leaves_no_anchor() -> None:

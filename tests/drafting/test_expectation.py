@@ -6,7 +6,6 @@ from akunu_py.drafting.expectation import (
     GRADES,
     POSITIONS,
     Expectations,
-    bond_of,
     copy_grade,
     file_of,
     in_place_grade,
@@ -14,7 +13,7 @@ from akunu_py.drafting.expectation import (
     resumed_grade,
     rewrite_grade,
 )
-from akunu_py.drafting.occurrences import Consensus
+from akunu_py.drafting.occurrences import Consensus, bond_of
 
 
 def test_every_grade_has_a_place_of_its_own() -> None:

@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from akunu_py.drafting.occurrences import VISITED, Consensus, Occurrences
+from akunu_py.drafting.occurrences import VISITED, Consensus, Occurrences, bond_of
 
 
 @given(st.lists(st.integers(0, 3), max_size=60))
@@ -57,9 +57,23 @@ def test_large_ids_do_not_confuse_the_chains() -> None:
     assert (match.position, match.length) == (2, 2)
 
 
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(0, 3), st.integers(0, 3))
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=90), st.data())
 @settings(deadline=None)
-def test_counts_what_followed_a_token(text: list[int], before: int, token: int) -> None:
+def test_a_bond_rests_on_all_that_followed_a_token(text: list[int], data: st.DataObject) -> None:
+    before, token = data.draw(st.sampled_from(text)), data.draw(st.integers(0, 3))
     followers = [after for at, after in pairwise(text) if at == before]
     same = followers.count(token)
-    assert Occurrences(text).followed(before, token) == (same, len(followers) - same)
+    assert Occurrences(text).bond(before, token) == bond_of(same, len(followers) - same)
+
+
+def test_bonds_are_told_apart_by_how_often_the_same_and_another_followed() -> None:
+    counts = [(same, others) for others in (0, 1, 3, 15) for same in (0, 3, 7)]
+    assert [bond_of(*count) for count in counts] == list(range(12))
+    assert [bond_of(*count) for count in ((2, 2), (6, 14), (99, 99))] == [3, 7, 11]
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=60))
+@settings(deadline=None)
+def test_tells_where_the_last_token_stood(text: list[int]) -> None:
+    places = [index + 1 for index, token in enumerate(text) if token == text[-1]]
+    assert list(Occurrences(text).after_last()) == places

@@ -84,7 +84,8 @@ def seconds_for(text: Text, curve: CostCurve, planner: Planner, *, slower: float
 
     def chosen(*, ahead: bool) -> Draft:
         limit = min(MOST_PLANNED_DRAFTS, len(text) - position)
-        proposed = text.draft(position, limit) if limit > 0 else NO_DRAFT
+        looks = limit > 0 and planner.looks(pipelined=ahead)
+        proposed = text.draft(position, limit) if looks else NO_DRAFT
         if not proposed:
             return NO_DRAFT
         length = planner.choose(proposed, context=CONTEXT, limit=limit, pipelined=ahead)
@@ -121,6 +122,9 @@ class Oracle:
 
     def begin(self) -> None:
         pass
+
+    def looks(self, *, pipelined: bool) -> bool:
+        return True
 
     def choose(self, draft: Draft, *, context: int, limit: int, pipelined: bool) -> int:
         tokens = expected_tokens(draft.expected[:limit])

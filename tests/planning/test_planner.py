@@ -127,6 +127,31 @@ class TestHysteresis:
         assert chosen(DraftPlanner(costs), draft, pipelined=True) == 0
 
 
+class TestLooks:
+    def looks(self, planner: DraftPlanner, steps: int) -> int:
+        """At how many of some pipelined steps it asks for a proposal."""
+        return sum(planner.looks(pipelined=True) for _ in range(steps))
+
+    def test_get_rarer_while_nothing_comes_of_them(self) -> None:
+        planner = DraftPlanner(FLAT)
+        assert self.looks(planner, 16) == 16
+        assert 400 < self.looks(planner, 2000) < 700
+
+    def test_are_never_left_out_while_no_step_is_under_way(self) -> None:
+        planner = DraftPlanner(FLAT)
+        self.looks(planner, 1000)
+        assert all(planner.looks(pipelined=False) for _ in range(10))
+
+    def test_become_frequent_again_with_a_draft_and_with_a_request(self) -> None:
+        planner = DraftPlanner(FLAT)
+        self.looks(planner, 1000)
+        assert chosen(planner, certain(8), pipelined=True) > 0
+        assert self.looks(planner, 16) == 16
+        self.looks(planner, 1000)
+        planner.begin()
+        assert self.looks(planner, 16) == 16
+
+
 class TestProbes:
     def decline(self, planner: DraftPlanner, times: int) -> int:
         """Has drafts declined while steps are pipelined; how many were let through."""
@@ -192,6 +217,7 @@ def test_never_raises_nor_exceeds_what_is_allowed(
     for planner in planners:
         planner.begin()
         for draft, limit, context, pipelined, accepted, seconds, tokens in rounds:
+            assert planner.looks(pipelined=pipelined) in (True, False)
             length = planner.choose(draft, context=context, limit=limit, pipelined=pipelined)
             assert 0 <= length <= min(limit, len(draft), longest)
             tried = draft.cut(length) if length else NO_DRAFT

@@ -1,6 +1,5 @@
 """A live server for tests: uvicorn on a free port, its event loop on a thread of its own."""
 
-import asyncio
 import json
 import logging
 import socket
@@ -12,6 +11,7 @@ from threading import Thread
 from typing import Any
 
 import httpx2
+import uvloop
 
 from akunu_py.engine import Engine
 from akunu_py.server.app import create_app
@@ -110,7 +110,7 @@ def serve(
     logger.addHandler(log)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        thread = Thread(target=lambda: asyncio.run(server.serve(listener)), daemon=True)
+        thread = Thread(target=lambda: uvloop.run(server.serve(listener)), daemon=True)
         thread.start()
         try:
             if waits:

@@ -1,57 +1,17 @@
-"""Small layers, for the CPU: the same numbers from fewer operations.
-
-MLX's CPU backend has no kernel of its own for normalisation and rotary positions and computes them
-from many small operations, which take a good part of a small model's step. Here what does not
-depend on the input is computed once, and the rest is compiled into one operation. The results are
-the same to the bit.
-"""
+"""Rotary positions for the CPU, looked up in a table: the same numbers to the bit."""
 
 from collections.abc import Hashable
-from copy import copy
 from functools import cache
 from typing import Any, Final
 
 import mlx.core as mx
 from mlx import nn
-from mlx.utils import tree_unflatten
 from mlx_lm.models.rope_utils import Llama3RoPE
 
-_MOST_FUSED_ROWS: Final = 16
-"""Beyond this many rows MLX's own operations, which are vectorised, win over a compiled one."""
+ROTARY_LAYERS: Final = (nn.RoPE, Llama3RoPE)
+"""The layers that a table may stand for; see `RotaryTable.is_right`."""
+
 _FIRST_POSITIONS: Final = 2048
-
-_ROTARY_LAYERS: Final = (nn.RoPE, Llama3RoPE)
-
-
-def with_fused_layers(network: nn.Module) -> nn.Module:
-    """A copy of a loaded network, of the same weights, with the layers that are faster here."""
-    fused: nn.Module = _copy_of(network)
-    tables: dict[Hashable, RotaryTable] = {}
-    replaced: list[tuple[str, nn.Module]] = []
-    for path, layer in fused.named_modules():
-        if type(layer) is nn.RMSNorm:
-            replaced.append((path, FusedRMSNorm(layer)))
-        elif type(layer) in _ROTARY_LAYERS:
-            table = tables.setdefault(_settings(layer), RotaryTable(layer))
-            if table.is_right:
-                replaced.append((path, TableRoPE(layer, table)))
-    fused.update_modules(tree_unflatten(replaced))
-    return fused
-
-
-class FusedRMSNorm(nn.RMSNorm):  # type: ignore[misc]
-    """`nn.RMSNorm`, in one operation where only a few rows are normalised."""
-
-    def __init__(self, original: nn.RMSNorm) -> None:
-        super().__init__(original.weight.size, original.eps)
-        self.weight = original.weight
-
-    def __call__(self, x: mx.array) -> mx.array:
-        few = x.size <= _MOST_FUSED_ROWS * x.shape[-1]
-        normalised: mx.array = (
-            _compiled_rms_norm(self.eps)(x, self.weight) if few else super().__call__(x)
-        )
-        return normalised
 
 
 class RotaryTable:
@@ -122,28 +82,12 @@ class TableRoPE(nn.Module):  # type: ignore[misc]
         return turned
 
 
-def _copy_of(tree: Any) -> Any:
-    """A tree of modules, lists and dictionaries, copied down to its arrays, which are shared."""
-    if isinstance(tree, list):
-        return [_copy_of(child) for child in tree]
-    if not isinstance(tree, dict):
-        return tree
-    copied = copy(tree)
-    dict.update(copied, {name: _copy_of(child) for name, child in tree.items()})
-    return copied
-
-
-def _settings(layer: nn.Module) -> Hashable:
+def settings_of(layer: nn.Module) -> Hashable:
     """What tells rotary layers apart: their numbers, whatever they are called."""
     return type(layer), tuple(
         (name, repr(value.tolist() if isinstance(value, mx.array) else value))
         for name, value in sorted({**vars(layer), **layer}.items())
     )
-
-
-@cache
-def _compiled_rms_norm(eps: float) -> Any:
-    return mx.compile(lambda x, weight: mx.fast.rms_norm(x, weight, eps), shapeless=True)
 
 
 @cache

@@ -1,12 +1,17 @@
-"""The CPU's layers compute what the original ones do, to the bit."""
+"""Norms and rotary layers compute what the original ones do, to the bit, and a network its all."""
 
 import mlx.core as mx
 import pytest
 from mlx import nn
+from mlx.utils import tree_flatten
 from mlx_lm.models import llama
 from mlx_lm.models.rope_utils import Llama3RoPE, YarnRoPE
 
-from akunu_py.cpu_layers import FusedRMSNorm, RotaryTable, TableRoPE, with_fused_layers
+from akunu_py.cpu.attention import FusedAttention
+from akunu_py.cpu.feed_forward import FusedFeedForward
+from akunu_py.cpu.network import with_fused_layers
+from akunu_py.cpu.rms_norm import FusedRMSNorm
+from akunu_py.cpu.rotary import RotaryTable, TableRoPE
 from tests.tiny_model import CONFIG
 
 HEAD_DIM = 32
@@ -74,12 +79,20 @@ def test_a_network_predicts_the_same_with_the_same_weights() -> None:
     original = llama.Model(llama.ModelArgs.from_dict(CONFIG))
     fused = with_fused_layers(original)
     kinds = {type(layer) for layer in fused.modules()}
-    assert {FusedRMSNorm, TableRoPE} <= kinds
-    assert nn.RMSNorm not in kinds
+    assert {FusedRMSNorm, TableRoPE, FusedAttention, FusedFeedForward} <= kinds
+    assert not {nn.RMSNorm, llama.Attention, llama.MLP} & kinds
     tokens = mx.array([[3, 1, 4, 1, 5]])
-    assert mx.array_equal(fused(tokens), original(tokens))
+    assert mx.allclose(fused(tokens), original(tokens), rtol=1e-4, atol=1e-4)
     assert fused.model.embed_tokens.weight is original.model.embed_tokens.weight
     assert FusedRMSNorm not in {type(layer) for layer in original.modules()}
+
+
+def test_a_network_counts_every_weight_once() -> None:
+    original = llama.Model(llama.ModelArgs.from_dict(CONFIG))
+    before = sum(array.nbytes for _, array in tree_flatten(original.parameters()))
+    fused = with_fused_layers(original)
+    for network in (original, fused):
+        assert sum(array.nbytes for _, array in tree_flatten(network.parameters())) == before
 
 
 def test_layers_with_other_settings_have_tables_of_their_own() -> None:
