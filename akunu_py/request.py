@@ -32,7 +32,7 @@ class Event:
     @property
     def text(self) -> str:
         """The text of all pieces."""
-        return "".join(piece.text for piece in self.pieces)
+        return "".join([piece.text for piece in self.pieces])
 
 
 @dataclass(frozen=True)

@@ -5,21 +5,28 @@
 Typing: one `/infill` request a keystroke, streamed, at the end of a line in the middle of a file of
 1,500 tokens; the time to the first token against that of the same request about a file that no
 cache has seen. A request: an answer of one token from a cached prompt, over what the server says
-that its engine took. A token: streamed answers of two lengths against an engine in this process,
-called directly, in turns; what the longer one takes more than that, by the tokens that it has more.
-The server is a process of its own. Neither drafts, so that both do the same forwards.
+that its engine took; and beside it one that is answered from nothing, which is what HTTP and the
+client take of it. A token: answers of two lengths, streamed and whole, against an engine in this
+process, called directly, in turns; what the longer one takes more than that, by the tokens that it
+has more. The server is a process of its own. Neither drafts, so that both do the same forwards.
+
+The client is the standard library's: it shares the machine's cores with the server, and a larger
+one takes more of them for a streamed token than the server does. Two engines in two processes
+differ by more than streaming adds, so that it is told against whole answers of the same server
+too: nothing is done with those before their end.
 """
 
 import argparse
 import json
 import textwrap
+from contextlib import closing
 from functools import partial
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
-
-import httpx2
+from urllib.parse import urlsplit
 
 import akunu_py
 from akunu_py.bench.machine import describe_machine, machine_line
@@ -37,20 +44,32 @@ FORBIDDEN = -1e9
 """A bias that no token survives."""
 
 
-def first_token_s(client: httpx2.Client, body: dict[str, Any]) -> float:
+def post(client: HTTPConnection, path: str, body: dict[str, Any]) -> HTTPResponse:
+    """Asks, and returns the response as soon as it begins."""
+    client.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    return client.getresponse()
+
+
+def empty_s(client: HTTPConnection) -> float:
+    """Seconds that a request takes which is answered from nothing."""
+    begun = perf_counter()
+    client.request("GET", "/health")
+    client.getresponse().read()
+    return perf_counter() - begun
+
+
+def first_token_s(client: HTTPConnection, body: dict[str, Any]) -> float:
     """Seconds from a request to its first event."""
     begun = perf_counter()
-    with client.stream("POST", "/infill", json=body) as response:
-        lines = response.iter_lines()
-        line = next(lines)
-        taken = perf_counter() - begun
-        for _ in lines:
-            pass
-    assert line.startswith("data: "), line
+    response = post(client, "/infill", body)
+    line = response.readline()
+    taken = perf_counter() - begun
+    response.read()
+    assert line.startswith(b"data: "), line
     return taken
 
 
-def typing(client: httpx2.Client, keystrokes: int) -> dict[str, list[float]]:
+def typing(client: HTTPConnection, keystrokes: int) -> dict[str, list[float]]:
     """Seconds to the first token after every keystroke, and for the same in a file never seen."""
     code = Path(textwrap.__file__).read_text(encoding="utf-8")
     middle = code.index("\n\n", BEFORE) + 1
@@ -76,16 +95,17 @@ class Race:
         client: of the server.
     """
 
-    def __init__(self, engine: Engine, client: httpx2.Client) -> None:
+    def __init__(self, engine: Engine, client: HTTPConnection) -> None:
         self._engine = engine
         self._client = client
         self._ends = sorted(engine.tokenizer.end_tokens)
 
     def run(self, length: int, repeats: int) -> dict[str, list[float]]:
-        """Seconds of answers of a length: by the engine, and streamed by the server."""
+        """Seconds of answers of a length: by the engine, and whole and streamed by the server."""
         return time_in_turns(
             {
                 "engine": partial(self.direct, length),
+                "whole": partial(self.posted, length, streams=False),
                 "streamed": partial(self.posted, length, streams=True),
             },
             repeats=repeats,
@@ -104,29 +124,32 @@ class Race:
                 "logit_bias": [[token, False] for token in self._ends],
                 "stream": streams}  # fmt: skip
         begun = perf_counter()
-        text = self._client.post("/completion", json=body).text
+        text = post(self._client, "/completion", body).read()
         taken = perf_counter() - begun
-        last = json.loads(text.strip().rpartition("\n")[2].removeprefix("data: "))
+        last = json.loads(text.strip().rpartition(b"\n")[2].removeprefix(b"data: "))
         assert last["tokens_predicted"] == length
         own_ms: float = last["timings"]["prompt_ms"] + last["timings"]["predicted_ms"]
         return taken - own_ms / 1000
 
 
-def added_ms(seconds: dict[str, list[float]]) -> Spread:
-    """Milliseconds that the server takes longer, from measurements next to one another."""
-    pairs = zip(seconds["streamed"], seconds["engine"], strict=True)
-    return Spread.of([1000 * (server - engine) for server, engine in pairs])
+def added_ms(seconds: dict[str, list[float]], way: str, baseline: str = "engine") -> Spread:
+    """Milliseconds that a way takes longer, from measurements next to one another."""
+    pairs = zip(seconds[way], seconds[baseline], strict=True)
+    return Spread.of([1000 * (own - base) for own, base in pairs])
 
 
-def a_token_ms(seconds: dict[int, dict[str, list[float]]]) -> float:
-    """Milliseconds that every further streamed token adds."""
+def a_token_ms(seconds: dict[int, dict[str, list[float]]], baseline: str) -> float:
+    """Milliseconds that every further streamed token adds to a baseline."""
     shortest, longest = min(seconds), max(seconds)
-    more = added_ms(seconds[longest]).median - added_ms(seconds[shortest]).median
-    return more / (longest - shortest)
+    most, least = (added_ms(seconds[n], "streamed", baseline) for n in (longest, shortest))
+    return (most.median - least.median) / (longest - shortest)
 
 
 def report(
-    typed: dict[str, list[float]], request_ms: Spread, seconds: dict[int, dict[str, list[float]]]
+    typed: dict[str, list[float]],
+    request_ms: Spread,
+    empty_ms: Spread,
+    seconds: dict[int, dict[str, list[float]]],
 ) -> str:
     """The tables, and what they amount to."""
     first = [
@@ -134,15 +157,23 @@ def report(
         for name, values in typed.items()
     ]
     answers = [
-        [length, f"{1000 * median(ways['engine']):.2f}", f"{added_ms(ways):.2f}"]
+        [
+            length,
+            f"{1000 * median(ways['engine']):.2f}",
+            f"{added_ms(ways, 'whole'):.2f}",
+            f"{added_ms(ways, 'streamed'):.2f}",
+        ]
         for length, ways in seconds.items()
     ]
+    head = ["tokens", "engine, ms", "the server answers, + ms", "it streams, + ms"]
     return (
         f"{markdown_table(['cache', 'ms to the first token: median (quartiles)'], first)}\n\n"
         f"While typing it comes {paired_ratios(typed['typing'], typed['cold']):.1f} times as "
         f"soon.\n\nA request takes {request_ms:.2f} ms beside the engine's own time.\n\n"
-        f"{markdown_table(['tokens', 'engine, ms', 'the server streams, + ms'], answers)}\n\n"
-        f"A streamed token adds {a_token_ms(seconds):.3f} ms."
+        f"One that is answered from nothing takes {empty_ms:.2f} ms: HTTP, and this client.\n\n"
+        f"{markdown_table(head, answers)}\n\n"
+        f"A streamed token adds {a_token_ms(seconds, 'engine'):.3f} ms to the engine's, and "
+        f"{a_token_ms(seconds, 'whole'):.3f} ms to that of a whole answer by the same server."
     )
 
 
@@ -164,17 +195,18 @@ def main() -> None:
     machine = describe_machine(engine.backend)
     with (
         served(arguments.model) as server,
-        httpx2.Client(base_url=server.url, timeout=PATIENCE_S) as client,
+        closing(HTTPConnection(urlsplit(server.url).netloc, timeout=PATIENCE_S)) as client,
     ):
         typed = typing(client, arguments.keystrokes)
         race = Race(engine, client)
         race.posted(1, streams=False)
         beside = [race.posted(1, streams=False) for _ in range(arguments.repeats)]
+        empty = [empty_s(client) for _ in range(arguments.repeats)]
         seconds = {length: race.run(length, arguments.repeats) for length in arguments.lengths}
-    request_ms = Spread.of([1000 * value for value in beside])
+    request_ms, empty_ms = (Spread.of([1000 * s for s in taken]) for taken in (beside, empty))
     body = (
         f"{machine_line(machine)}\n\nModel {engine.model.name}, {engine.model.layout} weights."
-        f"\n\n{report(typed, request_ms, seconds)}"
+        f"\n\n{report(typed, request_ms, empty_ms, seconds)}"
     )
     result = {
         "machine": machine,
@@ -183,8 +215,10 @@ def main() -> None:
         "first_token_ratio": paired_ratios(typed["typing"], typed["cold"]).median,
         "request_s": beside,
         "request_ms": request_ms.median,
+        "empty_request_s": empty,
         "answer_s": {str(length): ways for length, ways in seconds.items()},
-        "streamed_token_ms": a_token_ms(seconds),
+        "streamed_token_ms": a_token_ms(seconds, "engine"),
+        "streamed_over_whole_token_ms": a_token_ms(seconds, "whole"),
     }
     record(arguments.name, "What the server takes", body, result)
 

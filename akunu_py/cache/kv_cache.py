@@ -21,11 +21,17 @@ class LayerCache:
     The two buffers have shape `[batch, kv_heads, capacity, head_dim]` and the dtype of the first
     keys that arrive. They are written in place, which MLX does only while nothing else holds a
     reference to them: never hand them out, only slices.
+
+    Attributes:
+        capacity: how many tokens fit.
+        offset: how many there are.
+        nbytes: bytes of both buffers; asked of all caches at every request, and so kept.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.offset = 0
+        self.nbytes = 0
         self._keys: mx.array | None = None
         self._values: mx.array | None = None
 
@@ -41,8 +47,7 @@ class LayerCache:
                 f"{end} tokens do not fit into a cache made for {self.capacity}."
             )
         if self._keys is None or self._values is None:
-            self._keys = _empty_buffer(keys, self.capacity)
-            self._values = _empty_buffer(values, self.capacity)
+            self._keys, self._values = self._allocate(keys, values, self.capacity)
         self._keys[..., start:end, :] = keys
         self._values[..., start:end, :] = values
         self.offset = end
@@ -53,8 +58,7 @@ class LayerCache:
         if self._keys is not None and self._values is not None:
             held = self.offset
             keys, values = self._keys, self._values
-            self._keys = _empty_buffer(keys, capacity)
-            self._values = _empty_buffer(values, capacity)
+            self._keys, self._values = self._allocate(keys, values, capacity)
             self._keys[..., :held, :] = keys[..., :held, :]
             self._values[..., :held, :] = values[..., :held, :]
             mx.eval(self._keys, self._values)
@@ -65,8 +69,7 @@ class LayerCache:
         if other._keys is None or other._values is None:
             return
         if self._keys is None or self._values is None:
-            self._keys = _empty_buffer(other._keys, self.capacity)
-            self._values = _empty_buffer(other._values, self.capacity)
+            self._keys, self._values = self._allocate(other._keys, other._values, self.capacity)
         self._keys[..., :tokens, :] = other._keys[..., :tokens, :]
         self._values[..., :tokens, :] = other._values[..., :tokens, :]
         mx.eval(self._keys, self._values)
@@ -83,10 +86,13 @@ class LayerCache:
             return ()
         return self._keys, self._values
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of both buffers."""
-        return sum(buffer.nbytes for buffer in self.state)
+    def _allocate(
+        self, keys: mx.array, values: mx.array, capacity: int
+    ) -> tuple[mx.array, mx.array]:
+        """Buffers for the likes of these."""
+        buffers = _empty_buffer(keys, capacity), _empty_buffer(values, capacity)
+        self.nbytes = sum(buffer.nbytes for buffer in buffers)
+        return buffers
 
 
 class PreallocatedKVCache:

@@ -62,6 +62,7 @@ class PrefixPool:
         self._clock = clock
         self._slots: dict[int, PrefixSlot] = {}  # the least recently used one first
         self._last_used: dict[int, float] = {}
+        self._noted: dict[int, SlotStatus] = {}
 
     def take(
         self, prompt: Sequence[int], tokens: int, slot_id: int | None = None
@@ -89,7 +90,7 @@ class PrefixPool:
         if best is not None and best.id in self._slots and shared > slot.usable(prompt):
             slot.copy(best, shared)
         cached = slot.reuse(prompt)
-        self._note(busy=slot)
+        self._note(slot, busy=True)
         return slot, cached
 
     def grow(self, slot: PrefixSlot, capacity: int) -> None:
@@ -105,7 +106,7 @@ class PrefixPool:
             self._free(0, spared=slot)
         else:
             self._slots.pop(slot.id, None)
-        self._note()
+        self._note(slot)
 
     def drop(self, slot: PrefixSlot) -> None:
         """Forgets a slot with all that it holds."""
@@ -155,15 +156,16 @@ class PrefixPool:
                 return
             del self._slots[slot.id]
 
-    def _note(self, *, busy: PrefixSlot | None = None) -> None:
-        self.statuses = tuple(
-            SlotStatus(
-                slot.id,
-                slot.held,
-                slot.cache.capacity,
-                slot.cache.nbytes,
-                self._last_used.get(slot.id, 0.0),
-                slot is busy,
+    def _note(self, changed: PrefixSlot | None = None, *, busy: bool = False) -> None:
+        """Tells what slots there are; all but the one that changed are as they were noted."""
+        if changed is not None and changed.id in self._slots:
+            self._noted[changed.id] = SlotStatus(
+                changed.id,
+                changed.held,
+                changed.cache.capacity,
+                changed.cache.nbytes,
+                self._last_used.get(changed.id, 0.0),
+                busy,
             )
-            for slot in sorted(self._slots.values(), key=lambda slot: slot.id)
-        )
+        ids = sorted(self._slots.keys() & self._noted)
+        self.statuses = tuple(self._noted[number] for number in ids)

@@ -15,8 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from akunu_py.errors import AkunuError
-from akunu_py.request import Completion, Event
-from akunu_py.sampling.token_logprob import TokenLogprob
+from akunu_py.request import Event
 from akunu_py.server.errors import LoadingError, ShuttingDownError, SupersededError
 from akunu_py.server.job import Job
 from akunu_py.server.metrics import Metrics
@@ -74,12 +73,19 @@ class Service:
     @property
     def running(self) -> list[Stats]:
         """The statistics of the answers under way, as far as they have come."""
+        for answer in list(self._answers):
+            answer.take()
         return [answer.last.stats for answer in self._answers if answer.last is not None]
 
-    async def stream(self, job: Job) -> AsyncGenerator[Event, None]:
+    async def stream(self, job: Job, *, at_once: bool = False) -> AsyncGenerator[Event, None]:
         """Answers, a round at a time; the last event, and only it, has a finish reason.
 
         Leaving the iteration cancels the job, so iterate within `contextlib.aclosing`.
+
+        Args:
+            job: what to answer.
+            at_once: whether all rounds may come together, after the last; the event loop has no
+                work with them before.
 
         Raises:
             LoadingError: while there is no engine.
@@ -88,7 +94,7 @@ class Service:
             ShuttingDownError: if the server is about to end.
             AkunuError: if the job cannot be done.
         """
-        answer = self._admit(job)
+        answer = self._admit(job, at_once=at_once)
         deadline = _Deadline(job.predict_s)
         try:
             while True:
@@ -103,19 +109,12 @@ class Service:
         finally:
             answer.events.cancel()
 
-    async def complete(self, job: Job) -> Completion:
-        """Answers at once; being cancelled cancels the job. See `stream` for the errors."""
-        text: list[str] = []
-        tokens: list[int] = []
-        logprobs: list[TokenLogprob] = []
-        async with aclosing(self.stream(job)) as events:
-            async for event in events:
-                text.append(event.text)
-                tokens.extend(event.tokens)
-                logprobs.extend(event.logprobs)
-        finish = event.finish_reason or Finish.CANCELLED
-        name = self.engine.model.name
-        return Completion(name, "".join(text), tokens, finish, event.stats, tuple(logprobs))
+    async def complete(self, job: Job) -> list[Event]:
+        """Answers, and returns all events once it is done; being cancelled cancels the job. See
+        `stream` for the errors."""
+        at_once = job.predict_s is None  # what a deadline ends is watched from its first line on
+        async with aclosing(self.stream(job, at_once=at_once)) as events:
+            return [event async for event in events]
 
     def stop(self) -> None:
         """Ends all jobs under way and takes on no more."""
@@ -123,7 +122,7 @@ class Service:
         for answer in self._answers:
             answer.abandon(ShuttingDownError())
 
-    def _admit(self, job: Job) -> "_Answer":
+    def _admit(self, job: Job, *, at_once: bool) -> "_Answer":
         if self._stopping:
             raise ShuttingDownError
         _ = self.engine
@@ -135,7 +134,7 @@ class Service:
         events = self._worker.stream(job.prompt, job.options, suffix=job.suffix)
         answer = _Answer(job, events, self._settle)
         self._answers[answer] = None
-        answer.listen()
+        answer.listen(end_only=at_once)
         return answer
 
     def _settle(self, answer: "_Answer", last: Event | None) -> None:
@@ -183,10 +182,11 @@ class _Answer:
         self._reader: asyncio.Future[None] | None = None
         self._abandoned = False
 
-    def listen(self) -> None:
-        """Begins to take events over from the engine's thread, to the end, wanted or not."""
+    def listen(self, *, end_only: bool) -> None:
+        """Begins to take events over from the engine's thread, to the end, wanted or not; with
+        `end_only`, not before the end."""
         loop = asyncio.get_running_loop()
-        self.events.listen(lambda: loop.call_soon_threadsafe(self._take))
+        self.events.listen(lambda: loop.call_soon_threadsafe(self.take), end_only=end_only)
 
     async def next(self) -> Event:
         """The next event; for one reader.
@@ -213,7 +213,8 @@ class _Answer:
         self._abandoned = True
         self.events.cancel()
 
-    def _take(self) -> None:
+    def take(self) -> None:
+        """Takes over what has come."""
         if self.events.ended:
             return
         for event in self.events.take():

@@ -34,6 +34,7 @@ class EventStream:
         self.error: BaseException | None = None
         self._listener: Callable[[], object] | None = None
         self._told = False
+        self._tells_end_only = False
         self._on_cancel: Callable[[], object] | None = None
 
     @property
@@ -51,13 +52,15 @@ class EventStream:
         if self._on_cancel is not None:
             self._on_cancel()
 
-    def listen(self, listener: Callable[[], object]) -> None:
-        """Has `listener` called once now, and whenever something has come after a `take`.
+    def listen(self, listener: Callable[[], object], *, end_only: bool = False) -> None:
+        """Has `listener` called once now, and whenever something has come after a `take`; with
+        `end_only`, not before the end has.
 
         It is called on the thread that answers, so it must only pass on that there is something to
         take: `loop.call_soon_threadsafe(...)` say. Where it raises, a loop that is closed say, the
         answer is cancelled: nobody is there to read it.
         """
+        self._tells_end_only = end_only
         self._listener = listener
         self._tell()
 
@@ -66,7 +69,7 @@ class EventStream:
 
         Once `ended` is true there will be no more, and `error` tells why if they broke off.
         """
-        self._told = False  # first, so that what comes from now on is told of
+        self._told = self._tells_end_only  # first, so that what comes from now on is told of
         events: list[Event] = []
         while not (self.ended or self._queue.empty()):
             event = self._queue.get_nowait()
@@ -84,6 +87,8 @@ class EventStream:
     def end(self, error: BaseException | None = None) -> None:
         """Ends the events, with an error if that is why; for the thread that answers."""
         self._queue.put(_End(error))
+        if self._tells_end_only:
+            self._told = False
         self._tell()
 
     def on_cancel(self, callback: Callable[[], object]) -> None:

@@ -61,3 +61,28 @@ def test_a_listener_is_told_once_of_what_it_has_not_taken() -> None:
     assert len(told) == 1
     assert events.take() == [FIRST, LAST]
     assert events.ended
+
+
+def test_a_listener_may_wait_for_the_end() -> None:
+    events = EventStream()
+    heard: list[int] = []
+    events.listen(lambda: heard.append(len(events.take())), end_only=True)
+    events.put(FIRST)
+    events.put(LAST)
+    assert heard == [0]
+    events.end()
+    assert heard == [0, 2]
+    assert events.ended
+
+
+def test_who_waits_for_the_end_may_look_before_it() -> None:
+    events = EventStream()
+    told: list[None] = []
+    events.listen(lambda: told.append(None), end_only=True)
+    events.put(FIRST)
+    assert events.take() == [FIRST]
+    events.put(LAST)
+    assert len(told) == 1
+    events.end()
+    assert len(told) == 2
+    assert events.take() == [LAST]

@@ -42,9 +42,8 @@ async def _respond(call: Call, request: CompletionRequest) -> Response:
 
 async def _answer(call: Call, request: CompletionRequest, index: int) -> dict[str, Any]:
     result = Result(call.service.engine, request, index)
-    async with aclosing(call.service.stream(request.jobs[index])) as events:
-        async for event in events:
-            result.add(event)
+    for event in await call.service.complete(request.jobs[index]):
+        result.add(event)
     return result.final()
 
 
@@ -55,6 +54,6 @@ async def _stream(call: Call, request: CompletionRequest) -> AsyncGenerator[byte
         async with aclosing(call.service.stream(job)) as events:
             async for event in events:
                 result.add(event)
-                if event.text or event.tokens:
+                if event.tokens or event.text:
                     yield sse(result.partial(event))
         yield sse(result.final())

@@ -117,9 +117,8 @@ async def respond(call: Call, job: Job, reply: Reply) -> Response:
             NDJSON,
             error_chunk=lambda fault: json_line(error_body(fault)),
         )
-    async with aclosing(call.service.stream(job)) as events:
-        async for event in events:
-            reply.add(event)
+    for event in await call.service.complete(job):
+        reply.add(event)
     return CompactJSONResponse(reply.whole())
 
 

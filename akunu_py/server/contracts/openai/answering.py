@@ -63,9 +63,8 @@ async def respond(
     tally, choices = Tally(), []
     for index, job in enumerate(request.jobs):
         answer = choice(index)
-        async with aclosing(call.service.stream(job)) as events:
-            async for event in events:
-                answer.take(event)
+        for event in await call.service.complete(job):
+            answer.take(event)
         tally.add(event.stats, new_prompt=index % request.choices == 0)
         choices.append(answer.whole())
     return CompactJSONResponse(
