@@ -122,15 +122,16 @@ class Alignment:
         best: tuple[Anchor, int, int] | None = None
         best_score = -1
         for anchor in self._anchors:
-            gap = len(tokens) - anchor.output
-            for position in self._places(anchor, gap):
+            source, output = anchor
+            gap = len(tokens) - output
+            for position in self._places(source, gap):
                 # More than three agreeing tokens decide nothing: they are counted in the end.
-                length, most = 1, min(3, gap, position)
-                while length < most and tokens[position - 1 - length] == tokens[-1 - length]:
-                    length += 1
+                length, most = 1, min(gap, position)
+                if most > 1 and tokens[position - 2] == tokens[-2]:
+                    length = 3 if most > 2 and tokens[position - 3] == tokens[-3] else 2
                 if 4 * length <= best_score:
                     continue
-                offset = position - anchor.source
+                offset = position - source
                 distance = min(abs(offset - gap), 1 + abs(offset - 1))
                 nearness = (distance > 0) + (distance > 3) + (distance > 12)
                 score = 4 * length - (0, 1, 2, 4)[nearness]
@@ -142,17 +143,15 @@ class Alignment:
         length = min(self._occurrences.agreement(position), len(tokens) - anchor.output)
         return Resumption(anchor, position, length, nearness)
 
-    def _places(self, anchor: Anchor, gap: int) -> Sequence[int]:
-        """Indexes near an anchor that follow a token like the last one."""
-        if gap > LONGEST_EDIT:
-            return ()
+    def _places(self, source: int, gap: int) -> Sequence[int]:
+        """Indexes near where a copy broke that follow a token like the last one."""
         places = self._occurrences.after_last()
-        first, end = self._occurrences.document(anchor.source)
-        before = max(first, anchor.source - SEARCHED_BEHIND)
-        if len(places) == 1 or places[-2] <= before:
+        before = source - SEARCHED_BEHIND
+        if gap > LONGEST_EDIT or len(places) == 1 or places[-2] <= before:
             return ()
-        lowest = bisect_right(places, before)
-        last = bisect_right(places, min(end - 1, anchor.source + SEARCHED_AHEAD + gap), lowest)
+        first, end = self._occurrences.document(source)
+        lowest = bisect_right(places, max(first, before))
+        last = bisect_right(places, min(end - 1, source + SEARCHED_AHEAD + gap), lowest)
         return places[lowest : min(last, lowest + MOST_PLACES)]
 
     def _arrive(self, position: int) -> None:
