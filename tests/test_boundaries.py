@@ -80,6 +80,12 @@ def test_decoding_does_not_know_the_engine(path: Path) -> None:
         assert not any(module.startswith("akunu_py.engine") for module in imports(path))
 
 
+@pytest.mark.parametrize("path", MODULES, ids=place)
+def test_only_the_backend_knows_the_layers_of_a_device(path: Path) -> None:
+    if not place(path).startswith(("cpu/", "backend.py")):
+        assert not any(module.startswith("akunu_py.cpu") for module in imports(path))
+
+
 def loaded_by(statement: str) -> set[str]:
     """The modules in a fresh interpreter after a statement."""
     script = f"import sys; {statement}; print(*sys.modules)"

@@ -173,7 +173,7 @@ def contest(
     rounds: int,
     curve: CostCurve,
     progress: Progress | None = None,
-) -> list[SpeedupRow]:
+) -> tuple[list[SpeedupRow], bool]:
     """Lets contestants answer tasks in turns; an interrupt ends that with what there is.
 
     Args:
@@ -183,6 +183,9 @@ def contest(
         rounds: how often each answers each task, besides a first time that warms up.
         curve: what forwards cost, to predict with.
         progress: told how far it is.
+
+    Returns:
+        What each came to, and whether all tasks were answered as often as they should be.
     """
     lanes: dict[_Place, list[Pair]] = {}
     firsts = {(task.kind, task.forced): task for task in tasks}.values()
@@ -200,10 +203,12 @@ def contest(
                 if counts and answer and baseline and plain:
                     lane = lanes.setdefault((task.kind, task.forced, index), [])
                     lane.append(Pair(task, answer, baseline, plain))
+        complete = True
     except KeyboardInterrupt:
         if not lanes:
             raise
-    return list(_rows(engine, lanes, contestants, curve))
+        complete = False
+    return list(_rows(engine, lanes, contestants, curve)), complete
 
 
 def _rows(

@@ -70,6 +70,7 @@ class SpeedupReport:
         max_tokens: how long answers could be.
         rounds: how often each request was answered by each contestant.
         rows: what came out.
+        complete: whether nothing cut it short.
     """
 
     machine: dict[str, Any]
@@ -78,6 +79,7 @@ class SpeedupReport:
     max_tokens: int
     rounds: int
     rows: Sequence[SpeedupRow]
+    complete: bool = True
 
     @property
     def prediction_error(self) -> float | None:
@@ -103,6 +105,7 @@ class SpeedupReport:
             "curve": self.curve.as_json(),
             "max_tokens": self.max_tokens,
             "rounds": self.rounds,
+            "complete": self.complete,
             "answers": _ABOUT,
             "prediction_error": self.prediction_error,
             "planner": [asdict(check) | {"share": check.share} for check in self.planner_checks],
@@ -124,6 +127,8 @@ class SpeedupReport:
         return Group(*parts, *self._summary())
 
     def _summary(self) -> Iterator[str]:
+        if not self.complete:
+            yield "It was cut short: some rows rest on fewer pairs, or are missing."
         if self.prediction_error is not None:
             yield (
                 "Measured and predicted speedups are "

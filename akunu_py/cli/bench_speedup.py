@@ -37,13 +37,13 @@ def run(settings: SpeedupSettings) -> int:
     tasks = make_tasks(_encode(samples, engine, settings), settings.max_tokens, settings.answers)
     curve = measure_costs(engine, settings.seconds)
     with MeasuringBar(sys.stderr, "answering", counts=True) as bar:
-        rows = contest(
+        rows, complete = contest(
             engine, tasks, _contestants(settings),
             rounds=settings.rounds, curve=curve, progress=bar,
         )  # fmt: skip
     report = SpeedupReport(
         describe_machine(engine.backend), describe_model(engine), curve,
-        settings.max_tokens, settings.rounds, rows,
+        settings.max_tokens, settings.rounds, rows, complete,
     )  # fmt: skip
     if settings.plot is not None:
         from akunu_py.bench.speedup_plot import draw_speedup  # noqa: PLC0415

@@ -67,7 +67,7 @@ def test_answers_are_compared_and_differences_told(engine: Engine) -> None:
     assert [task.sampling.greedy for task in tasks] == [True, False, True, False]
     contestants: list[Contestant] = [MlxLm(), *CONTESTANTS]
     seen: list[tuple[int, int]] = []
-    rows = contest(
+    rows, _ = contest(
         engine, tasks, contestants,
         rounds=2, curve=FLAT, progress=lambda done, total: seen.append((done, total)),
     )  # fmt: skip
@@ -94,11 +94,15 @@ def test_an_interrupt_loses_only_the_turn_under_way(
     tasks = [Task("edit", CASE, 8, forced=False)]
     contestants: list[Contestant] = [MlxLm(), Akunu("none"), Akunu("auto", 4)]
 
-    def contested() -> list[SpeedupRow]:
+    def contested() -> tuple[list[SpeedupRow], bool]:
         return contest(engine, tasks, contestants, rounds=3, curve=FLAT, progress=interrupt)
 
     if pairs:
-        assert [len(row.pairs) for row in contested()] == [pairs] * 3
+        rows, complete = contested()
+        assert [len(row.pairs) for row in rows] == [pairs] * 3
+        assert not complete
+        report = SpeedupReport({}, {}, FLAT, 8, 3, rows, complete)
+        assert report.as_json()["complete"] is False
     else:
         with pytest.raises(KeyboardInterrupt):
             contested()
@@ -114,7 +118,8 @@ def test_the_report_tells_where_answers_part_and_what_the_planner_reached(engine
 
     contestants: list[Contestant] = [MlxLm(), Akunu("none"), Stutterer("auto", 4), Akunu("auto")]
     tasks = [Task("edit", CASE, 16, forced=False, sampling=Sampling())]
-    rows = contest(engine, tasks, contestants, rounds=1, curve=FLAT)
+    rows, complete = contest(engine, tasks, contestants, rounds=1, curve=FLAT)
+    assert complete
     report = SpeedupReport({}, {}, FLAT, 16, 1, rows)
     told = {row["contestant"]: row for row in report.as_json()["rows"]}
     assert told["auto, K=4"]["same_answers"] == 0
