@@ -31,10 +31,10 @@ from akunu_py.worker.engine_worker import EngineWorker
 QUESTION = """\
 Rename `name` to `label` in:
 ```python
-def add(self, name, value=None):
+def add(self, name, count=1):
     if name in self.items:
         raise KeyError(name)
-    self.items[name] = value
+    self.items[name] = count
     return name
 ```"""
 OUTPUT = Path(__file__).parent / "results" / "chat.svg"
