@@ -47,9 +47,10 @@ check: $(VENV)/.ready ## format, lint and types
 
 bench: $(VENV)/.ready ## the measurements behind the README, into benchmarks/results/
 	AKUNU_BLAS=none $(BIN)/python -m benchmarks.identity --weights quantized --max-tokens 16 --name identity_quantized
-	$(BIN)/python -m benchmarks.identity --weights dense --name identity_dense
+	$(BIN)/python -m benchmarks.identity --weights dense --drafters auto ngram --name identity_dense
+	$(BIN)/python -m benchmarks.identity --weights dense --drafters all --exact --max-tokens 16 --name identity_drafters
 	$(BIN)/python -m benchmarks.kv_cache_capacity
-	$(BIN)/python -m akunu_py bench speedup --json --plot benchmarks/results/speedup.svg > benchmarks/results/speedup.json
+	$(BIN)/python -m akunu_py bench speedup --prompts 4 --rounds 2 --max-tokens 192 --json --plot benchmarks/results/speedup.svg > benchmarks/results/speedup.json
 	$(BIN)/python -m benchmarks.speedup_record
 	$(BIN)/python -m benchmarks.drafter_cost
 	$(BIN)/python -m benchmarks.serving

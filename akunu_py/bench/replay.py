@@ -196,6 +196,7 @@ def replay_rounds(
             draft, pipelined = NO_DRAFT, True
         else:
             draft, pipelined, upcoming = upcoming, False, NO_DRAFT
+    drafter.extend(reference[read:position])
 
 
 def replay_case(
