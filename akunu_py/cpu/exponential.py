@@ -1,8 +1,8 @@
-"""The exponential function in float32, three times as fast as MLX's own on a CPU.
+"""The exponential function in float32, in fewer steps than MLX's own on a CPU.
 
-MLX calls the C library for each element. Here e^x is 2^n * 2^f with a whole n and f within half of
+MLX computes one element after the other. Here e^x is 2^n * 2^f with a whole n and f within half of
 zero: a polynomial gives the one and the exponent bits of a float give the other, both from simple
-arithmetic that the compiler turns into vector instructions. It is as exact as MLX's, to some 1e-6.
+arithmetic that the compiler turns into vector instructions. It is as exact as MLX's.
 """
 
 from collections.abc import Callable
