@@ -23,9 +23,11 @@ QUESTIONS = "questions"
 EDITS, LONG_EDITS = "edits", "long_edits"
 COPYING_KINDS = (EDITS, LONG_EDITS)
 """Kinds whose answers are aligned with what they copy."""
-TURN_WEIGHT = 3.0
-"""How much more a token counts at which an edit is decided, that fills a hole, or that answers
-a question: few do, and all must be right."""
+COPIED_WEIGHT, TURN_WEIGHT = 3.0, 9.0
+"""How much a token of an edit counts that copies, and one at which the edit is decided. All must be
+right, and what little is lost on each would drown in the losses of code that nobody can guess."""
+ANSWER_WEIGHT = 3.0
+"""How much a token counts that fills a hole or answers a question."""
 OPENING, OPENING_WEIGHT = 4, 12.0
 """The first tokens of an answer to a question decide which one it is, and count for most."""
 REQUEST_WEIGHT = 0.5
@@ -140,12 +142,13 @@ class Batches:
         kinds = np.where(drawn.learned, self.kind_names.index(drawn.kind), -1)
         weights = np.ones(len(kinds), np.float32)
         if drawn.kind == FILL_IN:
-            weights[fill_in.middle(drawn.learned)] = TURN_WEIGHT
+            weights[fill_in.middle(drawn.learned)] = ANSWER_WEIGHT
         if drawn.kind == QUESTIONS:
-            weights[drawn.learned] = TURN_WEIGHT
+            weights[drawn.learned] = ANSWER_WEIGHT
             for begin in np.flatnonzero(np.diff(drawn.learned.astype(np.int8)) > 0) + 1:
                 weights[begin : begin + OPENING] = OPENING_WEIGHT
         if drawn.kind in COPYING_KINDS:
+            weights[drawn.learned] = COPIED_WEIGHT
             weights[drawn.learned & alignment.turns] = TURN_WEIGHT
             if not drawn.exchanged:
                 kinds[~drawn.learned] = self.kind_names.index(CODE)

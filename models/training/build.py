@@ -17,10 +17,10 @@ from models.training import tokenizer as tokenizers
 from models.training.corpus import SourceFile
 from models.training.edits import Pool
 from models.training.examples import END_OF_TEXT, Example, Segment, Shard, chat, shard
-from models.training.functions import Function, distinct, functions_of
+from models.training.functions import Function, brief_forms, distinct, functions_of
 
-SEED = 3
-PASSES_OVER_FUNCTIONS = 2
+SEED = 4
+PASSES_OVER_FUNCTIONS, PASSES_OVER_BRIEF_FORMS = 2, 2
 MOST_EDITS = 2
 SHORT_EDIT, LONG_EDIT = 510, 2000
 PROBES = 60
@@ -65,7 +65,8 @@ def build(work: Path, *, documents: int) -> dict[str, int]:
     rng.shuffle(functions)
     pool = edits.pool_of(functions)
     made = dict(_text_shards(training, pool, processor, rng, documents))
-    many = functions * PASSES_OVER_FUNCTIONS
+    brief = [form for function in functions for form in brief_forms(function)]
+    many = functions * PASSES_OVER_FUNCTIONS + brief * PASSES_OVER_BRIEF_FORMS
     edited = shard(edit_examples(many, pool, rng, most=MOST_EDITS), processor)
     made["edits"] = by_length(edited, 0, SHORT_EDIT)
     made["long_edits"] = by_length(edited, SHORT_EDIT, LONG_EDIT)

@@ -18,7 +18,9 @@ from models.training.corpus import SourceFile
 
 MIN_LINES, MAX_LINES = 3, 60
 MAX_LINE_LENGTH = 120
+MAX_BRIEF = 80
 
+_SIMPLE = (ast.Return, ast.Assign, ast.AugAssign, ast.Expr, ast.Raise)
 _COMMENT = re.compile(r"#.*")
 _STRING = re.compile(r"\"\"\".*?\"\"\"|'''.*?'''|\"[^\"\n]*\"|'[^'\n]*'", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -83,6 +85,25 @@ def functions_of(file: SourceFile) -> Iterator[Function]:
         if usable and max(map(len, own)) <= MAX_LINE_LENGTH and is_function(text):
             name = node.name  # type: ignore[attr-defined]
             yield Function(text, is_method, f"{file.package}/{file.path}:{name}")
+
+
+def brief_forms(function: Function) -> Iterator[Function]:
+    """The function on two lines and on one, without its docstring, where it does one thing.
+
+    People who try a model out type such functions; files hardly have them.
+    """
+    node = function.node
+    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    if len(body) != 1 or not isinstance(body[0], _SIMPLE) or node.decorator_list:
+        return
+    lines = function.text.split("\n")
+    first = node.body[0]
+    header = "\n".join([*lines[: first.lineno - 1], lines[first.lineno - 1][: first.col_offset]])
+    header, statement = header.rstrip(), ast.get_source_segment(function.text, body[0]) or ""
+    one_line = f"{header} {statement}"
+    if header.endswith(":") and "\n" not in one_line and len(one_line) <= MAX_BRIEF:
+        for text in (one_line, f"{header}\n    {statement}"):
+            yield Function(text, function.is_method, function.origin)
 
 
 def is_function(text: str) -> bool:

@@ -100,6 +100,22 @@ _UP_TO_2048 = {
     "questions": 0.09,
     "structured": 0.02,
 }
+_ONCE_MORE = {
+    "edits": 0.56,
+    "code": 0.14,
+    "fim": 0.18,
+    "questions": 0.07,
+    "structured": 0.03,
+    "repeats": 0.02,
+}
+_LONG_ONCE_MORE = {
+    "edits": 0.40,
+    "long_edits": 0.20,
+    "code": 0.12,
+    "fim": 0.18,
+    "questions": 0.07,
+    "structured": 0.03,
+}
 _QUESTIONS = {
     "repeats": 0.02,
     "edits": 0.46,
@@ -122,6 +138,8 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("questions", 400, 8, 256, _QUESTIONS, decays=True, peak=0.3),
     Stage("up to 1,024", 1800, 2, 1024, _UP_TO_1024, decays=True, peak=0.5),
     Stage("up to 2,048", 1200, 1, 2048, _UP_TO_2048, decays=True, peak=0.5),
+    Stage("edits once more", 1250, 8, 512, _ONCE_MORE, decays=True, peak=0.6),
+    Stage("long edits once more", 600, 4, 1024, _LONG_ONCE_MORE, decays=True, peak=0.6),
 )
 
 

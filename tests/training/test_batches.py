@@ -3,6 +3,8 @@
 import numpy as np
 
 from models.training.batches import (
+    ANSWER_WEIGHT,
+    COPIED_WEIGHT,
     OPENING,
     OPENING_WEIGHT,
     REQUEST_WEIGHT,
@@ -46,7 +48,7 @@ def test_the_tokens_at_which_an_edit_is_decided_weigh_more() -> None:
     weights = batch.weights[0, answer]
     # The first token of the copy, the one put in, and the one after it.
     assert np.flatnonzero(weights == TURN_WEIGHT).tolist() == [0, 10, 11]
-    assert set(weights.tolist()) == {1.0, TURN_WEIGHT}
+    assert set(weights.tolist()) == {COPIED_WEIGHT, TURN_WEIGHT}
 
 
 def test_a_request_is_learned_as_code_unless_its_words_were_exchanged() -> None:
@@ -69,7 +71,7 @@ def test_a_request_is_learned_as_code_unless_its_words_were_exchanged() -> None:
 def test_what_fills_a_hole_weighs_more() -> None:
     learned = [False, *[True] * 20, *[False] * 20, *[True] * 10]
     batch = drawn(batches(fim=(list(range(10, 61)), learned)), "fim")
-    assert (batch.weights[0, 41:51] == TURN_WEIGHT).all()
+    assert (batch.weights[0, 41:51] == ANSWER_WEIGHT).all()
     assert (batch.weights[0, :41] == 1.0).all()
 
 
@@ -77,7 +79,7 @@ def test_an_answer_weighs_more_and_its_first_tokens_most() -> None:
     learned = [False] * 41 + [True] * 10
     batch = drawn(batches(questions=(list(range(10, 61)), learned)), "questions")
     assert (batch.weights[0, 41 : 41 + OPENING] == OPENING_WEIGHT).all()
-    assert (batch.weights[0, 41 + OPENING : 51] == TURN_WEIGHT).all()
+    assert (batch.weights[0, 41 + OPENING : 51] == ANSWER_WEIGHT).all()
     assert (batch.weights[0, :41] == 1.0).all()
 
 
