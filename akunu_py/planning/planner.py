@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -27,7 +28,7 @@ LAST_PROBE: Final = 4096
 """Drafts declined in a row before one is verified all the same, at first and at most."""
 
 NAPS: Final = (16, 48, 48)
-"""Looks in vain, while single steps are under way, from which on one more step goes by between
+"""Looks in vain, while single steps are under way, after which one more step goes by between
 two of them. Looking is cheap, but a small model's steps are short."""
 
 _FIRST_STREAK: Final = 2.0
@@ -145,11 +146,11 @@ class DraftPlanner:
             self._asleep -= 1
             return False
         self._futile += 1
-        self._asleep = sum(self._futile > looks for looks in NAPS)
+        self._asleep = bisect_left(NAPS, self._futile)
         return True
 
     def choose(self, draft: Draft, *, context: int, limit: int, pipelined: bool) -> int:
-        limit = min(limit, len(draft), self._longest)
+        limit = min(limit, len(draft.tokens), self._longest)
         probes, self._probes = self._probes and not pipelined, False
         if limit <= 0:
             return 0
@@ -157,7 +158,7 @@ class DraftPlanner:
         step = self._costs.step(context)
         rounds = self._costs.rounds(context, 1 + limit)
         speeds = self._speeds(chances, step, rounds, pipelined)
-        best = max(range(1, limit + 1), key=lambda drafts: speeds[drafts - 1])
+        best = 1 + speeds.index(max(speeds))
         needed = (1.0 + HYSTERESIS * self._parked) / step
         if speeds[best - 1] > needed:
             self._parked = False
@@ -178,7 +179,7 @@ class DraftPlanner:
 
     def observe(self, report: RoundReport) -> None:
         self._follow(report.tokens)
-        if report.draft:
+        if report.draft.tokens:
             self._acceptance.learn(report.draft, report.accepted)
             self._streak += 1
         elif self._streak:
@@ -218,17 +219,16 @@ class DraftPlanner:
 
     def _watch(self, draft: Draft, verified: int) -> None:
         """Remembers a declined draft, to see what would have become of it."""
-        if verified == 0 and not self._shadow:
+        if verified == 0 and not self._shadow.tokens:
             self._shadow, self._shadow_stood = draft.cut(self._longest), 0
 
     def _follow(self, tokens: Sequence[int]) -> None:
         """Compares the draft that is watched with what was emitted."""
-        for token in tokens:
-            if not self._shadow:
-                return
-            position = self._shadow_stood
-            stood = token == self._shadow.tokens[position]
-            self._acceptance.learn_token(self._shadow, position, stood=stood)
+        shadow = self._shadow
+        for token, watched in zip(tokens, shadow.tokens[self._shadow_stood :], strict=False):
+            stood = token == watched
+            self._acceptance.learn_token(shadow, self._shadow_stood, stood=stood)
             self._shadow_stood += 1
-            if not stood or self._shadow_stood == len(self._shadow):
+            if not stood or self._shadow_stood == len(shadow.tokens):
                 self._shadow = NO_DRAFT
+                return
