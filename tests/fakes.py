@@ -93,6 +93,9 @@ class MoodyPlanner:
     def begin(self) -> None:
         pass
 
+    def runs_ahead(self, context: int) -> bool:
+        return True
+
     def looks(self, *, pipelined: bool) -> bool:
         return self._random.random() < 0.9
 

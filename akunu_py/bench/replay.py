@@ -182,8 +182,8 @@ def replay_rounds(
     draft, pipelined = propose(pipelined=False), False
     upcoming = NO_DRAFT
     while position < len(reference):
-        runs_ahead = not (draft or upcoming)
         shape = RoundShape(len(draft), len(case.prompt) + position - 1, pipelined)
+        runs_ahead = not (draft or upcoming) and planner.runs_ahead(shape.context + 1)
         accepted = _standing(draft.tokens, reference[position : position + len(draft)])
         tokens = reference[position : position + accepted + 1]
         drafter.feedback(draft, accepted)

@@ -1,20 +1,21 @@
 """Attention for the CPU, with the projections of Llama and Qwen2.
 
-One multiplication makes queries, keys and values; queries and keys are turned together; the heads
-that share keys are multiplied with them at once; and the softmax is divided after the values are
-mixed, when there is less to divide.
+One multiplication makes queries, keys and values; queries and keys are turned together; and the
+heads that share keys are multiplied with them at once. Where there are many scores, the softmax is
+divided after the values are mixed, when there is less to divide.
 """
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models import llama, qwen2
 
-from akunu_py.cpu.exponential import exponential_of
+from akunu_py.cpu.exponential import FEW, exponential_of
 from akunu_py.cpu.joined_linear import JoinedLinear, can_join
+from akunu_py.cpu.rotary import turn
 
 ATTENTION_LAYERS: Final = (llama.Attention, qwen2.Attention)
 """The layers that `FusedAttention` can stand for."""
@@ -35,49 +36,48 @@ class CausalMask:
 
 
 class FusedAttention(nn.Module):  # type: ignore[misc]
-    """An attention layer of Llama or Qwen2 in fewer operations.
+    """An attention layer of Llama or Qwen2, over the rows of one sequence, in fewer operations.
 
     Args:
-        original: what it does as well, and does where this does not apply: in half precision, and
-            under masks of other shapes. Its projections borrow their weights from here.
-        rope: its rotary layer, or a faster form of it.
-        mask: shared by all layers.
+        original: what it does as well; see `can_replace`. The projections of its input borrow
+            their weights from here.
     """
 
-    def __init__(self, original: nn.Module, rope: nn.Module, mask: CausalMask) -> None:
+    def __init__(self, original: nn.Module) -> None:
         super().__init__()
         self.projections = JoinedLinear(projections_of(original))
         self.projections.lend(projections_of(original))
-        self.o_proj = original.o_proj
-        self.rope = rope
-        self._heads, self._kv_heads = original.n_heads, original.n_kv_heads
-        self._scale = original.scale
-        self._mask = mask
-        self._compute_as_before = original.__call__
+        self.output = JoinedLinear([original.o_proj])
+        self.scale: float = original.scale
+        self._asking = original.n_heads
+        self._turning = original.n_heads + original.n_kv_heads
+        self._heads = self._turning + original.n_kv_heads
 
     @staticmethod
     def can_replace(layer: nn.Module) -> bool:
-        """Whether it is one of these layers, with dense weights."""
-        return type(layer) in ATTENTION_LAYERS and can_join(projections_of(layer))
+        """Whether it is one of these layers, with dense weights in float32."""
+        return (
+            type(layer) in ATTENTION_LAYERS
+            and can_join(projections_of(layer))
+            and can_join([layer.o_proj])
+        )
 
-    def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
-        offset = 0 if cache is None else cache.offset
-        known_mask = mask is None or (isinstance(mask, str) and mask == "causal")
-        if x.dtype != mx.float32 or not known_mask or not isinstance(offset, int):
-            computed: mx.array = self._compute_as_before(x, mask, cache)
-            return computed
-        batch, count, _ = x.shape
-        asking, turning = self._heads, self._heads + self._kv_heads
-        heads = self.projections(x).reshape(batch, count, turning + self._kv_heads, -1)
-        heads = heads.transpose(0, 2, 1, 3)
-        turned = self.rope(heads[:, :turning], offset=offset)
-        queries, keys, values = turned[:, :asking], turned[:, asking:], heads[:, turning:]
-        if cache is not None:
-            keys, values = cache.update_and_fetch(keys, values)
-        rows = None if mask is None else self._mask.rows(count, keys.shape[2])
-        mixed = grouped_attention(queries, keys, values, self._scale, rows)
-        joined: mx.array = self.o_proj(mixed.transpose(0, 2, 1, 3).reshape(batch, count, -1))
-        return joined
+    def project(
+        self, x: mx.array, cosines: mx.array, sines: mx.array
+    ) -> tuple[mx.array, mx.array, mx.array]:
+        """The queries, keys and values of rows `[count, hidden_size]`, turned by their angles.
+
+        Returns:
+            `[1, heads, count, head_dim]` and twice `[1, kv_heads, count, head_dim]`.
+        """
+        count, projected = x.shape[0], self.projections(x)
+        if count == 1:
+            heads = projected.reshape(1, self._heads, 1, -1)
+        else:
+            heads = projected.reshape(1, count, self._heads, -1).swapaxes(1, 2)
+        turning, values = mx.split(heads, [self._turning], axis=1)
+        queries, keys = mx.split(turn(turning, cosines, sines), [self._asking], axis=1)
+        return queries, keys, values
 
 
 def projections_of(layer: nn.Module) -> list[nn.Module]:
@@ -98,17 +98,22 @@ def grouped_attention(
         mask: `[count, total]`, added to the scores; None hides nothing.
 
     Returns:
-        As the queries.
+        `[batch * count, heads * head_dim]`.
     """
-    batch, _, count, head_dim = queries.shape
+    batch, heads, count, head_dim = queries.shape
     _, kv_heads, total, _ = keys.shape
     scores = queries.reshape(batch, kv_heads, -1, head_dim) @ keys.swapaxes(-1, -2)
     if mask is not None:
         by_query = scores.reshape(batch, kv_heads, -1, count, total)
         scores = (by_query + mask).reshape(scores.shape)
-    weights = _softmax_numerators(scale)(scores, mx.max(scores, axis=-1, keepdims=True))
-    mixed = (weights @ values) / mx.sum(weights, axis=-1, keepdims=True)
-    return mixed.reshape(queries.shape)
+    if scores.size < FEW:
+        mixed = mx.softmax(scores * scale, axis=-1) @ values
+    else:
+        weights = _softmax_numerators(scale)(scores, mx.max(scores, axis=-1, keepdims=True))
+        mixed = (weights @ values) / mx.sum(weights, axis=-1, keepdims=True)
+    if count > 1:
+        mixed = mixed.reshape(queries.shape).swapaxes(1, 2)
+    return mixed.reshape(batch * count, heads * head_dim)
 
 
 @cache

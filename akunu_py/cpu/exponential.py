@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import mlx.core as mx
 
-_FEW: Final = 3000
+FEW: Final = 3000
 """Fewer elements than this are done sooner in one slow operation than in several quick ones."""
 
 _LOG2_E: Final = log2(e)
@@ -38,7 +38,7 @@ def exponential_of(argument: Callable[..., mx.array]) -> Callable[..., mx.array]
 
     def exponential(*arrays: mx.array) -> mx.array:
         result: mx.array
-        if arrays[0].size < _FEW:
+        if arrays[0].size < FEW:
             result = compiled_plain(*arrays)
         else:
             whole, power = compiled_parts(*arrays)

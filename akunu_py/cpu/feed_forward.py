@@ -8,7 +8,7 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models import llama, qwen2
 
-from akunu_py.cpu.exponential import exponential_of
+from akunu_py.cpu.exponential import FEW, exponential_of
 from akunu_py.cpu.joined_linear import JoinedLinear, can_join
 
 FEED_FORWARD_LAYERS: Final = (llama.MLP, qwen2.MLP)
@@ -19,30 +19,29 @@ class FusedFeedForward(nn.Module):  # type: ignore[misc]
     """A feed-forward block of Llama or Qwen2 in fewer operations.
 
     Args:
-        original: what it does as well, and does in half precision. Two of its layers borrow their
-            weights from here.
+        original: what it does as well; see `can_replace`. Two of its layers borrow their weights
+            from here.
     """
 
     def __init__(self, original: nn.Module) -> None:
         super().__init__()
         self.gate_and_up = JoinedLinear(inputs_of(original))
         self.gate_and_up.lend(inputs_of(original))
-        self.down_proj = original.down_proj
-        self._compute_as_before = original.__call__
+        self.down = JoinedLinear([original.down_proj])
 
     @staticmethod
     def can_replace(layer: nn.Module) -> bool:
-        """Whether it is one of these layers, with dense weights."""
-        return type(layer) in FEED_FORWARD_LAYERS and can_join(inputs_of(layer))
+        """Whether it is one of these layers, with dense weights in float32."""
+        return (
+            type(layer) in FEED_FORWARD_LAYERS
+            and can_join(inputs_of(layer))
+            and can_join([layer.down_proj])
+        )
 
     def __call__(self, x: mx.array) -> mx.array:
-        computed: mx.array
-        if x.dtype == mx.float32:
-            gate, up = mx.split(self.gate_and_up(x), 2, axis=-1)
-            computed = self.down_proj(swiglu(gate, up))
-        else:
-            computed = self._compute_as_before(x)
-        return computed
+        """Maps rows `[count, hidden_size]`, float32."""
+        gate, up = mx.split(self.gate_and_up(x), 2, axis=-1)
+        return self.down(swiglu(gate, up))
 
 
 def inputs_of(layer: nn.Module) -> list[nn.Module]:
@@ -52,7 +51,10 @@ def inputs_of(layer: nn.Module) -> list[nn.Module]:
 
 def swiglu(gate: mx.array, up: mx.array) -> mx.array:
     """The gate, through SiLU, times the input; float32."""
-    gated: mx.array = _compiled_gate()(gate, up, _exponential_of_negative()(gate))
+    if gate.size < FEW:
+        gated: mx.array = _compiled_swiglu()(gate, up)
+    else:
+        gated = _compiled_gate()(gate, up, _exponential_of_negative()(gate))
     return gated
 
 
@@ -64,3 +66,8 @@ def _exponential_of_negative() -> Callable[..., mx.array]:
 @cache
 def _compiled_gate() -> Any:
     return mx.compile(lambda gate, up, power: gate / (1.0 + power) * up, shapeless=True)
+
+
+@cache
+def _compiled_swiglu() -> Any:
+    return mx.compile(lambda gate, up: gate / (1.0 + mx.exp(-gate)) * up, shapeless=True)

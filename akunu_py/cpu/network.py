@@ -7,8 +7,7 @@ from typing import Any
 from mlx import nn
 from mlx.utils import tree_unflatten
 
-from akunu_py.cpu.attention import CausalMask, FusedAttention
-from akunu_py.cpu.feed_forward import FusedFeedForward
+from akunu_py.cpu.decoder import FusedDecoder
 from akunu_py.cpu.rms_norm import FusedRMSNorm
 from akunu_py.cpu.rotary import ROTARY_LAYERS, RotaryTable, TableRoPE, settings_of
 
@@ -38,24 +37,30 @@ def _replacements(network: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 class _FasterForms:
-    """Makes the faster forms of one network's layers, which share tables and masks."""
+    """Makes the faster forms of one network's layers, which share rotary tables."""
 
     def __init__(self) -> None:
         self._tables: dict[Hashable, RotaryTable] = {}
-        self._mask = CausalMask()
 
     def of(self, layer: nn.Module) -> nn.Module | None:
         """The faster form of a layer, or None if there is none."""
+        form: nn.Module | None = None
         if type(layer) is nn.RMSNorm:
-            return FusedRMSNorm(layer)
-        if type(layer) in ROTARY_LAYERS:
-            table = self._tables.setdefault(settings_of(layer), RotaryTable(layer))
-            return TableRoPE(layer, table) if table.is_right else None
-        if FusedAttention.can_replace(layer):
-            return FusedAttention(layer, self.of(layer.rope) or layer.rope, self._mask)
-        if FusedFeedForward.can_replace(layer):
-            return FusedFeedForward(layer)
-        return None
+            form = FusedRMSNorm(layer)
+        elif type(layer) in ROTARY_LAYERS and (table := self._table_of(layer)):
+            form = TableRoPE(layer, table)
+        elif FusedDecoder.can_replace(layer):
+            tables = {self._table_of(block.self_attn.rope) for block in layer.layers}
+            if len(tables) == 1 and (table := tables.pop()):
+                form = FusedDecoder(layer, table)
+        return form
+
+    def _table_of(self, rope: nn.Module) -> RotaryTable | None:
+        """The angles of a rotary layer; None where a table would not be right."""
+        if type(rope) not in ROTARY_LAYERS:
+            return None
+        table = self._tables.setdefault(settings_of(rope), RotaryTable(rope))
+        return table if table.is_right else None
 
 
 def _copy_of(tree: Any) -> Any:

@@ -8,6 +8,9 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.rope_utils import Llama3RoPE
 
+Angles = tuple[mx.array, mx.array]
+"""Cosines and sines, `[positions, dims / 2]` each."""
+
 ROTARY_LAYERS: Final = (nn.RoPE, Llama3RoPE)
 """The layers that a table may stand for; see `RotaryTable.is_right`."""
 
@@ -29,23 +32,16 @@ class RotaryTable:
         self._layer = layer
         self._half = layer.dims // 2
         self._positions = 0
-        self._last: tuple[tuple[int, int], tuple[mx.array, mx.array]] | None = None
+        self._last: tuple[tuple[int, int], Angles] | None = None
 
     @property
     def is_right(self) -> bool:
         """Whether turning by the table is what the layer does; some pair neighbours."""
         x = mx.random.normal((1, 1, 3, self.dims), key=mx.random.key(0))
-        return bool(mx.array_equal(self.turn(x, 5), self._layer(x, offset=5)))
+        return bool(mx.array_equal(turn(x, *self.rows(5, 3)), self._layer(x, offset=5)))
 
-    def turn(self, x: mx.array, offset: int) -> mx.array:
-        """Turns float32 `[..., positions, dims]`, whose first position is `offset`."""
-        first, second = mx.split(x, 2, axis=-1)
-        return mx.concatenate(
-            _compiled_turn()(first, second, *self._rows(offset, x.shape[-2])), axis=-1
-        )
-
-    def _rows(self, offset: int, count: int) -> tuple[mx.array, mx.array]:
-        """Cosines and sines `[count, dims / 2]`; all layers of a forward ask for the same."""
+    def rows(self, offset: int, count: int) -> Angles:
+        """The angles of `count` positions; all layers of a forward ask for the same."""
         if self._last is None or self._last[0] != (offset, count):
             if offset + count > self._positions:
                 self._extend(offset + count)
@@ -77,9 +73,15 @@ class TableRoPE(nn.Module):  # type: ignore[misc]
 
     def __call__(self, x: mx.array, offset: int | mx.array = 0) -> mx.array:
         if isinstance(offset, int) and x.dtype == mx.float32 and x.shape[-1] == self._table.dims:
-            return self._table.turn(x, offset)
+            return turn(x, *self._table.rows(offset, x.shape[-2]))
         turned: mx.array = self._original(x, offset=offset)
         return turned
+
+
+def turn(x: mx.array, cosines: mx.array, sines: mx.array) -> mx.array:
+    """Turns float32 `[..., positions, dims]` by the angles of these positions."""
+    first, second = mx.split(x, 2, axis=-1)
+    return mx.concatenate(_compiled_turn()(first, second, cosines, sines), axis=-1)
 
 
 def settings_of(layer: nn.Module) -> Hashable:
@@ -94,9 +96,9 @@ def settings_of(layer: nn.Module) -> Hashable:
 def _compiled_turn() -> Any:
     """Turns the two halves of vectors by angles with given cosines and sines."""
 
-    def turn(
+    def halves(
         first: mx.array, second: mx.array, cosine: mx.array, sine: mx.array
     ) -> tuple[mx.array, mx.array]:
         return first * cosine - second * sine, first * sine + second * cosine
 
-    return mx.compile(turn, shapeless=True)
+    return mx.compile(halves, shapeless=True)

@@ -38,18 +38,16 @@ class DraftTrimmer:
 
     def trim(self, draft: Draft) -> Draft:
         """The draft up to the first token that would end the answer."""
-        for index, token in enumerate(draft.tokens):
-            if token in self._end_tokens:
-                draft = draft.cut(index + 1)
-                break
-        if draft and self._stops_within(len(draft), draft):
+        ends = self._end_tokens
+        if not ends.isdisjoint(draft.tokens):
+            first = next(index for index, token in enumerate(draft.tokens) if token in ends)
+            draft = draft.cut(first + 1)
+        if self._stops and draft and self._stops_within(len(draft), draft):
             for length in range(1, len(draft)):
                 if self._stops_within(length, draft):
                     return draft.cut(length)
         return draft
 
     def _stops_within(self, length: int, draft: Draft) -> bool:
-        if not self._stops:
-            return False
         text = self._decode([*self._recent, *draft.tokens[:length]])
         return any(stop in text for stop in self._stops)

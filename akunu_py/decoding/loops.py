@@ -89,8 +89,9 @@ def decode_speculative(
 
     While the drafter has nothing to say, or the planner will not have it verified, this is
     `decode_autoregressive`, pipelining included: a step runs ahead on the lazy result of the one
-    before. Once there is a draft to verify, the step in flight is read as it is, and the draft
-    that follows it goes into the next forward.
+    before, unless the planner would rather wait for what can be drafted after it. Once there is a
+    draft to verify, the step in flight is read as it is, and the draft that follows it goes into
+    the next forward.
 
     Args:
         model: the target.
@@ -112,9 +113,10 @@ def decode_speculative(
     flight = submit(known, speculation.propose(cache, limits.max_tokens))
     upcoming = NO_DRAFT
     while True:
-        runs_ahead = not (flight.draft or upcoming or chooser.waits)
-        more = runs_ahead and emitted + 1 < limits.max_tokens and cache.room > 0
-        ahead = flights.submit(flight.result, pipelined=True) if more else None
+        single = not (flight.draft or upcoming or chooser.waits)
+        more = single and emitted + 1 < limits.max_tokens and cache.room > 0
+        runs_ahead = more and speculation.planner.runs_ahead(cache.length)
+        ahead = flights.submit(flight.result, pipelined=True) if runs_ahead else None
 
         reading = flights.read(flight)
         seconds = clock.lap(reading.forward_s - flight.built_s)

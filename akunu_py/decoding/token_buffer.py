@@ -23,6 +23,9 @@ class TokenBuffer:
     Args:
         max_drafts: the most drafts that a round may verify; 4 gives `[known, d0 .. d3]`.
 
+    Attributes:
+        max_drafts: how many drafts fit beside the known token and the output slot.
+
     Raises:
         InvalidRequestError: if `max_drafts` is negative.
     """
@@ -32,17 +35,13 @@ class TokenBuffer:
             raise InvalidRequestError(
                 f"The number of draft tokens must be 0 or more, not {max_drafts}."
             )
+        self.max_drafts = max_drafts
         self._slots = np.zeros(max_drafts + 2, dtype=np.int32)
 
     @property
     def slots(self) -> int:
         """How many tokens the buffer can hold."""
         return int(self._slots.size)
-
-    @property
-    def max_drafts(self) -> int:
-        """How many drafts fit beside the known token and the output slot."""
-        return self.slots - 2
 
     def draft_limit(self, *, cache_room: int, tokens_wanted: int) -> int:
         """The guard: how many drafts the next round may carry, 0 or more.

@@ -77,8 +77,10 @@ class Alignment:
             resumed: where the copy broke that goes on here, if it is a copy that goes on.
         """
         self.run = length
-        here = Anchor(position - length, len(self._tokens) - length)
-        self._edit = None if resumed is None else (resumed, here)
+        self._edit = None
+        if resumed is not None:
+            here = Anchor(position - length, len(self._tokens) - length)
+            self._edit = (resumed, here)
         self._arrive(position)
 
     def advance(self, token: int) -> None:
@@ -108,11 +110,17 @@ class Alignment:
         return bool(self._anchors)
 
     def in_place(self) -> tuple[Anchor, int] | None:
-        """Where the copy broke, and where it goes on if what stands since replaces as much."""
+        """Where the copy broke, and where it goes on if what stands since replaces as much.
+
+        None where no copy broke, or too long ago to go on at all.
+        """
         if not self._anchors:
             return None
         anchor = self._anchors[0]
-        position = anchor.source + len(self._tokens) - anchor.output
+        replaced = len(self._tokens) - anchor.output
+        if replaced > LONGEST_EDIT:
+            return None
+        position = anchor.source + replaced
         _, end = self._occurrences.document(anchor.source)
         return (anchor, position) if position < end else None
 

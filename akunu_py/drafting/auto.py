@@ -26,7 +26,7 @@ from akunu_py.drafting.expectation import (
     resumed_grade,
     rewrite_grade,
 )
-from akunu_py.drafting.occurrences import Consensus, Match, Occurrences, consensus
+from akunu_py.drafting.occurrences import CONSENSUS, Consensus, Match, Occurrences
 from akunu_py.drafting.references import FIRST_BOUNDARY
 from akunu_py.drafting.rewrites import Rewrite
 from akunu_py.errors import InvalidRequestError
@@ -236,22 +236,25 @@ class AutoDrafter:
         """What most occurrences say that agreed so far, each token with the file it is under."""
         tokens = self._occurrences.tokens
         unanimous = grade - match.consensus
-        live = [match.position, *[p for p in match.visited if p != match.position]]
-        followers = [tokens[position] for position in live]
-        token, agreeing = followers[0], followers.count(followers[0])
+        position, live = match.position, match.visited
+        if live[0] != position:
+            live = [position, *[p for p in live if p != position]]
+        token, agreed = tokens[position], match.consensus
         ahead = 0
         while len(live) > 1 and token < FIRST_BOUNDARY:
-            yield token, file_of(unanimous + consensus(agreeing, len(live)), ahead)
-            if agreeing < len(live):
+            yield token, file_of(unanimous + agreed, ahead)
+            if agreed is not Consensus.ALL:
                 live = [p for p in live if tokens[p + ahead] == token]
             ahead += 1
             followers = [tokens[p + ahead] for p in live]
             token = followers[0]
-            if (agreeing := followers.count(token)) < len(live):
+            agreeing = followers.count(token)
+            if agreeing < len(live):
                 if max(followers) >= FIRST_BOUNDARY:
                     followers = [min(follower, FIRST_BOUNDARY) for follower in followers]
                 token = max(followers, key=followers.count)
                 agreeing = followers.count(token)
+            agreed = CONSENSUS[len(live)][agreeing]
         grade = unanimous + Consensus.ONLY
         while token < FIRST_BOUNDARY:
             yield token, file_of(grade, ahead)

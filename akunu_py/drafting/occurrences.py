@@ -12,7 +12,6 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from itertools import islice
 from typing import Final, NamedTuple
 
 from akunu_py.drafting.references import FIRST_BOUNDARY
@@ -34,13 +33,20 @@ class Consensus(IntEnum):
     FEWER = 3
 
 
-def consensus(agreeing: int, occurrences: int) -> Consensus:
+def consensus_of(agreeing: int, occurrences: int) -> Consensus:
     """The consensus of `agreeing` occurrences of `occurrences`, 1 or more."""
     if occurrences == 1:
         return Consensus.ONLY
     if agreeing == occurrences:
         return Consensus.ALL
     return Consensus.HALF if 2 * agreeing >= occurrences else Consensus.FEWER
+
+
+CONSENSUS: Final = tuple(
+    tuple(consensus_of(agreeing, occurrences) for agreeing in range(occurrences + 1))
+    for occurrences in range(VISITED + 1)
+)
+"""`CONSENSUS[occurrences][agreeing]`: looked up, for every draft of a match is graded by it."""
 
 
 def bond_of(same: int, others: int) -> int:
@@ -140,16 +146,32 @@ class Occurrences:
         The longest match is taken, among these the follower that most of them have, and among
         these the latest occurrence, or the earliest if that is asked for.
 
-        Contexts of 4 tokens are asked first, then 2, then 1. Chains are made of hashes, so every
-        length is compared with the tokens themselves.
+        Contexts of 4 tokens are asked first, then 2, then 1: what is found for one of these is
+        longer than all that would be found for the next. The chain for 4 is made of hashes, so its
+        lengths are compared with the tokens themselves.
         """
-        if not self.tokens:
+        tokens = self.tokens
+        if not tokens:
             return None
-        for chain in (self._earlier_four, self._earlier_two):
-            if chain[-1] and (match := self._best_of(self._linked(chain), earliest)):
-                return match
-        places = self._after_one[self._last]
-        return None if len(places) == 1 else self._best_of(self._along(places), earliest)
+        longest: list[int] = []
+        if self._earlier_four[-1]:
+            visited = self._linked(self._earlier_four)
+            longest, length = self._longest_of(visited)
+        if not longest and self._earlier_two[-1]:
+            visited = self._linked(self._earlier_two)
+            third = tokens[-3]  # If a fourth agreed as well, it would have been found above.
+            longest = [index for index in visited if index > 2 and tokens[index - 3] == third]
+            length = 3 if longest else 2
+            longest = longest or visited
+        if not longest:
+            visited = longest = self._along(self._after_one[self._last])
+            length = 1
+        if not longest:
+            return None
+        best = longest[0] if len(longest) == 1 else self._favoured(longest, earliest)
+        followers = [tokens[index] for index in visited]
+        agreeing = followers.count(tokens[best])
+        return Match(best, length, visited, CONSENSUS[len(visited)][agreeing])
 
     def after_last(self) -> Sequence[int]:
         """All indexes that follow a token like the last one, in order; the last is the end."""
@@ -186,15 +208,12 @@ class Occurrences:
     def _along(self, places: array[int]) -> list[int]:
         """The same of indexes in order, the last of which is the end of all there is."""
         tokens = self.tokens
-        visited: list[int] = []
-        for position in islice(reversed(places), 1, None):
-            if tokens[position] < FIRST_BOUNDARY:
-                visited.append(position)
-                if len(visited) == VISITED:
-                    break
-        return visited
+        # Enough of them, even if every document ends there.
+        latest = places[-2 : -2 - VISITED - len(self._boundaries) : -1]
+        return [index for index in latest if tokens[index] < FIRST_BOUNDARY][:VISITED]
 
-    def _best_of(self, visited: list[int], earliest: bool) -> Match | None:
+    def _longest_of(self, visited: list[int]) -> tuple[list[int], int]:
+        """Those of some indexes before which the most tokens agree with the last; how many do."""
         tokens = self.tokens
         recent = tokens[: -LONGEST_COMPARED - 1 : -1]
         longest: list[int] = []
@@ -211,17 +230,11 @@ class Occurrences:
                 longest, longest_length = [position], length
             elif length == longest_length:
                 longest.append(position)
-        if not longest:
-            return None
-        best = longest[0] if len(longest) == 1 else self._favoured(longest, earliest)
-        followers = [tokens[position] for position in visited]
-        agreed = consensus(followers.count(tokens[best]), len(visited))
-        return Match(best, longest_length, visited, agreed)
+        return longest, longest_length
 
     def _favoured(self, positions: list[int], earliest: bool) -> int:
         """Of positions, latest first, one whose token most of them have."""
-        followers = [self.tokens[position] for position in positions]
         if earliest:
-            positions.reverse()
-            followers.reverse()
+            positions = positions[::-1]
+        followers = [self.tokens[position] for position in positions]
         return positions[followers.index(max(followers, key=followers.count))]

@@ -34,7 +34,7 @@ class AcceptanceModel:
     def chances(self, draft: Draft) -> list[float]:
         """For each token the probability that it stands if those before it did."""
         source = self._sources[draft.source]
-        if len(draft.expected) == len(draft):
+        if len(draft.expected) == len(draft.tokens):
             return [source.bias.corrected(_within(chance)) for chance in draft.expected]
         match = _match_file(draft.match_length)
         known: dict[int, float] = {}
@@ -59,7 +59,7 @@ class AcceptanceModel:
     def learn_token(self, draft: Draft, position: int, *, stood: bool) -> None:
         """Takes in the outcome of one token of a draft, those before it having stood."""
         source = self._sources[draft.source]
-        if len(draft.expected) == len(draft):
+        if len(draft.expected) == len(draft.tokens):
             source.bias.add(_within(draft.expected[position]), stood)
         else:
             source.add(_match_file(draft.match_length), _position_file(position), stood)
@@ -91,20 +91,22 @@ class _Bias:
     never so slow that it could not follow a change.
     """
 
-    __slots__ = ("_outcomes", "shift")
+    __slots__ = ("_factor", "_outcomes", "_shift")
 
     def __init__(self) -> None:
-        self.shift = 0.0
+        self._shift = 0.0
+        self._factor = 1.0
         self._outcomes = 0
 
     def add(self, expected: float, stood: bool) -> None:
         rate = max(_SLOWEST_RATE, 4.0 / (8 + self._outcomes))
         self._outcomes += 1
-        self.shift += rate * (stood - self.corrected(expected))
-        self.shift = max(-_LARGEST_SHIFT, min(_LARGEST_SHIFT, self.shift))
+        shift = self._shift + rate * (stood - self.corrected(expected))
+        self._shift = max(-_LARGEST_SHIFT, min(_LARGEST_SHIFT, shift))
+        self._factor = math.exp(self._shift)
 
     def corrected(self, expected: float) -> float:
-        odds = expected * math.exp(self.shift)
+        odds = expected * self._factor
         return odds / (1.0 - expected + odds)
 
 
@@ -139,4 +141,6 @@ def _position_file(position: int) -> int:
 
 def _within(chance: float) -> float:
     """A probability that leaves room for surprise; what is no number counts as the prior."""
-    return max(_LEAST, min(_MOST, chance)) if not math.isnan(chance) else PRIOR
+    if _LEAST <= chance <= _MOST:
+        return chance
+    return PRIOR if math.isnan(chance) else max(_LEAST, min(_MOST, chance))

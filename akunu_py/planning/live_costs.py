@@ -36,21 +36,23 @@ class LiveCosts:
     def __init__(self, curve: CostCurve, longest: int) -> None:
         self._curve = curve
         self._longest = longest
+        self._ranges = [_range_of(tokens) for tokens in range(1, longest + 1)]
         self._shared = 0.0
         self._own = [0.0] * _RANGES
+        self._shared_factor = 1.0
+        self._own_factors = [1.0] * _RANGES
         self._tables: dict[int, tuple[float, list[float]]] = {}
 
     def step(self, context: int) -> float:
         """Seconds of a pipelined single step."""
-        return self._table(context)[0] * self._factor(_STEP)
+        return self._table(context)[0] * self._own_factors[_STEP] * self._shared_factor
 
     def rounds(self, context: int, tokens: int) -> list[float]:
         """Seconds of rounds over 1, 2 ... `tokens` positions, at most `longest`."""
-        factors = [self._factor(index) for index in range(_RANGES)]
-        measured = self._table(context)[1]
+        shared, own = self._shared_factor, self._own_factors
+        measured = self._table(context)[1][:tokens]
         return [
-            measured[size - 1] * factors[_range_of(size)]
-            for size in range(1, min(tokens, self._longest) + 1)
+            cost * own[index] * shared for cost, index in zip(measured, self._ranges, strict=False)
         ]
 
     def observe_step(self, seconds: float, context: int) -> None:
@@ -60,7 +62,7 @@ class LiveCosts:
     def observe_round(self, tokens: int, seconds: float, context: int) -> None:
         """Takes in what a round took; one longer than `longest` is passed over."""
         if 1 <= tokens <= self._longest:
-            self._learn(_range_of(tokens), seconds, self._table(context)[1][tokens - 1])
+            self._learn(self._ranges[tokens - 1], seconds, self._table(context)[1][tokens - 1])
 
     def _table(self, context: int) -> tuple[float, list[float]]:
         grain = context // _CONTEXT_GRAIN
@@ -72,9 +74,6 @@ class LiveCosts:
             self._tables[grain] = curve.step(middle), curve.rounds(middle, self._longest)
         return self._tables[grain]
 
-    def _factor(self, index: int) -> float:
-        return math.exp(self._shared + self._own[index])
-
     def _learn(self, index: int, seconds: float, measured: float) -> None:
         if not 0.0 < seconds < math.inf:
             return
@@ -82,6 +81,8 @@ class LiveCosts:
         surprise = _clipped(surprise, _CLIP)
         self._shared = _clipped(self._shared + _SHARED_RATE * surprise, _LARGEST_SHARED)
         self._own[index] = _clipped(self._own[index] + _OWN_RATE * surprise, _LARGEST_OWN)
+        self._shared_factor = math.exp(self._shared)
+        self._own_factors[index] = math.exp(self._own[index])
 
 
 def _range_of(tokens: int) -> int:
@@ -90,4 +91,4 @@ def _range_of(tokens: int) -> int:
 
 
 def _clipped(value: float, bound: float) -> float:
-    return max(-bound, min(bound, value))
+    return value if -bound <= value <= bound else math.copysign(bound, value)

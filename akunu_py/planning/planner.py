@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -27,9 +28,13 @@ LAST_PROBE: Final = 4096
 """Drafts declined in a row before one is verified all the same, at first and at most."""
 
 NAPS: Final = (16, 48, 48)
-"""Looks in vain, while single steps are under way, from which on one more step goes by between
+"""Looks in vain, while single steps are under way, after which one more step goes by between
 two of them. Looking is cheap, but a small model's steps are short."""
 
+_LEAST_SAVING: Final = 0.05
+"""Of a step; a smaller saving is not waited for."""
+
+_SAVING_RATE: Final = 0.1
 _FIRST_STREAK: Final = 2.0
 _STREAK_RATE: Final = 0.2
 
@@ -69,6 +74,16 @@ class Planner(Protocol):
             pipelined: whether a single step is under way.
         """
 
+    def runs_ahead(self, context: int) -> bool:
+        """Whether to submit the next single step before it is known what this one brings.
+
+        Asked while a round without a draft is under way. If not, its result is waited for, and the
+        next round may verify a draft that follows it.
+
+        Args:
+            context: tokens in the cache, with those of this round.
+        """
+
     def choose(self, draft: Draft, *, context: int, limit: int, pipelined: bool) -> int:
         """How many of a draft's tokens to verify: at most `limit` and its length.
 
@@ -100,6 +115,9 @@ class FixedPlanner:
     def looks(self, *, pipelined: bool) -> bool:
         return True
 
+    def runs_ahead(self, context: int) -> bool:
+        return True
+
     def choose(self, draft: Draft, *, context: int, limit: int, pipelined: bool) -> int:
         advised = len(draft) if draft.advised is None else draft.advised
         return max(0, min(self._drafts, limit, len(draft), advised))
@@ -125,6 +143,8 @@ class DraftPlanner:
         self._longest = longest
         self._acceptance = AcceptanceModel()
         self._usual_streak = _FIRST_STREAK
+        # After single steps: of a step, what a draft is expected to save; how often there is one.
+        self._usual_saving = self._draftable = 0.0
         self._parked = True
         self._declined = 0
         self._patience = FIRST_PROBE
@@ -137,28 +157,46 @@ class DraftPlanner:
         self._shadow_stood = 0
         self._streak = 0
         self._probes = False
+        self._stepped = False
 
     def looks(self, *, pipelined: bool) -> bool:
-        if not pipelined:
-            return True
-        if self._asleep:
+        if pipelined and self._asleep:
             self._asleep -= 1
             return False
-        self._futile += 1
-        self._asleep = sum(self._futile > looks for looks in NAPS)
+        if pipelined:
+            self._futile += 1
+            self._asleep = bisect_left(NAPS, self._futile)
+        if self._stepped:
+            self._usual_saving *= 1.0 - _SAVING_RATE
+            self._draftable *= 1.0 - _SAVING_RATE
         return True
 
+    def runs_ahead(self, context: int) -> bool:
+        """Running ahead saves filling the pipeline again; it misses drafts that follow at once."""
+        step = self._costs.step(context)
+        refill = max(0.0, self._costs.rounds(context, 1)[0] / step - 1.0)
+        return self._usual_saving <= (1.0 - self._draftable) * refill + _LEAST_SAVING
+
     def choose(self, draft: Draft, *, context: int, limit: int, pipelined: bool) -> int:
-        limit = min(limit, len(draft), self._longest)
+        limit = min(limit, len(draft.tokens), self._longest)
         probes, self._probes = self._probes and not pipelined, False
         if limit <= 0:
             return 0
         chances = self._acceptance.chances(draft)[:limit]
         step = self._costs.step(context)
         rounds = self._costs.rounds(context, 1 + limit)
-        speeds = self._speeds(chances, step, rounds, pipelined)
-        best = max(range(1, limit + 1), key=lambda drafts: speeds[drafts - 1])
+        tokens = expected_tokens(chances)[1:]
+        at_once = [emitted / cost for emitted, cost in zip(tokens, rounds[1:], strict=True)]
+        later = self._speeds_after(chances[0], tokens, step, rounds)
         needed = (1.0 + HYSTERESIS * self._parked) / step
+        if self._stepped and (fastest := max(at_once)) > needed:
+            emitted = tokens[at_once.index(fastest)]
+            afterwards = (emitted - 1.0) / max(*later, 1.0 / step)
+            saving = (step + afterwards - emitted / fastest) / step
+            self._usual_saving += _SAVING_RATE * max(0.0, saving)
+            self._draftable += _SAVING_RATE
+        speeds = later if pipelined else at_once
+        best = 1 + speeds.index(max(speeds))
         if speeds[best - 1] > needed:
             self._parked = False
         else:
@@ -178,7 +216,8 @@ class DraftPlanner:
 
     def observe(self, report: RoundReport) -> None:
         self._follow(report.tokens)
-        if report.draft:
+        self._stepped = not report.draft.tokens
+        if report.draft.tokens:
             self._acceptance.learn(report.draft, report.accepted)
             self._streak += 1
         elif self._streak:
@@ -194,21 +233,17 @@ class DraftPlanner:
             size = 1 + len(report.draft)
             self._costs.observe_round(size, report.seconds, report.context)
 
-    def _speeds(
-        self, chances: Sequence[float], step: float, rounds: Sequence[float], pipelined: bool
+    def _speeds_after(
+        self, confirmed: float, tokens: Sequence[float], step: float, rounds: Sequence[float]
     ) -> list[float]:
-        """Expected tokens a second with 1, 2 ... drafts.
+        """Expected tokens a second with 1, 2 ... drafts, while a step is under way.
 
-        While a step is under way, a draft is verified only after it, and only if the step
-        confirms the draft's first token; whatever is proposed then is taken to be as good as what
-        is proposed now. Coming back to single steps, the pipeline has to be filled again: that is
-        the price of leaving it, shared by the rounds until then.
+        A draft is verified only after it, and only if the step confirms the draft's first token;
+        whatever is proposed then is taken to be as good as what is proposed now. Coming back to
+        single steps, the pipeline has to be filled again: that is the price of leaving it, shared
+        by the rounds until then.
         """
-        tokens = expected_tokens(chances)[1:]
-        if not pipelined:
-            return [emitted / cost for emitted, cost in zip(tokens, rounds[1:], strict=True)]
         refill = max(0.0, rounds[0] - step)
-        confirmed = chances[0]
         futile = (1.0 - confirmed) * (step + refill)
         share = refill / max(1.0, self._usual_streak)
         return [
@@ -218,17 +253,16 @@ class DraftPlanner:
 
     def _watch(self, draft: Draft, verified: int) -> None:
         """Remembers a declined draft, to see what would have become of it."""
-        if verified == 0 and not self._shadow:
+        if verified == 0 and not self._shadow.tokens:
             self._shadow, self._shadow_stood = draft.cut(self._longest), 0
 
     def _follow(self, tokens: Sequence[int]) -> None:
         """Compares the draft that is watched with what was emitted."""
-        for token in tokens:
-            if not self._shadow:
-                return
-            position = self._shadow_stood
-            stood = token == self._shadow.tokens[position]
-            self._acceptance.learn_token(self._shadow, position, stood=stood)
+        shadow = self._shadow
+        for token, watched in zip(tokens, shadow.tokens[self._shadow_stood :], strict=False):
+            stood = token == watched
+            self._acceptance.learn_token(shadow, self._shadow_stood, stood=stood)
             self._shadow_stood += 1
-            if not stood or self._shadow_stood == len(self._shadow):
+            if not stood or self._shadow_stood == len(shadow.tokens):
                 self._shadow = NO_DRAFT
+                return

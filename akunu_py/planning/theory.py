@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 from typing import Final
 
 from akunu_py.planning.cost_curve import CostCurve
@@ -33,11 +35,8 @@ def expected_tokens(chances: Sequence[float]) -> list[float]:
     Args:
         chances: for each draft the probability that it stands if those before it did.
     """
-    tokens, reached = [1.0], 1.0
-    for chance in chances:
-        reached *= chance
-        tokens.append(tokens[-1] + reached)
-    return tokens
+    reached = accumulate(chances, mul)
+    return list(accumulate(reached, initial=1.0))
 
 
 def predicted_speedup(curve: CostCurve, drafts: int, acceptance: float, context: int) -> float:

@@ -1,13 +1,18 @@
 """Norms and rotary layers compute what the original ones do, to the bit, and a network its all."""
 
+from typing import Any
+
 import mlx.core as mx
 import pytest
 from mlx import nn
 from mlx.utils import tree_flatten
-from mlx_lm.models import llama
+from mlx_lm.models import llama, qwen2
+from mlx_lm.models.cache import KVCache, RotatingKVCache
 from mlx_lm.models.rope_utils import Llama3RoPE, YarnRoPE
 
+from akunu_py.cache.kv_cache import LayerCache
 from akunu_py.cpu.attention import FusedAttention
+from akunu_py.cpu.decoder import FusedDecoder
 from akunu_py.cpu.feed_forward import FusedFeedForward
 from akunu_py.cpu.network import with_fused_layers
 from akunu_py.cpu.rms_norm import FusedRMSNorm
@@ -75,16 +80,44 @@ def test_half_precision_and_offsets_by_row_are_left_to_the_original() -> None:
     assert mx.array_equal(own(x, offsets), layer(x, offset=offsets))
 
 
-def test_a_network_predicts_the_same_with_the_same_weights() -> None:
-    original = llama.Model(llama.ModelArgs.from_dict(CONFIG))
+@pytest.mark.parametrize("family", [llama, qwen2])
+def test_a_network_predicts_the_same_over_prefill_steps_and_drafts(family: Any) -> None:
+    original = family.Model(family.ModelArgs.from_dict(CONFIG))
     fused = with_fused_layers(original)
     kinds = {type(layer) for layer in fused.modules()}
-    assert {FusedRMSNorm, TableRoPE, FusedAttention, FusedFeedForward} <= kinds
-    assert not {nn.RMSNorm, llama.Attention, llama.MLP} & kinds
-    tokens = mx.array([[3, 1, 4, 1, 5]])
-    assert mx.allclose(fused(tokens), original(tokens), rtol=1e-4, atol=1e-4)
+    assert {FusedRMSNorm, FusedDecoder, FusedAttention, FusedFeedForward} <= kinds
+    assert not {nn.RMSNorm, nn.RoPE, family.Attention, family.MLP} & kinds
+    layers = CONFIG["num_hidden_layers"]
+    for make_layer_cache in (KVCache, lambda: LayerCache(64)):
+        caches = [[make_layer_cache() for _ in range(layers)] for _ in range(2)]
+        for count in (20, 1, 1, 5, 1, 17):
+            tokens = mx.random.randint(
+                0, CONFIG["vocab_size"], (1, count), key=mx.random.key(count)
+            )
+            computed, expected = fused(tokens, cache=caches[0]), original(tokens, cache=caches[1])
+            assert mx.allclose(computed, expected, rtol=1e-4, atol=1e-4), count
     assert fused.model.embed_tokens.weight is original.model.embed_tokens.weight
     assert FusedRMSNorm not in {type(layer) for layer in original.modules()}
+
+
+def test_what_is_no_single_causal_sequence_is_left_to_the_original() -> None:
+    original = llama.Model(llama.ModelArgs.from_dict(CONFIG))
+    fused = with_fused_layers(original)
+    tokens = mx.array([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
+    assert mx.array_equal(fused(tokens), original(tokens))
+    embedded = original.model.embed_tokens(tokens)
+    assert mx.array_equal(fused(tokens, None, embedded), original(tokens, None, embedded))
+    windows = [[RotatingKVCache(8) for _ in range(CONFIG["num_hidden_layers"])] for _ in range(2)]
+    for part in (tokens[:1], tokens[1:], tokens[:1]):
+        computed, expected = fused(part, cache=windows[0]), original(part, cache=windows[1])
+        assert mx.allclose(computed, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_stack_that_cannot_be_joined_keeps_its_layers() -> None:
+    original = llama.Model(llama.ModelArgs.from_dict(CONFIG))
+    nn.quantize(original, group_size=32)
+    kinds = {type(layer) for layer in with_fused_layers(original).modules()}
+    assert {FusedRMSNorm, TableRoPE, llama.Attention, llama.MLP} <= kinds
 
 
 def test_a_network_counts_every_weight_once() -> None:

@@ -39,6 +39,9 @@ class OddLooks(MoodyPlanner):
         super().__init__(0)
         self._asked = 0
 
+    def runs_ahead(self, context: int) -> bool:
+        return True
+
     def looks(self, *, pipelined: bool) -> bool:
         self._asked += 1
         return self._asked % 2 == 0

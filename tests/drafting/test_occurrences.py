@@ -17,6 +17,7 @@ def test_the_best_match_is_one_and_is_found_where_there_is_any(text: list[int]) 
         assert before == text[len(text) - match.length :]
         assert match.position < len(text)
         assert match.position in match.visited
+        assert match.length == max(map(occurrences.agreement, match.visited))
         assert len(match.visited) <= VISITED
 
 

@@ -106,7 +106,7 @@ def seconds_for(text: Text, curve: CostCurve, planner: Planner, *, slower: float
         position += len(tokens)
         if draft:
             draft, pipelined = chosen(ahead=False), False
-        elif pipelined and stops:
+        elif (pipelined and stops) or not planner.runs_ahead(CONTEXT):
             draft, pipelined, stops = chosen(ahead=False), False, False
         else:
             # A step is under way already; a draft that is wanted now waits for it.
@@ -122,6 +122,9 @@ class Oracle:
 
     def begin(self) -> None:
         pass
+
+    def runs_ahead(self, context: int) -> bool:
+        return True
 
     def looks(self, *, pipelined: bool) -> bool:
         return True

@@ -152,6 +152,32 @@ class TestLooks:
         assert self.looks(planner, 16) == 16
 
 
+class TestRunningAhead:
+    def step(self, planner: DraftPlanner, draft: Draft) -> bool:
+        """A single step and the look after it; whether the next one runs ahead."""
+        planner.observe(RoundReport(NO_DRAFT, (7,), 0, CONTEXT, None, False))
+        planner.looks(pipelined=False)
+        planner.choose(draft, context=CONTEXT, limit=8, pipelined=False)
+        return planner.runs_ahead(CONTEXT)
+
+    def test_it_does_while_nothing_is_drafted(self) -> None:
+        planner = DraftPlanner(curve(lambda size: 12.0 + 0.1 * size, overlap=2.0))
+        assert all(self.step(planner, NO_DRAFT) for _ in range(10))
+
+    def test_it_does_not_where_drafts_follow_single_steps(self) -> None:
+        planner = DraftPlanner(curve(lambda size: 12.0 + 0.1 * size, overlap=2.0))
+        ran = [self.step(planner, certain(8)) for _ in range(10)]
+        assert ran[0]
+        assert not ran[-1]
+        ran = [self.step(planner, NO_DRAFT) for _ in range(20)]
+        assert not ran[0]
+        assert ran[-1]
+
+    def test_drafts_too_poor_to_wait_for_do_not_keep_it_back(self) -> None:
+        planner = DraftPlanner(curve(lambda size: 12.0 + 0.1 * size, overlap=9.0))
+        assert all(self.step(planner, certain(1, 0.3)) for _ in range(20))
+
+
 class TestProbes:
     def decline(self, planner: DraftPlanner, times: int) -> int:
         """Has drafts declined while steps are pipelined; how many were let through."""
@@ -218,6 +244,7 @@ def test_never_raises_nor_exceeds_what_is_allowed(
         planner.begin()
         for draft, limit, context, pipelined, accepted, seconds, tokens in rounds:
             assert planner.looks(pipelined=pipelined) in (True, False)
+            assert planner.runs_ahead(context) in (True, False)
             length = planner.choose(draft, context=context, limit=limit, pipelined=pipelined)
             assert 0 <= length <= min(limit, len(draft), longest)
             tried = draft.cut(length) if length else NO_DRAFT
