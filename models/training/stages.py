@@ -116,6 +116,14 @@ _LONG_ONCE_MORE = {
     "questions": 0.07,
     "structured": 0.03,
 }
+_LONGEST_ONCE_MORE = {
+    "edits": 0.28,
+    "long_edits": 0.40,
+    "code": 0.10,
+    "fim": 0.14,
+    "questions": 0.06,
+    "structured": 0.02,
+}
 _QUESTIONS = {
     "repeats": 0.02,
     "edits": 0.46,
@@ -140,6 +148,7 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("up to 2,048", 1200, 1, 2048, _UP_TO_2048, decays=True, peak=0.5),
     Stage("edits once more", 1250, 8, 512, _ONCE_MORE, decays=True, peak=0.6),
     Stage("long edits once more", 600, 4, 1024, _LONG_ONCE_MORE, decays=True, peak=0.6),
+    Stage("longest edits once more", 150, 2, 2048, _LONGEST_ONCE_MORE, decays=True, peak=0.25),
 )
 
 
