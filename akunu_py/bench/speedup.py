@@ -1,7 +1,7 @@
 """`bench speedup`: contestants answer the same requests in turns; what each was faster by.
 
-All in one process, on the same weights and BLAS, the order rotated from answer to answer, so that
-a busy moment cannot fall on one of them alone. Each speedup is that of a pair: an answer, and the
+All in one process, on the same weights and BLAS, their order drawn anew for every request, so
+that neither a busy moment nor what somebody leaves behind can fall on one of them alone. Each speedup is that of a pair: an answer, and the
 baseline's to the same request in the same turn.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from random import Random
 from statistics import median
 from time import perf_counter
 from typing import Final
@@ -193,8 +194,9 @@ def contest(
     try:
         for turn, (task, counts) in enumerate(turns):
             answers: dict[int, Answer | None] = {}
-            for place in range(len(contestants)):
-                index = (turn + place) % len(contestants)
+            # Whoever went before leaves caches behind, so it is never the same one.
+            order = Random(turn).sample(range(len(contestants)), len(contestants))
+            for place, index in enumerate(order):
                 if progress:
                     progress(turn * len(contestants) + place, len(turns) * len(contestants))
                 answers[index] = contestants[index].answer(engine, task)
