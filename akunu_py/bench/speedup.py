@@ -1,8 +1,8 @@
 """`bench speedup`: contestants answer the same requests in turns; what each was faster by.
 
-All in one process, on the same weights and BLAS, their order drawn anew for every request, so
-that neither a busy moment nor what somebody leaves behind can fall on one of them alone. Each speedup is that of a pair: an answer, and the
-baseline's to the same request in the same turn.
+All in one process, on the same weights and BLAS, their order drawn anew for every request, so that
+neither a busy moment nor what somebody leaves behind can fall on one of them alone. Each speedup is
+that of a pair: an answer, and the baseline's to the same request in the same turn.
 """
 
 from __future__ import annotations
