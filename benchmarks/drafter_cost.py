@@ -92,7 +92,9 @@ def measured(name: str, tokens: list[int], context: int) -> dict[str, float]:
     return found
 
 
-def summary(name: str, tokens: list[int], context: int, passes: list[dict[str, float]]) -> Any:
+def summary(
+    name: str, tokens: list[int], context: int, passes: list[dict[str, float]]
+) -> dict[str, Any]:
     """One row: the quickest pass, the one in the middle, and the memory of the context."""
     row: dict[str, Any] = {"drafter": name, "context": context}
     for kind in passes[0]:

@@ -16,7 +16,6 @@ from akunu_py.cpu.rotary import RotaryTable
 DECODERS: Final = (llama.LlamaModel, qwen2.Qwen2Model)
 """The stacks that `FusedDecoder` can stand for."""
 
-
 Stretch = Callable[..., tuple[mx.array, ...]]
 """What lies between two attentions, as a function of arrays alone."""
 

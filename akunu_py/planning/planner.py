@@ -187,7 +187,9 @@ class DraftPlanner:
         rounds = self._costs.rounds(context, 1 + limit)
         tokens = expected_tokens(chances)[1:]
         at_once = [emitted / cost for emitted, cost in zip(tokens, rounds[1:], strict=True)]
-        later = self._speeds_after(chances[0], tokens, step, rounds)
+        later: Sequence[float] = ()
+        if pipelined or self._stepped:
+            later = self._speeds_after(chances[0], tokens, step, rounds)
         needed = (1.0 + HYSTERESIS * self._parked) / step
         if self._stepped and (fastest := max(at_once)) > needed:
             emitted = tokens[at_once.index(fastest)]
