@@ -76,7 +76,9 @@ def read_samples(path: Path) -> Iterator[Sample]:
                             f"Line {number} of {path} is no sample: {error}."
                         ) from error
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"{path} cannot be read: {error}.") from error
+        raise InvalidRequestError(
+            f"{path} cannot be read: {getattr(error, 'strerror', None) or error}."
+        ) from error
 
 
 def sample_of(data: Any, kind: str) -> Sample:
