@@ -14,6 +14,7 @@ from statistics import median
 from time import perf_counter
 from typing import Final
 
+from akunu_py.bench.bootstrap import Interval
 from akunu_py.bench.contestants import Answer, Contestant, Task
 from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share
 from akunu_py.bench.timing import Spread
@@ -39,6 +40,7 @@ Progress = Callable[[int, int], None]
 class Pair:
     """An answer, and to the same request in the same turn the baseline's and the plain one."""
 
+    turn: int
     task: Task
     answer: Answer
     baseline: Answer
@@ -117,6 +119,17 @@ class SpeedupRow:
     def over_plain(self) -> Spread:
         """Over plain decoding."""
         return Spread.of([pair.over_plain for pair in self.pairs])
+
+    def speed_of(self, other: SpeedupRow) -> Interval:
+        """This one's speed over another's, answer by answer given in the same turns."""
+        theirs = {pair.turn: pair.answer.seconds_per_token for pair in other.pairs}
+        return Interval.of_median(
+            [
+                theirs[pair.turn] / pair.answer.seconds_per_token
+                for pair in self.pairs
+                if pair.turn in theirs
+            ]
+        )
 
     @property
     def milliseconds(self) -> Spread:
@@ -204,7 +217,7 @@ def contest(
             for index, answer in sorted(answers.items()):
                 if counts and answer and baseline and plain:
                     lane = lanes.setdefault((task.kind, task.forced, index), [])
-                    lane.append(Pair(task, answer, baseline, plain))
+                    lane.append(Pair(turn, task, answer, baseline, plain))
         complete = True
     except KeyboardInterrupt:
         if not lanes:

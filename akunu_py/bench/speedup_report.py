@@ -10,6 +10,7 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from akunu_py.bench.bootstrap import Interval
 from akunu_py.bench.speedup import FORCED, OWN, SAMPLED, SpeedupRow
 from akunu_py.bench.timing import Spread
 from akunu_py.planning.cost_curve import CostCurve
@@ -41,7 +42,9 @@ class PlannerCheck:
         drafter: who drafts.
         planned: its median speedup with the planner.
         best: that of the best of the fixed lengths, plain decoding included.
-        best_name: which one that is.
+        best_name: which one that is: where the planner reaches the smallest share.
+        share: what the planner reaches of its speed, answer by answer, and between which bounds
+            that median lies.
         over_plain: its median speedup over plain decoding.
     """
 
@@ -51,12 +54,8 @@ class PlannerCheck:
     planned: float
     best: float
     best_name: str
+    share: Interval
     over_plain: float
-
-    @property
-    def share(self) -> float:
-        """What the planner reached of the best."""
-        return self.planned / self.best
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ class SpeedupReport:
             "complete": self.complete,
             "answers": _ABOUT,
             "prediction_error": self.prediction_error,
-            "planner": [asdict(check) | {"share": check.share} for check in self.planner_checks],
+            "planner": [asdict(check) for check in self.planner_checks],
             "rows": [_row_json(row) for row in self.rows],
         }
 
@@ -153,10 +152,11 @@ class SpeedupReport:
                 and (other.contestant.startswith(f"{drafter}, K=") or other.contestant == "plain")
             ]
             if len(fixed) > 1:
-                best = max(fixed, key=lambda other: other.speedup.median)
+                shares = [row.speed_of(other) for other in fixed]
+                share, best = min(zip(shares, fixed, strict=True), key=lambda one: one[0].median)
                 yield PlannerCheck(
                     row.kind, row.answers, drafter, row.speedup.median,
-                    best.speedup.median, best.contestant, row.over_plain.median,
+                    best.speedup.median, best.contestant, share, row.over_plain.median,
                 )  # fmt: skip
 
 
