@@ -132,6 +132,8 @@ class Alignment:
         for anchor in self._anchors:
             source, output = anchor
             gap = len(tokens) - output
+            if gap > LONGEST_EDIT:
+                break  # The one before it broke off earlier still.
             for position in self._places(source, gap):
                 # More than three agreeing tokens decide nothing: they are counted in the end.
                 length, most = 1, min(gap, position)
@@ -155,7 +157,7 @@ class Alignment:
         """Indexes near where a copy broke that follow a token like the last one."""
         places = self._occurrences.after_last()
         before = source - SEARCHED_BEHIND
-        if gap > LONGEST_EDIT or len(places) == 1 or places[-2] <= before:
+        if len(places) == 1 or places[-2] <= before:
             return ()
         first, end = self._occurrences.document(source)
         lowest = bisect_right(places, max(first, before))

@@ -32,7 +32,11 @@ from akunu_py.drafting.rewrites import Rewrite
 from akunu_py.errors import InvalidRequestError
 
 PRICE: Final = 0.12
-FAINT: Final = 0.08
+FAINT_START: Final = 0.03
+FAINT: Final = 0.1
+"""A draft does not begin with a token less likely than the first, nor go on to one that is reached
+less likely than the second."""
+
 FIRM_RUN: Final = 5
 STEADY_RUN: Final = 12
 LONGEST_IN_PLACE: Final = 2
@@ -181,7 +185,7 @@ class AutoDrafter:
         price = self._price
         expected: list[float] = []
         files: list[tuple[int, int]] = []
-        chance, gain, cost = 1.0, 1.0, 1.0
+        chance, gain, cost, faint = 1.0, 1.0, 1.0, FAINT_START
         advised: int | None = None
         match = lead.match
         steps = self._copied(lead) if match is None else self._agreed(match, lead.grade)
@@ -193,8 +197,9 @@ class AutoDrafter:
                 files.append((file, bond))
                 before = token
                 chance *= acceptance
-                if chance < FAINT or len(expected) >= limit:
+                if chance < faint or len(expected) >= limit:
                     break
+                faint = FAINT
                 if advised is None and chance * cost < price * gain:
                     advised = len(expected)
                 gain += chance

@@ -189,8 +189,12 @@ class Occurrences:
 
     def bond(self, before: int, token: int) -> int:
         """The bond of `token` to `before`, which occurred, by all that ever followed that."""
-        same = self._count_two[self._latest_two.get(before << _TOKEN_BITS ^ token, 0)]
-        others = len(self._after_one[before]) - (before == self._last) - same
+        others = len(self._after_one[before]) - (before == self._last)
+        place = self._latest_two.get(before << _TOKEN_BITS ^ token)
+        if place is None:
+            return _BONDS[others if others < _MOST_OTHERS else _MOST_OTHERS][0]
+        same = self._count_two[place]
+        others -= same
         row = _BONDS[others if others < _MOST_OTHERS else _MOST_OTHERS]
         return row[same if same < _MOST_SAME else _MOST_SAME]
 

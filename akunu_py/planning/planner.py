@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.drafting.base import Draft
 from akunu_py.planning.acceptance import AcceptanceModel
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.live_costs import LiveCosts
+from akunu_py.planning.shadow import Shadow, Trust
 from akunu_py.planning.theory import expected_tokens
 
 MOST_PLANNED_DRAFTS: Final = 32
@@ -142,6 +143,8 @@ class DraftPlanner:
         self._costs = LiveCosts(curve, longest + 1)
         self._longest = longest
         self._acceptance = AcceptanceModel()
+        self._trust = Trust()
+        self._shadow = Shadow(self._acceptance, self._trust)
         self._usual_streak = _FIRST_STREAK
         # After single steps: of a step, what a draft is expected to save; how often there is one.
         self._usual_saving = self._draftable = 0.0
@@ -153,8 +156,8 @@ class DraftPlanner:
     def begin(self) -> None:
         self._futile = 0
         self._asleep = 0
-        self._shadow = NO_DRAFT
-        self._shadow_stood = 0
+        self._shadow.drop()
+        self._promised = 0.0
         self._streak = 0
         self._probes = False
         self._stepped = False
@@ -185,7 +188,8 @@ class DraftPlanner:
         chances = self._acceptance.chances(draft)[:limit]
         step = self._costs.step(context)
         rounds = self._costs.rounds(context, 1 + limit)
-        tokens = expected_tokens(chances)[1:]
+        promises = expected_tokens(chances)[1:]
+        tokens = [1.0 + self._trust.share * (emitted - 1.0) for emitted in promises]
         at_once = [emitted / cost for emitted, cost in zip(tokens, rounds[1:], strict=True)]
         later: Sequence[float] = ()
         if pipelined or self._stepped:
@@ -213,13 +217,16 @@ class DraftPlanner:
                 best = 0
         if best:
             self._futile = self._asleep = 0
-        self._watch(draft, best)
+            self._promised = promises[best - 1] - 1.0
+        elif not self._shadow:
+            self._watch(draft, promises, rounds, needed)
         return best
 
     def observe(self, report: RoundReport) -> None:
-        self._follow(report.tokens)
+        self._shadow.follow(report.tokens)
         self._stepped = not report.draft.tokens
         if report.draft.tokens:
+            self._trust.settle(self._promised, report.accepted)
             self._acceptance.learn(report.draft, report.accepted)
             self._streak += 1
         elif self._streak:
@@ -253,18 +260,12 @@ class DraftPlanner:
             for emitted, cost in zip(tokens, rounds[1:], strict=True)
         ]
 
-    def _watch(self, draft: Draft, verified: int) -> None:
-        """Remembers a declined draft, to see what would have become of it."""
-        if verified == 0 and not self._shadow.tokens:
-            self._shadow, self._shadow_stood = draft.cut(self._longest), 0
-
-    def _follow(self, tokens: Sequence[int]) -> None:
-        """Compares the draft that is watched with what was emitted."""
-        shadow = self._shadow
-        for token, watched in zip(tokens, shadow.tokens[self._shadow_stood :], strict=False):
-            stood = token == watched
-            self._acceptance.learn_token(shadow, self._shadow_stood, stood=stood)
-            self._shadow_stood += 1
-            if not stood or self._shadow_stood == len(shadow.tokens):
-                self._shadow = NO_DRAFT
-                return
+    def _watch(
+        self, draft: Draft, promises: Sequence[float], rounds: Sequence[float], needed: float
+    ) -> None:
+        """Has a declined draft watched; had it been trusted, it might have been verified."""
+        speeds = [emitted / cost for emitted, cost in zip(promises, rounds[1:], strict=True)]
+        fastest = max(speeds)
+        wanted = 1 + speeds.index(fastest) if fastest > needed else 0
+        promised = promises[wanted - 1] - 1.0 if wanted else 0.0
+        self._shadow.watch(draft.cut(self._longest), wanted=wanted, promised=promised)
