@@ -1,14 +1,16 @@
 """Acceptance: how likely each token of a draft is to stand, learnt from those that were tried.
 
 A drafter's own expectations are taken as they are but for one correction: how the odds of its
-source have turned out against what it expected. Where a drafter has none, an estimate is learnt
-by source, match length and position. Knows no tokens, costs or clocks.
+source have turned out against what it expected, of first tokens and of those after them. Where a
+drafter has none, an estimate is learnt by source, match length and position. Knows no tokens, costs
+or clocks.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
+from itertools import chain, repeat
 from typing import Final
 
 from akunu_py.drafting.base import Draft
@@ -35,7 +37,9 @@ class AcceptanceModel:
         """For each token the probability that it stands if those before it did."""
         source = self._sources[draft.source]
         if len(draft.expected) == len(draft.tokens):
-            return [source.bias.corrected(_within(chance)) for chance in draft.expected]
+            biases = chain((source.first,), repeat(source.later))
+            pairs = zip(draft.expected, biases, strict=False)
+            return [bias.corrected(_within(chance)) for chance, bias in pairs]
         match = _match_file(draft.match_length)
         known: dict[int, float] = {}
         chances = []
@@ -60,7 +64,8 @@ class AcceptanceModel:
         """Takes in the outcome of one token of a draft, those before it having stood."""
         source = self._sources[draft.source]
         if len(draft.expected) == len(draft.tokens):
-            source.bias.add(_within(draft.expected[position]), stood)
+            bias = source.later if position else source.first
+            bias.add(_within(draft.expected[position]), stood)
         else:
             source.add(_match_file(draft.match_length), _position_file(position), stood)
 
@@ -114,7 +119,7 @@ class _Source:
     """One source: its records, each leaning on the coarser one while it is young."""
 
     def __init__(self) -> None:
-        self.bias = _Bias()
+        self.first, self.later = _Bias(), _Bias()
         self._whole = _Record()
         self._matches: defaultdict[int, _Record] = defaultdict(_Record)
         self._files: defaultdict[tuple[int, int], _Record] = defaultdict(_Record)

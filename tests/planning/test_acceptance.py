@@ -49,6 +49,16 @@ def test_a_drafters_own_expectations_are_taken_as_they_are() -> None:
     assert AcceptanceModel().chances(draft(expected=0.3)) == pytest.approx([0.3] * 4)
 
 
+def test_first_tokens_and_later_ones_are_corrected_apart() -> None:
+    model = AcceptanceModel()
+    draft = Draft((1, 2, 3), "auto", 5, None, (0.5, 0.9, 0.9))
+    for _ in range(100):
+        model.learn(draft, 1)
+    first, second, third = model.chances(draft)
+    assert first > 0.6
+    assert second == third < 0.4
+
+
 @pytest.mark.parametrize(("claimed", "true"), [(0.9, 0.2), (0.2, 0.9)])
 def test_but_corrected_where_they_prove_wrong(claimed: float, true: float) -> None:
     model = AcceptanceModel()

@@ -29,17 +29,17 @@ def test_more_than_was_promised_is_hardly_trusted_more() -> None:
 
 def test_a_watched_draft_teaches_acceptance_to_its_first_miss() -> None:
     acceptance = AcceptanceModel()
-    before = acceptance.chances(DRAFT)[0]
     shadow = Shadow(acceptance, Trust())
-    for _ in range(50):
+    for _ in range(100):
         shadow.watch(DRAFT)
         shadow.follow((1,))
         assert shadow
         shadow.follow((7, 3))
         assert not shadow
-    # One token of two stood each time.
-    assert acceptance.chances(DRAFT)[0] == pytest.approx(0.5, abs=0.15)
-    assert acceptance.chances(DRAFT)[0] < before
+    # Its first token stood each time, its second never.
+    first, second, *_ = acceptance.chances(DRAFT)
+    assert first > 0.92
+    assert second < 0.3
 
 
 @pytest.mark.parametrize(("tokens", "kept"), [((1, 2, 3, 4), 2), ((1, 9), 1), ((9,), 0)])
