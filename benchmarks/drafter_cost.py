@@ -33,7 +33,7 @@ DECODED = 2_000
 COPIED = 1_000
 EDIT_EVERY = 40
 LIMIT = 32
-PASSES = 3
+PASSES = 7
 WORD = re.compile(r"\n *|[A-Za-z]+|\d| +|\S")
 
 
