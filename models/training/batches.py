@@ -143,6 +143,9 @@ class Batches:
         weights = np.ones(len(kinds), np.float32)
         if drawn.kind == FILL_IN:
             weights[fill_in.middle(drawn.learned)] = ANSWER_WEIGHT
+            weights[fill_in.borders(drawn.learned)] = TURN_WEIGHT
+            after = fill_in.suffix(drawn.learned)
+            kinds[after], weights[after] = self.kind_names.index(CODE), REQUEST_WEIGHT
         if drawn.kind == QUESTIONS:
             weights[drawn.learned] = ANSWER_WEIGHT
             for begin in np.flatnonzero(np.diff(drawn.learned.astype(np.int8)) > 0) + 1:

@@ -20,6 +20,8 @@ from models.training.examples import END_OF_TEXT, Example, Segment, Shard, chat,
 from models.training.functions import Function, brief_forms, distinct, functions_of
 
 SEED = 4
+HOLE_EVERY = 700
+"""Characters of a file for each hole made in it."""
 PASSES_OVER_FUNCTIONS, PASSES_OVER_BRIEF_FORMS = 2, 2
 MOST_EDITS = 2
 SHORT_EDIT, LONG_EDIT = 510, 2000
@@ -88,7 +90,8 @@ def _text_shards(
 ) -> Iterator[tuple[str, Shard]]:
     """Everything but the edits."""
     yield "code", shard(((Segment(file.text),) for file in training), processor)
-    holes = (fill_in.example(f.text, rng) for f in training for _ in range(1 + len(f.text) // 1500))
+    cut = (file.text for file in training for _ in range(1 + len(file.text) // HOLE_EVERY))
+    holes = (fill_in.example(text, rng) for text in cut)
     yield "fim", shard((hole for hole in holes if hole is not None), processor)
     turns = [*questions.library_questions(training, rng), *questions.small_talk(rng, count // 6)]
     yield "questions", shard(map(chat, turns), processor)

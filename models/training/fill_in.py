@@ -6,7 +6,12 @@ suffix-prefix-middle: `<|fim_prefix|><|fim_suffix|>S<|fim_middle|>PM<|endoftext|
 
 from __future__ import annotations
 
+import builtins
+import keyword
 import random
+import re
+import textwrap
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,8 +21,16 @@ from models.training.copies import Alignment
 from models.training.examples import END_OF_TEXT, Example, Segment
 
 OPENING = 3
-"""The tokens of a filling that are taught to look at the borders of the hole."""
+"""A filling's first tokens; they and its last are taught to look at the borders of the hole."""
 MAX_PREFIX, MAX_SUFFIX, MAX_MIDDLE = 700, 350, 300
+LEAST_DEFINITION, MOST_DEFINITION = 60, 500
+"""Characters of a definition that stands alone around its hole."""
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_KNOWN = frozenset((*keyword.kwlist, *dir(builtins), "self", "cls"))
+_HEADER = re.compile(r"^[ ]*(?:async def|def|class) .*:$", re.MULTILINE)
+_ALONE, _TOLD = 0.6, 0.8
+"""How often a definition stands alone, and how often a line is one that its surroundings tell."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +56,53 @@ def window(text: str, rng: random.Random) -> str:
     return text[start : end if end > start else start + limit]
 
 
+def definition(text: str, rng: random.Random) -> str | None:
+    """A short function or class, or the beginning of one, at indentation zero.
+
+    Whoever tries a model out gives it no more than that.
+    """
+    headers = list(_HEADER.finditer(text))
+    if not headers:
+        return None
+    header = rng.choice(headers)
+    indentation = len(header.group()) - len(header.group().lstrip())
+    limit = rng.randint(LEAST_DEFINITION, MOST_DEFINITION)
+    kept: list[str] = []
+    for line in text[header.start() : header.start() + limit].split("\n")[:-1]:
+        if kept and line.strip() and len(line) - len(line.lstrip()) <= indentation:
+            break
+        kept.append(line)
+    found = textwrap.dedent("\n".join(kept)).rstrip("\n") + "\n"
+    return found if len(found) >= LEAST_DEFINITION else None
+
+
+def told_lines(lines: list[str]) -> list[int]:
+    """The rows of code whose every word stands in another row as well, or is Python's own.
+
+    To fill such a line takes reading what is around it rather than knowing its author.
+    """
+    words = [Counter(_WORD.findall(line)) for line in lines]
+    total = sum(words, Counter[str]())
+    return [
+        row
+        for row, own in enumerate(words)
+        if own
+        and not lines[row].lstrip().startswith(("#", '"', "'"))
+        and all(word in _KNOWN or total[word] > count for word, count in own.items())
+    ]
+
+
 def cut_line(text: str, rng: random.Random) -> Hole | None:
     """One line that is not blank; its indentation stays in front or goes with it."""
     lines = text.split("\n")
-    filled = [row for row, line in enumerate(lines) if line.strip()]
-    if not filled:
+    rows = told_lines(lines) if rng.random() < _TOLD else []
+    rows = rows or [row for row, line in enumerate(lines) if line.strip()]
+    if not rows:
         return None
-    row = rng.choice(filled)
+    row = rng.choice(rows)
     prefix = "".join(f"{line}\n" for line in lines[:row])
     line = lines[row]
-    keep = len(line) - len(line.lstrip()) if rng.random() < 0.5 else 0
+    keep = len(line) - len(line.lstrip()) if rng.random() < 0.7 else 0
     suffix = "".join(f"\n{line}" for line in lines[row + 1 :])
     return Hole(prefix + line[:keep], line[keep:], suffix)
 
@@ -91,16 +141,21 @@ def cut_anywhere(text: str, rng: random.Random) -> Hole | None:
 
 Cut = Callable[[str, random.Random], Hole | None]
 
-_CUTS: tuple[Cut, ...] = (cut_line, cut_line, cut_rest_of_line, cut_block, cut_anywhere)
+_CUTS: tuple[Cut, ...] = (
+    *(cut_line, cut_line, cut_line, cut_line),
+    *(cut_rest_of_line, cut_rest_of_line),
+    *(cut_block, cut_anywhere),
+)
 
 
 def example(text: str, rng: random.Random) -> Example | None:
-    """A random window of `text` with a random hole, in either layout."""
-    hole = rng.choice(_CUTS)(window(text, rng), rng)
+    """A definition or a window of `text` with a random hole, in either layout."""
+    alone = definition(text, rng) if rng.random() < _ALONE else None
+    hole = rng.choice(_CUTS)(alone or window(text, rng), rng)
     if hole is None or not hole.middle.strip() or len(hole.middle) > MAX_MIDDLE:
         return None
     prefix, suffix = hole.prefix[-MAX_PREFIX:], hole.suffix[:MAX_SUFFIX]
-    if rng.random() < 0.7:
+    if rng.random() < 0.85:
         return (
             Segment("<|fim_prefix|>", learned=False),
             Segment(prefix),
@@ -125,15 +180,32 @@ def middle(learned: np.ndarray) -> slice:
     return slice(last + 1 if learned[:last].any() else len(learned), len(learned))
 
 
+def suffix(learned: np.ndarray) -> slice:
+    """The tokens after the hole of a prefix-suffix-middle example, and of another nothing."""
+    hole = middle(learned)
+    if hole.start == hole.stop:
+        return slice(len(learned), len(learned))
+    given = np.flatnonzero(~learned[: hole.start])
+    border = int(given[np.flatnonzero(np.diff(given) > 1)[-1] + 1])
+    return slice(border + 1, hole.start - 1)
+
+
+def borders(learned: np.ndarray) -> np.ndarray:
+    """Which tokens decide how a hole is filled and where that ends: its first few and its end."""
+    hole = middle(learned)
+    decides = np.zeros(len(learned), dtype=np.bool_)
+    decides[hole.start : min(hole.start + OPENING, hole.stop)] = True
+    if hole.start < hole.stop:
+        decides[-1] = True
+    return decides
+
+
 def align(learned: np.ndarray) -> Alignment:
-    """Where a hole begins and ends, for the first tokens that fill it.
+    """Where a hole begins and ends, for the tokens at the borders of what fills it.
 
     Their `place` is the border of prefix and suffix, their `source` the suffix's first token.
     """
     alignment = Alignment.nowhere(len(learned))
-    hole = middle(learned)
-    given = np.flatnonzero(~learned[: hole.start])
-    border = int(given[np.flatnonzero(np.diff(given) > 1)[-1] + 1]) if hole.start < hole.stop else 0
-    first = slice(hole.start, min(hole.start + OPENING, hole.stop))
-    alignment.place[first], alignment.source[first] = border, border + 1
+    after, decides = suffix(learned), borders(learned)
+    alignment.place[decides], alignment.source[decides] = after.start - 1, after.start
     return alignment

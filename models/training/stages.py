@@ -124,6 +124,28 @@ _LONGEST_ONCE_MORE = {
     "questions": 0.06,
     "structured": 0.02,
 }
+_HOLES = {
+    "fim": 0.54,
+    "code": 0.14,
+    "edits": 0.22,
+    "long_edits": 0.04,
+    "questions": 0.05,
+    "structured": 0.01,
+}
+_HOLES_AND_EDITS = {
+    "fim": 0.40,
+    "code": 0.08,
+    "edits": 0.28,
+    "long_edits": 0.18,
+    "questions": 0.06,
+}
+_HOLES_AND_LONGEST = {
+    "fim": 0.28,
+    "code": 0.06,
+    "edits": 0.24,
+    "long_edits": 0.36,
+    "questions": 0.06,
+}
 _QUESTIONS = {
     "repeats": 0.02,
     "edits": 0.46,
@@ -149,6 +171,9 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("edits once more", 1250, 8, 512, _ONCE_MORE, decays=True, peak=0.6),
     Stage("long edits once more", 600, 4, 1024, _LONG_ONCE_MORE, decays=True, peak=0.6),
     Stage("longest edits once more", 150, 2, 2048, _LONGEST_ONCE_MORE, decays=True, peak=0.25),
+    Stage("holes", 1400, 8, 512, _HOLES, decays=True, peak=0.7),
+    Stage("holes and edits", 300, 4, 1024, _HOLES_AND_EDITS, decays=True, peak=0.7),
+    Stage("holes and longest edits", 150, 2, 2048, _HOLES_AND_LONGEST, decays=True, peak=0.25),
 )
 
 

@@ -68,11 +68,17 @@ def test_a_request_is_learned_as_code_unless_its_words_were_exchanged() -> None:
     assert seen == {True, False}
 
 
-def test_what_fills_a_hole_weighs_more() -> None:
+def test_what_fills_a_hole_weighs_more_and_its_borders_most() -> None:
     learned = [False, *[True] * 20, *[False] * 20, *[True] * 10]
-    batch = drawn(batches(fim=(list(range(10, 61)), learned)), "fim")
-    assert (batch.weights[0, 41:51] == ANSWER_WEIGHT).all()
-    assert (batch.weights[0, :41] == 1.0).all()
+    source = batches(fim=(list(range(10, 61)), learned))
+    batch = drawn(source, "fim")
+    assert (batch.weights[0, [41, 42, 43, 50]] == TURN_WEIGHT).all()
+    assert (batch.weights[0, 44:50] == ANSWER_WEIGHT).all()
+    assert (batch.weights[0, 1:21] == 1.0).all()
+    # What follows the hole is code like any other; the tokens that mark the parts are not learned.
+    assert (batch.weights[0, 22:40] == REQUEST_WEIGHT).all()
+    assert (batch.kinds[0, 22:40] == source.kind_names.index("code")).all()
+    assert (batch.kinds[0, [0, 21, 40]] == -1).all()
 
 
 def test_an_answer_weighs_more_and_its_first_tokens_most() -> None:

@@ -45,12 +45,61 @@ def test_the_middle_is_what_is_learned_after_the_suffix() -> None:
         assert one[fill_in.middle(one)].size == 0
 
 
-def test_a_filling_begins_by_looking_at_the_borders_of_its_hole() -> None:
+def test_a_filling_begins_and_ends_by_looking_at_the_borders_of_its_hole() -> None:
     psm = learned((1, False), (20, True), (8, False), (6, True))
+    assert fill_in.suffix(psm) == slice(22, 28)
     alignment = fill_in.align(psm)
-    opening = slice(29, 29 + fill_in.OPENING)
-    assert (alignment.place[opening] == 21).all()
-    assert (alignment.source[opening] == 22).all()
+    borders = [*range(29, 29 + fill_in.OPENING), 34]
+    assert np.flatnonzero(fill_in.borders(psm)).tolist() == borders
+    assert (alignment.place[borders] == 21).all()
+    assert (alignment.source[borders] == 22).all()
     for targets in (alignment.place, alignment.source):
-        assert (np.delete(targets, range(29, 29 + fill_in.OPENING)) == NOWHERE).all()
-    assert (fill_in.align(learned((10, False), (26, True))).place == NOWHERE).all()
+        assert (np.delete(targets, borders) == NOWHERE).all()
+
+
+def test_without_a_middle_of_its_own_nothing_is_looked_at() -> None:
+    suffix_first = learned((10, False), (26, True))
+    assert not fill_in.borders(suffix_first).any()
+    assert not np.arange(36)[fill_in.suffix(suffix_first)].size
+    assert (fill_in.align(suffix_first).place == NOWHERE).all()
+
+
+def test_a_definition_stands_alone_at_indentation_zero() -> None:
+    text = """import os
+
+
+class Stack:
+    def __init__(self):
+        self.items = []
+
+    def push_an_item(self, item):
+        self.items.append(item)
+        return len(self.items)
+
+
+LAST = 1
+"""
+    found = {fill_in.definition(text, random.Random(seed)) for seed in range(200)}
+    assert (
+        "def push_an_item(self, item):\n    self.items.append(item)\n    return len(self.items)\n"
+        in found
+    )
+    for one in found - {None}:
+        assert one.startswith(("class Stack:", "def "))
+        assert "LAST" not in one
+        assert len(one) >= fill_in.LEAST_DEFINITION
+    assert fill_in.definition("LAST = 1\n", random.Random(0)) is None
+
+
+def test_a_told_line_has_only_words_that_stand_around_it() -> None:
+    lines = [
+        "def total(values):",
+        "    result = 0",
+        "    for value in values:",
+        "        result += value",
+        "    # result",
+        "    return result",
+        "",
+    ]
+    assert fill_in.told_lines(lines) == [1, 2, 3, 5]
+    assert fill_in.told_lines([]) == []
