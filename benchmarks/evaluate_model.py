@@ -18,6 +18,7 @@ from typing import Any
 from benchmarks.held_out import (
     EditCase,
     edit_cases,
+    function_holes,
     held_out_files,
     holes,
     humaneval_holes,
@@ -29,11 +30,14 @@ from benchmarks.scoring import Scorer, copied_positions
 from models.training import edits, fill_in
 from models.training.corpus import SourceFile
 from models.training.fill_in import Hole
+from models.training.functions import is_function
 
 ROOT = Path(__file__).parents[1]
 TEXT_WINDOW = 1024
 TEXT_BYTES = 200_000
 MAX_TOKENS = 2000
+LONGEST_LINE = 48
+"""Tokens that a line may take to be filled in."""
 
 
 def bits_per_byte(scorer: Scorer, files: Iterable[SourceFile]) -> float:
@@ -60,6 +64,22 @@ def fill_in_exact(scorer: Scorer, cases: Iterable[Hole]) -> float | None:
         answer = scorer.encode(hole.middle) + scorer.encode("<|endoftext|>")
         exact.append(scorer.score(scorer.encode(prompt), answer).exact)
     return sum(exact) / len(exact) if exact else None
+
+
+def function_lines(scorer: Scorer, cases: Iterable[Hole]) -> dict[str, float]:
+    """Of lines of functions: filled exactly, ended by itself in that line, and parsable then."""
+    counts: dict[str, float] = defaultdict(float)
+    for hole in cases:
+        prefix = hole.prefix[-fill_in.MAX_PREFIX :]
+        prompt = fill_in.prompt(prefix, hole.suffix[: fill_in.MAX_SUFFIX])
+        answer, ended = scorer.answer(scorer.encode(prompt), LONGEST_LINE)
+        in_line = ended and bool(answer.strip()) and "\n" not in answer
+        counts["cases"] += 1
+        counts["exact"] += ended and answer == hole.middle
+        counts["one_line"] += in_line
+        counts["parses"] += in_line and is_function(f"{hole.prefix}{answer}{hole.suffix}")
+    cases_made = max(1.0, counts["cases"])
+    return {key: value if key == "cases" else value / cases_made for key, value in counts.items()}
 
 
 def edits_by_kind(scorer: Scorer, cases: Iterable[EditCase]) -> dict[str, dict[str, float]]:
@@ -102,6 +122,7 @@ def evaluate(folder: Path, data: Path | None, per_kind: int, fills: int) -> dict
         "fill_line": fill_in_exact(scorer, holes(files, fills, block=False)),
         "fill_block": fill_in_exact(scorer, holes(files, fills, block=True)),
         "humaneval_line": fill_in_exact(scorer, humaneval_holes(data, fills)) if data else None,
+        "function_line": function_lines(scorer, function_holes(functions, 2 * fills)),
         "edits": edits_by_kind(scorer, cases),
     }
 
@@ -113,6 +134,9 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     for key in ("bits_per_byte", "fill_line", "fill_block", "humaneval_line"):
         values = [results[name][key] for name in names]
         rows.append([key, *("-" if value is None else f"{value:.3f}" for value in values)])
+    for key in ("exact", "one_line", "parses"):
+        values = [results[name]["function_line"][key] for name in names]
+        rows.append([f"function_line: {key}", *(f"{value:.3f}" for value in values)])
     overall = markdown_table(["", *names], rows)
     rows = []
     for kind, first in sorted(results[names[0]]["edits"].items()):

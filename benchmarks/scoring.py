@@ -62,6 +62,19 @@ class Scorer:
         hits = mx.argmax(logits, axis=-1) == expected
         return Score(np.array(hits), float(np.array(nats)))
 
+    def answer(self, prompt: list[int], most: int) -> tuple[str, bool]:
+        """The greedy answer, of at most so many tokens, and whether it ended by itself."""
+        import mlx.core as mx  # noqa: PLC0415
+        from mlx_lm.generate import generate_step  # noqa: PLC0415
+
+        ends = self._tokenizer.eos_token_ids
+        tokens: list[int] = []
+        for token, _ in generate_step(mx.array(prompt), self._model, max_tokens=most):
+            if token in ends:
+                return self._tokenizer.decode(tokens), True
+            tokens.append(token)
+        return self._tokenizer.decode(tokens), False
+
 
 def copied_positions(before: list[int], answer: list[int]) -> list[int]:
     """Positions of `answer` inside stretches of at least `MIN_COPIED` tokens found in `before`."""

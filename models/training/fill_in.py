@@ -29,8 +29,8 @@ LEAST_DEFINITION, MOST_DEFINITION = 60, 500
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _KNOWN = frozenset((*keyword.kwlist, *dir(builtins), "self", "cls"))
 _HEADER = re.compile(r"^[ ]*(?:async def|def|class) .*:$", re.MULTILINE)
-_ALONE, _TOLD = 0.6, 0.8
-"""How often a definition stands alone, and how often a line is one that its surroundings tell."""
+_ALONE = 0.6
+"""How often a definition stands alone."""
 
 
 @dataclass(frozen=True)
@@ -95,21 +95,30 @@ def told_lines(lines: list[str]) -> list[int]:
 def cut_line(text: str, rng: random.Random) -> Hole | None:
     """One line that is not blank; its indentation stays in front or goes with it."""
     lines = text.split("\n")
-    rows = told_lines(lines) if rng.random() < _TOLD else []
-    rows = rows or [row for row, line in enumerate(lines) if line.strip()]
+    return _line_of(lines, [row for row, line in enumerate(lines) if line.strip()], rng)
+
+
+def cut_told_line(text: str, rng: random.Random) -> Hole | None:
+    """One of the told lines, or any where there are none."""
+    lines = text.split("\n")
+    rows = told_lines(lines)
+    return _line_of(lines, rows, rng) if rows else cut_line(text, rng)
+
+
+def _line_of(lines: list[str], rows: list[int], rng: random.Random) -> Hole | None:
     if not rows:
         return None
     row = rng.choice(rows)
     prefix = "".join(f"{line}\n" for line in lines[:row])
     line = lines[row]
-    keep = len(line) - len(line.lstrip()) if rng.random() < 0.7 else 0
+    keep = len(line) - len(line.lstrip()) if rng.random() < 0.5 else 0
     suffix = "".join(f"\n{line}" for line in lines[row + 1 :])
     return Hole(prefix + line[:keep], line[keep:], suffix)
 
 
 def cut_rest_of_line(text: str, rng: random.Random) -> Hole | None:
     """From somewhere in a line to its end: what an editor asks for at the cursor."""
-    hole = cut_line(text, rng)
+    hole = cut_told_line(text, rng)
     if hole is None or len(hole.middle) < 2:
         return None
     at = rng.randrange(1, len(hole.middle))
@@ -142,9 +151,8 @@ def cut_anywhere(text: str, rng: random.Random) -> Hole | None:
 Cut = Callable[[str, random.Random], Hole | None]
 
 _CUTS: tuple[Cut, ...] = (
-    *(cut_line, cut_line, cut_line, cut_line),
-    *(cut_rest_of_line, cut_rest_of_line),
-    *(cut_block, cut_anywhere),
+    *(cut_told_line, cut_told_line, cut_told_line, cut_line),
+    *(cut_rest_of_line, cut_rest_of_line, cut_block, cut_anywhere),
 )
 
 

@@ -11,7 +11,13 @@ from models.training.copies import NOWHERE
 from models.training.examples import END_OF_TEXT
 
 TEXT = st.text(alphabet="ab (\n\t é", min_size=1, max_size=300)
-CUTS = (fill_in.cut_line, fill_in.cut_rest_of_line, fill_in.cut_block, fill_in.cut_anywhere)
+CUTS = (
+    fill_in.cut_line,
+    fill_in.cut_told_line,
+    fill_in.cut_rest_of_line,
+    fill_in.cut_block,
+    fill_in.cut_anywhere,
+)
 
 
 @given(TEXT, st.sampled_from(CUTS), st.integers(0, 99))
@@ -84,7 +90,7 @@ LAST = 1
         "def push_an_item(self, item):\n    self.items.append(item)\n    return len(self.items)\n"
         in found
     )
-    for one in found - {None}:
+    for one in filter(None, found):
         assert one.startswith(("class Stack:", "def "))
         assert "LAST" not in one
         assert len(one) >= fill_in.LEAST_DEFINITION
@@ -103,3 +109,6 @@ def test_a_told_line_has_only_words_that_stand_around_it() -> None:
     ]
     assert fill_in.told_lines(lines) == [1, 2, 3, 5]
     assert fill_in.told_lines([]) == []
+    holes = [fill_in.cut_told_line("\n".join(lines), random.Random(seed)) for seed in range(40)]
+    middles = {hole.middle.strip() for hole in holes if hole is not None}
+    assert middles == {lines[row].strip() for row in (1, 2, 3, 5)}
