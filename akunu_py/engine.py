@@ -161,8 +161,9 @@ class Engine:
         asked = encode_prompt(self.model, prompt, suffix, options, self.context_limit)
         tokens = asked.tokens
         chooser = self._choosers.make(options, tokens, asked.end_tokens)
-        drafter = self.speculator.drafter(options.drafter, chooser)
-        planner = self._planner(options)
+        fills_gap = asked.fills_gap
+        drafter = self.speculator.drafter(options.drafter, chooser, fills_gap=fills_gap)
+        planner = self._planner(options, fills_gap=fills_gap)
         answer = Answer(
             tokens,
             options,
@@ -266,7 +267,7 @@ class Engine:
             observe=scorer.take if scorer else None,
         )
 
-    def _planner(self, options: Options) -> Planner | None:
+    def _planner(self, options: Options, *, fills_gap: bool) -> Planner | None:
         """Who plans a request's drafts; None where nothing can or need be drafted."""
         drafts = options.drafts and (options.max_tokens is None or options.max_tokens > 1)
         if not drafts or self._why_no_rollback:
@@ -274,7 +275,7 @@ class Engine:
         # The first one of its kind measures, which is no part of a request.
         if options.exact:
             self.speculator.logit_difference(longest_draft(options))
-        return self.speculator.planner(options)
+        return self.speculator.planner(options, fills_gap=fills_gap)
 
     def _speculation(
         self, answer: Answer, slot: PrefixSlot, drafter: Drafter, planner: Planner | None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
 from akunu_py.model import TargetModel
 from akunu_py.options import DEFAULT_MAX_TOKENS, Options
-from akunu_py.text.fim import FillRequest, fill_prompt
+from akunu_py.text.fim import FillRequest, fill_prompt, fills_gap
 from akunu_py.text.tokenizer import Tokenizer
 
 PromptInput = str | Sequence[int] | FillRequest
@@ -20,10 +20,12 @@ class Prompt:
     Attributes:
         tokens: its ids, 1 at least.
         end_tokens: ids that end the answer.
+        fills_gap: whether the answer is what goes between two pieces of text.
     """
 
     tokens: list[int]
     end_tokens: frozenset[int]
+    fills_gap: bool = False
 
 
 def encode_prompt(
@@ -66,7 +68,7 @@ def encode_prompt(
         raise ContextOverflowError(
             f"The prompt has {len(tokens)} tokens and the context only {limit}; {remedy}."
         )
-    return Prompt(tokens, end_tokens | tokenizer.end_tokens)
+    return Prompt(tokens, end_tokens | tokenizer.end_tokens, fills_gap(tokenizer, tokens))
 
 
 def encode_references(tokenizer: Tokenizer, texts: Sequence[str], limit: int) -> list[list[int]]:

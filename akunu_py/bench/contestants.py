@@ -24,6 +24,7 @@ from akunu_py.decoding.speculation import Speculation
 from akunu_py.engine import Engine
 from akunu_py.options import Options, Sampling
 from akunu_py.stats import Finish, Stats
+from akunu_py.text.fim import fills_gap
 from akunu_py.text.stream import TextStream
 
 
@@ -163,7 +164,9 @@ def _forced(engine: Engine, task: Task, options: Options) -> Answer | None:
     prompt, reference = list(task.case.prompt), task.reference
     model, speculator, stats = engine.model, engine.speculator, Stats()
     chooser = ForcedChooser(prompt, reference)
-    drafter, planner = speculator.drafter(options.drafter, chooser), speculator.planner(options)
+    gap = fills_gap(engine.tokenizer, prompt)
+    drafter = speculator.drafter(options.drafter, chooser, fills_gap=gap)
+    planner = speculator.planner(options, fills_gap=gap)
     cache = model.make_cache(len(prompt) + len(reference) + 1)
     text = TextStream(engine.tokenizer.detokenizer(prompt), ())
     limits = Limits(len(reference), frozenset())

@@ -6,6 +6,7 @@ first request needs it.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from akunu_py.backend import Backend
 from akunu_py.cache.kv_cache import PreallocatedKVCache
@@ -18,6 +19,7 @@ from akunu_py.errors import InvalidRequestError
 from akunu_py.model import TargetModel
 from akunu_py.options import Options
 from akunu_py.planning.cost_curve import CostCurve
+from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.planner import MOST_PLANNED_DRAFTS, DraftPlanner, FixedPlanner, Planner
 from akunu_py.sampling.token_chooser import TokenChooser
 
@@ -28,8 +30,19 @@ DrafterMaker = Callable[[TokenChooser], Drafter]
 """Makes the drafter of one request, by how that request's tokens are chosen."""
 
 
+@dataclass
+class _Experience:
+    """What was learnt from requests of one kind."""
+
+    drafters: dict[str, Drafter] = field(default_factory=dict)
+    planner: DraftPlanner | None = None
+
+
 class Speculator:
     """Equips requests for speculation.
+
+    What is learnt from gaps that are filled and from other requests is kept apart: a short answer
+    in the middle of a file ends where a copy of that file would go on.
 
     Args:
         model: the target.
@@ -61,17 +74,17 @@ class Speculator:
         self._backend = backend
         self._calibrate = calibrate
         self._draft_model = None if draft_model is None else DraftModel(draft_model, model)
-        self._drafters: dict[str, Drafter] = {}
         self._makers: dict[str, DrafterMaker] = {}
-        self._planner: DraftPlanner | None = None
+        self._experience = {fills_gap: _Experience() for fills_gap in (False, True)}
+        self._costs: LiveCosts | None = None
         self.cost_curve: CostCurve | None = None
 
     def add_drafter(self, name: str, make: DrafterMaker) -> None:
         """Lets requests name a drafter of the caller's own; `make` is called for each of them."""
         self._makers[name] = make
 
-    def drafter(self, name: str, chooser: TokenChooser) -> Drafter:
-        """The drafter called `name`, the same one for every request unless it was added.
+    def drafter(self, name: str, chooser: TokenChooser, *, fills_gap: bool = False) -> Drafter:
+        """The drafter called `name`, the same one for requests of a kind unless it was added.
 
         Raises:
             InvalidRequestError: if there is none, or no draft model for it.
@@ -84,21 +97,25 @@ class Speculator:
             return DraftModelDrafter(self._draft_model, chooser.sampling, chooser.seed)
         if name in self._makers:
             return self._makers[name](chooser)
-        if name not in self._drafters:
-            self._drafters[name] = make_drafter(name)
-        return self._drafters[name]
+        drafters = self._experience[fills_gap].drafters
+        if name not in drafters:
+            drafters[name] = make_drafter(name)
+        return drafters[name]
 
-    def planner(self, options: Options) -> Planner:
+    def planner(self, options: Options, *, fills_gap: bool = False) -> Planner:
         """Who decides on the length of drafts; the buffer is made to suit."""
         longest = longest_draft(options)
         if self.buffer.max_drafts != longest:
             self.buffer = TokenBuffer(longest)
         if options.num_draft_tokens is not None:
             return FixedPlanner(longest)
-        if self._planner is None:
+        if self._costs is None:
             self.cost_curve = self._calibrate(self._model, self._backend)
-            self._planner = DraftPlanner(self.cost_curve)
-        return self._planner
+            self._costs = LiveCosts(self.cost_curve, MOST_PLANNED_DRAFTS + 1)
+        experience = self._experience[fills_gap]
+        if experience.planner is None:
+            experience.planner = DraftPlanner(self._costs)
+        return experience.planner
 
     def tie_breaker(
         self, options: Options, cache: PreallocatedKVCache, chooser: TokenChooser, known: int

@@ -30,7 +30,8 @@ LAST_PROBE: Final = 4096
 
 NAPS: Final = (16, 48, 48)
 """Looks in vain, while single steps are under way, after which one more step goes by between
-two of them. Looking is cheap, but a small model's steps are short."""
+two of them: in this request and those before it, up to the last look that led to a draft. Looking
+is cheap, but a small model's steps are short."""
 
 _LEAST_SAVING: Final = 0.05
 """Of a step; a smaller saving is not waited for."""
@@ -135,12 +136,13 @@ class DraftPlanner:
     blind to a text that has become predictable. Only costs need a probe now and then.
 
     Args:
-        curve: what forwards cost on this machine.
+        costs: what forwards cost on this machine. Planners may share live ones, made for one
+            token more than `longest`.
         longest: the most drafts a round may verify.
     """
 
-    def __init__(self, curve: CostCurve, longest: int = MOST_PLANNED_DRAFTS) -> None:
-        self._costs = LiveCosts(curve, longest + 1)
+    def __init__(self, costs: CostCurve | LiveCosts, longest: int = MOST_PLANNED_DRAFTS) -> None:
+        self._costs = costs if isinstance(costs, LiveCosts) else LiveCosts(costs, longest + 1)
         self._longest = longest
         self._acceptance = AcceptanceModel()
         self._trust = Trust()
@@ -151,10 +153,11 @@ class DraftPlanner:
         self._parked = True
         self._declined = 0
         self._patience = FIRST_PROBE
+        self._futile = 0
         self.begin()
 
     def begin(self) -> None:
-        self._futile = 0
+        self._futile = min(self._futile, NAPS[0])
         self._asleep = 0
         self._shadow.drop()
         self._promised = 0.0

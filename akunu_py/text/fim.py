@@ -107,6 +107,12 @@ def fill_prompt(tokenizer: Tokenizer, request: FillRequest, room: int = sys.maxs
     return FillPrompt([*opening, *files, *around], layout.end_tokens)
 
 
+def fills_gap(tokenizer: Tokenizer, tokens: Sequence[int]) -> bool:
+    """Whether a prompt, whoever wrote it, asks for what goes into a gap."""
+    format_ = find_format(tokenizer.token_id)
+    return format_ is not None and tokenizer.token_id(format_.suffix) in tokens
+
+
 def _ending(text: str, least: int) -> str:
     """The end of a text, as many characters or up to twice as many: cut where the next keystrokes
     leave the cut."""

@@ -142,14 +142,17 @@ class TestLooks:
         self.looks(planner, 1000)
         assert all(planner.looks(pipelined=False) for _ in range(10))
 
-    def test_become_frequent_again_with_a_draft_and_with_a_request(self) -> None:
+    def test_become_frequent_again_with_a_draft(self) -> None:
         planner = DraftPlanner(FLAT)
         self.looks(planner, 1000)
         assert chosen(planner, certain(8), pipelined=True) > 0
         assert self.looks(planner, 16) == 16
+
+    def test_become_more_frequent_again_with_a_request(self) -> None:
+        planner = DraftPlanner(FLAT)
         self.looks(planner, 1000)
         planner.begin()
-        assert self.looks(planner, 16) == 16
+        assert self.looks(planner, 16) == 8
 
 
 class TestRunningAhead:

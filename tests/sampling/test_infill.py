@@ -1,6 +1,7 @@
 """llama.cpp's infill sampler: what it leaves, and that drafting does not change it."""
 
 from collections.abc import Sequence
+from functools import partial
 from random import Random
 
 import mlx.core as mx
@@ -18,6 +19,10 @@ from tests.fakes import OracleDrafter
 WORDS = ["<end>", "hel", "hell", "hello", "dummy", "x", "xy", "<stop>"]
 END, HEL, HELL, HELLO, DUMMY, X, XY, STOP = range(len(WORDS))
 PROMPT = [Random(5).randrange(256) for _ in range(30)]
+
+
+def give(drafter: OracleDrafter, _chooser: TokenChooser) -> OracleDrafter:
+    return drafter
 
 
 def spell(ids: Sequence[int]) -> list[str]:
@@ -102,7 +107,8 @@ def test_whatever_is_drafted_the_text_is_plain_decodings(
         assert plain.token_ids != engine.generate(PROMPT, Options(40, unfiltered)).token_ids
     for silence in (0.0, 0.4):
         oracle = OracleDrafter(len(PROMPT), plain.token_ids, error=0.2, silence=silence)
-        monkeypatch.setitem(engine.speculator._drafters, "told", oracle)
+        make = partial(give, oracle)
+        monkeypatch.setitem(engine.speculator._makers, "told", make)
         told = Options(40, sampling, drafter="told", num_draft_tokens=4)
         assert engine.generate(PROMPT, told).token_ids == plain.token_ids
 

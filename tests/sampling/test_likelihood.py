@@ -55,7 +55,7 @@ def test_drafted_and_plain_values_are_the_models(
     assert_of_the_model(engine, plain, alternatives)
 
     oracle = OracleDrafter(len(PROMPT), plain.token_ids, error=0.3, silence=0.3)
-    monkeypatch.setitem(engine.speculator._drafters, "told", oracle)
+    monkeypatch.setitem(engine.speculator._makers, "told", lambda _: oracle)
     drafted = engine.generate(
         PROMPT, Options(40, sampling, drafter="told", num_draft_tokens=4, logprobs=alternatives)
     )
@@ -69,7 +69,7 @@ def test_values_where_drafts_are_rejected_by_chance(
 ) -> None:
     text = [Random(1).randrange(VOCABULARY) for _ in range(2000)]
     drafter = NGramModelDrafter(bigram(VOCABULARY, [text]), seed=2)
-    monkeypatch.setitem(engine.speculator._drafters, "told", drafter)
+    monkeypatch.setitem(engine.speculator._makers, "told", lambda _: drafter)
     asked = Options(40, Sampling(temperature=2.0, seed=3), drafter="told", num_draft_tokens=3)
     answer = engine.generate(PROMPT, Options(**{**vars(asked), "logprobs": 2}))
     assert answer.token_ids == engine.generate(PROMPT, asked).token_ids
@@ -145,7 +145,7 @@ def test_a_drafter_hears_the_likeliest_tokens_at_every_position(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listener = Listener(PROMPT)
-    monkeypatch.setitem(engine.speculator._drafters, "told", listener)
+    monkeypatch.setitem(engine.speculator._makers, "told", lambda _: listener)
     answer = engine.generate(PROMPT, Options(40, drafter="told", num_draft_tokens=2, logprobs=5))
     expected = [[token for token, _ in entry.alternatives[:3]] for entry in answer.logprobs]
     assert listener.heard == expected

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from akunu_py.cache.prefix_slot import common_prefix_length
 from akunu_py.errors import InvalidRequestError
-from akunu_py.text.fim import LONGEST_WINDOW, FillRequest, RepositoryFile, fill_prompt
+from akunu_py.text.fim import (
+    LONGEST_WINDOW,
+    FillRequest,
+    RepositoryFile,
+    fill_prompt,
+    fills_gap,
+)
 from akunu_py.text.tokenizer import Tokenizer
 
 
@@ -148,6 +154,14 @@ def test_what_opens_a_prompt_comes_first() -> None:
 def test_no_space_is_put_into_the_text() -> None:
     spaced = fill_prompt(make(*LLAMA, spaced=True), GAP).tokens
     assert spaced == fill_prompt(make(*LLAMA), GAP).tokens
+
+
+@pytest.mark.parametrize("special", [QWEN, GEMMA, STARCODER, CODESTRAL, LLAMA])
+def test_a_prompt_that_fills_a_gap_is_known_by_its_tokens(special: tuple[str, ...]) -> None:
+    tokenizer = make(*special)
+    assert fills_gap(tokenizer, fill_prompt(tokenizer, GAP).tokens)
+    assert not fills_gap(tokenizer, tokenizer.encode("1\n23"))
+    assert not fills_gap(make(), tokenizer.encode("1\n23"))
 
 
 def test_a_model_that_cannot_fill_says_so() -> None:
