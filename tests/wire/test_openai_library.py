@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from akunu_py.options import Options, Sampling
 from tests.server.live import LiveServer
 
-PROMPT = "def mean(values):\n"
+PROMPT = "import os\n"
 MESSAGES: list[ChatCompletionMessageParam] = [
     {"role": "developer", "content": "Answer with code."},
     {"role": "user", "content": [{"type": "text", "text": "Add two numbers in Python."}]},
