@@ -68,7 +68,8 @@ def encode_prompt(
         raise ContextOverflowError(
             f"The prompt has {len(tokens)} tokens and the context only {limit}; {remedy}."
         )
-    return Prompt(tokens, end_tokens | tokenizer.end_tokens, fills_gap(tokenizer, tokens))
+    gap = isinstance(asked, FillRequest) or fills_gap(tokenizer, tokens)
+    return Prompt(tokens, end_tokens | tokenizer.end_tokens, gap)
 
 
 def encode_references(tokenizer: Tokenizer, texts: Sequence[str], limit: int) -> list[list[int]]:

@@ -55,14 +55,18 @@ def bits_per_byte(scorer: Scorer, files: Iterable[SourceFile]) -> float:
     return nats / size / log(2)
 
 
+def hole_prompt(scorer: Scorer, hole: Hole) -> list[int]:
+    """What is nearest to a hole, as much as the model was trained on."""
+    prefix, suffix = hole.prefix[-fill_in.MAX_PREFIX :], hole.suffix[: fill_in.MAX_SUFFIX]
+    return scorer.encode(fill_in.prompt(prefix, suffix))
+
+
 def fill_in_exact(scorer: Scorer, cases: Iterable[Hole]) -> float | None:
     """The share of holes filled exactly, the end of text included; None without cases."""
     exact = []
     for hole in cases:
-        prefix = hole.prefix[-fill_in.MAX_PREFIX :]
-        prompt = fill_in.prompt(prefix, hole.suffix[: fill_in.MAX_SUFFIX])
         answer = scorer.encode(hole.middle) + scorer.encode("<|endoftext|>")
-        exact.append(scorer.score(scorer.encode(prompt), answer).exact)
+        exact.append(scorer.score(hole_prompt(scorer, hole), answer).exact)
     return sum(exact) / len(exact) if exact else None
 
 
@@ -70,9 +74,7 @@ def function_lines(scorer: Scorer, cases: Iterable[Hole]) -> dict[str, float]:
     """Of lines of functions: filled exactly, ended by itself in that line, and parsable then."""
     counts: dict[str, float] = defaultdict(float)
     for hole in cases:
-        prefix = hole.prefix[-fill_in.MAX_PREFIX :]
-        prompt = fill_in.prompt(prefix, hole.suffix[: fill_in.MAX_SUFFIX])
-        answer, ended = scorer.answer(scorer.encode(prompt), LONGEST_LINE)
+        answer, ended = scorer.answer(hole_prompt(scorer, hole), LONGEST_LINE)
         in_line = ended and bool(answer.strip()) and "\n" not in answer
         counts["cases"] += 1
         counts["exact"] += ended and answer == hole.middle

@@ -88,15 +88,10 @@ def function_holes(functions: list[Function], count: int) -> Iterator[Hole]:
     """Single lines of whole functions that their surroundings tell; headers stay."""
     rng = random.Random(f"{SEED} functions")
     for function in functions[:count]:
-        lines = function.text.split("\n")
+        lines = f"{function.text}\n".split("\n")
         rows = [row for row in fill_in.told_lines(lines) if row]
         if rows:
-            row = rng.choice(rows)
-            line = lines[row]
-            indentation = line[: len(line) - len(line.lstrip())]
-            before = "".join(f"{one}\n" for one in lines[:row])
-            after = "".join(f"\n{one}" for one in lines[row + 1 :])
-            yield Hole(before + indentation, line.lstrip(), after + "\n")
+            yield fill_in.line_hole(lines, rng.choice(rows), indented=True)
 
 
 def humaneval_holes(data: Path, count: int) -> Iterator[Hole]:

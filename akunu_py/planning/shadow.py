@@ -12,7 +12,9 @@ from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.planning.acceptance import AcceptanceModel
 
 _PRIOR: Final = 40.0
+"""Tokens that are taken to have been promised, and kept, before anything is known."""
 _MEMORY: Final = 400.0
+"""Promised tokens after which all that was so far counts half."""
 _MOST: Final = 1.1
 
 

@@ -105,15 +105,19 @@ def cut_told_line(text: str, rng: random.Random) -> Hole | None:
     return _line_of(lines, rows, rng) if rows else cut_line(text, rng)
 
 
+def line_hole(lines: list[str], row: int, *, indented: bool) -> Hole:
+    """The line of that row cut out; its indentation stays in front if the hole is `indented`."""
+    line = lines[row]
+    keep = len(line) - len(line.lstrip()) if indented else 0
+    before = "".join(f"{one}\n" for one in lines[:row])
+    after = "".join(f"\n{one}" for one in lines[row + 1 :])
+    return Hole(before + line[:keep], line[keep:], after)
+
+
 def _line_of(lines: list[str], rows: list[int], rng: random.Random) -> Hole | None:
     if not rows:
         return None
-    row = rng.choice(rows)
-    prefix = "".join(f"{line}\n" for line in lines[:row])
-    line = lines[row]
-    keep = len(line) - len(line.lstrip()) if rng.random() < 0.5 else 0
-    suffix = "".join(f"\n{line}" for line in lines[row + 1 :])
-    return Hole(prefix + line[:keep], line[keep:], suffix)
+    return line_hole(lines, rng.choice(rows), indented=rng.random() < 0.5)
 
 
 def cut_rest_of_line(text: str, rng: random.Random) -> Hole | None:
