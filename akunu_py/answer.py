@@ -6,7 +6,7 @@ from dataclasses import replace
 from akunu_py.options import Options
 from akunu_py.request import Event
 from akunu_py.sampling.prompt_scorer import PromptScorer
-from akunu_py.sampling.token_chooser import TokenChooser
+from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Finish, Round, Stats
 from akunu_py.text.stream import TextStream
 
@@ -17,7 +17,7 @@ class Answer:
     Args:
         prompt: the ids it goes on from.
         options: what was asked for.
-        chooser: how tokens are chosen.
+        sampler: how tokens are chosen.
         end_tokens: ids that end it.
         text: turns its tokens into text.
         cancelled: whether nobody wants the rest.
@@ -32,14 +32,14 @@ class Answer:
         prompt: list[int],
         options: Options,
         *,
-        chooser: TokenChooser,
+        sampler: Sampler,
         end_tokens: frozenset[int],
         text: TextStream,
         cancelled: Callable[[], bool],
     ) -> None:
         self.prompt = prompt
         self.options = options
-        self.chooser = chooser
+        self.sampler = sampler
         self.end_tokens = end_tokens
         self.cancelled = cancelled
         self.stats = Stats()

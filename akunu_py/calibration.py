@@ -23,7 +23,7 @@ from akunu_py.model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from akunu_py.planning.cost_store import CostKey, CostStore, fingerprint
-from akunu_py.sampling.token_chooser import TokenChooser
+from akunu_py.sampling.sampler import Sampler
 
 SIZES: Final = (1, 2, 5, 3, 9, 17, 33, 4, 6, 8, 11, 13, 16, 21, 25, 32)
 """Tokens a round that are measured, the most telling first; steps between them are looked for."""
@@ -145,7 +145,7 @@ class _Bench:
     def __init__(self, model: TargetModel, context: int) -> None:
         self._model = model
         self._context = context
-        self._chooser = TokenChooser(Sampling())
+        self._sampler = Sampler(Sampling())
         draw = Random(0)
         # Different tokens: a mixture of experts sends them to different experts.
         self._tokens = [draw.randrange(model.vocabulary_size) for _ in range(max(SIZES))]
@@ -223,7 +223,7 @@ class _Bench:
         cache, start = self._cache, self._cache.length
         begun = perf_counter()
         logits = self._model.forward(mx.array(self._tokens[:size]), cache)
-        choices = self._chooser.choose(logits, start + 1)
+        choices = self._sampler.choose(logits, start + 1)
         mx.async_eval(choices)  # type: ignore[no-untyped-call]
         choices.tolist()
         cache.rollback(start)
@@ -243,7 +243,7 @@ class _Bench:
         """Plain decoding itself; the step that it leaves under way is waited for."""
         limits = Limits(_STEPS_A_TURN + 3, frozenset())
         yield decode_autoregressive(
-            self._model, self._cache, self._chooser, self._tokens[0], limits
+            self._model, self._cache, self._sampler, self._tokens[0], limits
         )
         self._cache.evaluate()
         self._cache.rollback(self._context)

@@ -15,10 +15,11 @@ from akunu_py.cache.kv_cache import PreallocatedKVCache, why_no_rollback
 from akunu_py.cache.prefix_pool import PrefixPool, SlotStatus
 from akunu_py.cache.prefix_slot import PrefixSlot
 from akunu_py.calibration import find_cost_curve
+from akunu_py.counters import EngineCounters
+from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.decoding.draft_trimmer import DraftTrimmer
 from akunu_py.decoding.loops import Limits, decode_autoregressive, decode_speculative
-from akunu_py.decoding.speculation import Speculation
-from akunu_py.decoding.speculator import Calibrate, Speculator, longest_draft
+from akunu_py.decoding.speculation import Calibrate, SpeculationState, longest_draft
 from akunu_py.drafting.base import Drafter
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
 from akunu_py.model import PREFILL_STEP, PrefillProgress, TargetModel, load_target
@@ -27,12 +28,11 @@ from akunu_py.options import Options
 from akunu_py.planning.planner import Planner
 from akunu_py.prompt import PromptInput, encode_prompt, encode_references
 from akunu_py.request import Completion, Event
-from akunu_py.sampling.chooser_maker import ChooserMaker
 from akunu_py.sampling.prompt_scorer import SCORING_STEP
+from akunu_py.sampling.sampler_factory import SamplerFactory
 from akunu_py.sampling.token_logprob import PromptLogprobs, TokenLogprob
 from akunu_py.stats import Finish, Round
 from akunu_py.text.stream import TextStream
-from akunu_py.work import Work
 
 
 class Engine:
@@ -53,7 +53,7 @@ class Engine:
             the memory that is free. One request is always served, whatever it takes.
 
     Attributes:
-        work: what was done since; any thread may read it.
+        counters: what was done since; any thread may read it.
 
     Raises:
         ContextOverflowError: if `max_context` exceeds the model's.
@@ -83,7 +83,7 @@ class Engine:
         self.model = model
         self.backend = backend
         self.tokenizer = model.tokenizer
-        self.work = Work()
+        self.counters = EngineCounters()
         self._prefill_step_size = prefill_step_size
         self._prefixes = PrefixPool(
             model,
@@ -91,8 +91,8 @@ class Engine:
             memory=spare_cache_bytes() if cache_memory is None else cache_memory,
         )
         self._why_no_rollback = why_no_rollback(model.make_cache(1))
-        self.speculator = Speculator(model, backend, calibrate, draft_model)
-        self._choosers = ChooserMaker(model)
+        self.speculation = SpeculationState(model, backend, calibrate, draft_model)
+        self._samplers = SamplerFactory(model)
         self._active: Generator[Event, None, None] | None = None
 
     @property
@@ -160,14 +160,14 @@ class Engine:
         options = options or Options()
         asked = encode_prompt(self.model, prompt, suffix, options, self.context_limit)
         tokens = asked.tokens
-        chooser = self._choosers.make(options, tokens, asked.end_tokens)
+        sampler = self._samplers.make(options, tokens, asked.end_tokens)
         fills_gap = asked.fills_gap
-        drafter = self.speculator.drafter(options.drafter, chooser, fills_gap=fills_gap)
+        drafter = self.speculation.drafter(options.drafter, sampler, fills_gap=fills_gap)
         planner = self._planner(options, fills_gap=fills_gap)
         answer = Answer(
             tokens,
             options,
-            chooser=chooser,
+            sampler=sampler,
             end_tokens=asked.end_tokens,
             text=TextStream(self.tokenizer.detokenizer(tokens), options.stop),
             cancelled=cancelled,
@@ -188,7 +188,7 @@ class Engine:
         planner: Planner | None,
         progress: PrefillProgress | None,
     ) -> Generator[Event, None, None]:
-        self.work.requests += 1
+        self.counters.requests += 1
         prompt, options, stats = answer.prompt, answer.options, answer.stats
         decodes = options.max_tokens != 0
         computed = list(prompt)
@@ -207,9 +207,9 @@ class Engine:
                 return
             if scored is not None:
                 yield Event((), (), stats, prompt_logprobs=scored)
-            speculation = self._speculation(answer, slot, drafter, planner)
-            for done in self._rounds(answer, slot, speculation):
-                self.work.rounds += 1
+            draft_session = self._draft_session(answer, slot, drafter, planner)
+            for done in self._rounds(answer, slot, draft_session):
+                self.counters.rounds += 1
                 computed.extend(done.tokens)
                 if done.end_token is not None:
                     computed.append(done.end_token)
@@ -250,11 +250,11 @@ class Engine:
         progress: PrefillProgress | None,
     ) -> bool:
         """Computes prompt tokens; False if the request was cancelled before they were all done."""
-        before, scorer, step = self.work.prefill_tokens, answer.scorer, self._prefill_step_size
+        before, scorer, step = self.counters.prefill_tokens, answer.scorer, self._prefill_step_size
 
         def count(done: int, total: int) -> None:
-            self.work.prefill_chunks += 1
-            self.work.prefill_tokens = before + done
+            self.counters.prefill_chunks += 1
+            self.counters.prefill_tokens = before + done
             if progress:
                 progress(done, total)
 
@@ -274,38 +274,38 @@ class Engine:
             return None
         # The first one of its kind measures, which is no part of a request.
         if options.exact:
-            self.speculator.logit_difference(longest_draft(options))
-        return self.speculator.planner(options, fills_gap=fills_gap)
+            self.speculation.logit_difference(longest_draft(options))
+        return self.speculation.planner(options, fills_gap=fills_gap)
 
-    def _speculation(
+    def _draft_session(
         self, answer: Answer, slot: PrefixSlot, drafter: Drafter, planner: Planner | None
-    ) -> Speculation | None:
+    ) -> DraftSession | None:
         """What a request speculates with, begun; None without a planner."""
-        options, cache, speculator = answer.options, slot.cache, self.speculator
+        options, cache, speculation = answer.options, slot.cache, self.speculation
         if planner is None or not isinstance(cache, PreallocatedKVCache):
             return None
         begun = perf_counter()
-        speculation = Speculation(
+        draft_session = DraftSession(
             drafter,
             planner,
-            speculator.buffer,
+            speculation.buffer,
             DraftTrimmer(answer.end_tokens, options.stop, self.tokenizer.decode),
-            speculator.tie_breaker(options, cache, answer.chooser, answer.prompt[-1]),
-            answer.chooser.constraint,
+            speculation.tie_breaker(options, cache, answer.sampler, answer.prompt[-1]),
+            answer.sampler.constraint,
         )
         references = encode_references(self.tokenizer, options.references, self.context_limit)
-        speculation.begin(answer.prompt, references)
+        draft_session.begin(answer.prompt, references)
         answer.stats.draft_s += perf_counter() - begun
-        return speculation
+        return draft_session
 
     def _rounds(
-        self, answer: Answer, slot: PrefixSlot, speculation: Speculation | None
+        self, answer: Answer, slot: PrefixSlot, draft_session: DraftSession | None
     ) -> Iterator[Round]:
         """Decodes; where the cache is full and may grow, it does, and decoding goes on."""
         known, emitted, grows = answer.prompt[-1], 0, True
         while grows:
             grows = False
-            for done in self._decode(answer, slot, speculation, known, emitted):
+            for done in self._decode(answer, slot, draft_session, known, emitted):
                 capacity = slot.cache.capacity
                 grows = done.finish is Finish.CONTEXT and capacity < self.context_limit
                 emitted += len(done.tokens)
@@ -318,25 +318,25 @@ class Engine:
         self,
         answer: Answer,
         slot: PrefixSlot,
-        speculation: Speculation | None,
+        draft_session: DraftSession | None,
         known: int,
         emitted: int,
     ) -> Iterator[Round]:
         """The rounds that go on from `known`, after `emitted` tokens, while the cache has room."""
-        cache, chooser, options = slot.cache, answer.chooser, answer.options
+        cache, sampler, options = slot.cache, answer.sampler, answer.options
         longest = self.context_limit if options.max_tokens is None else options.max_tokens
         limits = Limits(longest - emitted, answer.end_tokens)
-        if speculation is None or not isinstance(cache, PreallocatedKVCache):
+        if draft_session is None or not isinstance(cache, PreallocatedKVCache):
             return decode_autoregressive(
-                self.model, cache, chooser, known, limits, logprobs=options.logprobs
+                self.model, cache, sampler, known, limits, logprobs=options.logprobs
             )
         return decode_speculative(
             self.model,
             cache,
-            chooser,
+            sampler,
             known,
             limits,
-            speculation=speculation,
+            draft_session=draft_session,
             logprobs=options.logprobs,
         )
 

@@ -71,13 +71,13 @@ class Stats:
 
     `generated_tokens == accepted + bonus + corrected + plain` always holds; `plain` counts the
     tokens of rounds without a draft. `rechecked` counts the near-ties that were decided again, and
-    `recheck_calls` the single-token forwards this took, which `target_calls` includes.
+    `recheck_forwards` the single-token forwards this took, which `target_forwards` includes.
     """
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
-    target_calls: int = 0
+    target_forwards: int = 0
     target_tokens: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -85,7 +85,7 @@ class Stats:
     corrected: int = 0
     plain: int = 0
     rechecked: int = 0
-    recheck_calls: int = 0
+    recheck_forwards: int = 0
     prefill_s: float = 0.0
     decode_s: float = 0.0
     ttft_s: float = 0.0
@@ -97,10 +97,10 @@ class Stats:
     def add(self, done: Round) -> None:
         """Books a round, already cut at a stop."""
         self.generated_tokens += len(done.tokens)
-        self.target_calls += 1 + done.decided_again
+        self.target_forwards += 1 + done.decided_again
         self.target_tokens += 1 + done.drafted + done.decided_again
         self.rechecked += done.decided_again > 0
-        self.recheck_calls += done.decided_again
+        self.recheck_forwards += done.decided_again
         self.drafted += done.drafted
         self.accepted += done.accepted
         own = len(done.tokens) - done.accepted
@@ -133,9 +133,9 @@ class Stats:
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
-    def tokens_per_call(self) -> float:
+    def tokens_per_forward(self) -> float:
         """Tokens emitted per forward of the target."""
-        return self.generated_tokens / self.target_calls if self.target_calls else 0.0
+        return self.generated_tokens / self.target_forwards if self.target_forwards else 0.0
 
     @property
     def tokens_per_s(self) -> float:
@@ -146,7 +146,7 @@ class Stats:
         """The `stats` object of `generate --json`."""
         return {
             "cached_tokens": self.cached_tokens,
-            "target_calls": self.target_calls,
+            "target_calls": self.target_forwards,
             "target_tokens": self.target_tokens,
             "drafted": self.drafted,
             "accepted": self.accepted,
@@ -154,9 +154,9 @@ class Stats:
             "corrected": self.corrected,
             "plain": self.plain,
             "rechecked": self.rechecked,
-            "recheck_calls": self.recheck_calls,
+            "recheck_calls": self.recheck_forwards,
             "acceptance_rate": round(self.acceptance_rate, 4),
-            "tokens_per_call": round(self.tokens_per_call, 4),
+            "tokens_per_call": round(self.tokens_per_forward, 4),
             "prefill_s": round(self.prefill_s, 6),
             "decode_s": round(self.decode_s, 6),
             "tokens_per_s": round(self.tokens_per_s, 2),

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from akunu_py.bench.cost import CostReport
+from akunu_py.bench.cost_report import CostReport
 from akunu_py.bench.machine import machine_line
 from akunu_py.planning.cost_curve import CostCurve
 from benchmarks.report import RESULTS
@@ -29,7 +29,7 @@ def main() -> None:
         "# What forwards cost\n\n"
         f"{machine_line(report.machine)}. Model {report.model['name']}, "
         f"{report.model['layout']} weights. Drawn in [cost.svg](cost.svg).\n\n"
-        f"```text\n{printed}\n```\n\n{report.verdict}\n"
+        f"```text\n{printed}\n```\n\n{report.payoff}\n"
     )
     (RESULTS / "cost.md").write_text(text, encoding="utf-8")
     print(text)

@@ -1,4 +1,4 @@
-"""Is speculation exact? 200 prompts, answered plainly, by mlx-lm itself, and with drafts.
+"""Is draft_session exact? 200 prompts, answered plainly, by mlx-lm itself, and with drafts.
 
     python -m benchmarks.identity --model ember --weights quantized
     python -m benchmarks.identity --drafters all --exact --limit 40 --max-tokens 32
@@ -23,7 +23,7 @@ from akunu_py.drafting.ngram_model import NGramModel, bigram, trigram
 from akunu_py.drafting.ngram_model_drafter import NGramModelDrafter
 from akunu_py.engine import Engine
 from akunu_py.options import DEFAULT_DRAFT_TOKENS, Options
-from akunu_py.sampling.token_chooser import TokenChooser
+from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Stats
 from benchmarks.report import markdown_table, record
 from benchmarks.workloads import KINDS, Workload, make_workloads
@@ -143,8 +143,8 @@ class Examinee:
         exactly, and drafts the better for it.
         """
         rows = [
-            [way, cost.generated_tokens, cost.target_calls, cost.drafted, cost.accepted,
-             cost.rechecked, cost.recheck_calls, f"{cost.decode_s:.1f}"]
+            [way, cost.generated_tokens, cost.target_forwards, cost.drafted, cost.accepted,
+             cost.rechecked, cost.recheck_forwards, f"{cost.decode_s:.1f}"]
             for way, cost in self.costs.items()
         ]  # fmt: skip
         return markdown_table(
@@ -189,11 +189,11 @@ def add_statistical_drafters(engine: Engine, workloads: Sequence[Workload]) -> N
     streams = [workload.tokens for workload in workloads]
     for name, count in _STATISTICAL.items():
         model = count(engine.model.vocabulary_size, streams)
-        engine.speculator.add_drafter(name, partial(_statistical_drafter, model))
+        engine.speculation.add_drafter(name, partial(_statistical_drafter, model))
 
 
-def _statistical_drafter(model: NGramModel, chooser: TokenChooser) -> NGramModelDrafter:
-    return NGramModelDrafter(model, temperature=_NEARLY_GREEDY, seed=chooser.seed)
+def _statistical_drafter(model: NGramModel, sampler: Sampler) -> NGramModelDrafter:
+    return NGramModelDrafter(model, temperature=_NEARLY_GREEDY, seed=sampler.seed)
 
 
 def read_arguments() -> argparse.Namespace:
@@ -246,7 +246,7 @@ def main() -> None:
         "max_tokens": arguments.max_tokens,
         "prompts": len(workloads),
         "costs": {way: cost.as_dict() for way, cost in examinee.costs.items()},
-        "logit_differences": engine.speculator.logit_differences,
+        "logit_differences": engine.speculation.logit_differences,
         "differences": [asdict(found) for found in differences],
     }
     record(arguments.name, "Greedy identity", body, result)

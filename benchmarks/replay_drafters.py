@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from akunu_py.bench.costs import NamedCurve, about_lines, find_curves
+from akunu_py.bench.curve_sources import NamedCurve, about_lines, find_curves
 from akunu_py.bench.replay import ReplayCase
 from akunu_py.bench.replay_report import Policy, ReplayReport, ReplayRow, replay_policies
 from akunu_py.bench.samples import encode_samples

@@ -1,7 +1,7 @@
 """Prompts that every machine has: from the standard library, and from a seeded generator.
 
 Four kinds, as the identity check and the speed comparisons need them: `code` to be continued,
-`edit` requests in chat form, `prose` to be continued, and `random` token sequences.
+`process_logits` requests in chat form, `prose` to be continued, and `random` token sequences.
 """
 
 import ast

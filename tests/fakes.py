@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from random import Random
 
+from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.decoding.draft_trimmer import DraftTrimmer
 from akunu_py.decoding.exactness import TieBreaker
-from akunu_py.decoding.speculation import Speculation
 from akunu_py.decoding.token_buffer import TokenBuffer
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.planning.planner import FixedPlanner, Planner, RoundReport
@@ -58,7 +58,7 @@ class OracleDrafter:
         self.verified.append((len(draft), accepted))
 
 
-def speculation(
+def draft_session(
     drafter: Drafter,
     max_drafts: int = 4,
     *,
@@ -66,9 +66,9 @@ def speculation(
     ends: frozenset[int] = frozenset(),
     tie_breaker: TieBreaker | None = None,
     constraint: Constraint | None = None,
-) -> Speculation:
+) -> DraftSession:
     """What decoding needs around a drafter: a fixed number of drafts, unless told otherwise."""
-    return Speculation(
+    return DraftSession(
         drafter,
         planner or FixedPlanner(max_drafts),
         TokenBuffer(max_drafts),
@@ -93,10 +93,10 @@ class MoodyPlanner:
     def begin(self) -> None:
         pass
 
-    def runs_ahead(self, context: int) -> bool:
+    def should_pipeline(self, context: int) -> bool:
         return True
 
-    def looks(self, *, pipelined: bool) -> bool:
+    def should_propose(self, *, pipelined: bool) -> bool:
         return self._random.random() < 0.9
 
     def choose(self, draft: Draft, *, context: int, limit: int, pipelined: bool) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 from akunu_py.decoding import flight
 from akunu_py.decoding.loops import Limits, decode_speculative
-from akunu_py.decoding.verification import Chances, Rows, Verdict
+from akunu_py.decoding.verification import Rows, Uniforms, Verdict
 from akunu_py.drafting import DRAFTERS
 from akunu_py.drafting.base import Draft, Drafter
 from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
@@ -21,9 +21,9 @@ from akunu_py.drafting.ngram_model import bigram, trigram
 from akunu_py.drafting.ngram_model_drafter import NGramModelDrafter
 from akunu_py.options import Sampling
 from akunu_py.sampling.chance import draw
-from akunu_py.sampling.token_chooser import TokenChooser
+from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Round
-from tests.fakes import speculation
+from tests.fakes import draft_session
 from tests.markov import (
     VOCABULARY,
     Table,
@@ -69,10 +69,10 @@ def decode(
     rounds = decode_speculative(
         model,
         cache,  # type: ignore[arg-type]
-        TokenChooser(sampling, PROMPT),
+        Sampler(sampling, PROMPT),
         PROMPT[-1],
         Limits(draws, frozenset()),
-        speculation=speculation(drafter, max_drafts),
+        draft_session=draft_session(drafter, max_drafts),
     )
     return list(rounds)
 
@@ -82,10 +82,10 @@ def text_of(rounds: Sequence[Round]) -> list[int]:
 
 
 def distributions(table: Table, sampling: Sampling) -> Table:
-    chooser = TokenChooser(sampling)
+    sampler = Sampler(sampling)
     logits = mx.array(table.astype(np.float32))
-    edited = chooser.edit(logits, 1, mx.arange(VOCABULARY))
-    rows = np.array(chooser.distributions(edited), np.float64)
+    edited = sampler.process_logits(logits, 1, mx.arange(VOCABULARY))
+    rows = np.array(sampler.distributions(edited), np.float64)
     normalised: Table = rows / rows.sum(axis=1, keepdims=True)
     return normalised
 
@@ -154,26 +154,26 @@ def test_such_drafts_may_be_matched_as_well(make: Make) -> None:
 
 
 def redraw_after_a_mismatch(
-    target: Rows, drafts: Sequence[int], _: Rows | None, chances: Chances
+    target: Rows, drafts: Sequence[int], _: Rows | None, uniforms: Uniforms
 ) -> Verdict:
     """Romsto's loop: the target's own draw decides, and after a mismatch it draws once more."""
     for index, token in enumerate(drafts):
-        first, second = chances(index)
+        first, second = uniforms(index)
         if draw(target[index], first) != token:
             return Verdict(index, draw(target[index], second), is_bonus=False)
-    return Verdict(len(drafts), draw(target[-1], chances(len(drafts))[1]), is_bonus=True)
+    return Verdict(len(drafts), draw(target[-1], uniforms(len(drafts))[1]), is_bonus=True)
 
 
 def correct_from_the_whole_target(
-    target: Rows, drafts: Sequence[int], proposal: Rows | None, chances: Chances
+    target: Rows, drafts: Sequence[int], proposal: Rows | None, uniforms: Uniforms
 ) -> Verdict:
     """Accepts as it should, but corrects from p instead of the positive part of p - q."""
     assert proposal is not None
     for index, token in enumerate(drafts):
-        to_accept, to_correct = chances(index)
+        to_accept, to_correct = uniforms(index)
         if to_accept * proposal[index, token] >= target[index, token]:
             return Verdict(index, draw(target[index], to_correct), is_bonus=False)
-    return Verdict(len(drafts), draw(target[-1], chances(len(drafts))[1]), is_bonus=True)
+    return Verdict(len(drafts), draw(target[-1], uniforms(len(drafts))[1]), is_bonus=True)
 
 
 @pytest.mark.parametrize("wrong", [redraw_after_a_mismatch, correct_from_the_whole_target])

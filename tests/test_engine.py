@@ -13,11 +13,11 @@ from mlx_lm.sample_utils import make_logits_processors
 
 import akunu_py
 from akunu_py import Options, Sampling
+from akunu_py.counters import EngineCounters
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
 from akunu_py.stats import Finish
 from akunu_py.text.fim import FillRequest
-from akunu_py.work import Work
 from tests.fakes import OracleDrafter
 from tests.tiny_model import write_tiny_model
 
@@ -142,7 +142,7 @@ def test_drafts_do_not_go_beyond_a_stop_string(
     whole = engine.generate(PROMPT, Options(max_tokens=60, drafter="none"))
     length = len(engine.tokenizer.encode(PROMPT))
     drafter = OracleDrafter(length, whole.token_ids)
-    monkeypatch.setitem(engine.speculator._makers, "told", lambda _: drafter)
+    monkeypatch.setitem(engine.speculation._makers, "told", lambda _: drafter)
     stop = whole.text[20:23]
     options = Options(60, stop=(stop,), drafter="told", num_draft_tokens=20)
     answer = engine.generate(PROMPT, options)
@@ -203,7 +203,7 @@ class TestCancelling:
 
         events = list(engine.stream(PROMPT, Options(max_tokens=60), cancelled=cancelled))
         assert events[-1].finish_reason is Finish.CANCELLED
-        assert 0 < events[-1].stats.target_calls <= 5
+        assert 0 < events[-1].stats.target_forwards <= 5
 
     def test_a_prefill_ends_with_the_chunk_under_way(self, tiny_model_dir: Path) -> None:
         engine = akunu_py.load(str(tiny_model_dir), prefill_step_size=16)
@@ -216,24 +216,24 @@ class TestCancelling:
         prompt = random_prompt(4, 300)
         events = list(engine.stream(prompt, progress=progress, cancelled=stop.is_set))
         assert [event.finish_reason for event in events] == [Finish.CANCELLED]
-        assert engine.work == Work(requests=1, prefill_chunks=7, prefill_tokens=112)
+        assert engine.counters == EngineCounters(requests=1, prefill_chunks=7, prefill_tokens=112)
         again = engine.generate(prompt, Options(max_tokens=1))
         assert again.stats.cached_tokens == 112, "what was computed is kept"
-        assert engine.work.prefill_tokens == 299
+        assert engine.counters.prefill_tokens == 299
 
     def test_decoding_ends_with_the_round_under_way(self, engine: Engine) -> None:
         stop = Flag()
         stream = engine.stream(PROMPT, Options(max_tokens=60), cancelled=stop.is_set)
-        before = engine.work.rounds
+        before = engine.counters.rounds
         next(stream)
         stop.set()
         assert [event.finish_reason for event in stream] == [Finish.CANCELLED]
-        assert engine.work.rounds - before == 2
+        assert engine.counters.rounds - before == 2
 
     def test_before_the_prefill(self, engine: Engine) -> None:
         events = list(engine.stream(PROMPT, cancelled=lambda: True))
         assert [event.finish_reason for event in events] == [Finish.CANCELLED]
-        assert events[0].stats.target_calls == 0
+        assert events[0].stats.target_forwards == 0
 
 
 class TestRefusals:

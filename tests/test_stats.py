@@ -27,7 +27,7 @@ def test_every_generated_token_is_counted_under_one_name(done: list[Round]) -> N
 
     assert stats.generated_tokens == sum(len(one.tokens) for one in done)
     assert stats.generated_tokens == stats.accepted + stats.bonus + stats.corrected + stats.plain
-    assert stats.target_calls == len(done)
+    assert stats.target_forwards == len(done)
     assert stats.target_tokens == len(done) + stats.drafted
     assert sum(stats.accepted_by_position) == stats.accepted <= stats.drafted
     assert stats.accepted_by_position == sorted(stats.accepted_by_position, reverse=True)
@@ -41,4 +41,4 @@ def test_a_cut_round_counts_only_what_is_kept() -> None:
 
 
 def test_rates_of_nothing_are_zero() -> None:
-    assert (Stats().acceptance_rate, Stats().tokens_per_call, Stats().tokens_per_s) == (0, 0, 0)
+    assert (Stats().acceptance_rate, Stats().tokens_per_forward, Stats().tokens_per_s) == (0, 0, 0)

@@ -15,12 +15,12 @@ import mlx.core as mx
 from mlx_lm import stream_generate
 from mlx_lm.sample_utils import make_sampler
 
-from akunu_py.bench.forced import ForcedChooser, ForcedSampler
+from akunu_py.bench.forced import ForcedMlxLmSampler, ForcedSampler
 from akunu_py.bench.replay import ReplayCase, ReplayResult, ReplayRound, RoundShape
 from akunu_py.cache.kv_cache import PreallocatedKVCache
+from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.decoding.draft_trimmer import DraftTrimmer
 from akunu_py.decoding.loops import Limits, decode_autoregressive, decode_speculative
-from akunu_py.decoding.speculation import Speculation
 from akunu_py.engine import Engine
 from akunu_py.options import Options, Sampling
 from akunu_py.stats import Finish, Stats
@@ -105,13 +105,13 @@ class MlxLm:
             tokens.pop()
         return Answer(tokens, (now - begun) / timed) if timed > 0 else None
 
-    def _sampler(self, task: Task) -> ForcedSampler | None:
+    def _sampler(self, task: Task) -> ForcedMlxLmSampler | None:
         if task.forced:
-            return ForcedSampler(task.reference)
+            return ForcedMlxLmSampler(task.reference)
         if task.sampling.greedy:
             return None
         mx.random.seed(task.sampling.seed or 0)
-        sampler: ForcedSampler = make_sampler(temp=task.sampling.temperature)
+        sampler: ForcedMlxLmSampler = make_sampler(temp=task.sampling.temperature)
         return sampler
 
 
@@ -162,11 +162,11 @@ def _own(engine: Engine, task: Task, options: Options) -> Answer | None:
 def _forced(engine: Engine, task: Task, options: Options) -> Answer | None:
     """Decoding itself, with the reference in place of the model's choices."""
     prompt, reference = list(task.case.prompt), task.reference
-    model, speculator, stats = engine.model, engine.speculator, Stats()
-    chooser = ForcedChooser(prompt, reference)
+    model, speculation, stats = engine.model, engine.speculation, Stats()
+    sampler = ForcedSampler(prompt, reference)
     gap = fills_gap(engine.tokenizer, prompt)
-    drafter = speculator.drafter(options.drafter, chooser, fills_gap=gap)
-    planner = speculator.planner(options, fills_gap=gap)
+    drafter = speculation.drafter(options.drafter, sampler, fills_gap=gap)
+    planner = speculation.planner(options, fills_gap=gap)
     cache = model.make_cache(len(prompt) + len(reference) + 1)
     text = TextStream(engine.tokenizer.detokenizer(prompt), ())
     limits = Limits(len(reference), frozenset())
@@ -174,14 +174,14 @@ def _forced(engine: Engine, task: Task, options: Options) -> Answer | None:
     begun = perf_counter()
     if options.drafts and isinstance(cache, PreallocatedKVCache):
         trimmer = DraftTrimmer(task.case.end_tokens)
-        speculation = Speculation(drafter, planner, speculator.buffer, trimmer)
-        speculation.begin(prompt)
+        draft_session = DraftSession(drafter, planner, speculation.buffer, trimmer)
+        draft_session.begin(prompt)
         stats.draft_s = perf_counter() - begun
         decoding = decode_speculative(
-            model, cache, chooser, prompt[-1], limits, speculation=speculation
+            model, cache, sampler, prompt[-1], limits, draft_session=draft_session
         )
     else:
-        decoding = decode_autoregressive(model, cache, chooser, prompt[-1], limits)
+        decoding = decode_autoregressive(model, cache, sampler, prompt[-1], limits)
     rounds: list[tuple[int, int]] = []
     for done in decoding:
         for position, token in enumerate(done.tokens):

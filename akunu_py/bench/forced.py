@@ -2,7 +2,7 @@
 
 So a small model shows what an engine does with the answers of a perfect one. Every forward is
 computed as always; only which token it chose is replaced, after that choice was made. For akunu
-that is a `TokenChooser`, for mlx-lm a sampler.
+that is a `Sampler`, for mlx-lm a sampler.
 """
 
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from akunu_py.options import Sampling
-from akunu_py.sampling.token_chooser import TokenChooser
+from akunu_py.sampling.sampler import Sampler
 
 _NOTHING = 0
 
 
-class ForcedChooser(TokenChooser):
+class ForcedSampler(Sampler):
     """Chooses the tokens of a reference by their position, whatever the logits say.
 
     Args:
@@ -34,7 +34,7 @@ class ForcedChooser(TokenChooser):
         return _in_place_of(super().choose(logits, position), wanted)
 
 
-class ForcedSampler:
+class ForcedMlxLmSampler:
     """An mlx-lm sampler that returns the tokens of a reference one after another.
 
     Args:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from akunu_py.bench.cost import THEORY_ACCEPTANCES, CostReport
+from akunu_py.bench.cost_report import THEORY_ACCEPTANCES, CostReport
 from akunu_py.errors import InvalidRequestError
 from akunu_py.planning.theory import break_even, expected_accepted
 
@@ -67,16 +67,16 @@ def _draw_costs(axes: "Axes", report: CostReport) -> None:
     curve = report.curve
     sizes = range(1, curve.longest + 1)
     for level in curve.levels:
-        costs = [1e3 * curve.cost(size, level.context) for size in sizes]
+        costs = [1e3 * curve.verify_s(size, level.context) for size in sizes]
         (line,) = axes.plot(sizes, costs, label=f"round, context {level.context:,}")
-        measured = [1e3 * seconds for _, seconds in level.rounds]
-        axes.plot([size for size, _ in level.rounds], measured, ".", color=line.get_color())
-    step = 1e3 * curve.step(report.context)
+        measured = [1e3 * seconds for _, seconds in level.verify_s]
+        axes.plot([size for size, _ in level.verify_s], measured, ".", color=line.get_color())
+    step = 1e3 * curve.decode_s(report.context)
     axes.axhline(step, linestyle=":", color="grey", label="pipelined step")
     axes.plot(
         sizes, [step * size for size in sizes], "--", color="grey", linewidth=0.8, label="M steps"
     )
-    axes.set_ylim(0, 1.2e3 * curve.cost(curve.longest, curve.levels[-1].context))
+    axes.set_ylim(0, 1.2e3 * curve.verify_s(curve.longest, curve.levels[-1].context))
     axes.set(title="What a forward costs", xlabel="M, tokens in the forward", ylabel="ms")
     axes.legend(fontsize="small")
 

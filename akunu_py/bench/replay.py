@@ -55,8 +55,8 @@ class RoundShape(NamedTuple):
     def seconds(self, curve: CostCurve) -> float:
         """How long it takes where forwards cost what `curve` says."""
         if self.pipelined:
-            return curve.step(self.context)
-        return curve.cost(1 + self.drafted, self.context)
+            return curve.decode_s(self.context)
+        return curve.verify_s(1 + self.drafted, self.context)
 
 
 class ReplayRound(NamedTuple):
@@ -139,7 +139,7 @@ class ReplayResult:
             return 1.0
         spent = sum(count * shape.seconds(curve) for shape, count in self.rounds.items())
         contexts = sum(count * shape.context for shape, count in self.rounds.items())
-        return self.emitted * curve.step(contexts // self.forwards) / spent
+        return self.emitted * curve.decode_s(contexts // self.forwards) / spent
 
 
 def replay_rounds(
@@ -168,7 +168,7 @@ def replay_rounds(
 
     def propose(*, pipelined: bool) -> Draft:
         nonlocal read
-        if not planner.looks(pipelined=pipelined):
+        if not planner.should_propose(pipelined=pipelined):
             return NO_DRAFT
         drafter.extend(reference[read:position])
         read = position
@@ -183,16 +183,16 @@ def replay_rounds(
     upcoming = NO_DRAFT
     while position < len(reference):
         shape = RoundShape(len(draft), len(case.prompt) + position - 1, pipelined)
-        runs_ahead = not (draft or upcoming) and planner.runs_ahead(shape.context + 1)
+        should_pipeline = not (draft or upcoming) and planner.should_pipeline(shape.context + 1)
         accepted = _standing(draft.tokens, reference[position : position + len(draft)])
         tokens = reference[position : position + accepted + 1]
         drafter.feedback(draft, accepted)
         seconds = shape.seconds(curve)
         planner.observe(RoundReport(draft, tokens, accepted, shape.context, seconds, pipelined))
         position += len(tokens)
-        upcoming = propose(pipelined=runs_ahead)
+        upcoming = propose(pipelined=should_pipeline)
         yield ReplayRound(shape, accepted, len(tokens))
-        if runs_ahead:
+        if should_pipeline:
             draft, pipelined = NO_DRAFT, True
         else:
             draft, pipelined, upcoming = upcoming, False, NO_DRAFT

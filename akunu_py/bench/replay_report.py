@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from akunu_py.bench.costs import NamedCurve
+from akunu_py.bench.curve_sources import NamedCurve
 from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share, replay
 from akunu_py.drafting import REMEMBERS_TEXT, make_drafter
 from akunu_py.drafting.base import Drafter

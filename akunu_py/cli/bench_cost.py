@@ -18,7 +18,7 @@ def run(settings: CostSettings) -> int:
 
         check_can_plot(settings.plot)
     engine = load_engine(settings.model)
-    from akunu_py.bench.cost import CostReport  # noqa: PLC0415
+    from akunu_py.bench.cost_report import CostReport  # noqa: PLC0415
     from akunu_py.bench.machine import describe_machine, machine_line  # noqa: PLC0415
 
     curve = measure_costs(engine, settings.seconds)
@@ -33,7 +33,7 @@ def run(settings: CostSettings) -> int:
     model = report.model
     print(f"{model['name']}, {model['layout']} weights; {machine_line(report.machine)}\n")
     print_tables(report.tables())
-    print(f"\n{report.verdict}")
+    print(f"\n{report.payoff}")
     if settings.plot is not None:
         print(f"Drawn into {settings.plot}.")
     return 0

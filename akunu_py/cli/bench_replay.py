@@ -25,7 +25,7 @@ def run(settings: ReplaySettings) -> int:
         from akunu_py.bench.plots import check_can_plot  # noqa: PLC0415  (before what takes long)
 
         check_can_plot(settings.plot)
-    from akunu_py.bench.costs import about_lines, find_curves  # noqa: PLC0415
+    from akunu_py.bench.curve_sources import about_lines, find_curves  # noqa: PLC0415
     from akunu_py.bench.replay_report import (  # noqa: PLC0415
         Policy,
         ReplayReport,

@@ -8,7 +8,7 @@ from akunu_py.cli.bench_settings import DoctorSettings
 from akunu_py.cli.loading import find_costs_with_bar, load_engine
 
 if TYPE_CHECKING:
-    from akunu_py.bench.cost import CostReport
+    from akunu_py.bench.cost_report import CostReport
     from akunu_py.engine import Engine
 
 _NAME_WIDTH: Final = 10
@@ -16,7 +16,7 @@ _MEBI: Final = 1 << 20
 
 
 def run(settings: DoctorSettings) -> int:
-    """Prints the findings and, last, the verdict.
+    """Prints the findings and, last, the payoff.
 
     Raises:
         AkunuError: if the model does not load.
@@ -33,7 +33,7 @@ def run(settings: DoctorSettings) -> int:
 def examine(engine: "Engine") -> tuple[dict[str, Any], list[str]]:
     """What there is to be said of an engine: in JSON's types, and in lines."""
     from akunu_py.backend import free_memory_bytes  # noqa: PLC0415  (the engine brought it along)
-    from akunu_py.bench.cost import CostReport, curve_lines  # noqa: PLC0415
+    from akunu_py.bench.cost_report import CostReport, curve_lines  # noqa: PLC0415
     from akunu_py.bench.machine import describe_machine  # noqa: PLC0415
     from akunu_py.calibration import NoCurveError  # noqa: PLC0415
 
@@ -55,13 +55,13 @@ def examine(engine: "Engine") -> tuple[dict[str, Any], list[str]]:
     recommended = recommend(report)
     lines.append(_line("settings", recommended["why"]))
     findings |= report.as_json() | {"recommended": recommended}
-    return findings, [*lines, *engine.notices, "", str(report.verdict)]
+    return findings, [*lines, *engine.notices, "", str(report.payoff)]
 
 
 def recommend(report: "CostReport") -> dict[str, Any]:
     """The settings that suit a machine, and why."""
-    verdict = report.verdict
-    if not verdict.pays:
+    payoff = report.payoff
+    if not payoff.pays:
         return {
             "drafter": "none", "num_draft_tokens": 0,
             "why": "--no-speculate; or the defaults, which come to the same here",

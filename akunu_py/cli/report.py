@@ -13,7 +13,7 @@ def stats_line(stats: Stats, finish: Finish | None = None) -> str:
     """Tokens, tokens per forward, acceptance and speed; and the ending, unless it was natural."""
     facts = [count(stats.generated_tokens, "token")]
     if stats.generated_tokens:
-        facts.append(f"{stats.tokens_per_call:.2f} per forward")
+        facts.append(f"{stats.tokens_per_forward:.2f} per forward")
     if stats.drafted:
         facts.append(f"{stats.acceptance_rate:.0%} of drafts accepted")
     if stats.rechecked:

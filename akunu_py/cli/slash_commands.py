@@ -192,7 +192,7 @@ def _stats(conversation: Conversation, _: str) -> Reply:
             f"{count(len(conversation.stats), 'answer')}: {stats_line(total)}",
             f"prompts: {count(total.prompt_tokens, 'token')}, "
             f"{total.cached_tokens:,} of them cached since the turn before",
-            f"forwards: {total.target_calls:,}, over {count(total.target_tokens, 'position')}; "
+            f"forwards: {total.target_forwards:,}, over {count(total.target_tokens, 'position')}; "
             f"drafts: {total.drafted:,}, {total.accepted:,} accepted",
             f"time: {total.prefill_s:.2f} s reading, {total.decode_s:.2f} s writing, "
             f"{total.draft_s:.2f} s of it drafting",

@@ -14,7 +14,7 @@ import mlx.core as mx
 from akunu_py.cache.kv_cache import PreallocatedKVCache
 from akunu_py.decoding.verification import Verdict
 from akunu_py.model import TargetModel
-from akunu_py.sampling.token_chooser import TokenChooser
+from akunu_py.sampling.sampler import Sampler
 
 SAFETY: Final = 8
 """The margin over the largest difference measured.
@@ -75,7 +75,7 @@ class TieBreaker:
     Args:
         model: the target.
         cache: the one decoding uses.
-        chooser: how tokens are chosen, greedily.
+        sampler: how tokens are chosen, greedily.
         known: the last token of the prompt, the next to go into the cache.
         margin: between two logits; see `SAFETY`. 0 finds no ties.
     """
@@ -84,13 +84,13 @@ class TieBreaker:
         self,
         model: TargetModel,
         cache: PreallocatedKVCache,
-        chooser: TokenChooser,
+        sampler: Sampler,
         known: int,
         margin: float,
     ) -> None:
         self._model = model
         self._cache = cache
-        self._chooser = chooser
+        self._sampler = sampler
         self._margin = margin
         self._known = known
         self._batched: list[int] = []  # tokens whose entries are not those of plain decoding
@@ -137,8 +137,8 @@ class TieBreaker:
             logits = self._model.forward(inputs, self._cache)
             mx.async_eval(logits)  # type: ignore[no-untyped-call]
         position = start + len(tokens)
-        logits = self._chooser.edit(logits, position, inputs)
-        return cast(int, self._chooser.choose(logits, position).item())
+        logits = self._sampler.process_logits(logits, position, inputs)
+        return cast(int, self._sampler.choose(logits, position).item())
 
 
 def _logits_along(model: TargetModel, tokens: mx.array, rows: int) -> mx.array:

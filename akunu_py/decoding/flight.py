@@ -22,8 +22,8 @@ from akunu_py.decoding.verification import (
 )
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.model import TargetModel
-from akunu_py.sampling.likelihood import Interest, Likelihood
-from akunu_py.sampling.token_chooser import TokenChooser
+from akunu_py.sampling.forward_logprobs import ForwardLogprobs, LogprobRequest
+from akunu_py.sampling.sampler import Sampler
 from akunu_py.sampling.token_logprob import TokenLogprob
 
 _FORWARDS_PER_CLEANUP: Final = 256
@@ -43,7 +43,7 @@ class Flight:
     result: mx.array
     has_distributions: bool
     ties: mx.array | None
-    likelihood: Likelihood | None
+    forward_logprobs: ForwardLogprobs | None
     built_s: float
     pipelined: bool
 
@@ -77,8 +77,8 @@ class Flights:
     Args:
         model: the target.
         cache: what the forwards append to.
-        chooser: how tokens are chosen.
-        interest: what else is wanted to know.
+        sampler: how tokens are chosen.
+        logprob_request: what else is wanted to know.
         tie_breaker: decides near-ties again; None leaves them as they fall.
     """
 
@@ -86,14 +86,14 @@ class Flights:
         self,
         model: TargetModel,
         cache: KVCache,
-        chooser: TokenChooser,
-        interest: Interest,
+        sampler: Sampler,
+        logprob_request: LogprobRequest,
         tie_breaker: TieBreaker | None = None,
     ) -> None:
         self._model = model
         self._cache = cache
-        self._chooser = chooser
-        self._interest = interest
+        self._sampler = sampler
+        self._logprob_request = logprob_request
         self._tie_breaker = tie_breaker
         self._forwards = 0
 
@@ -102,24 +102,24 @@ class Flights:
     ) -> Flight:
         """Starts a forward over `[known, *draft]` without waiting for it."""
         begun = perf_counter()
-        start, chooser = self._cache.length, self._chooser
+        start, sampler = self._cache.length, self._sampler
         raw = self._model.forward(tokens, self._cache)
-        if chooser.constraint is not None:
+        if sampler.constraint is not None:
             mx.async_eval(raw)  # type: ignore[no-untyped-call]  # it will wait for the tokens
-        logits = chooser.edit(raw, start + 1, tokens)
+        logits = sampler.process_logits(raw, start + 1, tokens)
         ties = self._tie_breaker.ties_of(logits) if self._tie_breaker else None
-        has_distributions = needs_distributions(draft, greedy=chooser.sampling.greedy)
+        has_distributions = needs_distributions(draft, greedy=sampler.sampling.greedy)
         if has_distributions:
-            result = chooser.distributions(logits)
+            result = sampler.distributions(logits)
         else:
-            result = chooser.choose(logits, start + 1)
-        likelihood = None
-        if self._interest != _NO_INTEREST:
+            result = sampler.choose(logits, start + 1)
+        forward_logprobs = None
+        if self._logprob_request != _NO_LOGPROBS:
             choices = None if has_distributions else result
-            likelihood = Likelihood(raw, choices, self._interest)
+            forward_logprobs = ForwardLogprobs(raw, choices, self._logprob_request)
         wanted = [
             result,
-            *(likelihood.lazy if likelihood else ()),
+            *(forward_logprobs.lazy if forward_logprobs else ()),
             *([] if ties is None else [ties]),
         ]
         mx.async_eval(*wanted)  # type: ignore[no-untyped-call]
@@ -127,7 +127,9 @@ class Flights:
         if self._forwards % _FORWARDS_PER_CLEANUP == 0:
             mx.clear_cache()
         built_s = perf_counter() - begun
-        return Flight(start, draft, result, has_distributions, ties, likelihood, built_s, pipelined)
+        return Flight(
+            start, draft, result, has_distributions, ties, forward_logprobs, built_s, pipelined
+        )
 
     def read(self, flight: Flight) -> Reading:
         """Waits for a forward and verifies its draft.
@@ -142,7 +144,7 @@ class Flights:
                 np.asarray(flight.result),
                 drafts,
                 flight.draft.probabilities,
-                lambda index: self._chooser.chances(flight.start + 1 + index),
+                lambda index: self._sampler.uniforms(flight.start + 1 + index),
             )
         else:
             verdict = match_choices(cast(list[int], flight.result.tolist()), drafts)
@@ -150,16 +152,16 @@ class Flights:
             verdict, forwards = self._tie_breaker.decide(verdict, drafts, flight.ties, flight.start)
         tokens = [*drafts[: verdict.accepted], verdict.next_token]
         complete = False
-        if (constraint := self._chooser.constraint) is not None:
+        if (constraint := self._sampler.constraint) is not None:
             constraint.extend(flight.start + 1, tokens)
             complete = constraint.complete
         logprobs: tuple[TokenLogprob, ...] = ()
         likeliest: list[list[int]] = []
-        if flight.likelihood is not None:
-            logprobs = flight.likelihood.logprobs(tokens)
-            likeliest = flight.likelihood.likeliest(len(tokens))
+        if flight.forward_logprobs is not None:
+            logprobs = flight.forward_logprobs.logprobs(tokens)
+            likeliest = flight.forward_logprobs.likeliest(len(tokens))
         seconds = flight.built_s + perf_counter() - begun
         return Reading(verdict, tokens, forwards, seconds, logprobs, likeliest, complete)
 
 
-_NO_INTEREST: Final = Interest()
+_NO_LOGPROBS: Final = LogprobRequest()

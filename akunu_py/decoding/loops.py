@@ -12,14 +12,14 @@ from time import perf_counter
 import mlx.core as mx
 
 from akunu_py.cache.kv_cache import KVCache, PreallocatedKVCache
+from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.decoding.flight import Flight, Flights
-from akunu_py.decoding.speculation import Speculation
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.model import TargetModel
 from akunu_py.planning.planner import RoundReport
 from akunu_py.planning.round_clock import RoundClock
-from akunu_py.sampling.likelihood import Interest
-from akunu_py.sampling.token_chooser import TokenChooser
+from akunu_py.sampling.forward_logprobs import LogprobRequest
+from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Finish, Round
 
 
@@ -39,7 +39,7 @@ class Limits:
 def decode_autoregressive(
     model: TargetModel,
     cache: KVCache,
-    chooser: TokenChooser,
+    sampler: Sampler,
     known: int,
     limits: Limits,
     *,
@@ -52,17 +52,17 @@ def decode_autoregressive(
     Args:
         model: the target.
         cache: holds everything before `known`, with room for one token at least.
-        chooser: how tokens are chosen.
+        sampler: how tokens are chosen.
         known: the last token of the prompt.
         limits: where to end; `max_tokens` is 1 or more.
         logprobs: alternatives to report with each token's log-probability; None reports nothing.
     """
-    flights = Flights(model, cache, chooser, Interest(logprobs))
+    flights = Flights(model, cache, sampler, LogprobRequest(logprobs))
     flight = flights.submit(mx.array([known]))
     emitted = 0
     while True:
         more = emitted + 1 < limits.max_tokens and cache.room > 0
-        ahead = flights.submit(flight.result) if more and not chooser.waits else None
+        ahead = flights.submit(flight.result) if more and not sampler.blocks else None
         reading = flights.read(flight)
         (token,) = reading.tokens
         emitted += 1
@@ -78,11 +78,11 @@ def decode_autoregressive(
 def decode_speculative(
     model: TargetModel,
     cache: PreallocatedKVCache,
-    chooser: TokenChooser,
+    sampler: Sampler,
     known: int,
     limits: Limits,
     *,
-    speculation: Speculation,
+    draft_session: DraftSession,
     logprobs: int | None = None,
 ) -> Iterator[Round]:
     """A draft a forward: propose, plan, verify, keep what stands, roll the rest back.
@@ -96,27 +96,27 @@ def decode_speculative(
     Args:
         model: the target.
         cache: holds everything before `known`, with room for one token at least.
-        chooser: how tokens are chosen.
+        sampler: how tokens are chosen.
         known: the last token of the prompt.
         limits: where to end; `max_tokens` is 1 or more.
-        speculation: has begun with the whole prompt, `known` included.
+        draft_session: has begun with the whole prompt, `known` included.
         logprobs: alternatives to report with each token's log-probability; None reports nothing.
     """
-    interest = Interest(logprobs, speculation.alternatives_wanted)
-    flights = Flights(model, cache, chooser, interest, speculation.tie_breaker)
-    buffer, clock = speculation.buffer, RoundClock()
+    logprob_request = LogprobRequest(logprobs, draft_session.alternatives_wanted)
+    flights = Flights(model, cache, sampler, logprob_request, draft_session.tie_breaker)
+    buffer, clock = draft_session.buffer, RoundClock()
     emitted = 0
 
     def submit(token: int, draft: Draft) -> Flight:
         return flights.submit(mx.array(buffer.load(token, draft.tokens)), draft)
 
-    flight = submit(known, speculation.propose(cache, limits.max_tokens))
+    flight = submit(known, draft_session.propose(cache, limits.max_tokens))
     upcoming = NO_DRAFT
     while True:
-        single = not (flight.draft or upcoming or chooser.waits)
+        single = not (flight.draft or upcoming or sampler.blocks)
         more = single and emitted + 1 < limits.max_tokens and cache.room > 0
-        runs_ahead = more and speculation.planner.runs_ahead(cache.length)
-        ahead = flights.submit(flight.result, pipelined=True) if runs_ahead else None
+        should_pipeline = more and draft_session.planner.should_pipeline(cache.length)
+        ahead = flights.submit(flight.result, pipelined=True) if should_pipeline else None
 
         reading = flights.read(flight)
         seconds = clock.lap(reading.forward_s - flight.built_s)
@@ -133,9 +133,9 @@ def decode_speculative(
         report = RoundReport(
             flight.draft, tokens, verdict.accepted, flight.start, seconds, flight.pipelined
         )
-        speculation.learn(report, reading.likeliest)
+        draft_session.learn(report, reading.likeliest)
         wanted = limits.max_tokens - emitted
-        upcoming = speculation.propose(cache, wanted, pipelined=ahead is not None)
+        upcoming = draft_session.propose(cache, wanted, pipelined=ahead is not None)
         done = Round(
             tuple(tokens),
             drafted=len(flight.draft),

@@ -1,92 +1,139 @@
-"""Speculation: what one answer is speculated with, from the proposal to what is learnt of it."""
+"""SpeculationState: what draft_session keeps from one request to the next.
 
-from collections.abc import Sequence
+Drafters and what they learnt of their own acceptance, the planner with its costs, the token
+buffer, a draft model, and the margins that exact answers need. Each is made or measured when the
+first request needs it.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from akunu_py.backend import Backend
 from akunu_py.cache.kv_cache import PreallocatedKVCache
-from akunu_py.decoding.draft_trimmer import DraftTrimmer
-from akunu_py.decoding.exactness import TieBreaker
+from akunu_py.decoding.exactness import SAFETY, TieBreaker, measure_difference
 from akunu_py.decoding.token_buffer import TokenBuffer
-from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter, LearnsFromAlternatives
-from akunu_py.planning.planner import Planner, RoundReport
-from akunu_py.sampling.constraint import FORCED, Constraint
+from akunu_py.drafting import MODEL_DRAFTER, make_drafter
+from akunu_py.drafting.base import Drafter
+from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
+from akunu_py.errors import InvalidRequestError
+from akunu_py.model import TargetModel
+from akunu_py.options import Options
+from akunu_py.planning.cost_curve import CostCurve
+from akunu_py.planning.live_costs import LiveCosts
+from akunu_py.planning.planner import MOST_PLANNED_DRAFTS, DraftPlanner, FixedPlanner, Planner
+from akunu_py.sampling.sampler import Sampler
+
+Calibrate = Callable[[TargetModel, Backend], CostCurve]
+"""Tells what forwards of a model cost on a machine, by measuring them or from its notes."""
+
+DrafterMaker = Callable[[Sampler], Drafter]
+"""Makes the drafter of one request, by how that request's tokens are chosen."""
 
 
-@dataclass(frozen=True)
-class Speculation:
-    """The parts that decide what a round verifies.
+@dataclass
+class _Experience:
+    """What was learnt from requests of one kind."""
+
+    drafters: dict[str, Drafter] = field(default_factory=dict)
+    planner: DraftPlanner | None = None
+
+
+class SpeculationState:
+    """Equips requests for draft_session.
+
+    What is learnt from gaps that are filled and from other requests is kept apart: a short answer
+    in the middle of a file ends where a copy of that file would go on.
+
+    Args:
+        model: the target.
+        backend: the machine it was loaded for.
+        calibrate: asked for the costs once, by the first request that leaves the length of
+            drafts to the planner.
+        draft_model: drafts where a request's drafter is `model`.
 
     Attributes:
-        drafter: guesses.
-        planner: says how much of a guess to verify.
-        buffer: carries the tokens of a round in and out, and limits the draft.
-        trimmer: cuts drafts where the text would end.
-        tie_breaker: makes the text exact to the token; None leaves near-ties as they fall.
-        constraint: what the text must keep to, if anything.
+        buffer: of the size that the last planner needs.
+        cost_curve: what forwards cost, once a request needed to know; any thread may read it.
+        logit_differences: what `measure_difference` found, by how many drafts a forward verifies;
+            empty until an exact answer is wanted.
+
+    Raises:
+        InvalidRequestError: if the draft model has another tokenizer than the target.
     """
 
-    drafter: Drafter
-    planner: Planner
-    buffer: TokenBuffer
-    trimmer: DraftTrimmer
-    tie_breaker: TieBreaker | None = None
-    constraint: Constraint | None = None
-    _unread: list[int] = field(default_factory=list)
-    """Emitted tokens that the drafter does not know of yet."""
+    def __init__(
+        self,
+        model: TargetModel,
+        backend: Backend,
+        calibrate: Calibrate,
+        draft_model: TargetModel | None = None,
+    ) -> None:
+        self.buffer = TokenBuffer()
+        self.logit_differences: dict[int, float] = {}
+        self._model = model
+        self._backend = backend
+        self._calibrate = calibrate
+        self._draft_model = None if draft_model is None else DraftModel(draft_model, model)
+        self._makers: dict[str, DrafterMaker] = {}
+        self._experience = {fills_gap: _Experience() for fills_gap in (False, True)}
+        self._costs: LiveCosts | None = None
+        self.cost_curve: CostCurve | None = None
 
-    @property
-    def alternatives_wanted(self) -> int:
-        """How many of the target's likeliest tokens at each position the drafter learns from."""
-        drafter = self.drafter
-        return drafter.alternatives_wanted if isinstance(drafter, LearnsFromAlternatives) else 0
+    def add_drafter(self, name: str, make: DrafterMaker) -> None:
+        """Lets requests name a drafter of the caller's own; `make` is called for each of them."""
+        self._makers[name] = make
 
-    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
-        """Starts an answer to `prompt`; the references are texts that it may be copied from."""
-        self._read()
-        self.drafter.begin(prompt, references)
-        self.planner.begin()
+    def drafter(self, name: str, sampler: Sampler, *, fills_gap: bool = False) -> Drafter:
+        """The drafter called `name`, the same one for requests of a kind unless it was added.
 
-    def propose(self, cache: PreallocatedKVCache, wanted: int, *, pipelined: bool = False) -> Draft:
-        """The draft that the next round should verify, an empty one if none.
-
-        Args:
-            cache: with what is in it now.
-            wanted: tokens that may still be emitted.
-            pipelined: whether a single step is under way.
+        Raises:
+            InvalidRequestError: if there is none, or no draft model for it.
         """
-        limit = self.buffer.draft_limit(cache_room=cache.room, tokens_wanted=wanted)
-        if limit == 0 or not self.planner.looks(pipelined=pipelined):
-            return NO_DRAFT
-        self._read()
-        draft = self.trimmer.trim(self.drafter.propose(limit))
-        if self.constraint is not None:
-            draft = self.constraint.steer(draft, limit)
-        if not draft:
-            return NO_DRAFT
-        context = cache.length
-        length = self.planner.choose(draft, context=context, limit=limit, pipelined=pipelined)
-        return draft.cut(length) if length else NO_DRAFT
+        if name == MODEL_DRAFTER:
+            if self._draft_model is None:
+                raise InvalidRequestError(
+                    "There is no draft model to draft with; load one with --draft-model NAME."
+                )
+            return DraftModelDrafter(self._draft_model, sampler.sampling, sampler.seed)
+        if name in self._makers:
+            return self._makers[name](sampler)
+        drafters = self._experience[fills_gap].drafters
+        if name not in drafters:
+            drafters[name] = make_drafter(name)
+        return drafters[name]
 
-    def learn(self, report: RoundReport, likeliest: Sequence[Sequence[int]] = ()) -> None:
-        """Takes in what became of a round.
+    def planner(self, options: Options, *, fills_gap: bool = False) -> Planner:
+        """Who decides on the length of drafts; the buffer is made to suit."""
+        longest = longest_draft(options)
+        if self.buffer.max_drafts != longest:
+            self.buffer = TokenBuffer(longest)
+        if options.num_draft_tokens is not None:
+            return FixedPlanner(longest)
+        if self._costs is None:
+            self.cost_curve = self._calibrate(self._model, self._backend)
+            self._costs = LiveCosts(self.cost_curve, MOST_PLANNED_DRAFTS + 1)
+        experience = self._experience[fills_gap]
+        if experience.planner is None:
+            experience.planner = DraftPlanner(self._costs)
+        return experience.planner
 
-        Args:
-            report: the round.
-            likeliest: by emitted token, the ids likeliest there; none where none are wanted.
-        """
-        if report.draft.source == FORCED:
-            self.drafter.feedback(NO_DRAFT, 0)
-        else:
-            self.drafter.feedback(report.draft, report.accepted)
-        self._unread.extend(report.tokens)
-        if likeliest and isinstance(self.drafter, LearnsFromAlternatives):
-            self._read()
-            self.drafter.learn_alternatives(report.context + 1, likeliest)
-        self.trimmer.extend(report.tokens)
-        self.planner.observe(report)
+    def tie_breaker(
+        self, options: Options, cache: PreallocatedKVCache, sampler: Sampler, known: int
+    ) -> TieBreaker | None:
+        """Finds near-ties by a margin measured on this model; None unless exactness is wanted."""
+        if not options.exact:
+            return None
+        margin = SAFETY * self.logit_difference(longest_draft(options)) * sampler.max_logit_gain
+        return TieBreaker(self._model, cache, sampler, known, margin)
 
-    def _read(self) -> None:
-        """Tells the drafter what was emitted since it was last asked."""
-        if self._unread:
-            self.drafter.extend(tuple(self._unread))
-            self._unread.clear()
+    def logit_difference(self, drafts: int) -> float:
+        """How far logits of forwards that verify so many drafts may be from plain ones."""
+        if drafts not in self.logit_differences:
+            self.logit_differences[drafts] = measure_difference(self._model, drafts)
+        return self.logit_differences[drafts]
+
+
+def longest_draft(options: Options) -> int:
+    """The most drafts that one forward of a request may verify."""
+    asked = options.num_draft_tokens
+    return MOST_PLANNED_DRAFTS if asked is None else asked

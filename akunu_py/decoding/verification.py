@@ -19,7 +19,7 @@ from akunu_py.sampling.chance import draw
 Rows = npt.NDArray[np.floating[Any]]
 """Distributions over the vocabulary, one a row."""
 
-Chances = Callable[[int], tuple[float, float]]
+Uniforms = Callable[[int], tuple[float, float]]
 """For the token after the draft's first `i`: two independent numbers in [0, 1)."""
 
 
@@ -71,7 +71,7 @@ def match_choices(choices: Sequence[int], drafts: Sequence[int]) -> Verdict:
 
 
 def accept_or_resample(
-    target: Rows, drafts: Sequence[int], proposal: Rows | None, chances: Chances
+    target: Rows, drafts: Sequence[int], proposal: Rows | None, uniforms: Uniforms
 ) -> Verdict:
     """Accepts a draft `d` with probability `min(1, p(d) / q(d))`, and corrects the first to fall.
 
@@ -83,15 +83,15 @@ def accept_or_resample(
         drafts: the guesses.
         proposal: `q`, of shape `[len(drafts), vocabulary]`, row `i` the exact distribution that
             `drafts[i]` was drawn from; None if each draft was certain to be what it is.
-        chances: the randomness; it must not have been used to draw the drafts.
+        uniforms: the randomness; it must not have been used to draw the drafts.
     """
     for index, token in enumerate(drafts):
-        to_accept, to_correct = chances(index)
+        to_accept, to_correct = uniforms(index)
         likely = 1.0 if proposal is None else float(proposal[index, token])
         if to_accept * likely >= target[index, token]:
             corrected = draw(_residual(target[index], token, proposal, index), to_correct)
             return Verdict(index, corrected, is_bonus=False)
-    _, to_choose = chances(len(drafts))
+    _, to_choose = uniforms(len(drafts))
     return Verdict(len(drafts), draw(target[len(drafts)], to_choose), is_bonus=True)
 
 

@@ -19,8 +19,8 @@ from akunu_py.drafting.alignment import Alignment, Anchor
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.drafting.expectation import (
     Expectations,
+    bucket,
     copy_grade,
-    file_of,
     in_place_grade,
     match_grade,
     resumed_grade,
@@ -44,7 +44,7 @@ LIKELY: Final = 0.5
 WHOLE_ANSWER: Final = 9
 
 
-class _Lead(NamedTuple):
+class CopyCandidate(NamedTuple):
     """Where a draft could be copied from, and what speaks for it."""
 
     source: str
@@ -61,8 +61,8 @@ class AutoDrafter:
     What it learns of its own acceptance outlives the request; the tokens do not.
 
     It drafts as long as a token has a chance at all, for a planner that knows the machine's costs
-    and cuts by `Draft.expected`. For others it says in `Draft.advised` how much of that is worth
-    a try at the usual price.
+    and cuts by `Draft.accept_probs`. For a planner that does not, `Draft.suggested_length` says how
+    many of the tokens are worth verifying at the usual price.
 
     Args:
         price: what verifying one drafted token is then taken to cost, in forwards. A draft is
@@ -98,8 +98,8 @@ class AutoDrafter:
 
     def extend(self, tokens: Sequence[int]) -> None:
         if self._untried is not None and len(tokens):
-            file, bond, guess = self._untried
-            self._expectations.learn(file, bond, guess == tokens[0])
+            file, bigram_affinity, guess = self._untried
+            self._expectations.learn(file, bigram_affinity, guess == tokens[0])
             self._untried = None
         advance, append = self._alignment.advance, self._occurrences.append
         for token in tokens:
@@ -107,14 +107,14 @@ class AutoDrafter:
             append(token)
 
     def propose(self, limit: int) -> Draft:
-        lead = self._best_lead()
-        if lead is None:
+        candidate = self._best_candidate()
+        if candidate is None:
             self._untried = None
             return NO_DRAFT
         alignment = self._alignment
-        if lead.position != alignment.source:
-            alignment.follow(lead.position, lead.length, resumed=lead.resumed)
-        return self._draft(lead, limit)
+        if candidate.position != alignment.source:
+            alignment.follow(candidate.position, candidate.length, resumed=candidate.resumed)
+        return self._draft(candidate, limit)
 
     def feedback(self, draft: Draft, accepted: int) -> None:
         verified = len(draft.tokens)
@@ -122,30 +122,32 @@ class AutoDrafter:
             return
         self._untried = None
         learn = self._expectations.learn
-        for file, bond in self._files[:accepted]:
-            learn(file, bond, True)
+        for file, bigram_affinity in self._files[:accepted]:
+            learn(file, bigram_affinity, True)
         if accepted < verified:
             learn(*self._files[accepted], False)
 
-    def _best_lead(self) -> _Lead | None:
+    def _best_candidate(self) -> CopyCandidate | None:
         alignment = self._alignment
         if alignment.source >= 0 and alignment.run >= STEADY_RUN:
             grade = copy_grade(alignment.run, agrees=True)
-            return _Lead("copy", grade, alignment.source, alignment.run)
+            return CopyCandidate("copy", grade, alignment.source, alignment.run)
         match = self._occurrences.best(earliest=not alignment.has_copied)
-        leads = self._copy_leads(match)
+        candidates = self._copy_candidates(match)
         if match is not None:
             grade = match_grade(self._weight(match), match.consensus)
-            leads.append(_Lead("match", grade, match.position, match.length, None, match))
-        if len(leads) < 2:
-            return leads[0] if leads else None
-        return max(leads, key=self._promise)
+            candidates.append(
+                CopyCandidate("match", grade, match.position, match.length, None, match)
+            )
+        if len(candidates) < 2:
+            return candidates[0] if candidates else None
+        return max(candidates, key=self._promise)
 
-    def _promise(self, lead: _Lead) -> float:
+    def _promise(self, candidate: CopyCandidate) -> float:
         """How likely its first token is to stand."""
         tokens = self._occurrences.tokens
-        bond = self._occurrences.bond(tokens[-1], tokens[lead.position])
-        return self._expectations.of(file_of(lead.grade, 0), bond)
+        bigram_affinity = self._occurrences.bigram_affinity(tokens[-1], tokens[candidate.position])
+        return self._expectations.of(bucket(candidate.grade, 0), bigram_affinity)
 
     def _weight(self, match: Match) -> int:
         """The length that a match is graded by.
@@ -155,53 +157,55 @@ class AutoDrafter:
         answered = len(self._occurrences.tokens) - self._answer_start
         return max(WHOLE_ANSWER, match.length) if 0 < answered <= match.length else match.length
 
-    def _copy_leads(self, match: Match | None) -> list[_Lead]:
+    def _copy_candidates(self, match: Match | None) -> list[CopyCandidate]:
         """The copy under way, or else the places where a broken one may go on."""
         alignment = self._alignment
         tokens = self._occurrences.tokens
         likeliest = None if match is None else tokens[match.position]
-        leads = []
+        candidates = []
         if (position := alignment.source) >= 0 and alignment.run >= FIRM_RUN:
             grade = copy_grade(alignment.run, agrees=tokens[position] == likeliest)
-            leads.append(_Lead("copy", grade, position, alignment.run))
+            candidates.append(CopyCandidate("copy", grade, position, alignment.run))
         elif (place := alignment.in_place()) is not None:
             anchor, position = place
             replaced = len(tokens) - anchor.output
             if replaced <= LONGEST_IN_PLACE:
                 grade = in_place_grade(replaced, agrees=tokens[position] == likeliest)
-                leads.append(_Lead("resumed", grade, position, 0, anchor))
+                candidates.append(CopyCandidate("resumed", grade, position, 0, anchor))
             if (found := alignment.resumption()) is not None:
                 agrees = tokens[found.position] == likeliest
                 grade = resumed_grade(found.length, found.nearness, agrees)
-                lead = _Lead("resumed", grade, found.position, found.length, found.anchor)
-                leads.append(lead)
-        return leads
+                candidate = CopyCandidate(
+                    "resumed", grade, found.position, found.length, found.anchor
+                )
+                candidates.append(candidate)
+        return candidates
 
-    def _draft(self, lead: _Lead, limit: int) -> Draft:
-        """Follows the lead as far as it has a chance and the limit allows."""
+    def _draft(self, candidate: CopyCandidate, limit: int) -> Draft:
+        """Follows the candidate as far as it has a chance and the limit allows."""
         tokens, size = self._occurrences.tokens, len(self._occurrences.tokens)
-        bond_between, expectation = self._occurrences.bond, self._expectations.of
+        bond_between, expectation = self._occurrences.bigram_affinity, self._expectations.of
         before = tokens[-1]
         price = self._price
         expected: list[float] = []
         files: list[tuple[int, int]] = []
         chance, gain, cost, faint = 1.0, 1.0, 1.0, FAINT_START
-        advised: int | None = None
-        match = lead.match
-        steps = self._copied(lead) if match is None else self._agreed(match, lead.grade)
+        suggested_length: int | None = None
+        match = candidate.match
+        steps = self._copied(candidate) if match is None else self._agreed(match, candidate.grade)
         # The draft is written after the tokens while it is made, so that a copy may run on into it.
         try:
             for token, file in steps:
-                bond = bond_between(before, token)
-                acceptance = expectation(file, bond)
-                files.append((file, bond))
+                bigram_affinity = bond_between(before, token)
+                acceptance = expectation(file, bigram_affinity)
+                files.append((file, bigram_affinity))
                 before = token
                 chance *= acceptance
                 if chance < faint or len(expected) >= limit:
                     break
                 faint = FAINT
-                if advised is None and chance * cost < price * gain:
-                    advised = len(expected)
+                if suggested_length is None and chance * cost < price * gain:
+                    suggested_length = len(expected)
                 gain += chance
                 cost += price
                 expected.append(acceptance)
@@ -213,27 +217,34 @@ class AutoDrafter:
         self._untried = (*files[0], first) if files else None
         if not expected:
             return NO_DRAFT
-        return Draft(self._drafted, lead.source, lead.length, None, tuple(expected), advised)
+        return Draft(
+            self._drafted,
+            candidate.source,
+            candidate.length,
+            None,
+            tuple(expected),
+            suggested_length,
+        )
 
-    def _copied(self, lead: _Lead) -> Iterator[tuple[int, int]]:
+    def _copied(self, candidate: CopyCandidate) -> Iterator[tuple[int, int]]:
         """The tokens that copying brings, rewritten on the way, each with the file it is under."""
         tokens, size = self._occurrences.tokens, len(self._occurrences.tokens)
         plain = not self._alignment.rewrites
         rewrite, rewritten = self._alignment.rewrite, self._alignment.rewritten
-        position = lead.position
+        position = candidate.position
         if rewrite is not None and rewritten == 0:
             rewrite = self._likely_rewrite(position, size)
         while True:
             if rewrite is not None:
                 for token in rewrite.new[rewritten:]:
-                    yield token, file_of(rewrite_grade(rewrite.repeats, begun=rewritten > 0), 0)
+                    yield token, bucket(rewrite_grade(rewrite.repeats, begun=rewritten > 0), 0)
                     rewritten += 1
                 position += len(rewrite.old)
                 rewritten = 0
             else:
                 if position >= len(tokens) or (token := tokens[position]) >= FIRST_BOUNDARY:
                     return
-                yield token, file_of(lead.grade, len(tokens) - size)
+                yield token, bucket(candidate.grade, len(tokens) - size)
                 position += 1
             rewrite = None if plain else self._likely_rewrite(position, size)
 
@@ -247,7 +258,7 @@ class AutoDrafter:
         token, agreed = tokens[position], match.consensus
         ahead = 0
         while len(live) > 1 and token < FIRST_BOUNDARY:
-            yield token, file_of(unanimous + agreed, ahead)
+            yield token, bucket(unanimous + agreed, ahead)
             if agreed is not Consensus.ALL:
                 live = [p for p in live if tokens[p + ahead] == token]
             ahead += 1
@@ -262,7 +273,7 @@ class AutoDrafter:
             agreed = CONSENSUS[len(live)][agreeing]
         grade = unanimous + Consensus.ONLY
         while token < FIRST_BOUNDARY:
-            yield token, file_of(grade, ahead)
+            yield token, bucket(grade, ahead)
             ahead += 1
             token = tokens[live[0] + ahead]
 
@@ -271,5 +282,5 @@ class AutoDrafter:
         rewrite = self._alignment.rewrites.at(self._occurrences.tokens, position)
         if rewrite is None or position + len(rewrite.old) > end:
             return None
-        file = file_of(rewrite_grade(rewrite.repeats, begun=False), 0)
+        file = bucket(rewrite_grade(rewrite.repeats, begun=False), 0)
         return rewrite if self._expectations.of(file, 0) >= LIKELY else None

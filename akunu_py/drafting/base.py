@@ -25,19 +25,19 @@ class Draft:
         match_length: how many tokens of context the guess rests on.
         probabilities: None for a one-hot proposal; else float32 `[len(tokens), vocabulary]`, row
             `i` being the exact distribution that `tokens[i]` was sampled from.
-        expected: the drafter's own estimate, for each token, of the probability that it is
+        accept_probs: the drafter's own estimate, for each token, of the probability that it is
             accepted once the tokens before it were; empty where the drafter has none to give.
-        advised: how many of the tokens the drafter would have verified by one who does not know
-            what forwards cost; None stands for all, and so does a number beyond their end, as in
-            a draft that was cut. Who knows goes by `expected` instead.
+        suggested_length: how many of the tokens to verify where costs are unknown; None means all
+            of them, and so does a number beyond their end, as in a draft that was cut. Planners
+            that know the costs use `accept_probs`.
     """
 
     tokens: tuple[int, ...] = ()
     source: str = ""
     match_length: int = 0
     probabilities: npt.NDArray[np.float32] | None = None
-    expected: tuple[float, ...] = ()
-    advised: int | None = None
+    accept_probs: tuple[float, ...] = ()
+    suggested_length: int | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -55,8 +55,8 @@ class Draft:
             self.source,
             self.match_length,
             rows,
-            self.expected[:length],
-            self.advised,
+            self.accept_probs[:length],
+            self.suggested_length,
         )
 
 

@@ -18,7 +18,7 @@ from akunu_py.errors import InvalidRequestError
 from akunu_py.model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.sampling.chance import mix64
-from akunu_py.sampling.token_chooser import TokenChooser
+from akunu_py.sampling.sampler import Sampler
 
 _FIRST_CAPACITY: Final = 2048
 _STREAM: Final = 0x9D2C5680
@@ -115,18 +115,18 @@ class DraftModelDrafter:
         limit = min(limit, self._source.room_after(position))
         if limit <= 0 or not self._tokens:
             return NO_DRAFT
-        chooser = TokenChooser(self._sampling, self._tokens)
+        sampler = Sampler(self._sampling, self._tokens)
         logits = self._source.advance(self._tokens, self._agreed, limit)
         self._agreed = position
         inputs = mx.array(self._tokens[-1:])
         drafted: list[mx.array] = []
         rows: list[mx.array] = []
         while True:
-            logits = chooser.edit(logits, position + len(drafted), inputs)
-            inputs = chooser.choose(logits, position + len(drafted))
+            logits = sampler.process_logits(logits, position + len(drafted), inputs)
+            inputs = sampler.choose(logits, position + len(drafted))
             drafted.append(inputs)
             if not self._sampling.greedy:
-                rows.append(chooser.distributions(logits))
+                rows.append(sampler.distributions(logits))
             mx.async_eval(inputs)  # type: ignore[no-untyped-call]
             if len(drafted) == limit:
                 break

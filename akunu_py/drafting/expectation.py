@@ -20,14 +20,14 @@ PRIOR_WEIGHT: Final = 4.0
 MEMORY: Final = 64.0
 """Outcomes that a value is the mean of, at most: older ones fade."""
 
-SORTS: Final = (-1.0, 0.0, 1.0, 2.0)
+TEXT_CLASSES: Final = (-1.0, 0.0, 1.0, 2.0)
 """The sorts of text: how far the log-odds of each are from the priors before anything is learnt,
 from prose, where nothing holds, to a copy that hardly ever breaks."""
 
 CHANGE: Final = 0.005
 """The chance that a text turns into one of another sort with the next outcome."""
 
-_NEWCOMERS: Final = CHANGE / len(SORTS)
+_NEWCOMERS: Final = CHANGE / len(TEXT_CLASSES)
 _FAINT: Final = 0.03
 """A sort less likely than this learns nothing from an outcome."""
 _LEAST, _MOST = 0.002, 0.998
@@ -41,7 +41,7 @@ _RESUMED: Final = _MATCH + 24
 _IN_PLACE: Final = _RESUMED + 24
 _REWRITE: Final = _IN_PLACE + 4
 GRADES: Final = _REWRITE + 6
-_UNBOUND: Final = POSITIONS * _REWRITE
+_FIRST_REWRITE_BUCKET: Final = POSITIONS * _REWRITE
 
 # How likely the first token of a draft is to stand, for each grade, and for each source the share
 # of that doubt that is left at each class of positions. Read off the even-numbered requests of
@@ -74,10 +74,10 @@ _DOUBT: Final = (
 )
 # The most that a later token is ever taken to be worth: edits come at a rate of their own.
 _STEADY: Final = (0.966, 0.971, 0.965, 0.931, 0.895)
-# What a token's bond to the one before it (`bond_of`) does to its odds: rows by how often another
+# What a token's bigram affinity (`bigram_affinity_of`) does to its odds: rows by how often another
 # followed, columns by how often the same did. A rewrite breaks with what followed so far, and is
 # exempt.
-_BOND: Final = (
+_AFFINITY_ODDS: Final = (
     *(1.4, 3.4, 6.0),
     *(0.6, 1.3, 1.8),
     *(0.8, 1.1, 1.3),
@@ -110,7 +110,7 @@ def rewrite_grade(repeats: int, begun: bool) -> int:
     return _REWRITE + 2 * min(repeats, 2) + begun
 
 
-def file_of(grade: int, position: int) -> int:
+def bucket(grade: int, position: int) -> int:
     """The file of a guess: its grade, and position 0, 1, 2-3, 4-7, 8-15 or later in the draft."""
     # No `min` here: it takes longer than all else, and every drafted token is filed.
     bits = position.bit_length()
@@ -127,33 +127,33 @@ class Expectations:
 
     def __init__(self) -> None:
         self._values = [
-            [_shifted(_prior(grade, position), sort) for sort in SORTS]
+            [_shifted(_prior(grade, position), sort) for sort in TEXT_CLASSES]
             for grade in range(GRADES)
             for position in range(POSITIONS)
         ]
-        self._tried = [[PRIOR_WEIGHT] * len(SORTS) for _ in self._values]
+        self._tried = [[PRIOR_WEIGHT] * len(TEXT_CLASSES) for _ in self._values]
         self.begin()
 
     def begin(self) -> None:
         """Starts a request: its text may be of any sort."""
-        self._shares: Sequence[float] = [1.0 / len(SORTS)] * len(SORTS)
+        self._shares: Sequence[float] = [1.0 / len(TEXT_CLASSES)] * len(TEXT_CLASSES)
 
-    def of(self, file: int, bond: int) -> float:
+    def of(self, file: int, bigram_affinity: int) -> float:
         """The probability that a token filed there is accepted, if those before it were."""
         # Written out, for it is asked for every drafted token.
         none, few, many, most = self._shares
         in_none, in_few, in_many, in_most = self._values[file]
         chance = none * in_none + few * in_few + many * in_many + most * in_most
-        odds = chance * _BOND[bond] if file < _UNBOUND else chance
+        odds = chance * _AFFINITY_ODDS[bigram_affinity] if file < _FIRST_REWRITE_BUCKET else chance
         return odds / (1.0 - chance + odds)
 
-    def learn(self, file: int, bond: int, accepted: bool) -> None:
+    def learn(self, file: int, bigram_affinity: int, accepted: bool) -> None:
         """Takes in one outcome."""
         # Written out as well, for it is done for every verified token.
-        factor = _BOND[bond] if file < _UNBOUND else 1.0
+        factor = _AFFINITY_ODDS[bigram_affinity] if file < _FIRST_REWRITE_BUCKET else 1.0
         values, tried = self._values[file], self._tried[file]
         none, few, many, most = values
-        in_none, in_few, in_many, in_most = chances = (
+        in_none, in_few, in_many, in_most = accept_probs = (
             none * factor / (1.0 - none + none * factor),
             few * factor / (1.0 - few + few * factor),
             many * factor / (1.0 - many + many * factor),
@@ -173,7 +173,7 @@ class Expectations:
         for sort, share in enumerate(shares):
             if share > _FAINT:
                 weight = tried[sort] + share
-                value = values[sort] + share * (accepted - chances[sort]) / weight
+                value = values[sort] + share * (accepted - accept_probs[sort]) / weight
                 values[sort] = _LEAST if value < _LEAST else value if value < _MOST else _MOST
                 tried[sort] = weight if weight < MEMORY else MEMORY
 

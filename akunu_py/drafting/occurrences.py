@@ -49,7 +49,7 @@ CONSENSUS: Final = tuple(
 """`CONSENSUS[occurrences][agreeing]`: looked up, for every draft of a match is graded by it."""
 
 
-def bond_of(same: int, others: int) -> int:
+def bigram_affinity_of(same: int, others: int) -> int:
     """How firmly a token is bound to the one before: it followed `same` times, others `others`.
 
     Three times the class of `others` (0, 1-2, 3-14, more), plus that of `same` (0-2, 3-6, more).
@@ -58,9 +58,9 @@ def bond_of(same: int, others: int) -> int:
 
 
 _MOST_SAME, _MOST_OTHERS = 7, 15
-# Looked up, for every drafted token has a bond.
-_BONDS: Final = tuple(
-    bytes(bond_of(same, others) for same in range(_MOST_SAME + 1))
+# Looked up, for every drafted token has a bigram_affinity.
+_AFFINITIES: Final = tuple(
+    bytes(bigram_affinity_of(same, others) for same in range(_MOST_SAME + 1))
     for others in range(_MOST_OTHERS + 1)
 )
 
@@ -187,15 +187,15 @@ class Occurrences:
             length += 1
         return length
 
-    def bond(self, before: int, token: int) -> int:
-        """The bond of `token` to `before`, which occurred, by all that ever followed that."""
+    def bigram_affinity(self, before: int, token: int) -> int:
+        """The affinity of `token` to `before`, which occurred, by all that ever followed that."""
         others = len(self._after_one[before]) - (before == self._last)
         place = self._latest_two.get(before << _TOKEN_BITS ^ token)
         if place is None:
-            return _BONDS[others if others < _MOST_OTHERS else _MOST_OTHERS][0]
+            return _AFFINITIES[others if others < _MOST_OTHERS else _MOST_OTHERS][0]
         same = self._count_two[place]
         others -= same
-        row = _BONDS[others if others < _MOST_OTHERS else _MOST_OTHERS]
+        row = _AFFINITIES[others if others < _MOST_OTHERS else _MOST_OTHERS]
         return row[same if same < _MOST_SAME else _MOST_SAME]
 
     def _linked(self, chain: array[int]) -> list[int]:

@@ -33,22 +33,22 @@ class AcceptanceModel:
     def __init__(self) -> None:
         self._sources: defaultdict[str, _Source] = defaultdict(_Source)
 
-    def chances(self, draft: Draft) -> list[float]:
+    def accept_probs(self, draft: Draft) -> list[float]:
         """For each token the probability that it stands if those before it did."""
         source = self._sources[draft.source]
-        if len(draft.expected) == len(draft.tokens):
+        if len(draft.accept_probs) == len(draft.tokens):
             biases = chain((source.first,), repeat(source.later))
-            pairs = zip(draft.expected, biases, strict=False)
+            pairs = zip(draft.accept_probs, biases, strict=False)
             return [bias.corrected(_within(chance)) for chance, bias in pairs]
         match = _match_file(draft.match_length)
         known: dict[int, float] = {}
-        chances = []
+        accept_probs = []
         for position in range(len(draft)):
             file = _position_file(position)
             if file not in known:
                 known[file] = source.chance(match, file)
-            chances.append(known[file])
-        return chances
+            accept_probs.append(known[file])
+        return accept_probs
 
     def learn(self, draft: Draft, accepted: int) -> None:
         """Takes in how many of a draft's tokens stood; what came after the first miss is unknown.
@@ -63,9 +63,9 @@ class AcceptanceModel:
     def learn_token(self, draft: Draft, position: int, *, stood: bool) -> None:
         """Takes in the outcome of one token of a draft, those before it having stood."""
         source = self._sources[draft.source]
-        if len(draft.expected) == len(draft.tokens):
+        if len(draft.accept_probs) == len(draft.tokens):
             bias = source.later if position else source.first
-            bias.add(_within(draft.expected[position]), stood)
+            bias.add(_within(draft.accept_probs[position]), stood)
         else:
             source.add(_match_file(draft.match_length), _position_file(position), stood)
 

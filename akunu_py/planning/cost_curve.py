@@ -28,22 +28,22 @@ class CostLevel:
 
     Attributes:
         context: tokens in the cache before the forward.
-        step: seconds of a pipelined single step.
-        rounds: pairs of tokens and the seconds of a synchronised round over them, by tokens,
+        decode_s: seconds of a pipelined single step.
+        verify_s: pairs of tokens and the seconds of a synchronised round over them, by tokens,
             from 1 on.
     """
 
     context: int
-    step: float
-    rounds: tuple[tuple[int, float], ...]
+    decode_s: float
+    verify_s: tuple[tuple[int, float], ...]
 
     def __post_init__(self) -> None:
-        sizes = [size for size, _ in self.rounds]
+        sizes = [size for size, _ in self.verify_s]
         if sizes[:1] != [1] or any(a >= b for a, b in pairwise(sizes)):
             raise ValueError(f"rounds must be of 1 token and more, ascending, not of {sizes}")
         if sizes[-1] > _MOST_TOKENS or self.context < 0:
             raise ValueError(f"no forward takes {sizes[-1]} tokens at context {self.context}")
-        seconds = [self.step, *(cost for _, cost in self.rounds)]
+        seconds = [self.decode_s, *(cost for _, cost in self.verify_s)]
         if not all(_SHORTEST_S < cost < _LONGEST_S for cost in seconds):
             raise ValueError(f"no forward takes such times: {seconds}")
 
@@ -70,21 +70,21 @@ class CostCurve:
     @property
     def longest(self) -> int:
         """The most tokens that were measured in one round."""
-        return self.levels[0].rounds[-1][0]
+        return self.levels[0].verify_s[-1][0]
 
-    def step(self, context: int) -> float:
+    def decode_s(self, context: int) -> float:
         """Seconds of a single step in a pipelined loop."""
         return _along(self._contexts, self._steps, context)
 
-    def cost(self, tokens: int, context: int) -> float:
+    def verify_s(self, tokens: int, context: int) -> float:
         """Seconds of a round that is waited for, over `tokens` positions."""
         base = self._base(tokens)
         at_levels = [base + _between(added, tokens) for added in self._added]
         return _along(self._contexts, [base, *at_levels], context)
 
-    def rounds(self, context: int, tokens: int) -> list[float]:
+    def verify_table(self, context: int, tokens: int) -> list[float]:
         """The costs of rounds over 1, 2 ... `tokens` positions."""
-        return [self.cost(size, context) for size in range(1, tokens + 1)]
+        return [self.verify_s(size, context) for size in range(1, tokens + 1)]
 
     def as_json(self) -> dict[str, Any]:
         """The measured points, in a form that `from_json` reads."""
@@ -92,8 +92,8 @@ class CostCurve:
             "levels": [
                 {
                     "context": level.context,
-                    "step_s": level.step,
-                    "rounds_s": {str(size): cost for size, cost in level.rounds},
+                    "step_s": level.decode_s,
+                    "rounds_s": {str(size): cost for size, cost in level.verify_s},
                 }
                 for level in self.levels
             ]
@@ -128,12 +128,12 @@ class CostCurve:
 
     @cached_property
     def _steps(self) -> list[float]:
-        steps = [level.step for level in self.levels]
+        steps = [level.decode_s for level in self.levels]
         return [max(steps[: index + 1]) for index in range(len(steps))]
 
     @cached_property
     def _points(self) -> list[tuple[int, float]]:
-        return never_falling(self.levels[0].rounds)
+        return never_falling(self.levels[0].verify_s)
 
     @cached_property
     def _added(self) -> list[list[tuple[int, float]]]:
@@ -144,7 +144,7 @@ class CostCurve:
         added: list[list[tuple[int, float]]] = []
         before = [(1, 0.0)]
         for level in self.levels[1:]:
-            own = [(size, cost - self._base(size)) for size, cost in level.rounds]
+            own = [(size, cost - self._base(size)) for size, cost in level.verify_s]
             sizes = sorted({size for size, _ in (*before, *own)})
             points = [(size, max(_between(own, size), _between(before, size))) for size in sizes]
             before = never_falling(points)
@@ -201,10 +201,10 @@ def _along(contexts: Sequence[int], values: Sequence[float], context: int) -> fl
 
 
 def _check_plausible(level: CostLevel) -> None:
-    one = level.rounds[0][1]
-    if not one / (2 * _PLAUSIBLE_FACTOR) <= level.step <= _PLAUSIBLE_FACTOR * one:
-        raise ValueError(f"a step of {level.step} s where a round of one token takes {one} s")
-    for size, cost in level.rounds:
+    one = level.verify_s[0][1]
+    if not one / (2 * _PLAUSIBLE_FACTOR) <= level.decode_s <= _PLAUSIBLE_FACTOR * one:
+        raise ValueError(f"a step of {level.decode_s} s where a round of one token takes {one} s")
+    for size, cost in level.verify_s:
         if not one / _PLAUSIBLE_FACTOR <= cost <= _PLAUSIBLE_FACTOR * size * one:
             raise ValueError(f"{size} tokens in {cost} s where one takes {one} s")
 

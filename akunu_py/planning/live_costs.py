@@ -43,11 +43,11 @@ class LiveCosts:
         self._own_factors = [1.0] * _RANGES
         self._tables: dict[int, tuple[float, list[float]]] = {}
 
-    def step(self, context: int) -> float:
+    def decode_s(self, context: int) -> float:
         """Seconds of a pipelined single step."""
         return self._table(context)[0] * self._own_factors[_STEP] * self._shared_factor
 
-    def rounds(self, context: int, tokens: int) -> list[float]:
+    def verify_table(self, context: int, tokens: int) -> list[float]:
         """Seconds of rounds over 1, 2 ... `tokens` positions, at most `longest`."""
         shared, own = self._shared_factor, self._own_factors
         measured = self._table(context)[1][:tokens]
@@ -71,7 +71,7 @@ class LiveCosts:
                 self._tables.clear()
             middle = grain * _CONTEXT_GRAIN + _CONTEXT_GRAIN // 2
             curve = self._curve
-            self._tables[grain] = curve.step(middle), curve.rounds(middle, self._longest)
+            self._tables[grain] = curve.decode_s(middle), curve.verify_table(middle, self._longest)
         return self._tables[grain]
 
     def _learn(self, index: int, seconds: float, measured: float) -> None:

@@ -14,8 +14,8 @@ from typing import Final, Protocol
 from akunu_py.drafting.base import Draft
 from akunu_py.planning.acceptance import AcceptanceModel
 from akunu_py.planning.cost_curve import CostCurve
+from akunu_py.planning.declined_draft import DeclinedDraft, PromiseCalibration
 from akunu_py.planning.live_costs import LiveCosts
-from akunu_py.planning.shadow import Shadow, Trust
 from akunu_py.planning.theory import expected_tokens
 
 MOST_PLANNED_DRAFTS: Final = 32
@@ -28,7 +28,7 @@ FIRST_PROBE: Final = 128
 LAST_PROBE: Final = 4096
 """Drafts declined in a row before one is verified all the same, at first and at most."""
 
-NAPS: Final = (16, 48, 48)
+PROPOSE_BACKOFF: Final = (16, 48, 48)
 """Looks in vain, while single steps are under way, after which one more step goes by between
 two of them: in this request and those before it, up to the last look that led to a draft. Looking
 is cheap, but a small model's steps are short."""
@@ -69,14 +69,14 @@ class Planner(Protocol):
     def begin(self) -> None:
         """Starts a request."""
 
-    def looks(self, *, pipelined: bool) -> bool:
+    def should_propose(self, *, pipelined: bool) -> bool:
         """Whether to ask for a proposal now; if not, the round goes without a draft.
 
         Args:
             pipelined: whether a single step is under way.
         """
 
-    def runs_ahead(self, context: int) -> bool:
+    def should_pipeline(self, context: int) -> bool:
         """Whether to submit the next single step before it is known what this one brings.
 
         Asked while a round without a draft is under way. If not, its result is waited for, and the
@@ -114,15 +114,15 @@ class FixedPlanner:
     def begin(self) -> None:
         pass
 
-    def looks(self, *, pipelined: bool) -> bool:
+    def should_propose(self, *, pipelined: bool) -> bool:
         return True
 
-    def runs_ahead(self, context: int) -> bool:
+    def should_pipeline(self, context: int) -> bool:
         return True
 
     def choose(self, draft: Draft, *, context: int, limit: int, pipelined: bool) -> int:
-        advised = len(draft) if draft.advised is None else draft.advised
-        return max(0, min(self._drafts, limit, len(draft), advised))
+        suggested_length = len(draft) if draft.suggested_length is None else draft.suggested_length
+        return max(0, min(self._drafts, limit, len(draft), suggested_length))
 
     def observe(self, report: RoundReport) -> None:
         pass
@@ -145,42 +145,42 @@ class DraftPlanner:
         self._costs = costs if isinstance(costs, LiveCosts) else LiveCosts(costs, longest + 1)
         self._longest = longest
         self._acceptance = AcceptanceModel()
-        self._trust = Trust()
-        self._shadow = Shadow(self._acceptance, self._trust)
+        self._calibration = PromiseCalibration()
+        self._declined_draft = DeclinedDraft(self._acceptance, self._calibration)
         self._usual_streak = _FIRST_STREAK
         # After single steps: of a step, what a draft is expected to save; how often there is one.
         self._usual_saving = self._draftable = 0.0
         self._parked = True
         self._declined = 0
         self._patience = FIRST_PROBE
-        self._futile = 0
+        self._empty_proposals = 0
         self.begin()
 
     def begin(self) -> None:
-        self._futile = min(self._futile, NAPS[0])
-        self._asleep = 0
-        self._shadow.drop()
+        self._empty_proposals = min(self._empty_proposals, PROPOSE_BACKOFF[0])
+        self._skips = 0
+        self._declined_draft.drop()
         self._promised = 0.0
         self._streak = 0
         self._probes = False
         self._stepped = False
 
-    def looks(self, *, pipelined: bool) -> bool:
-        if pipelined and self._asleep:
-            self._asleep -= 1
+    def should_propose(self, *, pipelined: bool) -> bool:
+        if pipelined and self._skips:
+            self._skips -= 1
             return False
         if pipelined:
-            self._futile += 1
-            self._asleep = bisect_left(NAPS, self._futile)
+            self._empty_proposals += 1
+            self._skips = bisect_left(PROPOSE_BACKOFF, self._empty_proposals)
         if self._stepped:
             self._usual_saving *= 1.0 - _SAVING_RATE
             self._draftable *= 1.0 - _SAVING_RATE
         return True
 
-    def runs_ahead(self, context: int) -> bool:
+    def should_pipeline(self, context: int) -> bool:
         """Running ahead saves filling the pipeline again; it misses drafts that follow at once."""
-        step = self._costs.step(context)
-        refill = max(0.0, self._costs.rounds(context, 1)[0] / step - 1.0)
+        step = self._costs.decode_s(context)
+        refill = max(0.0, self._costs.verify_table(context, 1)[0] / step - 1.0)
         return self._usual_saving <= (1.0 - self._draftable) * refill + _LEAST_SAVING
 
     def choose(self, draft: Draft, *, context: int, limit: int, pipelined: bool) -> int:
@@ -188,15 +188,15 @@ class DraftPlanner:
         probes, self._probes = self._probes and not pipelined, False
         if limit <= 0:
             return 0
-        chances = self._acceptance.chances(draft)[:limit]
-        step = self._costs.step(context)
-        rounds = self._costs.rounds(context, 1 + limit)
-        promises = expected_tokens(chances)[1:]
-        tokens = [1.0 + self._trust.share * (emitted - 1.0) for emitted in promises]
+        accept_probs = self._acceptance.accept_probs(draft)[:limit]
+        step = self._costs.decode_s(context)
+        rounds = self._costs.verify_table(context, 1 + limit)
+        promises = expected_tokens(accept_probs)[1:]
+        tokens = [1.0 + self._calibration.share * (emitted - 1.0) for emitted in promises]
         at_once = [emitted / cost for emitted, cost in zip(tokens, rounds[1:], strict=True)]
         later: Sequence[float] = ()
         if pipelined or self._stepped:
-            later = self._speeds_after(chances[0], tokens, step, rounds)
+            later = self._speeds_after(accept_probs[0], tokens, step, rounds)
         needed = (1.0 + HYSTERESIS * self._parked) / step
         if self._stepped and (fastest := max(at_once)) > needed:
             emitted = tokens[at_once.index(fastest)]
@@ -219,17 +219,17 @@ class DraftPlanner:
             if not (due or probes):
                 best = 0
         if best:
-            self._futile = self._asleep = 0
+            self._empty_proposals = self._skips = 0
             self._promised = promises[best - 1] - 1.0
-        elif not self._shadow:
+        elif not self._declined_draft:
             self._watch(draft, promises, rounds, needed)
         return best
 
     def observe(self, report: RoundReport) -> None:
-        self._shadow.follow(report.tokens)
+        self._declined_draft.follow(report.tokens)
         self._stepped = not report.draft.tokens
         if report.draft.tokens:
-            self._trust.settle(self._promised, report.accepted)
+            self._calibration.settle(self._promised, report.accepted)
             self._acceptance.learn(report.draft, report.accepted)
             self._streak += 1
         elif self._streak:
@@ -271,4 +271,4 @@ class DraftPlanner:
         fastest = max(speeds)
         wanted = 1 + speeds.index(fastest) if fastest > needed else 0
         promised = promises[wanted - 1] - 1.0 if wanted else 0.0
-        self._shadow.watch(draft.cut(self._longest), wanted=wanted, promised=promised)
+        self._declined_draft.watch(draft.cut(self._longest), wanted=wanted, promised=promised)

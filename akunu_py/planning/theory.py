@@ -29,13 +29,13 @@ def expected_accepted(drafts: int, acceptance: float) -> float:
     return partly + drafts * stands[drafts]
 
 
-def expected_tokens(chances: Sequence[float]) -> list[float]:
+def expected_tokens(accept_probs: Sequence[float]) -> list[float]:
     """The tokens that a round emits on average with the first 0, 1, 2 ... drafts.
 
     Args:
-        chances: for each draft the probability that it stands if those before it did.
+        accept_probs: for each draft the probability that it stands if those before it did.
     """
-    reached = accumulate(chances, mul)
+    reached = accumulate(accept_probs, mul)
     return list(accumulate(reached, initial=1.0))
 
 
@@ -44,7 +44,7 @@ def predicted_speedup(curve: CostCurve, drafts: int, acceptance: float, context:
     if drafts == 0:
         return 1.0
     tokens = 1.0 + expected_accepted(drafts, acceptance)
-    return tokens * curve.step(context) / curve.cost(1 + drafts, context)
+    return tokens * curve.decode_s(context) / curve.verify_s(1 + drafts, context)
 
 
 def break_even(curve: CostCurve, drafts: int, context: int) -> float | None:
@@ -69,7 +69,7 @@ def best_drafts(curve: CostCurve, acceptance: float, context: int, most: int) ->
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Payoff:
     """Whether drafting pays on this machine.
 
     Attributes:
@@ -99,8 +99,8 @@ class Verdict:
         )
 
 
-def judge(curve: CostCurve, context: int, most: int) -> Verdict:
-    """The verdict for drafts of at most `most` tokens."""
+def assess(curve: CostCurve, context: int, most: int) -> Payoff:
+    """The payoff for drafts of at most `most` tokens."""
     thresholds = [
         (threshold, drafts)
         for drafts in range(1, most + 1)
@@ -109,6 +109,6 @@ def judge(curve: CostCurve, context: int, most: int) -> Verdict:
     longest = best_drafts(curve, 1.0, context, most)
     speedup = predicted_speedup(curve, longest, 1.0, context)
     if not thresholds:
-        return Verdict(None, 0, 0, 1.0)
+        return Payoff(None, 0, 0, 1.0)
     acceptance, drafts = min(thresholds)
-    return Verdict(acceptance, drafts, longest, speedup)
+    return Payoff(acceptance, drafts, longest, speedup)

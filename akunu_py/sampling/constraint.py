@@ -54,7 +54,7 @@ class Constraint:
         return self._matcher.is_stopped()
 
     def apply(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
-        """The logits with forbidden tokens at minus infinity; see `TokenChooser.edit`.
+        """The logits with forbidden tokens at minus infinity; see `Sampler.edit`.
 
         Waits for `inputs` if they are lazy.
         """
@@ -101,7 +101,7 @@ class Constraint:
         self._check()
         if draft.tokens[: len(forced)] == forced:
             return draft
-        return Draft(forced, FORCED, expected=(_FORCED_ACCEPTANCE,) * len(forced))
+        return Draft(forced, FORCED, accept_probs=(_FORCED_ACCEPTANCE,) * len(forced))
 
     def _take(self, token: int, position: int) -> bool:
         """Makes `token` the last that the matcher has seen; False if it is forbidden there."""

@@ -21,7 +21,7 @@ class Penalty(Protocol):
     """Edits logits in the light of the tokens before them."""
 
     def apply(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
-        """The edited logits; the arguments are those of `TokenChooser.edit`."""
+        """The edited logits; the arguments are those of `Sampler.edit`."""
 
 
 def make_penalties(sampling: Sampling, prompt: Sequence[int]) -> list[Penalty]:

@@ -5,7 +5,7 @@ from typing import Final
 
 import mlx.core as mx
 
-from akunu_py.sampling.likelihood import Interest, Likelihood
+from akunu_py.sampling.forward_logprobs import ForwardLogprobs, LogprobRequest
 from akunu_py.sampling.token_logprob import PromptLogprobs, TokenLogprob
 
 SCORING_STEP: Final = 128
@@ -22,7 +22,7 @@ class PromptScorer:
 
     def __init__(self, prompt: Sequence[int], alternatives: int) -> None:
         self._prompt = prompt
-        self._interest = Interest(alternatives)
+        self._logprob_request = LogprobRequest(alternatives)
         self._found: list[TokenLogprob] = []
 
     @property
@@ -40,6 +40,6 @@ class PromptScorer:
         if not following:
             return
         rows = logits[: len(following)]
-        likelihood = Likelihood(rows, mx.array(list(following)), self._interest)
-        mx.eval(likelihood.lazy)
-        self._found.extend(likelihood.logprobs(following))
+        forward_logprobs = ForwardLogprobs(rows, mx.array(list(following)), self._logprob_request)
+        mx.eval(forward_logprobs.lazy)
+        self._found.extend(forward_logprobs.logprobs(following))

@@ -125,8 +125,8 @@ def test_a_prediction_is_the_time_of_single_steps_over_that_of_the_rounds() -> N
 
 
 def test_a_step_that_runs_ahead_costs_a_step_and_a_round_costs_a_round() -> None:
-    assert RoundShape(4, 100, pipelined=False).seconds(FLAT) == FLAT.cost(5, 100)
-    assert RoundShape(0, 100, pipelined=True).seconds(FLAT) == FLAT.step(100)
+    assert RoundShape(4, 100, pipelined=False).seconds(FLAT) == FLAT.verify_s(5, 100)
+    assert RoundShape(0, 100, pipelined=True).seconds(FLAT) == FLAT.decode_s(100)
 
 
 def test_the_planner_goes_by_the_curve_it_is_given() -> None:

@@ -4,7 +4,7 @@ import mlx.core as mx
 import pytest
 
 from akunu_py.bench.contestants import Akunu, Contestant, MlxLm, Task
-from akunu_py.bench.forced import ForcedChooser, ForcedSampler
+from akunu_py.bench.forced import ForcedMlxLmSampler, ForcedSampler
 from akunu_py.bench.replay import ReplayCase
 from akunu_py.bench.speedup import FORCED, OWN, SpeedupRow, contest, make_tasks
 from akunu_py.bench.speedup_report import SpeedupReport
@@ -27,7 +27,7 @@ def test_a_forced_answer_is_the_reference_and_every_forward_is_run(
     assert answer.stats is not None
     assert answer.tokens == REFERENCE[:40]
     assert answer.stats.generated_tokens == answer.rounds.emitted == 40
-    assert answer.stats.target_calls == answer.rounds.forwards
+    assert answer.stats.target_forwards == answer.rounds.forwards
     assert answer.stats.drafted == answer.rounds.drafted
     drafts = contestant.drafter != "none"
     assert (answer.stats.accepted > 10) is drafts
@@ -55,11 +55,11 @@ def test_nothing_is_timed_where_there_is_one_token(engine: Engine) -> None:
 
 
 def test_a_forced_choice_waits_for_the_logits_and_ends_with_the_reference() -> None:
-    chooser = ForcedChooser([1, 2], [3, 4])
+    sampler = ForcedSampler([1, 2], [3, 4])
     logits = mx.random.normal((3, 8))
-    assert chooser.choose(logits, 3).tolist() == [4, 0, 0]
-    sampler = ForcedSampler([3, 4])
-    assert [sampler(logits[:1]).tolist() for _ in range(3)] == [[3], [4], [0]]
+    assert sampler.choose(logits, 3).tolist() == [4, 0, 0]
+    forced = ForcedMlxLmSampler([3, 4])
+    assert [forced(logits[:1]).tolist() for _ in range(3)] == [[3], [4], [0]]
 
 
 def test_answers_are_compared_and_differences_told(engine: Engine) -> None:

@@ -48,8 +48,8 @@ class TestDoctor:
         assert main(["doctor", "--json", "--model", str(tiny_model_dir)]) == 0
         found = json.loads(capsys.readouterr().out)
         assert found["recommended"]["drafter"] == "none"
-        assert not found["verdict"]["most_drafts"]
-        assert "does not pay" in found["verdict"]["sentence"]
+        assert not found["payoff"]["most_drafts"]
+        assert "does not pay" in found["payoff"]["sentence"]
         assert found["machine"]["mlx"]
         assert CostCurve.from_json(found["curve"]) == LINEAR
 

@@ -20,7 +20,7 @@ def test_tells_size_speculation_and_speed() -> None:
 def test_tells_of_near_ties() -> None:
     stats = Stats()
     stats.add(Round((1, 2), drafted=4, accepted=1, decided_again=5))
-    assert (stats.target_calls, stats.target_tokens, stats.recheck_calls) == (6, 10, 5)
+    assert (stats.target_forwards, stats.target_tokens, stats.recheck_forwards) == (6, 10, 5)
     assert "· 1 near-tie decided again" in stats_line(stats)
 
 

@@ -15,9 +15,9 @@ from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model import TargetModel, load_target
 from akunu_py.options import Options, Sampling
-from akunu_py.sampling.token_chooser import TokenChooser
+from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Round, Stats
-from tests.fakes import OracleDrafter, speculation
+from tests.fakes import OracleDrafter, draft_session
 from tests.markov import VOCABULARY, MarkovModel, free_text
 
 PROMPTS = [[Random(seed).randrange(256) for _ in range(20 + seed)] for seed in range(6)]
@@ -74,9 +74,9 @@ def test_exact_answers_are_plain_decodings(coarse_engine: Engine, sampling: Samp
         coarse_engine, Options(60, sampling, drafter="ngram", num_draft_tokens=4, exact=True)
     )
     assert drafted != plain
-    assert coarse_engine.speculator.logit_differences[4] > 0.001
+    assert coarse_engine.speculation.logit_differences[4] > 0.001
     assert exact == plain
-    assert 0 < stats.rechecked <= stats.recheck_calls
+    assert 0 < stats.rechecked <= stats.recheck_forwards
     assert (
         stats.generated_tokens
         == stats.accepted + stats.bonus + stats.corrected + stats.plain
@@ -87,7 +87,7 @@ def test_exact_answers_are_plain_decodings(coarse_engine: Engine, sampling: Samp
 
 def test_without_drafts_nothing_is_decided_again(coarse_engine: Engine) -> None:
     _, stats = answers(coarse_engine, Options(30, drafter="none", exact=True))
-    assert (stats.rechecked, stats.recheck_calls) == (0, 0)
+    assert (stats.rechecked, stats.recheck_forwards) == (0, 0)
 
 
 def test_only_greedy_answers_can_be_exact() -> None:
@@ -137,20 +137,20 @@ def test_whatever_is_drafted(error: float, silence: float, max_drafts: int) -> N
         assert isinstance(cache, PreallocatedKVCache)
         return cache
 
-    chooser = TokenChooser(Sampling())
-    plain = text_of(list(decode_autoregressive(model, start(), chooser, 0, limits)))
+    sampler = Sampler(Sampling())
+    plain = text_of(list(decode_autoregressive(model, start(), sampler, 0, limits)))
     cache = start()
     drafter = OracleDrafter(1, plain, error=error, silence=silence)
     drafter.begin([0])
-    tie_breaker = TieBreaker(model, cache, chooser, 0, margin)
+    tie_breaker = TieBreaker(model, cache, sampler, 0, margin)
     rounds = list(
         decode_speculative(
             model,
             cache,
-            chooser,
+            sampler,
             0,
             limits,
-            speculation=speculation(drafter, max_drafts, tie_breaker=tie_breaker),
+            draft_session=draft_session(drafter, max_drafts, tie_breaker=tie_breaker),
         )
     )
     assert text_of(rounds) == plain

@@ -14,9 +14,9 @@ from akunu_py.model import TargetModel, load_target
 from akunu_py.options import Sampling
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.planner import DraftPlanner, Planner
-from akunu_py.sampling.token_chooser import TokenChooser
+from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Finish, Round
-from tests.fakes import MoodyPlanner, OracleDrafter, speculation
+from tests.fakes import MoodyPlanner, OracleDrafter, draft_session
 from tests.planning.curves import FLAT, LINEAR, M1_LIKE, STEPPED
 
 NO_END: frozenset[int] = frozenset()
@@ -42,8 +42,8 @@ def plainly(
     capacity: int = 256,
 ) -> list[Round]:
     cache = prefilled(model, PROMPT, capacity)
-    chooser = TokenChooser(sampling or Sampling(), PROMPT)
-    return list(decode_autoregressive(model, cache, chooser, PROMPT[-1], limits))
+    sampler = Sampler(sampling or Sampling(), PROMPT)
+    return list(decode_autoregressive(model, cache, sampler, PROMPT[-1], limits))
 
 
 def speculatively(
@@ -58,15 +58,15 @@ def speculatively(
 ) -> list[Round]:
     cache = prefilled(model, PROMPT, capacity)
     drafter.begin(PROMPT)
-    chooser = TokenChooser(sampling or Sampling(), PROMPT)
+    sampler = Sampler(sampling or Sampling(), PROMPT)
     done = []
     for one in decode_speculative(
         model,
         cache,
-        chooser,
+        sampler,
         PROMPT[-1],
         limits,
-        speculation=speculation(drafter, max_drafts, planner=planner, ends=limits.end_tokens),
+        draft_session=draft_session(drafter, max_drafts, planner=planner, ends=limits.end_tokens),
     ):
         assert cache.length <= capacity
         done.append(one)
@@ -227,10 +227,10 @@ def test_silent_drafters_leave_the_loop_pipelined(model: TargetModel) -> None:
     loop = decode_speculative(
         model,
         cache,
-        TokenChooser(Sampling()),
+        Sampler(Sampling()),
         PROMPT[-1],
         limits,
-        speculation=speculation(drafter),
+        draft_session=draft_session(drafter),
     )
     for emitted, _ in enumerate(loop, start=1):
         if emitted < limits.max_tokens:

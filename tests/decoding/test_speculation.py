@@ -1,63 +1,38 @@
-"""What a drafter is told of a text, and when."""
+"""What draft_session keeps from one request to the next, and what it keeps apart."""
 
-from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import cast
+import pytest
 
-from akunu_py.cache.kv_cache import PreallocatedKVCache
-from akunu_py.drafting.base import NO_DRAFT, Draft
-from akunu_py.planning.planner import RoundReport
-from tests.fakes import MoodyPlanner, speculation
+from akunu_py.decoding.speculation import SpeculationState
+from akunu_py.engine import Engine
+from akunu_py.options import Options, Sampling
+from akunu_py.planning.planner import FixedPlanner
+from akunu_py.sampling.sampler import Sampler
 
-CACHE = cast(PreallocatedKVCache, SimpleNamespace(room=100, length=50))
-
-
-class Diary:
-    """A drafter that writes down what it is told and when it is asked."""
-
-    def __init__(self) -> None:
-        self.entries: list[object] = []
-
-    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
-        self.entries.append("begin")
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        self.entries.append(list(tokens))
-
-    def propose(self, limit: int) -> Draft:
-        self.entries.append("propose")
-        return NO_DRAFT
-
-    def feedback(self, draft: Draft, accepted: int) -> None:
-        pass
+CHOOSER = Sampler(Sampling())
 
 
-class OddLooks(MoodyPlanner):
-    """Looks every other time."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
-        self._asked = 0
-
-    def runs_ahead(self, context: int) -> bool:
-        return True
-
-    def looks(self, *, pipelined: bool) -> bool:
-        self._asked += 1
-        return self._asked % 2 == 0
+@pytest.fixture
+def speculation(engine: Engine) -> SpeculationState:
+    return engine.speculation
 
 
-def report(*tokens: int) -> RoundReport:
-    return RoundReport(NO_DRAFT, tokens, 0, 50, None, True)
+def test_requests_of_a_kind_share_what_is_learnt(speculation: SpeculationState) -> None:
+    for gap in (False, True):
+        drafter = speculation.drafter("auto", CHOOSER, fills_gap=gap)
+        assert speculation.drafter("auto", CHOOSER, fills_gap=gap) is drafter
+        planner = speculation.planner(Options(), fills_gap=gap)
+        assert speculation.planner(Options(), fills_gap=gap) is planner
 
 
-def test_tokens_that_went_by_unlooked_are_told_before_the_next_proposal() -> None:
-    diary = Diary()
-    steps = speculation(diary, planner=OddLooks())
-    steps.begin([1, 2])
-    for token in (3, 4, 5, 6, 7):
-        steps.learn(report(token))
-        steps.propose(CACHE, 10, pipelined=True)
-    assert diary.entries == ["begin", [3, 4], "propose", [5, 6], "propose"]
-    steps.begin([1])
-    assert diary.entries[-2:] == [[7], "begin"]
+def test_gaps_and_other_requests_share_costs_alone(speculation: SpeculationState) -> None:
+    drafters = [speculation.drafter("auto", CHOOSER, fills_gap=gap) for gap in (False, True)]
+    assert drafters[0] is not drafters[1]
+    planners = [speculation.planner(Options(), fills_gap=gap) for gap in (False, True)]
+    assert planners[0] is not planners[1]
+    assert planners[0]._costs is planners[1]._costs  # type: ignore[attr-defined]
+
+
+def test_a_fixed_length_knows_nothing(speculation: SpeculationState) -> None:
+    planner = speculation.planner(Options(num_draft_tokens=3), fills_gap=True)
+    assert isinstance(planner, FixedPlanner)
+    assert speculation.buffer.max_drafts == 3

@@ -30,7 +30,7 @@ def test_no_draft_yields_the_targets_token() -> None:
     assert (verdict.accepted, verdict.next_token, verdict.is_bonus) == (0, 5, True)
 
 
-def chances(seed: int) -> Callable[[int], tuple[float, float]]:
+def uniforms(seed: int) -> Callable[[int], tuple[float, float]]:
     return lambda index: (uniform(seed, index, 1), uniform(seed, index, 2))
 
 
@@ -45,7 +45,7 @@ def test_rejection_emits_only_what_the_target_may_say(
     target, proposal = rows[: drafted + 1], rows[drafted + 1 :]
     drafts = [int(draw.choice(5, p=row / row.sum())) for row in proposal.astype(np.float64)]
 
-    verdict = accept_or_resample(target, drafts, proposal, chances(seed))
+    verdict = accept_or_resample(target, drafts, proposal, uniforms(seed))
     assert verdict.is_bonus == (verdict.accepted == drafted)
     for index, token in enumerate([*drafts[: verdict.accepted], verdict.next_token]):
         assert target[index, token] > 0
@@ -59,8 +59,8 @@ def test_rejection_emits_only_what_the_target_may_say(
 def test_a_draft_without_probabilities_counts_as_certain(seed: int, drafts: list[int]) -> None:
     target = np.random.default_rng(seed).dirichlet(np.ones(5), len(drafts) + 1)
     certain = np.eye(5)[drafts]
-    assert accept_or_resample(target, drafts, None, chances(seed)) == accept_or_resample(
-        target, drafts, certain, chances(seed)
+    assert accept_or_resample(target, drafts, None, uniforms(seed)) == accept_or_resample(
+        target, drafts, certain, uniforms(seed)
     )
 
 
@@ -69,7 +69,7 @@ def test_drafts_drawn_from_the_target_always_stand(seed: int, length: int) -> No
     draw = np.random.default_rng(seed)
     target = draw.dirichlet(np.ones(5), length + 1)
     drafts = [int(draw.choice(5, p=row)) for row in target[:length]]
-    assert accept_or_resample(target, drafts, target[:length], chances(seed)).is_bonus
+    assert accept_or_resample(target, drafts, target[:length], uniforms(seed)).is_bonus
 
 
 def test_which_verifier_serves_which_draft() -> None:

@@ -21,7 +21,7 @@ def with_name(name: tuple[int, ...]) -> list[int]:
 
 
 def advice(draft: Draft) -> int:
-    return len(draft) if draft.advised is None else draft.advised
+    return len(draft) if draft.suggested_length is None else draft.suggested_length
 
 
 def decode(drafter: AutoDrafter, text: list[int], limit: int = 32) -> list[tuple[Draft, int]]:
@@ -101,8 +101,8 @@ def test_every_token_carries_what_is_expected_of_it() -> None:
     drafter = AutoDrafter()
     drafter.begin([*CODE, 1, *CODE[:20]])
     draft = drafter.propose(16)
-    assert len(draft.expected) == len(draft) >= 8
-    assert all(0.5 < chance < 1 for chance in draft.expected)
+    assert len(draft.accept_probs) == len(draft) >= 8
+    assert all(0.5 < chance < 1 for chance in draft.accept_probs)
 
 
 def test_expectations_hold_on_a_text_with_edits() -> None:
@@ -116,7 +116,7 @@ def test_expectations_hold_on_a_text_with_edits() -> None:
         drafter.begin([*code, 1_000, *code[:3]])
         for draft, accepted in decode(drafter, edited[3:]):
             chance = 1.0
-            for acceptance in draft.expected:
+            for acceptance in draft.accept_probs:
                 chance *= acceptance
                 hoped += chance
             stood += accepted
@@ -149,10 +149,10 @@ def test_who_knows_no_costs_verifies_what_is_advised() -> None:
     drafter = AutoDrafter()
     drafter.begin([*CODE, 1, *CODE[:5]])
     draft = drafter.propose(32)
-    assert draft.advised is not None
-    assert 0 < draft.advised < len(draft)
+    assert draft.suggested_length is not None
+    assert 0 < draft.suggested_length < len(draft)
     chosen = FixedPlanner(32).choose(draft, context=9, limit=32, pipelined=False)
-    assert chosen == draft.advised
+    assert chosen == draft.suggested_length
 
 
 def test_a_copy_that_overtakes_itself_repeats_its_period() -> None:

@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from akunu_py.drafting.occurrences import VISITED, Consensus, Occurrences, bond_of
+from akunu_py.drafting.occurrences import VISITED, Consensus, Occurrences, bigram_affinity_of
 
 
 @given(st.lists(st.integers(0, 3), max_size=60))
@@ -64,13 +64,15 @@ def test_a_bond_rests_on_all_that_followed_a_token(text: list[int], data: st.Dat
     before, token = data.draw(st.sampled_from(text)), data.draw(st.integers(0, 3))
     followers = [after for at, after in pairwise(text) if at == before]
     same = followers.count(token)
-    assert Occurrences(text).bond(before, token) == bond_of(same, len(followers) - same)
+    assert Occurrences(text).bigram_affinity(before, token) == bigram_affinity_of(
+        same, len(followers) - same
+    )
 
 
 def test_bonds_are_told_apart_by_how_often_the_same_and_another_followed() -> None:
     counts = [(same, others) for others in (0, 1, 3, 15) for same in (0, 3, 7)]
-    assert [bond_of(*count) for count in counts] == list(range(12))
-    assert [bond_of(*count) for count in ((2, 2), (6, 14), (99, 99))] == [3, 7, 11]
+    assert [bigram_affinity_of(*count) for count in counts] == list(range(12))
+    assert [bigram_affinity_of(*count) for count in ((2, 2), (6, 14), (99, 99))] == [3, 7, 11]
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60))

@@ -33,8 +33,8 @@ def check(draft: Draft, seen: set[int], limit: int) -> None:
     assert len(draft) <= max(limit, 0)
     assert set(draft.tokens) <= seen
     assert all(isinstance(token, int) for token in draft.tokens)
-    assert len(draft.expected) in (0, len(draft))
-    assert all(0 <= chance <= 1 for chance in draft.expected)
+    assert len(draft.accept_probs) in (0, len(draft))
+    assert all(0 <= chance <= 1 for chance in draft.accept_probs)
     if draft.probabilities is not None:
         assert draft.probabilities.shape == (len(draft), VOCABULARY)
 
@@ -116,7 +116,7 @@ def test_extending_in_pieces_is_extending_at_once(
     for start, end in pairwise(borders):
         pieces.extend(text[start:end])
     ours, theirs = whole.propose(8), pieces.propose(8)
-    assert (ours.tokens, ours.expected) == (theirs.tokens, theirs.expected)
+    assert (ours.tokens, ours.accept_probs) == (theirs.tokens, theirs.accept_probs)
 
 
 @pytest.mark.parametrize("name", [name for name in DRAFTERS if name != "none"])
@@ -231,6 +231,6 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
 
 
 def test_a_cut_draft_keeps_its_expectations_in_step() -> None:
-    draft = Draft((1, 2, 3), "here", 2, expected=(0.9, 0.8, 0.7))
-    assert draft.cut(2) == Draft((1, 2), "here", 2, expected=(0.9, 0.8))
+    draft = Draft((1, 2, 3), "here", 2, accept_probs=(0.9, 0.8, 0.7))
+    assert draft.cut(2) == Draft((1, 2), "here", 2, accept_probs=(0.9, 0.8))
     assert draft.cut(3) is draft

@@ -1,4 +1,4 @@
-"""Speculation without a model or a clock: a text whose drafts stand or fall by the toss of a coin.
+"""DraftSession without a model or a clock: a text whose drafts stand or fall by the toss of a coin.
 
 The coins are tossed once a position, so every policy meets the same text, and hindsight is fair.
 Time is what a cost curve says, pipelining included, as `decode_speculative` runs it.
@@ -84,8 +84,8 @@ def seconds_for(text: Text, curve: CostCurve, planner: Planner, *, slower: float
 
     def chosen(*, ahead: bool) -> Draft:
         limit = min(MOST_PLANNED_DRAFTS, len(text) - position)
-        looks = limit > 0 and planner.looks(pipelined=ahead)
-        proposed = text.draft(position, limit) if looks else NO_DRAFT
+        should_propose = limit > 0 and planner.should_propose(pipelined=ahead)
+        proposed = text.draft(position, limit) if should_propose else NO_DRAFT
         if not proposed:
             return NO_DRAFT
         length = planner.choose(proposed, context=CONTEXT, limit=limit, pipelined=ahead)
@@ -95,18 +95,18 @@ def seconds_for(text: Text, curve: CostCurve, planner: Planner, *, slower: float
     while position < len(text):
         accepted = 0
         if draft:
-            seconds = slower * curve.cost(1 + len(draft), CONTEXT)
+            seconds = slower * curve.verify_s(1 + len(draft), CONTEXT)
             while accepted < len(draft) and draft.tokens[accepted] != WRONG:
                 accepted += 1
         else:
-            seconds = curve.step(CONTEXT) if pipelined else curve.cost(1, CONTEXT)
+            seconds = curve.decode_s(CONTEXT) if pipelined else curve.verify_s(1, CONTEXT)
         tokens = range(position, min(position + accepted + 1, len(text)))
         spent += seconds
         planner.observe(RoundReport(draft, tokens, accepted, CONTEXT, seconds, pipelined))
         position += len(tokens)
         if draft:
             draft, pipelined = chosen(ahead=False), False
-        elif (pipelined and stops) or not planner.runs_ahead(CONTEXT):
+        elif (pipelined and stops) or not planner.should_pipeline(CONTEXT):
             draft, pipelined, stops = chosen(ahead=False), False, False
         else:
             # A step is under way already; a draft that is wanted now waits for it.
@@ -115,7 +115,7 @@ def seconds_for(text: Text, curve: CostCurve, planner: Planner, *, slower: float
 
 
 class Oracle:
-    """Knows the acceptance of every draft, and what rounds cost; looks one round ahead."""
+    """Knows the acceptance of every draft, and what rounds cost; should_propose one round ahead."""
 
     def __init__(self, curve: CostCurve) -> None:
         self._curve = curve
@@ -123,17 +123,17 @@ class Oracle:
     def begin(self) -> None:
         pass
 
-    def runs_ahead(self, context: int) -> bool:
+    def should_pipeline(self, context: int) -> bool:
         return True
 
-    def looks(self, *, pipelined: bool) -> bool:
+    def should_propose(self, *, pipelined: bool) -> bool:
         return True
 
     def choose(self, draft: Draft, *, context: int, limit: int, pipelined: bool) -> int:
-        tokens = expected_tokens(draft.expected[:limit])
-        speeds = [1 / self._curve.step(context)]
+        tokens = expected_tokens(draft.accept_probs[:limit])
+        speeds = [1 / self._curve.decode_s(context)]
         speeds += [
-            tokens[drafts] / self._curve.cost(1 + drafts, context)
+            tokens[drafts] / self._curve.verify_s(1 + drafts, context)
             for drafts in range(1, min(limit, len(draft)) + 1)
         ]
         return speeds.index(max(speeds))

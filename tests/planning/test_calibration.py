@@ -28,16 +28,16 @@ def test_has_both_costs_at_several_sizes_and_contexts(model: TargetModel) -> Non
     news: list[float] = []
     curve = measure(model, budget_s=0.4, progress=lambda spent, _: news.append(spent))
     assert [level.context for level in curve.levels] == list(CONTEXTS[: len(curve.levels)])
-    sizes = [size for size, _ in curve.levels[0].rounds]
+    sizes = [size for size, _ in curve.levels[0].verify_s]
     assert sizes[0] == 1
     assert len(sizes) >= 2
-    assert curve.step(128) > 0
+    assert curve.decode_s(128) > 0
     assert news == sorted(news)
 
 
 def test_a_slow_model_gets_fewer_points(model: TargetModel) -> None:
     curve = measure(model, budget_s=0.0)
-    assert [size for size, _ in curve.levels[0].rounds] == [1, 2]
+    assert [size for size, _ in curve.levels[0].verify_s] == [1, 2]
     assert len(curve.levels) == 1
 
 

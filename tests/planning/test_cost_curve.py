@@ -26,26 +26,28 @@ TWO_LEVELS = CostCurve(
 
 
 def test_measured_points_come_back() -> None:
-    for size, seconds in TWO_LEVELS.levels[0].rounds:
-        assert TWO_LEVELS.cost(size, 100) == pytest.approx(seconds)
-    assert TWO_LEVELS.step(100) == 0.009
+    for size, seconds in TWO_LEVELS.levels[0].verify_s:
+        assert TWO_LEVELS.verify_s(size, 100) == pytest.approx(seconds)
+    assert TWO_LEVELS.decode_s(100) == 0.009
 
 
 def test_between_them_costs_lie_on_a_line() -> None:
-    assert TWO_LEVELS.cost(3, 100) == pytest.approx(0.012)
-    assert TWO_LEVELS.cost(11, 100) == pytest.approx(0.025)
+    assert TWO_LEVELS.verify_s(3, 100) == pytest.approx(0.012)
+    assert TWO_LEVELS.verify_s(11, 100) == pytest.approx(0.025)
 
 
 def test_beyond_them_they_go_on_as_they_rose() -> None:
-    assert TWO_LEVELS.cost(32, 100) > TWO_LEVELS.cost(24, 100) > TWO_LEVELS.cost(16, 100)
-    assert TWO_LEVELS.cost(16, 4100) > TWO_LEVELS.cost(16, 1100)
+    assert (
+        TWO_LEVELS.verify_s(32, 100) > TWO_LEVELS.verify_s(24, 100) > TWO_LEVELS.verify_s(16, 100)
+    )
+    assert TWO_LEVELS.verify_s(16, 4100) > TWO_LEVELS.verify_s(16, 1100)
 
 
 def test_a_longer_context_keeps_the_steps_of_the_shorter() -> None:
-    jump = TWO_LEVELS.cost(6, 600) - TWO_LEVELS.cost(5, 600)
+    jump = TWO_LEVELS.verify_s(6, 600) - TWO_LEVELS.verify_s(5, 600)
     assert jump > 0.006
-    assert TWO_LEVELS.cost(6, 1100) == pytest.approx(0.026)
-    assert TWO_LEVELS.step(600) == pytest.approx(0.010)
+    assert TWO_LEVELS.verify_s(6, 1100) == pytest.approx(0.026)
+    assert TWO_LEVELS.decode_s(600) == pytest.approx(0.010)
 
 
 positive = st.floats(1e-4, 1.0)
@@ -67,11 +69,11 @@ def curves(draw: st.DrawFn) -> CostCurve:
 @given(curve=curves(), context=st.integers(0, 20_000))
 @example(SIZES_OF_THE_MIDDLE_ALONE, 1)
 def test_no_cost_falls_with_tokens_or_with_context(curve: CostCurve, context: int) -> None:
-    costs = curve.rounds(context, 40)
+    costs = curve.verify_table(context, 40)
     assert all(low <= high + 1e-12 for low, high in pairwise(costs))
-    later = curve.rounds(context + 500, 40)
+    later = curve.verify_table(context + 500, 40)
     assert all(low <= high + 1e-12 for low, high in zip(costs, later, strict=True))
-    assert curve.step(context) <= curve.step(context + 500) + 1e-12
+    assert curve.decode_s(context) <= curve.decode_s(context + 500) + 1e-12
 
 
 def test_never_falling_keeps_what_rises_and_evens_out_what_does_not() -> None:
@@ -125,28 +127,28 @@ def test_what_is_no_curve_or_no_plausible_one_is_refused(data: Any) -> None:
 class TestLiveCosts:
     def test_begin_as_measured(self) -> None:
         costs = LiveCosts(STEPPED, 33)
-        assert costs.step(256) == STEPPED.step(256)
-        assert costs.rounds(256, 8) == STEPPED.rounds(256, 8)
+        assert costs.decode_s(256) == STEPPED.decode_s(256)
+        assert costs.verify_table(256, 8) == STEPPED.verify_table(256, 8)
 
     def test_a_machine_that_slows_down_slows_everything_down(self) -> None:
         costs = LiveCosts(STEPPED, 33)
         for _ in range(60):
-            costs.observe_step(2 * STEPPED.step(256), 256)
-        assert costs.step(256) == pytest.approx(2 * STEPPED.step(256), rel=0.1)
-        assert costs.rounds(256, 5)[4] > 1.5 * STEPPED.cost(5, 256)
+            costs.observe_step(2 * STEPPED.decode_s(256), 256)
+        assert costs.decode_s(256) == pytest.approx(2 * STEPPED.decode_s(256), rel=0.1)
+        assert costs.verify_table(256, 5)[4] > 1.5 * STEPPED.verify_s(5, 256)
 
     def test_what_is_wrong_in_one_place_is_put_right_there(self) -> None:
         costs = LiveCosts(STEPPED, 33)
         for _ in range(150):
-            costs.observe_step(STEPPED.step(256), 256)
-            costs.observe_round(5, 2 * STEPPED.cost(5, 256), 256)
-        assert costs.step(256) == pytest.approx(STEPPED.step(256), rel=0.1)
-        assert costs.rounds(256, 5)[4] == pytest.approx(2 * STEPPED.cost(5, 256), rel=0.1)
+            costs.observe_step(STEPPED.decode_s(256), 256)
+            costs.observe_round(5, 2 * STEPPED.verify_s(5, 256), 256)
+        assert costs.decode_s(256) == pytest.approx(STEPPED.decode_s(256), rel=0.1)
+        assert costs.verify_table(256, 5)[4] == pytest.approx(2 * STEPPED.verify_s(5, 256), rel=0.1)
 
     def test_one_hiccup_hardly_matters(self) -> None:
         costs = LiveCosts(STEPPED, 33)
         costs.observe_round(5, 1000.0, 256)
-        assert costs.rounds(256, 5)[4] < 1.1 * STEPPED.cost(5, 256)
+        assert costs.verify_table(256, 5)[4] < 1.1 * STEPPED.verify_s(5, 256)
 
     @pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])
     def test_what_is_no_time_is_passed_over(self, seconds: float) -> None:
@@ -154,4 +156,4 @@ class TestLiveCosts:
         costs.observe_step(seconds, 256)
         costs.observe_round(4, seconds, 256)
         costs.observe_round(99, 0.01, 256)
-        assert costs.rounds(256, 33) == FLAT.rounds(256, 33)
+        assert costs.verify_table(256, 33) == FLAT.verify_table(256, 33)

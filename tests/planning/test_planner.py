@@ -128,40 +128,40 @@ class TestHysteresis:
 
 
 class TestLooks:
-    def looks(self, planner: DraftPlanner, steps: int) -> int:
+    def should_propose(self, planner: DraftPlanner, steps: int) -> int:
         """At how many of some pipelined steps it asks for a proposal."""
-        return sum(planner.looks(pipelined=True) for _ in range(steps))
+        return sum(planner.should_propose(pipelined=True) for _ in range(steps))
 
     def test_get_rarer_while_nothing_comes_of_them(self) -> None:
         planner = DraftPlanner(FLAT)
-        assert self.looks(planner, 16) == 16
-        assert 400 < self.looks(planner, 2000) < 700
+        assert self.should_propose(planner, 16) == 16
+        assert 400 < self.should_propose(planner, 2000) < 700
 
     def test_are_never_left_out_while_no_step_is_under_way(self) -> None:
         planner = DraftPlanner(FLAT)
-        self.looks(planner, 1000)
-        assert all(planner.looks(pipelined=False) for _ in range(10))
+        self.should_propose(planner, 1000)
+        assert all(planner.should_propose(pipelined=False) for _ in range(10))
 
     def test_become_frequent_again_with_a_draft(self) -> None:
         planner = DraftPlanner(FLAT)
-        self.looks(planner, 1000)
+        self.should_propose(planner, 1000)
         assert chosen(planner, certain(8), pipelined=True) > 0
-        assert self.looks(planner, 16) == 16
+        assert self.should_propose(planner, 16) == 16
 
     def test_become_more_frequent_again_with_a_request(self) -> None:
         planner = DraftPlanner(FLAT)
-        self.looks(planner, 1000)
+        self.should_propose(planner, 1000)
         planner.begin()
-        assert self.looks(planner, 16) == 8
+        assert self.should_propose(planner, 16) == 8
 
 
 class TestRunningAhead:
     def step(self, planner: DraftPlanner, draft: Draft) -> bool:
         """A single step and the look after it; whether the next one runs ahead."""
         planner.observe(RoundReport(NO_DRAFT, (7,), 0, CONTEXT, None, False))
-        planner.looks(pipelined=False)
+        planner.should_propose(pipelined=False)
         planner.choose(draft, context=CONTEXT, limit=8, pipelined=False)
-        return planner.runs_ahead(CONTEXT)
+        return planner.should_pipeline(CONTEXT)
 
     def test_it_does_while_nothing_is_drafted(self) -> None:
         planner = DraftPlanner(curve(lambda size: 12.0 + 0.1 * size, overlap=2.0))
@@ -246,8 +246,8 @@ def test_never_raises_nor_exceeds_what_is_allowed(
     for planner in planners:
         planner.begin()
         for draft, limit, context, pipelined, accepted, seconds, tokens in rounds:
-            assert planner.looks(pipelined=pipelined) in (True, False)
-            assert planner.runs_ahead(context) in (True, False)
+            assert planner.should_propose(pipelined=pipelined) in (True, False)
+            assert planner.should_pipeline(context) in (True, False)
             length = planner.choose(draft, context=context, limit=limit, pipelined=pipelined)
             assert 0 <= length <= min(limit, len(draft), longest)
             tried = draft.cut(length) if length else NO_DRAFT
@@ -263,7 +263,7 @@ def test_fixed_takes_what_there_is_up_to_its_number() -> None:
 
 
 def test_only_who_knows_no_costs_goes_by_the_advice() -> None:
-    draft = Draft(tuple(range(12)), "test", 8, None, (0.99,) * 12, advised=3)
+    draft = Draft(tuple(range(12)), "test", 8, None, (0.99,) * 12, suggested_length=3)
     assert FixedPlanner(8).choose(draft, context=0, limit=32, pipelined=False) == 3
     assert FixedPlanner(8).choose(draft.cut(2), context=0, limit=32, pipelined=False) == 2
     assert chosen(DraftPlanner(FLAT), draft) == 12

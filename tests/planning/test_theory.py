@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from akunu_py.planning.theory import (
+    assess,
     best_drafts,
     break_even,
     expected_accepted,
     expected_tokens,
-    judge,
     predicted_speedup,
 )
 from tests.planning.curves import FLAT, LINEAR, M1_LIKE, STEPPED
@@ -42,23 +42,23 @@ def test_the_best_length_stops_at_the_step() -> None:
 
 class TestVerdict:
     def test_where_drafting_pays(self) -> None:
-        verdict = judge(STEPPED, CONTEXT, 32)
-        assert verdict.pays
-        assert str(verdict).startswith("Drafting pays here from 10% acceptance; K up to ")
+        payoff = assess(STEPPED, CONTEXT, 32)
+        assert payoff.pays
+        assert str(payoff).startswith("Drafting pays here from 10% acceptance; K up to ")
 
     def test_where_it_never_does(self) -> None:
         for curve in (LINEAR,):
-            verdict = judge(curve, CONTEXT, 32)
-            assert not verdict.pays
-            assert "does not pay" in str(verdict)
+            payoff = assess(curve, CONTEXT, 32)
+            assert not payoff.pays
+            assert "does not pay" in str(payoff)
 
     def test_where_it_hardly_does(self) -> None:
-        verdict = judge(M1_LIKE, CONTEXT, 32)
-        assert verdict.acceptance is not None
-        assert verdict.acceptance > 0.9
+        payoff = assess(M1_LIKE, CONTEXT, 32)
+        assert payoff.acceptance is not None
+        assert payoff.acceptance > 0.9
 
     def test_where_it_costs_nothing(self) -> None:
-        verdict = judge(FLAT, CONTEXT, 32)
-        assert verdict.acceptance is not None
-        assert verdict.acceptance < 0.01
-        assert verdict.most_drafts >= 31
+        payoff = assess(FLAT, CONTEXT, 32)
+        assert payoff.acceptance is not None
+        assert payoff.acceptance < 0.01
+        assert payoff.most_drafts >= 31

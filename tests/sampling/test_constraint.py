@@ -23,8 +23,8 @@ from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options, Sampling
 from akunu_py.sampling.constraint import FORCED, Constraint, ConstraintMaker
 from akunu_py.sampling.grammar import Grammar
-from akunu_py.sampling.token_chooser import TokenChooser
-from tests.fakes import OracleDrafter, speculation
+from akunu_py.sampling.sampler import Sampler
+from tests.fakes import OracleDrafter, draft_session
 from tests.markov import VOCABULARY, assert_drawn_from, free_text, markov_model
 
 PROMPT = "Answer in JSON: "
@@ -48,7 +48,7 @@ SAMPLINGS = [
 def drafted_by(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, drafter: Drafter, options: Options
 ) -> akunu_py.Completion:
-    monkeypatch.setitem(engine.speculator._makers, "told", lambda _: drafter)
+    monkeypatch.setitem(engine.speculation._makers, "told", lambda _: drafter)
     told = {**vars(options), "drafter": "told", "num_draft_tokens": 5}
     return engine.generate(PROMPT, Options(**told))
 
@@ -70,7 +70,7 @@ def test_whatever_is_drafted_the_text_is_plain_decodings(
         oracle = OracleDrafter(length, plain.token_ids, error=error, silence=silence)
         drafted = drafted_by(engine, monkeypatch, oracle, options)
         assert (drafted.token_ids, drafted.finish_reason) == (plain.token_ids, "eos")
-        assert drafted.stats.target_calls < plain.stats.target_calls
+        assert drafted.stats.target_forwards < plain.stats.target_forwards
 
 
 @pytest.mark.parametrize("drafter", ["none", "auto", "storage"])
@@ -228,13 +228,13 @@ def test_what_the_grammar_leaves_is_drawn_from_the_models_distribution(
     matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_regex(NEVER_E_AFTER_D), log_level=0)
     constraint = Constraint(matcher, 1, VOCABULARY + 1)
     model = markov_model(table)
-    chooser = TokenChooser(Sampling(temperature=1.0, seed=17), [0], constraint=constraint)
+    sampler = Sampler(Sampling(temperature=1.0, seed=17), [0], constraint=constraint)
     drafter = make()
     drafter.begin([0])
-    told = speculation(drafter, 4, constraint=constraint)
+    told = draft_session(drafter, 4, constraint=constraint)
     cache = model.make_cache(draws + 1)
     rounds = list(
-        decode_speculative(model, cache, chooser, 0, Limits(draws, frozenset()), speculation=told)  # type: ignore[arg-type]
+        decode_speculative(model, cache, sampler, 0, Limits(draws, frozenset()), draft_session=told)  # type: ignore[arg-type]
     )
     rows = np.array(mx.softmax(mx.array(table.astype(np.float32)), axis=-1), np.float64)
     d, e = LETTERS.index("d"), LETTERS.index("e")

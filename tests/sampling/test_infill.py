@@ -13,7 +13,7 @@ from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options, Sampling
 from akunu_py.sampling.infill import InfillFilter, texts_of
-from akunu_py.sampling.token_chooser import TokenChooser, log_distribution
+from akunu_py.sampling.sampler import Sampler, log_distribution
 from tests.fakes import OracleDrafter
 
 WORDS = ["<end>", "hel", "hell", "hello", "dummy", "x", "xy", "<stop>"]
@@ -21,7 +21,7 @@ END, HEL, HELL, HELLO, DUMMY, X, XY, STOP = range(len(WORDS))
 PROMPT = [Random(5).randrange(256) for _ in range(30)]
 
 
-def give(drafter: OracleDrafter, _chooser: TokenChooser) -> OracleDrafter:
+def give(drafter: OracleDrafter, _sampler: Sampler) -> OracleDrafter:
     return drafter
 
 
@@ -91,9 +91,9 @@ def test_an_end_token_that_no_candidate_was_ends_the_answer() -> None:
 def test_rows_do_not_depend_on_their_batch(temperature: float) -> None:
     logits = mx.random.normal((6, len(WORDS)), key=mx.random.key(3)) * 2
     sampling = Sampling(temperature=temperature, top_p=0.9, seed=8, infill=True)
-    chooser = TokenChooser(sampling, infill=FILTER)
-    alone = [chooser.choose(logits[row : row + 1], 5 + row).item() for row in range(6)]
-    assert chooser.choose(logits, 5).tolist() == alone
+    sampler = Sampler(sampling, infill=FILTER)
+    alone = [sampler.choose(logits[row : row + 1], 5 + row).item() for row in range(6)]
+    assert sampler.choose(logits, 5).tolist() == alone
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -108,7 +108,7 @@ def test_whatever_is_drafted_the_text_is_plain_decodings(
     for silence in (0.0, 0.4):
         oracle = OracleDrafter(len(PROMPT), plain.token_ids, error=0.2, silence=silence)
         make = partial(give, oracle)
-        monkeypatch.setitem(engine.speculator._makers, "told", make)
+        monkeypatch.setitem(engine.speculation._makers, "told", make)
         told = Options(40, sampling, drafter="told", num_draft_tokens=4)
         assert engine.generate(PROMPT, told).token_ids == plain.token_ids
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from akunu_py.options import Sampling
-from akunu_py.sampling.token_chooser import TokenChooser
+from akunu_py.sampling.sampler import Sampler
 
 VOCABULARY = 12
 
@@ -25,13 +25,13 @@ def assert_edits(
     expected: Callable[[list[int], list[int]], list[float]],
 ) -> None:
     """Holds the edit of rows of ones against `expected(all tokens, generated ones)`."""
-    chooser = TokenChooser(sampling, prompt)
+    sampler = Sampler(sampling, prompt)
     text = list(prompt)
     draw = np.random.default_rng(len(prompt))
     for rows, taken_back in forwards:
         # The first input is the last known token; those behind it are drafts.
         inputs = [text[-1], *draw.integers(0, VOCABULARY, rows - 1).tolist()]
-        edited = chooser.edit(mx.ones((rows, VOCABULARY)), len(text), mx.array(inputs))
+        edited = sampler.process_logits(mx.ones((rows, VOCABULARY)), len(text), mx.array(inputs))
         known = text[:-1]
         for row in range(rows):
             before = [*known, *inputs[: row + 1]]

@@ -69,12 +69,12 @@ def test_one_token_is_predicted_by_nothing(engine: Engine) -> None:
 
 
 def test_it_can_be_cancelled_between_chunks(engine: Engine) -> None:
-    before = engine.work.prefill_chunks
+    before = engine.counters.prefill_chunks
     cancelled = chain([False], repeat(True))
     (event,) = engine.stream(PROMPT, SCORES, cancelled=lambda: next(cancelled))
     assert event.finish_reason is Finish.CANCELLED
     assert event.prompt_logprobs is None
-    assert engine.work.prefill_chunks - before == 1
+    assert engine.counters.prefill_chunks - before == 1
 
 
 def test_it_has_to_be_said_how_many_alternatives_are_wanted() -> None:

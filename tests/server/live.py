@@ -13,12 +13,12 @@ from typing import Any
 import httpx2
 import uvloop
 
+from akunu_py.counters import EngineCounters
 from akunu_py.engine import Engine
 from akunu_py.server.app import create_app
 from akunu_py.server.http import HttpServer
 from akunu_py.server.service import Service
 from akunu_py.server.settings import ServerSettings
-from akunu_py.work import Work
 from akunu_py.worker.engine_worker import EngineWorker
 
 PATIENCE_S = 120.0
@@ -60,9 +60,9 @@ class LiveServer:
     log: RequestLines
 
     @property
-    def work(self) -> Work:
+    def counters(self) -> EngineCounters:
         """What the engine has done."""
-        return self.worker.loading.result().work
+        return self.worker.loading.result().counters
 
     def post(self, path: str, body: Any, **headers: str) -> httpx2.Response:
         return self.client.post(path, json=body, headers=headers)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from akunu_py.counters import EngineCounters
 from akunu_py.model import PREFILL_STEP
-from akunu_py.work import Work
 from tests.server.gate import Gate
 from tests.server.live import LiveServer, serve
 from tests.tiny_model import write_tiny_model
@@ -62,11 +62,11 @@ def body(path: str, **changes: Any) -> dict[str, Any]:
 @everywhere
 @streamed_or_not
 def test_in_the_middle_of_a_prefill(held: LiveServer, gate: Gate, path: str, streams: bool) -> None:
-    before = replace(held.work)
+    before = replace(held.counters)
     gate.close(after=1)
     with held.dial(path, body(path, stream=streams)):
         gate.wait()
-        at_the_disconnect = replace(held.work)
+        at_the_disconnect = replace(held.counters)
     done = left(held, gate, path)
     assert at_the_disconnect.prefill_chunks - before.prefill_chunks == 1
     assert done.prefill_chunks - at_the_disconnect.prefill_chunks <= 1 < CHUNKS - 1
@@ -80,11 +80,11 @@ def test_in_the_middle_of_a_prefill(held: LiveServer, gate: Gate, path: str, str
 def test_in_the_middle_of_decoding(
     held: LiveServer, gate: Gate, path: str, streams: bool, drafts: int
 ) -> None:
-    before = replace(held.work)
+    before = replace(held.counters)
     gate.close(after=CHUNKS + 8)
     with held.dial(path, body(path, stream=streams, num_draft_tokens=drafts)) as connection:
         gate.wait()
-        at_the_disconnect = replace(held.work)
+        at_the_disconnect = replace(held.counters)
         if streams:
             assert connection.recv(100).startswith(b"HTTP/1.1 200")
     done = left(held, gate, path)
@@ -101,9 +101,9 @@ def test_what_was_computed_for_nobody_is_not_lost(held: LiveServer, gate: Gate) 
     assert answer["timings"]["cache_n"] == 2 * PREFILL_STEP
 
 
-def left(held: LiveServer, gate: Gate, path: str) -> Work:
+def left(held: LiveServer, gate: Gate, path: str) -> EngineCounters:
     """What was done once the server has noticed that its client left, and the engine is free."""
     held.log.wait_for(path)
     gate.open()
     held.settle()
-    return replace(held.work)
+    return replace(held.counters)

@@ -43,7 +43,7 @@ def completion(**fields: Any) -> dict[str, Any]:
 def test_a_disconnect_of_a_request_that_waits_takes_it_from_the_queue(
     held: LiveServer, gate: Gate
 ) -> None:
-    before = held.work.requests
+    before = held.counters.requests
     gate.close(after=0)
     with held.dial("/completion", completion(n_predict=1)) as first:
         gate.wait()
@@ -54,7 +54,7 @@ def test_a_disconnect_of_a_request_that_waits_takes_it_from_the_queue(
         gate.open()
         assert first.recv(100).startswith(b"HTTP/1.1 200")
     held.settle()
-    assert held.work.requests - before == 1
+    assert held.counters.requests - before == 1
 
 
 def test_a_full_queue_says_when_to_come_back(held: LiveServer, gate: Gate) -> None:

@@ -10,7 +10,7 @@ CONTEXT, GOOD, BAD = "def area(radius):\n    return ", "radius * radius", "zebra
 
 
 def harness_body(prompts: Any) -> dict[str, Any]:
-    """What `local-completions` sends for a log-likelihood."""
+    """What `local-completions` sends for a log-forward_logprobs."""
     return {
         "model": "ember",
         "prompt": prompts,

@@ -80,13 +80,13 @@ def test_minuet_gets_text_before_the_answer_ends_and_leaves(live: LiveServer) ->
         "logit_bias": never_ending(live),
     }
     live.settle()
-    rounds = live.work.rounds
+    rounds = live.counters.rounds
     with live.client.stream("POST", "/v1/completions", json=body) as response:
         lines = (line for line in response.iter_lines() if line)
         chunk = json.loads(next(lines).removeprefix("data: "))
     live.settle()
     assert isinstance(chunk["choices"][0]["text"], str)
-    assert live.work.rounds - rounds < 1500
+    assert live.counters.rounds - rounds < 1500
 
 
 def test_continue_completes(live: LiveServer) -> None:

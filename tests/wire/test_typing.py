@@ -128,7 +128,7 @@ def test_two_editors_cost_no_more_than_one(live: LiveServer, cursor: Cursor) -> 
 def test_what_nobody_waits_for_is_not_lost_to_the_next(live: LiveServer, cursor: Cursor) -> None:
     """Every keystroke hangs up on the one before, in the middle of its prefill or its decoding."""
     cursors = list(typed(cursor, LINE, KEYSTROKES))
-    computed_before, decoded_before = live.work.prefill_tokens, live.work.rounds
+    computed_before, decoded_before = live.counters.prefill_tokens, live.counters.rounds
     changes = {"n_predict": 1000, "ignore_eos": True, "num_draft_tokens": 0}
     for here in cursors:
         with live.dial("/infill", here.body(**changes)):
@@ -138,8 +138,8 @@ def test_what_nobody_waits_for_is_not_lost_to_the_next(live: LiveServer, cursor:
     live.settle()
     cold = len(tokens_of(live, cursor.prefix + LINE + cursor.suffix)) + 2 * SEAMS
     line = sum(changed(live, old.line, new.line) for old, new in pairwise(cursors))
-    assert live.work.prefill_tokens - computed_before <= cold + line
-    assert live.work.rounds - decoded_before < 1000, "none of them was decoded to its end"
+    assert live.counters.prefill_tokens - computed_before <= cold + line
+    assert live.counters.rounds - decoded_before < 1000, "none of them was decoded to its end"
 
 
 def test_answers_are_those_of_a_cold_server(live: LiveServer, cursor: Cursor) -> None:

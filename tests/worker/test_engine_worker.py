@@ -152,7 +152,7 @@ class TestWaiting:
         assert [event.finish_reason for event in events] == [Finish.CANCELLED]
         blocked.let_go()
         list(blocked.under_way)
-        assert worker.call(lambda engine: engine.work.requests) == 1
+        assert worker.call(lambda engine: engine.counters.requests) == 1
 
     def test_a_call_can_be_taken_back(self, worker: EngineWorker) -> None:
         blocked = Blocked(worker)

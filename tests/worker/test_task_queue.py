@@ -1,4 +1,4 @@
-"""Work that waits for one thread."""
+"""EngineCounters that waits for one thread."""
 
 import pytest
 

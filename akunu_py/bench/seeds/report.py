@@ -53,7 +53,7 @@ class Side:
 
     Attributes:
         tokens_per_s: tokens generated, over all seconds, prefill included.
-        target_calls: forwards that predicted something.
+        target_forwards: forwards that predicted something.
         target_tokens: positions that the target computed, prompts included.
         latency_ms: of an answer.
         ttft_ms: to an answer's first token.
@@ -61,7 +61,7 @@ class Side:
     """
 
     tokens_per_s: float
-    target_calls: int
+    target_forwards: int
     target_tokens: int
     latency_ms: float
     ttft_ms: float
@@ -73,7 +73,7 @@ class Side:
         stats = [answer.stats for answer in answers]
         return cls(
             sum(one.generated_tokens for one in stats) / sum(one.seconds for one in answers),
-            sum(one.target_calls for one in stats),
+            sum(one.target_forwards for one in stats),
             sum(one.prompt_tokens - 1 + one.target_tokens for one in stats),
             1e3 * median(one.seconds for one in answers),
             1e3 * median(one.ttft_s for one in stats),
@@ -241,7 +241,7 @@ def _work_table(rows: Sequence[SeedsRow]) -> str:
             (
                 row.case,
                 row.draft,
-                _compared(row, lambda side: side.target_calls, ","),
+                _compared(row, lambda side: side.target_forwards, ","),
                 _compared(row, lambda side: side.target_tokens, ","),
                 f"{row.verified:.2f}",
                 _compared(row, lambda side: side.latency_ms, ".1f"),

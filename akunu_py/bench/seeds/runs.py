@@ -22,7 +22,7 @@ from akunu_py.drafting.ngram_model import NGramModel, bigram, trigram
 from akunu_py.drafting.ngram_model_drafter import NGramModelDrafter
 from akunu_py.engine import Engine
 from akunu_py.options import Options, Sampling
-from akunu_py.sampling.token_chooser import TokenChooser
+from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Stats
 
 _DENSE_ALPHABET: Final = 256
@@ -104,7 +104,7 @@ def add_statistical_drafters(engine: Engine, text: CharText) -> None:
     }
     for case, draft in product(CASES, DRAFTS):
         make = partial(_make_drafter, models[draft], case.noise)
-        engine.speculator.add_drafter(drafter_name(case, draft), make)
+        engine.speculation.add_drafter(drafter_name(case, draft), make)
 
 
 def drafter_name(case: Case, draft: str) -> str:
@@ -120,8 +120,8 @@ def draw_prompts(text: CharText, seed: int, count: int) -> Iterator[list[int]]:
         yield text.encode(part[start : start + PROMPT_CHARACTERS])
 
 
-def _make_drafter(model: NGramModel, noise: float, chooser: TokenChooser) -> NGramModelDrafter:
-    return NGramModelDrafter(model, noise=noise, seed=chooser.seed)
+def _make_drafter(model: NGramModel, noise: float, sampler: Sampler) -> NGramModelDrafter:
+    return NGramModelDrafter(model, noise=noise, seed=sampler.seed)
 
 
 def _answer_pair(

@@ -22,7 +22,7 @@ from akunu_py.bench.seeds.runs import (
 from akunu_py.drafting.ngram_model_drafter import NGramModelDrafter
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Sampling
-from akunu_py.sampling.token_chooser import TokenChooser
+from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Stats
 from tests.bench.seeds.test_char_model import TEXT, TINY
 
@@ -58,11 +58,11 @@ def test_every_case_has_its_pairs(outcomes: list[Outcome]) -> None:
         for pair in outcome.pairs:
             plain, drafted = pair.plain.stats, pair.drafted.stats
             assert plain.generated_tokens == drafted.generated_tokens == SIZE.tokens(outcome.case)
-            assert plain.target_calls == plain.plain == plain.generated_tokens
+            assert plain.target_forwards == plain.plain == plain.generated_tokens
             assert drafted.cached_tokens == plain.cached_tokens == 0
             assert drafted.drafted > 0
             assert len(drafted.accepted_by_position) <= outcome.case.drafts
-            assert drafted.target_tokens - drafted.target_calls == drafted.drafted
+            assert drafted.target_tokens - drafted.target_forwards == drafted.drafted
 
 
 @pytest.mark.parametrize("draft", DRAFTS)
@@ -70,7 +70,7 @@ def test_noise_is_mixed_into_what_drafts_are_drawn_from(model: CharModel, draft:
     engine = akunu_py.load(str(model.folder))
     add_statistical_drafters(engine, TEXT)
     clean, noisy = (
-        engine.speculator.drafter(drafter_name(case, draft), TokenChooser(Sampling(seed=3)))
+        engine.speculation.drafter(drafter_name(case, draft), Sampler(Sampling(seed=3)))
         for case in (CASES[1], CASES[3])
     )
     assert isinstance(clean, NGramModelDrafter)
@@ -89,8 +89,8 @@ def books(tokens: int, seconds: float, **counts: int) -> Answer:
 
 
 def test_a_row_sums_up_its_pairs() -> None:
-    plain = books(10, 2.0, target_calls=10, target_tokens=10, plain=10)
-    drafted = books(10, 1.0, target_calls=4, target_tokens=16, drafted=12, accepted=6, bonus=1,
+    plain = books(10, 2.0, target_forwards=10, target_tokens=10, plain=10)
+    drafted = books(10, 1.0, target_forwards=4, target_tokens=16, drafted=12, accepted=6, bonus=1,
                     corrected=3)  # fmt: skip
     row = SeedsRow.of(Outcome(CASES[1], "bigram", [Pair(plain, drafted)] * 3))
     assert row.speedup.median == row.speedup.low == 2
@@ -99,7 +99,7 @@ def test_a_row_sums_up_its_pairs() -> None:
     assert row.acceptance == 0.5
     assert row.verified == 2.5
     assert (row.bonus, row.corrected) == (3, 9)
-    assert row.plain.target_calls == 30
+    assert row.plain.target_forwards == 30
     assert row.drafted.target_tokens == 3 * (23 + 16)
     assert row.ratio(lambda side: side.latency_ms) == 0.5
     assert row.published == PUBLISHED["K=4", "bigram"] == (1.73, 0.481)
@@ -116,7 +116,7 @@ def test_the_report_tells_everything(
         assert len(target["rows"]) == len(PUBLISHED)
         for row in target["rows"]:
             assert row["speedup"]["low"] <= row["speedup"]["median"] <= row["speedup"]["high"]
-            assert row["ratios"]["target_calls"] <= 1
+            assert row["ratios"]["target_forwards"] <= 1
             assert set(row["published"]) == {"speedup", "acceptance"}
     lines = report.markdown().splitlines()
     assert sum(line.startswith("| K=4, noise 0.5 | trigram |") for line in lines) == 4

@@ -26,7 +26,7 @@ def _lines(service: Service) -> Iterator[str]:
         ("prompt_tokens_cached_total", "Prompt tokens found in a cache.", sums.cached_tokens),
         ("tokens_predicted_total", "Tokens generated.", sums.generated_tokens),
         ("tokens_predicted_seconds_total", "Seconds spent on generating.", sums.decode_s),
-        ("n_decode_total", "Forwards of the model while generating.", sums.target_calls),
+        ("n_decode_total", "Forwards of the model while generating.", sums.target_forwards),
         ("requests_total", "Answers that have ended.", service.metrics.answers),
         ("requests_cancelled_total", "Answers that nobody waited for.", service.metrics.cancelled),
         ("spec_decode_num_drafts_total", "Drafts verified.", sum(sums.accepted_counts.values())),

@@ -102,7 +102,7 @@ class Reply(ABC):
         if self._shows_drafts:
             figures |= {
                 "prompt_cached_count": stats.cached_tokens,
-                "forward_count": stats.target_calls,
+                "forward_count": stats.target_forwards,
                 "draft_count": stats.drafted,
                 "draft_accepted_count": stats.accepted,
             }

@@ -21,7 +21,7 @@ _SUMMED: Final = (
     "prompt_tokens",
     "cached_tokens",
     "generated_tokens",
-    "target_calls",
+    "target_forwards",
     "drafted",
     "accepted",
     "prefill_s",
@@ -53,7 +53,7 @@ async def status(call: Call) -> Response:
 
 def _of_engine(engine: "Engine") -> dict[str, Any]:
     model, backend, now = engine.model, engine.backend, time()
-    curve = engine.speculator.cost_curve
+    curve = engine.speculation.cost_curve
     return {
         "model": {
             "name": model.name,
@@ -100,8 +100,8 @@ def _costs(curve: CostCurve) -> list[dict[str, Any]]:
     return [
         {
             "context": level.context,
-            "step_ms": round(level.step * 1000, 4),
-            "rounds_ms": [[size, round(cost * 1000, 4)] for size, cost in level.rounds],
+            "step_ms": round(level.decode_s * 1000, 4),
+            "rounds_ms": [[size, round(cost * 1000, 4)] for size, cost in level.verify_s],
         }
         for level in curve.levels
     ]

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from akunu_py.bench.costs import find_curves, measured_curves, published_curves, read_curve
+from akunu_py.bench.curve_sources import find_curves, measured_curves, published_curves, read_curve
 from akunu_py.errors import InvalidRequestError
 from akunu_py.planning.cost_store import CostKey, CostStore
 from tests.planning.curves import FLAT, LINEAR, STEPPED
@@ -19,15 +19,15 @@ def test_published_curves_are_relative_and_name_their_source() -> None:
         assert named.relative
         assert named.source
         assert named.about
-        assert named.curve.cost(1, 0) == pytest.approx(named.curve.step(0), rel=0.01)
-        assert named.curve.cost(8, 500) >= named.curve.cost(2, 500)
+        assert named.curve.verify_s(1, 0) == pytest.approx(named.curve.decode_s(0), rel=0.01)
+        assert named.curve.verify_s(8, 500) >= named.curve.verify_s(2, 500)
 
 
 def test_between_published_points_costs_are_linear() -> None:
     curve = published_curves()["m4-pro-8b"].curve
-    assert curve.cost(4, 0) == 1.47
-    assert curve.cost(5, 0) == pytest.approx((1.47 + 2.07) / 2)
-    assert curve.cost(16, 0) == pytest.approx(2.69 + 8 * (2.69 - 1.47) / 4)
+    assert curve.verify_s(4, 0) == 1.47
+    assert curve.verify_s(5, 0) == pytest.approx((1.47 + 2.07) / 2)
+    assert curve.verify_s(16, 0) == pytest.approx(2.69 + 8 * (2.69 - 1.47) / 4)
 
 
 def test_what_was_measured_here_is_found_by_the_models_name(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_file_may_be_in_a_published_curves_form(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({"chip": "M9", "relative": {"1": 2.0, "4": 3.0}}))
     found = read_curve(path)
-    assert (found.name, found.relative, found.curve.cost(4, 0)) == ("mine", True, 1.5)
+    assert (found.name, found.relative, found.curve.verify_s(4, 0)) == ("mine", True, 1.5)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"curve": {"levels": []}}', '{"relative": 3}'])

@@ -29,7 +29,7 @@ _TO_CORRECT: Final = 2
 """Streams of chance; a drafter's is 0."""
 
 
-class TokenChooser:
+class Sampler:
     """Chooses one token a row of logits, reproducibly.
 
     Args:
@@ -55,17 +55,17 @@ class TokenChooser:
         self._penalties = make_penalties(sampling, prompt)
 
     @property
-    def waits(self) -> bool:
+    def blocks(self) -> bool:
         """Whether `choose` waits for the logits, so that running ahead of it gains nothing."""
         return self._infill is not None
 
     @property
-    def sharpening(self) -> float:
-        """How many times as far apart `edit` may put two logits."""
+    def max_logit_gain(self) -> float:
+        """How many times as far apart `process_logits` may put two logits."""
         penalty = self.sampling.repetition_penalty
         return max(penalty, 1 / penalty)
 
-    def edit(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
+    def process_logits(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
         """The logits that a request is answered from: biased, penalised and constrained.
 
         With a constraint this waits for lazy inputs.
@@ -104,7 +104,7 @@ class TokenChooser:
         """The distributions that `choose` draws from, lazy, float32 `[rows, vocabulary]`."""
         return mx.softmax(log_distribution(logits, self.sampling, self._infill), axis=-1)
 
-    def chances(self, position: int) -> tuple[float, float]:
+    def uniforms(self, position: int) -> tuple[float, float]:
         """The numbers by which a draft for `position` stands, and by which it is corrected."""
         return (
             uniform(self.seed, position, _TO_ACCEPT),

@@ -1,4 +1,4 @@
-"""Likelihood: what a forward says about tokens besides the one it chose, lazily.
+"""ForwardLogprobs: what a forward says about tokens besides the one it chose, lazily.
 
 The log-probabilities that a request asks for and the alternatives that a drafter learns from come
 out of the same few arrays, computed along with the forward's choice so that nothing waits twice.
@@ -16,7 +16,7 @@ from akunu_py.sampling.token_logprob import TokenLogprob
 
 
 @dataclass(frozen=True)
-class Interest:
+class LogprobRequest:
     """What is wanted to know of every forward.
 
     Attributes:
@@ -28,28 +28,30 @@ class Interest:
     likeliest: int = 0
 
 
-class Likelihood:
+class ForwardLogprobs:
     """The model's own distribution after each position of one forward.
 
     Args:
         logits: `[rows, vocabulary]` as they left the model.
         choices: the tokens that will most likely be asked about, `[rows]`, lazy; None where they
             are not known before the forward was read.
-        interest: what will be read; the rest is not computed.
+        logprob_request: what will be read; the rest is not computed.
     """
 
-    def __init__(self, logits: mx.array, choices: mx.array | None, interest: Interest) -> None:
-        self._interest = interest
+    def __init__(
+        self, logits: mx.array, choices: mx.array | None, logprob_request: LogprobRequest
+    ) -> None:
+        self._logprob_request = logprob_request
         self._logits = logits
         self.lazy: list[mx.array] = []
-        count = min(max(interest.likeliest, interest.logprobs or 0), logits.shape[-1])
+        count = min(max(logprob_request.likeliest, logprob_request.logprobs or 0), logits.shape[-1])
         if count:
             self._ids = mx.argpartition(-logits, kth=count - 1, axis=-1)[:, :count]
             self._values = mx.take_along_axis(logits, self._ids, axis=-1).astype(mx.float32)
             self.lazy += [self._ids, self._values]
         self._has_alternatives = count > 0
         self._choices = choices
-        if interest.logprobs is not None:
+        if logprob_request.logprobs is not None:
             self._normaliser = mx.logsumexp(logits.astype(mx.float32), axis=-1)
             self.lazy.append(self._normaliser)
             if choices is not None:
@@ -58,7 +60,7 @@ class Likelihood:
 
     def logprobs(self, tokens: Sequence[int]) -> tuple[TokenLogprob, ...]:
         """One entry a token, the first row's first; none where none were asked for."""
-        wanted = self._interest.logprobs
+        wanted = self._logprob_request.logprobs
         if wanted is None:
             return ()
         if self._choices is not None and _first(self._choices, len(tokens)) == list(tokens):
@@ -71,7 +73,7 @@ class Likelihood:
 
     def likeliest(self, rows: int) -> list[list[int]]:
         """The ids that a drafter wants to learn from, by row, the likeliest first."""
-        count = self._interest.likeliest
+        count = self._logprob_request.likeliest
         if not count:
             return []
         ids, order = self._ordered(rows)

@@ -14,10 +14,10 @@ from rich.table import Table
 
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.theory import (
-    Verdict,
+    Payoff,
+    assess,
     break_even,
     expected_accepted,
-    judge,
     predicted_speedup,
 )
 
@@ -51,9 +51,9 @@ class CostReport:
         return [drafts for drafts in DRAFT_LENGTHS if drafts < self.curve.longest]
 
     @property
-    def verdict(self) -> Verdict:
+    def payoff(self) -> Payoff:
         """Whether drafting pays."""
-        return judge(self.curve, self.context, max(self.lengths, default=1))
+        return assess(self.curve, self.context, max(self.lengths, default=1))
 
     def as_json(self) -> dict[str, Any]:
         """All of it, in JSON's types."""
@@ -80,7 +80,7 @@ class CostReport:
                 }
                 for drafts in DRAFT_LENGTHS
             },
-            "verdict": asdict(self.verdict) | {"sentence": str(self.verdict)},
+            "payoff": asdict(self.payoff) | {"sentence": str(self.payoff)},
         }
 
     def speedup(self, drafts: int, acceptance: float) -> float:
@@ -106,10 +106,10 @@ class CostReport:
             table.add_column(f"{level.context:,}", justify="right")
         table.add_column("of a step", justify="right")
         contexts = [level.context for level in self.curve.levels]
-        steps = [self.curve.step(context) for context in contexts]
+        steps = [self.curve.decode_s(context) for context in contexts]
         table.add_row("1, pipelined", *(f"{1e3 * step:.2f}" for step in steps), "1.00")
-        for size, _ in self.curve.levels[0].rounds:
-            costs = [self.curve.cost(size, context) for context in contexts]
+        for size, _ in self.curve.levels[0].verify_s:
+            costs = [self.curve.verify_s(size, context) for context in contexts]
             table.add_row(
                 str(size), *(f"{1e3 * cost:.2f}" for cost in costs), f"{costs[0] / steps[0]:.2f}"
             )
@@ -136,12 +136,12 @@ def curve_lines(curve: CostCurve) -> Iterator[str]:
     """A curve in a line for each context."""
     for level in curve.levels:
         costs = (
-            f"{drafts + 1}: {1e3 * curve.cost(drafts + 1, level.context):.2f}"
+            f"{drafts + 1}: {1e3 * curve.verify_s(drafts + 1, level.context):.2f}"
             for drafts in (0, 1, 4, 8, 16, 32)
             if drafts < curve.longest
         )
         yield (
-            f"context {level.context:,}: a step {1e3 * curve.step(level.context):.2f} ms, "
+            f"context {level.context:,}: a step {1e3 * curve.decode_s(level.context):.2f} ms, "
             f"rounds of {', '.join(costs)} ms"
         )
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Sampling
-from akunu_py.sampling.token_chooser import TokenChooser, log_distribution, random_keys
+from akunu_py.sampling.sampler import Sampler, log_distribution, random_keys
 
 VOCABULARY = 12
 
@@ -20,15 +20,15 @@ def test_a_choice_depends_on_seed_and_position_not_on_the_batch(
     rows: int, position: int, seed: int
 ) -> None:
     scores = logits(rows)
-    chooser = TokenChooser(Sampling(temperature=1.0, seed=seed))
-    together = chooser.choose(scores, position).tolist()
-    alone = [chooser.choose(scores[i : i + 1], position + i).item() for i in range(rows)]
+    sampler = Sampler(Sampling(temperature=1.0, seed=seed))
+    together = sampler.choose(scores, position).tolist()
+    alone = [sampler.choose(scores[i : i + 1], position + i).item() for i in range(rows)]
     assert together == alone
 
 
 def test_greedy_takes_the_likeliest() -> None:
     scores = logits(5)
-    chosen = TokenChooser(Sampling()).choose(scores, 3)
+    chosen = Sampler(Sampling()).choose(scores, 3)
     assert chosen.tolist() == mx.argmax(scores, axis=-1).tolist()
 
 
@@ -47,7 +47,7 @@ def test_greedy_takes_the_likeliest() -> None:
 def test_choices_follow_the_distribution_asked_for(sampling: Sampling) -> None:
     draws = 20_000
     row = logits(1, seed=9)
-    chosen = TokenChooser(sampling).choose(mx.broadcast_to(row, (draws, VOCABULARY)), 0)
+    chosen = Sampler(sampling).choose(mx.broadcast_to(row, (draws, VOCABULARY)), 0)
     observed = np.bincount(np.array(chosen), minlength=VOCABULARY)
     expected = np.array(mx.softmax(log_distribution(row, sampling), axis=-1)[0]) * draws
 

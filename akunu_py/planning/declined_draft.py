@@ -18,7 +18,7 @@ _MEMORY: Final = 400.0
 _MOST: Final = 1.1
 
 
-class Trust:
+class PromiseCalibration:
     """The share of the tokens that chosen drafts promised which they kept.
 
     Every estimate is now and then too high, and who picks the drafts that promise most picks
@@ -42,19 +42,19 @@ class Trust:
         self._kept = min(self._kept + kept, _MOST * self._promised)
 
 
-class Shadow:
+class DeclinedDraft:
     """A declined draft, compared with what is emitted in its place.
 
     So a planner that verifies nothing still learns whether it should.
 
     Args:
         acceptance: learns from every token of it.
-        trust: learns from the whole, if the draft was declined for lack of trust alone.
+        calibration: learns from the whole, if the draft was declined for lack of calibration alone.
     """
 
-    def __init__(self, acceptance: AcceptanceModel, trust: Trust) -> None:
+    def __init__(self, acceptance: AcceptanceModel, calibration: PromiseCalibration) -> None:
         self._acceptance = acceptance
-        self._trust = trust
+        self._calibration = calibration
         self.drop()
 
     def __bool__(self) -> bool:
@@ -86,6 +86,6 @@ class Shadow:
             self._stood += stood
             if not stood or self._stood == len(draft.tokens):
                 if self._wanted:
-                    self._trust.settle(self._promised, min(self._stood, self._wanted))
+                    self._calibration.settle(self._promised, min(self._stood, self._wanted))
                 self.drop()
                 return

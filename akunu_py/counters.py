@@ -1,10 +1,10 @@
-"""Work: what an engine has done since it was loaded, counted where it happens."""
+"""EngineCounters: what an engine has done since it was loaded, counted where it happens."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Work:
+class EngineCounters:
     """Running counts over all requests; any thread may read them.
 
     Attributes:

@@ -14,7 +14,7 @@ from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options, Sampling
 from akunu_py.request import Completion
-from akunu_py.sampling.likelihood import Interest, Likelihood
+from akunu_py.sampling.forward_logprobs import ForwardLogprobs, LogprobRequest
 from tests.fakes import OracleDrafter
 from tests.tiny_model import VOCABULARY
 
@@ -55,7 +55,7 @@ def test_drafted_and_plain_values_are_the_models(
     assert_of_the_model(engine, plain, alternatives)
 
     oracle = OracleDrafter(len(PROMPT), plain.token_ids, error=0.3, silence=0.3)
-    monkeypatch.setitem(engine.speculator._makers, "told", lambda _: oracle)
+    monkeypatch.setitem(engine.speculation._makers, "told", lambda _: oracle)
     drafted = engine.generate(
         PROMPT, Options(40, sampling, drafter="told", num_draft_tokens=4, logprobs=alternatives)
     )
@@ -69,7 +69,7 @@ def test_values_where_drafts_are_rejected_by_chance(
 ) -> None:
     text = [Random(1).randrange(VOCABULARY) for _ in range(2000)]
     drafter = NGramModelDrafter(bigram(VOCABULARY, [text]), seed=2)
-    monkeypatch.setitem(engine.speculator._makers, "told", lambda _: drafter)
+    monkeypatch.setitem(engine.speculation._makers, "told", lambda _: drafter)
     asked = Options(40, Sampling(temperature=2.0, seed=3), drafter="told", num_draft_tokens=3)
     answer = engine.generate(PROMPT, Options(**{**vars(asked), "logprobs": 2}))
     assert answer.token_ids == engine.generate(PROMPT, asked).token_ids
@@ -100,15 +100,15 @@ def test_impossible_numbers_of_alternatives_are_refused(logprobs: int) -> None:
 
 def test_more_alternatives_than_tokens_are_all_of_them() -> None:
     logits = mx.array([[1.0, 3.0, 2.0]])
-    (entry,) = Likelihood(logits, None, Interest(logprobs=9)).logprobs([2])
+    (entry,) = ForwardLogprobs(logits, None, LogprobRequest(logprobs=9)).logprobs([2])
     assert [token for token, _ in entry.alternatives] == [1, 2, 0]
 
 
 def test_a_token_other_than_the_choice_has_its_own_value() -> None:
     """So it is where a near-tie was decided again."""
     logits = mx.log(mx.array([[0.5, 0.3, 0.2], [0.1, 0.2, 0.7]]))
-    likelihood = Likelihood(logits, mx.array([0, 2]), Interest(logprobs=0))
-    assert [entry.logprob for entry in likelihood.logprobs([0, 1])] == pytest.approx(
+    forward_logprobs = ForwardLogprobs(logits, mx.array([0, 2]), LogprobRequest(logprobs=0))
+    assert [entry.logprob for entry in forward_logprobs.logprobs([0, 1])] == pytest.approx(
         np.log([0.5, 0.2]).tolist()
     )
 
@@ -145,7 +145,7 @@ def test_a_drafter_hears_the_likeliest_tokens_at_every_position(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listener = Listener(PROMPT)
-    monkeypatch.setitem(engine.speculator._makers, "told", lambda _: listener)
+    monkeypatch.setitem(engine.speculation._makers, "told", lambda _: listener)
     answer = engine.generate(PROMPT, Options(40, drafter="told", num_draft_tokens=2, logprobs=5))
     expected = [[token for token, _ in entry.alternatives[:3]] for entry in answer.logprobs]
     assert listener.heard == expected

@@ -1,4 +1,4 @@
-"""ChooserMaker: from a request's options to what chooses its tokens, for one model."""
+"""SamplerFactory: from a request's options to what chooses its tokens, for one model."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,11 @@ from akunu_py.model import TargetModel
 from akunu_py.options import Options
 from akunu_py.sampling.constraint import ConstraintMaker
 from akunu_py.sampling.infill import InfillFilter, texts_of
-from akunu_py.sampling.token_chooser import TokenChooser
+from akunu_py.sampling.sampler import Sampler
 
 
-class ChooserMaker:
-    """Makes choosers that fit a model's vocabulary.
+class SamplerFactory:
+    """Makes samplers that fit a model's vocabulary.
 
     Args:
         model: whose tokens are chosen.
@@ -23,7 +23,7 @@ class ChooserMaker:
 
     def make(
         self, options: Options, prompt: Sequence[int], end_tokens: frozenset[int] = frozenset()
-    ) -> TokenChooser:
+    ) -> Sampler:
         """What chooses the tokens of the answer to `prompt`.
 
         Args:
@@ -45,7 +45,7 @@ class ChooserMaker:
         if options.grammar is not None:
             constraint = self._constraints.make(options.grammar, len(prompt))
         infill = self._infill(end_tokens) if options.sampling.infill else None
-        return TokenChooser(options.sampling, prompt, constraint=constraint, infill=infill)
+        return Sampler(options.sampling, prompt, constraint=constraint, infill=infill)
 
     def _infill(self, end_tokens: frozenset[int]) -> InfillFilter:
         tokenizer = self._model.tokenizer
