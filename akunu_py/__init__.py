@@ -12,18 +12,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from akunu_py.blas import load_blas
+from akunu_py.package import __version__
 
 load_blas()  # the one thing done at import, because it must come before MLX: see blas.py
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine, load
     from akunu_py.errors import AkunuError
-    from akunu_py.options import Options, Sampling
+    from akunu_py.options import Grammar, Options, Sampling
     from akunu_py.request import Completion, Event
-    from akunu_py.sampling.grammar import Grammar
     from akunu_py.text.stream import Piece
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AkunuError",
@@ -43,7 +41,7 @@ _HOMES = {
     "Completion": "akunu_py.request",
     "Engine": "akunu_py.engine",
     "Event": "akunu_py.request",
-    "Grammar": "akunu_py.sampling.grammar",
+    "Grammar": "akunu_py.options",
     "Options": "akunu_py.options",
     "Piece": "akunu_py.text.stream",
     "Sampling": "akunu_py.options",

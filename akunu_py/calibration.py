@@ -15,12 +15,12 @@ from typing import Final
 
 import mlx.core as mx
 
-from akunu_py import __version__
 from akunu_py.backend import Backend
 from akunu_py.cache.kv_cache import PreallocatedKVCache
 from akunu_py.decoding.loops import Limits, decode_autoregressive
 from akunu_py.model import TargetModel
 from akunu_py.options import Sampling
+from akunu_py.package import __version__
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from akunu_py.planning.cost_store import CostKey, CostStore, fingerprint
 from akunu_py.sampling.sampler import Sampler

@@ -3,12 +3,13 @@
 Plain Python, so that a command line can refuse a wrong option before it loads any library.
 """
 
+import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, Literal, Self
 
 from akunu_py.errors import InvalidRequestError
-from akunu_py.sampling.grammar import Grammar
 
 DEFAULT_MAX_TOKENS: Final = 256
 DEFAULT_DRAFT_TOKENS: Final = 4
@@ -107,6 +108,69 @@ class Sampling:
     def greedy(self) -> bool:
         """Whether the most likely token is always taken."""
         return self.temperature < _COLDEST
+
+
+GrammarKind = Literal["json_schema", "regex", "lark"]
+
+GRAMMAR_NAMES: Final[Mapping[str, str]] = {
+    "json_schema": "JSON schema",
+    "regex": "regular expression",
+    "lark": "grammar",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What an answer must match from its first character to its last.
+
+    Whether a schema or an expression makes sense turns out when the request begins.
+
+    Attributes:
+        kind: the language of `source`.
+        source: a JSON schema as JSON text, a regular expression in the syntax of Rust's `regex`,
+            or a context-free grammar in llguidance's variant of Lark.
+
+    Raises:
+        InvalidRequestError: if the kind is unknown, or a schema is no JSON.
+    """
+
+    kind: GrammarKind
+    source: str
+
+    def __post_init__(self) -> None:
+        if self.kind not in GRAMMAR_NAMES:
+            raise InvalidRequestError(
+                f"There is no kind of grammar {self.kind!r}; choose {', '.join(GRAMMAR_NAMES)}."
+            )
+        if self.kind == "json_schema":
+            try:
+                schema = json.loads(self.source)
+            except (ValueError, RecursionError) as error:
+                raise InvalidRequestError(f"The JSON schema is not JSON: {error}.") from None
+            if not isinstance(schema, dict | bool):
+                raise InvalidRequestError("A JSON schema must be an object, or true or false.")
+
+    @classmethod
+    def json_object(cls) -> Self:
+        """Any JSON object; OpenAI's `{"type": "json_object"}`."""
+        return cls("json_schema", '{"type": "object"}')
+
+    @classmethod
+    def json_schema(cls, schema: Mapping[str, Any] | bool) -> Self:
+        """JSON that a schema describes.
+
+        Raises:
+            InvalidRequestError: if the schema cannot be written as JSON.
+        """
+        try:
+            return cls("json_schema", json.dumps(schema))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidRequestError(f"The JSON schema is not JSON: {error}.") from None
+
+    @property
+    def name(self) -> str:
+        """What it is, for a sentence."""
+        return GRAMMAR_NAMES[self.kind]
 
 
 @dataclass(frozen=True)

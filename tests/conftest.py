@@ -8,7 +8,7 @@ import pytest
 import akunu_py
 from akunu_py import calibration
 from akunu_py.engine import Engine
-from akunu_py.folders import CACHE_VARIABLE
+from akunu_py.package import CACHE_VARIABLE
 from tests.planning.curves import FLAT
 from tests.tiny_model import write_tiny_model
 

@@ -5,9 +5,7 @@ A file is written whole or not at all, and nothing but an older conversation is 
 
 import json
 import os
-import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +13,7 @@ from typing import Any, Final
 from akunu_py.drafting import DRAFTER_NAMES, MODEL_DRAFTER
 from akunu_py.errors import InvalidRequestError, SessionFileError
 from akunu_py.options import Options, Sampling
+from akunu_py.package import write_atomically
 from akunu_py.text.tokenizer import Message
 
 _FORMAT: Final = "akunu-py conversation"
@@ -68,11 +67,11 @@ class ConversationFile:
         try:
             if target.is_file():
                 self._refuse_foreign()
-                _replace(target, content)
+                write_atomically(target, content)
             elif target.exists():
                 target.write_text(content, encoding="utf-8")  # a device or a pipe
             else:
-                _replace(target, content)
+                write_atomically(target, content)
         except OSError as error:
             raise SessionFileError(
                 f"The conversation could not be saved to {self.path}: {error.strerror}."
@@ -109,23 +108,6 @@ class ConversationFile:
 
     def _foreign(self, reason: str) -> SessionFileError:
         return SessionFileError(f"{self.path} holds no saved conversation: {reason}.")
-
-
-def _replace(target: Path, content: str) -> None:
-    """Puts new content in a file's place, in one step."""
-    mode = target.stat().st_mode & 0o777 if target.exists() else 0o600
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, mode)
-        os.replace(name, target)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)
-        raise
 
 
 def _read_message(message: Any) -> Message:

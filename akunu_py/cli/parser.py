@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from akunu_py import __version__
 from akunu_py.cli.bench_settings import BenchSettings, DoctorSettings
 from akunu_py.cli.serve_settings import ServeSettings
 from akunu_py.cli.settings import ChatSettings, GenerateSettings, Settings
 from akunu_py.errors import InvalidRequestError
+from akunu_py.package import __version__
 
 PROGRAM: Final = "akunu-py"
 

@@ -16,10 +16,10 @@ from akunu_py.options import (
     DEFAULT_MAX_TOKENS,
     DEFAULT_REPETITION_CONTEXT,
     MOST_DRAFT_TOKENS,
+    Grammar,
     Options,
     Sampling,
 )
-from akunu_py.sampling.grammar import Grammar
 
 CHAT_MAX_TOKENS: Final = 1024
 """An answer in a conversation often repeats a whole file."""

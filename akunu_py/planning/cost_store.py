@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from akunu_py.folders import cache_folder
+from akunu_py.package import cache_folder, write_atomically
 from akunu_py.planning.cost_curve import CostCurve
 
 _FORMAT: Final = "akunu-py cost curve"
@@ -103,7 +101,7 @@ class CostStore:
         }
         with suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            _write(self.path(key), json.dumps(content, indent=1) + "\n")
+            write_atomically(self.path(key), json.dumps(content, indent=1) + "\n")
 
 
 def _read(path: Path) -> tuple[CostKey, CostCurve] | None:
@@ -119,16 +117,3 @@ def _read(path: Path) -> tuple[CostKey, CostCurve] | None:
         return CostKey(**content["key"]), CostCurve.from_json(content["curve"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-
-
-def _write(path: Path, text: str) -> None:
-    """Puts a file in place whole or not at all."""
-    handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)  # mode 0600
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(name, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)
-        raise

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from akunu_py.drafting.base import Draft
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model import TargetModel
-from akunu_py.sampling.grammar import Grammar
+from akunu_py.options import Grammar
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer

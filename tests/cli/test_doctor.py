@@ -11,7 +11,7 @@ from akunu_py.__main__ import main
 from akunu_py.cli.bench_settings import BenchSettings, CostSettings, DoctorSettings
 from akunu_py.cli.parser import parse
 from akunu_py.errors import InvalidRequestError
-from akunu_py.folders import CACHE_VARIABLE
+from akunu_py.package import CACHE_VARIABLE
 from akunu_py.planning.cost_curve import CostCurve
 from tests.planning.curves import LINEAR, STEPPED
 

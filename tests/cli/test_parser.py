@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from akunu_py import __version__
 from akunu_py.cli.parser import COMMANDS, parse
 from akunu_py.cli.settings import ChatSettings, GenerateSettings
 from akunu_py.errors import InvalidRequestError
-from akunu_py.options import Options, Sampling
-from akunu_py.sampling.grammar import Grammar
+from akunu_py.options import Grammar, Options, Sampling
+from akunu_py.package import __version__
 
 HEAVY = {
     "mlx",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from akunu_py.folders import CACHE_VARIABLE, cache_folder
+from akunu_py.package import CACHE_VARIABLE, cache_folder
 from akunu_py.planning.cost_store import CostKey, CostStore, fingerprint
 from tests.planning.curves import FLAT, STEPPED
 

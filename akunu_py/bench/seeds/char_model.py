@@ -26,7 +26,7 @@ from tokenizers import Tokenizer, decoders, models
 from akunu_py.bench.seeds.char_recipe import Recipe
 from akunu_py.bench.seeds.char_text import CharText
 from akunu_py.errors import InvalidRequestError
-from akunu_py.folders import CACHE_VARIABLE, cache_folder
+from akunu_py.package import CACHE_VARIABLE, cache_folder
 
 _FORMAT: Final = 1
 _FACTS: Final = "training.json"

@@ -12,8 +12,8 @@ from akunu_py.bench.seeds.char_model import CharModel, find_char_model, train, v
 from akunu_py.bench.seeds.char_recipe import Recipe
 from akunu_py.bench.seeds.char_text import LEAST_CHARACTERS, CharText, read_char_text
 from akunu_py.errors import InvalidRequestError
-from akunu_py.folders import CACHE_VARIABLE
 from akunu_py.options import Options, Sampling
+from akunu_py.package import CACHE_VARIABLE
 
 TEXT = CharText("vowels", "abab\ncde é " * 1000)
 TINY = Recipe(

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from akunu_py.sampling.grammar import Grammar
+from akunu_py.options import Grammar
 from akunu_py.server.body import Body
 
 _LONGEST: Final = 1 << 16

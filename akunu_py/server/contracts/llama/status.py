@@ -4,8 +4,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from akunu_py import __version__
 from akunu_py.options import MOST_SLOTS
+from akunu_py.package import __version__
 from akunu_py.server.compact_json import CompactJSONResponse
 from akunu_py.server.contract import Call
 from akunu_py.server.contracts.llama.request import read_options

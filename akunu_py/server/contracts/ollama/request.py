@@ -3,8 +3,7 @@
 from dataclasses import fields, replace
 from typing import Final
 
-from akunu_py.options import Options
-from akunu_py.sampling.grammar import Grammar
+from akunu_py.options import Grammar, Options
 from akunu_py.server.body import Body
 from akunu_py.server.contract import Call
 from akunu_py.server.contracts.llama.sampling import read_sampling

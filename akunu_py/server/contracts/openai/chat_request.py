@@ -3,8 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from akunu_py.options import Options
-from akunu_py.sampling.grammar import Grammar
+from akunu_py.options import Grammar, Options
 from akunu_py.server.body import Body
 from akunu_py.server.contract import Call
 from akunu_py.server.contracts.openai.request import AnswerRequest, read_options, read_request

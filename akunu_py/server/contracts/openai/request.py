@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from akunu_py.options import DEFAULT_REPETITION_CONTEXT, Options, Sampling
-from akunu_py.sampling.grammar import Grammar
+from akunu_py.options import DEFAULT_REPETITION_CONTEXT, Grammar, Options, Sampling
 from akunu_py.server.body import Body
 from akunu_py.server.contract import Call
 from akunu_py.server.job import Job

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
 
-from akunu_py import __version__
+from akunu_py.package import __version__
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.server.compact_json import CompactJSONResponse
 from akunu_py.server.contract import Call

@@ -1,7 +1,7 @@
 import pytest
 
 from akunu_py.errors import InvalidRequestError
-from akunu_py.sampling.grammar import Grammar
+from akunu_py.options import Grammar
 
 
 def test_a_schema_may_come_as_an_object_or_as_text() -> None:
