@@ -17,7 +17,9 @@ import mlx.core as mx
 
 from akunu_py.backend import Backend
 from akunu_py.cache.kv_cache import PreallocatedKVCache
-from akunu_py.decoding.loops import Limits, decode_autoregressive
+from akunu_py.decoding.draft_session import DraftSession
+from akunu_py.decoding.loop import Limits, decode
+from akunu_py.decoding.target import ModelTarget
 from akunu_py.model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.package import __version__
@@ -242,8 +244,7 @@ class _Bench:
     def _plain_rounds(self) -> Iterator[Iterator[object]]:
         """Plain decoding itself; the step that it leaves under way is waited for."""
         limits = Limits(_STEPS_A_TURN + 3, frozenset())
-        yield decode_autoregressive(
-            self._model, self._cache, self._sampler, self._tokens[0], limits
-        )
+        target = ModelTarget(self._model, self._cache, self._sampler)
+        yield decode(target, DraftSession(), self._tokens[0], limits)
         self._cache.evaluate()
         self._cache.rollback(self._context)

@@ -1,38 +1,68 @@
 """The engine: requests in, events out.
 
 It owns a model and the caches of earlier requests, reuses what these already hold, decodes, turns
-tokens into text, and stops where the request says. One request at a time, on the thread that loaded
-it: MLX arrays belong to the thread that made them.
+tokens into text, and stops where the request says. It runs one request at a time, on the thread
+that loaded it: MLX arrays belong to the thread that made them.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field
 from time import perf_counter
 
-from akunu_py.answer import Answer
 from akunu_py.backend import Backend, find_backend, spare_cache_bytes
 from akunu_py.cache.kv_cache import PreallocatedKVCache, why_no_rollback
 from akunu_py.cache.prefix_pool import PrefixPool, SlotStatus
 from akunu_py.cache.prefix_slot import PrefixSlot
 from akunu_py.calibration import find_cost_curve
-from akunu_py.counters import EngineCounters
 from akunu_py.decoding.draft_session import DraftSession
-from akunu_py.decoding.draft_trimmer import DraftTrimmer
-from akunu_py.decoding.loops import Limits, decode_autoregressive, decode_speculative
-from akunu_py.decoding.speculation import Calibrate, SpeculationState, longest_draft
-from akunu_py.drafting.base import Drafter
+from akunu_py.decoding.loop import Limits, decode
+from akunu_py.decoding.speculation import Calibrate, SpeculationState
+from akunu_py.decoding.target import ModelTarget
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
 from akunu_py.model import PREFILL_STEP, PrefillProgress, TargetModel, load_target
 from akunu_py.model_files import BUNDLED_MODEL
 from akunu_py.options import Options
-from akunu_py.planning.planner import Planner
-from akunu_py.prompt import PromptInput, encode_prompt, encode_references
+from akunu_py.prompt import Prompt, PromptInput, encode_prompt, encode_references
 from akunu_py.request import Completion, Event
-from akunu_py.sampling.prompt_scorer import SCORING_STEP
+from akunu_py.sampling.forward_logprobs import LogprobRequest
+from akunu_py.sampling.prompt_scorer import SCORING_STEP, PromptScorer
+from akunu_py.sampling.sampler import Sampler
 from akunu_py.sampling.sampler_factory import SamplerFactory
 from akunu_py.sampling.token_logprob import PromptLogprobs, TokenLogprob
-from akunu_py.stats import Finish, Round
+from akunu_py.stats import EngineCounters, Finish, Round, Stats
 from akunu_py.text.stream import TextStream
+
+
+@dataclass
+class _Request:
+    """A request under way: what it asked for, and what it has come to so far."""
+
+    prompt: Prompt
+    options: Options
+    sampler: Sampler
+    session: DraftSession
+    text: TextStream
+    progress: PrefillProgress | None
+    cancelled: Callable[[], bool]
+    stats: Stats = field(default_factory=Stats)
+    scorer: PromptScorer | None = None
+
+    def event(self, done: Round) -> Event:
+        """Turns a round into text, cuts it where the text stops, and only then counts it."""
+        pieces = []
+        for position, token in enumerate(done.tokens):
+            pieces.append(self.text.feed(token, drafted=position < done.accepted))
+            if self.text.stopped:
+                done.cut(position + 1, Finish.STOP)
+                break
+        if done.finish is None and self.cancelled():
+            done.finish = Finish.CANCELLED
+        if done.finish is not None:
+            pieces.append(self.text.finish())
+            if self.text.stopped:
+                done.finish = Finish.STOP
+        self.stats.add(done)
+        return Event(done, tuple(pieces), self.stats)
 
 
 class Engine:
@@ -43,17 +73,18 @@ class Engine:
         backend: the machine it was loaded for.
         max_context: tokens that a prompt and its answer may have together; None leaves that to
             the model. Caches grow up to there as requests need it.
-        calibrate: asked for the costs once, by the first request that leaves the length of
-            drafts to the planner; the default measures for a few seconds on a model's first use
-            and keeps the result on disk.
-        draft_model: drafts where a request's drafter is `model`.
-        prefill_step_size: prompt tokens per forward; a request is not heard to be cancelled
-            before one is done.
+        calibrate: called once, by the first request that leaves the length of drafts to the
+            planner; the default measures for a few seconds on a model's first use and keeps the
+            result on disk.
+        draft_model: drafts for requests whose drafter is `model`.
+        prefill_step_size: prompt tokens per forward; a cancelled request stops after the one
+            under way.
         cache_memory: bytes that the caches of requests may take together; None takes a share of
-            the memory that is free. One request is always served, whatever it takes.
+            the free memory. One request is always served, whatever it takes.
 
     Attributes:
-        counters: what was done since; any thread may read it.
+        speculation: drafters, planners and costs; `add_drafter` adds a drafter of your own.
+        counters: what was done since it was loaded; any thread may read it.
 
     Raises:
         ContextOverflowError: if `max_context` exceeds the model's.
@@ -118,7 +149,7 @@ class Engine:
         *,
         suffix: str | None = None,
     ) -> Completion:
-        """Answers a prompt at once; see `stream` for the arguments and the errors."""
+        """Answers a prompt whole; see `stream` for the arguments and the errors."""
         text: list[str] = []
         tokens: list[int] = []
         logprobs: list[TokenLogprob] = []
@@ -139,19 +170,22 @@ class Engine:
         options: Options | None = None,
         *,
         suffix: str | None = None,
+        sampler: Sampler | None = None,
         progress: PrefillProgress | None = None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Generator[Event, None, None]:
         """Answers a prompt a round at a time; the last event, and only it, has a finish reason.
 
-        Beginning a request ends the one before it.
+        A new request ends the one before it.
 
         Args:
-            prompt: text, ids as the model shall see them, or a gap with what is around it.
-            options: what else is asked for; the defaults are greedy and speculative.
-            suffix: text that follows a gap after `prompt`, where the model can fill gaps.
-            progress: told about prompt tokens done and to do.
-            cancelled: looked at between the chunks of a prefill and between rounds.
+            prompt: text, ids as the model shall see them, or a gap with the text around it.
+            options: what else the request asks for; the defaults are greedy and speculative.
+            suffix: text that follows the gap after `prompt`, if the model can fill gaps.
+            sampler: chooses the tokens instead of the options' own; benchmarks force known answers
+                with it.
+            progress: called with the prompt tokens done and all that are to do.
+            cancelled: asked between the chunks of a prefill and between rounds.
 
         Raises:
             InvalidRequestError: if the prompt is empty or the options cannot be served.
@@ -159,56 +193,45 @@ class Engine:
         """
         options = options or Options()
         asked = encode_prompt(self.model, prompt, suffix, options, self.context_limit)
-        tokens = asked.tokens
-        sampler = self._samplers.make(options, tokens, asked.end_tokens)
-        fills_gap = asked.fills_gap
-        drafter = self.speculation.drafter(options.drafter, sampler, fills_gap=fills_gap)
-        planner = self._planner(options, fills_gap=fills_gap)
-        answer = Answer(
-            tokens,
-            options,
-            sampler=sampler,
-            end_tokens=asked.end_tokens,
-            text=TextStream(self.tokenizer.detokenizer(tokens), options.stop),
-            cancelled=cancelled,
+        sampler = sampler or self._samplers.make(options, asked.tokens, asked.end_tokens)
+        session = self.speculation.session(
+            options, sampler, asked, can_roll_back=self._why_no_rollback is None
         )
+        text = TextStream(self.tokenizer.detokenizer(asked.tokens), options.stop)
+        request = _Request(asked, options, sampler, session, text, progress, cancelled)
+        request.stats.prompt_tokens = len(asked.tokens)
+        if options.scores_prompt:
+            request.scorer = PromptScorer(asked.tokens, options.logprobs or 0)
         if self._active is not None:
             self._active.close()
-        self._active = self._run(answer, drafter, planner, progress)
+        self._active = self._run(request)
         return self._active
 
     def reset(self) -> None:
         """Forgets what the caches hold, so that the next prompt is computed whole."""
         self._prefixes.clear()
 
-    def _run(
-        self,
-        answer: Answer,
-        drafter: Drafter,
-        planner: Planner | None,
-        progress: PrefillProgress | None,
-    ) -> Generator[Event, None, None]:
+    def _run(self, request: _Request) -> Generator[Event, None, None]:
         self.counters.requests += 1
-        prompt, options, stats = answer.prompt, answer.options, answer.stats
+        prompt, options, stats = request.prompt.tokens, request.options, request.stats
         decodes = options.max_tokens != 0
         computed = list(prompt)
         begun = perf_counter()
-        slot = self._take_slot(answer)
+        slot = self._take_slot(request)
         try:
-            # The last token goes into the first round, whose prediction is what is wanted.
+            # The last token goes into the first round, which predicts what follows it.
             missing = prompt[stats.cached_tokens : len(prompt) - decodes]
-            whole = self._prefill(missing, slot, answer, progress)
-            scored = answer.scorer.logprobs if answer.scorer and whole else None
+            is_whole = self._prefill(missing, slot, request)
+            scored = request.scorer.logprobs if request.scorer and is_whole else None
             prefilled = perf_counter()
             stats.prefill_s = prefilled - begun
-            if not (whole and decodes):
-                finish = Finish.LENGTH if whole else Finish.CANCELLED
-                yield Event((), (), stats, finish, prompt_logprobs=scored)
+            if not (is_whole and decodes):
+                finish = Finish.LENGTH if is_whole else Finish.CANCELLED
+                yield Event(Round(finish=finish), (), stats, scored)
                 return
             if scored is not None:
-                yield Event((), (), stats, prompt_logprobs=scored)
-            draft_session = self._draft_session(answer, slot, drafter, planner)
-            for done in self._rounds(answer, slot, draft_session):
+                yield Event(Round(), (), stats, scored)
+            for done in self._decode(request, slot):
                 self.counters.rounds += 1
                 computed.extend(done.tokens)
                 if done.end_token is not None:
@@ -216,129 +239,75 @@ class Engine:
                 now = perf_counter()
                 stats.decode_s = now - prefilled
                 stats.ttft_s = stats.ttft_s or now - begun
-                event = answer.book(done)
+                event = request.event(done)
                 yield event
                 if event.finish_reason is not None:
                     return
         except RuntimeError:
-            # MLX failed within a forward: what the buffers hold is unknown.
+            # MLX failed within a forward, so the content of the buffers is unknown.
             self._prefixes.drop(slot)
             raise
         finally:
             self._prefixes.settle(slot, [] if options.scores_prompt else computed)
 
-    def _take_slot(self, answer: Answer) -> PrefixSlot:
-        """The cache to answer from, with what is known of the prompt in it already.
+    def _take_slot(self, request: _Request) -> PrefixSlot:
+        """The cache to answer from, which may hold a part of the prompt already.
 
         A prompt that is scored is computed from its first token on.
         """
-        prompt, options = answer.prompt, answer.options
+        prompt, options = request.prompt.tokens, request.options
         room = min(len(prompt) + (options.max_tokens or 0), self.context_limit)
         known = prompt[:1] if options.scores_prompt else prompt
         try:
-            slot, answer.stats.cached_tokens = self._prefixes.take(known, room, options.slot)
-        except RuntimeError:  # MLX has no memory left: make what room there is
+            slot, request.stats.cached_tokens = self._prefixes.take(known, room, options.slot)
+        except RuntimeError:  # MLX has no memory left: free what the other caches hold
             self._prefixes.clear()
             raise
         return slot
 
-    def _prefill(
-        self,
-        tokens: Sequence[int],
-        slot: PrefixSlot,
-        answer: Answer,
-        progress: PrefillProgress | None,
-    ) -> bool:
+    def _prefill(self, tokens: Sequence[int], slot: PrefixSlot, request: _Request) -> bool:
         """Computes prompt tokens; False if the request was cancelled before they were all done."""
-        before, scorer, step = self.counters.prefill_tokens, answer.scorer, self._prefill_step_size
+        before, scorer, step = self.counters.prefill_tokens, request.scorer, self._prefill_step_size
 
         def count(done: int, total: int) -> None:
             self.counters.prefill_chunks += 1
             self.counters.prefill_tokens = before + done
-            if progress:
-                progress(done, total)
+            if request.progress:
+                request.progress(done, total)
 
         return self.model.prefill(
             tokens,
             slot.cache,
             step=min(step, SCORING_STEP) if scorer else step,
             progress=count,
-            cancelled=answer.cancelled,
+            cancelled=request.cancelled,
             observe=scorer.take if scorer else None,
         )
 
-    def _planner(self, options: Options, *, fills_gap: bool) -> Planner | None:
-        """Who plans a request's drafts; None where nothing can or need be drafted."""
-        drafts = options.drafts and (options.max_tokens is None or options.max_tokens > 1)
-        if not drafts or self._why_no_rollback:
-            return None
-        # The first one of its kind measures, which is no part of a request.
-        if options.exact:
-            self.speculation.logit_difference(longest_draft(options))
-        return self.speculation.planner(options, fills_gap=fills_gap)
-
-    def _draft_session(
-        self, answer: Answer, slot: PrefixSlot, drafter: Drafter, planner: Planner | None
-    ) -> DraftSession | None:
-        """What a request speculates with, begun; None without a planner."""
-        options, cache, speculation = answer.options, slot.cache, self.speculation
-        if planner is None or not isinstance(cache, PreallocatedKVCache):
-            return None
-        begun = perf_counter()
-        draft_session = DraftSession(
-            drafter,
-            planner,
-            speculation.buffer,
-            DraftTrimmer(answer.end_tokens, options.stop, self.tokenizer.decode),
-            speculation.tie_breaker(options, cache, answer.sampler, answer.prompt[-1]),
-            answer.sampler.constraint,
-        )
-        references = encode_references(self.tokenizer, options.references, self.context_limit)
-        draft_session.begin(answer.prompt, references)
-        answer.stats.draft_s += perf_counter() - begun
-        return draft_session
-
-    def _rounds(
-        self, answer: Answer, slot: PrefixSlot, draft_session: DraftSession | None
-    ) -> Iterator[Round]:
-        """Decodes; where the cache is full and may grow, it does, and decoding goes on."""
-        known, emitted, grows = answer.prompt[-1], 0, True
-        while grows:
-            grows = False
-            for done in self._decode(answer, slot, draft_session, known, emitted):
-                capacity = slot.cache.capacity
-                grows = done.finish is Finish.CONTEXT and capacity < self.context_limit
-                emitted += len(done.tokens)
-                known = done.tokens[-1] if grows else known
-                yield replace(done, finish=None) if grows else done
-            if grows:
-                self._prefixes.grow(slot, min(2 * capacity, self.context_limit))
-
-    def _decode(
-        self,
-        answer: Answer,
-        slot: PrefixSlot,
-        draft_session: DraftSession | None,
-        known: int,
-        emitted: int,
-    ) -> Iterator[Round]:
-        """The rounds that go on from `known`, after `emitted` tokens, while the cache has room."""
-        cache, sampler, options = slot.cache, answer.sampler, answer.options
-        longest = self.context_limit if options.max_tokens is None else options.max_tokens
-        limits = Limits(longest - emitted, answer.end_tokens)
-        if draft_session is None or not isinstance(cache, PreallocatedKVCache):
-            return decode_autoregressive(
-                self.model, cache, sampler, known, limits, logprobs=options.logprobs
+    def _decode(self, request: _Request, slot: PrefixSlot) -> Iterator[Round]:
+        """The rounds that answer a prompt whose last token is not in the cache yet."""
+        prompt, options, session = request.prompt.tokens, request.options, request.session
+        begun, tie_breaker = perf_counter(), None
+        if session.num_draft_tokens and isinstance(slot.cache, PreallocatedKVCache):
+            references = encode_references(self.tokenizer, options.references, self.context_limit)
+            session.begin(prompt, references)
+            tie_breaker = self.speculation.tie_breaker(
+                options, slot.cache, request.sampler, prompt[-1]
             )
-        return decode_speculative(
+        request.stats.draft_s += perf_counter() - begun
+        target = ModelTarget(
             self.model,
-            cache,
-            sampler,
-            known,
-            limits,
-            draft_session=draft_session,
-            logprobs=options.logprobs,
+            slot.cache,
+            request.sampler,
+            session.num_draft_tokens,
+            limit=self.context_limit,
+            grow=lambda capacity: self._prefixes.grow(slot, capacity),
+            logprobs=LogprobRequest(options.logprobs, session.num_top_ids),
+            tie_breaker=tie_breaker,
         )
+        longest = self.context_limit if options.max_tokens is None else options.max_tokens
+        limits = Limits(longest, request.prompt.end_tokens)
+        return decode(target, session, prompt[-1], limits)
 
 
 def load(
@@ -358,8 +327,8 @@ def load(
         weights: `auto`, `quantized` or `dense`; `auto` is what is fastest on this machine.
         max_context: tokens that a prompt and its answer may have together; None leaves that to
             the model.
-        calibrate: tells what forwards cost; see `Engine`.
-        draft_model: a second, smaller model that drafts where a request's drafter is `model`.
+        calibrate: measures what forwards cost; see `Engine`.
+        draft_model: a second, smaller model, for requests whose drafter is `model`.
         prefill_step_size: prompt tokens per forward; see `Engine`.
         cache_memory: bytes that caches may take together; see `Engine`.
 

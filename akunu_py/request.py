@@ -1,33 +1,52 @@
 """What comes out of the engine: events while an answer grows, a completion when it is whole."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-from akunu_py.sampling.token_logprob import PromptLogprobs, TokenLogprob
-from akunu_py.stats import Finish, Stats
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from akunu_py.stats import Finish, Round, Stats
 from akunu_py.text.stream import Piece
+
+if TYPE_CHECKING:
+    from akunu_py.sampling.token_logprob import PromptLogprobs, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What one round brought.
+    """One round of an answer, as text.
 
     Attributes:
-        tokens: the ids it emitted, end tokens left out.
-        pieces: the text it released, a piece a token.
+        round: its tokens, what was drafted, and the finish reason if the text ends with it.
+        pieces: the text that can be shown now, a piece a token.
         stats: the request's running sums.
-        finish_reason: why the text ended; None while it goes on.
-        logprobs: one a token, if they were asked for.
-        end_logprob: that of the end token that the text ended with, likewise.
-        prompt_logprobs: those of the prompt, if they were asked for; once, before any token.
+        prompt_logprobs: those of the prompt, if the request asked for them; once, before any token.
     """
 
-    tokens: tuple[int, ...]
+    round: Round
     pieces: tuple[Piece, ...]
     stats: Stats
-    finish_reason: Finish | None = None
-    logprobs: tuple[TokenLogprob, ...] = ()
-    end_logprob: TokenLogprob | None = None
     prompt_logprobs: PromptLogprobs | None = None
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The emitted ids, end tokens left out."""
+        return self.round.tokens
+
+    @property
+    def finish_reason(self) -> Finish | None:
+        """Why the text ended; None while it goes on."""
+        return self.round.finish
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprob, ...]:
+        """One a token, if the request asked for them."""
+        return self.round.logprobs
+
+    @property
+    def end_logprob(self) -> TokenLogprob | None:
+        """That of the end token that the text ended with, if the request asked for it."""
+        return self.round.end_logprob
 
     @property
     def text(self) -> str:

@@ -1,12 +1,18 @@
-"""What a round did, and sums of rounds. Counters are raised here and nowhere else."""
+"""What a round did, sums of rounds, and sums of requests. Nothing is counted anywhere else."""
+
+from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from itertools import zip_longest
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from akunu_py.sampling.token_logprob import TokenLogprob
+from akunu_py.drafting.base import NO_DRAFT, Draft
+
+if TYPE_CHECKING:
+    from akunu_py.sampling.token_logprob import TokenLogprob
 
 
 class Finish(StrEnum):
@@ -19,50 +25,74 @@ class Finish(StrEnum):
     CANCELLED = "cancelled"  # the caller no longer wants it
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Round:
-    """One forward of the target and what it emitted.
+    """One round of decoding: the draft that went into a forward of the target, and its outcome.
+
+    It is filled in as the round goes along, and cut where the text ends.
 
     Attributes:
-        tokens: the tokens emitted, in order: the accepted drafts, then the target's own.
-        drafted: how many drafts were verified.
+        tokens: the tokens emitted, in order: the accepted drafted ones, then the target's own.
+        draft: what the forward verified.
         accepted: how many of `tokens` were drafted; they come first.
-        is_bonus: whether the target's own token came on top of a draft that stood whole.
-        draft_s: seconds spent on proposing and on learning what was emitted.
+        context: tokens in the cache before the forward.
+        pipelined: whether the forward was submitted before the previous round had ended.
+        seconds: from the end of the previous round to the end of this one; None if the interval
+            includes other work.
         forward_s: seconds the loop spent on building the forward and waiting for it.
-        decided_again: how many single-token forwards its near-tie was decided by; see
+        draft_s: seconds spent on learning from the round and on the next proposal.
+        recheck_forwards: single-token forwards that decided a near-tie; see
             `decoding/exactness.py`.
+        grammar_complete: whether the grammar allows nothing to follow.
         finish: why the text ends with this round; None while it goes on.
-        end_token: the end token that finished it, which is not among `tokens`.
-        logprobs: one a token, where they were asked for.
-        end_logprob: the end token's, likewise.
+        end_token: the end token that finished the text, which is not among `tokens`.
+        logprobs: one a token, if the request asked for them.
+        end_logprob: that of the end token, likewise.
+        top_ids: for each token the ids that the target found most likely there, if the drafter
+            asked for them.
     """
 
-    tokens: tuple[int, ...]
-    drafted: int = 0
+    tokens: tuple[int, ...] = ()
+    draft: Draft = NO_DRAFT
     accepted: int = 0
-    is_bonus: bool = False
-    draft_s: float = 0.0
+    context: int = 0
+    pipelined: bool = False
+    seconds: float | None = None
     forward_s: float = 0.0
-    decided_again: int = 0
+    draft_s: float = 0.0
+    recheck_forwards: int = 0
+    grammar_complete: bool = False
     finish: Finish | None = None
     end_token: int | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
     end_logprob: TokenLogprob | None = None
+    top_ids: Sequence[Sequence[int]] = ()
 
-    def cut(self, length: int, finish: Finish) -> "Round":
-        """The same round if the text ends after its first `length` tokens."""
-        kept = self.tokens[:length]
-        return replace(
-            self,
-            tokens=kept,
-            accepted=min(self.accepted, length),
-            is_bonus=self.is_bonus and len(kept) == len(self.tokens),
-            finish=finish,
-            end_token=None,
-            logprobs=self.logprobs[:length],
-            end_logprob=None,
-        )
+    @property
+    def drafted(self) -> int:
+        """How many drafted tokens the forward verified."""
+        return len(self.draft.tokens)
+
+    @property
+    def has_bonus(self) -> bool:
+        """Whether the last token came on top of a draft that was accepted whole."""
+        return 0 < self.drafted < len(self.tokens)
+
+    def cut(self, length: int, finish: Finish) -> None:
+        """Ends the text after the first `length` tokens of this round."""
+        self.tokens = self.tokens[:length]
+        self.accepted = min(self.accepted, length)
+        self.logprobs = self.logprobs[:length]
+        self.finish, self.end_token, self.end_logprob = finish, None, None
+
+    def cut_at_end_token(self, end_tokens: frozenset[int]) -> None:
+        """Ends the text before the first token that is an end token, if there is one."""
+        for position, token in enumerate(self.tokens):
+            if token in end_tokens:
+                logprob = self.logprobs[position] if self.logprobs else None
+                self.cut(position, Finish.EOS)
+                self.end_token, self.end_logprob = token, logprob
+                return
 
 
 @dataclass(slots=True)
@@ -97,16 +127,16 @@ class Stats:
     def add(self, done: Round) -> None:
         """Books a round, already cut at a stop."""
         self.generated_tokens += len(done.tokens)
-        self.target_forwards += 1 + done.decided_again
-        self.target_tokens += 1 + done.drafted + done.decided_again
-        self.rechecked += done.decided_again > 0
-        self.recheck_forwards += done.decided_again
+        self.target_forwards += 1 + done.recheck_forwards
+        self.target_tokens += 1 + done.drafted + done.recheck_forwards
+        self.rechecked += done.recheck_forwards > 0
+        self.recheck_forwards += done.recheck_forwards
         self.drafted += done.drafted
         self.accepted += done.accepted
         own = len(done.tokens) - done.accepted
         if done.drafted == 0:
             self.plain += own
-        elif done.is_bonus:
+        elif done.has_bonus:
             self.bonus += own
         else:
             self.corrected += own
@@ -119,7 +149,7 @@ class Stats:
         self.draft_s += done.draft_s
         self.forward_s += done.forward_s
 
-    def include(self, other: "Stats") -> None:
+    def include(self, other: Stats) -> None:
         """Adds another request's sums; the time to first token becomes the total of them."""
         for name in _SUMMED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -167,4 +197,21 @@ class Stats:
         }
 
 
-_SUMMED: Final = tuple(name for name, kind in Stats.__annotations__.items() if kind in (int, float))
+_SUMMED: Final = tuple(f.name for f in fields(Stats) if f.type in ("int", "float"))
+
+
+@dataclass(slots=True)
+class EngineCounters:
+    """What an engine has done since it was loaded; any thread may read it.
+
+    Attributes:
+        requests: those that reached the model, cancelled ones included.
+        prefill_chunks: forwards over a stretch of a prompt.
+        prefill_tokens: prompt tokens that these computed.
+        rounds: rounds of decoding.
+    """
+
+    requests: int = 0
+    prefill_chunks: int = 0
+    prefill_tokens: int = 0
+    rounds: int = 0

@@ -1,15 +1,18 @@
 """Small stand-ins for the parts around the one under test."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 
-from akunu_py.decoding.draft_session import DraftSession
-from akunu_py.decoding.draft_trimmer import DraftTrimmer
+from akunu_py.cache.kv_cache import KVCache
+from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
 from akunu_py.decoding.exactness import TieBreaker
-from akunu_py.decoding.token_buffer import TokenBuffer
+from akunu_py.decoding.loop import Limits, decode
+from akunu_py.decoding.target import ModelTarget
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
-from akunu_py.planning.planner import FixedPlanner, Planner, RoundReport
-from akunu_py.sampling.constraint import Constraint
+from akunu_py.model import TargetModel
+from akunu_py.planning.planner import FixedPlanner, Planner
+from akunu_py.sampling.sampler import Sampler
+from akunu_py.stats import Round
 
 
 class OracleDrafter:
@@ -58,24 +61,33 @@ class OracleDrafter:
         self.verified.append((len(draft), accepted))
 
 
-def draft_session(
-    drafter: Drafter,
-    max_drafts: int = 4,
+def rounds_of(
+    model: TargetModel,
+    cache: KVCache,
+    sampler: Sampler,
+    known: int,
+    limits: Limits,
     *,
+    drafter: Drafter | None = None,
+    num_draft_tokens: int = 4,
     planner: Planner | None = None,
-    ends: frozenset[int] = frozenset(),
     tie_breaker: TieBreaker | None = None,
-    constraint: Constraint | None = None,
-) -> DraftSession:
-    """What decoding needs around a drafter: a fixed number of drafts, unless told otherwise."""
-    return DraftSession(
-        drafter,
-        planner or FixedPlanner(max_drafts),
-        TokenBuffer(max_drafts),
-        DraftTrimmer(ends),
-        tie_breaker,
-        constraint,
-    )
+) -> Iterator[Round]:
+    """The shipped loop on a model; plain decoding without a drafter.
+
+    The drafter has begun; it drafts a fixed number of tokens if there is no planner.
+    """
+    session = DraftSession()
+    if drafter is not None:
+        session = DraftSession(
+            drafter,
+            planner or FixedPlanner(num_draft_tokens),
+            DraftTrimmer(limits.end_tokens),
+            sampler.constraint,
+            num_draft_tokens=num_draft_tokens,
+        )
+    target = ModelTarget(model, cache, sampler, session.num_draft_tokens, tie_breaker=tie_breaker)
+    return decode(target, session, known, limits)
 
 
 class MoodyPlanner:
@@ -88,7 +100,7 @@ class MoodyPlanner:
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
         self.chosen: list[int] = []
-        self.reports: list[RoundReport] = []
+        self.rounds: list[Round] = []
 
     def begin(self) -> None:
         pass
@@ -104,5 +116,5 @@ class MoodyPlanner:
         self.chosen.append(self._random.randrange(len(draft) + 1))
         return self.chosen[-1]
 
-    def observe(self, report: RoundReport) -> None:
-        self.reports.append(report)
+    def observe(self, done: Round) -> None:
+        self.rounds.append(done)

@@ -11,8 +11,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from akunu_py.decoding import flight
-from akunu_py.decoding.loops import Limits, decode_speculative
+from akunu_py.decoding import target
+from akunu_py.decoding.loop import Limits
 from akunu_py.decoding.verification import Rows, Uniforms, Verdict
 from akunu_py.drafting import DRAFTERS
 from akunu_py.drafting.base import Draft, Drafter
@@ -23,7 +23,7 @@ from akunu_py.options import Sampling
 from akunu_py.sampling.chance import draw
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Round
-from tests.fakes import draft_session
+from tests.fakes import rounds_of
 from tests.markov import (
     VOCABULARY,
     Table,
@@ -59,20 +59,22 @@ class Told:
 
 
 def decode(
-    table: Table, sampling: Sampling, drafter: Drafter, *, max_drafts: int, draws: int = DRAWS
+    table: Table, sampling: Sampling, drafter: Drafter, *, num_draft_tokens: int, draws: int = DRAWS
 ) -> list[Round]:
     """A long answer from the shipped loop."""
     model = markov_model(table)
     cache = model.make_cache(draws + len(PROMPT))
     model.prefill(PROMPT[:-1], cache)
     drafter.begin(PROMPT)
-    rounds = decode_speculative(
+    limits, sampler = Limits(draws, frozenset()), Sampler(sampling, PROMPT)
+    rounds = rounds_of(
         model,
-        cache,  # type: ignore[arg-type]
-        Sampler(sampling, PROMPT),
+        cache,
+        sampler,
         PROMPT[-1],
-        Limits(draws, frozenset()),
-        draft_session=draft_session(drafter, max_drafts),
+        limits,
+        drafter=drafter,
+        num_draft_tokens=num_draft_tokens,
     )
     return list(rounds)
 
@@ -130,7 +132,7 @@ def test_lookups_leave_the_distribution_alone(name: str, one_hot: bool) -> None:
         pytest.skip("without drafts there is nothing to reject")
     table = copied_text()
     drafter = Told(DRAFTERS[name](), one_hot=one_hot)
-    rounds = decode(table, SAMPLING, drafter, max_drafts=16)
+    rounds = decode(table, SAMPLING, drafter, num_draft_tokens=16)
     assert_drawn_from(distributions(table, SAMPLING), text_of(rounds))
     assert name == "none" or 1000 < sum(one.accepted for one in rounds) < DRAWS
 
@@ -139,7 +141,7 @@ def test_lookups_leave_the_distribution_alone(name: str, one_hot: bool) -> None:
 def test_drafts_with_probabilities_leave_the_distribution_alone(make: Make) -> None:
     sampling = SAMPLING if make is with_draft_model else FILTERED
     table = free_text()
-    rounds = decode(table, sampling, make(table, sampling), max_drafts=4)
+    rounds = decode(table, sampling, make(table, sampling), num_draft_tokens=4)
     assert_drawn_from(distributions(table, sampling), text_of(rounds))
     assert sum(one.accepted for one in rounds) > 1000
 
@@ -148,7 +150,7 @@ def test_drafts_with_probabilities_leave_the_distribution_alone(make: Make) -> N
 def test_such_drafts_may_be_matched_as_well(make: Make) -> None:
     table = copied_text()
     drafter = Told(make(table, SAMPLING), one_hot=False)
-    rounds = decode(table, SAMPLING, drafter, max_drafts=8)
+    rounds = decode(table, SAMPLING, drafter, num_draft_tokens=8)
     assert_drawn_from(distributions(table, SAMPLING), text_of(rounds))
     assert sum(one.accepted for one in rounds) > 1000
 
@@ -160,8 +162,8 @@ def redraw_after_a_mismatch(
     for index, token in enumerate(drafts):
         first, second = uniforms(index)
         if draw(target[index], first) != token:
-            return Verdict(index, draw(target[index], second), is_bonus=False)
-    return Verdict(len(drafts), draw(target[-1], uniforms(len(drafts))[1]), is_bonus=True)
+            return Verdict(index, draw(target[index], second))
+    return Verdict(len(drafts), draw(target[-1], uniforms(len(drafts))[1]))
 
 
 def correct_from_the_whole_target(
@@ -172,8 +174,8 @@ def correct_from_the_whole_target(
     for index, token in enumerate(drafts):
         to_accept, to_correct = uniforms(index)
         if to_accept * proposal[index, token] >= target[index, token]:
-            return Verdict(index, draw(target[index], to_correct), is_bonus=False)
-    return Verdict(len(drafts), draw(target[-1], uniforms(len(drafts))[1]), is_bonus=True)
+            return Verdict(index, draw(target[index], to_correct))
+    return Verdict(len(drafts), draw(target[-1], uniforms(len(drafts))[1]))
 
 
 @pytest.mark.parametrize("wrong", [redraw_after_a_mismatch, correct_from_the_whole_target])
@@ -181,10 +183,10 @@ def correct_from_the_whole_target(
 def test_the_same_check_rejects_wrong_verifiers(
     monkeypatch: pytest.MonkeyPatch, make: Make, wrong: object
 ) -> None:
-    monkeypatch.setattr(flight, "accept_or_resample", wrong)
+    monkeypatch.setattr(target, "accept_or_resample", wrong)
     table = free_text()
     drafter = make(table, SAMPLING)
-    rounds = decode(table, SAMPLING, drafter, max_drafts=4, draws=DRAWS // 4)
+    rounds = decode(table, SAMPLING, drafter, num_draft_tokens=4, draws=DRAWS // 4)
     with pytest.raises(AssertionError):
         assert_drawn_from(distributions(table, SAMPLING), text_of(rounds))
 
@@ -193,6 +195,8 @@ def test_the_same_check_rejects_wrong_verifiers(
 def test_a_seed_repeats_a_text_that_was_drafted_alike(make: Make) -> None:
     def text(sampling: Sampling) -> list[int]:
         table = free_text()
-        return text_of(decode(table, sampling, make(table, sampling), max_drafts=4, draws=200))
+        return text_of(
+            decode(table, sampling, make(table, sampling), num_draft_tokens=4, draws=200)
+        )
 
     assert text(SAMPLING) == text(SAMPLING) != text(replace(SAMPLING, seed=18))

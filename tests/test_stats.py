@@ -1,6 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from akunu_py.drafting.base import Draft
 from akunu_py.stats import Finish, Round, Stats
 
 
@@ -8,14 +9,9 @@ from akunu_py.stats import Finish, Round, Stats
 def rounds(draw: st.DrawFn) -> Round:
     drafted = draw(st.integers(0, 6))
     accepted = draw(st.integers(0, drafted))
-    done = Round(
-        tuple(range(accepted + 1)),
-        drafted=drafted,
-        accepted=accepted,
-        is_bonus=drafted > 0 and accepted == drafted,
-    )
+    done = Round(tuple(range(accepted + 1)), Draft((0,) * drafted), accepted)
     if draw(st.booleans()):
-        done = done.cut(draw(st.integers(0, accepted + 1)), Finish.STOP)
+        done.cut(draw(st.integers(0, accepted + 1)), Finish.STOP)
     return done
 
 
@@ -34,9 +30,11 @@ def test_every_generated_token_is_counted_under_one_name(done: list[Round]) -> N
 
 
 def test_a_cut_round_counts_only_what_is_kept() -> None:
-    whole = Round((1, 2, 3, 4), drafted=3, accepted=3, is_bonus=True)
+    done = Round((1, 2, 3, 4), Draft((1, 2, 3)), accepted=3)
+    assert done.has_bonus
+    done.cut(2, Finish.STOP)
     stats = Stats()
-    stats.add(whole.cut(2, Finish.STOP))
+    stats.add(done)
     assert (stats.generated_tokens, stats.accepted, stats.bonus, stats.corrected) == (2, 2, 0, 0)
 
 

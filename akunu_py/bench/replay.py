@@ -1,9 +1,8 @@
 """Replay: what a drafter and a planner would have brought on a text that is already known.
 
-The reference text plays the target (teacher forcing): a round drafts, keeps the drafted tokens
-that agree with the reference, and emits one token more, as greedy verification would. Rounds run
-as `decode_speculative` runs them, pipelined where nothing is drafted, on a clock that a cost
-curve drives. Token ids come in, counts go out; knows nothing of tokenizers, models or real time.
+The reference text plays the target (teacher forcing): the shipped decoding loop runs on a
+`KnownAnswer`, whose clock is a cost curve. Token ids come in, counts go out; knows nothing of
+tokenizers, models or real time.
 """
 
 from __future__ import annotations
@@ -13,10 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from akunu_py.decoding.draft_trimmer import DraftTrimmer
+from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
+from akunu_py.decoding.loop import Limits, decode
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
-from akunu_py.planning.planner import MOST_PLANNED_DRAFTS, Planner, RoundReport
+from akunu_py.planning.planner import MOST_PLANNED_DRAFTS, Planner
+from akunu_py.stats import Round
 
 UNIT_COSTS: Final = CostCurve((CostLevel(0, 1.0, ((1, 1.0),)),))
 """Every forward costs the same: a speedup is then the tokens a forward."""
@@ -40,12 +41,12 @@ class ReplayCase:
 
 
 class RoundShape(NamedTuple):
-    """What decides on the time that a round takes.
+    """What decides how long a round takes.
 
     Attributes:
-        drafted: drafts that it verifies.
+        drafted: how many drafted tokens it verifies.
         context: tokens in the cache before it.
-        pipelined: whether it was submitted before the round before it had ended.
+        pipelined: whether it was submitted before the previous round had ended.
     """
 
     drafted: int
@@ -53,18 +54,10 @@ class RoundShape(NamedTuple):
     pipelined: bool
 
     def seconds(self, curve: CostCurve) -> float:
-        """How long it takes where forwards cost what `curve` says."""
+        """How long it takes if forwards cost what `curve` says."""
         if self.pipelined:
             return curve.decode_s(self.context)
         return curve.verify_s(1 + self.drafted, self.context)
-
-
-class ReplayRound(NamedTuple):
-    """A round, and what came of it."""
-
-    shape: RoundShape
-    accepted: int
-    emitted: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +82,15 @@ class ReplayResult:
         )
 
     @classmethod
-    def of(cls, rounds: Iterable[ReplayRound]) -> ReplayResult:
-        """Counts some rounds."""
+    def of(cls, rounds: Iterable[Round]) -> ReplayResult:
+        """Counts some rounds; an end token counts as emitted."""
         emitted = accepted = 0
         shapes: Counter[RoundShape] = Counter()
         for done in rounds:
-            emitted += done.emitted
+            emitted += len(done.tokens) + (done.end_token is not None)
             accepted += done.accepted
-            grain = done.shape.context // _CONTEXT_GRAIN * _CONTEXT_GRAIN
-            shapes[done.shape._replace(context=grain)] += 1
+            context = done.context // _CONTEXT_GRAIN * _CONTEXT_GRAIN
+            shapes[RoundShape(done.drafted, context, done.pipelined)] += 1
         return cls(emitted, accepted, shapes)
 
     @property
@@ -142,6 +135,69 @@ class ReplayResult:
         return self.emitted * curve.decode_s(contexts // self.forwards) / spent
 
 
+class KnownAnswer:
+    """A target of the decoding loop that reads an answer instead of computing it.
+
+    Args:
+        case: the request and its answer.
+        curve: how long its forwards take.
+        limit: the most drafted tokens that one of them may verify.
+    """
+
+    can_pipeline = True
+
+    def __init__(self, case: ReplayCase, curve: CostCurve, limit: int) -> None:
+        self._answer = case.reference
+        self._start = len(case.prompt) - 1
+        self._curve = curve
+        self._limit = limit
+        self.length = self._start
+
+    @property
+    def room(self) -> int:
+        """Always enough for the rest of the answer."""
+        return 1 + len(self._answer) + self._limit
+
+    def draft_limit(self, tokens_wanted: int) -> int:
+        """Does not tell where the answer ends: what is drafted beyond it counts as drafted."""
+        return self._limit if tokens_wanted > 0 else 0
+
+    def submit(self, known: int, draft: Draft) -> _PendingRound:
+        return self._submit(draft, pipelined=False)
+
+    def submit_step_after(self, pending: _PendingRound) -> _PendingRound:
+        return self._submit(NO_DRAFT, pipelined=True)
+
+    def read(self, pending: _PendingRound) -> Round:
+        draft, position = pending.draft, pending.context - self._start
+        accepted = 0
+        for drafted, token in zip(draft.tokens, self._answer[position:], strict=False):
+            if drafted != token:
+                break
+            accepted += 1
+        tokens = tuple(self._answer[position : position + accepted + 1])
+        shape = RoundShape(len(draft), pending.context, pending.pipelined)
+        seconds = shape.seconds(self._curve)
+        return Round(tokens, draft, accepted, pending.context, pending.pipelined, seconds)
+
+    def rollback(self, length: int) -> None:
+        self.length = length
+
+    def note_pause(self, seconds: float) -> None:
+        """The curve knows how long a round takes."""
+
+    def _submit(self, draft: Draft, *, pipelined: bool) -> _PendingRound:
+        context = self.length
+        self.length += 1 + len(draft)
+        return _PendingRound(context, draft, pipelined)
+
+
+class _PendingRound(NamedTuple):
+    context: int
+    draft: Draft
+    pipelined: bool
+
+
 def replay_rounds(
     drafter: Drafter,
     case: ReplayCase,
@@ -149,67 +205,24 @@ def replay_rounds(
     *,
     curve: CostCurve = UNIT_COSTS,
     limit: int = MOST_PLANNED_DRAFTS,
-) -> Iterator[ReplayRound]:
-    """Replays one request, a round at a time.
-
-    The drafter is not told where the reference ends: what it drafts beyond counts as drafted.
+) -> Iterator[Round]:
+    """Replays one request, a round at a time, in the loop that the engine decodes with.
 
     Args:
         drafter: guesses.
         case: the request.
         planner: says how much of a guess to verify.
-        curve: what the planner is told that rounds took.
-        limit: the most drafts that a round may verify.
+        curve: what forwards cost, and what the planner learns that rounds took.
+        limit: the most drafted tokens that a round may verify.
     """
-    reference, trimmer = case.reference, DraftTrimmer(case.end_tokens)
-    drafter.begin(case.prompt)
-    planner.begin()
-    position = read = 0
-
-    def propose(*, pipelined: bool) -> Draft:
-        nonlocal read
-        if not planner.should_propose(pipelined=pipelined):
-            return NO_DRAFT
-        drafter.extend(reference[read:position])
-        read = position
-        draft = trimmer.trim(drafter.propose(limit))
-        if not draft:
-            return NO_DRAFT
-        context = len(case.prompt) + position - 1
-        length = planner.choose(draft, context=context, limit=limit, pipelined=pipelined)
-        return draft.cut(length) if length else NO_DRAFT
-
-    draft, pipelined = propose(pipelined=False), False
-    upcoming = NO_DRAFT
-    while position < len(reference):
-        shape = RoundShape(len(draft), len(case.prompt) + position - 1, pipelined)
-        should_pipeline = not (draft or upcoming) and planner.should_pipeline(shape.context + 1)
-        accepted = _standing(draft.tokens, reference[position : position + len(draft)])
-        tokens = reference[position : position + accepted + 1]
-        drafter.feedback(draft, accepted)
-        seconds = shape.seconds(curve)
-        planner.observe(RoundReport(draft, tokens, accepted, shape.context, seconds, pipelined))
-        position += len(tokens)
-        upcoming = propose(pipelined=should_pipeline)
-        yield ReplayRound(shape, accepted, len(tokens))
-        if should_pipeline:
-            draft, pipelined = NO_DRAFT, True
-        else:
-            draft, pipelined, upcoming = upcoming, False, NO_DRAFT
-    drafter.extend(reference[read:position])
-
-
-def replay_case(
-    drafter: Drafter,
-    case: ReplayCase,
-    planner: Planner,
-    *,
-    curve: CostCurve = UNIT_COSTS,
-    limit: int = MOST_PLANNED_DRAFTS,
-) -> ReplayResult:
-    """Replays one request and counts; see `replay_rounds`."""
-    rounds = replay_rounds(drafter, case, planner, curve=curve, limit=limit)
-    return ReplayResult.of(rounds)
+    trimmer = DraftTrimmer(case.end_tokens)
+    session = DraftSession(drafter, planner, trimmer, num_draft_tokens=limit)
+    session.begin(case.prompt)
+    if not case.reference:
+        return
+    known = case.prompt[-1] if case.prompt else 0
+    limits = Limits(len(case.reference), frozenset())
+    yield from decode(KnownAnswer(case, curve, limit), session, known, limits)
 
 
 def replay(
@@ -242,12 +255,3 @@ def repeated_share(case: ReplayCase, length: int = 4) -> float:
             repeated += gram in seen
         seen.add(gram)
     return repeated / total if total else 0.0
-
-
-def _standing(drafts: Sequence[int], wanted: Sequence[int]) -> int:
-    accepted = 0
-    for token, right in zip(drafts, wanted, strict=False):
-        if token != right:
-            break
-        accepted += 1
-    return accepted

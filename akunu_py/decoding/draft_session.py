@@ -1,92 +1,140 @@
-"""DraftSession: what one answer is speculated with, from the proposal to what is learnt of it."""
+"""DraftSession: the drafting side of one answer, from the proposal to what is learnt of it.
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+Decides what a round verifies: asks the planner whether to propose, the drafter what, cuts the
+draft where the text would end or leave its grammar, and asks the planner how much of it to verify.
+"""
 
-from akunu_py.cache.kv_cache import PreallocatedKVCache
-from akunu_py.decoding.draft_trimmer import DraftTrimmer
-from akunu_py.decoding.exactness import TieBreaker
-from akunu_py.decoding.token_buffer import TokenBuffer
-from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter, LearnsFromAlternatives
-from akunu_py.planning.planner import Planner, RoundReport
+from collections.abc import Callable, Sequence
+
+from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter, LearnsFromAlternatives, NoDrafter
+from akunu_py.planning.planner import FixedPlanner, Planner
 from akunu_py.sampling.constraint import FORCED, Constraint
+from akunu_py.stats import Round
 
 
-@dataclass(frozen=True)
-class DraftSession:
-    """The parts that decide what a round verifies.
+class DraftTrimmer:
+    """Cuts drafts where the text would end: at end tokens and stop strings.
 
-    Attributes:
-        drafter: guesses.
-        planner: says how much of a guess to verify.
-        buffer: carries the tokens of a round in and out, and limits the draft.
-        trimmer: cuts drafts where the text would end.
-        tie_breaker: makes the text exact to the token; None leaves near-ties as they fall.
-        constraint: what the text must keep to, if anything.
+    The token that ends the text is kept and those behind it are dropped. So whether a token is
+    verified never depends on which one it is, as `verification.py` demands.
+
+    Args:
+        end_tokens: ids that end the answer.
+        stops: strings that end it.
+        decode: ids to text; needed if there are stop strings.
     """
 
-    drafter: Drafter
-    planner: Planner
-    buffer: TokenBuffer
-    trimmer: DraftTrimmer
-    tie_breaker: TieBreaker | None = None
-    constraint: Constraint | None = None
-    _unread: list[int] = field(default_factory=list)
-    """Emitted tokens that the drafter does not know of yet."""
+    def __init__(
+        self,
+        end_tokens: frozenset[int] = frozenset(),
+        stops: Sequence[str] = (),
+        decode: Callable[[Sequence[int]], str] = lambda _: "",
+    ) -> None:
+        self._end_tokens = end_tokens
+        self._stops = tuple(stops)
+        self._decode = decode
+        # Each token has at least one byte, so this many tokens hold the longest stop string.
+        self._reach = max((len(stop.encode()) for stop in self._stops), default=0)
+        self._recent: list[int] = []
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Appends emitted tokens."""
+        if self._reach:
+            self._recent = [*self._recent, *tokens][-self._reach :]
+
+    def trim(self, draft: Draft) -> Draft:
+        """The draft up to the first token that would end the answer."""
+        ends = self._end_tokens
+        if not ends.isdisjoint(draft.tokens):
+            first = next(index for index, token in enumerate(draft.tokens) if token in ends)
+            draft = draft.cut(first + 1)
+        if self._stops and draft and self._stops_within(len(draft), draft):
+            for length in range(1, len(draft)):
+                if self._stops_within(length, draft):
+                    return draft.cut(length)
+        return draft
+
+    def _stops_within(self, length: int, draft: Draft) -> bool:
+        text = self._decode([*self._recent, *draft.tokens[:length]])
+        return any(stop in text for stop in self._stops)
+
+
+class DraftSession:
+    """What one answer is drafted with. Without arguments nothing is drafted.
+
+    Args:
+        drafter: guesses.
+        planner: says how much of a guess to verify.
+        trimmer: cuts drafts where the text would end.
+        constraint: the grammar that the text must keep to, if any.
+        num_draft_tokens: the most tokens of a draft.
+    """
+
+    def __init__(
+        self,
+        drafter: Drafter | None = None,
+        planner: Planner | None = None,
+        trimmer: DraftTrimmer | None = None,
+        constraint: Constraint | None = None,
+        *,
+        num_draft_tokens: int = 0,
+    ) -> None:
+        self.num_draft_tokens = num_draft_tokens
+        self._drafter = drafter or NoDrafter()
+        self._planner = planner or FixedPlanner(0)
+        self._trimmer = trimmer or DraftTrimmer()
+        self._constraint = constraint
+        self._unread: list[int] = []  # emitted tokens that the drafter has not been given yet
+        self.should_pipeline = self._planner.should_pipeline
 
     @property
-    def alternatives_wanted(self) -> int:
-        """How many of the target's likeliest tokens at each position the drafter learns from."""
-        drafter = self.drafter
+    def num_top_ids(self) -> int:
+        """How many of the target's likeliest ids at each position the drafter learns from."""
+        drafter = self._drafter
         return drafter.alternatives_wanted if isinstance(drafter, LearnsFromAlternatives) else 0
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         """Starts an answer to `prompt`; the references are texts that it may be copied from."""
-        self._read()
-        self.drafter.begin(prompt, references)
-        self.planner.begin()
+        self._drafter.begin(prompt, references)
+        self._planner.begin()
 
-    def propose(self, cache: PreallocatedKVCache, wanted: int, *, pipelined: bool = False) -> Draft:
-        """The draft that the next round should verify, an empty one if none.
+    def propose(self, limit: int, context: int, *, pipelined: bool = False) -> Draft:
+        """The draft that the next round should verify; empty if none.
 
         Args:
-            cache: with what is in it now.
-            wanted: tokens that may still be emitted.
-            pipelined: whether a single step is under way.
+            limit: the most tokens that it may have.
+            context: tokens in the cache.
+            pipelined: whether a single step is in flight; the draft is then only a forecast, and
+                the loop asks again once that step has been read.
         """
-        limit = self.buffer.draft_limit(cache_room=cache.room, tokens_wanted=wanted)
-        if limit == 0 or not self.planner.should_propose(pipelined=pipelined):
+        if limit <= 0 or not self._planner.should_propose(pipelined=pipelined):
             return NO_DRAFT
-        self._read()
-        draft = self.trimmer.trim(self.drafter.propose(limit))
-        if self.constraint is not None:
-            draft = self.constraint.steer(draft, limit)
+        self._update_drafter()
+        draft = self._trimmer.trim(self._drafter.propose(limit))
+        if self._constraint is not None:
+            draft = self._constraint.steer(draft, limit)
         if not draft:
             return NO_DRAFT
-        context = cache.length
-        length = self.planner.choose(draft, context=context, limit=limit, pipelined=pipelined)
+        length = self._planner.choose(draft, context=context, limit=limit, pipelined=pipelined)
         return draft.cut(length) if length else NO_DRAFT
 
-    def learn(self, report: RoundReport, likeliest: Sequence[Sequence[int]] = ()) -> None:
-        """Takes in what became of a round.
+    def learn(self, done: Round) -> None:
+        """Takes in the outcome of a round."""
+        is_own = done.draft.source != FORCED
+        self._drafter.feedback(done.draft if is_own else NO_DRAFT, done.accepted if is_own else 0)
+        self._unread.extend(done.tokens)
+        if done.top_ids and isinstance(self._drafter, LearnsFromAlternatives):
+            self._update_drafter()
+            self._drafter.learn_alternatives(done.context + 1, done.top_ids)
+        self._trimmer.extend(done.tokens)
+        self._planner.observe(done)
 
-        Args:
-            report: the round.
-            likeliest: by emitted token, the ids likeliest there; none where none are wanted.
-        """
-        if report.draft.source == FORCED:
-            self.drafter.feedback(NO_DRAFT, 0)
-        else:
-            self.drafter.feedback(report.draft, report.accepted)
-        self._unread.extend(report.tokens)
-        if likeliest and isinstance(self.drafter, LearnsFromAlternatives):
-            self._read()
-            self.drafter.learn_alternatives(report.context + 1, likeliest)
-        self.trimmer.extend(report.tokens)
-        self.planner.observe(report)
+    def end(self) -> None:
+        """Gives the drafter the last tokens; some remember them for later requests."""
+        self._update_drafter()
 
-    def _read(self) -> None:
-        """Tells the drafter what was emitted since it was last asked."""
+    def _update_drafter(self) -> None:
+        """Gives the drafter the tokens emitted since its last proposal, all at once."""
         if self._unread:
-            self.drafter.extend(tuple(self._unread))
+            self._drafter.extend(tuple(self._unread))
             self._unread.clear()

@@ -124,7 +124,7 @@ class TieBreaker:
         if True in unsure:
             forwards = len(again)
             token = self._decode_again(again, start - len(self._batched))
-            verdict = Verdict(stands, token, is_bonus=stands == len(drafts))
+            verdict = Verdict(stands, token)
         self._batched = [] if plain or forwards else again
         self._known = verdict.next_token
         return verdict, forwards

@@ -1,8 +1,7 @@
-"""SpeculationState: what draft_session keeps from one request to the next.
+"""SpeculationState: what an engine keeps of speculation from one request to the next.
 
-Drafters and what they learnt of their own acceptance, the planner with its costs, the token
-buffer, a draft model, and the margins that exact answers need. Each is made or measured when the
-first request needs it.
+Drafters and what they learnt of their own acceptance, the planner with its costs, a draft model,
+and the margins that exact answers need. Each is made or measured when a request first needs it.
 """
 
 from collections.abc import Callable
@@ -10,8 +9,8 @@ from dataclasses import dataclass, field
 
 from akunu_py.backend import Backend
 from akunu_py.cache.kv_cache import PreallocatedKVCache
+from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
 from akunu_py.decoding.exactness import SAFETY, TieBreaker, measure_difference
-from akunu_py.decoding.token_buffer import TokenBuffer
 from akunu_py.drafting import MODEL_DRAFTER, make_drafter
 from akunu_py.drafting.base import Drafter
 from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
@@ -21,13 +20,14 @@ from akunu_py.options import Options
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.planner import MOST_PLANNED_DRAFTS, DraftPlanner, FixedPlanner, Planner
+from akunu_py.prompt import Prompt
 from akunu_py.sampling.sampler import Sampler
 
 Calibrate = Callable[[TargetModel, Backend], CostCurve]
-"""Tells what forwards of a model cost on a machine, by measuring them or from its notes."""
+"""Returns what forwards of a model cost on a machine, measured now or earlier."""
 
 DrafterMaker = Callable[[Sampler], Drafter]
-"""Makes the drafter of one request, by how that request's tokens are chosen."""
+"""Makes the drafter of one request, given how that request's tokens are chosen."""
 
 
 @dataclass
@@ -39,23 +39,22 @@ class _Experience:
 
 
 class SpeculationState:
-    """Equips requests for draft_session.
+    """Makes the `DraftSession` of each request, from what earlier ones taught.
 
-    What is learnt from gaps that are filled and from other requests is kept apart: a short answer
-    in the middle of a file ends where a copy of that file would go on.
+    What fill-ins teach is kept apart from what other requests teach: a short answer in the middle
+    of a file ends where a copy of that file would go on.
 
     Args:
         model: the target.
         backend: the machine it was loaded for.
-        calibrate: asked for the costs once, by the first request that leaves the length of
-            drafts to the planner.
-        draft_model: drafts where a request's drafter is `model`.
+        calibrate: called once, by the first request that leaves the length of drafts to the
+            planner.
+        draft_model: drafts for requests whose drafter is `model`.
 
     Attributes:
-        buffer: of the size that the last planner needs.
         cost_curve: what forwards cost, once a request needed to know; any thread may read it.
-        logit_differences: what `measure_difference` found, by how many drafts a forward verifies;
-            empty until an exact answer is wanted.
+        logit_differences: what `measure_difference` found, by `num_draft_tokens`; empty until a
+            request wants an exact answer.
 
     Raises:
         InvalidRequestError: if the draft model has another tokenizer than the target.
@@ -68,7 +67,7 @@ class SpeculationState:
         calibrate: Calibrate,
         draft_model: TargetModel | None = None,
     ) -> None:
-        self.buffer = TokenBuffer()
+        self.cost_curve: CostCurve | None = None
         self.logit_differences: dict[int, float] = {}
         self._model = model
         self._backend = backend
@@ -77,17 +76,40 @@ class SpeculationState:
         self._makers: dict[str, DrafterMaker] = {}
         self._experience = {fills_gap: _Experience() for fills_gap in (False, True)}
         self._costs: LiveCosts | None = None
-        self.cost_curve: CostCurve | None = None
 
     def add_drafter(self, name: str, make: DrafterMaker) -> None:
         """Lets requests name a drafter of the caller's own; `make` is called for each of them."""
         self._makers[name] = make
 
-    def drafter(self, name: str, sampler: Sampler, *, fills_gap: bool = False) -> Drafter:
-        """The drafter called `name`, the same one for requests of a kind unless it was added.
+    def session(
+        self, options: Options, sampler: Sampler, prompt: Prompt, *, can_roll_back: bool
+    ) -> DraftSession:
+        """The drafting side of one request; it drafts nothing if nothing can or need be drafted.
+
+        The first request of a kind measures costs and margins here, before its clock starts.
 
         Raises:
-            InvalidRequestError: if there is none, or no draft model for it.
+            InvalidRequestError: if the request names a drafter that does not exist.
+        """
+        drafter = self.drafter(options.drafter, sampler, fills_gap=prompt.fills_gap)
+        needs_drafts = options.drafts and (options.max_tokens is None or options.max_tokens > 1)
+        if not needs_drafts or not can_roll_back:
+            return DraftSession()
+        if options.exact:
+            self.logit_difference(longest_draft(options))
+        return DraftSession(
+            drafter,
+            self.planner(options, fills_gap=prompt.fills_gap),
+            DraftTrimmer(prompt.end_tokens, options.stop, self._model.tokenizer.decode),
+            sampler.constraint,
+            num_draft_tokens=longest_draft(options),
+        )
+
+    def drafter(self, name: str, sampler: Sampler, *, fills_gap: bool = False) -> Drafter:
+        """The drafter called `name`; requests of a kind share it unless the caller added it.
+
+        Raises:
+            InvalidRequestError: if it does not exist, or needs a draft model and there is none.
         """
         if name == MODEL_DRAFTER:
             if self._draft_model is None:
@@ -103,12 +125,9 @@ class SpeculationState:
         return drafters[name]
 
     def planner(self, options: Options, *, fills_gap: bool = False) -> Planner:
-        """Who decides on the length of drafts; the buffer is made to suit."""
-        longest = longest_draft(options)
-        if self.buffer.max_drafts != longest:
-            self.buffer = TokenBuffer(longest)
+        """The planner of a request: one for all of a kind, unless the request fixes the length."""
         if options.num_draft_tokens is not None:
-            return FixedPlanner(longest)
+            return FixedPlanner(options.num_draft_tokens)
         if self._costs is None:
             self.cost_curve = self._calibrate(self._model, self._backend)
             self._costs = LiveCosts(self.cost_curve, MOST_PLANNED_DRAFTS + 1)
@@ -120,20 +139,21 @@ class SpeculationState:
     def tie_breaker(
         self, options: Options, cache: PreallocatedKVCache, sampler: Sampler, known: int
     ) -> TieBreaker | None:
-        """Finds near-ties by a margin measured on this model; None unless exactness is wanted."""
+        """Finds near-ties by a margin measured on this model; None unless the answer is exact."""
         if not options.exact:
             return None
         margin = SAFETY * self.logit_difference(longest_draft(options)) * sampler.max_logit_gain
         return TieBreaker(self._model, cache, sampler, known, margin)
 
-    def logit_difference(self, drafts: int) -> float:
-        """How far logits of forwards that verify so many drafts may be from plain ones."""
-        if drafts not in self.logit_differences:
-            self.logit_differences[drafts] = measure_difference(self._model, drafts)
-        return self.logit_differences[drafts]
+    def logit_difference(self, num_draft_tokens: int) -> float:
+        """How far logits of forwards that verify this many drafted tokens are from plain ones."""
+        if num_draft_tokens not in self.logit_differences:
+            difference = measure_difference(self._model, num_draft_tokens)
+            self.logit_differences[num_draft_tokens] = difference
+        return self.logit_differences[num_draft_tokens]
 
 
 def longest_draft(options: Options) -> int:
-    """The most drafts that one forward of a request may verify."""
+    """The most drafted tokens that one forward of a request may verify."""
     asked = options.num_draft_tokens
     return MOST_PLANNED_DRAFTS if asked is None else asked

@@ -30,13 +30,10 @@ class Verdict:
     Attributes:
         accepted: how many drafts stand, from the first on.
         next_token: the token after them, which is the target's own.
-        is_bonus: True if every draft stood, so that `next_token` came on top; False if it
-            corrects the first draft that fell.
     """
 
     accepted: int
     next_token: int
-    is_bonus: bool
 
 
 def needs_distributions(draft: Draft, *, greedy: bool) -> bool:
@@ -67,7 +64,7 @@ def match_choices(choices: Sequence[int], drafts: Sequence[int]) -> Verdict:
     accepted = 0
     while accepted < len(drafts) and choices[accepted] == drafts[accepted]:
         accepted += 1
-    return Verdict(accepted, choices[accepted], is_bonus=accepted == len(drafts))
+    return Verdict(accepted, choices[accepted])
 
 
 def accept_or_resample(
@@ -90,9 +87,9 @@ def accept_or_resample(
         likely = 1.0 if proposal is None else float(proposal[index, token])
         if to_accept * likely >= target[index, token]:
             corrected = draw(_residual(target[index], token, proposal, index), to_correct)
-            return Verdict(index, corrected, is_bonus=False)
+            return Verdict(index, corrected)
     _, to_choose = uniforms(len(drafts))
-    return Verdict(len(drafts), draw(target[len(drafts)], to_choose), is_bonus=True)
+    return Verdict(len(drafts), draw(target[len(drafts)], to_choose))
 
 
 def _residual(target: Rows, token: int, proposal: Rows | None, index: int) -> Rows:

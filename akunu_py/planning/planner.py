@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from akunu_py.drafting.base import Draft
@@ -17,6 +16,7 @@ from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.declined_draft import DeclinedDraft, PromiseCalibration
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.theory import expected_tokens
+from akunu_py.stats import Round
 
 MOST_PLANNED_DRAFTS: Final = 32
 """The most drafts a planned round verifies: the buffer's size where no number was asked for."""
@@ -39,28 +39,6 @@ _LEAST_SAVING: Final = 0.05
 _SAVING_RATE: Final = 0.1
 _FIRST_STREAK: Final = 2.0
 _STREAK_RATE: Final = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class RoundReport:
-    """What a planner is told of a round.
-
-    Attributes:
-        draft: what was verified.
-        tokens: what was emitted.
-        accepted: how many drafts stood.
-        context: tokens in the cache before the round.
-        seconds: from the end of the round before to the end of this one; None where that would
-            time something else as well.
-        pipelined: whether the round was submitted before the one before had ended.
-    """
-
-    draft: Draft
-    tokens: Sequence[int]
-    accepted: int
-    context: int
-    seconds: float | None
-    pipelined: bool
 
 
 class Planner(Protocol):
@@ -97,7 +75,7 @@ class Planner(Protocol):
                 more stops it, and asks again with what is proposed once it is done.
         """
 
-    def observe(self, report: RoundReport) -> None:
+    def observe(self, done: Round) -> None:
         """Learns from a round; called before the next draft is proposed."""
 
 
@@ -124,7 +102,7 @@ class FixedPlanner:
         suggested_length = len(draft) if draft.suggested_length is None else draft.suggested_length
         return max(0, min(self._drafts, limit, len(draft), suggested_length))
 
-    def observe(self, report: RoundReport) -> None:
+    def observe(self, done: Round) -> None:
         pass
 
 
@@ -225,25 +203,25 @@ class DraftPlanner:
             self._watch(draft, promises, rounds, needed)
         return best
 
-    def observe(self, report: RoundReport) -> None:
-        self._declined_draft.follow(report.tokens)
-        self._stepped = not report.draft.tokens
-        if report.draft.tokens:
-            self._calibration.settle(self._promised, report.accepted)
-            self._acceptance.learn(report.draft, report.accepted)
+    def observe(self, done: Round) -> None:
+        self._declined_draft.follow(done.tokens)
+        self._stepped = not done.draft.tokens
+        if done.draft.tokens:
+            self._calibration.settle(self._promised, done.accepted)
+            self._acceptance.learn(done.draft, done.accepted)
             self._streak += 1
         elif self._streak:
             self._usual_streak += _STREAK_RATE * (self._streak - self._usual_streak)
             self._streak = 0
         if not self._parked:
             self._patience = FIRST_PROBE
-        if report.seconds is None:
+        if done.seconds is None:
             return
-        if report.pipelined:
-            self._costs.observe_step(report.seconds, report.context)
+        if done.pipelined:
+            self._costs.observe_step(done.seconds, done.context)
         else:
-            size = 1 + len(report.draft)
-            self._costs.observe_round(size, report.seconds, report.context)
+            size = 1 + len(done.draft)
+            self._costs.observe_round(size, done.seconds, done.context)
 
     def _speeds_after(
         self, confirmed: float, tokens: Sequence[float], step: float, rounds: Sequence[float]

@@ -10,7 +10,6 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -102,7 +101,7 @@ class Service:
                 if deadline.has_passed(event):
                     answer.end_early()
                 if event.finish_reason is Finish.CANCELLED:
-                    event = replace(event, finish_reason=Finish.LENGTH)
+                    event.round.finish = Finish.LENGTH
                 yield event
                 if event.finish_reason is not None:
                     return

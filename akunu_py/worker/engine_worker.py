@@ -15,7 +15,7 @@ from akunu_py.backend import release_thread
 from akunu_py.errors import EngineClosedError
 from akunu_py.options import Options
 from akunu_py.request import Event
-from akunu_py.stats import Finish, Stats
+from akunu_py.stats import Finish, Round, Stats
 from akunu_py.worker.event_stream import EventStream
 from akunu_py.worker.task_queue import Task, TaskQueue
 
@@ -137,7 +137,7 @@ class EngineWorker:
 
         def abandon(reason: BaseException | None) -> None:
             if reason is None or isinstance(reason, EngineClosedError):
-                events.put(Event((), (), Stats(), Finish.CANCELLED))
+                events.put(Event(Round(finish=Finish.CANCELLED), (), Stats()))
                 events.end()
             else:
                 events.end(reason)

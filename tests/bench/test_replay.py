@@ -10,16 +10,19 @@ from akunu_py.bench.replay import (
     RoundShape,
     repeated_share,
     replay,
-    replay_case,
     replay_rounds,
 )
-from akunu_py.drafting.base import Draft, NoDrafter
+from akunu_py.drafting.base import Draft, Drafter, NoDrafter
 from akunu_py.drafting.ngram import NGramDrafter
-from akunu_py.planning.planner import DraftPlanner, FixedPlanner
+from akunu_py.planning.planner import DraftPlanner, FixedPlanner, Planner
 from tests.fakes import MoodyPlanner, OracleDrafter
 from tests.planning.curves import FLAT, LINEAR, STEPPED
 
 tokens = st.lists(st.integers(0, 5), max_size=40)
+
+
+def replayed(drafter: Drafter, case: ReplayCase, planner: Planner, limit: int = 32) -> ReplayResult:
+    return ReplayResult.of(replay_rounds(drafter, case, planner, limit=limit))
 
 
 class Fixed(NoDrafter):
@@ -41,7 +44,7 @@ class Fixed(NoDrafter):
 
 def test_counts_forwards_drafts_and_what_stood() -> None:
     case = ReplayCase([0], [2, 3, 2, 2, 4])
-    result = replay_case(Fixed(2, 9), case, FixedPlanner(2))
+    result = replayed(Fixed(2, 9), case, FixedPlanner(2))
     # [2] 3 with one stood, [2] 2 with one, and 4 alone.
     assert (result.forwards, result.emitted, result.drafted, result.accepted) == (3, 5, 6, 2)
     assert result.tokens_per_forward == 5 / 3
@@ -49,27 +52,27 @@ def test_counts_forwards_drafts_and_what_stood() -> None:
 
 
 def test_a_draft_that_runs_past_the_reference_counts_in_full() -> None:
-    result = replay_case(Fixed(2, 2, 2), ReplayCase([0], [2]), FixedPlanner(3))
+    result = replayed(Fixed(2, 2, 2), ReplayCase([0], [2]), FixedPlanner(3))
     assert (result.forwards, result.emitted, result.drafted, result.accepted) == (1, 1, 3, 1)
 
 
 def test_a_draft_is_cut_after_an_end_token() -> None:
     case = ReplayCase([0], [2], frozenset([2]))
-    result = replay_case(Fixed(2, 2, 2), case, FixedPlanner(3))
+    result = replayed(Fixed(2, 2, 2), case, FixedPlanner(3))
     assert result.drafted == 1
 
 
 def test_an_empty_reference_takes_no_forward() -> None:
-    result = replay_case(NoDrafter(), ReplayCase([1], []), FixedPlanner(4))
+    result = replayed(NoDrafter(), ReplayCase([1], []), FixedPlanner(4))
     assert result == ReplayResult()
     assert result.tokens_per_forward == result.predicted_speedup(FLAT) == 1.0
 
 
 def test_without_drafts_decoding_is_pipelined_and_emits_one_token_a_forward() -> None:
     rounds = list(replay_rounds(NoDrafter(), ReplayCase([1], [2, 3, 4]), FixedPlanner(4)))
-    assert [done.emitted for done in rounds] == [1, 1, 1]
-    assert [done.shape.pipelined for done in rounds] == [False, True, True]
-    assert [done.shape.context for done in rounds] == [0, 1, 2]
+    assert [len(done.tokens) for done in rounds] == [1, 1, 1]
+    assert [done.pipelined for done in rounds] == [False, True, True]
+    assert [done.context for done in rounds] == [0, 1, 2]
 
 
 def test_a_draft_waits_for_the_step_under_way() -> None:
@@ -80,7 +83,7 @@ def test_a_draft_waits_for_the_step_under_way() -> None:
             return Draft(self._guess[:limit]) if len(self.seen) >= 3 else Draft()
 
     rounds = list(replay_rounds(Late(7), ReplayCase([1], [7] * 6), FixedPlanner(1)))
-    assert [(done.shape.drafted, done.emitted) for done in rounds] == [
+    assert [(done.drafted, len(done.tokens)) for done in rounds] == [
         (0, 1), (0, 1), (0, 1), (1, 2), (1, 1),
     ]  # fmt: skip
 
@@ -90,12 +93,12 @@ def test_the_drafter_sees_all_of_the_text_and_every_token_is_emitted(
     prompt: list[int], reference: list[int], limit: int, seed: int
 ) -> None:
     drafter, planner = Fixed(1, 2, 3), MoodyPlanner(seed)
-    result = replay_case(drafter, ReplayCase(prompt, reference), planner, limit=limit)
+    result = replayed(drafter, ReplayCase(prompt, reference), planner, limit=limit)
     assert drafter.seen == prompt + reference
     assert result.emitted == len(reference)
     # The last round has no token of its own to add when its whole rest was drafted.
     assert result.emitted <= result.forwards + result.accepted <= result.emitted + 1
-    assert len(planner.reports) == result.forwards
+    assert len(planner.rounds) == result.forwards
 
 
 @given(reference=st.lists(st.integers(0, 5), min_size=2, max_size=40), limit=st.integers(1, 8))
@@ -103,7 +106,7 @@ def test_an_oracle_emits_a_whole_draft_and_one_token_a_forward(
     reference: list[int], limit: int
 ) -> None:
     case = ReplayCase([1, 2, 3], reference)
-    result = replay_case(OracleDrafter(3, reference), case, FixedPlanner(limit), limit=limit)
+    result = replayed(OracleDrafter(3, reference), case, FixedPlanner(limit), limit=limit)
     assert result.accepted == result.drafted
     assert result.forwards <= result.emitted
 
@@ -120,7 +123,7 @@ def test_a_prediction_is_the_time_of_single_steps_over_that_of_the_rounds() -> N
     case = ReplayCase([0, 1, 2], list(range(12)))
     for drafts, spent in ((4, 10 + 10 + 10), (5, 18 + 18)):
         oracle = OracleDrafter(3, case.reference)
-        result = replay_case(oracle, case, FixedPlanner(drafts), limit=drafts)
+        result = replayed(oracle, case, FixedPlanner(drafts), limit=drafts)
         assert result.predicted_speedup(STEPPED) == pytest.approx(12 * 9 / spent)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import cast
 
+from akunu_py.drafting.base import Draft
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError
 from akunu_py.options import Options
@@ -72,14 +73,17 @@ class FakeEngine:
         stats = Stats(decode_s=0.5)
         for position, character in enumerate(answer):
             drafted = position % 2 == 1
-            stats.add(Round((ord(character),), drafted=int(drafted), accepted=int(drafted)))
-            yield Event((ord(character),), (Piece(character, drafted),), stats)
+            token = (ord(character),)
+            done = Round(token, Draft(token if drafted else ()), accepted=int(drafted))
+            stats.add(done)
+            yield Event(done, (Piece(character, drafted),), stats)
         if answer in (ENDLESS, SILENT):
             for _ in range(self._interrupts):
                 os.kill(os.getpid(), signal.SIGINT)
             while not cancelled():
                 pass
-        yield Event((), (), stats, Finish.CANCELLED if cancelled() else Finish.EOS)
+        finish = Finish.CANCELLED if cancelled() else Finish.EOS
+        yield Event(Round(finish=finish), (), stats)
 
 
 def fake_worker(engine: FakeEngine) -> EngineWorker:

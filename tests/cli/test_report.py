@@ -4,13 +4,14 @@ from io import StringIO
 
 from akunu_py.cli.progress import PrefillBar
 from akunu_py.cli.report import stats_line
+from akunu_py.drafting.base import Draft
 from akunu_py.stats import Finish, Round, Stats
 from tests.cli.test_render import Terminal
 
 
 def test_tells_size_speculation_and_speed() -> None:
     stats = Stats()
-    stats.add(Round((1, 2, 3), drafted=4, accepted=2))
+    stats.add(Round((1, 2, 3), Draft((1, 2, 0, 0)), accepted=2))
     stats.add(Round((4,)))
     stats.decode_s = 0.002
     line = stats_line(stats, Finish.EOS)
@@ -19,7 +20,7 @@ def test_tells_size_speculation_and_speed() -> None:
 
 def test_tells_of_near_ties() -> None:
     stats = Stats()
-    stats.add(Round((1, 2), drafted=4, accepted=1, decided_again=5))
+    stats.add(Round((1, 2), Draft((1, 0, 0, 0)), accepted=1, recheck_forwards=5))
     assert (stats.target_forwards, stats.target_tokens, stats.recheck_forwards) == (6, 10, 5)
     assert "· 1 near-tie decided again" in stats_line(stats)
 

@@ -10,14 +10,14 @@ from mlx.utils import tree_map
 from akunu_py.backend import find_backend
 from akunu_py.cache.kv_cache import KVCache, PreallocatedKVCache
 from akunu_py.decoding.exactness import SAFETY, TieBreaker, measure_difference, near_ties
-from akunu_py.decoding.loops import Limits, decode_autoregressive, decode_speculative
+from akunu_py.decoding.loop import Limits
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model import TargetModel, load_target
 from akunu_py.options import Options, Sampling
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Round, Stats
-from tests.fakes import OracleDrafter, draft_session
+from tests.fakes import OracleDrafter, rounds_of
 from tests.markov import VOCABULARY, MarkovModel, free_text
 
 PROMPTS = [[Random(seed).randrange(256) for _ in range(20 + seed)] for seed in range(6)]
@@ -125,11 +125,11 @@ def restless_model() -> TargetModel:
 
 
 @pytest.mark.parametrize(("error", "silence"), [(0, 0), (0.3, 0), (1, 0), (0.2, 0.5)])
-@pytest.mark.parametrize("max_drafts", [1, 4])
-def test_whatever_is_drafted(error: float, silence: float, max_drafts: int) -> None:
+@pytest.mark.parametrize("num_draft_tokens", [1, 4])
+def test_whatever_is_drafted(error: float, silence: float, num_draft_tokens: int) -> None:
     model = restless_model()
     limits = Limits(200, frozenset())
-    margin = SAFETY * measure_difference(model, max_drafts)
+    margin = SAFETY * measure_difference(model, num_draft_tokens)
     assert margin > 0.4
 
     def start() -> PreallocatedKVCache:
@@ -138,23 +138,25 @@ def test_whatever_is_drafted(error: float, silence: float, max_drafts: int) -> N
         return cache
 
     sampler = Sampler(Sampling())
-    plain = text_of(list(decode_autoregressive(model, start(), sampler, 0, limits)))
+    plain = text_of(list(rounds_of(model, start(), sampler, 0, limits)))
     cache = start()
     drafter = OracleDrafter(1, plain, error=error, silence=silence)
     drafter.begin([0])
     tie_breaker = TieBreaker(model, cache, sampler, 0, margin)
     rounds = list(
-        decode_speculative(
+        rounds_of(
             model,
             cache,
             sampler,
             0,
             limits,
-            draft_session=draft_session(drafter, max_drafts, tie_breaker=tie_breaker),
+            drafter=drafter,
+            num_draft_tokens=num_draft_tokens,
+            tie_breaker=tie_breaker,
         )
     )
     assert text_of(rounds) == plain
-    assert any(one.decided_again for one in rounds)
+    assert any(one.recheck_forwards for one in rounds)
 
 
 def text_of(rounds: list[Round]) -> list[int]:

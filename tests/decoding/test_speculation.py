@@ -1,4 +1,4 @@
-"""What draft_session keeps from one request to the next, and what it keeps apart."""
+"""What speculation keeps from one request to the next, and what it keeps apart."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from akunu_py.options import Options, Sampling
 from akunu_py.planning.planner import FixedPlanner
 from akunu_py.sampling.sampler import Sampler
 
-CHOOSER = Sampler(Sampling())
+SAMPLER = Sampler(Sampling())
 
 
 @pytest.fixture
@@ -18,14 +18,14 @@ def speculation(engine: Engine) -> SpeculationState:
 
 def test_requests_of_a_kind_share_what_is_learnt(speculation: SpeculationState) -> None:
     for gap in (False, True):
-        drafter = speculation.drafter("auto", CHOOSER, fills_gap=gap)
-        assert speculation.drafter("auto", CHOOSER, fills_gap=gap) is drafter
+        drafter = speculation.drafter("auto", SAMPLER, fills_gap=gap)
+        assert speculation.drafter("auto", SAMPLER, fills_gap=gap) is drafter
         planner = speculation.planner(Options(), fills_gap=gap)
         assert speculation.planner(Options(), fills_gap=gap) is planner
 
 
 def test_gaps_and_other_requests_share_costs_alone(speculation: SpeculationState) -> None:
-    drafters = [speculation.drafter("auto", CHOOSER, fills_gap=gap) for gap in (False, True)]
+    drafters = [speculation.drafter("auto", SAMPLER, fills_gap=gap) for gap in (False, True)]
     assert drafters[0] is not drafters[1]
     planners = [speculation.planner(Options(), fills_gap=gap) for gap in (False, True)]
     assert planners[0] is not planners[1]
@@ -35,4 +35,3 @@ def test_gaps_and_other_requests_share_costs_alone(speculation: SpeculationState
 def test_a_fixed_length_knows_nothing(speculation: SpeculationState) -> None:
     planner = speculation.planner(Options(num_draft_tokens=3), fills_gap=True)
     assert isinstance(planner, FixedPlanner)
-    assert speculation.buffer.max_drafts == 3

@@ -20,14 +20,13 @@ def test_emits_what_choosing_one_at_a_time_would(choices: list[int], data: st.Da
 
     assert drafts[: verdict.accepted] == choices[: verdict.accepted]
     assert verdict.next_token == choices[verdict.accepted]
-    assert verdict.is_bonus == (verdict.accepted == len(drafts))
-    if not verdict.is_bonus:
+    if verdict.accepted < len(drafts):
         assert drafts[verdict.accepted] != choices[verdict.accepted]
 
 
 def test_no_draft_yields_the_targets_token() -> None:
     verdict = match_choices([5], [])
-    assert (verdict.accepted, verdict.next_token, verdict.is_bonus) == (0, 5, True)
+    assert (verdict.accepted, verdict.next_token) == (0, 5)
 
 
 def uniforms(seed: int) -> Callable[[int], tuple[float, float]]:
@@ -46,10 +45,9 @@ def test_rejection_emits_only_what_the_target_may_say(
     drafts = [int(draw.choice(5, p=row / row.sum())) for row in proposal.astype(np.float64)]
 
     verdict = accept_or_resample(target, drafts, proposal, uniforms(seed))
-    assert verdict.is_bonus == (verdict.accepted == drafted)
     for index, token in enumerate([*drafts[: verdict.accepted], verdict.next_token]):
         assert target[index, token] > 0
-    if not verdict.is_bonus:
+    if verdict.accepted < drafted:
         fallen = verdict.accepted
         assert target[fallen, drafts[fallen]] < proposal[fallen, drafts[fallen]]
         assert target[fallen, verdict.next_token] > proposal[fallen, verdict.next_token]
@@ -69,7 +67,7 @@ def test_drafts_drawn_from_the_target_always_stand(seed: int, length: int) -> No
     draw = np.random.default_rng(seed)
     target = draw.dirichlet(np.ones(5), length + 1)
     drafts = [int(draw.choice(5, p=row)) for row in target[:length]]
-    assert accept_or_resample(target, drafts, target[:length], uniforms(seed)).is_bonus
+    assert accept_or_resample(target, drafts, target[:length], uniforms(seed)).accepted == length
 
 
 def test_which_verifier_serves_which_draft() -> None:

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from akunu_py.bench.replay import ReplayCase, replay_case
+from akunu_py.bench.replay import ReplayCase, replay
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Draft
 from akunu_py.errors import InvalidRequestError
@@ -93,7 +93,7 @@ def test_a_learnt_habit_is_given_up_when_it_ends() -> None:
 def test_new_text_is_hardly_drafted_for() -> None:
     random = Random(3)
     words = [random.choices(range(400), k=1_200) for _ in range(2)]
-    result = replay_case(AutoDrafter(), ReplayCase(words[0], words[1]), FixedPlanner(32))
+    result = replay(AutoDrafter, [ReplayCase(words[0], words[1])], FixedPlanner(32))
     assert result.mean_drafted < 0.3
 
 

@@ -10,8 +10,9 @@ from random import Random
 
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.planning.cost_curve import CostCurve
-from akunu_py.planning.planner import MOST_PLANNED_DRAFTS, Planner, RoundReport
+from akunu_py.planning.planner import MOST_PLANNED_DRAFTS, Planner
 from akunu_py.planning.theory import expected_tokens
+from akunu_py.stats import Round
 
 WRONG = -1
 """What a draft says where it is wrong; the text itself counts up."""
@@ -102,7 +103,7 @@ def seconds_for(text: Text, curve: CostCurve, planner: Planner, *, slower: float
             seconds = curve.decode_s(CONTEXT) if pipelined else curve.verify_s(1, CONTEXT)
         tokens = range(position, min(position + accepted + 1, len(text)))
         spent += seconds
-        planner.observe(RoundReport(draft, tokens, accepted, CONTEXT, seconds, pipelined))
+        planner.observe(Round(tuple(tokens), draft, accepted, CONTEXT, pipelined, seconds))
         position += len(tokens)
         if draft:
             draft, pipelined = chosen(ahead=False), False
@@ -138,5 +139,5 @@ class Oracle:
         ]
         return speeds.index(max(speeds))
 
-    def observe(self, report: RoundReport) -> None:
+    def observe(self, done: Round) -> None:
         pass

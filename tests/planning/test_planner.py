@@ -11,8 +11,8 @@ from akunu_py.planning.planner import (
     HYSTERESIS,
     DraftPlanner,
     FixedPlanner,
-    RoundReport,
 )
+from akunu_py.stats import Round
 from tests.planning.curves import FLAT, LINEAR, M1_LIKE, STEPPED, curve
 from tests.planning.simulation import CONTEXT, Oracle, Stretch, Text, seconds_for
 
@@ -158,7 +158,7 @@ class TestLooks:
 class TestRunningAhead:
     def step(self, planner: DraftPlanner, draft: Draft) -> bool:
         """A single step and the look after it; whether the next one runs ahead."""
-        planner.observe(RoundReport(NO_DRAFT, (7,), 0, CONTEXT, None, False))
+        planner.observe(Round((7,), NO_DRAFT, 0, CONTEXT, False, None))
         planner.should_propose(pipelined=False)
         planner.choose(draft, context=CONTEXT, limit=8, pipelined=False)
         return planner.should_pipeline(CONTEXT)
@@ -191,8 +191,8 @@ class TestProbes:
                 length = planner.choose(certain(4, 0.9), context=CONTEXT, limit=8, pipelined=False)
                 assert length >= 1
                 draft = certain(4, 0.9).cut(length)
-                planner.observe(RoundReport(draft, (0, 9), 1, CONTEXT, None, False))
-            planner.observe(RoundReport(NO_DRAFT, (100 + at,), 0, CONTEXT, None, True))
+                planner.observe(Round((0, 9), draft, 1, CONTEXT, False, None))
+            planner.observe(Round((100 + at,), NO_DRAFT, 0, CONTEXT, True, None))
         return probes
 
     def test_are_rare_and_get_rarer(self) -> None:
@@ -252,7 +252,7 @@ def test_never_raises_nor_exceeds_what_is_allowed(
             assert 0 <= length <= min(limit, len(draft), longest)
             tried = draft.cut(length) if length else NO_DRAFT
             stood = min(accepted, length)
-            planner.observe(RoundReport(tried, tokens, stood, context, seconds, pipelined))
+            planner.observe(Round(tuple(tokens), tried, stood, context, pipelined, seconds))
 
 
 def test_fixed_takes_what_there_is_up_to_its_number() -> None:

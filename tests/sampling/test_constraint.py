@@ -13,7 +13,7 @@ from llguidance import LLMatcher, LLTokenizer
 from llguidance import TokenizerWrapper as Wrapper
 
 import akunu_py
-from akunu_py.decoding.loops import Limits, decode_speculative
+from akunu_py.decoding.loop import Limits
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.drafting.ngram import NGramDrafter
 from akunu_py.drafting.ngram_model import bigram
@@ -23,7 +23,7 @@ from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Grammar, Options, Sampling
 from akunu_py.sampling.constraint import FORCED, Constraint, ConstraintMaker
 from akunu_py.sampling.sampler import Sampler
-from tests.fakes import OracleDrafter, draft_session
+from tests.fakes import OracleDrafter, rounds_of
 from tests.markov import VOCABULARY, assert_drawn_from, free_text, markov_model
 
 PROMPT = "Answer in JSON: "
@@ -230,11 +230,8 @@ def test_what_the_grammar_leaves_is_drawn_from_the_models_distribution(
     sampler = Sampler(Sampling(temperature=1.0, seed=17), [0], constraint=constraint)
     drafter = make()
     drafter.begin([0])
-    told = draft_session(drafter, 4, constraint=constraint)
     cache = model.make_cache(draws + 1)
-    rounds = list(
-        decode_speculative(model, cache, sampler, 0, Limits(draws, frozenset()), draft_session=told)  # type: ignore[arg-type]
-    )
+    rounds = list(rounds_of(model, cache, sampler, 0, Limits(draws, frozenset()), drafter=drafter))
     rows = np.array(mx.softmax(mx.array(table.astype(np.float32)), axis=-1), np.float64)
     d, e = LETTERS.index("d"), LETTERS.index("e")
     rows[d, e] = 0

@@ -13,12 +13,12 @@ from typing import Any
 import httpx2
 import uvloop
 
-from akunu_py.counters import EngineCounters
 from akunu_py.engine import Engine
 from akunu_py.server.app import create_app
 from akunu_py.server.http import HttpServer
 from akunu_py.server.service import Service
 from akunu_py.server.settings import ServerSettings
+from akunu_py.stats import EngineCounters
 from akunu_py.worker.engine_worker import EngineWorker
 
 PATIENCE_S = 120.0

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from akunu_py.counters import EngineCounters
 from akunu_py.model import PREFILL_STEP
+from akunu_py.stats import EngineCounters
 from tests.server.gate import Gate
 from tests.server.live import LiveServer, serve
 from tests.tiny_model import write_tiny_model

@@ -3,11 +3,11 @@
 import pytest
 
 from akunu_py.request import Event
-from akunu_py.stats import Finish, Stats
+from akunu_py.stats import Finish, Round, Stats
 from akunu_py.worker.event_stream import EventStream
 
-FIRST = Event((1,), (), Stats())
-LAST = Event((2,), (), Stats(), Finish.EOS)
+FIRST = Event(Round((1,)), (), Stats())
+LAST = Event(Round((2,), finish=Finish.EOS), (), Stats())
 
 
 def test_taking_never_waits_and_brings_each_event_once() -> None:

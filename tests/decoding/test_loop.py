@@ -1,4 +1,4 @@
-"""Both loops on a tiny random model: the same tokens, the same ends, the cache left in order."""
+"""The loop on a tiny random model: the same tokens, the same ends, the cache left in order."""
 
 from pathlib import Path
 from random import Random
@@ -7,7 +7,7 @@ import pytest
 
 from akunu_py.backend import find_backend
 from akunu_py.cache.kv_cache import PreallocatedKVCache
-from akunu_py.decoding.loops import Limits, decode_autoregressive, decode_speculative
+from akunu_py.decoding.loop import Limits
 from akunu_py.drafting.base import Drafter
 from akunu_py.drafting.ngram import NGramDrafter
 from akunu_py.model import TargetModel, load_target
@@ -16,7 +16,7 @@ from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.planner import DraftPlanner, Planner
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Finish, Round
-from tests.fakes import MoodyPlanner, OracleDrafter, draft_session
+from tests.fakes import MoodyPlanner, OracleDrafter, rounds_of
 from tests.planning.curves import FLAT, LINEAR, M1_LIKE, STEPPED
 
 NO_END: frozenset[int] = frozenset()
@@ -43,7 +43,7 @@ def plainly(
 ) -> list[Round]:
     cache = prefilled(model, PROMPT, capacity)
     sampler = Sampler(sampling or Sampling(), PROMPT)
-    return list(decode_autoregressive(model, cache, sampler, PROMPT[-1], limits))
+    return list(rounds_of(model, cache, sampler, PROMPT[-1], limits))
 
 
 def speculatively(
@@ -53,20 +53,22 @@ def speculatively(
     sampling: Sampling | None = None,
     *,
     capacity: int = 256,
-    max_drafts: int = 4,
+    num_draft_tokens: int = 4,
     planner: Planner | None = None,
 ) -> list[Round]:
     cache = prefilled(model, PROMPT, capacity)
     drafter.begin(PROMPT)
     sampler = Sampler(sampling or Sampling(), PROMPT)
     done = []
-    for one in decode_speculative(
+    for one in rounds_of(
         model,
         cache,
         sampler,
         PROMPT[-1],
         limits,
-        draft_session=draft_session(drafter, max_drafts, planner=planner, ends=limits.end_tokens),
+        drafter=drafter,
+        num_draft_tokens=num_draft_tokens,
+        planner=planner,
     ):
         assert cache.length <= capacity
         done.append(one)
@@ -88,17 +90,17 @@ def tokens_of(rounds: list[Round]) -> list[int]:
     ],
 )
 @pytest.mark.parametrize(("error", "silence"), [(0, 0), (0.3, 0), (1, 0), (0.2, 0.5), (0, 1)])
-@pytest.mark.parametrize("max_drafts", [1, 4, 9])
+@pytest.mark.parametrize("num_draft_tokens", [1, 4, 9])
 def test_whatever_is_drafted_the_tokens_are_plain_decodings(
-    model: TargetModel, sampling: Sampling, error: float, silence: float, max_drafts: int
+    model: TargetModel, sampling: Sampling, error: float, silence: float, num_draft_tokens: int
 ) -> None:
     limits = Limits(80, NO_END)
     expected = tokens_of(plainly(model, limits, sampling))
-    drafter = OracleDrafter(len(PROMPT), expected, error=error, silence=silence, seed=max_drafts)
-    rounds = speculatively(model, limits, drafter, sampling, max_drafts=max_drafts)
+    drafter = OracleDrafter(len(PROMPT), expected, error=error, silence=silence)
+    rounds = speculatively(model, limits, drafter, sampling, num_draft_tokens=num_draft_tokens)
 
     assert tokens_of(rounds) == expected
-    assert all(one.accepted <= one.drafted <= max_drafts for one in rounds)
+    assert all(one.accepted <= one.drafted <= num_draft_tokens for one in rounds)
     assert [one.finish for one in rounds[:-1]] == [None] * (len(rounds) - 1)
     assert rounds[-1].finish is Finish.LENGTH
 
@@ -112,11 +114,11 @@ def test_whatever_is_planned_the_tokens_are_plain_decodings(
     expected = tokens_of(plainly(model, limits, sampling))
     drafter = OracleDrafter(len(PROMPT), expected, error=0.2, silence=0.2, seed=seed)
     planner = MoodyPlanner(seed)
-    rounds = speculatively(model, limits, drafter, sampling, max_drafts=8, planner=planner)
+    rounds = speculatively(model, limits, drafter, sampling, num_draft_tokens=8, planner=planner)
 
     assert tokens_of(rounds) == expected
     assert [(one.drafted, one.accepted) for one in rounds] == drafter.verified
-    assert [token for report in planner.reports for token in report.tokens] == expected
+    assert [token for report in planner.rounds for token in report.tokens] == expected
     assert all(one.drafted in planner.chosen for one in rounds if one.drafted)
 
 
@@ -125,7 +127,7 @@ def test_the_planner_changes_no_token(model: TargetModel, curve: CostCurve) -> N
     limits = Limits(120, NO_END)
     expected = tokens_of(plainly(model, limits))
     drafter = OracleDrafter(len(PROMPT), expected, error=0.1)
-    rounds = speculatively(model, limits, drafter, max_drafts=32, planner=DraftPlanner(curve))
+    rounds = speculatively(model, limits, drafter, num_draft_tokens=32, planner=DraftPlanner(curve))
     assert tokens_of(rounds) == expected
 
 
@@ -135,11 +137,11 @@ def test_reports_tell_pipelined_steps_from_rounds(model: TargetModel) -> None:
     planner = MoodyPlanner(1)
     drafter = OracleDrafter(len(PROMPT), expected, silence=0.5)
     speculatively(model, limits, drafter, planner=planner)
-    assert planner.reports[0].seconds is None
-    assert all(not report.draft for report in planner.reports if report.pipelined)
-    assert any(report.pipelined for report in planner.reports)
-    contexts = [report.context for report in planner.reports]
-    emitted = [len(report.tokens) for report in planner.reports]
+    assert planner.rounds[0].seconds is None
+    assert all(not report.draft for report in planner.rounds if report.pipelined)
+    assert any(report.pipelined for report in planner.rounds)
+    contexts = [report.context for report in planner.rounds]
+    emitted = [len(report.tokens) for report in planner.rounds]
     assert contexts == [len(PROMPT) - 1 + sum(emitted[:i]) for i in range(len(emitted))]
 
 
@@ -148,7 +150,7 @@ def test_a_perfect_draft_takes_a_fifth_of_the_forwards(model: TargetModel) -> No
     expected = tokens_of(plainly(model, limits))
     rounds = speculatively(model, limits, OracleDrafter(len(PROMPT), expected))
     assert [len(one.tokens) for one in rounds] == [5] * 16
-    assert all(one.is_bonus for one in rounds)
+    assert all(one.has_bonus for one in rounds)
 
 
 def test_feedback_tells_of_every_verified_draft(model: TargetModel) -> None:
@@ -182,7 +184,7 @@ def test_what_would_come_after_an_end_token_is_not_verified(model: TargetModel) 
     expected = tokens_of(plainly(model, Limits(60, NO_END)))
     end = expected.index(expected[22])
     limits = Limits(60, frozenset({expected[end]}))
-    rounds = speculatively(model, limits, OracleDrafter(len(PROMPT), expected), max_drafts=9)
+    rounds = speculatively(model, limits, OracleDrafter(len(PROMPT), expected), num_draft_tokens=9)
     assert rounds[-1].finish is Finish.EOS
     assert sum(one.drafted + 1 for one in rounds) <= end + 2
 
@@ -224,14 +226,7 @@ def test_silent_drafters_leave_the_loop_pipelined(model: TargetModel) -> None:
     cache = prefilled(model, PROMPT)
     drafter = OracleDrafter(len(PROMPT), [], silence=1)
     drafter.begin(PROMPT)
-    loop = decode_speculative(
-        model,
-        cache,
-        Sampler(Sampling()),
-        PROMPT[-1],
-        limits,
-        draft_session=draft_session(drafter),
-    )
+    loop = rounds_of(model, cache, Sampler(Sampling()), PROMPT[-1], limits, drafter=drafter)
     for emitted, _ in enumerate(loop, start=1):
         if emitted < limits.max_tokens:
             assert cache.length == len(PROMPT) + emitted, "the emitted token is in flight already"

@@ -1,0 +1,152 @@
+"""The decoding loop: propose, plan, forward, verify, roll back, learn, hand over.
+
+A round sends the known token and a draft through the target in one forward, keeps the drafted
+tokens that the target agrees with, and emits one token more. A round without a draft is a plain
+decode step; such steps are pipelined as mlx-lm's are. The loop knows neither MLX nor HTTP: it runs
+on a model (`target.py`) and on a known answer (`bench/replay.py`) alike.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Protocol, TypeVar
+
+from akunu_py.decoding.draft_session import DraftSession
+from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.stats import Finish, Round
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where decoding ends.
+
+    Attributes:
+        max_tokens: how many tokens to emit at most, 1 or more.
+        end_tokens: ids that end the text and are not part of it.
+    """
+
+    max_tokens: int
+    end_tokens: frozenset[int]
+
+
+class Pending(Protocol):
+    """A forward that was submitted and has not been read."""
+
+    @property
+    def draft(self) -> Draft:
+        """What it verifies."""
+
+
+P = TypeVar("P", bound=Pending)
+
+
+class Target(Protocol[P]):
+    """What the loop decodes with: the forwards and the cache of one sequence."""
+
+    @property
+    def length(self) -> int:
+        """How many tokens are in the cache."""
+
+    @property
+    def room(self) -> int:
+        """How many more fit."""
+
+    @property
+    def can_pipeline(self) -> bool:
+        """Whether a step may be submitted before the token it begins with is known."""
+
+    def draft_limit(self, tokens_wanted: int) -> int:
+        """How many drafted tokens the next forward may verify.
+
+        Args:
+            tokens_wanted: tokens that may still be emitted.
+        """
+
+    def submit(self, known: int, draft: Draft) -> P:
+        """Starts a forward over `[known, *draft]` and returns at once."""
+
+    def submit_step_after(self, pending: P) -> P:
+        """Starts a single step that begins with the token `pending` will choose."""
+
+    def read(self, pending: P) -> Round:
+        """Waits for a forward, verifies its draft, and says what the round emits."""
+
+    def rollback(self, length: int) -> None:
+        """Drops what the cache holds after its first `length` tokens."""
+
+    def note_pause(self, seconds: float) -> None:
+        """Books time for which the caller kept the loop waiting after a round."""
+
+
+def decode(target: Target[P], session: DraftSession, known: int, limits: Limits) -> Iterator[Round]:
+    """Decodes one sequence, a round an iteration, until the text ends.
+
+    If the text ends with an end token, the cache may hold that token and one after it; the caller
+    rolls back. Several sequences will need one `target` for each and one forward for all of them;
+    nothing here depends on a sequence being alone.
+
+    Args:
+        target: its cache holds everything before `known` and has room for 1 token or more.
+        session: has begun with the whole prompt, `known` included.
+        known: the last token of the prompt.
+        limits: where to end.
+    """
+    emitted = 0
+    pending = target.submit(known, _propose(target, session, limits.max_tokens))
+    draft = NO_DRAFT  # proposed while a step was in flight; the next forward verifies it
+    while True:
+        # Forward: with no draft in sight the device gets the next step before this one is read.
+        ahead: P | None = None
+        may_pipeline = target.can_pipeline and not (pending.draft or draft)
+        may_continue = emitted + 1 < limits.max_tokens and target.room > 0
+        if may_pipeline and may_continue and session.should_pipeline(target.length):
+            ahead = target.submit_step_after(pending)
+
+        # Verify. A near-tie that was decided again has rolled the cache back: the step is void.
+        done = target.read(pending)
+        emitted += len(done.tokens)
+        if done.recheck_forwards:
+            ahead = None
+
+        # Roll back what was rejected, learn from the round, and propose and plan the next one.
+        kept = done.context + 1 + done.accepted
+        if ahead is None and target.length > kept:
+            target.rollback(kept)
+        begun = perf_counter()
+        session.learn(done)
+        draft = _propose(target, session, limits.max_tokens - emitted, pipelined=ahead is not None)
+        done.draft_s = perf_counter() - begun
+
+        # Keep the device busy while the caller has the round.
+        is_full = ahead is None and target.room == 0
+        _mark_end(done, emitted, limits, is_full=is_full)
+        if done.finish is not None:
+            session.end()
+        elif ahead is not None:
+            pending = ahead
+        else:
+            pending, draft = target.submit(done.tokens[-1], draft), NO_DRAFT
+        handed_over = perf_counter()
+        yield done
+        target.note_pause(perf_counter() - handed_over)
+        if done.finish is not None:
+            return
+
+
+def _propose(
+    target: Target[P], session: DraftSession, wanted: int, *, pipelined: bool = False
+) -> Draft:
+    return session.propose(target.draft_limit(wanted), target.length, pipelined=pipelined)
+
+
+def _mark_end(done: Round, emitted: int, limits: Limits, *, is_full: bool) -> None:
+    """Says why the text ends with this round, if it does; an end token decides before the rest."""
+    done.cut_at_end_token(limits.end_tokens)
+    if done.finish is not None:
+        return
+    if done.grammar_complete:
+        done.finish = Finish.EOS
+    elif emitted >= limits.max_tokens:
+        done.finish = Finish.LENGTH
+    elif is_full:
+        done.finish = Finish.CONTEXT

@@ -1,0 +1,217 @@
+"""ModelTarget: the forwards of one sequence through the model, from submission to verified round.
+
+Submitting returns at once; reading waits, verifies the draft and says what the round emits. Which
+token is chosen is decided in `sampling/`, how much of a draft is accepted in `verification.py`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Final, cast
+
+import mlx.core as mx
+import numpy as np
+
+from akunu_py.cache.kv_cache import ForwardOnlyKVCache, KVCache
+from akunu_py.decoding.exactness import TieBreaker
+from akunu_py.decoding.token_buffer import TokenBuffer
+from akunu_py.decoding.verification import accept_or_resample, match_choices, needs_distributions
+from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.model import TargetModel
+from akunu_py.sampling.forward_logprobs import ForwardLogprobs, LogprobRequest
+from akunu_py.sampling.sampler import Sampler
+from akunu_py.stats import Round
+
+_FORWARDS_PER_CLEANUP: Final = 256
+"""How often MLX gives freed buffers back; a growing context leaves ever larger ones."""
+
+_NO_WAIT: Final = 0.02
+"""If the loop waited for less than this share of a round, the device had been done for a while."""
+
+_SHORT_PAUSE: Final = 0.1
+"""A caller that takes less than this share of a round does not distort its time."""
+
+_NO_LOGPROBS: Final = LogprobRequest()
+
+
+@dataclass(frozen=True, slots=True)
+class PendingForward:
+    """A forward that was submitted: where it began, what it verifies, and its lazy results.
+
+    `choices` has the token chosen after each position, or the distribution there if the draft has
+    to be verified by rejection sampling.
+    """
+
+    start: int
+    draft: Draft
+    choices: mx.array
+    has_distributions: bool
+    ties: mx.array | None
+    logprobs: ForwardLogprobs | None
+    build_s: float
+    pipelined: bool
+
+
+class ModelTarget:
+    """One sequence on the model: a cache, a sampler and a token buffer.
+
+    Args:
+        model: runs the forwards.
+        cache: what they append to.
+        sampler: chooses the tokens.
+        num_draft_tokens: the most drafted tokens of a forward; sizes the token buffer.
+        limit: the most tokens that the cache may grow to; None leaves it as it is.
+        grow: makes the cache larger, given the capacity to grow to.
+        logprobs: what to report besides the tokens.
+        tie_breaker: decides near-ties again; None leaves them as they are.
+    """
+
+    def __init__(
+        self,
+        model: TargetModel,
+        cache: KVCache,
+        sampler: Sampler,
+        num_draft_tokens: int = 0,
+        *,
+        limit: int | None = None,
+        grow: Callable[[int], None] | None = None,
+        logprobs: LogprobRequest = _NO_LOGPROBS,
+        tie_breaker: TieBreaker | None = None,
+    ) -> None:
+        self._model = model
+        self._cache = cache
+        self._sampler = sampler
+        self._buffer = TokenBuffer(num_draft_tokens)
+        self._limit = cache.capacity if limit is None else limit
+        self._grow = grow
+        self._logprobs = logprobs
+        self._tie_breaker = tie_breaker
+        self._forwards = 0
+        self._clock = RoundClock()
+        self.can_pipeline = not sampler.blocks
+
+    @property
+    def length(self) -> int:
+        return self._cache.length
+
+    @property
+    def room(self) -> int:
+        return self._limit - self._cache.length
+
+    def draft_limit(self, tokens_wanted: int) -> int:
+        return self._buffer.draft_limit(cache_room=self.room, tokens_wanted=tokens_wanted)
+
+    def submit(self, known: int, draft: Draft) -> PendingForward:
+        return self._submit(mx.array(self._buffer.load(known, draft.tokens)), draft)
+
+    def submit_step_after(self, pending: PendingForward) -> PendingForward:
+        return self._submit(pending.choices, NO_DRAFT, pipelined=True)
+
+    def rollback(self, length: int) -> None:
+        assert not isinstance(self._cache, ForwardOnlyKVCache), "nothing was drafted on it"
+        self._cache.rollback(length)
+
+    def note_pause(self, seconds: float) -> None:
+        self._clock.note_pause(seconds)
+
+    def read(self, pending: PendingForward) -> Round:
+        begun = perf_counter()
+        drafted, sampler = pending.draft.tokens, self._sampler
+        position = pending.start + 1
+        if pending.has_distributions:
+            verdict = accept_or_resample(
+                np.asarray(pending.choices),
+                drafted,
+                pending.draft.probabilities,
+                lambda index: sampler.uniforms(position + index),
+            )
+        else:
+            verdict = match_choices(cast(list[int], pending.choices.tolist()), drafted)
+        rechecks = 0
+        if self._tie_breaker:
+            verdict, rechecks = self._tie_breaker.decide(
+                verdict, drafted, pending.ties, pending.start
+            )
+        tokens = (*drafted[: verdict.accepted], verdict.next_token)
+        done = Round(
+            tokens,
+            pending.draft,
+            verdict.accepted,
+            pending.start,
+            pending.pipelined,
+            recheck_forwards=rechecks,
+        )
+        if (constraint := sampler.constraint) is not None:
+            constraint.extend(position, tokens)
+            done.grammar_complete = constraint.complete
+        if pending.logprobs is not None:
+            done.logprobs = pending.logprobs.logprobs(tokens)
+            done.top_ids = pending.logprobs.likeliest(len(tokens))
+        wait_s = perf_counter() - begun
+        done.forward_s = pending.build_s + wait_s
+        seconds = self._clock.lap(wait_s)
+        done.seconds = None if rechecks else seconds
+        return done
+
+    def _submit(self, tokens: mx.array, draft: Draft, *, pipelined: bool = False) -> PendingForward:
+        """Starts a forward over ids `[rows]` without waiting for it."""
+        begun = perf_counter()
+        cache, sampler = self._cache, self._sampler
+        start = cache.length
+        if self._grow and start + tokens.size > cache.capacity:
+            self._grow(min(2 * cache.capacity, self._limit))
+        raw = self._model.forward(tokens, cache)
+        if sampler.constraint is not None:
+            mx.async_eval(raw)  # type: ignore[no-untyped-call]  # it will wait for the tokens
+        logits = sampler.process_logits(raw, start + 1, tokens)
+        results = []
+        ties = self._tie_breaker.ties_of(logits) if self._tie_breaker else None
+        if ties is not None:
+            results.append(ties)
+        has_distributions = needs_distributions(draft, greedy=sampler.sampling.greedy)
+        if has_distributions:
+            choices = sampler.distributions(logits)
+        else:
+            choices = sampler.choose(logits, start + 1)
+        logprobs = None
+        if self._logprobs != _NO_LOGPROBS:
+            logprobs = ForwardLogprobs(raw, None if has_distributions else choices, self._logprobs)
+            results.extend(logprobs.lazy)
+        mx.async_eval(choices, *results)  # type: ignore[no-untyped-call]
+        self._forwards += 1
+        if self._forwards % _FORWARDS_PER_CLEANUP == 0:
+            mx.clear_cache()
+        build_s = perf_counter() - begun
+        return PendingForward(
+            start, draft, choices, has_distributions, ties, logprobs, build_s, pipelined
+        )
+
+
+class RoundClock:
+    """Times rounds, from the end of one to the end of the next.
+
+    If the caller takes longer over a round than the device takes over the next one, the time says
+    nothing about the device, and the round has none.
+    """
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+        self._pause_s = 0.0
+
+    def note_pause(self, seconds: float) -> None:
+        """Books the time for which the caller kept the loop waiting."""
+        self._pause_s = seconds
+
+    def lap(self, wait_s: float) -> float | None:
+        """Ends a round; the seconds since the one before, if they say what rounds take.
+
+        Args:
+            wait_s: the seconds of it that the loop waited for the device.
+        """
+        now, last = perf_counter(), self._last
+        pause_s, self._last = self._pause_s, now
+        if last is None:
+            return None
+        seconds = now - last
+        device_was_slower = wait_s > _NO_WAIT * seconds
+        return seconds if device_was_slower or pause_s < _SHORT_PAUSE * seconds else None
