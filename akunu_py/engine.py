@@ -16,7 +16,7 @@ from akunu_py.cache.prefix_slot import PrefixSlot
 from akunu_py.calibration import find_cost_curve
 from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.decoding.loop import Limits, decode
-from akunu_py.decoding.speculation import Calibrate, SpeculationState
+from akunu_py.decoding.speculation import Calibrate, DrafterMaker, SpeculationState
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
 from akunu_py.model import PREFILL_STEP, PrefillProgress, TargetModel, load_target
@@ -83,7 +83,7 @@ class Engine:
             the free memory. One request is always served, whatever it takes.
 
     Attributes:
-        speculation: drafters, planners and costs; `add_drafter` adds a drafter of your own.
+        speculation: drafters, planners and costs, kept between requests.
         counters: what was done since it was loaded; any thread may read it.
 
     Raises:
@@ -141,6 +141,15 @@ class Engine:
     def slots(self) -> tuple[SlotStatus, ...]:
         """What the caches hold; any thread may read it."""
         return self._prefixes.statuses
+
+    def add_drafter(self, name: str, make: DrafterMaker) -> None:
+        """Lets requests name a drafter of your own.
+
+        Args:
+            name: what `Options.drafter` calls it.
+            make: called for each request that names it, with the request's sampler.
+        """
+        self.speculation.add_drafter(name, make)
 
     def generate(
         self,
