@@ -12,8 +12,7 @@ from time import perf_counter
 from akunu_py.answer import Answer
 from akunu_py.backend import Backend, find_backend, spare_cache_bytes
 from akunu_py.cache.kv_cache import PreallocatedKVCache, why_no_rollback
-from akunu_py.cache.prefix_pool import PrefixPool, SlotStatus
-from akunu_py.cache.prefix_slot import PrefixSlot
+from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot, SlotStatus
 from akunu_py.calibration import find_cost_curve
 from akunu_py.counters import EngineCounters
 from akunu_py.decoding.draft_session import DraftSession
@@ -86,7 +85,7 @@ class Engine:
         self.counters = EngineCounters()
         self._prefill_step_size = prefill_step_size
         self._prefixes = PrefixPool(
-            model,
+            model.make_cache,
             limit=max_context or model.context_length,
             memory=spare_cache_bytes() if cache_memory is None else cache_memory,
         )
