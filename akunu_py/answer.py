@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from akunu_py.options import Options
 from akunu_py.request import Event
-from akunu_py.sampling.prompt_scorer import PromptScorer
+from akunu_py.sampling.forward_logprobs import PromptScorer
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Finish, Round, Stats
 from akunu_py.text.stream import TextStream

@@ -27,9 +27,9 @@ from akunu_py.options import Options
 from akunu_py.planning.planner import Planner
 from akunu_py.prompt import PromptInput, encode_prompt, encode_references
 from akunu_py.request import Completion, Event
-from akunu_py.sampling.prompt_scorer import SCORING_STEP
-from akunu_py.sampling.sampler_factory import SamplerFactory
-from akunu_py.sampling.token_logprob import PromptLogprobs, TokenLogprob
+from akunu_py.sampling.forward_logprobs import SCORING_STEP
+from akunu_py.sampling.logprobs import PromptLogprobs, TokenLogprob
+from akunu_py.sampling.sampler import SamplerFactory
 from akunu_py.stats import Finish, Round
 from akunu_py.text.stream import TextStream
 
@@ -91,7 +91,7 @@ class Engine:
         )
         self._why_no_rollback = why_no_rollback(model.make_cache(1))
         self.speculation = SpeculationState(model, backend, calibrate, draft_model)
-        self._samplers = SamplerFactory(model)
+        self._samplers = SamplerFactory(self.tokenizer, model.vocabulary_size)
         self._active: Generator[Event, None, None] | None = None
 
     @property

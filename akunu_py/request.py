@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from akunu_py.sampling.token_logprob import PromptLogprobs, TokenLogprob
+from akunu_py.sampling.logprobs import PromptLogprobs, TokenLogprob
 from akunu_py.stats import Finish, Stats
 from akunu_py.text.stream import Piece
 

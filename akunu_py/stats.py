@@ -6,7 +6,7 @@ from enum import StrEnum
 from itertools import zip_longest
 from typing import Any, Final
 
-from akunu_py.sampling.token_logprob import TokenLogprob
+from akunu_py.sampling.logprobs import TokenLogprob
 
 
 class Finish(StrEnum):

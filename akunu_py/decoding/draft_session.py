@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from akunu_py.cache.kv_cache import PreallocatedKVCache
 from akunu_py.decoding.draft_trimmer import DraftTrimmer
@@ -9,7 +10,13 @@ from akunu_py.decoding.exactness import TieBreaker
 from akunu_py.decoding.token_buffer import TokenBuffer
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter, LearnsFromAlternatives
 from akunu_py.planning.planner import Planner, RoundReport
-from akunu_py.sampling.constraint import FORCED, Constraint
+from akunu_py.sampling.constraint import Constraint
+
+FORCED: Final = "forced"
+"""The source of drafts that a grammar makes."""
+
+_FORCED_ACCEPTANCE: Final = 0.98
+"""The text of a forced draft is certain, but the model may split it into other tokens."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,7 @@ class DraftSession:
         self._read()
         draft = self.trimmer.trim(self.drafter.propose(limit))
         if self.constraint is not None:
-            draft = self.constraint.steer(draft, limit)
+            draft = steer(self.constraint, draft, limit)
         if not draft:
             return NO_DRAFT
         context = cache.length
@@ -90,3 +97,19 @@ class DraftSession:
         if self._unread:
             self.drafter.extend(tuple(self._unread))
             self._unread.clear()
+
+
+def steer(constraint: Constraint, draft: Draft, limit: int) -> Draft:
+    """The part of a draft that a grammar allows; or the tokens that the grammar forces.
+
+    A draft that was sampled from distributions keeps its first forbidden token, which will be
+    rejected, and is never replaced: see `decoding/verification.py`.
+    """
+    allowed = constraint.allowed_length(draft.tokens)
+    if draft.probabilities is not None:
+        return draft.cut(allowed + 1)
+    draft = draft.cut(allowed)
+    forced = constraint.forced_tokens(limit)
+    if draft.tokens[: len(forced)] == forced:
+        return draft
+    return Draft(forced, FORCED, accept_probs=(_FORCED_ACCEPTANCE,) * len(forced))

@@ -22,9 +22,9 @@ from akunu_py.decoding.verification import (
 )
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.model import TargetModel
-from akunu_py.sampling.forward_logprobs import ForwardLogprobs, LogprobRequest
+from akunu_py.sampling.forward_logprobs import ForwardLogprobs
+from akunu_py.sampling.logprobs import LogprobRequest, TokenLogprob
 from akunu_py.sampling.sampler import Sampler
-from akunu_py.sampling.token_logprob import TokenLogprob
 
 _FORWARDS_PER_CLEANUP: Final = 256
 """How often MLX is told to give freed buffers back; growing contexts leave ever larger ones."""
@@ -159,7 +159,7 @@ class Flights:
         likeliest: list[list[int]] = []
         if flight.forward_logprobs is not None:
             logprobs = flight.forward_logprobs.logprobs(tokens)
-            likeliest = flight.forward_logprobs.likeliest(len(tokens))
+            likeliest = flight.forward_logprobs.top_ids(len(tokens))
         seconds = flight.built_s + perf_counter() - begun
         return Reading(verdict, tokens, forwards, seconds, logprobs, likeliest, complete)
 

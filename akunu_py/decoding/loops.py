@@ -18,7 +18,7 @@ from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.model import TargetModel
 from akunu_py.planning.planner import RoundReport
 from akunu_py.planning.round_clock import RoundClock
-from akunu_py.sampling.forward_logprobs import LogprobRequest
+from akunu_py.sampling.logprobs import LogprobRequest
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Finish, Round
 

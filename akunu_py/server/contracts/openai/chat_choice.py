@@ -4,7 +4,7 @@ from typing import Any
 from uuid import uuid4
 
 from akunu_py.request import Event
-from akunu_py.sampling.token_logprob import TokenLogprob
+from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.contracts.openai.logprobs import chat_logprobs
 from akunu_py.server.finish_reasons import FINISH_REASONS
 from akunu_py.stats import Finish
