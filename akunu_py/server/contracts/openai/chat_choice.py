@@ -8,8 +8,7 @@ from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.contracts.openai.logprobs import chat_logprobs
 from akunu_py.server.finish_reasons import FINISH_REASONS
 from akunu_py.stats import Finish
-from akunu_py.text.answer_format import ToolCall
-from akunu_py.text.answer_parser import AnswerParser, Part
+from akunu_py.text.answer_parser import AnswerParser, Part, ToolCall
 from akunu_py.text.token_bytes import TokenBytes
 
 
