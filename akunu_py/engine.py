@@ -11,8 +11,7 @@ from time import perf_counter
 
 from akunu_py.backend import Backend, find_backend, spare_cache_bytes
 from akunu_py.cache.kv_cache import PreallocatedKVCache, why_no_rollback
-from akunu_py.cache.prefix_pool import PrefixPool, SlotStatus
-from akunu_py.cache.prefix_slot import PrefixSlot
+from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot, SlotStatus
 from akunu_py.calibration import find_cost_curve
 from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.decoding.loop import Limits, decode
@@ -24,11 +23,9 @@ from akunu_py.model_files import BUNDLED_MODEL
 from akunu_py.options import Options
 from akunu_py.prompt import Prompt, PromptInput, encode_prompt, encode_references
 from akunu_py.request import Completion, Event
-from akunu_py.sampling.forward_logprobs import LogprobRequest
-from akunu_py.sampling.prompt_scorer import SCORING_STEP, PromptScorer
-from akunu_py.sampling.sampler import Sampler
-from akunu_py.sampling.sampler_factory import SamplerFactory
-from akunu_py.sampling.token_logprob import PromptLogprobs, TokenLogprob
+from akunu_py.sampling.forward_logprobs import SCORING_STEP, PromptScorer
+from akunu_py.sampling.logprobs import LogprobRequest, PromptLogprobs, TokenLogprob
+from akunu_py.sampling.sampler import Sampler, SamplerFactory
 from akunu_py.stats import EngineCounters, Finish, Round, Stats
 from akunu_py.text.stream import TextStream
 
@@ -117,13 +114,13 @@ class Engine:
         self.counters = EngineCounters()
         self._prefill_step_size = prefill_step_size
         self._prefixes = PrefixPool(
-            model,
+            model.make_cache,
             limit=max_context or model.context_length,
             memory=spare_cache_bytes() if cache_memory is None else cache_memory,
         )
         self._why_no_rollback = why_no_rollback(model.make_cache(1))
         self.speculation = SpeculationState(model, backend, calibrate, draft_model)
-        self._samplers = SamplerFactory(model)
+        self._samplers = SamplerFactory(self.tokenizer, model.vocabulary_size)
         self._active: Generator[Event, None, None] | None = None
 
     @property

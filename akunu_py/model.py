@@ -12,7 +12,7 @@ from typing import Any, Final
 import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_flatten
-from mlx_lm.utils import get_total_parameters, load_model, load_tokenizer
+from mlx_lm import utils
 
 from akunu_py.backend import (
     Backend,
@@ -94,7 +94,7 @@ class TargetModel:
     @cached_property
     def parameter_count(self) -> int:
         """How many weights it has, whatever bits each of them takes."""
-        return int(get_total_parameters(self.network))
+        return int(utils.get_total_parameters(self.network))
 
     def make_cache(self, capacity: int) -> KVCache:
         """An empty cache for `capacity` tokens."""
@@ -163,8 +163,8 @@ def load_target(name: str, backend: Backend, weights: str = "auto") -> TargetMod
     folder = find_model(name)
     keep_weights_resident()
     try:
-        network, config = load_model(folder)
-        tokenizer = Tokenizer(load_tokenizer(folder, eos_token_ids=config.get("eos_token_id")))
+        network, config = utils.load_model(folder)
+        tokenizer = _tokenizer_of(folder, config)
     except Exception as error:  # mlx-lm and transformers raise nearly anything on a broken model
         raise ModelLoadError(_what_failed(folder, error)) from error
     layout = backend.weight_layout(weights, _dense_bytes(network))
@@ -178,6 +178,26 @@ def load_target(name: str, backend: Backend, weights: str = "auto") -> TargetMod
         layout=layout,
         original=network,
     )
+
+
+def load_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer of a model whose weights are not needed.
+
+    Args:
+        name: the bundled model's name, a folder, or `owner/name` on the hub.
+
+    Raises:
+        ModelLoadError: if there is no such model, or its tokenizer cannot be read.
+    """
+    folder = find_model(name)
+    try:
+        return _tokenizer_of(folder, utils.load_config(folder))
+    except Exception as error:  # transformers raises nearly anything on a broken tokenizer
+        raise ModelLoadError(f"The tokenizer in {folder} does not load: {error}") from error
+
+
+def _tokenizer_of(folder: Path, config: dict[str, Any]) -> Tokenizer:
+    return Tokenizer(utils.load_tokenizer(folder, eos_token_ids=config.get("eos_token_id")))
 
 
 def _dense_bytes(network: nn.Module) -> int:

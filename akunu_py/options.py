@@ -194,7 +194,7 @@ class Options:
             are copied from them; the model does not see them, and the text does not depend on them.
         logprobs: reports each token's log-probability in the model's own distribution, with this
             many of the likeliest tokens there; 0 reports the token's alone, and None nothing. See
-            `sampling/token_logprob.py`.
+            `sampling/logprobs.py`.
         scores_prompt: reports the log-probabilities of the prompt's own tokens too, and so computes
             all of it, whatever is known of it already.
         grammar: what the text must match; it ends where the grammar is complete.

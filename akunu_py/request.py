@@ -1,15 +1,10 @@
 """What comes out of the engine: events while an answer grows, a completion when it is whole."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from akunu_py.sampling.logprobs import PromptLogprobs, TokenLogprob
 from akunu_py.stats import Finish, Round, Stats
 from akunu_py.text.stream import Piece
-
-if TYPE_CHECKING:
-    from akunu_py.sampling.token_logprob import PromptLogprobs, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from akunu_py.drafting.base import NO_DRAFT, Draft
-
-if TYPE_CHECKING:
-    from akunu_py.sampling.token_logprob import TokenLogprob
+from akunu_py.sampling.logprobs import TokenLogprob
 
 
 class Finish(StrEnum):

@@ -22,7 +22,8 @@ from akunu_py.bench.replay import ReplayCase
 from akunu_py.bench.replay_report import Policy, ReplayReport, ReplayRow, replay_policies
 from akunu_py.bench.samples import encode_samples
 from akunu_py.drafting import DRAFTERS
-from akunu_py.text.tokenizer import Tokenizer, load_tokenizer
+from akunu_py.model import load_tokenizer
+from akunu_py.text.tokenizer import Tokenizer
 from benchmarks.replay_data import DATA_SETS
 from benchmarks.report import markdown_table, record
 

@@ -1,8 +1,11 @@
-"""The architecture's arrows, held: who may import what, told from the source."""
+"""The boundaries of the architecture: what each file may import, read from the source."""
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,25 @@ import pytest
 import akunu_py
 
 PACKAGE = Path(akunu_py.__file__).parent
-MODULES = sorted(PACKAGE.rglob("*.py"))
+
+# From the bottom up; a part imports only parts of lower rows.
+LAYERS = (
+    ("errors", "blas", "package"),
+    ("options", "model_files", "cpu"),
+    ("backend", "cache", "text"),
+    ("sampling", "model"),
+    ("drafting", "prompt"),
+    ("stats",),
+    ("planning", "request"),
+    ("decoding",),
+    ("calibration",),
+    ("engine",),
+    ("worker",),
+    ("server", "bench"),
+    ("cli",),
+    ("__init__", "__main__"),
+)
+RANKS = {part: rank for rank, row in enumerate(LAYERS) for part in row}
 
 # Plain Python and NumPy: these run anywhere, so that policy can be tested without a model.
 WITHOUT_MLX = (
@@ -19,104 +40,127 @@ WITHOUT_MLX = (
     "memory/",
     "bench/replay.py",
     "bench/replay_report.py",
-    "bench/costs.py",
     "bench/samples.py",
     "bench/bootstrap.py",
     "bench/markdown.py",
     "bench/seeds/cases.py",
     "bench/seeds/char_recipe.py",
     "bench/seeds/char_text.py",
-    "decoding/draft_trimmer.py",
+    "decoding/draft_session.py",
+    "decoding/loop.py",
     "decoding/token_buffer.py",
     "decoding/verification.py",
     "sampling/chance.py",
-    "sampling/grammar.py",
+    "sampling/logprobs.py",
+    "options.py",
+    "request.py",
     "stats.py",
     "errors.py",
     "blas.py",
     "model_files.py",
     "text/stop.py",
 )
-NEEDS_A_MODEL = ("drafting/draft_model.py",)
+# These import MLX in functions at most, so that they load at once and can report its absence.
+LOADS_WITHOUT_MLX = (*WITHOUT_MLX, "text/", "worker/", "server/", "cli/", "backend.py")
+NEEDS_MLX = ("drafting/draft_model.py",)
+ABOVE_THE_LIBRARY = ("cli/", "server/", "bench/", "__main__.py")
+TERMINAL_OR_HTTP = {"rich", "prompt_toolkit", "starlette", "uvicorn", "httptools", "argparse"}
 
 
-def place(path: Path) -> str:
-    return path.relative_to(PACKAGE).as_posix()
+def files(*places: str, but: tuple[str, ...] = ()) -> list[str]:
+    """The files in some places, relative to the package."""
+    found = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
+    return [file for file in found if file.startswith(places) and not file.startswith(but)]
 
 
-def imports(path: Path) -> set[str]:
-    """Every module that a file imports, functions included."""
+def part_of(file: str) -> str:
+    return file.partition("/")[0].removesuffix(".py")
+
+
+@cache
+def imports(file: str) -> frozenset[str]:
+    """Every module that a file imports, in functions too."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse((PACKAGE / file).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module == "akunu_py":
+            found |= {f"akunu_py.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+            found.add(node.module)
+    return frozenset(found)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=place)
-def test_policy_does_not_know_mlx(path: Path) -> None:
-    name = place(path)
-    if name.startswith(WITHOUT_MLX) and name not in NEEDS_A_MODEL:
-        heavy = {module for module in imports(path) if module.split(".")[0] in ("mlx", "mlx_lm")}
-        assert not heavy
+def roots(file: str) -> set[str]:
+    return {module.partition(".")[0] for module in imports(file)}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=place)
-def test_nothing_below_the_command_line_knows_a_terminal_or_http(path: Path) -> None:
-    name = place(path)
-    if not name.startswith(("cli/", "server/", "bench/", "__main__.py")):
-        above = ("akunu_py.cli", "akunu_py.server", "akunu_py.bench")
-        outside = ("rich", "prompt_toolkit", "starlette", "uvicorn", "argparse")
-        for module in imports(path):
-            assert not module.startswith(above)
-            assert module.split(".")[0] not in outside
+def own_parts(file: str) -> set[str]:
+    """The other parts of the package that a file imports."""
+    parts = {module.split(".")[1] for module in imports(file) if module.startswith("akunu_py.")}
+    return parts - {part_of(file)}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=place)
-def test_decoding_does_not_know_the_engine(path: Path) -> None:
-    if place(path).split("/")[0] in ("decoding", "drafting", "planning"):
-        assert not any(module.startswith("akunu_py.engine") for module in imports(path))
+@pytest.mark.parametrize("file", [file for file in files("") if own_parts(file)])
+def test_every_import_points_down(file: str) -> None:
+    upwards = {part for part in own_parts(file) if RANKS[part] >= RANKS[part_of(file)]}
+    assert not upwards
 
 
-@pytest.mark.parametrize("path", MODULES, ids=place)
-def test_only_the_backend_knows_the_layers_of_a_device(path: Path) -> None:
-    if not place(path).startswith(("cpu/", "backend.py")):
-        assert not any(module.startswith("akunu_py.cpu") for module in imports(path))
+@pytest.mark.parametrize("file", files(*WITHOUT_MLX, but=NEEDS_MLX))
+def test_policy_does_not_know_mlx(file: str) -> None:
+    assert not roots(file) & {"mlx", "mlx_lm"}
 
 
-def loaded_by(statement: str) -> set[str]:
-    """The modules in a fresh interpreter after a statement."""
-    script = f"import sys; {statement}; print(*sys.modules)"
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    return set(run.stdout.split())
+@pytest.mark.parametrize("file", files("", but=ABOVE_THE_LIBRARY))
+def test_the_library_does_not_know_a_terminal_or_http(file: str) -> None:
+    assert not roots(file) & TERMINAL_OR_HTTP
 
 
-def test_importing_the_package_loads_no_model_library() -> None:
-    loaded = loaded_by("import akunu_py")
-    assert not loaded & {"mlx", "mlx.core", "mlx_lm", "transformers", "numpy", "rich"}
+def test_only_the_backend_knows_the_layers_of_a_device() -> None:
+    assert {file for file in files("") if "cpu" in own_parts(file)} == {"backend.py"}
 
 
-def test_policy_runs_without_mlx_installed() -> None:
-    script = (
-        "import sys; sys.modules['mlx'] = sys.modules['mlx_lm'] = None; "
-        "import akunu_py.decoding.token_buffer; from akunu_py.drafting import make_drafter; "
-        "d = make_drafter('ngram'); d.begin([1, 2, 3, 1, 2]); print(d.propose(4).tokens)"
-    )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "(3, 1, 2, 3)"
-
-
-def test_a_machine_without_mlx_is_told_so_in_a_sentence() -> None:
-    script = "import sys; sys.modules['mlx.core'] = None; import akunu_py; akunu_py.load()"
-    command = [sys.executable, "-c", script]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.stderr.splitlines()[-1].startswith(
-        "akunu_py.errors.BackendError: MLX has no backend on this machine: install akunu-py[cpu]"
-    )
+def test_every_library_is_declared() -> None:
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
+    declared = [*project["dependencies"], *project["optional-dependencies"]["plot"]]
+    names = {re.split(r"\W", line.replace("-", "_"), maxsplit=1)[0] for line in declared}
+    used = set().union(*map(roots, files(""))) - set(sys.stdlib_module_names) - {"akunu_py"}
+    assert used <= names
 
 
 def test_files_stay_readable() -> None:
-    long = {place(path) for path in MODULES if len(path.read_text().splitlines()) > 400}
+    long = {file for file in files("") if len((PACKAGE / file).read_text().splitlines()) > 400}
     assert not long
+
+
+def run_python(script: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script in a new interpreter."""
+    command = [sys.executable, "-c", script]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_importing_the_package_loads_no_model_library() -> None:
+    loaded = set(run_python("import sys, akunu_py; print(*sys.modules)").stdout.split())
+    assert "akunu_py" in loaded
+    assert not loaded & {"mlx", "mlx.core", "mlx_lm", "transformers", "numpy", "rich"}
+
+
+def test_policy_loads_and_runs_without_mlx_installed() -> None:
+    loading = files(*LOADS_WITHOUT_MLX, but=NEEDS_MLX)
+    modules = [file.removesuffix(".py").replace("/", ".") for file in loading]
+    run = run_python(
+        "import sys, importlib; sys.modules['mlx'] = sys.modules['mlx_lm'] = None\n"
+        f"for module in {modules}: importlib.import_module(f'akunu_py.{{module}}')\n"
+        "from akunu_py.drafting import make_drafter\n"
+        "d = make_drafter('ngram'); d.begin([1, 2, 3, 1, 2]); print(d.propose(4).tokens)"
+    )
+    assert run.stderr == ""
+    assert run.stdout.strip() == "(3, 1, 2, 3)"
+
+
+def test_a_machine_without_mlx_is_reported_in_a_sentence() -> None:
+    run = run_python("import sys; sys.modules['mlx.core'] = None; import akunu_py; akunu_py.load()")
+    assert run.stderr.splitlines()[-1].startswith(
+        "akunu_py.errors.BackendError: MLX has no backend on this machine: install akunu-py[cpu]"
+    )

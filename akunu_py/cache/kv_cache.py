@@ -1,7 +1,7 @@
 """PreallocatedKVCache: keys and values in one buffer a layer, allocated once and written in place.
 
 It serves as the cache of unmodified mlx-lm models. Rolling back moves a counter: nothing is copied
-and nothing is cleared, because what lies behind the counter is overwritten before it is read.
+or cleared, because what lies behind the counter is overwritten before it is read.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ class LayerCache:
 
     Attributes:
         capacity: how many tokens fit.
-        offset: how many there are.
-        nbytes: bytes of both buffers; asked of all caches at every request, and so kept.
+        offset: how many it holds.
+        nbytes: bytes of both buffers; an attribute, because every request asks all caches.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -36,7 +36,7 @@ class LayerCache:
         self._values: mx.array | None = None
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Appends `[batch, kv_heads, tokens, head_dim]` and returns all up to there.
+        """Appends `[batch, kv_heads, tokens, head_dim]`; returns all keys and values so far.
 
         Raises:
             ContextOverflowError: if the tokens do not fit; nothing is written then.
@@ -54,7 +54,7 @@ class LayerCache:
         return self._keys[..., :end, :], self._values[..., :end, :]
 
     def grow(self, capacity: int) -> None:
-        """Moves to larger buffers; the one operation that copies what is held."""
+        """Moves to larger buffers, and so copies what it holds."""
         if self._keys is not None and self._values is not None:
             held = self.offset
             keys, values = self._keys, self._values
@@ -65,7 +65,7 @@ class LayerCache:
         self.capacity = capacity
 
     def copy(self, other: "LayerCache", tokens: int) -> None:
-        """Takes over the first `tokens` of another layer; they must fit."""
+        """Copies the first `tokens` of another layer; they must fit."""
         if other._keys is None or other._values is None:
             return
         if self._keys is None or self._values is None:
@@ -81,7 +81,7 @@ class LayerCache:
 
     @property
     def state(self) -> tuple[mx.array, ...]:
-        """What to evaluate after a prefill. Keep no reference: see the class."""
+        """The arrays to evaluate after a prefill. Keep no reference: see the class."""
         if self._keys is None or self._values is None:
             return ()
         return self._keys, self._values
@@ -89,7 +89,7 @@ class LayerCache:
     def _allocate(
         self, keys: mx.array, values: mx.array, capacity: int
     ) -> tuple[mx.array, mx.array]:
-        """Buffers for the likes of these."""
+        """Empty buffers for keys and values of these shapes."""
         buffers = _empty_buffer(keys, capacity), _empty_buffer(values, capacity)
         self.nbytes = sum(buffer.nbytes for buffer in buffers)
         return buffers
@@ -136,7 +136,7 @@ class PreallocatedKVCache:
             layer.offset = to
 
     def skip(self, tokens: int) -> None:
-        """Counts tokens that were never computed: only for measuring what a context costs.
+        """Counts tokens that were never computed, to measure what a long context costs.
 
         Raises:
             ContextOverflowError: if they do not fit.
@@ -147,7 +147,7 @@ class PreallocatedKVCache:
             layer.offset += tokens
 
     def grow(self, capacity: int) -> None:
-        """Makes room for more tokens, keeping those it holds.
+        """Makes room for more tokens and keeps those it holds.
 
         Raises:
             ValueError: if `capacity` is below the present one.
@@ -159,14 +159,14 @@ class PreallocatedKVCache:
         self.capacity = capacity
 
     def copy(self, other: "PreallocatedKVCache", tokens: int) -> None:
-        """Becomes the first `tokens` of another cache of the same model; nothing is computed.
+        """Becomes a copy of the first `tokens` of another cache of the same model.
 
         Raises:
             ValueError: if the other has fewer.
             ContextOverflowError: if they do not fit.
         """
         if tokens > other.length:
-            raise ValueError(f"A cache of {other.length} tokens cannot lend {tokens}.")
+            raise ValueError(f"A cache of {other.length} tokens cannot give {tokens}.")
         if tokens > self.capacity:
             raise ContextOverflowError(
                 f"{tokens} tokens do not fit into a cache made for {self.capacity}."
@@ -175,7 +175,7 @@ class PreallocatedKVCache:
             own.copy(others, tokens)
 
     def advance(self, tokens: int) -> None:
-        """Books a forward over `tokens` positions; here the layers count for themselves."""
+        """Does nothing: the layers count the tokens of a forward themselves."""
 
     def evaluate(self) -> None:
         """Waits until everything appended so far has been computed."""
@@ -185,7 +185,7 @@ class PreallocatedKVCache:
 class ForwardOnlyKVCache:
     """The cache of a model whose own caches cannot be rolled back: rotating, recurrent, hybrid.
 
-    It offers what plain decoding needs and can only be started afresh.
+    It is enough for plain decoding. To drop tokens, make a new one.
     """
 
     can_roll_back = False
@@ -206,7 +206,7 @@ class ForwardOnlyKVCache:
         return sum(int(layer.nbytes) for layer in self.layers)
 
     def advance(self, tokens: int) -> None:
-        """Books a forward over `tokens` positions."""
+        """Counts the tokens of a forward."""
         self.length += tokens
 
     def evaluate(self) -> None:
@@ -218,7 +218,7 @@ KVCache = PreallocatedKVCache | ForwardOnlyKVCache
 
 
 def make_kv_cache(model: nn.Module, capacity: int) -> KVCache:
-    """The cache for an mlx-lm model: preallocated where the model's own could be rolled back."""
+    """The cache for an mlx-lm model: preallocated if the model's own could be rolled back."""
     own = make_prompt_cache(model)
     if all(type(layer) is GrowingLayerCache for layer in own):
         return PreallocatedKVCache(len(own), capacity)
@@ -226,7 +226,7 @@ def make_kv_cache(model: nn.Module, capacity: int) -> KVCache:
 
 
 def why_no_rollback(cache: KVCache) -> str | None:
-    """One line for the user where a cache cannot be rolled back; None where it can."""
+    """One line for the user if a cache cannot be rolled back; None if it can."""
     if cache.can_roll_back:
         return None
     kinds = sorted({type(layer).__name__ for layer in cache.layers} - {GrowingLayerCache.__name__})

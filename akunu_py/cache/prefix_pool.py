@@ -1,8 +1,8 @@
 """PrefixPool: several caches with the tokens in them, and which of them serves a request.
 
-The one that shares most with the prompt does, by rolling back, where it keeps more than it drops.
-Where it would drop more, it is left alone, and what it shares is copied into another: a new one
-while memory lasts, then that of the one that has not been used for longest.
+A request is served by the slot that shares most with its prompt, which rolls back to the shared
+part, if that keeps more than it drops. Otherwise that slot stays as it is, and the shared part is
+copied into another one: a new slot while memory lasts, then the least recently used one.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,12 +10,16 @@ from dataclasses import dataclass
 from time import time
 from typing import Final
 
-from akunu_py.cache.prefix_slot import PrefixSlot
-from akunu_py.model import TargetModel
+from akunu_py.cache.kv_cache import ForwardOnlyKVCache, KVCache, PreallocatedKVCache
 from akunu_py.options import MOST_SLOTS
 
 FIRST_CAPACITY: Final = 2048
-"""Tokens a slot is made for if its first request needs no more."""
+"""Tokens that a slot has room for if its first request needs no more."""
+
+_STRIDE: Final = 256
+
+MakeCache = Callable[[int], KVCache]
+"""Makes an empty cache for a number of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +27,12 @@ class SlotStatus:
     """What a slot holds.
 
     Attributes:
-        id: what `Options.slot` calls it.
+        id: its number, which `Options.slot` asks for.
         tokens: how many tokens it holds.
-        capacity: how many it has room for.
-        nbytes: what its buffers take.
-        last_used: when it served a request, in seconds since 1970; 0 if it has not yet.
-        busy: whether it serves one now; its tokens are then those that it began with.
+        capacity: how many tokens it has room for.
+        nbytes: bytes of its buffers.
+        last_used: when it last served a request, in seconds since 1970; 0 if it has not yet.
+        busy: whether it serves a request now; `tokens` is then the number that it began with.
     """
 
     id: int
@@ -39,26 +43,93 @@ class SlotStatus:
     busy: bool
 
 
+class PrefixSlot:
+    """A cache that remembers which tokens it holds, so that a shared prefix is computed once.
+
+    Args:
+        make_cache: makes its cache, and an empty one where that cannot be rolled back.
+        capacity: how many tokens it has room for at first.
+        slot_id: its number in the pool.
+    """
+
+    def __init__(self, make_cache: MakeCache, capacity: int, slot_id: int = 0) -> None:
+        self.id = slot_id
+        self.cache = make_cache(capacity)
+        self._make_cache = make_cache
+        self._tokens: list[int] = []
+
+    @property
+    def held(self) -> int:
+        """How many tokens it holds."""
+        return len(self._tokens)
+
+    def usable(self, prompt: Sequence[int]) -> int:
+        """How many tokens of a prompt need not be computed again.
+
+        At least the last one must: its prediction is what a request needs.
+        """
+        shared = min(common_prefix_length(self._tokens, prompt), len(prompt) - 1)
+        whole = shared == self.cache.length
+        return shared if whole or self.cache.can_roll_back else 0
+
+    def reuse(self, prompt: Sequence[int]) -> int:
+        """Prepares the cache for a prompt; returns how many of its tokens are in it already."""
+        shared = self.usable(prompt)
+        self._roll_back(shared)
+        self._tokens = list(prompt[:shared])
+        return shared
+
+    def copy(self, other: "PrefixSlot", tokens: int) -> None:
+        """Becomes the first `tokens` of another slot, if the caches can be rolled back."""
+        own, others = self.cache, other.cache
+        if isinstance(own, PreallocatedKVCache) and isinstance(others, PreallocatedKVCache):
+            own.copy(others, tokens)
+            self._tokens = other._tokens[:tokens]
+
+    def settle(self, tokens: Sequence[int]) -> None:
+        """Records what the cache holds after a request: `tokens` as far as they were computed."""
+        kept = min(self.cache.length, len(tokens))
+        if kept < self.cache.length and not self.cache.can_roll_back:
+            kept = 0
+        self._roll_back(kept)
+        self._tokens = list(tokens[:kept])
+
+    def grow(self, capacity: int) -> None:
+        """Makes room for more tokens."""
+        if isinstance(self.cache, ForwardOnlyKVCache):
+            self.cache.capacity = capacity  # its layers grow by themselves
+        else:
+            self.cache.grow(capacity)
+
+    def _roll_back(self, length: int) -> None:
+        if length == self.cache.length:
+            return
+        if isinstance(self.cache, ForwardOnlyKVCache):
+            self.cache = self._make_cache(self.cache.capacity)
+        else:
+            self.cache.rollback(length)
+
+
 class PrefixPool:
     """The slots of an engine.
 
     Args:
-        model: whose caches they are.
-        limit: the most tokens that one may hold.
-        memory: bytes that all of them may take together; one may always be as large as it must.
-        clock: tells the time, in seconds since 1970.
+        make_cache: makes the caches of the slots.
+        limit: the most tokens that a slot may hold.
+        memory: bytes that all slots may take together; a single slot may exceed it.
+        clock: returns the time in seconds since 1970.
 
     Attributes:
         statuses: of every slot; any thread may read it.
     """
 
     def __init__(
-        self, model: TargetModel, *, limit: int, memory: int, clock: Callable[[], float] = time
+        self, make_cache: MakeCache, *, limit: int, memory: int, clock: Callable[[], float] = time
     ) -> None:
         self.limit = limit
         self.memory = memory
         self.statuses: tuple[SlotStatus, ...] = ()
-        self._model = model
+        self._make_cache = make_cache
         self._clock = clock
         self._slots: dict[int, PrefixSlot] = {}  # the least recently used one first
         self._last_used: dict[int, float] = {}
@@ -67,12 +138,12 @@ class PrefixPool:
     def take(
         self, prompt: Sequence[int], tokens: int, slot_id: int | None = None
     ) -> tuple[PrefixSlot, int]:
-        """The slot for a prompt, ready for it, and how many of its tokens are in it already.
+        """The slot for a prompt, and how many tokens of the prompt it holds already.
 
         Args:
             prompt: 1 token at least.
-            tokens: how many there must be room for, at most `limit`.
-            slot_id: the slot that is wanted; None takes the one that suits.
+            tokens: how many tokens it must have room for, at most `limit`.
+            slot_id: the slot that is wanted; None takes the best one.
         """
         capacity = self._capacity(tokens)
         latest_first = reversed(self._slots.values())
@@ -94,12 +165,12 @@ class PrefixPool:
         return slot, cached
 
     def grow(self, slot: PrefixSlot, capacity: int) -> None:
-        """Makes a slot larger, at the cost of others where memory is short."""
+        """Makes a slot larger; drops others if memory is short."""
         self._free((capacity - slot.cache.capacity) * self._bytes_per_token, spared=slot)
         slot.grow(capacity)
 
     def settle(self, slot: PrefixSlot, tokens: Sequence[int]) -> None:
-        """Books what a slot holds after a request: `tokens` as far as they were computed."""
+        """Records what a slot holds after a request: `tokens` as far as they were computed."""
         slot.settle(tokens)
         if slot.held:
             self._last_used[slot.id] = self._clock()
@@ -124,19 +195,19 @@ class PrefixPool:
 
     @property
     def _bytes_per_token(self) -> float:
-        """What a token takes, as the slots there are show; 0 before the first has computed."""
+        """Bytes per token, as measured on the slots; 0 before the first forward."""
         caches = [slot.cache for slot in self._slots.values()]
         return max((cache.nbytes / cache.capacity for cache in caches), default=0)
 
     def _capacity(self, tokens: int) -> int:
-        """Room for that many tokens, in one of few sizes."""
+        """The size of a new slot for that many tokens: a power of two, or the limit."""
         capacity = FIRST_CAPACITY
         while capacity < tokens:
             capacity *= 2
         return min(capacity, self.limit)
 
     def _make(self, capacity: int, slot_id: int | None, spared: PrefixSlot | None) -> PrefixSlot:
-        """A new slot; or the one to be spared, where there is no room beside it."""
+        """A new slot; or the spared one if there is no memory for both."""
         needed = capacity * self._bytes_per_token
         if spared is not None and spared.cache.nbytes + needed > self.memory:
             if slot_id is None:
@@ -145,11 +216,11 @@ class PrefixPool:
         self._free(needed, spared=spared, slots=1)
         if slot_id is None:
             slot_id = next(number for number in range(MOST_SLOTS) if number not in self._slots)
-        self._slots[slot_id] = PrefixSlot(self._model, capacity, slot_id)
+        self._slots[slot_id] = PrefixSlot(self._make_cache, capacity, slot_id)
         return self._slots[slot_id]
 
     def _free(self, needed: float, *, spared: PrefixSlot | None, slots: int = 0) -> None:
-        """Drops the least recently used slots until so many bytes and slots are to be had."""
+        """Drops the least recently used slots until this many bytes and slots are free."""
         others = [slot for slot in self._slots.values() if slot is not spared]
         for slot in others:
             if self._nbytes + needed <= self.memory and len(self._slots) + slots <= MOST_SLOTS:
@@ -157,7 +228,7 @@ class PrefixPool:
             del self._slots[slot.id]
 
     def _note(self, changed: PrefixSlot | None = None, *, busy: bool = False) -> None:
-        """Tells what slots there are; all but the one that changed are as they were noted."""
+        """Updates `statuses`; only the slot that changed is looked at again."""
         if changed is not None and changed.id in self._slots:
             self._noted[changed.id] = SlotStatus(
                 changed.id,
@@ -169,3 +240,14 @@ class PrefixPool:
             )
         ids = sorted(self._slots.keys() & self._noted)
         self.statuses = tuple(self._noted[number] for number in ids)
+
+
+def common_prefix_length(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many tokens two sequences share from the start."""
+    most = min(len(left), len(right))
+    shared = 0
+    while shared < most and left[shared : shared + _STRIDE] == right[shared : shared + _STRIDE]:
+        shared += _STRIDE  # comparing stretches is much faster than comparing tokens
+    while shared < most and left[shared] == right[shared]:
+        shared += 1
+    return min(shared, most)

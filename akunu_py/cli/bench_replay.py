@@ -77,6 +77,6 @@ def _load_tokenizer(name: str) -> "Tokenizer":
     from akunu_py.backend import find_backend  # noqa: PLC0415
 
     find_backend()  # says so in a sentence where MLX has none: mlx-lm brings the tokenizer
-    from akunu_py.text.tokenizer import load_tokenizer  # noqa: PLC0415
+    from akunu_py.model import load_tokenizer  # noqa: PLC0415
 
     return load_tokenizer(name)

@@ -1,8 +1,8 @@
 """Attention for the CPU, with the projections of Llama and Qwen2.
 
-One multiplication makes queries, keys and values; queries and keys are turned together; and the
-heads that share keys are multiplied with them at once. Where there are many scores, the softmax is
-divided after the values are mixed, when there is less to divide.
+One multiplication makes queries, keys and values; queries and keys are rotated together; and all
+heads that share keys are multiplied with them at once. If there are many scores, the division of
+the softmax comes after the values are mixed, when there are fewer numbers to divide.
 """
 
 from collections.abc import Callable
@@ -13,22 +13,22 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models import llama, qwen2
 
-from akunu_py.cpu.exponential import FEW, exponential_of
-from akunu_py.cpu.joined_linear import JoinedLinear, can_join
-from akunu_py.cpu.rotary import turn
+from akunu_py.cpu.kernels import FEW, exponential_of
+from akunu_py.cpu.linear import JoinedLinear, can_join
+from akunu_py.cpu.rotary import rotate
 
 ATTENTION_LAYERS: Final = (llama.Attention, qwen2.Attention)
-"""The layers that `FusedAttention` can stand for."""
+"""The layers that `FusedAttention` can replace."""
 
 
 class CausalMask:
-    """The mask of the last rows of a causal attention, made once a forward for all layers."""
+    """The mask of the last rows of a causal attention, made once per forward for all layers."""
 
     def __init__(self) -> None:
         self._last: tuple[tuple[int, int], mx.array] | None = None
 
     def rows(self, count: int, total: int) -> mx.array:
-        """What to add to scores `[count, total]` of the last `count` of `total` positions."""
+        """The summand for scores `[count, total]` of the last `count` of `total` positions."""
         if self._last is None or self._last[0] != (count, total):
             visible = mx.arange(total) <= mx.arange(total - count, total)[:, None]
             self._last = (count, total), mx.where(visible, 0.0, -mx.inf)
@@ -39,23 +39,23 @@ class FusedAttention(nn.Module):  # type: ignore[misc]
     """An attention layer of Llama or Qwen2, over the rows of one sequence, in fewer operations.
 
     Args:
-        original: what it does as well; see `can_replace`. The projections of its input borrow
-            their weights from here.
+        original: the layer that it replaces; see `can_replace`. The weights of the original's
+            input projections become views of the joined ones.
     """
 
     def __init__(self, original: nn.Module) -> None:
         super().__init__()
         self.projections = JoinedLinear(projections_of(original))
-        self.projections.lend(projections_of(original))
+        self.projections.share_with(projections_of(original))
         self.output = JoinedLinear([original.o_proj])
         self.scale: float = original.scale
-        self._asking = original.n_heads
-        self._turning = original.n_heads + original.n_kv_heads
-        self._heads = self._turning + original.n_kv_heads
+        self._query_heads = original.n_heads
+        self._rotating = original.n_heads + original.n_kv_heads
+        self._heads = self._rotating + original.n_kv_heads
 
     @staticmethod
     def can_replace(layer: nn.Module) -> bool:
-        """Whether it is one of these layers, with dense weights in float32."""
+        """Whether a layer is of this kind, with dense weights in float32."""
         return (
             type(layer) in ATTENTION_LAYERS
             and can_join(projections_of(layer))
@@ -65,23 +65,23 @@ class FusedAttention(nn.Module):  # type: ignore[misc]
     def project(
         self, x: mx.array, cosines: mx.array, sines: mx.array
     ) -> tuple[mx.array, mx.array, mx.array]:
-        """The queries, keys and values of rows `[count, hidden_size]`, turned by their angles.
+        """The rotated queries, the rotated keys, and the values of rows `[count, hidden_size]`.
 
         Returns:
-            `[1, heads, count, head_dim]` and twice `[1, kv_heads, count, head_dim]`.
+            `[1, heads, count, head_dim]`, and two of `[1, kv_heads, count, head_dim]`.
         """
         count, projected = x.shape[0], self.projections(x)
         if count == 1:
             heads = projected.reshape(1, self._heads, 1, -1)
         else:
             heads = projected.reshape(1, count, self._heads, -1).swapaxes(1, 2)
-        turning, values = mx.split(heads, [self._turning], axis=1)
-        queries, keys = mx.split(turn(turning, cosines, sines), [self._asking], axis=1)
+        rotating, values = mx.split(heads, [self._rotating], axis=1)
+        queries, keys = mx.split(rotate(rotating, cosines, sines), [self._query_heads], axis=1)
         return queries, keys, values
 
 
 def projections_of(layer: nn.Module) -> list[nn.Module]:
-    """What makes the queries, the keys and the values."""
+    """The layers that make the queries, the keys and the values."""
     return [layer.q_proj, layer.k_proj, layer.v_proj]
 
 
@@ -95,7 +95,7 @@ def grouped_attention(
         keys: `[batch, kv_heads, total, head_dim]`.
         values: as the keys.
         scale: of the scores.
-        mask: `[count, total]`, added to the scores; None hides nothing.
+        mask: `[count, total]`, added to the scores; None masks nothing.
 
     Returns:
         `[batch * count, heads * head_dim]`.
@@ -118,5 +118,5 @@ def grouped_attention(
 
 @cache
 def _softmax_numerators(scale: float) -> Callable[..., mx.array]:
-    """From scores that are not yet scaled, and their peaks."""
+    """The numerators, from scores that are not scaled yet and their maxima."""
     return exponential_of(lambda scores, peak: (scores - peak) * scale)

@@ -1,22 +1,36 @@
-"""A network with the CPU's layers in the place of mlx-lm's."""
+"""A network of mlx-lm with the CPU's faster layers in place of its own.
 
-from collections.abc import Hashable, Iterator
+For Llama and Qwen2 the whole stack of layers is replaced; other networks get faster norms and
+rotary layers.
+"""
+
+import itertools
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from copy import copy
-from typing import Any
+from typing import Any, Final
 
+import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_unflatten
+from mlx_lm.models import llama, qwen2
 
-from akunu_py.cpu.decoder import FusedDecoder
-from akunu_py.cpu.rms_norm import FusedRMSNorm
+from akunu_py.cpu.attention import CausalMask, FusedAttention, grouped_attention
+from akunu_py.cpu.kernels import FusedRMSNorm
+from akunu_py.cpu.linear import FusedFeedForward
 from akunu_py.cpu.rotary import ROTARY_LAYERS, RotaryTable, TableRoPE, settings_of
+
+DECODERS: Final = (llama.LlamaModel, qwen2.Qwen2Model)
+"""The stacks that `FusedDecoder` can replace."""
+
+Segment = Callable[..., tuple[mx.array, ...]]
+"""The operations between two attentions, as a function of arrays only."""
 
 
 def with_fused_layers(network: nn.Module) -> nn.Module:
-    """A copy of a loaded network, of the same weights, with the layers that are faster here.
+    """A copy of a loaded network that shares its weights and has the faster layers.
 
-    Where weights are joined, those of the network become parts of the joined ones: their values
-    stay, and they take no memory of their own.
+    Where weights are joined, those of the network become views of the joined ones: their values
+    stay, and they take no additional memory.
     """
     fused: nn.Module = _copy_of(network)
     fused.update_modules(tree_unflatten(list(_replacements(network))))
@@ -24,7 +38,7 @@ def with_fused_layers(network: nn.Module) -> nn.Module:
 
 
 def _replacements(network: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """For each layer that has a faster form, its path and that form; none inside another."""
+    """The path and the faster form of each outermost layer that has one."""
     forms = _FasterForms()
     outermost = None
     for path, layer in sorted(network.named_modules(), key=lambda item: item[0].split(".")):
@@ -37,7 +51,7 @@ def _replacements(network: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 class _FasterForms:
-    """Makes the faster forms of one network's layers, which share rotary tables."""
+    """Makes the faster forms of a network's layers, which share rotary tables."""
 
     def __init__(self) -> None:
         self._tables: dict[Hashable, RotaryTable] = {}
@@ -56,15 +70,151 @@ class _FasterForms:
         return form
 
     def _table_of(self, rope: nn.Module) -> RotaryTable | None:
-        """The angles of a rotary layer; None where a table would not be right."""
+        """The angles of a rotary layer; None if a table would not give its results."""
         if type(rope) not in ROTARY_LAYERS:
             return None
         table = self._tables.setdefault(settings_of(rope), RotaryTable(rope))
         return table if table.is_right else None
 
 
+class FusedLayer(nn.Module):  # type: ignore[misc]
+    """One layer without the attention itself: the parts before it and after it.
+
+    Args:
+        original: the layer.
+
+    Attributes:
+        use_sliding: read by mlx-lm on layers of Llama before it makes a cache.
+    """
+
+    use_sliding = False
+
+    def __init__(self, original: nn.Module) -> None:
+        super().__init__()
+        self.attention_norm = FusedRMSNorm(original.input_layernorm)
+        self.attention = FusedAttention(original.self_attn)
+        self.feed_forward_norm = FusedRMSNorm(original.post_attention_layernorm)
+        self.feed_forward = FusedFeedForward(original.mlp)
+
+    def finish(
+        self, x: mx.array, mixed: mx.array, next_norm: FusedRMSNorm
+    ) -> tuple[mx.array, mx.array]:
+        """The layer's output, from its input rows and the output of the attention.
+
+        Args:
+            x: `[count, hidden_size]`, float32.
+            mixed: `[count, heads * head_dim]`.
+            next_norm: the norm after the layer.
+
+        Returns:
+            `[count, hidden_size]`, as it is and normalised.
+        """
+        x, normed = self.feed_forward_norm.after(x, self.attention.output(mixed))
+        return next_norm.after(x, self.feed_forward(normed))
+
+
+class FusedDecoder(nn.Module):  # type: ignore[misc]
+    """A stack of layers, from token ids to the input of the head, in fewer operations.
+
+    The rows of one sequence have no batch axis; a norm is computed with the sum before it; and for
+    a single row, the operations between two attentions are traced once and reused, which saves most
+    of the time of building a graph.
+
+    Args:
+        original: the stack that it replaces, and which computes what this does not cover: several
+            sequences at once, a forward without a cache, and masks that are not causal.
+        table: the angles of its rotary layers.
+    """
+
+    def __init__(self, original: nn.Module, table: RotaryTable) -> None:
+        super().__init__()
+        self.embed_tokens = original.embed_tokens
+        self.layers = [FusedLayer(layer) for layer in original.layers]
+        self.norm = FusedRMSNorm(original.norm)
+        self._table = table
+        self._mask = CausalMask()
+        self._compute_by_original = original.__call__
+        self._segments = self._make_segments()
+        self._traced = [mx.compile(segment) for segment in self._segments]
+
+    @staticmethod
+    def can_replace(stack: nn.Module) -> bool:
+        """Whether a stack is of this kind, all dense in float32, with full attention."""
+        return (
+            type(stack) in DECODERS
+            and getattr(stack, "swa_idx", None) is None
+            and type(stack.embed_tokens) is nn.Embedding
+            and stack.embed_tokens.weight.dtype == mx.float32
+            and all(
+                FusedAttention.can_replace(layer.self_attn)
+                and FusedFeedForward.can_replace(layer.mlp)
+                for layer in stack.layers
+            )
+        )
+
+    def __call__(
+        self,
+        inputs: mx.array,
+        cache: Sequence[Any] | None = None,
+        input_embeddings: mx.array | None = None,
+    ) -> mx.array:
+        """As the original: ids `[batch, count]` to `[batch, count, hidden_size]`."""
+        batch, count = inputs.shape
+        causal = cache is not None and _is_causal(cache[0], count)
+        if batch > 1 or cache is None or not causal or input_embeddings is not None:
+            computed: mx.array = self._compute_by_original(inputs, cache, input_embeddings)
+            return computed
+        angles = self._table.rows(cache[0].offset, count)
+        first, *others = self._traced if count == 1 else self._segments
+        x, *projected = first(inputs, *angles)
+        for segment, layer, kept in zip(others, self.layers, cache, strict=True):
+            x, *projected = segment(x, self._attend(layer, projected, kept), *angles)
+        return x[None]
+
+    def _make_segments(self) -> list[Segment]:
+        """The operations before, between and after the attentions, as functions of arrays only.
+
+        The first takes the ids and the angles; the others take the rows of the residual stream, the
+        output of the attention, and the angles. All return the residual stream and the next
+        queries, keys and values, but for the last, which returns the rows for the head.
+        """
+
+        def first(inputs: mx.array, *angles: mx.array) -> tuple[mx.array, ...]:
+            x = self.embed_tokens(inputs.reshape(-1))
+            layer = self.layers[0]
+            return x, *layer.attention.project(layer.attention_norm(x), *angles)
+
+        def between(layer: FusedLayer, following: FusedLayer) -> Segment:
+            def segment(x: mx.array, mixed: mx.array, *angles: mx.array) -> tuple[mx.array, ...]:
+                x, normed = layer.finish(x, mixed, following.attention_norm)
+                return x, *following.attention.project(normed, *angles)
+
+            return segment
+
+        def last(x: mx.array, mixed: mx.array, *_: mx.array) -> tuple[mx.array, ...]:
+            return self.layers[-1].finish(x, mixed, self.norm)[1:]
+
+        return [first, *itertools.starmap(between, itertools.pairwise(self.layers)), last]
+
+    def _attend(self, layer: FusedLayer, projected: Sequence[mx.array], cache: Any) -> mx.array:
+        """The output of the attention, `[count, heads * head_dim]`."""
+        queries, keys, values = projected
+        keys, values = cache.update_and_fetch(keys, values)
+        count, total = queries.shape[2], keys.shape[2]
+        mask = None if count == 1 else self._mask.rows(count, total)
+        return grouped_attention(queries, keys, values, layer.attention.scale, mask)
+
+
+def _is_causal(cache: Any, count: int) -> bool:
+    """Whether new rows see all that a cache holds, and the cache knows its length."""
+    if not isinstance(cache.offset, int):
+        return False
+    mask = cache.make_mask(count, return_array=False, window_size=None)
+    return mask is None or isinstance(mask, str)
+
+
 def _copy_of(tree: Any) -> Any:
-    """A tree of modules, lists and dictionaries, copied down to its arrays, which are shared."""
+    """A copy of a tree of modules, lists and dictionaries; its arrays are shared."""
     if isinstance(tree, list):
         return [_copy_of(child) for child in tree]
     if not isinstance(tree, dict):

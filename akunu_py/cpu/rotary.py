@@ -1,4 +1,4 @@
-"""Rotary positions for the CPU, looked up in a table: the same numbers to the bit."""
+"""Rotary positions for the CPU, from a table; the results are the same to the bit."""
 
 from collections.abc import Hashable
 from functools import cache
@@ -12,16 +12,16 @@ Angles = tuple[mx.array, mx.array]
 """Cosines and sines, `[positions, dims / 2]` each."""
 
 ROTARY_LAYERS: Final = (nn.RoPE, Llama3RoPE)
-"""The layers that a table may stand for; see `RotaryTable.is_right`."""
+"""The layers that a table may replace; see `RotaryTable.is_right`."""
 
 _FIRST_POSITIONS: Final = 2048
 
 
 class RotaryTable:
-    """The cosines and sines that a rotary layer turns by, for every position up to some length.
+    """The cosines and sines of a rotary layer's angles, for every position up to some length.
 
-    They are read off the layer itself, which turns vectors of ones, so that any scaling of its
-    frequencies is in them.
+    They are computed by the layer itself, from vectors of ones, so that they include any scaling of
+    its frequencies.
 
     Args:
         layer: called with `[..., positions, dims]` and an offset.
@@ -36,12 +36,12 @@ class RotaryTable:
 
     @property
     def is_right(self) -> bool:
-        """Whether turning by the table is what the layer does; some pair neighbours."""
+        """Whether the table gives the layer's results; not if the layer pairs neighbours."""
         x = mx.random.normal((1, 1, 3, self.dims), key=mx.random.key(0))
-        return bool(mx.array_equal(turn(x, *self.rows(5, 3)), self._layer(x, offset=5)))
+        return bool(mx.array_equal(rotate(x, *self.rows(5, 3)), self._layer(x, offset=5)))
 
     def rows(self, offset: int, count: int) -> Angles:
-        """The angles of `count` positions; all layers of a forward ask for the same."""
+        """The angles of `count` positions, kept because all layers of a forward need the same."""
         if self._last is None or self._last[0] != (offset, count):
             if offset + count > self._positions:
                 self._extend(offset + count)
@@ -52,17 +52,17 @@ class RotaryTable:
     def _extend(self, positions: int) -> None:
         self._positions = max(_FIRST_POSITIONS, 1 << (positions - 1).bit_length())
         shape = (1, 1, self._positions, self._half)
-        turned = self._layer(mx.concatenate([mx.ones(shape), mx.zeros(shape)], axis=-1), offset=0)
-        cosines, sines = mx.split(turned[0, 0], 2, axis=-1)
+        rotated = self._layer(mx.concatenate([mx.ones(shape), mx.zeros(shape)], axis=-1), offset=0)
+        cosines, sines = mx.split(rotated[0, 0], 2, axis=-1)
         self._cosines, self._sines = mx.contiguous(cosines), mx.contiguous(sines)
         mx.eval(self._cosines, self._sines)
 
 
 class TableRoPE(nn.Module):  # type: ignore[misc]
-    """A rotary layer that looks its angles up.
+    """A rotary layer that takes its angles from a table.
 
     Args:
-        original: what it does as well, and does where the table does not apply.
+        original: the layer that it replaces, and which computes what the table does not cover.
         table: shared by all layers with the same settings.
     """
 
@@ -73,19 +73,19 @@ class TableRoPE(nn.Module):  # type: ignore[misc]
 
     def __call__(self, x: mx.array, offset: int | mx.array = 0) -> mx.array:
         if isinstance(offset, int) and x.dtype == mx.float32 and x.shape[-1] == self._table.dims:
-            return turn(x, *self._table.rows(offset, x.shape[-2]))
-        turned: mx.array = self._original(x, offset=offset)
-        return turned
+            return rotate(x, *self._table.rows(offset, x.shape[-2]))
+        rotated: mx.array = self._original(x, offset=offset)
+        return rotated
 
 
-def turn(x: mx.array, cosines: mx.array, sines: mx.array) -> mx.array:
-    """Turns float32 `[..., positions, dims]` by the angles of these positions."""
+def rotate(x: mx.array, cosines: mx.array, sines: mx.array) -> mx.array:
+    """Rotates float32 `[..., positions, dims]` by the angles of these positions."""
     first, second = mx.split(x, 2, axis=-1)
-    return mx.concatenate(_compiled_turn()(first, second, cosines, sines), axis=-1)
+    return mx.concatenate(_compiled_rotation()(first, second, cosines, sines), axis=-1)
 
 
 def settings_of(layer: nn.Module) -> Hashable:
-    """What tells rotary layers apart: their numbers, whatever they are called."""
+    """All numbers of a rotary layer: layers with the same ones can share a table."""
     return type(layer), tuple(
         (name, repr(value.tolist() if isinstance(value, mx.array) else value))
         for name, value in sorted({**vars(layer), **layer}.items())
@@ -93,8 +93,8 @@ def settings_of(layer: nn.Module) -> Hashable:
 
 
 @cache
-def _compiled_turn() -> Any:
-    """Turns the two halves of vectors by angles with given cosines and sines."""
+def _compiled_rotation() -> Any:
+    """Rotates the two halves of vectors by the angles of these cosines and sines."""
 
     def halves(
         first: mx.array, second: mx.array, cosine: mx.array, sine: mx.array

@@ -4,12 +4,23 @@ Decides what a round verifies: asks the planner whether to propose, the drafter 
 draft where the text would end or leave its grammar, and asks the planner how much of it to verify.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter, LearnsFromAlternatives, NoDrafter
 from akunu_py.planning.planner import FixedPlanner, Planner
-from akunu_py.sampling.constraint import FORCED, Constraint
 from akunu_py.stats import Round
+
+if TYPE_CHECKING:
+    from akunu_py.sampling.constraint import Constraint
+
+FORCED: Final = "forced"
+"""The source of drafts that a grammar makes."""
+
+_FORCED_ACCEPTANCE: Final = 0.98
+"""The text of a forced draft is certain, but the model may split it into other tokens."""
 
 
 class DraftTrimmer:
@@ -112,7 +123,7 @@ class DraftSession:
         self._update_drafter()
         draft = self._trimmer.trim(self._drafter.propose(limit))
         if self._constraint is not None:
-            draft = self._constraint.steer(draft, limit)
+            draft = steer(self._constraint, draft, limit)
         if not draft:
             return NO_DRAFT
         length = self._planner.choose(draft, context=context, limit=limit, pipelined=pipelined)
@@ -138,3 +149,19 @@ class DraftSession:
         if self._unread:
             self._drafter.extend(tuple(self._unread))
             self._unread.clear()
+
+
+def steer(constraint: Constraint, draft: Draft, limit: int) -> Draft:
+    """The part of a draft that a grammar allows; or the tokens that the grammar forces.
+
+    A draft that was sampled from distributions keeps its first forbidden token, which will be
+    rejected, and is never replaced: see `decoding/verification.py`.
+    """
+    allowed = constraint.allowed_length(draft.tokens)
+    if draft.probabilities is not None:
+        return draft.cut(allowed + 1)
+    draft = draft.cut(allowed)
+    forced = constraint.forced_tokens(limit)
+    if draft.tokens[: len(forced)] == forced:
+        return draft
+    return Draft(forced, FORCED, accept_probs=(_FORCED_ACCEPTANCE,) * len(forced))

@@ -18,7 +18,8 @@ from akunu_py.decoding.token_buffer import TokenBuffer
 from akunu_py.decoding.verification import accept_or_resample, match_choices, needs_distributions
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.model import TargetModel
-from akunu_py.sampling.forward_logprobs import ForwardLogprobs, LogprobRequest
+from akunu_py.sampling.forward_logprobs import ForwardLogprobs
+from akunu_py.sampling.logprobs import LogprobRequest
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Round
 
@@ -146,7 +147,7 @@ class ModelTarget:
             done.grammar_complete = constraint.complete
         if pending.logprobs is not None:
             done.logprobs = pending.logprobs.logprobs(tokens)
-            done.top_ids = pending.logprobs.likeliest(len(tokens))
+            done.top_ids = pending.logprobs.top_ids(len(tokens))
         wait_s = perf_counter() - begun
         done.forward_s = pending.build_s + wait_s
         seconds = self._clock.lap(wait_s)

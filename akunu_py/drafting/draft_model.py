@@ -12,7 +12,7 @@ import mlx.core as mx
 import numpy as np
 
 from akunu_py.cache.kv_cache import PreallocatedKVCache, why_no_rollback
-from akunu_py.cache.prefix_slot import common_prefix_length
+from akunu_py.cache.prefix_pool import common_prefix_length
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model import TargetModel

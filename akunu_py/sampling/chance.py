@@ -1,8 +1,8 @@
-"""Chance that can be repeated: numbers that depend on a seed and a position alone, and draws.
+"""Repeatable random numbers: each depends only on a seed, a position and a stream.
 
-Whatever is random about the token at a position is keyed by that position, never by how many
-tokens were drawn before. Streams tell apart the several numbers that one position needs; a
-drafter's is 0, and verification uses others, or the two would not be independent.
+A random decision is keyed by the position of its token, never by how many tokens were drawn before.
+Streams separate the several numbers that one position needs: drafters use stream 0 and verification
+uses others, so that the two are independent.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ def mix64(value: int) -> int:
 
 
 def uniform(seed: int, position: int, stream: int = 0) -> float:
-    """A number in [0, 1) that depends on the three arguments alone."""
+    """A number in [0, 1) that depends only on the three arguments."""
     mixed = mix64(seed * _SEED_STEP + stream * _STREAM_STEP + (position + 1) * GOLDEN_GAMMA)
     return (mixed >> 11) / (1 << 53)
 
 
 def draw(row: npt.NDArray[np.floating[Any]], chance: float) -> int:
-    """The token at `chance`, 0 to 1, of a row's cumulative sum; the row need not be normalised.
+    """The token where the cumulative sum of a row reaches the share `chance`, from 0 to 1.
 
-    A token without any probability is never drawn.
+    The row need not be normalised. A token of probability 0 is never drawn.
     """
-    import numpy as np  # noqa: PLC0415  (drafters that draw from no row load without it)
+    import numpy as np  # noqa: PLC0415  (drafters that do not sample load without it)
 
     cumulative = np.cumsum(row, dtype=np.float64)
     token = int(np.searchsorted(cumulative, chance * cumulative[-1], side="right"))

@@ -1,9 +1,9 @@
-"""Constraint: keeps an answer within a grammar, drafted or not.
+"""Constraint: keeps an answer within a grammar, whether its tokens were drafted or not.
 
-Tokens that the grammar forbids are taken out of the logits, row by row, in the light of the tokens
-before each row; drafts end at the first that it forbids, and where it leaves no choice it drafts by
-itself. What it knows is keyed by position: a forward that begins earlier takes back what came
-after. The grammars are llguidance's, which is imported when the first one is asked for.
+A constraint is a logits processor: for each row it masks the tokens that the grammar forbids after
+the tokens before that row. It also tells how far a draft is allowed and which tokens the grammar
+forces. Its state is keyed by position: a forward that begins earlier takes back what came after.
+llguidance does the work; it is imported when the first grammar is asked for.
 """
 
 from collections.abc import Sequence
@@ -13,28 +13,21 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from akunu_py.drafting.base import Draft
 from akunu_py.errors import InvalidRequestError
-from akunu_py.model import TargetModel
 from akunu_py.options import Grammar
+from akunu_py.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-FORCED: Final = "forced"
-"""The source of drafts that a grammar makes."""
-
-_FORCED_ACCEPTANCE: Final = 0.98
-"""The text of a forced draft is certain; that the model splits it into the same tokens is not."""
-
 _WHITESPACE: Final = r"[ ]?|\n[ \t]{0,20}"
-"""What may stand between JSON's parts, so that no model goes on with blanks for ever."""
+"""The white space allowed between the parts of JSON: a model must not emit blanks forever."""
 
 _BITS: Final = 32
 
 
 class Constraint:
-    """What the grammar allows along one answer.
+    """A grammar's state along one answer.
 
     Args:
         matcher: of the grammar, at its beginning.
@@ -53,8 +46,8 @@ class Constraint:
         """Whether the grammar is satisfied and nothing can follow."""
         return self._matcher.is_stopped()
 
-    def apply(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
-        """The logits with forbidden tokens at minus infinity; see `Sampler.edit`.
+    def process(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
+        """The logits with forbidden tokens at minus infinity; see `Sampler.process_logits`.
 
         Waits for `inputs` if they are lazy.
         """
@@ -64,13 +57,13 @@ class Constraint:
         return mx.where(allowed.astype(mx.bool_), logits, -mx.inf)
 
     def masks(self, position: int, inputs: Sequence[int]) -> npt.NDArray[np.uint32]:
-        """Which tokens may follow each input, a bit a token, `[inputs, words of 32 bits]`.
+        """Which tokens may follow each input, one bit per token, `[inputs, words of 32 bits]`.
 
-        Rows after an input that is itself forbidden allow everything: nothing is read from them.
+        Rows after a forbidden input allow everything, because nothing is read from them.
 
         Args:
-            position: of the token that the first row is for.
-            inputs: the token before it, and the drafts.
+            position: of the token that the first row predicts.
+            inputs: the token before it, and the draft tokens.
         """
         masks = np.full((len(inputs), self._words), 0xFFFFFFFF, dtype=np.uint32)
         for row, token in enumerate(inputs):
@@ -82,29 +75,23 @@ class Constraint:
         return masks
 
     def extend(self, position: int, tokens: Sequence[int]) -> None:
-        """Takes what was emitted from `position` on, instead of what was drafted there."""
+        """Takes the tokens emitted from `position` on, in place of those drafted there."""
         for index, token in enumerate(tokens, start=position):
             if not self._take(token, index):
                 return
 
-    def steer(self, draft: Draft, limit: int) -> Draft:
-        """The draft as far as it is allowed after what was emitted; or the grammar's own.
+    def allowed_length(self, tokens: Sequence[int]) -> int:
+        """How many of these tokens, from the first on, may follow the emitted ones."""
+        return self._matcher.validate_tokens(list(tokens)) if tokens else 0
 
-        A draft that was drawn from distributions keeps its first forbidden token, which will be
-        rejected, and is never replaced: see `decoding/verification.py`.
-        """
-        allowed = self._matcher.validate_tokens(list(draft.tokens)) if draft else 0
-        if draft.probabilities is not None:
-            return draft.cut(allowed + 1)
-        draft = draft.cut(allowed)
+    def forced_tokens(self, limit: int) -> tuple[int, ...]:
+        """The next tokens, `limit` at most, if the grammar allows only one text there."""
         forced = tuple(self._matcher.compute_ff_tokens()[:limit])
         self._check()
-        if draft.tokens[: len(forced)] == forced:
-            return draft
-        return Draft(forced, FORCED, accept_probs=(_FORCED_ACCEPTANCE,) * len(forced))
+        return forced
 
     def _take(self, token: int, position: int) -> bool:
-        """Makes `token` the last that the matcher has seen; False if it is forbidden there."""
+        """Makes `token` the last one that the matcher has seen; False if it is forbidden there."""
         before = position - self._start
         if before < 0:
             self._roll_back_to(0)
@@ -125,34 +112,35 @@ class Constraint:
     def _check(self) -> None:
         if self._matcher.is_error():
             reason = _one_line(self._matcher.get_error())
-            raise InvalidRequestError(f"The grammar is too much to follow: {reason}.")
+            raise InvalidRequestError(f"The grammar is too complex to follow: {reason}.")
 
 
-class ConstraintMaker:
-    """Makes constraints for one model's answers; what all of them share is made once.
+class ConstraintFactory:
+    """Makes constraints for one model's answers; they share one llguidance tokenizer.
 
     Args:
-        model: whose tokens they allow and forbid.
+        tokenizer: of the model.
+        vocabulary_size: how many ids the model predicts.
     """
 
-    def __init__(self, model: TargetModel) -> None:
-        self._model = model
-        self._vocabulary = max(model.vocabulary_size, len(model.tokenizer.wrapped))
-        self._tokenizer: LLTokenizer | None = None
+    def __init__(self, tokenizer: Tokenizer, vocabulary_size: int) -> None:
+        self._tokenizer = tokenizer
+        self._vocabulary = max(vocabulary_size, len(tokenizer.wrapped))
+        self._guide: LLTokenizer | None = None
 
     def make(self, grammar: Grammar, start: int) -> Constraint:
-        """A constraint for the answer whose first token stands at `start`.
+        """A constraint for the answer whose first token is at position `start`.
 
         Raises:
-            InvalidRequestError: if the grammar makes no sense, or the model's tokenizer cannot be
-                constrained.
+            InvalidRequestError: if the grammar is invalid, or llguidance cannot read the model's
+                tokenizer.
         """
         from llguidance import LLMatcher  # noqa: PLC0415  (most requests do not need it)
 
-        if self._tokenizer is None:
-            self._tokenizer = self._make_tokenizer()
+        if self._guide is None:
+            self._guide = self._make_guide()
         try:
-            matcher = LLMatcher(self._tokenizer, _compiled(grammar), log_level=0)
+            matcher = LLMatcher(self._guide, _compiled(grammar), log_level=0)
             reason = matcher.get_error()
         except ValueError as error:
             reason = str(error)
@@ -162,17 +150,17 @@ class ConstraintMaker:
             )
         return Constraint(matcher, start, self._vocabulary)
 
-    def _make_tokenizer(self) -> "LLTokenizer":
+    def _make_guide(self) -> "LLTokenizer":
         from llguidance.hf import from_tokenizer  # noqa: PLC0415
 
-        tokenizer = self._model.tokenizer
-        fast = getattr(tokenizer.wrapped, "_tokenizer", tokenizer.wrapped)
-        ends = sorted(tokenizer.end_tokens) or None
+        wrapped = self._tokenizer.wrapped
+        fast = getattr(wrapped, "_tokenizer", wrapped)
+        ends = sorted(self._tokenizer.end_tokens) or None
         try:
             return from_tokenizer(fast, self._vocabulary, eos_token=ends)
         except ValueError as error:
             raise InvalidRequestError(
-                f"Answers of {self._model.name} cannot be constrained: {_one_line(str(error))}."
+                f"This model's answers cannot be constrained: {_one_line(str(error))}."
             ) from error
 
 

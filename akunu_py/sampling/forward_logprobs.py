@@ -1,31 +1,21 @@
-"""ForwardLogprobs: what a forward says about tokens besides the one it chose, lazily.
+"""Log-probabilities of a forward's tokens, and of a prompt's.
 
 The log-probabilities that a request asks for and the alternatives that a drafter learns from come
-out of the same few arrays, computed along with the forward's choice so that nothing waits twice.
+from the same few arrays. They are computed together with the forward's choices, so that reading
+them does not wait a second time.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from akunu_py.sampling.token_logprob import TokenLogprob
+from akunu_py.sampling.logprobs import LogprobRequest, PromptLogprobs, TokenLogprob
 
-
-@dataclass(frozen=True)
-class LogprobRequest:
-    """What is wanted to know of every forward.
-
-    Attributes:
-        logprobs: alternatives to report with each token's log-probability; None reports nothing.
-        likeliest: how many of the likeliest ids a drafter wants to learn from.
-    """
-
-    logprobs: int | None = None
-    likeliest: int = 0
+SCORING_STEP: Final = 128
+"""Prompt tokens per forward: logits over the whole vocabulary take much memory."""
 
 
 class ForwardLogprobs:
@@ -33,9 +23,12 @@ class ForwardLogprobs:
 
     Args:
         logits: `[rows, vocabulary]` as they left the model.
-        choices: the tokens that will most likely be asked about, `[rows]`, lazy; None where they
-            are not known before the forward was read.
-        logprob_request: what will be read; the rest is not computed.
+        choices: the tokens that `logprobs` will probably be asked for, `[rows]`, lazy; None if
+            they are not known before the forward has been read.
+        logprob_request: what will be read; nothing else is computed.
+
+    Attributes:
+        lazy: the arrays to evaluate together with the choices.
     """
 
     def __init__(
@@ -44,7 +37,7 @@ class ForwardLogprobs:
         self._logprob_request = logprob_request
         self._logits = logits
         self.lazy: list[mx.array] = []
-        count = min(max(logprob_request.likeliest, logprob_request.logprobs or 0), logits.shape[-1])
+        count = min(max(logprob_request.top_ids, logprob_request.logprobs or 0), logits.shape[-1])
         if count:
             self._ids = mx.argpartition(-logits, kth=count - 1, axis=-1)[:, :count]
             self._values = mx.take_along_axis(logits, self._ids, axis=-1).astype(mx.float32)
@@ -59,21 +52,21 @@ class ForwardLogprobs:
                 self.lazy.append(self._chosen)
 
     def logprobs(self, tokens: Sequence[int]) -> tuple[TokenLogprob, ...]:
-        """One entry a token, the first row's first; none where none were asked for."""
+        """One entry for each token, the first row's first; none if none were asked for."""
         wanted = self._logprob_request.logprobs
         if wanted is None:
             return ()
         if self._choices is not None and _first(self._choices, len(tokens)) == list(tokens):
             values = self._chosen
-        else:  # the draft was verified otherwise than by choices, or a near-tie decided again
+        else:  # the draft was verified by its probabilities, or a near-tie was decided again
             values = self._logprobs_of(mx.array(list(tokens)))
         found = _first(values, len(tokens))
         alternatives = self._alternatives(len(tokens), wanted) if wanted else [()] * len(tokens)
         return tuple(map(TokenLogprob, tokens, found, alternatives))
 
-    def likeliest(self, rows: int) -> list[list[int]]:
-        """The ids that a drafter wants to learn from, by row, the likeliest first."""
-        count = self._logprob_request.likeliest
+    def top_ids(self, rows: int) -> list[list[int]]:
+        """The most likely ids of the first rows, the most likely first."""
+        count = self._logprob_request.top_ids
         if not count:
             return []
         ids, order = self._ordered(rows)
@@ -90,7 +83,7 @@ class ForwardLogprobs:
         ]
 
     def _ordered(self, rows: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """The likeliest ids of the first rows, and the order that sorts each row."""
+        """The most likely ids of the first rows, and the order that sorts each row."""
         ids, values = np.asarray(self._ids)[:rows], np.asarray(self._values)[:rows]
         return ids, np.lexsort((ids, -values), axis=-1)
 
@@ -100,7 +93,40 @@ class ForwardLogprobs:
         return values[:, 0].astype(mx.float32) - self._normaliser[:rows]
 
 
+class PromptScorer:
+    """Collects the log-probabilities of one prompt's tokens from its prefill.
+
+    Args:
+        prompt: its ids, 1 at least.
+        alternatives: how many of the most likely tokens to report with each.
+    """
+
+    def __init__(self, prompt: Sequence[int], alternatives: int) -> None:
+        self._prompt = prompt
+        self._logprob_request = LogprobRequest(alternatives)
+        self._found: list[TokenLogprob] = []
+
+    @property
+    def logprobs(self) -> PromptLogprobs:
+        """Those found so far."""
+        return PromptLogprobs(self._prompt[0], tuple(self._found))
+
+    def take(self, logits: mx.array) -> None:
+        """Takes the logits after the next positions, `[rows, vocabulary]`, and waits for them.
+
+        Those after the prompt's last token are ignored.
+        """
+        start = len(self._found) + 1
+        following = self._prompt[start : start + logits.shape[0]]
+        if not following:
+            return
+        rows = logits[: len(following)]
+        forward_logprobs = ForwardLogprobs(rows, mx.array(list(following)), self._logprob_request)
+        mx.eval(forward_logprobs.lazy)
+        self._found.extend(forward_logprobs.logprobs(following))
+
+
 def _first(values: mx.array, count: int) -> list[float]:
-    """The first values of an array, read without asking the device, which is busy, for a slice."""
+    """The first values of an array; slicing it with MLX would wait for the busy device."""
     found: list[float] = np.asarray(values)[:count].tolist()
     return found

@@ -1,8 +1,8 @@
 """InfillFilter: llama.cpp's `infill` sampler, which ends a fill-in-the-middle answer in time.
 
-It looks at the few tokens that top-k and top-p have left. Where an end token is likely enough
-beside them, it takes that; tokens whose texts begin alike count as one; what is then unlikely is
-dropped, and where nothing is left the answer ends. A row's outcome depends on that row alone.
+It looks at the few tokens that top-k and top-p have left. If the end tokens are likely enough, it
+keeps only these. Otherwise tokens whose texts begin alike count as one, unlikely ones are dropped,
+and if none is left the answer ends. The result for a row depends only on that row.
 Source: the description of `llama_sampler_init_infill` in llama.cpp's `llama.h`.
 """
 
@@ -17,13 +17,14 @@ import numpy as np
 from akunu_py.text.tokenizer import Tokenizer
 
 DEFAULT_CANDIDATES: Final = 40
-"""As many as llama.cpp's top-k leaves where a request sets none."""
+"""What llama.cpp's top-k leaves if a request sets none."""
 MOST_CANDIDATES: Final = 128
 
 _END_WEIGHT: Final = 3
-"""End tokens win if this, times the number of candidates, makes them outweigh the others."""
+"""End tokens win if their probability, times this and the number of candidates, exceeds the
+probability of the others."""
 _LEAST: Final = 0.2
-"""The probability that a text must have, those that begin alike counted together."""
+"""The least probability of a text, with those that begin alike counted together."""
 
 _BYTE_PIECE: Final = re.compile(r"<0x([0-9A-F]{2})>")
 
@@ -32,8 +33,8 @@ class InfillFilter:
     """Applies the sampler to rows of log-probabilities.
 
     Args:
-        end_tokens: ids that end the answer; the first of them does where nothing else is left.
-        texts_of: how tokens are spelled; "" for those that are no text.
+        end_tokens: ids that end the answer; the first is used if no other token is left.
+        texts_of: the texts of tokens; "" for those without text.
     """
 
     def __init__(
@@ -44,11 +45,11 @@ class InfillFilter:
         self._texts_of = texts_of
 
     def apply(self, scores: mx.array, top_k: int) -> mx.array:
-        """The log-probabilities of what is left, `[rows, vocabulary]`; waits for `scores`.
+        """The log-probabilities of the tokens left, `[rows, vocabulary]`; waits for `scores`.
 
         Args:
-            scores: log-probabilities, up to a constant a row, `[rows, vocabulary]`.
-            top_k: how many tokens of a row a filter has left at most; 0 if none has looked.
+            scores: log-probabilities, up to a constant per row, `[rows, vocabulary]`.
+            top_k: the request's top-k; 0 if it has none.
         """
         count = min(top_k or DEFAULT_CANDIDATES, MOST_CANDIDATES, scores.shape[-1])
         ids = mx.argpartition(-scores, kth=count - 1, axis=-1)[:, :count]
@@ -66,7 +67,7 @@ class InfillFilter:
         return mx.put_along_axis(nothing, mx.array(slots), mx.array(chosen), axis=-1)
 
     def left_of(self, candidates: dict[int, float]) -> dict[int, float]:
-        """What the sampler leaves of some tokens and their probabilities, normalised."""
+        """The tokens that the sampler leaves, with their probabilities, normalised."""
         total = sum(candidates.values())
         ordered = sorted(candidates.items(), key=lambda pair: (-pair[1], pair[0]))
         ordered = [(token, value / total) for token, value in ordered if value > 0]
@@ -85,7 +86,7 @@ class InfillFilter:
         )
 
     def _merged(self, candidates: list[tuple[int, float]]) -> dict[int, float]:
-        """The candidates, those that begin like another counted with the likelier of the two."""
+        """The candidates; of two that begin alike only the likelier, with the sum of both."""
         texts = self._texts_of([token for token, _ in candidates])
         values = [value for _, value in candidates]
         alive = [True] * len(texts)
@@ -105,10 +106,10 @@ class InfillFilter:
 
 
 def texts_of(tokenizer: Tokenizer) -> Callable[[Sequence[int]], list[str]]:
-    """How a model's tokens are spelled, in whatever alphabet its vocabulary has.
+    """The texts of a model's tokens, in the alphabet of its vocabulary.
 
-    Only beginnings are compared, so the alphabet does not matter; bytes that stand for themselves
-    become one character, and special tokens nothing.
+    Only beginnings are compared, so the alphabet does not matter. A byte such as `<0x0A>` becomes
+    one character, and special tokens become "".
     """
     wrapped = tokenizer.wrapped
     special = {

@@ -1,8 +1,7 @@
-"""Penalties: tokens that were said before become less likely.
+"""Penalties: logits processors that make earlier tokens less likely.
 
-What stands before a row is known by position, not by how many forwards there were: a forward that
-begins before the end of what is remembered replaces the rest, as a rollback does. So a token is
-penalised alike whether it was drafted or not.
+They remember the tokens by position. A forward that begins before the end of what they remember
+replaces the rest, as a rollback does. So drafted tokens are penalised like any others.
 """
 
 from collections.abc import Sequence
@@ -14,19 +13,19 @@ from mlx_lm.sample_utils import make_repetition_penalty
 from akunu_py.options import Sampling
 
 _FORWARDS_AHEAD: Final = 8
-"""Tokens beyond one forward's that a pipelined loop may take back."""
+"""Tokens, besides those of one forward, that a pipelined loop may take back."""
 
 
-class Penalty(Protocol):
-    """Edits logits in the light of the tokens before them."""
+class LogitsProcessor(Protocol):
+    """Changes logits depending on the tokens before them."""
 
-    def apply(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
-        """The edited logits; the arguments are those of `Sampler.edit`."""
+    def process(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
+        """The processed logits; the arguments are those of `Sampler.process_logits`."""
 
 
-def make_penalties(sampling: Sampling, prompt: Sequence[int]) -> list[Penalty]:
-    """Those that a request asks for, in the order in which mlx-lm applies them."""
-    penalties: list[Penalty] = []
+def make_penalties(sampling: Sampling, prompt: Sequence[int]) -> list[LogitsProcessor]:
+    """The penalties that a request asks for, in the order in which mlx-lm applies them."""
+    penalties: list[LogitsProcessor] = []
     if sampling.repetition_penalty != 1:
         penalties.append(RepetitionPenalty(sampling, prompt))
     if sampling.presence_penalty or sampling.frequency_penalty:
@@ -35,10 +34,10 @@ def make_penalties(sampling: Sampling, prompt: Sequence[int]) -> list[Penalty]:
 
 
 class _TokensBefore:
-    """What the forwards took, by position.
+    """The input tokens of all forwards, by position.
 
     Args:
-        prompt: what the answer goes on from.
+        prompt: the request's prompt.
         size: how many tokens before a row matter; None keeps all from the prompt's last one on.
     """
 
@@ -49,7 +48,7 @@ class _TokensBefore:
         self._tokens = mx.array(list(kept), dtype=mx.int32)
 
     def take(self, position: int, inputs: mx.array) -> mx.array:
-        """Books the inputs of a forward; returns the tokens up to and with them."""
+        """Adds the inputs of a forward; returns all tokens up to the last of them."""
         kept = self._tokens.size - (self._end - (position - 1))
         tokens = mx.concatenate([self._tokens[:kept], inputs.astype(mx.int32)])
         if self._size is not None:
@@ -60,11 +59,11 @@ class _TokensBefore:
 
 
 class RepetitionPenalty:
-    """Makes tokens that stand in the last few positions less likely, by mlx-lm's own rule.
+    """Makes the tokens of the last few positions less likely, by mlx-lm's own rule.
 
     Args:
         sampling: has the penalty and how far it looks back.
-        prompt: what the answer goes on from.
+        prompt: the request's prompt.
     """
 
     def __init__(self, sampling: Sampling, prompt: Sequence[int]) -> None:
@@ -72,7 +71,7 @@ class RepetitionPenalty:
         self._apply: Any = make_repetition_penalty(sampling.repetition_penalty, size)
         self._before = _TokensBefore(prompt, size)
 
-    def apply(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
+    def process(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
         rows = inputs.size
         context = self._before.take(position, inputs)
         edited = [
@@ -83,13 +82,13 @@ class RepetitionPenalty:
 
 
 class CountPenalty:
-    """OpenAI's presence and frequency penalties, over all that was generated, not the prompt.
+    """OpenAI's presence and frequency penalties, over the generated tokens, not the prompt.
 
     A token that was generated `n` times loses `presence_penalty + n * frequency_penalty`.
 
     Args:
         sampling: has the penalties.
-        prompt: what the answer goes on from.
+        prompt: the request's prompt.
     """
 
     def __init__(self, sampling: Sampling, prompt: Sequence[int]) -> None:
@@ -97,10 +96,10 @@ class CountPenalty:
         self._frequency = sampling.frequency_penalty
         self._before = _TokensBefore(prompt, None)
 
-    def apply(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
+    def process(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
         rows, vocabulary = logits.shape
         context = self._before.take(position, inputs)
-        # The first token kept is the prompt's last: it is taken, but was not generated.
+        # The first token is the prompt's last one, which was not generated.
         generated = context[1:]
         earlier = max(0, generated.size - rows)
         fresh = rows - (generated.size - earlier)

@@ -1,8 +1,8 @@
-"""From logits to the distribution a request asked for, and from that to a token.
+"""Sampler: from logits to the distribution that a request asked for, and from that to tokens.
 
-A choice is a function of the logits, the seed and the token's position alone. So a sampled text
-does not depend on how many tokens a forward happened to verify, and a draft stands exactly when
-it equals what plain decoding would have drawn: sample-and-match.
+A choice depends only on the logits, the seed and the token's position. So a sampled text does not
+depend on how many tokens a forward verified, and a draft token is accepted exactly when plain
+decoding would have drawn it: sample-and-match.
 """
 
 import secrets
@@ -18,25 +18,27 @@ from mlx_lm.sample_utils import (
     make_logits_processors,
 )
 
-from akunu_py.options import Sampling
+from akunu_py.errors import InvalidRequestError
+from akunu_py.options import Options, Sampling
 from akunu_py.sampling.chance import GOLDEN_GAMMA, mix64, uniform
-from akunu_py.sampling.constraint import Constraint
-from akunu_py.sampling.infill import InfillFilter
+from akunu_py.sampling.constraint import Constraint, ConstraintFactory
+from akunu_py.sampling.infill import InfillFilter, texts_of
 from akunu_py.sampling.penalties import make_penalties
+from akunu_py.text.tokenizer import Tokenizer
 
 _TO_ACCEPT: Final = 1
 _TO_CORRECT: Final = 2
-"""Streams of chance; a drafter's is 0."""
+"""Streams of random numbers; drafters use stream 0."""
 
 
 class Sampler:
-    """Chooses one token a row of logits, reproducibly.
+    """Chooses one token for each row of logits, repeatably.
 
     Args:
         sampling: what the request asked for.
         prompt: its tokens, which penalties look back on.
-        constraint: what the answer must keep to, if anything.
-        infill: the filter that comes after the others, if any.
+        constraint: of the request's grammar, if it has one.
+        infill: the filter that is applied after the others, if any.
     """
 
     def __init__(
@@ -52,44 +54,44 @@ class Sampler:
         self._infill = infill
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         self._bias = make_logits_processors(logit_bias=dict(sampling.logit_bias))
-        self._penalties = make_penalties(sampling, prompt)
+        self._processors = make_penalties(sampling, prompt)
+        if constraint is not None:
+            self._processors.append(constraint)
 
     @property
     def blocks(self) -> bool:
-        """Whether `choose` waits for the logits, so that running ahead of it gains nothing."""
+        """Whether `choose` waits for the logits, so that pipelining gains nothing."""
         return self._infill is not None
 
     @property
     def max_logit_gain(self) -> float:
-        """How many times as far apart `process_logits` may put two logits."""
+        """By which factor `process_logits` may increase the difference of two logits."""
         penalty = self.sampling.repetition_penalty
         return max(penalty, 1 / penalty)
 
     def process_logits(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
-        """The logits that a request is answered from: biased, penalised and constrained.
+        """The logits to choose from: biased, penalised and constrained.
 
         With a constraint this waits for lazy inputs.
 
         Args:
             logits: `[rows, vocabulary]`; row `i` predicts the token at `position + i`.
             position: of the token that the first row predicts.
-            inputs: the tokens that the forward took, `[rows]`; `inputs[i]` stands just before
-                what row `i` predicts. They may be lazy, and the last ones drafts.
+            inputs: the input tokens of the forward, `[rows]`; `inputs[i]` is the token just before
+                the one that row `i` predicts. They may be lazy, and the last ones draft tokens.
         """
         for add_bias in self._bias:
             logits = add_bias(inputs, logits)
-        for penalty in self._penalties:
-            logits = penalty.apply(logits, position, inputs)
-        if self.constraint is not None:
-            logits = self.constraint.apply(logits, position, inputs)
+        for processor in self._processors:
+            logits = processor.process(logits, position, inputs)
         return logits
 
     def choose(self, logits: mx.array, position: int) -> mx.array:
-        """The tokens for edited logits `[rows, vocabulary]`, as a lazy array of shape `[rows]`.
+        """The tokens for processed logits `[rows, vocabulary]`, as a lazy array `[rows]`.
 
         Args:
             logits: row `i` predicts the token at `position + i`.
-            position: where in the sequence the first row's token will stand, 0-based.
+            position: of the token that the first row predicts, 0-based.
         """
         if self.sampling.greedy and self._infill is None:
             return mx.argmax(logits, axis=-1)
@@ -105,24 +107,69 @@ class Sampler:
         return mx.softmax(log_distribution(logits, self.sampling, self._infill), axis=-1)
 
     def uniforms(self, position: int) -> tuple[float, float]:
-        """The numbers by which a draft for `position` stands, and by which it is corrected."""
+        """The random numbers that accept a draft token at `position`, and that replace it."""
         return (
             uniform(self.seed, position, _TO_ACCEPT),
             uniform(self.seed, position, _TO_CORRECT),
         )
 
 
+class SamplerFactory:
+    """Makes samplers that fit a model's vocabulary.
+
+    Args:
+        tokenizer: of the model.
+        vocabulary_size: how many ids the model predicts.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocabulary_size: int) -> None:
+        self._tokenizer = tokenizer
+        self._vocabulary_size = vocabulary_size
+        self._constraints = ConstraintFactory(tokenizer, vocabulary_size)
+
+    def make(
+        self, options: Options, prompt: Sequence[int], end_tokens: frozenset[int] = frozenset()
+    ) -> Sampler:
+        """The sampler for the answer to `prompt`.
+
+        Args:
+            options: of the request.
+            prompt: its ids.
+            end_tokens: ids that end this answer, besides the model's usual ones.
+
+        Raises:
+            InvalidRequestError: if a bias is for a token that the model does not have, or the
+                grammar cannot be followed.
+        """
+        vocabulary = self._vocabulary_size
+        for token, _ in options.sampling.logit_bias:
+            if token >= vocabulary:
+                raise InvalidRequestError(
+                    f"There is no token {token} to bias; the vocabulary has {vocabulary}."
+                )
+        constraint = None
+        if options.grammar is not None:
+            constraint = self._constraints.make(options.grammar, len(prompt))
+        infill = self._infill(end_tokens) if options.sampling.infill else None
+        return Sampler(options.sampling, prompt, constraint=constraint, infill=infill)
+
+    def _infill(self, end_tokens: frozenset[int]) -> InfillFilter:
+        own = self._tokenizer.end_tokens
+        return InfillFilter([*sorted(own), *sorted(end_tokens - own)], texts_of(self._tokenizer))
+
+
 def log_distribution(
     logits: mx.array, sampling: Sampling, infill: InfillFilter | None = None
 ) -> mx.array:
-    """Log-probabilities, up to a constant a row, of the distribution that `sampling` asks for.
+    """Log-probabilities, up to a constant per row, of the distribution that `sampling` asks for.
 
-    As in mlx-lm the filters look at the model's own distribution, and temperature comes last.
+    As in mlx-lm, the filters look at the model's own distribution, and the temperature is applied
+    last.
 
     Args:
         logits: `[rows, vocabulary]`.
-        sampling: without a temperature the filters alone are applied.
-        infill: comes after the other filters.
+        sampling: if its temperature is 0, only the filters are applied.
+        infill: applied after the other filters.
 
     Returns:
         float32 `[rows, vocabulary]`; tokens that were filtered out are at minus infinity.
@@ -141,6 +188,6 @@ def log_distribution(
 
 
 def random_keys(seed: int, positions: Sequence[int]) -> mx.array:
-    """MLX random keys, uint32 `[positions, 2]`: one stream a position, mixed from the seed."""
+    """MLX random keys, uint32 `[positions, 2]`: one for each position, mixed from the seed."""
     words = [mix64(seed + GOLDEN_GAMMA * (position + 1)) for position in positions]
     return mx.array(np.array([[word >> 32, word & 0xFFFFFFFF] for word in words], dtype=np.uint32))

@@ -1,22 +1,94 @@
-"""AnswerParser: streamed text in; what is said, what is thought, and which tools are called out."""
+"""AnswerParser: splits a streamed answer into content, reasoning and tool calls.
 
-from collections.abc import Iterator, Sequence
+The marks that stand around reasoning and tool calls, and the parser of a call, are mlx-lm's for the
+model; mlx-lm's `TextStateMachine` finds the marks wherever the stream is cut.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Self
 
-from akunu_py.text.answer_format import AnswerFormat, ToolCall
-from akunu_py.text.stop import pending_length
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A function that the model wants to call.
+
+    Attributes:
+        name: of the function.
+        arguments: for it, as JSON text.
+        id: that the model gave the call; None if it gave none.
+    """
+
+    name: str
+    arguments: str
+    id: str | None = None
+
+
+@dataclass(frozen=True)
+class AnswerFormat:
+    """The marks of a model's answers. A mark that the model does not have is empty.
+
+    Attributes:
+        think_start, think_end: around reasoning.
+        call_start, call_end: around tool calls; if only the end is empty, calls go on to the end
+            of the answer.
+        parse: mlx-lm's parser of the text between the marks, called with that and the tools; None
+            if the model cannot call tools.
+    """
+
+    think_start: str = ""
+    think_end: str = ""
+    call_start: str = ""
+    call_end: str = ""
+    parse: Callable[[str, Any], Any] | None = None
+
+    @classmethod
+    def of(cls, wrapped: Any) -> Self:
+        """The format of the model that a tokenizer of mlx-lm belongs to."""
+        return cls(
+            wrapped.think_start or "",
+            wrapped.think_end or "",
+            wrapped.tool_call_start or "",
+            wrapped.tool_call_end or "",
+            wrapped.tool_parser,
+        )
+
+    @property
+    def has_tools(self) -> bool:
+        """Whether the model can call tools."""
+        return self.parse is not None
+
+    def is_thinking(self, prompt: str) -> bool:
+        """Whether a prompt ends inside reasoning; some templates open it themselves."""
+        if not self.think_start:
+            return False
+        return prompt.rfind(self.think_start) > prompt.rfind(self.think_end)
+
+    def read_calls(self, text: str, tools: Sequence[Any]) -> tuple[ToolCall, ...]:
+        """The calls in a text; none if it cannot be read, for example because it was cut short."""
+        if self.parse is None:
+            return ()
+        try:
+            parsed = self.parse(text, list(tools))
+            return tuple(map(_tool_call, parsed if isinstance(parsed, list) else [parsed]))
+        except Exception as error:  # parsers raise nearly anything on what a model may write
+            logger.warning("a tool call cannot be read: %s", type(error).__name__)
+            return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stretch of an answer; one of its fields is not empty.
+    """A part of an answer; only one of its fields is set.
 
     Attributes:
-        content: what is said.
-        reasoning: what is thought before.
-        calls: tools that are called.
+        content: text for the user.
+        reasoning: text of the model's reasoning.
+        calls: tools that the model calls.
     """
 
     content: str = ""
@@ -31,83 +103,85 @@ class _State(Enum):
 
 
 class AnswerParser:
-    """Tells the parts of one answer apart, wherever its stream happens to be cut.
+    """Splits one answer into its parts; where the stream is cut makes no difference.
 
-    What is said or thought is released at once, but for what may begin a mark; a call when it is
-    whole. One that cannot be read is content, marks included, so that nothing gets lost. White
-    space between marks is dropped.
+    Content and reasoning are released at once, except for text that may begin a mark; calls when
+    they are complete. A call that cannot be read is released as content, with its marks, so that
+    nothing is lost. White space after a mark is dropped.
 
     Args:
         format_: of the model.
         tools: those that may be called; None leaves calls in the text.
-        prompt: which the answer goes on from; it may have opened reasoning or a call.
+        prompt: the prompt of the answer, which may end inside reasoning or a call.
     """
 
     def __init__(self, format_: AnswerFormat, tools: Sequence[Any] | None, prompt: str) -> None:
+        from mlx_lm.generate import TextStateMachine  # noqa: PLC0415  (loads MLX)
+
         self._format = format_
         self._tools = tools or ()
-        self._held = ""
+        self._call = ""
         self._after_mark = False
-        self._marks: dict[_State, dict[str, _State]] = {
-            _State.CONTENT: {
-                format_.think_start: _State.REASONING,
-                format_.call_start if tools is not None else "": _State.CALLS,
-            },
-            _State.REASONING: {format_.think_end: _State.CONTENT},
-            _State.CALLS: {format_.call_end: _State.CONTENT},
-        }
-        for marks in self._marks.values():
-            marks.pop("", None)
-        self._state = _State.CONTENT
+        state = _State.CONTENT
         if tools is not None and format_.has_tools and prompt.endswith(format_.call_start):
-            self._state = _State.CALLS
+            state = _State.CALLS
         elif format_.is_thinking(prompt):
-            self._enter(_State.REASONING)
+            state = _State.REASONING
+            self._after_mark = True
+        marks = {
+            _State.CONTENT: [
+                (format_.think_start, _State.REASONING),
+                (format_.call_start if tools is not None else "", _State.CALLS),
+            ],
+            _State.REASONING: [(format_.think_end, _State.CONTENT)],
+            _State.CALLS: [(format_.call_end, _State.CONTENT)],
+        }
+        self._machine = TextStateMachine(
+            {state: [(mark, to) for mark, to in found if mark] for state, found in marks.items()}
+        )
+        self._position = self._machine.make_state(state)
 
     def feed(self, text: str) -> list[Part]:
         """Takes the next piece of text and returns the parts that are certain now."""
-        self._held += text
-        return list(self._advance())
+        self._position, stretches = self._machine.split(self._position, text)
+        parts: list[Part] = []
+        for state, stretch in stretches[:-1]:
+            parts += self._release(state, stretch, end=self._format.call_end)
+            self._after_mark = True
+        return parts + self._release(*stretches[-1])
 
     def finish(self) -> list[Part]:
-        """What was held back for a mark that never came."""
-        rest, self._held = self._held, ""
-        return list(self._release(rest, whole=False))
+        """The text that was held back because it might have begun a mark."""
+        self._position, rest, state = self._machine.flush(self._position)
+        return self._release(state, rest, end="")
 
-    def _advance(self) -> Iterator[Part]:
-        while True:
-            marks = self._marks[self._state]
-            found = [(at, mark) for mark in marks if (at := self._held.find(mark)) >= 0]
-            if not found:
-                break
-            at, mark = min(found)
-            before, self._held = self._held[:at], self._held[at + len(mark) :]
-            yield from self._release(before, whole=True)
-            self._enter(marks[mark])
-        if self._state is not _State.CALLS:
-            safe = len(self._held) - pending_length(self._held, tuple(marks))
-            shown, self._held = self._held[:safe], self._held[safe:]
-            yield from self._release(shown, whole=False)
-
-    def _enter(self, state: _State) -> None:
-        self._state = state
-        self._after_mark = True
-
-    def _release(self, text: str, *, whole: bool) -> Iterator[Part]:
-        """The part that a text is in the state it was written in."""
-        if self._state is _State.CALLS:
-            yield self._calls(text, whole=whole)
-            return
+    def _release(self, state: _State, text: str, *, end: str | None = None) -> list[Part]:
+        """The part that a text is; `end` is the mark behind it, None if the text goes on."""
+        if state is _State.CALLS:
+            self._call += text
+            if end is None:
+                return []
+            call, self._call = self._call, ""
+            calls = self._format.read_calls(call, self._tools)
+            content = f"{self._format.call_start}{call}{end}"
+            return [Part(calls=calls) if calls else Part(content)]
         if self._after_mark:
             text = text.lstrip()
             self._after_mark = not text
-        if text:
-            thinks = self._state is _State.REASONING
-            yield Part(reasoning=text) if thinks else Part(content=text)
+        if not text:
+            return []
+        return [Part(reasoning=text) if state is _State.REASONING else Part(text)]
 
-    def _calls(self, text: str, *, whole: bool) -> Part:
-        calls = self._format.read_calls(text, self._tools)
-        if calls:
-            return Part(calls=calls)
-        end = self._format.call_end if whole else ""
-        return Part(content=f"{self._format.call_start}{text}{end}")
+
+def _tool_call(parsed: Any) -> ToolCall:
+    """A call as a parser returns it.
+
+    Raises:
+        ValueError: if it has no name.
+    """
+    name, given = parsed["name"], parsed.get("id")
+    if not isinstance(name, str):
+        raise ValueError("a call has no name")
+    arguments = parsed.get("arguments", {})
+    text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    return ToolCall(name, text, given if isinstance(given, str) else None)

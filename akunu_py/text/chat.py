@@ -1,14 +1,14 @@
-"""ChatTranscript: a conversation as token ids that only ever grow at the end.
+"""ChatTranscript: a conversation as token ids, which only grow at the end.
 
-The ids of an answer are kept as they were generated, because encoding its text again may split it
-differently. So the next turn's prompt starts with what is in the cache already.
+The ids of an answer are kept as they were generated, because encoding its text again might split it
+differently. So the prompt of the next turn begins with the ids that the cache holds already.
 """
 
 from akunu_py.text.tokenizer import Message, Tokenizer
 
 
 class ChatTranscript:
-    """The messages of a conversation and the ids they were seen as.
+    """The messages of a conversation, and the ids that the model has seen of them.
 
     Args:
         tokenizer: of the model that answers.
@@ -24,14 +24,14 @@ class ChatTranscript:
         self._seen_tokens: list[int] = []
 
     def copy(self) -> "ChatTranscript":
-        """The same conversation, to be continued differently."""
+        """A copy of the conversation, which can be continued differently."""
         twin = ChatTranscript(self._tokenizer)
         twin.messages = list(self.messages)
         twin._seen_text, twin._seen_tokens = self._seen_text, self._seen_tokens
         return twin
 
     def prompt_for(self, question: str) -> list[int]:
-        """The ids that ask for an answer to `question`; the transcript itself is unchanged.
+        """The ids that ask for an answer to `question`; the transcript does not change.
 
         Raises:
             InvalidRequestError: if the model's template refuses the conversation.
@@ -56,7 +56,7 @@ class ChatTranscript:
         self._seen_tokens = [*prompt, *tokens]
 
     def replace(self, messages: list[Message]) -> None:
-        """Goes on from other messages, a loaded conversation say."""
+        """Continues other messages, for example those of a loaded conversation."""
         self.messages = list(messages)
         self._seen_text, self._seen_tokens = "", []
 

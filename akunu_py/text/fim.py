@@ -1,31 +1,122 @@
-"""Fill-in-the-middle prompts, in the layout that the model's own special tokens announce.
+"""Fill-in-the-middle prompts, in the layout that belongs to the model's own special tokens.
 
-While somebody types, each prompt should begin as the one before it did, so that little of it has to
-be computed. Therefore:
+Two layouts are in use. Prefix-suffix-middle ends with the token that opens the middle;
+suffix-prefix-middle ends with the prefix. While somebody types, each prompt should begin as the one
+before it did, so that little of it has to be computed. Therefore:
 
-- The line with the cursor goes behind the token that opens the middle: the answer goes on from it,
-  and only it changes with a keystroke. All families know middles that begin with a line, and
-  llama.cpp's clients send just this. It is the default.
-- Suffix-prefix-middle only ever appends, beyond the end of a line too. It is what Codestral was
-  trained for. Others were trained for it in a minority of cases or not at all (Qwen2.5-Coder,
-  DeepSeek-Coder), and their special tokens do not tell which, so there it has to be asked for.
+- In prefix-suffix-middle, the line with the cursor goes after the token that opens the middle: the
+  answer continues it, and a keystroke changes only the end of the prompt. All families know middles
+  that begin with a line, and llama.cpp's clients send this too. It is the default.
+- Suffix-prefix-middle only ever appends, beyond the end of a line too. Codestral was trained for
+  it. Others were rarely or never trained for it (Qwen2.5-Coder, DeepSeek-Coder), and their special
+  tokens do not show that, so a request has to ask for it.
 - What does not fit is cut in coarse steps, far from the gap.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from akunu_py.errors import InvalidRequestError
-from akunu_py.text.fim_formats import FillFormat, find_format
 from akunu_py.text.tokenizer import Tokenizer
 
 LONGEST_WINDOW: Final = 4096
-"""Tokens around a gap that are looked at, if the context has room for that many."""
+"""The most tokens around a gap that go into a prompt."""
 
 _STEPS: Final = 16
 _UNNAMED: Final = "untitled"
+
+
+@dataclass(frozen=True)
+class FillFormat:
+    """The special tokens of a family of models, and the layout of its prompts.
+
+    Attributes:
+        prefix, suffix: the tokens that open the text before the gap and the text after it.
+        middle: the token that opens the answer; None if the family has none, and the answer
+            continues the prefix.
+        suffix_first: whether the layout is suffix-prefix-middle.
+        repository: opens the name of a repository.
+        file: opens a file's name and, on the next line, its text.
+        name_inside: whether the name of the file with the gap comes after the prefix token instead
+            of before it.
+        marker: one more token, which only this family has among those with the same tokens.
+        enders: further special tokens that end an answer.
+    """
+
+    prefix: str
+    suffix: str
+    middle: str | None
+    suffix_first: bool = False
+    repository: str | None = None
+    file: str | None = None
+    name_inside: bool = False
+    marker: str | None = None
+    enders: tuple[str, ...] = ()
+
+
+FILL_FORMATS: Final = (
+    # CodeGemma
+    FillFormat(
+        "<|fim_prefix|>",
+        "<|fim_suffix|>",
+        "<|fim_middle|>",
+        file="<|file_separator|>",
+        marker="<|file_separator|>",
+    ),
+    # Granite from version 4 on
+    FillFormat(
+        "<|fim_prefix|>",
+        "<|fim_suffix|>",
+        "<|fim_middle|>",
+        repository="<|reponame|>",
+        file="<|filename|>",
+        marker="<|filename|>",
+        enders=("<|fim_pad|>", "<|end_of_text|>"),
+    ),
+    # Qwen2.5-Coder and its successors, ember, and others with these tokens
+    FillFormat(
+        "<|fim_prefix|>",
+        "<|fim_suffix|>",
+        "<|fim_middle|>",
+        repository="<|repo_name|>",
+        file="<|file_sep|>",
+        enders=("<|fim_pad|>", "<|endoftext|>"),
+    ),
+    # StarCoder2
+    FillFormat(
+        "<fim_prefix>",
+        "<fim_suffix>",
+        "<fim_middle>",
+        repository="<repo_name>",
+        file="<file_sep>",
+        name_inside=True,
+        marker="<file_sep>",
+        enders=("<fim_pad>", "<|endoftext|>"),
+    ),
+    # Granite Code, StarCoder
+    FillFormat(
+        "<fim_prefix>",
+        "<fim_suffix>",
+        "<fim_middle>",
+        repository="<reponame>",
+        file="<filename>",
+        name_inside=True,
+        enders=("<fim_pad>", "<|endoftext|>"),
+    ),
+    # DeepSeek-Coder: begin, prefix, hole, suffix, end
+    FillFormat(
+        "<｜fim▁begin｜>",  # noqa: RUF001
+        "<｜fim▁hole｜>",  # noqa: RUF001
+        "<｜fim▁end｜>",  # noqa: RUF001
+        enders=("<|EOT|>",),
+    ),
+    # CodeLlama
+    FillFormat("▁<PRE>", "▁<SUF>", "▁<MID>", enders=("▁<EOT>",)),
+    # Codestral
+    FillFormat("[PREFIX]", "[SUFFIX]", None, suffix_first=True),
+)
 
 
 @dataclass(frozen=True)
@@ -38,15 +129,15 @@ class RepositoryFile:
 
 @dataclass(frozen=True)
 class FillRequest:
-    """A gap in a file, and what is around it.
+    """A gap in a file, and the text around it.
 
     Attributes:
         prefix: the text before the gap, up to the cursor.
         suffix: the text after it.
-        files: others of the same repository, those that matter most last.
+        files: others of the same repository, the most important last.
         filename: of the file with the gap.
         repository: its name.
-        suffix_first: asks in the suffix-prefix-middle layout; False leaves that to the model.
+        suffix_first: uses the suffix-prefix-middle layout; False takes the model's own.
     """
 
     prefix: str
@@ -63,7 +154,7 @@ class FillPrompt:
 
     Attributes:
         tokens: the prompt's ids.
-        end_tokens: ids that end the answer, beside the model's usual ones.
+        end_tokens: ids that end the answer, besides the model's usual ones.
     """
 
     tokens: list[int]
@@ -71,14 +162,14 @@ class FillPrompt:
 
 
 def fill_prompt(tokenizer: Tokenizer, request: FillRequest, room: int = sys.maxsize) -> FillPrompt:
-    """The prompt for what is to be filled in.
+    """The prompt that asks for the text in a gap.
 
     Args:
         tokenizer: of the model.
-        request: what is around the gap.
-        room: how many tokens the prompt may have. Of the text around the gap the nearest tokens
-            stay, a quarter of them after it and more where there is little before it; of the other
-            files the last ones, each whole.
+        request: the gap and the text around it.
+        room: how many tokens the prompt may have. It keeps the tokens nearest to the gap: a
+            quarter of them after it, more if there is little text before it. It keeps the last of
+            the other files, each one whole.
 
     Raises:
         InvalidRequestError: if the model was not trained to fill gaps.
@@ -87,14 +178,14 @@ def fill_prompt(tokenizer: Tokenizer, request: FillRequest, room: int = sys.maxs
     if format_ is None:
         raise InvalidRequestError(
             "This model has no fill-in-the-middle tokens; leave the suffix out, "
-            "or use a model trained to fill gaps, Qwen2.5-Coder say."
+            "or use a model trained to fill gaps, such as Qwen2.5-Coder."
         )
     layout = _Layout(tokenizer, format_, request)
     opening = tokenizer.encode("")
     room -= len(opening) + len(layout.around((), (), ()))
     window = min(LONGEST_WINDOW, max(1, room))
     head, line = layout.split(request.prefix)
-    most = window * tokenizer.longest_piece  # so many characters fill a window, whatever they are
+    most = window * tokenizer.longest_piece  # characters that fill a window in any case
     head_ids, line_ids, suffix_ids = _trim(
         layout.inside(_ending(head, most)),
         layout.inside(_ending(line, most)),
@@ -108,24 +199,33 @@ def fill_prompt(tokenizer: Tokenizer, request: FillRequest, room: int = sys.maxs
 
 
 def fills_gap(tokenizer: Tokenizer, tokens: Sequence[int]) -> bool:
-    """Whether a prompt, whoever wrote it, asks for what goes into a gap."""
+    """Whether a prompt, which a client may have written itself, asks to fill a gap."""
     format_ = find_format(tokenizer.token_id)
     return format_ is not None and tokenizer.token_id(format_.suffix) in tokens
 
 
+def find_format(token_id: Callable[[str], int | None]) -> FillFormat | None:
+    """The format whose tokens a tokenizer has; None if the model cannot fill gaps."""
+    for format_ in FILL_FORMATS:
+        needed = (format_.prefix, format_.suffix, format_.middle, format_.marker)
+        if all(token is None or token_id(token) is not None for token in needed):
+            return format_
+    return None
+
+
 def _ending(text: str, least: int) -> str:
-    """The end of a text, as many characters or up to twice as many: cut where the next keystrokes
-    leave the cut."""
+    """The last characters of a text, `least` to twice as many. The cut moves only every `least`
+    characters, so that the next keystrokes leave it where it is."""
     return text[max(0, len(text) - least) // least * least :]
 
 
 def _trim(
     head: Sequence[int], line: Sequence[int], suffix: Sequence[int], window: int
 ) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
-    """What fits into a window of whole lines before a gap, the line with it, and what follows.
+    """The lines before a gap, the line with it, and the text after it, cut to fit a window.
 
-    Every length that may change with a keystroke is rounded first, so that all cuts stay where
-    they are until a sixteenth of the window has been typed.
+    Every length that a keystroke may change is rounded first, so that the cuts stay where they are
+    until a sixteenth of the window has been typed.
     """
     quarter = window // 4
     longest = window // 2 if head else window - min(len(suffix), quarter)
@@ -137,7 +237,7 @@ def _trim(
 
 
 def _excess(length: int, limit: int, window: int) -> int:
-    """How much to cut off, in steps."""
+    """How many tokens to cut off, in whole steps."""
     return min(length, _rounded(max(0, length - limit), window))
 
 
@@ -147,13 +247,13 @@ def _rounded(length: int, window: int) -> int:
 
 
 class _Layout:
-    """Turns the parts of a request into ids, as one family of models expects them."""
+    """Turns the parts of a request into ids, in the layout of one family of models."""
 
     def __init__(self, tokenizer: Tokenizer, format_: FillFormat, request: FillRequest) -> None:
         self._tokenizer = tokenizer
         self._format = format_
         self._suffix_first = request.suffix_first or format_.suffix_first
-        # Some tokenizers put a space in front of every text, which does not belong into one.
+        # Some tokenizers put a space in front of every text; inside a text it would be wrong.
         alone, within = tokenizer.encode_plain("a"), tokenizer.encode_plain("\na")
         spaced = within[-len(alone) :] != alone
         self._newline = tokenizer.encode_plain("\n") if spaced else []
@@ -168,12 +268,12 @@ class _Layout:
         return frozenset(token for name in names for token in self._special(name))
 
     def split(self, prefix: str) -> tuple[str, str]:
-        """What is told before the suffix, and what after it."""
+        """The parts of a prefix that come before the suffix and after it."""
         start = 0 if self._suffix_first else prefix.rfind("\n") + 1
         return prefix[:start], prefix[start:]
 
     def inside(self, text: str) -> list[int]:
-        """The ids of a text in which nothing is special, as it is spelled within another."""
+        """The ids of a text inside another one; special tokens in it are plain text."""
         if self._newline:
             tokens = self._tokenizer.encode_plain(f"\n{text}")
             if tokens[: len(self._newline)] == self._newline:
@@ -181,7 +281,7 @@ class _Layout:
         return self._tokenizer.encode_plain(text)
 
     def around(self, head: Sequence[int], line: Sequence[int], suffix: Sequence[int]) -> list[int]:
-        """The text around the gap, behind the name of its file if there are others."""
+        """The text around the gap, after the name of its file if there are other files."""
         own = self._format
         opening = [*self._file, *self._name, *self._special(own.prefix)]
         if own.name_inside:
@@ -194,22 +294,22 @@ class _Layout:
         return [*opening, *head, *following, *middle, *line]
 
     def files(self, request: FillRequest, room: int) -> list[int]:
-        """As many of the last files as there is room for, behind the repository's name."""
+        """As many of the last files as fit, after the repository's name."""
         repository = self._special(self._format.repository)
         if repository:
             repository += self.inside(f"{request.repository or _UNNAMED}\n")
         room -= len(repository)
-        told: list[int] = []
+        kept: list[int] = []
         for file in reversed(request.files):
             if len(file.text) > room * self._tokenizer.longest_piece:
-                break  # it need not be encoded to tell
+                break  # too long, whatever its ids are
             name = f"{file.filename or _UNNAMED}\n"
             header = [*self._file, *self.inside(name)] if self._file else self.inside(f"#{name}")
             block = [*header, *self.inside(f"{file.text}\n")]
-            if len(told) + len(block) > room:
+            if len(kept) + len(block) > room:
                 break
-            told = [*block, *told]
-        return [*repository, *told] if told else []
+            kept = [*block, *kept]
+        return [*repository, *kept] if kept else []
 
     def _special(self, name: str | None) -> list[int]:
         token = None if name is None else self._tokenizer.token_id(name)

@@ -1,4 +1,4 @@
-"""StopScanner: finds stop strings in streamed text, wherever the stream happens to be cut."""
+"""StopScanner: finds stop strings in streamed text, wherever the stream is cut."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from akunu_py.errors import InvalidRequestError
 class StopScanner:
     """Releases text that cannot be part of a stop string, and ends at the first one.
 
-    Of several stop strings the one that starts first wins; the text before it is all there is.
+    Of several stop strings the one that starts first wins; the text ends before it.
 
     Args:
         stops: the strings to stop at.
@@ -33,8 +33,8 @@ class StopScanner:
             return ""
         self._held += text
         found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
-        # A longer stop string that began earlier may still be under way.
-        safe = len(self._held) - pending_length(self._held, self._stops)
+        # A longer stop string that began earlier may still be incomplete.
+        safe = len(self._held) - _pending_length(self._held, self._stops)
         if found and min(found) <= safe:
             self.stopped = True
             safe = min(found)
@@ -42,7 +42,7 @@ class StopScanner:
         return shown
 
     def flush(self) -> str:
-        """What was held back for a stop string that never came; call it at the stream's end."""
+        """The text held back for a stop string that did not come; call it at the stream's end."""
         if self.stopped:
             return ""
         found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
@@ -52,12 +52,12 @@ class StopScanner:
         return rest
 
 
-def pending_length(text: str, marks: Sequence[str]) -> int:
-    """The length of the longest tail of a text that begins, but does not finish, one of `marks`."""
+def _pending_length(text: str, stops: Sequence[str]) -> int:
+    """The length of the longest end of a text that begins, but does not finish, one of `stops`."""
     longest = 0
-    for mark in marks:
-        for length in range(min(len(mark) - 1, len(text)), longest, -1):
-            if text.endswith(mark[:length]):
+    for stop in stops:
+        for length in range(min(len(stop) - 1, len(text)), longest, -1):
+            if text.endswith(stop[:length]):
                 longest = length
                 break
     return longest

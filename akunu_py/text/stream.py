@@ -1,15 +1,99 @@
-"""TextStream: emitted tokens in, readable text out, up to the first stop string."""
+"""TextStream: emitted tokens in, readable text out, up to the first stop string.
 
-from collections.abc import Sequence
+mlx-lm's own streaming detokenizers drop the first space of an answer, which a completion needs.
+`Detokenizer` goes on from the last tokens of the prompt instead.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
-from akunu_py.text.detokenizer import Detokenizer, WholeTextDetokenizer
+from tokenizers.decoders import DecodeStream
+
 from akunu_py.text.stop import StopScanner
+
+_CONTEXT: Final = 8
+"""Tokens of the prompt that decide how the first token of the answer is spelled."""
+
+
+class Detokenizer:
+    """Releases text as soon as its characters are whole.
+
+    Args:
+        tokenizer: the Rust tokenizer inside a Hugging Face one.
+        prompt: the ids of the prompt.
+    """
+
+    def __init__(self, tokenizer: Any, prompt: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        self._recent = list(prompt[-_CONTEXT:])
+        self._held: list[int] = []
+        self._stream = self._new_stream()
+
+    def add(self, token: int) -> str:
+        """Takes the next id and returns the text that became readable."""
+        self._held.append(token)
+        try:
+            text: str | None = self._stream.step(self._tokenizer, token)
+        except Exception:  # the stream fails if an id changes the text before it
+            text = self._tokenizer.decode(self._held, skip_special_tokens=False)
+            self._settle()
+            self._stream = self._new_stream()
+            return text or ""
+        if text is None:
+            return ""
+        self._settle()
+        return text
+
+    def finish(self) -> str:
+        """The text of ids that were held back because a character was incomplete."""
+        text: str = self._tokenizer.decode(self._held, skip_special_tokens=False)
+        self._settle()
+        return text
+
+    def _new_stream(self) -> DecodeStream:
+        return DecodeStream(ids=self._recent, skip_special_tokens=False)
+
+    def _settle(self) -> None:
+        self._recent = [*self._recent, *self._held][-_CONTEXT:]
+        self._held.clear()
+
+
+class WholeTextDetokenizer:
+    """The same for tokenizers without a Rust part: decodes the last line again for each token.
+
+    Args:
+        decode: ids to text.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+        self._decode = decode
+        self._line: list[int] = []
+        self._shown = ""
+
+    def add(self, token: int) -> str:
+        """Takes the next id and returns the text that became readable."""
+        self._line.append(token)
+        text = self._decode(self._line)
+        if text.endswith("\ufffd"):
+            return ""
+        return self._show(text)
+
+    def finish(self) -> str:
+        """The text of ids that were held back because a character was incomplete."""
+        return self._show(self._decode(self._line)) if self._line else ""
+
+    def _show(self, text: str) -> str:
+        fresh = text[len(self._shown) :]
+        self._shown = text
+        if text.endswith("\n"):
+            self._line, self._shown = [], ""
+        return fresh
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of text that became readable with one token, and whether that was drafted."""
+    """Text that became readable with one token, and whether that token was drafted."""
 
     text: str
     drafted: bool
@@ -19,7 +103,7 @@ class TextStream:
     """Detokenises one answer and watches for stop strings.
 
     Args:
-        detokenizer: a fresh one for this answer.
+        detokenizer: a new one for this answer.
         stops: strings to stop at.
 
     Raises:
@@ -38,10 +122,10 @@ class TextStream:
         return self._scanner.stopped
 
     def feed(self, token: int, *, drafted: bool) -> Piece:
-        """Takes the next token and returns the text that may be shown now, often its own."""
+        """Takes the next token and returns the text that may be shown now."""
         return Piece(self._scanner.feed(self._detokenizer.add(token)), drafted)
 
     def finish(self) -> Piece:
-        """What was held back for the rest of a character or of a stop string."""
+        """The text held back because a character or a stop string was incomplete."""
         text = self._scanner.feed(self._detokenizer.finish())
         return Piece(text + self._scanner.flush(), drafted=False)

@@ -1,18 +1,22 @@
-"""TokenBytes: what each vocabulary entry stands for, as bytes.
+"""The bytes of vocabulary entries, and how few tokens a text can have.
 
-Decoding an id on its own cannot tell: a piece of a character becomes a replacement sign, and some
-decoders take a leading space off. The entry's spelling has both.
+Decoding a single id does not give its bytes: part of a character becomes a replacement sign, and
+some decoders drop a leading space. The spelling of the entry has both.
 """
 
-from functools import cache
+from collections.abc import Iterable
+from math import floor
 from typing import Any, Final
 
+import numpy as np
+
 _SPACE: Final = "▁"
-_PRINTABLE: Final = (range(0x21, 0x7F), range(0xA1, 0xAD), range(0xAE, 0x100))
+_BYTES: Final = 256
+_ROUNDING: Final = 1e-6
 
 
 class TokenBytes:
-    """Spells one tokenizer's ids.
+    """The bytes of a tokenizer's ids.
 
     Args:
         wrapped: a Hugging Face tokenizer, or mlx-lm's wrapper around one.
@@ -24,7 +28,7 @@ class TokenBytes:
         self._alphabet = _byte_alphabet() if _spells_bytes(wrapped) else None
 
     def of(self, token: int) -> bytes:
-        """The bytes of one id; none for an id that the tokenizer does not have."""
+        """The bytes of one id; empty for an id that the tokenizer does not have."""
         spelling: str | None = self._wrapped.convert_ids_to_tokens(token)
         if spelling is None:
             return b""
@@ -37,18 +41,44 @@ class TokenBytes:
         return spelling.replace(_SPACE, " ").encode()
 
 
+class PieceLengths:
+    """A lower bound on the tokens of a text, found without encoding it.
+
+    Encoding megabytes takes seconds and cannot be interrupted; counting their bytes takes
+    milliseconds. Assumes that every byte of a text belongs to a token that spells it, as in
+    byte-level vocabularies and in those that fall back to bytes.
+
+    Args:
+        pieces: the bytes of each vocabulary entry.
+    """
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        longest = [0] * _BYTES
+        for piece in pieces:
+            for byte in set(piece):
+                longest[byte] = max(longest[byte], len(piece))
+        self._shares = np.array([1 / length if length else 0.0 for length in longest])
+
+    def least_tokens(self, text: str) -> int:
+        """The bound for a text.
+
+        Each byte counts as 1 / the length of the longest entry that has such a byte. So the bytes
+        of one token add up to 1 at most.
+        """
+        octets = np.frombuffer(text.encode(errors="replace"), np.uint8)
+        counts = np.bincount(octets, minlength=_BYTES)
+        return floor(float(counts @ self._shares) + _ROUNDING)
+
+
 def _spells_bytes(wrapped: Any) -> bool:
-    """Whether each sign of an entry is a byte, as in GPT-2's tokenizer and its followers."""
+    """Whether each sign of an entry is a byte, as in GPT-2's tokenizer and many since."""
     rust = getattr(wrapped, "backend_tokenizer", None)
     decoder = None if rust is None else rust.decoder
     return decoder is not None and b'"ByteLevel"' in decoder.__getstate__()
 
 
-@cache
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's signs for bytes: printable ones are themselves, the others follow Latin-1."""
-    printable = [byte for stretch in _PRINTABLE for byte in stretch]
-    others = [byte for byte in range(0x100) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {
-        chr(0x100 + index): byte for index, byte in enumerate(others)
-    }
+    """GPT-2's signs for bytes."""
+    from transformers.convert_slow_tokenizer import bytes_to_unicode  # noqa: PLC0415  (slow)
+
+    return {sign: byte for byte, sign in bytes_to_unicode().items()}

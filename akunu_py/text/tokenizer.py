@@ -5,17 +5,15 @@ from functools import cached_property
 from threading import Lock
 from typing import Any, Final
 
-from akunu_py.errors import ContextOverflowError, InvalidRequestError, ModelLoadError
-from akunu_py.model_files import find_model
-from akunu_py.text.answer_format import AnswerFormat
-from akunu_py.text.detokenizer import Detokenizer, WholeTextDetokenizer
-from akunu_py.text.piece_lengths import PieceLengths
-from akunu_py.text.token_bytes import TokenBytes
+from akunu_py.errors import ContextOverflowError, InvalidRequestError
+from akunu_py.text.answer_parser import AnswerFormat
+from akunu_py.text.stream import Detokenizer, WholeTextDetokenizer
+from akunu_py.text.token_bytes import PieceLengths, TokenBytes
 
 Message = Mapping[str, Any]
 
 _SHORT: Final = 1 << 16
-"""Characters that are encoded within a moment, whatever they are."""
+"""Any text of this many characters is encoded quickly."""
 
 
 class Tokenizer:
@@ -27,23 +25,23 @@ class Tokenizer:
 
     def __init__(self, wrapped: Any) -> None:
         self.wrapped = wrapped
-        # How special tokens are read is a state of the tokenizer, and not one of the call.
+        # Whether special tokens are recognised is a state of the tokenizer, not of the call.
         self._encoding = Lock()
         self.end_tokens: frozenset[int] = frozenset(wrapped.eos_token_ids)
 
     @cached_property
     def answer_format(self) -> AnswerFormat:
-        """What the model wraps reasoning and tool calls in."""
+        """The marks that the model puts around reasoning and tool calls."""
         return AnswerFormat.of(self.wrapped)
 
     @cached_property
     def token_bytes(self) -> TokenBytes:
-        """What each id stands for."""
+        """The bytes of each id."""
         return TokenBytes(self.wrapped)
 
     @cached_property
     def longest_piece(self) -> int:
-        """Characters of the longest vocabulary entry: no token stands for more of a text."""
+        """Characters of the longest vocabulary entry: no token spells more of a text."""
         return max(map(len, self._vocabulary))
 
     @property
@@ -58,12 +56,12 @@ class Tokenizer:
 
         Args:
             text: any text; spelled-out special tokens count as such.
-            special_tokens: False encodes the text alone, as a continuation.
-            most: ids that there is room for; None for any number.
+            special_tokens: False encodes only the text, as a continuation.
+            most: how many ids there is room for; None for any number.
 
         Raises:
             ContextOverflowError: if the text is far too long for `most`, whatever its ids are; it
-                is not encoded then. One that is a little too long comes back whole.
+                is not encoded then. A text that is a little too long is encoded whole.
         """
         if most is not None and len(text) > max(most, _SHORT):
             self._check_length(text, most)
@@ -73,7 +71,7 @@ class Tokenizer:
             return list(self.wrapped.encode(text, add_special_tokens=add, verbose=False))
 
     def encode_plain(self, text: str) -> list[int]:
-        """The ids of text in which nothing is special, whatever it spells out."""
+        """The ids of a text; special tokens spelled out in it are plain text."""
         with self._encoding:
             ids = self.wrapped.encode(
                 text, add_special_tokens=False, split_special_tokens=True, verbose=False
@@ -85,7 +83,7 @@ class Tokenizer:
         return str(self.wrapped.decode(list(tokens)))
 
     def detokenizer(self, prompt: Sequence[int]) -> Detokenizer | WholeTextDetokenizer:
-        """A fresh detokenizer for the answer to `prompt`."""
+        """A new detokenizer for the answer to `prompt`."""
         rust = getattr(self.wrapped, "backend_tokenizer", None)
         return WholeTextDetokenizer(self.decode) if rust is None else Detokenizer(rust, prompt)
 
@@ -105,9 +103,9 @@ class Tokenizer:
 
         Args:
             messages: dictionaries with `role` and `content`.
-            open_answer: whether to end where the assistant is to speak.
+            open_answer: whether to end where the assistant's answer begins.
             tools: that it may call, in OpenAI's form; for templates that know them.
-            settings: further names that a template may look at, `enable_thinking` say.
+            settings: further variables of the template, such as `enable_thinking`.
 
         Raises:
             InvalidRequestError: if the model has no template, or it refuses these messages.
@@ -126,7 +124,7 @@ class Tokenizer:
                     **(settings or {}),
                 )
             )
-        except Exception as error:  # the template is the model's own code and raises what it likes
+        except Exception as error:  # the template is the model's own code and may raise anything
             raise InvalidRequestError(
                 f"The model's chat template refuses this conversation: {error}"
             ) from error
@@ -135,7 +133,7 @@ class Tokenizer:
         least = self._piece_lengths.least_tokens(text)
         if least > most:
             raise ContextOverflowError(
-                f"The prompt has {len(text)} characters, {least} tokens at the least, and the "
+                f"The prompt has {len(text)} characters, which is {least} tokens at least, and the "
                 f"context only {most}; shorten it."
             )
 
@@ -145,24 +143,5 @@ class Tokenizer:
 
     @cached_property
     def _vocabulary(self) -> dict[str, int]:
-        """The ids of all entries; the tokenizer makes this anew for whoever asks it."""
+        """The ids of all entries; `get_vocab` makes a new dictionary each time."""
         return dict(self.wrapped.get_vocab())
-
-
-def load_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer of a model whose weights are not needed.
-
-    Args:
-        name: the bundled model's name, a folder, or `owner/name` on the hub.
-
-    Raises:
-        ModelLoadError: if there is no such model, or its tokenizer cannot be read.
-    """
-    from mlx_lm import utils  # noqa: PLC0415  (brings MLX along, which a tokenizer does not need)
-
-    folder = find_model(name)
-    try:
-        ends = utils.load_config(folder).get("eos_token_id")
-        return Tokenizer(utils.load_tokenizer(folder, eos_token_ids=ends))
-    except Exception as error:  # transformers raises nearly anything on a broken tokenizer
-        raise ModelLoadError(f"The tokenizer in {folder} does not load: {error}") from error

@@ -184,7 +184,7 @@ def test_a_copy_predicts_as_the_original_and_leaves_it_alone(tiny_model: TargetM
 
 def test_a_copy_needs_what_it_copies_and_room_for_it(tiny_model: TargetModel) -> None:
     original = PreallocatedKVCache(2, CAPACITY)
-    with pytest.raises(ValueError, match="0 tokens cannot lend 5"):
+    with pytest.raises(ValueError, match="0 tokens cannot give 5"):
         PreallocatedKVCache(2, CAPACITY).copy(original, 5)
     cache = tiny_model.make_cache(CAPACITY)
     assert isinstance(cache, PreallocatedKVCache)

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from akunu_py.backend import find_backend
-from akunu_py.cache.prefix_pool import PrefixPool
-from akunu_py.cache.prefix_slot import PrefixSlot, common_prefix_length
+from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot, common_prefix_length
 from akunu_py.model import TargetModel, load_target
 from akunu_py.options import MOST_SLOTS
 
@@ -24,7 +23,9 @@ def model(tiny_model_dir: Path) -> TargetModel:
 
 def make_pool(model: TargetModel, memory: int = NO_LIMIT) -> PrefixPool:
     ticks = count(1)
-    return PrefixPool(model, limit=LIMIT, memory=memory, clock=lambda: float(next(ticks)))
+    return PrefixPool(
+        model.make_cache, limit=LIMIT, memory=memory, clock=lambda: float(next(ticks))
+    )
 
 
 def serve(

@@ -12,10 +12,9 @@ from mlx_lm.models.rope_utils import Llama3RoPE, YarnRoPE
 
 from akunu_py.cache.kv_cache import LayerCache
 from akunu_py.cpu.attention import FusedAttention
-from akunu_py.cpu.decoder import FusedDecoder
-from akunu_py.cpu.feed_forward import FusedFeedForward
-from akunu_py.cpu.network import with_fused_layers
-from akunu_py.cpu.rms_norm import FusedRMSNorm
+from akunu_py.cpu.kernels import FusedRMSNorm
+from akunu_py.cpu.linear import FusedFeedForward
+from akunu_py.cpu.network import FusedDecoder, with_fused_layers
 from akunu_py.cpu.rotary import RotaryTable, TableRoPE
 from tests.tiny_model import CONFIG
 

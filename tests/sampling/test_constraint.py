@@ -13,6 +13,7 @@ from llguidance import LLMatcher, LLTokenizer
 from llguidance import TokenizerWrapper as Wrapper
 
 import akunu_py
+from akunu_py.decoding.draft_session import FORCED, steer
 from akunu_py.decoding.loop import Limits
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.drafting.ngram import NGramDrafter
@@ -21,7 +22,7 @@ from akunu_py.drafting.ngram_model_drafter import NGramModelDrafter
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Grammar, Options, Sampling
-from akunu_py.sampling.constraint import FORCED, Constraint, ConstraintMaker
+from akunu_py.sampling.constraint import Constraint, ConstraintFactory
 from akunu_py.sampling.sampler import Sampler
 from tests.fakes import OracleDrafter, rounds_of
 from tests.markov import VOCABULARY, assert_drawn_from, free_text, markov_model
@@ -135,8 +136,8 @@ def test_a_grammar_that_makes_no_sense_is_refused(
 
 
 @pytest.fixture(scope="module")
-def maker(shared_engine: Engine) -> ConstraintMaker:
-    return ConstraintMaker(shared_engine.model)
+def maker(shared_engine: Engine) -> ConstraintFactory:
+    return ConstraintFactory(shared_engine.tokenizer, shared_engine.model.vocabulary_size)
 
 
 @given(
@@ -145,11 +146,11 @@ def maker(shared_engine: Engine) -> ConstraintMaker:
 )
 @settings(deadline=None, max_examples=40)
 def test_masks_are_those_of_the_tokens_before_each_row(
-    maker: ConstraintMaker, rounds: list[tuple[list[int], int]], data: st.DataObject
+    maker: ConstraintFactory, rounds: list[tuple[list[int], int]], data: st.DataObject
 ) -> None:
     """Whatever forwards take and take back."""
     grammar, start = Grammar("regex", "(ab?c)*"), 10
-    tokens = [maker._model.tokenizer.encode(letter)[0] for letter in "abcd"]
+    tokens = [maker._tokenizer.encode(letter)[0] for letter in "abcd"]
     constraint = maker.make(grammar, start)
     answer: list[int] = []
     known = 77
@@ -182,18 +183,18 @@ def _allows(mask: Any, token: int) -> bool:
     return bool(mask[token // 32] >> (token % 32) & 1)
 
 
-def test_where_there_is_no_choice_the_grammar_drafts(maker: ConstraintMaker) -> None:
-    encode = maker._model.tokenizer.encode
+def test_where_there_is_no_choice_the_grammar_drafts(maker: ConstraintFactory) -> None:
+    encode = maker._tokenizer.encode
     constraint = maker.make(Grammar("regex", "ab(function|feature)"), 0)
-    forced = constraint.steer(NO_DRAFT, 9)
+    forced = steer(constraint, NO_DRAFT, 9)
     assert (list(forced.tokens), forced.source) == (encode("abf"), FORCED)
-    assert constraint.steer(NO_DRAFT, 2).tokens == forced.tokens[:2]
+    assert steer(constraint, NO_DRAFT, 2).tokens == forced.tokens[:2]
 
     good, bad = Draft(tuple(encode("abfunc")), "x"), Draft(tuple(encode("abfare")), "x")
-    assert constraint.steer(good, 9) == good
-    assert list(constraint.steer(bad, 9).tokens) == encode("abf")
+    assert steer(constraint, good, 9) == good
+    assert list(steer(constraint, bad, 9).tokens) == encode("abf")
     drawn = Draft(tuple(encode("abfare")), "x", 0, np.full((6, 320), 1 / 320, np.float32))
-    assert list(constraint.steer(drawn, 9).tokens) == encode("abfa")
+    assert list(steer(constraint, drawn, 9).tokens) == encode("abfa")
 
 
 LETTERS = "abcdefgh"

@@ -14,7 +14,8 @@ from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options, Sampling
 from akunu_py.request import Completion
-from akunu_py.sampling.forward_logprobs import ForwardLogprobs, LogprobRequest
+from akunu_py.sampling.forward_logprobs import ForwardLogprobs
+from akunu_py.sampling.logprobs import LogprobRequest
 from tests.fakes import OracleDrafter
 from tests.tiny_model import VOCABULARY
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.tool_parsers import function_gemma, json_tools, kimi_k2, mistral, pythonic, qwen3_coder
 
-from akunu_py.text.answer_format import AnswerFormat, ToolCall
-from akunu_py.text.answer_parser import AnswerParser, Part
+from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ToolCall
 
 TOOLS: list[dict[str, Any]] = [
     {

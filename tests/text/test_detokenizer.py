@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from akunu_py.engine import Engine
-from akunu_py.text.detokenizer import Detokenizer, WholeTextDetokenizer
+from akunu_py.text.stream import Detokenizer, WholeTextDetokenizer
 
 
 def streamed(detokenizer: Detokenizer | WholeTextDetokenizer, tokens: list[int]) -> str:

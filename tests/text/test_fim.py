@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from akunu_py.cache.prefix_slot import common_prefix_length
+from akunu_py.cache.prefix_pool import common_prefix_length
 from akunu_py.errors import InvalidRequestError
 from akunu_py.text.fim import (
     LONGEST_WINDOW,

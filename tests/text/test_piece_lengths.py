@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from akunu_py.errors import ContextOverflowError
-from akunu_py.text.piece_lengths import PieceLengths
-from akunu_py.text.tokenizer import load_tokenizer
+from akunu_py.model import load_tokenizer
+from akunu_py.text.token_bytes import PieceLengths
 
 EMBER = load_tokenizer("ember")
 BOUND = PieceLengths(map(EMBER.token_bytes.of, range(len(EMBER.wrapped))))

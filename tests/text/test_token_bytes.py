@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from akunu_py.model import load_tokenizer
 from akunu_py.text.token_bytes import TokenBytes
-from akunu_py.text.tokenizer import load_tokenizer
 
 EMBER = load_tokenizer("ember")
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from akunu_py.options import Options
 from akunu_py.request import Event
-from akunu_py.sampling.token_logprob import TokenLogprob
+from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.contracts.llama.request import CompletionRequest
 from akunu_py.server.timings import timings
 from akunu_py.stats import Finish, Stats

@@ -12,8 +12,7 @@ from akunu_py.server.contracts.ollama.request import read_options, read_think, r
 from akunu_py.server.contracts.ollama.response import Reply, respond
 from akunu_py.server.job import Job
 from akunu_py.server.messages import read_messages, read_offered_tools
-from akunu_py.text.answer_format import AnswerFormat, ToolCall
-from akunu_py.text.answer_parser import AnswerParser, Part
+from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ToolCall
 
 
 class _ChatReply(Reply):

@@ -11,7 +11,7 @@ from akunu_py.server.contract import Call
 from akunu_py.server.contracts.ollama.request import read_options, refuse_images
 from akunu_py.server.contracts.ollama.response import Reply, respond
 from akunu_py.server.job import Job
-from akunu_py.text.fim_formats import FILL_FORMATS
+from akunu_py.text.fim import FILL_FORMATS
 from akunu_py.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

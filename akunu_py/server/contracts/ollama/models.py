@@ -11,7 +11,7 @@ from akunu_py.server.compact_json import CompactJSONResponse
 from akunu_py.server.contract import Call
 from akunu_py.server.contracts.ollama.names import served_name
 from akunu_py.server.contracts.ollama.response import timestamp
-from akunu_py.text.fim_formats import FillFormat, find_format
+from akunu_py.text.fim import FillFormat, find_format
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine

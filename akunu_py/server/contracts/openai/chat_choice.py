@@ -4,12 +4,11 @@ from typing import Any
 from uuid import uuid4
 
 from akunu_py.request import Event
-from akunu_py.sampling.token_logprob import TokenLogprob
+from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.contracts.openai.logprobs import chat_logprobs
 from akunu_py.server.finish_reasons import FINISH_REASONS
 from akunu_py.stats import Finish
-from akunu_py.text.answer_format import ToolCall
-from akunu_py.text.answer_parser import AnswerParser, Part
+from akunu_py.text.answer_parser import AnswerParser, Part, ToolCall
 from akunu_py.text.token_bytes import TokenBytes
 
 

@@ -10,8 +10,7 @@ from akunu_py.server.contracts.openai.request import AnswerRequest, read_options
 from akunu_py.server.contracts.openai.tools import Tools, read_tools
 from akunu_py.server.job import Job
 from akunu_py.server.messages import read_messages
-from akunu_py.text.answer_format import AnswerFormat
-from akunu_py.text.answer_parser import AnswerParser
+from akunu_py.text.answer_parser import AnswerFormat, AnswerParser
 
 _MOST_TOP_LOGPROBS: Final = 20
 _EFFORTS: Final = 16

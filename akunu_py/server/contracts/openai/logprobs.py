@@ -7,7 +7,7 @@ import codecs
 from collections.abc import Sequence
 from typing import Any, Final
 
-from akunu_py.sampling.token_logprob import PromptLogprobs, TokenLogprob
+from akunu_py.sampling.logprobs import PromptLogprobs, TokenLogprob
 from akunu_py.text.token_bytes import TokenBytes
 
 _LEAST: Final = -9999.0

@@ -1,0 +1,162 @@
+"""Compiled operations for the CPU: the exponential, SwiGLU, and root-mean-square norms."""
+
+from collections.abc import Callable
+from functools import cache
+from math import e, factorial, log, log2
+from typing import Any, Final
+
+import mlx.core as mx
+from mlx import nn
+
+FEW: Final = 3000
+"""Below this many elements, one slow operation takes less time than several fast ones."""
+
+_LOG2_E: Final = log2(e)
+_DEGREE: Final = 6
+_TAYLOR: Final = tuple(log(2.0) ** power / factorial(power) for power in range(_DEGREE + 1))
+_LEAST, _MOST = -126.0, 127.0
+"""The exponents of normal floats; results beyond them are clamped."""
+_ROUNDER: Final = 1.5 * 2.0**23
+"""A float of this size has no bits for fractions: adding it rounds, and leaves the whole number in
+the lowest bits."""
+_MANTISSA_BITS: Final = 23
+_BIAS: Final = 127
+_MOST_FUSED_ROWS: Final = 16
+"""Above this many rows, MLX's own operations, which are vectorised, are faster than a compiled
+one."""
+
+
+def exponential_of(argument: Callable[..., mx.array]) -> Callable[..., mx.array]:
+    """The exponential of a function of arrays, compiled together with that function.
+
+    MLX computes the exponential one element after the other. Here e^x is 2^n * 2^f with a whole n
+    and f within 0.5 of zero: a polynomial gives 2^f and the exponent bits of a float give 2^n, both
+    from simple arithmetic that the compiler turns into vector instructions. The result is as exact
+    as MLX's.
+
+    Args:
+        argument: takes float32 arrays and returns one of the first one's shape.
+    """
+    compiled_plain = mx.compile(lambda *arrays: mx.exp(argument(*arrays)), shapeless=True)
+    compiled_parts = mx.compile(lambda *arrays: _parts(argument(*arrays)), shapeless=True)
+
+    def exponential(*arrays: mx.array) -> mx.array:
+        result: mx.array
+        if arrays[0].size < FEW:
+            result = compiled_plain(*arrays)
+        else:
+            whole, power = compiled_parts(*arrays)
+            result = power * _compiled_exponent()(whole.view(mx.int32)).view(mx.float32)
+        return result
+
+    return exponential
+
+
+def _parts(x: mx.array) -> tuple[mx.array, mx.array]:
+    """The two factors of e^x: a float with n in its lowest bits, and 2^f."""
+    exponent = mx.minimum(mx.maximum(x * _LOG2_E, _LEAST), _MOST)
+    whole = exponent + _ROUNDER
+    fraction = exponent - (whole - _ROUNDER)
+    power = mx.array(_TAYLOR[-1])
+    for coefficient in reversed(_TAYLOR[:-1]):
+        power = power * fraction + coefficient
+    return whole, power
+
+
+def swiglu(gate: mx.array, up: mx.array) -> mx.array:
+    """SiLU of the gate, times the input; float32."""
+    if gate.size < FEW:
+        gated: mx.array = _compiled_swiglu()(gate, up)
+    else:
+        gated = _compiled_gate()(gate, up, _exponential_of_negative()(gate))
+    return gated
+
+
+@cache
+def _exponential_of_negative() -> Callable[..., mx.array]:
+    return exponential_of(mx.negative)
+
+
+@cache
+def _compiled_gate() -> Any:
+    return mx.compile(lambda gate, up, power: gate / (1.0 + power) * up, shapeless=True)
+
+
+@cache
+def _compiled_swiglu() -> Any:
+    return mx.compile(lambda gate, up: gate / (1.0 + mx.exp(-gate)) * up, shapeless=True)
+
+
+@cache
+def _compiled_exponent() -> Any:
+    """The bits of the float 2^n, from the bits of a float with n in the lowest."""
+    return mx.compile(
+        lambda bits: mx.left_shift(bits, _MANTISSA_BITS) + (_BIAS << _MANTISSA_BITS),
+        shapeless=True,
+    )
+
+
+class FusedRMSNorm(nn.RMSNorm):  # type: ignore[misc]
+    """`nn.RMSNorm`, in fewer operations if only a few rows are normalised.
+
+    Args:
+        original: the norm that it replaces; its results are the same to the bit.
+    """
+
+    def __init__(self, original: nn.RMSNorm) -> None:
+        super().__init__(original.weight.size, original.eps)
+        self.weight = original.weight
+
+    def __call__(self, x: mx.array) -> mx.array:
+        if not _are_few(x):
+            normalised: mx.array = super().__call__(x)
+        else:
+            normalised = _compiled_rms_norm(self.eps)(x, self.weight)
+        return normalised
+
+    def after(self, x: mx.array, change: mx.array) -> tuple[mx.array, mx.array]:
+        """Adds the output of a layer to its input, and normalises the sum.
+
+        Args:
+            x: `[count, hidden_size]`, float32.
+            change: as `x`.
+
+        Returns:
+            The sum, and the sum normalised.
+        """
+        if not _are_few(x):
+            added = x + change
+            normalised: mx.array = super().__call__(added)
+        else:
+            added, squares = _compiled_sum_and_squares()(x, change)
+            total = mx.sum(squares, axis=-1, keepdims=True)
+            compiled = _compiled_division(self.eps, 1.0 / x.shape[-1])
+            normalised = compiled(added, total, self.weight)
+        return added, normalised
+
+
+def _are_few(x: mx.array) -> bool:
+    few: bool = x.size <= _MOST_FUSED_ROWS * x.shape[-1]
+    return few
+
+
+@cache
+def _compiled_rms_norm(eps: float) -> Any:
+    return mx.compile(lambda x, weight: mx.fast.rms_norm(x, weight, eps), shapeless=True)
+
+
+@cache
+def _compiled_sum_and_squares() -> Any:
+    def sum_and_squares(x: mx.array, change: mx.array) -> tuple[mx.array, mx.array]:
+        added = x + change
+        return added, mx.square(added)
+
+    return mx.compile(sum_and_squares, shapeless=True)
+
+
+@cache
+def _compiled_division(eps: float, share: float) -> Any:
+    def divide(x: mx.array, total: mx.array, weight: mx.array) -> mx.array:
+        return x * mx.rsqrt(total * share + eps) * weight
+
+    return mx.compile(divide, shapeless=True)

@@ -1,0 +1,52 @@
+"""Log-probabilities as plain records: what a request asks for, and what it is given.
+
+Plain Python: `forward_logprobs.py` computes them.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobRequest:
+    """What to report about every forward.
+
+    Attributes:
+        logprobs: alternatives to report with each token's log-probability; None reports nothing.
+        top_ids: how many of the most likely ids to report to the drafter.
+    """
+
+    logprobs: int | None = None
+    top_ids: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The log-probability of a token, and the most likely tokens at its position.
+
+    The distribution is the model's own: before bias, penalties, constraints, filters and
+    temperature. llama.cpp (unless asked for `post_sampling_probs`), vLLM (`raw_logprobs`) and
+    OpenAI report the same.
+
+    Attributes:
+        token: an emitted id, or one of a prompt.
+        logprob: the natural logarithm of its probability.
+        alternatives: ids and log-probabilities of the most likely tokens, the most likely first;
+            the token itself is among them only if it is that likely.
+    """
+
+    token: int
+    logprob: float
+    alternatives: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """The log-probabilities of a prompt's tokens.
+
+    Attributes:
+        first: the id that it begins with, which nothing predicts.
+        following: one entry for every other token.
+    """
+
+    first: int
+    following: tuple[TokenLogprob, ...]
