@@ -133,7 +133,7 @@ class Tokenizer:
         least = self._piece_lengths.least_tokens(text)
         if least > most:
             raise ContextOverflowError(
-                f"The prompt has {len(text)} characters, which is {least} tokens at least, and the "
+                f"The prompt has {len(text)} characters, {least} tokens at the least, and the "
                 f"context only {most}; shorten it."
             )
 

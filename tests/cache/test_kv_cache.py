@@ -1,4 +1,4 @@
-"""The preallocated cache: what a rollback leaves is what a fresh prefill makes."""
+"""The preallocated cache: after a rollback it equals a fresh prefill."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ CAPACITY = 48
 
 
 def layer_input(tokens: list[int]) -> tuple[mx.array, mx.array]:
-    """Keys and values `[1, 2, tokens, 4]` that say which token they belong to."""
+    """Keys and values `[1, 2, tokens, 4]` that identify their tokens."""
     keys = mx.broadcast_to(
         mx.array(tokens, dtype=mx.float32)[None, None, :, None], (1, 2, len(tokens), 4)
     )
@@ -118,7 +118,7 @@ def test_growing_keeps_what_is_held() -> None:
         cache.grow(5)
 
 
-def test_skipped_tokens_take_their_room() -> None:
+def test_skipped_tokens_take_room() -> None:
     cache = PreallocatedKVCache(1, 6)
     cache.layers[0].update_and_fetch(*layer_input([1]))
     cache.skip(3)

@@ -1,4 +1,4 @@
-"""llama.cpp's infill sampler: what it leaves, and that drafting does not change it."""
+"""llama.cpp's infill sampler: which tokens it leaves, and that drafting does not change them."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -45,14 +45,14 @@ FILTER = InfillFilter([END, STOP], spell)
         ({END: 0.1, HEL: 0.3, DUMMY: 0.3, XY: 0.3}, {END: 1.0}),
         ({END: 0.2, STOP: 0.1, HEL: 0.7}, {END: 2 / 3, STOP: 1 / 3}),
         ({END: 0.05, HEL: 0.95}, {END: 0.05, HEL: 0.95}),
-        # Of two thirds, one third is what a text must have, and it is measured without the rest.
+        # With two candidates left a text needs one third, measured after the others are dropped.
         ({HEL: 0.24, DUMMY: 0.76}, {DUMMY: 1.0}),
-        # Nothing is likely enough: the answer ends.
+        # No token is likely enough: the answer ends.
         ({HEL: 0.18, DUMMY: 0.17, X: 0.16, **{100 + i: 0.07 for i in range(7)}}, {END: 1.0}),
         ({HEL: 1.0, DUMMY: 0.0}, {HEL: 1.0}),
     ],
 )
-def test_what_is_left(candidates: dict[int, float], left: dict[int, float]) -> None:
+def test_tokens_that_are_left(candidates: dict[int, float], left: dict[int, float]) -> None:
     def spelled(ids: Sequence[int]) -> list[str]:
         return [spell([token])[0] if token < len(WORDS) else f"#{token}" for token in ids]
 
@@ -78,7 +78,7 @@ def test_rows_are_filtered_after_top_k_and_top_p() -> None:
     assert (found > 0).sum() == 3
 
 
-def test_an_end_token_that_no_candidate_was_ends_the_answer() -> None:
+def test_an_end_token_ends_the_answer_even_if_it_was_no_candidate() -> None:
     row = np.full((1, 120), 1e-9, np.float32)
     row[0, 20:60] = 1 / 40
     other = InfillFilter([7], lambda ids: [f"#{token}#" for token in ids])
@@ -97,7 +97,7 @@ def test_rows_do_not_depend_on_their_batch(temperature: float) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_whatever_is_drafted_the_text_is_plain_decodings(
+def test_drafts_do_not_change_the_text(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, temperature: float
 ) -> None:
     sampling = Sampling(temperature=temperature, top_k=40, top_p=0.9, seed=2, infill=True)
