@@ -32,6 +32,7 @@ def layer_input(tokens: list[int]) -> tuple[mx.array, mx.array]:
     return keys, keys + 0.5
 
 
+@settings(deadline=None)
 @given(steps=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 12)), max_size=20))
 def test_any_appends_and_rollbacks_leave_what_fresh_appends_would(
     steps: list[tuple[int, int]],
