@@ -71,20 +71,20 @@ class TargetModel:
     @property
     def vocabulary_size(self) -> int:
         """How many ids it accepts and predicts; its tokenizer may use fewer."""
-        sizes = (
-            self.config.get("vocab_size"),
-            self.config.get("text_config", {}).get("vocab_size"),
-        )
-        return next((size for size in sizes if isinstance(size, int)), len(self.tokenizer.wrapped))
+        return self._setting("vocab_size") or len(self.tokenizer.wrapped)
 
     @property
     def context_length(self) -> int:
         """How many tokens the model was trained for."""
+        return self._setting(*_CONTEXT_KEYS) or _FALLBACK_CONTEXT
+
+    def _setting(self, *names: str) -> int | None:
+        """The first whole number with one of these names in the configuration."""
         for settings in (self.config, self.config.get("text_config", {})):
-            for key in _CONTEXT_KEYS:
-                if isinstance(settings.get(key), int):
-                    return int(settings[key])
-        return _FALLBACK_CONTEXT
+            for name in names:
+                if isinstance(settings.get(name), int):
+                    return int(settings[name])
+        return None
 
     @property
     def parameter_bytes(self) -> int:

@@ -27,6 +27,10 @@ def test_special_tokens_are_spelled_by_their_names() -> None:
         assert EMBER.token_bytes.of(token).decode() == EMBER.decode([token])
 
 
+def test_end_tokens_are_special() -> None:
+    assert EMBER.end_tokens <= EMBER.special_tokens
+
+
 def test_ids_outside_the_vocabulary_have_no_bytes() -> None:
     assert EMBER.token_bytes.of(1 << 20) == b""
 
