@@ -19,7 +19,7 @@ _HUB_FILES: Final = (
 
 
 def bundled_model() -> Path:
-    """The bundled model's folder: inside an installed package, or beside it in a checkout.
+    """The bundled model's folder: inside an installed package, or next to it in a checkout.
 
     Raises:
         ModelLoadError: if the installation lacks it.

@@ -79,7 +79,7 @@ class InfillFilter:
         )
 
     def _merged(self, candidates: list[tuple[int, float]]) -> dict[int, float]:
-        """The candidates; of two that begin alike only the likelier, with the sum of both."""
+        """The candidates; of two that begin alike, the more likely one with the sum of both."""
         texts = [self._text_of(token) for token, _ in candidates]
         values = [value for _, value in candidates]
         alive = [True] * len(texts)
