@@ -1,9 +1,8 @@
 """The machine: its MLX device, its memory, and the weight layout that is fastest on it.
 
-Every decision that depends on the device is made here. The reason behind the layouts: on a CPU,
-MLX multiplies by quantized weights one row and one thread at a time, so dense float32 weights on a
-real BLAS are faster wherever they fit in memory. A GPU has kernels for quantized weights and reads
-fewer bytes with them.
+Every decision that depends on the device is made here. On a CPU, MLX multiplies by quantized
+weights one row and one thread at a time, so dense float32 weights with a real BLAS are faster if
+they fit in memory. A GPU has kernels for quantized weights and reads fewer bytes with them.
 """
 
 import os
@@ -13,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from akunu_py.blas import load_blas
 from akunu_py.errors import BackendError, InvalidRequestError
@@ -26,13 +25,13 @@ WEIGHT_LAYOUTS: Final = ("auto", "quantized", "dense")
 
 _NO_BLAS_WARNING: Final = (
     "MLX computes with its reference BLAS here, which makes answers about 5-10x slower; "
-    "`pip install mkl` (x86-64) or the system package libopenblas0 puts that right."
+    "install a BLAS: `pip install mkl` (x86-64) or the system package libopenblas0."
 )
 _NO_BACKEND: Final = (
     "MLX has no backend on this machine: install akunu-py[cpu], "
     "or akunu-py[cuda13] if it has an NVIDIA GPU."
 )
-# What dense weights may take of the memory that is free: the cache and the rest need room too.
+# Shares of the free memory; the rest of the process needs memory too.
 _DENSE_MEMORY_SHARE: Final = 0.4
 _CACHE_MEMORY_SHARE: Final = 0.25
 
@@ -44,8 +43,8 @@ class Backend:
     Attributes:
         device: where MLX runs.
         chip: the device's name, as MLX or the system reports it.
-        blas: `mkl`, `openblas` or `reference` on a Linux CPU; None where it does not matter.
-        threads: how many threads the BLAS uses; 1 where it does not matter.
+        blas: `mkl`, `openblas` or `reference` on a Linux CPU; else None.
+        threads: how many threads the BLAS uses; 1 on other devices.
     """
 
     device: Literal["metal", "cuda", "cpu"]
@@ -55,23 +54,21 @@ class Backend:
 
     @property
     def warning(self) -> str | None:
-        """One line for the user where this machine could do much better; else None."""
+        """One line for the user if this machine could be much faster; else None."""
         return _NO_BLAS_WARNING if self.blas == "reference" else None
 
     def weight_layout(self, wanted: str, dense_bytes: int) -> WeightLayout:
-        """The layout to run weights in: the one `wanted`, or for `auto` what is fastest here.
+        """The layout to run weights in: the `wanted` one, or for `auto` the fastest one here.
 
         Args:
             wanted: `auto`, `quantized` or `dense`.
-            dense_bytes: what the weights take as float32.
+            dense_bytes: bytes of the weights as float32.
 
         Raises:
-            InvalidRequestError: if `wanted` is no layout.
+            InvalidRequestError: if there is no layout `wanted`.
         """
-        if wanted == "quantized":
-            return "quantized"
-        if wanted == "dense":
-            return "dense"
+        if wanted in ("quantized", "dense"):
+            return cast(WeightLayout, wanted)
         if wanted != "auto":
             raise InvalidRequestError(
                 f"There is no weight layout {wanted!r}; choose one of {', '.join(WEIGHT_LAYOUTS)}."
@@ -89,7 +86,7 @@ def find_backend() -> Backend:
     """
     blas = load_blas()
     try:
-        import mlx.core as mx  # noqa: PLC0415  (this is the place where its absence is reported)
+        import mlx.core as mx  # noqa: PLC0415  (its absence is reported here)
     except ImportError as error:
         raise BackendError(_NO_BACKEND) from error
     info = mx.device_info()
@@ -102,19 +99,19 @@ def find_backend() -> Backend:
 
 
 def free_memory_bytes() -> int:
-    """Memory that weights and caches could take now, in bytes."""
+    """Free memory for weights and caches, in bytes."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     except OSError:
         pass
-    # macOS has no such figure: count on half of what is built in.
+    # macOS does not report it: assume half of the installed memory.
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def spare_cache_bytes() -> int:
-    """What the caches of earlier requests may take of the memory that is free now, in bytes."""
+    """Bytes of free memory that the caches of earlier requests may take."""
     import mlx.core as mx  # noqa: PLC0415
 
     own = mx.device_info().get("free_memory")  # of a device that does not share the machine's
@@ -124,7 +121,7 @@ def spare_cache_bytes() -> int:
 def keep_weights_resident() -> None:
     """Lets Metal keep as much memory wired as it recommends, as mlx-lm does while it generates.
 
-    Without it macOS may page out a large model between two forwards. No effect elsewhere.
+    Otherwise macOS may page out a large model between two forwards. No effect on other systems.
     """
     from mlx_lm.utils import maybe_set_recommended_wired_limit  # noqa: PLC0415
 
@@ -132,15 +129,15 @@ def keep_weights_resident() -> None:
 
 
 def release_thread() -> None:
-    """Ends the streams that MLX keeps for the calling thread, if it has imported MLX.
+    """Ends MLX's streams of the calling thread, if MLX was imported.
 
-    To be called at the end of a thread that computed: left to the thread's own end, they are torn
-    down while the interpreter shuts down, and the process aborts.
+    Call it at the end of a thread that computed. Otherwise the streams are destroyed while the
+    interpreter shuts down, and the process aborts.
     """
     if "mlx.core" in sys.modules:
         import mlx.core as mx  # noqa: PLC0415
 
-        with suppress(RuntimeError):  # of a computation that nobody waited for
+        with suppress(RuntimeError):  # from a computation whose result was not read
             mx.synchronize()
         mx.clear_streams()
 

@@ -1,8 +1,9 @@
-"""The BLAS under MLX's CPU backend: found and loaded before MLX can be imported.
+"""The BLAS for MLX's CPU backend, which is found and loaded before MLX is imported.
 
-MLX's Linux wheel bundles the *reference* BLAS. A real one takes over `cblas_sgemm` if it is loaded,
-globally, first: answers come 5 to 10 times faster, and only then does a forward of five tokens cost
-less than five forwards. Importing any part of `akunu_py` does this; it takes about a millisecond.
+MLX's Linux wheel contains the slow *reference* BLAS. A faster one replaces its `cblas_sgemm` if it
+is loaded globally before MLX: answers are 5 to 10 times faster, and only then does a forward of
+five tokens cost less than five forwards. Importing any part of `akunu_py` loads it, in about a
+millisecond.
 """
 
 import ctypes
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 BLAS_VARIABLE: Final = "AKUNU_BLAS"
-"""Environment variable that picks one: `auto`, `mkl`, `openblas`, or `none` for MLX's own."""
+"""Environment variable that chooses it: `auto`, `mkl`, `openblas`, or `none` for MLX's own."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Blas:
 
 @cache
 def load_blas() -> Blas | None:
-    """Loads the best BLAS there is, once a process; None on systems that bring their own."""
+    """Loads the best BLAS available, once per process; None on systems with a BLAS of their own."""
     if sys.platform != "linux":
         return None
     wanted = os.environ.get(BLAS_VARIABLE, "auto")
@@ -45,10 +46,10 @@ def load_blas() -> Blas | None:
 
 
 def _threads_for(name: str) -> int:
-    """As many threads as the user's environment asks for, else one for each core but one.
+    """As many threads as the user's environment asks for, else the number of cores minus one.
 
-    That one builds the next graph meanwhile. Where the BLAS takes it too, both wait for each
-    other: on two cores, a round of five tokens of a small model then takes a quarter longer.
+    The remaining core builds the next graph meanwhile. If the BLAS used it too, both would wait for
+    each other: on two cores, a round of five tokens of a small model would take 25% longer.
     """
     for variable in (f"{name.upper()}_NUM_THREADS", "OMP_NUM_THREADS"):
         if (wanted := os.environ.get(variable, "")).isdecimal() and int(wanted) > 0:
@@ -59,8 +60,8 @@ def _threads_for(name: str) -> int:
 def _load(path: str | None, threads: int) -> bool:
     if path is None:
         return False
-    # Idle OpenMP threads spin for 200 ms by default, and would starve the thread that builds
-    # the next graph.
+    # By default, idle OpenMP threads spin for 200 ms and take time from the thread that builds the
+    # next graph.
     os.environ.setdefault("KMP_BLOCKTIME", "1")
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(variable, str(threads))
@@ -72,7 +73,7 @@ def _load(path: str | None, threads: int) -> bool:
 
 
 def _find_mkl() -> str | None:
-    """MKL's runtime where pip puts it: in the `lib` folder of the environment or of the user."""
+    """MKL's library where pip installs it: the `lib` folder of the environment or of the user."""
     user_base = os.environ.get("PYTHONUSERBASE", str(Path.home() / ".local"))
     for prefix in (sys.prefix, user_base):
         for library in sorted(Path(prefix, "lib").glob("libmkl_rt.so*"), reverse=True):

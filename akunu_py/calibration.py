@@ -1,8 +1,8 @@
 """Calibration: measures what forwards of the loaded model cost, and keeps the result.
 
-Times the rounds that decoding runs, on a cache of its own, in turns over all sizes so that a busy
-moment cannot fall on one of them alone; the shortest time of each counts, as what it takes when
-nothing else is going on. Within a fixed time: a slow model gets fewer points.
+It times rounds as decoding runs them, on a cache of its own. It takes turns over all sizes, so that
+a busy moment cannot affect only one of them, and keeps the shortest time of each: the time without
+other load. The time for measuring is fixed: a slow model gets fewer points.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,13 +28,13 @@ from akunu_py.planning.cost_store import CostKey, CostStore, fingerprint
 from akunu_py.sampling.sampler import Sampler
 
 SIZES: Final = (1, 2, 5, 3, 9, 17, 33, 4, 6, 8, 11, 13, 16, 21, 25, 32)
-"""Tokens a round that are measured, the most telling first; steps between them are looked for."""
+"""Tokens per round to measure, the most informative first; steps between them are searched for."""
 
 CONTEXTS: Final = (128, 1024, 4096)
 """Context lengths: all sizes at the first, a few at the others."""
 
 BUDGET_S: Final = 2.5
-"""Seconds that a first use may spend on measuring."""
+"""Seconds that the first use of a model may spend on measuring."""
 
 _SIZES_FARTHER: Final = (1, 5, 17)
 _PASSES: Final = 9
@@ -45,11 +45,11 @@ _MOST_HALVINGS: Final = 6
 _MOST_CACHE_BYTES: Final = 512 << 20
 
 CalibrationProgress = Callable[[float, float], None]
-"""Called with the seconds spent and the seconds to spend."""
+"""Called with the seconds spent so far, and the seconds to spend."""
 
 
 class NoCurveError(Exception):
-    """The costs of this model are of no use: its cache cannot be rolled back."""
+    """The model's cache cannot be rolled back, so its costs cannot be measured."""
 
 
 def find_cost_curve(
@@ -59,7 +59,7 @@ def find_cost_curve(
     store: CostStore | None = None,
     progress: CalibrationProgress | None = None,
 ) -> CostCurve:
-    """The costs of a model on this machine: as measured before, or else measured now and kept.
+    """The costs of a model on this machine: stored ones, or measured now and stored.
 
     Raises:
         NoCurveError: if the model's cache cannot be rolled back.
@@ -74,7 +74,7 @@ def find_cost_curve(
 
 
 def cost_key(model: TargetModel, backend: Backend) -> CostKey:
-    """All that the costs depend on."""
+    """Everything that the costs depend on."""
     return CostKey(
         device=backend.device,
         chip=backend.chip,
@@ -96,13 +96,13 @@ def measure_cost_curve(
     contexts: Sequence[int] = CONTEXTS,
     progress: CalibrationProgress | None = None,
 ) -> CostCurve:
-    """Measures a model; nothing of it stays in memory.
+    """Measures the costs of a model, and frees the memory that this took.
 
     Args:
         model: one whose cache can be rolled back.
-        budget_s: seconds to spend, about; a model may be too slow for even the fewest points.
+        budget_s: seconds to spend, about; even the fewest points of a slow model may take longer.
         contexts: context lengths to measure at, as far as the model and the memory allow.
-        progress: told how far the measuring is.
+        progress: called again and again.
 
     Raises:
         NoCurveError: if the model's cache cannot be rolled back.
@@ -122,7 +122,7 @@ def _measure(
     first = _Bench(model, min(contexts[0], model.context_length // 2))
     begun = perf_counter()
     farther = [context for context in contexts[1:] if first.allows(context)]
-    # The first level decides what is drafted, so most of the time is its.
+    # The first level matters most for planning, so it gets most of the time.
     share = 1.0 if not farther else 0.7
 
     def tick() -> None:
@@ -139,9 +139,9 @@ def _measure(
 
 
 class _Bench:
-    """A cache of a certain length, and forwards on top of it that are timed.
+    """Times forwards on a cache of a certain length.
 
-    What the cache holds is nothing in particular: costs do not depend on it.
+    The contents of the cache are arbitrary: costs do not depend on them.
     """
 
     def __init__(self, model: TargetModel, context: int) -> None:
@@ -149,23 +149,23 @@ class _Bench:
         self._context = context
         self._sampler = Sampler(Sampling())
         draw = Random(0)
-        # Different tokens: a mixture of experts sends them to different experts.
+        # Different tokens, because a mixture of experts sends them to different experts.
         self._tokens = [draw.randrange(model.vocabulary_size) for _ in range(max(SIZES))]
         cache = model.make_cache(context + max(SIZES) + _STEPS_A_TURN + 4)
         if not isinstance(cache, PreallocatedKVCache):
             raise NoCurveError(f"The cache of {model.name} cannot be rolled back.")
         self._cache = cache
-        for size in (1, 2):  # with all that happens only once in a process
+        for size in (1, 2):  # a warm-up: some work is done only once per process
             self._round(size)
         cache.evaluate()
         cache.rollback(0)
         cache.skip(context)
 
     def allows(self, context: int) -> bool:
-        """Whether a bench at another context length is possible, and a light load."""
-        bytes_a_token = self._cache.nbytes / self._cache.capacity
+        """Whether another context length fits the model and takes little memory."""
+        bytes_per_token = self._cache.nbytes / self._cache.capacity
         room = self._model.context_length - max(SIZES) - _STEPS_A_TURN
-        return self._context < context <= room and context * bytes_a_token < _MOST_CACHE_BYTES
+        return self._context < context <= room and context * bytes_per_token < _MOST_CACHE_BYTES
 
     def measure(
         self,
@@ -175,13 +175,13 @@ class _Bench:
         *,
         between: bool = False,
     ) -> CostLevel:
-        """Times as many sizes as often as there is time for; one token and the step in any case.
+        """Times the sizes, as many and as often as there is time for, but always one token.
 
         Args:
-            sizes: tokens a round, the most important first.
-            until: when to be done, on `perf_counter`'s clock.
+            sizes: tokens per round, the most important first.
+            until: when to stop, on `perf_counter`'s clock.
             tick: called again and again.
-            between: whether to look for the steps between the sizes.
+            between: whether to search for steps between the sizes.
         """
         rounds: dict[int, list[float]] = {}
         for size in sizes:
@@ -201,12 +201,12 @@ class _Bench:
                 times.append(self._round(size))
                 tick()
             if between and turn + 1 == _FEWEST_PASSES:
-                self._look_between(rounds, until)
+                self._measure_between(rounds, until)
         points = tuple(sorted((size, min(times)) for size, times in rounds.items()))
         return CostLevel(self._context, min(steps), points)
 
-    def _look_between(self, rounds: dict[int, list[float]], until: float) -> None:
-        """Halves the gaps across which the cost jumps, the largest jump first."""
+    def _measure_between(self, rounds: dict[int, list[float]], until: float) -> None:
+        """Measures in the middle of the gaps where the cost jumps, the largest jump first."""
         for _ in range(_MOST_HALVINGS):
             known = sorted((size, min(times)) for size, times in rounds.items())
             jumps = [
@@ -221,7 +221,7 @@ class _Bench:
             rounds[size] = [self._round(size) for _ in range(_FEWEST_PASSES)]
 
     def _round(self, size: int) -> float:
-        """Seconds of a round as decoding runs one: submitted, waited for, rolled back."""
+        """Seconds of one round: submit a forward, wait for it, roll back."""
         cache, start = self._cache, self._cache.length
         begun = perf_counter()
         logits = self._model.forward(mx.array(self._tokens[:size]), cache)
@@ -232,7 +232,7 @@ class _Bench:
         return perf_counter() - begun
 
     def _steps(self) -> float:
-        """Seconds of a pipelined step, the mean of a few."""
+        """Seconds of a pipelined single-token step, the mean of a few."""
         with self._plain_rounds() as rounds:
             next(rounds)
             begun = perf_counter()
@@ -242,7 +242,7 @@ class _Bench:
 
     @contextmanager
     def _plain_rounds(self) -> Iterator[Iterator[object]]:
-        """Plain decoding itself; the step that it leaves under way is waited for."""
+        """Plain decoding; afterwards waits for the step that it has started ahead."""
         limits = Limits(_STEPS_A_TURN + 3, frozenset())
         target = ModelTarget(self._model, self._cache, self._sampler)
         yield decode(target, DraftSession(), self._tokens[0], limits)

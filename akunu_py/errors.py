@@ -1,11 +1,11 @@
-"""Every error a caller of akunu_py may see: what happened and what to do, in one sentence.
+"""The errors of akunu_py: each says in one sentence what happened and what to do.
 
-Anything else that leaves the package is a defect in it.
+Any other exception that leaves the package is a bug.
 """
 
 
 class AkunuError(Exception):
-    """The base of all errors raised on purpose; its text is meant for the user."""
+    """The base of all errors that akunu_py raises; the text is meant for the user."""
 
 
 class InvalidRequestError(AkunuError, ValueError):
@@ -17,7 +17,7 @@ class ModelLoadError(AkunuError):
 
 
 class ContextOverflowError(InvalidRequestError):
-    """The prompt does not fit into the cache, or the cache not into the model's context."""
+    """The prompt does not fit into the cache, or the cache into the model's context."""
 
 
 class BackendError(AkunuError):
@@ -25,10 +25,10 @@ class BackendError(AkunuError):
 
 
 class QueueFullError(AkunuError):
-    """As many requests wait for the engine as may.
+    """The queue of requests for the engine is full.
 
     Attributes:
-        waiting: how many that is.
+        waiting: how many requests are in it.
     """
 
     def __init__(self, waiting: int) -> None:
@@ -37,7 +37,7 @@ class QueueFullError(AkunuError):
 
 
 class EngineClosedError(AkunuError):
-    """The engine has been told to end, and takes no more work."""
+    """The engine has been closed and takes no more requests."""
 
     def __init__(self) -> None:
         super().__init__("The engine has been closed; start it again to go on.")

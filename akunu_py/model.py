@@ -1,6 +1,6 @@
 """TargetModel: a model loaded through mlx-lm, and the two ways to run it: prefill and forward.
 
-A folder or a hub name comes in; every way in which loading can fail becomes a `ModelLoadError`.
+`load_target` takes a folder or a hub name; every failure to load becomes a `ModelLoadError`.
 """
 
 import re
@@ -27,28 +27,28 @@ from akunu_py.model_files import find_model, model_name
 from akunu_py.text.tokenizer import Tokenizer
 
 PREFILL_STEP: Final = 512
-"""Prompt tokens per forward of a prefill. Fewer than mlx-lm's 2048, so that a cancelled request is
-heard soon; matrices of this height already keep a device busy."""
+"""Prompt tokens per forward of a prefill. Fewer than mlx-lm's 2048, so that a request is cancelled
+soon; matrices of this height keep a device busy already."""
 
 _CONTEXT_KEYS: Final = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 _FALLBACK_CONTEXT: Final = 4096
 _FLOAT32_BYTES: Final = 4
 
 PrefillProgress = Callable[[int, int], None]
-"""Called with the prompt tokens done and all that are to do."""
+"""Called with the number of prompt tokens done, and of all."""
 
 
 class TargetModel:
-    """The model whose text is wanted: what verification asks.
+    """The model whose text is generated, and which verifies drafts.
 
     Args:
         network: an mlx-lm model, evaluated.
-        tokenizer: the one that belongs to it.
+        tokenizer: of the model.
         config: its `config.json`.
-        name: what to call it in output.
-        layout: the layout its weights are in.
-        original: the network as mlx-lm made it, where `network` is a faster form of it; it is
-            what others are compared with.
+        name: its name in output.
+        layout: of its weights.
+        original: the network as mlx-lm made it, if `network` is a faster form of it; benchmarks
+            compare with it.
     """
 
     def __init__(
@@ -70,30 +70,30 @@ class TargetModel:
 
     @property
     def vocabulary_size(self) -> int:
-        """How many ids it can take and predict; a tokenizer may use fewer."""
-        sizes = (
-            self.config.get("vocab_size"),
-            self.config.get("text_config", {}).get("vocab_size"),
-        )
-        return next((size for size in sizes if isinstance(size, int)), len(self.tokenizer.wrapped))
+        """How many ids it accepts and predicts; its tokenizer may use fewer."""
+        return self._setting("vocab_size") or len(self.tokenizer.wrapped)
 
     @property
     def context_length(self) -> int:
-        """How many tokens the model was made for."""
+        """How many tokens the model was trained for."""
+        return self._setting(*_CONTEXT_KEYS) or _FALLBACK_CONTEXT
+
+    def _setting(self, *names: str) -> int | None:
+        """The first whole number with one of these names in the configuration."""
         for settings in (self.config, self.config.get("text_config", {})):
-            for key in _CONTEXT_KEYS:
-                if isinstance(settings.get(key), int):
-                    return int(settings[key])
-        return _FALLBACK_CONTEXT
+            for name in names:
+                if isinstance(settings.get(name), int):
+                    return int(settings[name])
+        return None
 
     @property
     def parameter_bytes(self) -> int:
-        """Bytes of all weights as they lie in memory."""
+        """Bytes of all weights in memory."""
         return sum(array.nbytes for _, array in tree_flatten(self.network.parameters()))
 
     @cached_property
     def parameter_count(self) -> int:
-        """How many weights it has, whatever bits each of them takes."""
+        """How many weights it has, however many bits each takes."""
         return int(utils.get_total_parameters(self.network))
 
     def make_cache(self, capacity: int) -> KVCache:
@@ -101,7 +101,7 @@ class TargetModel:
         return make_kv_cache(self.network, capacity)
 
     def forward(self, tokens: mx.array, cache: KVCache) -> mx.array:
-        """Appends tokens to the cache and predicts what follows each of them.
+        """Appends tokens to the cache and predicts the token after each of them.
 
         Args:
             tokens: ids of shape `[positions]`.
@@ -126,11 +126,16 @@ class TargetModel:
     ) -> bool:
         """Computes the cache of prompt tokens, a chunk at a time.
 
-        What follows each of them is predicted only where somebody is to `observe` it, who gets the
-        lazy logits of every chunk.
+        Args:
+            tokens: to append to the cache.
+            cache: with room for them.
+            step: tokens per chunk.
+            progress: called after each chunk.
+            cancelled: asked before each chunk.
+            observe: called with the lazy logits of each chunk; without it they are not computed.
 
         Returns:
-            False if `cancelled` became true between two chunks; the cache then holds those done.
+            False if `cancelled` returned true; the cache then holds the chunks done before.
         """
         done = 0
         while done < len(tokens):
@@ -157,8 +162,8 @@ def load_target(name: str, backend: Backend, weights: str = "auto") -> TargetMod
         weights: `auto`, `quantized` or `dense`.
 
     Raises:
-        ModelLoadError: if it cannot be had, read or run; the text says which and what to do.
-        InvalidRequestError: if `weights` is no layout.
+        ModelLoadError: if it cannot be found, read or run; the text says which and what to do.
+        InvalidRequestError: if there is no layout `weights`.
     """
     folder = find_model(name)
     keep_weights_resident()
@@ -201,7 +206,7 @@ def _tokenizer_of(folder: Path, config: dict[str, Any]) -> Tokenizer:
 
 
 def _dense_bytes(network: nn.Module) -> int:
-    """What the weights take as float32."""
+    """Bytes of the weights as float32."""
     total = 0
     for _, module in network.named_modules():
         if isinstance(module, nn.QuantizedLinear | nn.QuantizedEmbedding):
@@ -213,7 +218,7 @@ def _dense_bytes(network: nn.Module) -> int:
 
 
 def _what_failed(folder: Path, error: Exception) -> str:
-    """One sentence on why a folder did not load."""
+    """One sentence that says why a folder did not load."""
     reason = re.sub(r"\s+", " ", str(error)).strip().rstrip(".") or type(error).__name__
     if unknown := re.search(r"Model type (\S+) not supported", reason):
         return (
@@ -225,7 +230,7 @@ def _what_failed(folder: Path, error: Exception) -> str:
     if isinstance(error, RuntimeError) or "safetensors" in reason:  # MLX reading the file
         return f"The weights in {folder} cannot be read, so download them again ({reason})."
     if "trust_remote_code" in reason:
-        return f"{folder} wants to run Python code of its own, which akunu_py does not do."
+        return f"{folder} needs to run Python code of its own, which akunu_py does not do."
     if "parameters" in reason:
         return f"The weights in {folder} do not fit its config.json ({reason[:200]})."
     return f"{folder} does not load ({reason[:300]})."

@@ -1,6 +1,7 @@
 """Where a model's files are: bundled with the package, in a folder, or on the hub.
 
-Knows nothing of weights; it answers with a folder that looks like a model, or a `ModelLoadError`.
+A name comes in, a folder with a `config.json` goes out, or a `ModelLoadError`. Does not look at
+weights.
 """
 
 import json
@@ -18,7 +19,7 @@ _HUB_FILES: Final = (
 
 
 def bundled_model() -> Path:
-    """The bundled model's folder: inside an installed package, or beside it in a checkout.
+    """The bundled model's folder: inside an installed package, or next to it in a checkout.
 
     Raises:
         ModelLoadError: if the installation lacks it.
@@ -33,13 +34,13 @@ def bundled_model() -> Path:
 
 
 def find_model(name: str) -> Path:
-    """The folder of a model: the bundled one's, a local one, or the copy of one on the hub.
+    """The folder of a model: the bundled one, a local one, or the local copy of one on the hub.
 
     Args:
         name: `ember`, a path, or `owner/name` on the Hugging Face hub.
 
     Raises:
-        ModelLoadError: if there is no such model, or it cannot be fetched.
+        ModelLoadError: if there is no such model, or it cannot be downloaded.
     """
     folder = Path(name).expanduser()
     if folder.is_dir():
@@ -54,7 +55,7 @@ def find_model(name: str) -> Path:
 
 
 def model_name(asked: str, folder: Path) -> str:
-    """What to call a model: its hub name if that was asked for, else its folder's name."""
+    """The name of a model: its hub name if that was asked for, else the name of its folder."""
     by_hub_name = _looks_like_hub_name(asked) and not Path(asked).expanduser().is_dir()
     return asked if by_hub_name else folder.name
 
@@ -71,7 +72,7 @@ def _checked(folder: Path) -> Path:
     except FileNotFoundError:
         raise ModelLoadError(
             f"{folder} is not a model: it has no config.json. GGUF files do not load in MLX; "
-            "use a model in safetensors form, from mlx-community say."
+            "use a model in safetensors form, for example from mlx-community."
         ) from None
     except (OSError, ValueError) as error:
         raise ModelLoadError(f"{config} cannot be read: {error}.") from error
@@ -94,7 +95,7 @@ def _from_hub(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=list(_HUB_FILES)))
     except GatedRepoError as error:
         raise ModelLoadError(
-            f"{name} asks you to accept its terms on the hub first; then run `hf auth login`."
+            f"{name} requires you to accept its terms on the hub; then run `hf auth login`."
         ) from error
     except RepositoryNotFoundError as error:
         raise ModelLoadError(
@@ -104,6 +105,6 @@ def _from_hub(name: str) -> Path:
         raise ModelLoadError(f"{name} is neither a folder nor a hub name.") from error
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         raise ModelLoadError(
-            f"{name} is no folder here and could not be fetched from the hub; "
+            f"{name} is not a folder here and could not be fetched from the hub; "
             "check the name and the network, or give the path of a model folder."
         ) from error

@@ -1,6 +1,6 @@
-"""What a request may ask for, besides its prompt: frozen, checked when it is made.
+"""The options of a request: frozen, and checked when they are made.
 
-Plain Python, so that a command line can refuse a wrong option before it loads any library.
+Plain Python, so that the command line can refuse a wrong option before it loads any library.
 """
 
 import json
@@ -13,41 +13,41 @@ from akunu_py.errors import InvalidRequestError
 
 DEFAULT_MAX_TOKENS: Final = 256
 DEFAULT_DRAFT_TOKENS: Final = 4
-"""Drafts in a token buffer of the usual shape, `[known, d0 .. d3]`."""
+"""Draft tokens in a token buffer of the usual shape, `[known, d0 .. d3]`."""
 DEFAULT_REPETITION_CONTEXT: Final = 20
 """As in mlx-lm."""
 MOST_DRAFT_TOKENS: Final = 1024
-"""Beyond this a draft is no longer a guess at the next few tokens but a prefill."""
+"""A longer draft would be more like a prefill than a guess at the next few tokens."""
 MOST_SLOTS: Final = 16
-"""Caches of earlier requests that an engine keeps at most."""
+"""The most caches of earlier requests that an engine keeps."""
 
 MOST_ALTERNATIVES: Final = 100
-"""Alternatives that may be reported with a token's log-probability."""
+"""The most alternatives reported with a token's log-probability."""
 
 _COLDEST: Final = 1e-5
-"""Temperatures below this leave float32's range when scores are divided by them."""
+"""Scores divided by a lower temperature would exceed the range of float32."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are chosen. The defaults are greedy; the filters work as mlx-lm's.
+    """How tokens are chosen. The default is greedy; the filters work like mlx-lm's.
 
     Attributes:
-        temperature: 0 takes the most likely token, as does anything below 1e-5; 1 samples from
-            the model's distribution.
+        temperature: 0, or anything below 1e-5, takes the most likely token; 1 samples from the
+            model's distribution.
         top_p: keeps the most likely tokens whose probabilities reach this sum; 1 keeps all.
         top_k: keeps this many tokens; 0 keeps all.
-        min_p: keeps tokens at least this likely, relative to the likeliest one.
+        min_p: keeps tokens at least this likely, relative to the most likely one.
         repetition_penalty: divides the positive logits of recent tokens and multiplies the
             negative ones; 1 changes nothing.
         repetition_context_size: how many tokens are recent, the prompt's included.
-        presence_penalty: taken off the logits of tokens that were generated before, as OpenAI's;
-            0 changes nothing, and a negative one makes them likelier.
+        presence_penalty: subtracted from the logits of tokens that were generated before, like
+            OpenAI's; 0 changes nothing, and a negative one makes them more likely.
         frequency_penalty: the same, for every time that a token was generated.
-        infill: drops what llama.cpp's `infill` sampler drops, after the filters above; see
-            `sampling/infill.py`. Without a top-k it looks at the 40 likeliest tokens.
-        logit_bias: pairs of an id and what is added to its logit, before any penalty.
-        seed: makes a sampled text repeatable; None draws one.
+        infill: applies llama.cpp's `infill` sampler after the filters above; see
+            `sampling/infill.py`. Without a top-k it looks at the 40 most likely tokens.
+        logit_bias: pairs of an id and the number to add to its logit, before any penalty.
+        seed: makes a sampled text repeatable; None takes a random one.
 
     Raises:
         InvalidRequestError: if a value is out of its range.
@@ -67,42 +67,22 @@ class Sampling:
 
     def __post_init__(self) -> None:
         checks = (
-            (0 <= self.temperature < math.inf, "temperature", "0 or more", self.temperature),
-            (0 < self.top_p <= 1, "top-p", "above 0 and at most 1", self.top_p),
-            (self.top_k >= 0, "top-k", "0 or more", self.top_k),
-            (0 <= self.min_p <= 1, "min-p", "from 0 to 1", self.min_p),
-            (
-                0 < self.repetition_penalty < math.inf,
-                "repetition penalty",
-                "above 0",
-                self.repetition_penalty,
-            ),
-            (
-                self.repetition_context_size > 0,
-                "repetition context size",
-                "1 or more",
-                self.repetition_context_size,
-            ),
-            (
-                math.isfinite(self.presence_penalty),
-                "presence penalty",
-                "a number",
-                self.presence_penalty,
-            ),
-            (
-                math.isfinite(self.frequency_penalty),
-                "frequency penalty",
-                "a number",
-                self.frequency_penalty,
-            ),
-            *(
-                (token >= 0 and math.isfinite(bias), "logit bias", "ID=NUMBER", f"{token}={bias}")
-                for token, bias in self.logit_bias
-            ),
+            ("temperature", "0 or more", 0 <= self.temperature < math.inf),
+            ("top-p", "above 0 and at most 1", 0 < self.top_p <= 1),
+            ("top-k", "0 or more", self.top_k >= 0),
+            ("min-p", "from 0 to 1", 0 <= self.min_p <= 1),
+            ("repetition penalty", "above 0", 0 < self.repetition_penalty < math.inf),
+            ("repetition context size", "1 or more", self.repetition_context_size > 0),
+            ("presence penalty", "a number", math.isfinite(self.presence_penalty)),
+            ("frequency penalty", "a number", math.isfinite(self.frequency_penalty)),
         )
-        for holds, name, expected, value in checks:
+        for name, expected, holds in checks:
             if not holds:
+                value = getattr(self, name.replace("-", "_").replace(" ", "_"))
                 raise InvalidRequestError(f"The {name} must be {expected}, not {value}.")
+        for token, bias in self.logit_bias:
+            if token < 0 or not math.isfinite(bias):
+                raise InvalidRequestError(f"The logit bias must be ID=NUMBER, not {token}={bias}.")
 
     @property
     def greedy(self) -> bool:
@@ -121,9 +101,9 @@ GRAMMAR_NAMES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What an answer must match from its first character to its last.
+    """A grammar that the whole answer must match.
 
-    Whether a schema or an expression makes sense turns out when the request begins.
+    An invalid schema, expression or grammar is refused when the request begins.
 
     Attributes:
         kind: the language of `source`.
@@ -131,7 +111,7 @@ class Grammar:
             or a context-free grammar in llguidance's variant of Lark.
 
     Raises:
-        InvalidRequestError: if the kind is unknown, or a schema is no JSON.
+        InvalidRequestError: if the kind is unknown, or a schema is not JSON.
     """
 
     kind: GrammarKind
@@ -169,39 +149,39 @@ class Grammar:
 
     @property
     def name(self) -> str:
-        """What it is, for a sentence."""
+        """The name of its kind, for a sentence."""
         return GRAMMAR_NAMES[self.kind]
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a request asks for, besides its prompt.
+    """The options of a request.
 
     Attributes:
-        max_tokens: how many tokens to generate at most; None goes on to the context's end, and 0
-            only computes the prompt's cache.
+        max_tokens: how many tokens to generate at most; None goes on to the end of the context, and
+            0 only computes the prompt's cache.
         sampling: how tokens are chosen; greedy by default.
         stop: strings to stop at; none of them appears in the text.
-        drafter: who drafts; `auto` is the recommended one, `none` decodes plainly, `model` is the
-            draft model that the engine was loaded with.
-        num_draft_tokens: the most drafts that one forward verifies; 0 decodes plainly, and None
-            verifies as many as pay on this machine.
-        exact: decides near-ties again as plain decoding would; see `decoding/exactness.py`.
-            Greedy only: what is sampled has the model's distribution anyway.
-        slot: which of the caches of earlier requests to answer from, 0 to 15; None takes the one
-            that holds most of the prompt.
-        references: texts that the answer may repeat, the predicted answer or open files say. Drafts
-            are copied from them; the model does not see them, and the text does not depend on them.
-        logprobs: reports each token's log-probability in the model's own distribution, with this
-            many of the likeliest tokens there; 0 reports the token's alone, and None nothing. See
-            `sampling/logprobs.py`.
+        drafter: the name of the drafter; `auto` is the recommended one, `none` decodes plainly, and
+            `model` is the draft model that the engine was loaded with.
+        num_draft_tokens: the most draft tokens that one forward verifies; 0 decodes plainly, and
+            None leaves the number to the planner.
+        exact: decides near-ties again as plain decoding would; see `decoding/exactness.py`. For
+            greedy answers only: sampled ones have the model's distribution anyway.
+        slot: which of the caches of earlier requests to use, 0 to 15; None takes the one that holds
+            most of the prompt.
+        references: texts that the answer may repeat, such as a predicted answer or open files.
+            Drafts are copied from them; the model does not see them, and they do not change the
+            text.
+        logprobs: reports each token's log-probability in the model's own distribution, and this
+            many of the most likely tokens there; None reports nothing. See `sampling/logprobs.py`.
         scores_prompt: reports the log-probabilities of the prompt's own tokens too, and so computes
-            all of it, whatever is known of it already.
-        grammar: what the text must match; it ends where the grammar is complete.
+            the whole prompt, even if a cache holds it.
+        grammar: a grammar that the text must match; the text ends when it is complete.
 
     Raises:
         InvalidRequestError: if a number is out of its range, a stop string is empty, an exact
-            answer is to be sampled, or a prompt to be scored without log-probabilities.
+            answer is sampled, or a prompt is scored without log-probabilities.
     """
 
     max_tokens: int | None = DEFAULT_MAX_TOKENS
@@ -249,5 +229,5 @@ class Options:
 
     @property
     def drafts(self) -> bool:
-        """Whether anything is to be drafted at all."""
+        """Whether to draft at all."""
         return self.drafter != "none" and self.num_draft_tokens != 0

@@ -1,4 +1,4 @@
-"""Prompt: what a request is answered to, as ids that fit the model."""
+"""Prompt: the input of a request as ids that fit the model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Prompt:
     Attributes:
         tokens: its ids, 1 at least.
         end_tokens: ids that end the answer.
-        fills_gap: whether the answer is what goes between two pieces of text.
+        fills_gap: whether the answer fills a gap between two pieces of text.
     """
 
     tokens: list[int]
@@ -34,16 +34,16 @@ def encode_prompt(
     """The ids of a prompt.
 
     Args:
-        model: that is to answer it.
-        asked: what was given.
-        suffix: text that follows the gap to fill; None goes on from the prompt.
-        options: of the request; where a gap is to be filled, they say how much room to leave.
+        model: the target.
+        asked: the input as the caller gave it.
+        suffix: text after the gap to fill; None continues the prompt.
+        options: of the request; they say how much room the answer to a gap needs.
         limit: how many tokens a prompt and its answer may have together.
 
     Raises:
-        InvalidRequestError: if the prompt is empty, has ids that there are not, or asks for what
-            the model cannot do.
-        ContextOverflowError: if it does not fit. What is around a gap always does: it is cut.
+        InvalidRequestError: if the prompt is empty, has ids outside the vocabulary, or asks the
+            model to fill a gap and it cannot.
+        ContextOverflowError: if it does not fit. The text around a gap is cut to fit.
     """
     tokenizer = model.tokenizer
     if suffix is not None:
@@ -73,13 +73,13 @@ def encode_prompt(
 
 
 def encode_references(tokenizer: Tokenizer, texts: Sequence[str], limit: int) -> list[list[int]]:
-    """The ids of texts that an answer may repeat: the last ones, as much as a context can hold.
+    """The ids of texts that an answer may repeat: the last ones, up to the size of a context.
 
-    A reference mostly begins a line of the answer, and is split into tokens as it is there.
+    An answer mostly repeats whole lines. So each text is split into tokens as after a line break.
 
     Args:
-        tokenizer: of the model that is to answer.
-        texts: those that matter most last.
+        tokenizer: of the target.
+        texts: the most important last.
         limit: how many tokens a prompt and its answer may have together.
     """
     room = limit * tokenizer.longest_piece

@@ -1,4 +1,4 @@
-"""How many threads the BLAS is taken to use: what the user's environment says, where it does."""
+"""How many threads the BLAS uses: the user's environment decides, if it says so."""
 
 import pytest
 

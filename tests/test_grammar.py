@@ -4,7 +4,7 @@ from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Grammar
 
 
-def test_a_schema_may_come_as_an_object_or_as_text() -> None:
+def test_a_schema_may_be_an_object_or_text() -> None:
     schema = {"type": "array", "items": {"type": "number"}}
     assert Grammar.json_schema(schema) == Grammar(
         "json_schema", '{"type": "array", "items": {"type": "number"}}'
@@ -13,12 +13,12 @@ def test_a_schema_may_come_as_an_object_or_as_text() -> None:
 
 
 @pytest.mark.parametrize("source", ["", "{", '["a"]', "3", "[" * 100_000])
-def test_what_is_no_schema_is_refused(source: str) -> None:
+def test_invalid_schemas_are_refused(source: str) -> None:
     with pytest.raises(InvalidRequestError, match="JSON schema"):
         Grammar("json_schema", source)
 
 
-def test_what_json_cannot_say_is_refused() -> None:
+def test_values_that_json_cannot_hold_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match="not JSON"):
         Grammar.json_schema({"enum": [object()]})
 

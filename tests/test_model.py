@@ -1,4 +1,4 @@
-"""Loading: what works, and one sentence for each way in which it fails."""
+"""Loading a model, and one sentence for each way in which it fails."""
 
 import json
 import shutil
@@ -117,19 +117,19 @@ def test_a_broken_model_is_one_sentence(
         ("not a/hub name!", "neither a folder nor"),
     ],
 )
-def test_a_model_that_is_not_there(name: str, reason: str) -> None:
+def test_a_missing_model_is_refused(name: str, reason: str) -> None:
     with pytest.raises(ModelLoadError, match=reason):
         find_model(name)
 
 
-def test_a_file_is_no_model(tmp_path: Path) -> None:
+def test_a_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     file.touch()
     with pytest.raises(ModelLoadError, match="is a file"):
         find_model(str(file))
 
 
-def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_hub_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub  # noqa: PLC0415
     from huggingface_hub.errors import LocalEntryNotFoundError  # noqa: PLC0415
 
@@ -141,7 +141,7 @@ def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
         find_model("mlx-community/some-model")
 
 
-def test_a_model_is_called_as_the_user_knows_it(tmp_path: Path) -> None:
+def test_a_model_keeps_the_name_that_the_user_gave(tmp_path: Path) -> None:
     snapshot = tmp_path / "snapshots" / "3f1c9a"
     assert model_name("mlx-community/Qwen3-4B-4bit", snapshot) == "mlx-community/Qwen3-4B-4bit"
     assert model_name("/models/llama", Path("/models/llama")) == "llama"

@@ -1,7 +1,7 @@
 """PreallocatedKVCache: keys and values in one buffer a layer, allocated once and written in place.
 
 It serves as the cache of unmodified mlx-lm models. Rolling back moves a counter: nothing is copied
-or cleared, because what lies behind the counter is overwritten before it is read.
+or cleared, because what lies after the counter is overwritten before it is read.
 """
 
 from collections.abc import Sequence

@@ -47,14 +47,20 @@ class PrefixSlot:
     """A cache that remembers which tokens it holds, so that a shared prefix is computed once.
 
     Args:
-        make_cache: makes its cache, and an empty one where that cannot be rolled back.
+        make_cache: makes its cache, and a new one if the old one cannot be rolled back.
         capacity: how many tokens it has room for at first.
         slot_id: its number in the pool.
+
+    Attributes:
+        last_used: when it last served a request, in seconds since 1970; 0 if it has not yet.
+        busy: whether it serves a request now.
     """
 
     def __init__(self, make_cache: MakeCache, capacity: int, slot_id: int = 0) -> None:
         self.id = slot_id
         self.cache = make_cache(capacity)
+        self.last_used = 0.0
+        self.busy = False
         self._make_cache = make_cache
         self._tokens: list[int] = []
 
@@ -62,6 +68,14 @@ class PrefixSlot:
     def held(self) -> int:
         """How many tokens it holds."""
         return len(self._tokens)
+
+    @property
+    def status(self) -> SlotStatus:
+        """What it holds."""
+        cache = self.cache
+        return SlotStatus(
+            self.id, self.held, cache.capacity, cache.nbytes, self.last_used, self.busy
+        )
 
     def usable(self, prompt: Sequence[int]) -> int:
         """How many tokens of a prompt need not be computed again.
@@ -132,8 +146,6 @@ class PrefixPool:
         self._make_cache = make_cache
         self._clock = clock
         self._slots: dict[int, PrefixSlot] = {}  # the least recently used one first
-        self._last_used: dict[int, float] = {}
-        self._noted: dict[int, SlotStatus] = {}
 
     def take(
         self, prompt: Sequence[int], tokens: int, slot_id: int | None = None
@@ -161,7 +173,8 @@ class PrefixPool:
         if best is not None and best.id in self._slots and shared > slot.usable(prompt):
             slot.copy(best, shared)
         cached = slot.reuse(prompt)
-        self._note(slot, busy=True)
+        slot.busy = True
+        self._update_statuses()
         return slot, cached
 
     def grow(self, slot: PrefixSlot, capacity: int) -> None:
@@ -172,22 +185,23 @@ class PrefixPool:
     def settle(self, slot: PrefixSlot, tokens: Sequence[int]) -> None:
         """Records what a slot holds after a request: `tokens` as far as they were computed."""
         slot.settle(tokens)
+        slot.busy = False
         if slot.held:
-            self._last_used[slot.id] = self._clock()
+            slot.last_used = self._clock()
             self._free(0, spared=slot)
         else:
             self._slots.pop(slot.id, None)
-        self._note(slot)
+        self._update_statuses()
 
     def drop(self, slot: PrefixSlot) -> None:
         """Forgets a slot with all that it holds."""
         self._slots.pop(slot.id, None)
-        self._note()
+        self._update_statuses()
 
     def clear(self) -> None:
         """Forgets every slot."""
         self._slots.clear()
-        self._note()
+        self._update_statuses()
 
     @property
     def _nbytes(self) -> int:
@@ -227,19 +241,8 @@ class PrefixPool:
                 return
             del self._slots[slot.id]
 
-    def _note(self, changed: PrefixSlot | None = None, *, busy: bool = False) -> None:
-        """Updates `statuses`; only the slot that changed is looked at again."""
-        if changed is not None and changed.id in self._slots:
-            self._noted[changed.id] = SlotStatus(
-                changed.id,
-                changed.held,
-                changed.cache.capacity,
-                changed.cache.nbytes,
-                self._last_used.get(changed.id, 0.0),
-                busy,
-            )
-        ids = sorted(self._slots.keys() & self._noted)
-        self.statuses = tuple(self._noted[number] for number in ids)
+    def _update_statuses(self) -> None:
+        self.statuses = tuple(self._slots[slot_id].status for slot_id in sorted(self._slots))
 
 
 def common_prefix_length(left: Sequence[int], right: Sequence[int]) -> int:

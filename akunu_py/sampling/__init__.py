@@ -1,1 +1,1 @@
-"""From logits to the token a request asked for: distributions, penalties, grammars, chance."""
+"""From logits to tokens: distributions, penalties, grammars, repeatable random numbers."""

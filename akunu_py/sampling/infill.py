@@ -7,14 +7,11 @@ Source: the description of `llama_sampler_init_infill` in llama.cpp's `llama.h`.
 """
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import mlx.core as mx
 import numpy as np
-
-from akunu_py.text.tokenizer import Tokenizer
 
 DEFAULT_CANDIDATES: Final = 40
 """What llama.cpp's top-k leaves if a request sets none."""
@@ -26,23 +23,19 @@ probability of the others."""
 _LEAST: Final = 0.2
 """The least probability of a text, with those that begin alike counted together."""
 
-_BYTE_PIECE: Final = re.compile(r"<0x([0-9A-F]{2})>")
-
 
 class InfillFilter:
     """Applies the sampler to rows of log-probabilities.
 
     Args:
         end_tokens: ids that end the answer; the first is used if no other token is left.
-        texts_of: the texts of tokens; "" for those without text.
+        text_of: the bytes of a token's text; none for special tokens.
     """
 
-    def __init__(
-        self, end_tokens: Sequence[int], texts_of: Callable[[Sequence[int]], list[str]]
-    ) -> None:
+    def __init__(self, end_tokens: Sequence[int], text_of: Callable[[int], bytes]) -> None:
         self._end_tokens = frozenset(end_tokens)
         self._last_resort = end_tokens[0] if end_tokens else None
-        self._texts_of = texts_of
+        self._text_of = text_of
 
     def apply(self, scores: mx.array, top_k: int) -> mx.array:
         """The log-probabilities of the tokens left, `[rows, vocabulary]`; waits for `scores`.
@@ -86,8 +79,8 @@ class InfillFilter:
         )
 
     def _merged(self, candidates: list[tuple[int, float]]) -> dict[int, float]:
-        """The candidates; of two that begin alike only the likelier, with the sum of both."""
-        texts = self._texts_of([token for token, _ in candidates])
+        """The candidates; of two that begin alike, the more likely one with the sum of both."""
+        texts = [self._text_of(token) for token, _ in candidates]
         values = [value for _, value in candidates]
         alive = [True] * len(texts)
         for short, text in enumerate(texts):
@@ -103,31 +96,6 @@ class InfillFilter:
             for (token, _), value, lives in zip(candidates, values, alive, strict=True)
             if lives
         }
-
-
-def texts_of(tokenizer: Tokenizer) -> Callable[[Sequence[int]], list[str]]:
-    """The texts of a model's tokens, in the alphabet of its vocabulary.
-
-    Only beginnings are compared, so the alphabet does not matter. A byte such as `<0x0A>` becomes
-    one character, and special tokens become "".
-    """
-    wrapped = tokenizer.wrapped
-    special = {
-        number for number, added in wrapped.added_tokens_decoder.items() if added.special
-    } | set(tokenizer.end_tokens)
-
-    def spell(ids: Sequence[int]) -> list[str]:
-        pieces = wrapped.convert_ids_to_tokens(list(ids))
-        return [
-            "" if token in special or piece is None else _BYTE_PIECE.sub(_as_character, piece)
-            for token, piece in zip(ids, pieces, strict=True)
-        ]
-
-    return spell
-
-
-def _as_character(byte: re.Match[str]) -> str:
-    return chr(int(byte[1], 16))
 
 
 def _normalised(values: dict[int, float]) -> dict[int, float]:

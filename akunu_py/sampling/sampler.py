@@ -22,7 +22,7 @@ from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options, Sampling
 from akunu_py.sampling.chance import GOLDEN_GAMMA, mix64, uniform
 from akunu_py.sampling.constraint import Constraint, ConstraintFactory
-from akunu_py.sampling.infill import InfillFilter, texts_of
+from akunu_py.sampling.infill import InfillFilter
 from akunu_py.sampling.penalties import make_penalties
 from akunu_py.text.tokenizer import Tokenizer
 
@@ -154,8 +154,12 @@ class SamplerFactory:
         return Sampler(options.sampling, prompt, constraint=constraint, infill=infill)
 
     def _infill(self, end_tokens: frozenset[int]) -> InfillFilter:
-        own = self._tokenizer.end_tokens
-        return InfillFilter([*sorted(own), *sorted(end_tokens - own)], texts_of(self._tokenizer))
+        own, special = self._tokenizer.end_tokens, self._tokenizer.special_tokens
+        spell = self._tokenizer.token_bytes.of
+        return InfillFilter(
+            [*sorted(own), *sorted(end_tokens - own)],
+            lambda token: b"" if token in special else spell(token),
+        )
 
 
 def log_distribution(

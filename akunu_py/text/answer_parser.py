@@ -1,7 +1,7 @@
 """AnswerParser: splits a streamed answer into content, reasoning and tool calls.
 
-The marks that stand around reasoning and tool calls, and the parser of a call, are mlx-lm's for the
-model; mlx-lm's `TextStateMachine` finds the marks wherever the stream is cut.
+mlx-lm knows the model's marks around reasoning and tool calls, and how to parse a call. Its
+`TextStateMachine` finds the marks, wherever the stream is cut.
 """
 
 import json
@@ -156,7 +156,7 @@ class AnswerParser:
         return self._release(state, rest, end="")
 
     def _release(self, state: _State, text: str, *, end: str | None = None) -> list[Part]:
-        """The part that a text is; `end` is the mark behind it, None if the text goes on."""
+        """The part that a text is; `end` is the mark after it, None if the text is not complete."""
         if state is _State.CALLS:
             self._call += text
             if end is None:

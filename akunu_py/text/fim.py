@@ -56,20 +56,16 @@ class FillFormat:
     enders: tuple[str, ...] = ()
 
 
+_PIPED: Final = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
+_PLAIN: Final = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
+_DEEPSEEK: Final = ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>")  # noqa: RUF001
+
 FILL_FORMATS: Final = (
     # CodeGemma
-    FillFormat(
-        "<|fim_prefix|>",
-        "<|fim_suffix|>",
-        "<|fim_middle|>",
-        file="<|file_separator|>",
-        marker="<|file_separator|>",
-    ),
+    FillFormat(*_PIPED, file="<|file_separator|>", marker="<|file_separator|>"),
     # Granite from version 4 on
     FillFormat(
-        "<|fim_prefix|>",
-        "<|fim_suffix|>",
-        "<|fim_middle|>",
+        *_PIPED,
         repository="<|reponame|>",
         file="<|filename|>",
         marker="<|filename|>",
@@ -77,18 +73,14 @@ FILL_FORMATS: Final = (
     ),
     # Qwen2.5-Coder and its successors, ember, and others with these tokens
     FillFormat(
-        "<|fim_prefix|>",
-        "<|fim_suffix|>",
-        "<|fim_middle|>",
+        *_PIPED,
         repository="<|repo_name|>",
         file="<|file_sep|>",
         enders=("<|fim_pad|>", "<|endoftext|>"),
     ),
     # StarCoder2
     FillFormat(
-        "<fim_prefix>",
-        "<fim_suffix>",
-        "<fim_middle>",
+        *_PLAIN,
         repository="<repo_name>",
         file="<file_sep>",
         name_inside=True,
@@ -97,21 +89,14 @@ FILL_FORMATS: Final = (
     ),
     # Granite Code, StarCoder
     FillFormat(
-        "<fim_prefix>",
-        "<fim_suffix>",
-        "<fim_middle>",
+        *_PLAIN,
         repository="<reponame>",
         file="<filename>",
         name_inside=True,
         enders=("<fim_pad>", "<|endoftext|>"),
     ),
-    # DeepSeek-Coder: begin, prefix, hole, suffix, end
-    FillFormat(
-        "<｜fim▁begin｜>",  # noqa: RUF001
-        "<｜fim▁hole｜>",  # noqa: RUF001
-        "<｜fim▁end｜>",  # noqa: RUF001
-        enders=("<|EOT|>",),
-    ),
+    # DeepSeek-Coder, which calls the prefix begin, the suffix hole, and the middle end
+    FillFormat(*_DEEPSEEK, enders=("<|EOT|>",)),
     # CodeLlama
     FillFormat("▁<PRE>", "▁<SUF>", "▁<MID>", enders=("▁<EOT>",)),
     # Codestral

@@ -1,7 +1,7 @@
 """TextStream: emitted tokens in, readable text out, up to the first stop string.
 
 mlx-lm's own streaming detokenizers drop the first space of an answer, which a completion needs.
-`Detokenizer` goes on from the last tokens of the prompt instead.
+`Detokenizer` starts from the last tokens of the prompt instead.
 """
 
 from collections.abc import Callable, Sequence

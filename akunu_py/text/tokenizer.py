@@ -40,6 +40,12 @@ class Tokenizer:
         return TokenBytes(self.wrapped)
 
     @cached_property
+    def special_tokens(self) -> frozenset[int]:
+        """The ids that spell no text, among them those that end an answer."""
+        added = self.wrapped.added_tokens_decoder.items()
+        return self.end_tokens | {token for token, entry in added if entry.special}
+
+    @cached_property
     def longest_piece(self) -> int:
         """Characters of the longest vocabulary entry: no token spells more of a text."""
         return max(map(len, self._vocabulary))
@@ -133,7 +139,7 @@ class Tokenizer:
         least = self._piece_lengths.least_tokens(text)
         if least > most:
             raise ContextOverflowError(
-                f"The prompt has {len(text)} characters, which is {least} tokens at least, and the "
+                f"The prompt has {len(text)} characters, {least} tokens at the least, and the "
                 f"context only {most}; shorten it."
             )
 

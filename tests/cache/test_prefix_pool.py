@@ -1,4 +1,4 @@
-"""Which cache serves a prompt, and what becomes of the others."""
+"""Which cache serves a prompt, and which ones are dropped."""
 
 from itertools import count
 from pathlib import Path
@@ -42,7 +42,7 @@ def run(first: int, length: int) -> list[int]:
     return [(first + 7 * i) % 256 for i in range(length)]
 
 
-def test_what_is_continued_stays_where_it_is(model: TargetModel) -> None:
+def test_a_continued_prompt_stays_in_its_slot(model: TargetModel) -> None:
     pool = make_pool(model)
     prompt = run(1, 40)
     slot, cached = serve(pool, model, prompt)
@@ -51,7 +51,7 @@ def test_what_is_continued_stays_where_it_is(model: TargetModel) -> None:
     assert serve(pool, model, prompt) == (slot, 39), "the last token has to be computed"
 
 
-def test_little_in_common_leaves_the_other_alone(model: TargetModel) -> None:
+def test_a_short_shared_prefix_is_copied_to_another_slot(model: TargetModel) -> None:
     pool = make_pool(model)
     long = run(1, 100)
     slot, _ = serve(pool, model, long)
@@ -61,7 +61,7 @@ def test_little_in_common_leaves_the_other_alone(model: TargetModel) -> None:
     assert serve(pool, model, long) == (slot, 99)
 
 
-def test_the_least_recently_used_gives_way(model: TargetModel) -> None:
+def test_the_least_recently_used_slot_is_dropped(model: TargetModel) -> None:
     pool = make_pool(model)
     prompts = [run(first, 30) for first in range(MOST_SLOTS)]
     for prompt in prompts:
@@ -73,7 +73,7 @@ def test_the_least_recently_used_gives_way(model: TargetModel) -> None:
     assert serve(pool, model, prompts[1])[1] == 0
 
 
-def test_where_there_is_room_for_one_it_is_cut(model: TargetModel) -> None:
+def test_a_slot_is_rolled_back_if_memory_allows_only_one(model: TargetModel) -> None:
     pool = make_pool(model, memory=1)
     long = run(1, 100)
     slot, _ = serve(pool, model, long)
@@ -82,7 +82,7 @@ def test_where_there_is_room_for_one_it_is_cut(model: TargetModel) -> None:
     assert len(pool.statuses) == 1
 
 
-def test_a_wanted_slot_is_given_and_takes_what_others_can_spare(model: TargetModel) -> None:
+def test_a_wanted_slot_is_used_and_copies_from_others(model: TargetModel) -> None:
     pool = make_pool(model)
     prompt = run(1, 50)
     serve(pool, model, prompt)
@@ -100,7 +100,7 @@ def test_nothing_is_kept_of_a_request_that_computed_nothing(model: TargetModel) 
     assert pool.statuses == ()
 
 
-def test_the_status_tells_what_is_held(model: TargetModel) -> None:
+def test_statuses_report_what_slots_hold(model: TargetModel) -> None:
     pool = make_pool(model)
     serve(pool, model, run(1, 40))
     serve(pool, model, run(2, 20))

@@ -12,7 +12,7 @@ HIDDEN = CONFIG["hidden_size"]
 
 
 @pytest.mark.parametrize("rows", [1, 60])
-def test_it_computes_the_same(rows: int) -> None:
+def test_a_block_computes_the_same(rows: int) -> None:
     for layer in (
         llama.MLP(llama.ModelArgs.from_dict(CONFIG)),
         qwen2.MLP(HIDDEN, 2 * HIDDEN),

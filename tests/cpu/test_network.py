@@ -1,4 +1,4 @@
-"""Norms and rotary layers compute what the original ones do, to the bit, and a network its all."""
+"""Norms and rotary layers compute the same to the bit; whole networks predict the same."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def test_a_norm_is_the_same_for_few_rows_and_for_many(rows: int, dtype: mx.Dtype
 
 
 @pytest.mark.parametrize("layer", ROTARY_LAYERS, ids=lambda layer: type(layer).__name__)
-def test_rotary_layers_turn_as_before(layer: nn.Module) -> None:
+def test_rotary_layers_rotate_as_before(layer: nn.Module) -> None:
     table = RotaryTable(layer)
     assert table.is_right
     own = TableRoPE(layer, table)
@@ -55,7 +55,7 @@ def test_rotary_layers_turn_as_before(layer: nn.Module) -> None:
         assert mx.array_equal(own(x, offset), layer(x, offset=offset))
 
 
-def test_layers_that_a_table_would_not_repeat_to_the_bit_stay_as_they_are() -> None:
+def test_rotary_layers_that_a_table_cannot_replace_are_kept() -> None:
     network = nn.Module()
     network.neighbours = nn.RoPE(HEAD_DIM, traditional=True)
     network.scaled = YarnRoPE(HEAD_DIM, max_position_embeddings=64, scaling_factor=4.0)
@@ -99,7 +99,7 @@ def test_a_network_predicts_the_same_over_prefill_steps_and_drafts(family: Any) 
     assert FusedRMSNorm not in {type(layer) for layer in original.modules()}
 
 
-def test_what_is_no_single_causal_sequence_is_left_to_the_original() -> None:
+def test_other_inputs_than_one_causal_sequence_are_left_to_the_original() -> None:
     original = llama.Model(llama.ModelArgs.from_dict(CONFIG))
     fused = with_fused_layers(original)
     tokens = mx.array([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])

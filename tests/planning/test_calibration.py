@@ -1,4 +1,4 @@
-"""Measuring a tiny model: which points, how long at most, and that nothing else is touched."""
+"""Measuring a tiny model: which points, for how long, and without side effects."""
 
 from pathlib import Path
 from time import perf_counter
@@ -24,7 +24,7 @@ def model(tiny_model_dir: Path) -> TargetModel:
     return load_target(str(tiny_model_dir), find_backend())
 
 
-def test_has_both_costs_at_several_sizes_and_contexts(model: TargetModel) -> None:
+def test_measures_both_costs_at_several_sizes_and_contexts(model: TargetModel) -> None:
     news: list[float] = []
     curve = measure(model, budget_s=0.4, progress=lambda spent, _: news.append(spent))
     assert [level.context for level in curve.levels] == list(CONTEXTS[: len(curve.levels)])
@@ -74,7 +74,7 @@ class TestEngine:
 
         return akunu_py.load(str(folder), calibrate=calibrate)
 
-    def test_asks_once_and_only_where_the_planner_decides(self, tiny_model_dir: Path) -> None:
+    def test_measures_once_and_only_if_the_planner_decides(self, tiny_model_dir: Path) -> None:
         asked: list[TargetModel] = []
         engine = self.engine(tiny_model_dir, asked)
         engine.generate("abc", Options(8, drafter="none"))
@@ -87,9 +87,7 @@ class TestEngine:
         assert asked == [engine.model]
 
     @pytest.mark.parametrize("costs", [FLAT, LINEAR])
-    def test_answers_the_same_whatever_forwards_cost(
-        self, tiny_model_dir: Path, costs: CostCurve
-    ) -> None:
+    def test_costs_do_not_change_the_answer(self, tiny_model_dir: Path, costs: CostCurve) -> None:
         engine = self.engine(tiny_model_dir, [], costs)
         prompt = "def mean(values):\n" * 4
         plain = engine.generate(prompt, Options(80, drafter="none"))

@@ -55,7 +55,7 @@ def drafted_by(
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("error", [0, 0.3, 1])
-def test_whatever_is_drafted_the_text_is_plain_decodings(
+def test_drafts_do_not_change_the_text(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, sampling: Sampling, error: float
 ) -> None:
     options = Options(120, sampling, drafter="none", grammar=Grammar.json_schema(PERSON))
@@ -127,9 +127,7 @@ def test_exact_answers_are_constrained_too(engine: Engine) -> None:
     ],
     ids=lambda value: value.source if isinstance(value, Grammar) else "",
 )
-def test_a_grammar_that_makes_no_sense_is_refused(
-    engine: Engine, grammar: Grammar, said: str
-) -> None:
+def test_an_invalid_grammar_is_refused(engine: Engine, grammar: Grammar, said: str) -> None:
     with pytest.raises(InvalidRequestError, match=said) as caught:
         engine.generate(PROMPT, Options(grammar=grammar))
     assert "\n" not in str(caught.value)
@@ -145,10 +143,10 @@ def maker(shared_engine: Engine) -> ConstraintFactory:
     data=st.data(),
 )
 @settings(deadline=None, max_examples=40)
-def test_masks_are_those_of_the_tokens_before_each_row(
+def test_masks_depend_on_the_tokens_before_each_row(
     maker: ConstraintFactory, rounds: list[tuple[list[int], int]], data: st.DataObject
 ) -> None:
-    """Whatever forwards take and take back."""
+    """For any sequence of forwards and rollbacks."""
     grammar, start = Grammar("regex", "(ab?c)*"), 10
     tokens = [maker._tokenizer.encode(letter)[0] for letter in "abcd"]
     constraint = maker.make(grammar, start)
@@ -183,7 +181,7 @@ def _allows(mask: Any, token: int) -> bool:
     return bool(mask[token // 32] >> (token % 32) & 1)
 
 
-def test_where_there_is_no_choice_the_grammar_drafts(maker: ConstraintFactory) -> None:
+def test_forced_tokens_are_drafted(maker: ConstraintFactory) -> None:
     encode = maker._tokenizer.encode
     constraint = maker.make(Grammar("regex", "ab(function|feature)"), 0)
     forced = steer(constraint, NO_DRAFT, 9)
@@ -219,11 +217,11 @@ def from_a_model() -> Drafter:
 
 
 @pytest.mark.parametrize("make", [from_a_model, NGramDrafter])
-def test_what_the_grammar_leaves_is_drawn_from_the_models_distribution(
+def test_allowed_tokens_have_the_models_distribution(
     make: Callable[[], Drafter],
 ) -> None:
-    """On the shipped loop: forbidden tokens never come, the others as likely as they should."""
-    draws, table = 20_000, free_text()
+    """In the shipped loop forbidden tokens never occur, and the others as often as they should."""
+    draws, table = 8_000, free_text()
     tokenizer = LLTokenizer(Wrapper(_Letters()))
     matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_regex(NEVER_E_AFTER_D), log_level=0)
     constraint = Constraint(matcher, 1, VOCABULARY + 1)
@@ -238,4 +236,4 @@ def test_what_the_grammar_leaves_is_drawn_from_the_models_distribution(
     rows[d, e] = 0
     rows /= rows.sum(axis=1, keepdims=True)
     assert_drawn_from(rows, [0, *(token for one in rounds for token in one.tokens)])
-    assert sum(one.accepted for one in rounds) > 1000
+    assert sum(one.accepted for one in rounds) > 400

@@ -1,4 +1,4 @@
-"""Log-probabilities: those of the model itself, whatever was drafted and however it was chosen."""
+"""Log-probabilities are the model's own, however tokens were drafted and chosen."""
 
 from collections.abc import Sequence
 from random import Random
@@ -24,7 +24,7 @@ TOLERANCE = 2e-4
 
 
 def assert_of_the_model(engine: Engine, answer: Completion, alternatives: int) -> None:
-    """Holds the reported values against one forward through mlx-lm's model."""
+    """Compares the reported values with one forward through mlx-lm's model."""
     tokens = [*PROMPT, *answer.token_ids]
     logits = engine.model.network(mx.array(tokens)[None])[0].astype(mx.float32)
     rows = np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))[len(PROMPT) - 1 : -1]
@@ -65,7 +65,7 @@ def test_drafted_and_plain_values_are_the_models(
     assert_of_the_model(engine, drafted, alternatives)
 
 
-def test_values_where_drafts_are_rejected_by_chance(
+def test_values_are_right_if_drafts_are_rejected_at_random(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = [Random(1).randrange(VOCABULARY) for _ in range(2000)]
@@ -99,14 +99,14 @@ def test_impossible_numbers_of_alternatives_are_refused(logprobs: int) -> None:
         Options(logprobs=logprobs)
 
 
-def test_more_alternatives_than_tokens_are_all_of_them() -> None:
+def test_more_alternatives_than_tokens_gives_all_tokens() -> None:
     logits = mx.array([[1.0, 3.0, 2.0]])
     (entry,) = ForwardLogprobs(logits, None, LogprobRequest(logprobs=9)).logprobs([2])
     assert [token for token, _ in entry.alternatives] == [1, 2, 0]
 
 
-def test_a_token_other_than_the_choice_has_its_own_value() -> None:
-    """So it is where a near-tie was decided again."""
+def test_a_token_that_differs_from_the_choice_has_its_own_value() -> None:
+    """This happens if a near-tie was decided again."""
     logits = mx.log(mx.array([[0.5, 0.3, 0.2], [0.1, 0.2, 0.7]]))
     forward_logprobs = ForwardLogprobs(logits, mx.array([0, 2]), LogprobRequest(logprobs=0))
     assert [entry.logprob for entry in forward_logprobs.logprobs([0, 1])] == pytest.approx(
@@ -115,7 +115,7 @@ def test_a_token_other_than_the_choice_has_its_own_value() -> None:
 
 
 class Listener:
-    """Drafts now and then, and keeps the alternatives that it is told of."""
+    """Drafts now and then, and keeps the alternatives that it gets."""
 
     alternatives_wanted = 3
 
@@ -142,7 +142,7 @@ class Listener:
         pass
 
 
-def test_a_drafter_hears_the_likeliest_tokens_at_every_position(
+def test_a_drafter_gets_the_most_likely_tokens_at_every_position(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listener = Listener(PROMPT)

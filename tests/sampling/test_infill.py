@@ -1,6 +1,5 @@
-"""llama.cpp's infill sampler: what it leaves, and that drafting does not change it."""
+"""llama.cpp's infill sampler: which tokens it leaves, and that drafting does not change them."""
 
-from collections.abc import Sequence
 from functools import partial
 from random import Random
 
@@ -8,11 +7,10 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-import akunu_py
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options, Sampling
-from akunu_py.sampling.infill import InfillFilter, texts_of
+from akunu_py.sampling.infill import InfillFilter
 from akunu_py.sampling.sampler import Sampler, log_distribution
 from tests.fakes import OracleDrafter
 
@@ -25,8 +23,8 @@ def give(drafter: OracleDrafter, _sampler: Sampler) -> OracleDrafter:
     return drafter
 
 
-def spell(ids: Sequence[int]) -> list[str]:
-    return ["" if token in (END, STOP) else WORDS[token] for token in ids]
+def spell(token: int) -> bytes:
+    return b"" if token in (END, STOP) else WORDS[token].encode()
 
 
 FILTER = InfillFilter([END, STOP], spell)
@@ -45,25 +43,23 @@ FILTER = InfillFilter([END, STOP], spell)
         ({END: 0.1, HEL: 0.3, DUMMY: 0.3, XY: 0.3}, {END: 1.0}),
         ({END: 0.2, STOP: 0.1, HEL: 0.7}, {END: 2 / 3, STOP: 1 / 3}),
         ({END: 0.05, HEL: 0.95}, {END: 0.05, HEL: 0.95}),
-        # Of two thirds, one third is what a text must have, and it is measured without the rest.
+        # With two candidates left a text needs one third, measured after the others are dropped.
         ({HEL: 0.24, DUMMY: 0.76}, {DUMMY: 1.0}),
-        # Nothing is likely enough: the answer ends.
+        # No token is likely enough: the answer ends.
         ({HEL: 0.18, DUMMY: 0.17, X: 0.16, **{100 + i: 0.07 for i in range(7)}}, {END: 1.0}),
         ({HEL: 1.0, DUMMY: 0.0}, {HEL: 1.0}),
     ],
 )
-def test_what_is_left(candidates: dict[int, float], left: dict[int, float]) -> None:
-    def spelled(ids: Sequence[int]) -> list[str]:
-        return [spell([token])[0] if token < len(WORDS) else f"#{token}" for token in ids]
+def test_tokens_that_are_left(candidates: dict[int, float], left: dict[int, float]) -> None:
+    def spelled(token: int) -> bytes:
+        return spell(token) if token < len(WORDS) else b"#%d" % token
 
     assert InfillFilter([END, STOP], spelled).left_of(candidates) == pytest.approx(left)
 
 
 def test_without_end_tokens_the_likeliest_text_is_left() -> None:
     candidates = {100 + i: 0.1 for i in range(10)}
-    assert InfillFilter([], lambda ids: [str(token) for token in ids]).left_of(candidates) == {
-        100: 1.0
-    }
+    assert InfillFilter([], lambda token: b"%d" % token).left_of(candidates) == {100: 1.0}
 
 
 def test_rows_are_filtered_after_top_k_and_top_p() -> None:
@@ -78,10 +74,10 @@ def test_rows_are_filtered_after_top_k_and_top_p() -> None:
     assert (found > 0).sum() == 3
 
 
-def test_an_end_token_that_no_candidate_was_ends_the_answer() -> None:
+def test_an_end_token_ends_the_answer_even_if_it_was_no_candidate() -> None:
     row = np.full((1, 120), 1e-9, np.float32)
     row[0, 20:60] = 1 / 40
-    other = InfillFilter([7], lambda ids: [f"#{token}#" for token in ids])
+    other = InfillFilter([7], lambda token: b"#%d#" % token)
     sampling = Sampling(temperature=1.0, infill=True)
     scores = log_distribution(mx.log(mx.array(row)), sampling, other)
     assert np.flatnonzero(np.isfinite(np.array(scores)[0])).tolist() == [7]
@@ -97,7 +93,7 @@ def test_rows_do_not_depend_on_their_batch(temperature: float) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_whatever_is_drafted_the_text_is_plain_decodings(
+def test_drafts_do_not_change_the_text(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, temperature: float
 ) -> None:
     sampling = Sampling(temperature=temperature, top_k=40, top_p=0.9, seed=2, infill=True)
@@ -111,15 +107,6 @@ def test_whatever_is_drafted_the_text_is_plain_decodings(
         monkeypatch.setitem(engine.speculation._makers, "told", make)
         told = Options(40, sampling, drafter="told", num_draft_tokens=4)
         assert engine.generate(PROMPT, told).token_ids == plain.token_ids
-
-
-def test_the_bundled_models_tokens_are_spelled() -> None:
-    engine = akunu_py.load()
-    spelled = texts_of(engine.tokenizer)
-    ids = engine.tokenizer.encode(" self.name")
-    assert len("".join(spelled(ids))) == len(" self.name")
-    assert spelled(sorted(engine.tokenizer.end_tokens)) == [""] * len(engine.tokenizer.end_tokens)
-    assert spelled([10**6]) == [""]
 
 
 def test_it_cannot_be_exact() -> None:

@@ -1,4 +1,4 @@
-"""Penalties see what stands before each row, whatever forwards take and take back."""
+"""Penalties depend on the tokens before each row, for any forwards and rollbacks."""
 
 from collections.abc import Callable
 
@@ -18,25 +18,25 @@ FORWARDS = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 4)), max_size=8)
 PROMPTS = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=12)
 
 
-def assert_edits(
+def assert_processes(
     sampling: Sampling,
     prompt: list[int],
     forwards: list[tuple[int, int]],
     expected: Callable[[list[int], list[int]], list[float]],
 ) -> None:
-    """Holds the edit of rows of ones against `expected(all tokens, generated ones)`."""
+    """Compares processed rows of ones with `expected(all tokens, generated tokens)`."""
     sampler = Sampler(sampling, prompt)
     text = list(prompt)
     draw = np.random.default_rng(len(prompt))
     for rows, taken_back in forwards:
-        # The first input is the last known token; those behind it are drafts.
+        # The first input is the last known token; the others are draft tokens.
         inputs = [text[-1], *draw.integers(0, VOCABULARY, rows - 1).tolist()]
-        edited = sampler.process_logits(mx.ones((rows, VOCABULARY)), len(text), mx.array(inputs))
+        processed = sampler.process_logits(mx.ones((rows, VOCABULARY)), len(text), mx.array(inputs))
         known = text[:-1]
         for row in range(rows):
             before = [*known, *inputs[: row + 1]]
             np.testing.assert_allclose(
-                np.array(edited[row]), expected(before, before[len(prompt) :]), atol=1e-5
+                np.array(processed[row]), expected(before, before[len(prompt) :]), atol=1e-5
             )
         stands = max(1, rows - taken_back)
         text = [*known, *inputs[:stands], int(draw.integers(VOCABULARY))]
@@ -51,7 +51,7 @@ def test_repetition_counts_in_the_last_few_tokens(
         return [0.5 if token in before[-size:] else 1.0 for token in range(VOCABULARY)]
 
     sampling = Sampling(repetition_penalty=2.0, repetition_context_size=size)
-    assert_edits(sampling, prompt, forwards, expected)
+    assert_processes(sampling, prompt, forwards, expected)
 
 
 @given(
@@ -69,4 +69,4 @@ def test_presence_and_frequency_count_in_what_was_generated(
         return [1 - frequency * count - presence * (count > 0) for count in counts]
 
     sampling = Sampling(presence_penalty=presence, frequency_penalty=frequency)
-    assert_edits(sampling, prompt, forwards, expected)
+    assert_processes(sampling, prompt, forwards, expected)

@@ -1,4 +1,4 @@
-"""A prompt's own log-probabilities: mlx-lm's, whatever was computed before."""
+"""A prompt's log-probabilities equal mlx-lm's, whatever the cache holds."""
 
 from itertools import chain, repeat
 from pathlib import Path
@@ -30,7 +30,7 @@ def expected(tiny_model_dir: Path) -> npt.NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("max_tokens", [0, 1, 8])
-def test_they_are_the_models_own(
+def test_a_prompts_log_probabilities_are_the_models_own(
     engine: Engine, expected: npt.NDArray[np.float32], max_tokens: int
 ) -> None:
     options = Options(max_tokens, logprobs=3, scores_prompt=True)
@@ -43,7 +43,7 @@ def test_they_are_the_models_own(
         assert likeliest == pytest.approx(sorted(row, reverse=True)[:3], abs=TOLERANCE)
 
 
-def test_what_follows_is_what_always_follows(engine: Engine) -> None:
+def test_scoring_does_not_change_the_answer(engine: Engine) -> None:
     answer = engine.generate(PROMPT, Options(8, logprobs=3, scores_prompt=True))
     plain = engine.generate(PROMPT, Options(8, logprobs=3))
     assert answer.token_ids == plain.token_ids
@@ -51,7 +51,7 @@ def test_what_follows_is_what_always_follows(engine: Engine) -> None:
     assert len(answer.logprobs) == 8
 
 
-def test_a_known_prompt_is_computed_whole_and_stays_known(engine: Engine) -> None:
+def test_a_cached_prompt_is_computed_whole_and_stays_cached(engine: Engine) -> None:
     engine.generate(PROMPT, Options(1))
     kept = engine.slots
     scored = engine.generate(PROMPT, SCORES)
@@ -62,13 +62,13 @@ def test_a_known_prompt_is_computed_whole_and_stays_known(engine: Engine) -> Non
     assert engine.generate(PROMPT, Options(1)).stats.cached_tokens == len(PROMPT) - 1
 
 
-def test_one_token_is_predicted_by_nothing(engine: Engine) -> None:
+def test_a_prompt_of_one_token_has_no_log_probabilities(engine: Engine) -> None:
     found = engine.generate([7], SCORES).prompt_logprobs
     assert found is not None
     assert (found.first, found.following) == (7, ())
 
 
-def test_it_can_be_cancelled_between_chunks(engine: Engine) -> None:
+def test_scoring_can_be_cancelled_between_chunks(engine: Engine) -> None:
     before = engine.counters.prefill_chunks
     cancelled = chain([False], repeat(True))
     (event,) = engine.stream(PROMPT, SCORES, cancelled=lambda: next(cancelled))
@@ -77,6 +77,6 @@ def test_it_can_be_cancelled_between_chunks(engine: Engine) -> None:
     assert engine.counters.prefill_chunks - before == 1
 
 
-def test_it_has_to_be_said_how_many_alternatives_are_wanted() -> None:
+def test_scoring_needs_a_number_of_alternatives() -> None:
     with pytest.raises(InvalidRequestError, match="how many alternatives"):
         Options(scores_prompt=True)

@@ -26,7 +26,7 @@ def test_a_choice_depends_on_seed_and_position_not_on_the_batch(
     assert together == alone
 
 
-def test_greedy_takes_the_likeliest() -> None:
+def test_greedy_takes_the_most_likely() -> None:
     scores = logits(5)
     chosen = Sampler(Sampling()).choose(scores, 3)
     assert chosen.tolist() == mx.argmax(scores, axis=-1).tolist()
@@ -58,7 +58,7 @@ def test_choices_follow_the_distribution_asked_for(sampling: Sampling) -> None:
     assert statistic < 37.4
 
 
-def test_filters_keep_what_their_names_say() -> None:
+def test_filters_keep_the_right_tokens() -> None:
     row = mx.log(mx.array([[0.5, 0.3, 0.15, 0.05]]))
 
     def kept(sampling: Sampling) -> list[int]:

@@ -1,4 +1,4 @@
-"""What is said, thought and called, told apart however the stream is cut."""
+"""Content, reasoning and tool calls are split, wherever the stream is cut."""
 
 from types import ModuleType
 from typing import Any
@@ -112,7 +112,7 @@ def test_without_tools_calls_are_text() -> None:
     assert read(AnswerParser(JSON_TOOLS, None, ""), text) == Part(text)
 
 
-def test_reasoning_is_told_apart() -> None:
+def test_reasoning_is_split_from_content() -> None:
     parser = AnswerParser(THINKING, TOOLS, "")
     text = f"<think>\nHm.\n</think>\n\nSo: <tool_call>{JSON_ADD}</tool_call>"
     assert read(parser, text) == Part("So: ", "Hm.\n", (ADD,))
@@ -135,7 +135,7 @@ def test_a_prompt_may_open_the_call() -> None:
     assert read(parser, f"\n{JSON_ADD}\n</tool_call>") == Part(calls=(ADD,))
 
 
-def test_text_is_released_at_once_but_for_what_may_begin_a_mark() -> None:
+def test_text_is_released_at_once_unless_it_may_begin_a_mark() -> None:
     parser = AnswerParser(THINKING, TOOLS, "")
     assert parser.feed("if a <") == [Part("if a ")]
     assert parser.feed(" b") == [Part("< b")]

@@ -26,7 +26,7 @@ def test_a_turn_is_rendered_by_the_models_template(
 
 
 @pytest.mark.parametrize("answer", ["fine", "", "naïve ünïcode 😀", "  spaces  "])
-def test_the_next_prompt_starts_with_what_was_computed(
+def test_the_next_prompt_starts_with_the_computed_ids(
     engine: Engine, transcript: ChatTranscript, answer: str
 ) -> None:
     prompt = transcript.prompt_for("hello")
@@ -49,7 +49,7 @@ def test_ids_that_encoding_would_not_give_are_kept(
     assert transcript.prompt_for("more")[len(prompt) : len(prompt) + 2] == odd
 
 
-def test_asking_changes_nothing(transcript: ChatTranscript) -> None:
+def test_asking_does_not_change_the_transcript(transcript: ChatTranscript) -> None:
     before = list(transcript.messages)
     transcript.prompt_for("hello")
     assert transcript.messages == before

@@ -19,7 +19,9 @@ def test_any_text_comes_through_whole(shared_engine: Engine, prompt: str, text: 
 
 
 @given(tokens=st.lists(st.integers(0, 255), max_size=60))
-def test_bytes_that_are_no_text_lose_nothing(shared_engine: Engine, tokens: list[int]) -> None:
+def test_invalid_bytes_are_decoded_as_a_whole_answer_would_be(
+    shared_engine: Engine, tokens: list[int]
+) -> None:
     tokenizer = shared_engine.tokenizer
     assert streamed(tokenizer.detokenizer([]), tokens) == tokenizer.decode(tokens)
 

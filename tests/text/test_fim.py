@@ -1,4 +1,4 @@
-"""Prompts that ask for what belongs into a gap."""
+"""Prompts that ask for the text in a gap."""
 
 from dataclasses import replace
 
@@ -147,24 +147,24 @@ def test_a_familys_tokens_end_the_answer() -> None:
     assert prompt.end_tokens == {-1, -2, -3, -4, -5, -6}
 
 
-def test_what_opens_a_prompt_comes_first() -> None:
+def test_the_opening_token_comes_first() -> None:
     assert fill_prompt(make(*CODESTRAL, opening=(7,)), GAP).tokens[:2] == [7, -2]
 
 
-def test_no_space_is_put_into_the_text() -> None:
+def test_no_space_is_added_inside_the_text() -> None:
     spaced = fill_prompt(make(*LLAMA, spaced=True), GAP).tokens
     assert spaced == fill_prompt(make(*LLAMA), GAP).tokens
 
 
 @pytest.mark.parametrize("special", [QWEN, GEMMA, STARCODER, CODESTRAL, LLAMA])
-def test_a_prompt_that_fills_a_gap_is_known_by_its_tokens(special: tuple[str, ...]) -> None:
+def test_a_prompt_that_fills_a_gap_is_recognised_by_its_tokens(special: tuple[str, ...]) -> None:
     tokenizer = make(*special)
     assert fills_gap(tokenizer, fill_prompt(tokenizer, GAP).tokens)
     assert not fills_gap(tokenizer, tokenizer.encode("1\n23"))
     assert not fills_gap(make(), tokenizer.encode("1\n23"))
 
 
-def test_a_model_that_cannot_fill_says_so() -> None:
+def test_a_model_that_cannot_fill_gaps_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="no fill-in-the-middle tokens"):
         told((), GAP)
 
@@ -176,7 +176,7 @@ def test_a_model_that_cannot_fill_says_so() -> None:
     room=st.integers(40, 900),
     suffix_first=st.booleans(),
 )
-def test_whatever_is_around_it_fits_and_the_gap_is_in_the_middle(
+def test_any_surrounding_text_fits_with_the_gap_in_the_middle(
     prefix: str, suffix: str, files: list[str], room: int, suffix_first: bool
 ) -> None:
     others = tuple(RepositoryFile("f", text) for text in files)
@@ -197,7 +197,7 @@ def test_whatever_is_around_it_fits_and_the_gap_is_in_the_middle(
 
 @pytest.mark.parametrize("suffix_first", [False, True])
 @pytest.mark.parametrize("length", [1_000, 20_000])
-def test_typing_leaves_nearly_all_of_the_prompt_as_it_was(length: int, suffix_first: bool) -> None:
+def test_typing_changes_little_of_the_prompt(length: int, suffix_first: bool) -> None:
     lines = [f"line {number} of the file\n" for number in range(length // 20)]
     prefix, suffix = "".join(lines[: len(lines) // 2]), "".join(lines[len(lines) // 2 :])
     tokenizer = make(*QWEN)
@@ -214,7 +214,7 @@ def test_typing_leaves_nearly_all_of_the_prompt_as_it_was(length: int, suffix_fi
 
 
 @pytest.mark.parametrize("newline", ["", "\n"], ids=["in one line", "in lines"])
-def test_of_a_giant_only_what_is_near_the_gap_is_encoded(newline: str) -> None:
+def test_only_the_text_near_the_gap_of_a_giant_file_is_encoded(newline: str) -> None:
     before, after, other = (f"{letter * 99}{newline}" * 40_000 for letter in "abc")
     tokenizer = FakeTokenizer(*QWEN)
     request = FillRequest(f"{before}x", f"y{after}", (RepositoryFile("c", other),))
@@ -225,7 +225,7 @@ def test_of_a_giant_only_what_is_near_the_gap_is_encoded(newline: str) -> None:
     assert tokenizer.encoded < 20_000
 
 
-def test_typing_in_a_giant_leaves_nearly_all_of_the_prompt_as_it_was() -> None:
+def test_typing_in_a_giant_file_changes_little_of_the_prompt() -> None:
     before, after = "line\n" * 40_000, "line\n" * 10_000
     anew, last = 0, list[int]()
     for typed in range(100):

@@ -29,7 +29,7 @@ def test_the_text_ends_at_the_first_stop_wherever_the_stream_is_cut(
 
 
 @given(text=letters, stops=stop_strings)
-def test_nothing_that_may_become_a_stop_is_shown_early(text: str, stops: list[str]) -> None:
+def test_text_that_may_become_a_stop_string_is_held_back(text: str, stops: list[str]) -> None:
     scanner = StopScanner(stops)
     shown = ""
     for letter in text:

@@ -1,4 +1,4 @@
-"""Every id's bytes, for the three ways in which tokenizers spell them."""
+"""The bytes of every id, however a tokenizer spells it; and a lower bound on a text's tokens."""
 
 from typing import Any
 
@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from akunu_py.errors import ContextOverflowError
 from akunu_py.model import load_tokenizer
-from akunu_py.text.token_bytes import TokenBytes
+from akunu_py.text.token_bytes import PieceLengths, TokenBytes
 
 EMBER = load_tokenizer("ember")
+BOUND = PieceLengths(map(EMBER.token_bytes.of, range(len(EMBER.wrapped))))
 
 
 @given(st.text(max_size=40))
@@ -20,12 +22,16 @@ def test_a_text_is_the_sum_of_its_tokens_bytes(text: str) -> None:
     assert b"".join(map(EMBER.token_bytes.of, tokens)).decode() == text
 
 
-def test_special_tokens_are_what_they_are_called() -> None:
+def test_special_tokens_are_spelled_by_their_names() -> None:
     for token in sorted(EMBER.end_tokens):
         assert EMBER.token_bytes.of(token).decode() == EMBER.decode([token])
 
 
-def test_ids_beyond_the_vocabulary_have_none() -> None:
+def test_end_tokens_are_special() -> None:
+    assert EMBER.end_tokens <= EMBER.special_tokens
+
+
+def test_ids_outside_the_vocabulary_have_no_bytes() -> None:
     assert EMBER.token_bytes.of(1 << 20) == b""
 
 
@@ -46,3 +52,30 @@ def sentencepiece_like() -> Any:
 def test_spaces_and_bytes_are_read_from_the_spelling(sentencepiece_like: Any) -> None:
     spelled = [TokenBytes(sentencepiece_like).of(token) for token in range(6)]
     assert spelled == [b"\n", b"\xc3", b" def", b"def", b" ", b"</s>"]
+
+
+@given(st.text() | st.lists(st.sampled_from(sorted(EMBER.wrapped.get_vocab()))).map("".join))
+def test_no_text_has_fewer_tokens(text: str) -> None:
+    assert BOUND.least_tokens(text) <= len(EMBER.encode(text, special_tokens=False))
+
+
+@pytest.mark.parametrize("text", [" " * 32 * 50, "<|fim_prefix|>" * 50])
+def test_the_bound_holds_for_texts_of_the_longest_entries(text: str) -> None:
+    assert BOUND.least_tokens(text) <= len(EMBER.encode(text, special_tokens=False)) == 50
+
+
+def test_each_byte_counts_by_the_longest_entry_that_has_it() -> None:
+    bound = PieceLengths([b"a", b"ab", b"    "])
+    assert bound.least_tokens("a" * 10) == 5
+    assert bound.least_tokens(" " * 10) == 2
+    assert bound.least_tokens("ab" * 2 + " " * 4) == 3
+    assert bound.least_tokens("ccc") == 0, "a text that no entry spells may be one token, or none"
+
+
+def test_a_text_that_is_far_too_long_is_not_encoded() -> None:
+    with pytest.raises(ContextOverflowError, match=r"4194304 characters, .* context only 2048"):
+        EMBER.encode("a" * (4 << 20), most=2048)
+
+
+def test_a_text_that_is_a_little_too_long_is_encoded_whole() -> None:
+    assert len(EMBER.encode("x = 1\n" * 1000, most=2048)) > 2048
