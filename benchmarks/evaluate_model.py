@@ -25,7 +25,7 @@ from benchmarks.held_out import (
     shuffled_functions,
     versions,
 )
-from benchmarks.report import markdown_table, record
+from benchmarks.records import markdown_table, record
 from benchmarks.scoring import Scorer, copied_positions
 from models.training import edits, fill_in
 from models.training.corpus import SourceFile

@@ -10,11 +10,16 @@ import argparse
 from functools import partial
 
 import akunu_py
-from akunu_py.bench.machine import describe_machine, machine_line
-from akunu_py.bench.timing import Spread, paired_ratios, time_in_turns
+from akunu_py.bench.measurement import (
+    Spread,
+    describe_machine,
+    machine_line,
+    paired_ratios,
+    time_in_turns,
+)
 from akunu_py.cache.kv_cache import KVCache, PreallocatedKVCache
 from akunu_py.model import TargetModel
-from benchmarks.report import markdown_table, record
+from benchmarks.records import markdown_table, record
 
 import mlx.core as mx  # isort: skip  (after akunu_py, which loads the BLAS)
 

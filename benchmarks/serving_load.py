@@ -17,10 +17,10 @@ from typing import Any
 import httpx2
 
 from akunu_py.backend import find_backend
-from akunu_py.bench.machine import describe_machine, machine_line
+from akunu_py.bench.measurement import describe_machine, machine_line
 from akunu_py.model_files import BUNDLED_MODEL
 from benchmarks.load import Load
-from benchmarks.report import markdown_table, record
+from benchmarks.records import markdown_table, record
 from benchmarks.served import PATIENCE_S, Served, counts, served
 
 PARTS = 5

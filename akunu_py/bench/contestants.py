@@ -130,7 +130,7 @@ class Akunu:
     def __str__(self) -> str:
         if self.drafter == "none":
             return "plain"
-        length = " + planner" if self.drafts is None else f", K={self.drafts}"
+        length = " + planner" if self.drafts is None else f", num_draft_tokens={self.drafts}"
         return f"{self.drafter}{length}"
 
     def answer(self, engine: Engine, task: Task) -> Answer | None:

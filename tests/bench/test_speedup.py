@@ -122,12 +122,12 @@ def test_the_report_tells_where_answers_part_and_what_the_planner_reached(engine
     assert complete
     report = SpeedupReport({}, {}, FLAT, 16, 1, rows)
     told = {row["contestant"]: row for row in report.as_json()["rows"]}
-    assert told["auto, K=4"]["same_answers"] == 0
-    assert told["auto, K=4"]["differences_at"] == [3]
+    assert told["auto, num_draft_tokens=4"]["same_answers"] == 0
+    assert told["auto, num_draft_tokens=4"]["differences_at"] == [3]
     assert told["auto + planner"]["same_answers"] == 1
     assert told["plain"]["predicted_speedup"] is None
     rounds = rows[2].rounds.predicted_speedup(FLAT)
-    assert told["auto, K=4"]["predicted_speedup"] == pytest.approx(
+    assert told["auto, num_draft_tokens=4"]["predicted_speedup"] == pytest.approx(
         told["plain"]["speedup"]["median"] * rounds
     )
     (check,) = report.planner_checks

@@ -40,7 +40,7 @@ def test_json_and_a_plot(
     found = json.loads(capsys.readouterr().out)
     assert found["machine"]["mlx"]
     names = [row["contestant"] for row in found["rows"]]
-    assert names == ["mlx-lm", "plain", "auto + planner", "auto, K=4"]
+    assert names == ["mlx-lm", "plain", "auto + planner", "auto, num_draft_tokens=4"]
     for row in found["rows"]:
         assert (row["workload"], row["answers"]) == ("mine", "forced")
         assert row["speedup"]["median"] > 0

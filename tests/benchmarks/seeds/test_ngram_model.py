@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -10,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from akunu_py.drafting.ngram_model import NGramModel, bigram, trigram
-from akunu_py.drafting.ngram_model_drafter import NGramModelDrafter
 from akunu_py.errors import InvalidRequestError
 from akunu_py.sampling.chance import draw, uniform
+from benchmarks.seeds.ngram_model import NGramModel, NGramModelDrafter, bigram, trigram
 
 VOCABULARY = 5
 STREAM = [0, 1, 2, 0, 1, 3, 0, 1, 2, 4, 1, 2, 0, 1]
@@ -81,23 +79,6 @@ def test_dense_arrays_too_large_for_memory_are_refused_with_the_remedy() -> None
 def test_sparse_memory_grows_with_what_was_seen_not_with_the_vocabulary() -> None:
     model = trigram(150_000, [[1, 2, 3, 149_999]])
     assert model.distribution([2, 3]).shape == (150_000,)
-
-
-@pytest.mark.parametrize("dense", [False, True])
-def test_a_saved_model_comes_back_the_same(tmp_path: Path, dense: bool) -> None:
-    path = tmp_path / "model.npz"
-    model = trigram(VOCABULARY, [STREAM, [4, 4, 4]], dense=dense)
-    model.save(path)
-    loaded = NGramModel.load(path, dense=not dense)
-    for context in ([], [1], [0, 1], [4, 4], [3, 3]):
-        assert loaded.distribution(context) == pytest.approx(model.distribution(context))
-
-
-def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "notes.npz"
-    path.write_text("not a model")
-    with pytest.raises(InvalidRequestError, match="not an n-gram model"):
-        NGramModel.load(path)
 
 
 @pytest.mark.parametrize("order", [2, 3])
