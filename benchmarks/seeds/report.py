@@ -254,8 +254,15 @@ def _compared(row: SeedsRow, figure: Callable[[Side], float], spec: str) -> str:
 
 
 def _row_as_json(row: SeedsRow) -> dict[str, Any]:
-    ratios = {name: getattr(row.drafted, name) / getattr(row.plain, name) for name in _FIGURES}
-    return asdict(row) | {"published": row.published._asdict(), "ratios": ratios}
+    plain, drafted = _side_as_json(row.plain), _side_as_json(row.drafted)
+    return asdict(row) | {
+        "plain": plain,
+        "drafted": drafted,
+        "published": row.published._asdict(),
+        "ratios": {name: drafted[name] / figure for name, figure in plain.items()},
+    }
 
 
-_FIGURES: Final = tuple(Side.__annotations__)
+def _side_as_json(side: Side) -> dict[str, float]:
+    # The JSON keeps the name under which forwards were first published.
+    return {name.replace("forwards", "calls"): figure for name, figure in asdict(side).items()}

@@ -66,7 +66,7 @@ def test_map_k_drafts_no_more_than_the_key_had_accepted() -> None:
     assert drafter.propose(16).tokens == (*COPY[:3],)
 
 
-def test_map_k4v_wants_one_value_to_dominate() -> None:
+def test_map_k4v_drafts_only_a_dominant_value() -> None:
     drafter = LlamaMapK4v()
     drafter.begin([*KEY, *COPY, *KEY, *OTHER, *KEY])
     assert not drafter.propose(8)
@@ -74,7 +74,7 @@ def test_map_k4v_wants_one_value_to_dominate() -> None:
     assert drafter.propose(8).tokens == tuple(COPY[:8])
 
 
-def test_mod_remembers_other_requests_and_is_wiped_by_bad_rounds() -> None:
+def test_mod_remembers_other_requests_and_forgets_after_bad_rounds() -> None:
     drafter = LlamaMod()
     drafter.begin([*LONG_KEY, *COPY])
     drafter.begin(LONG_KEY)
@@ -85,14 +85,14 @@ def test_mod_remembers_other_requests_and_is_wiped_by_bad_rounds() -> None:
     assert not drafter.propose(48)
 
 
-def test_mod_drafts_long_or_not_at_all() -> None:
+def test_mod_makes_only_long_drafts() -> None:
     drafter = LlamaMod()
     drafter.begin([*LONG_KEY, 1, 2, 3])
     drafter.begin(LONG_KEY)
     assert not drafter.propose(48)
 
 
-def test_cache_wants_counts_and_shares() -> None:
+def test_cache_needs_a_count_and_a_share() -> None:
     drafter = LlamaCache()
     drafter.begin([7, 1, 7])
     assert not drafter.propose(1), "one token of context must have been followed twice"
@@ -102,7 +102,7 @@ def test_cache_wants_counts_and_shares() -> None:
     assert not drafter.propose(1), "half is not two thirds"
 
 
-def test_cache_is_stricter_with_what_other_requests_showed() -> None:
+def test_cache_is_stricter_with_counts_of_other_requests() -> None:
     drafter = LlamaCache()
     drafter.begin([7, 1, 7, 1, 7, 1])
     drafter.begin([7])
@@ -121,7 +121,7 @@ def occurrences(text: list[int], stretch: list[int]) -> int:
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=40))
 @settings(deadline=None)
-def test_drafts_a_way_that_the_text_went_before(text: list[int]) -> None:
+def test_suffix_decoding_drafts_only_what_followed_the_match_before(text: list[int]) -> None:
     drafter = SuffixDecoding(depth=8)
     drafter.begin(text)
     draft = drafter.propose(5)
@@ -131,19 +131,19 @@ def test_drafts_a_way_that_the_text_went_before(text: list[int]) -> None:
         assert occurrences(text, [*matched, *draft.tokens]) > 0
 
 
-def test_follows_the_most_frequent_way() -> None:
+def test_suffix_decoding_follows_the_most_frequent_path() -> None:
     drafter = SuffixDecoding()
     drafter.begin([1, 2, 7, 9, 1, 2, 5, 8, 1, 2, 7, 6, 1, 2])
     assert drafter.propose(1).tokens == (7,)
 
 
-def test_drafts_as_many_tokens_as_the_match_has() -> None:
+def test_suffix_decoding_drafts_as_many_tokens_as_it_matched() -> None:
     drafter = SuffixDecoding()
     drafter.begin([*range(20), 0, 1, 2])
     assert drafter.propose(32).tokens == (3, 4, 5)
 
 
-def test_a_baseline_is_refused_where_a_user_chooses() -> None:
+def test_a_user_cannot_choose_a_baseline() -> None:
     assert not set(DRAFTERS) & set(BASELINES)
     assert set(REMEMBERS_TEXT) < set(ALL_DRAFTERS)
     with pytest.raises(InvalidRequestError, match="no drafter 'llama-mod'; choose one of auto"):

@@ -17,7 +17,7 @@ def test_one_measurement_is_its_own_interval() -> None:
     assert Spread.of_median([1.5]) == Spread(1.5, 1.5, 1.5)
 
 
-def test_it_covers_the_true_median_about_as_often_as_it_says() -> None:
+def test_the_interval_covers_the_true_median_in_about_95_percent_of_cases() -> None:
     random, covered = Random(7), 0
     for _ in range(100):
         interval = Spread.of_median([random.gauss(0, 1) for _ in range(30)])
@@ -25,17 +25,17 @@ def test_it_covers_the_true_median_about_as_often_as_it_says() -> None:
     assert 88 <= covered <= 100
 
 
-def test_more_measurements_narrow_it() -> None:
+def test_more_measurements_narrow_the_interval() -> None:
     random = Random(3)
     values = [random.random() for _ in range(400)]
     few, many = Spread.of_median(values[:20]), Spread.of_median(values)
     assert many.high - many.low < few.high - few.low
 
 
-def test_nothing_measured_is_refused() -> None:
+def test_no_measurements_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match="1 measurement or more"):
         Spread.of_median([])
 
 
-def test_it_is_written_with_its_bounds() -> None:
+def test_a_spread_is_printed_with_its_bounds() -> None:
     assert f"{Spread(1.5, 1.25, 1.75):.2f}" == "1.50 (1.25-1.75)"

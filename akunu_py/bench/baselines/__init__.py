@@ -1,6 +1,6 @@
-"""Drafters of other systems, to compare this project's own with: each file a system or a family.
+"""Baselines: the drafters of other systems, to compare this project's own with.
 
-Only `bench` and `benchmarks/` offer them. They see token ids and never import mlx.
+`bench` and `benchmarks/` offer them; `chat`, `generate` and `serve` do not.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from akunu_py.bench.baselines.one_level_storage import OneLevelStorage
 from akunu_py.bench.baselines.prompt_lookup import (
     LlamaCache,
     LlamaMapK,
@@ -21,11 +20,24 @@ from akunu_py.bench.baselines.prompt_lookup import (
 from akunu_py.bench.baselines.suffix_decoding import SuffixDecoding
 from akunu_py.drafting import DRAFTERS
 from akunu_py.drafting.base import Drafter
-from akunu_py.drafting.ngram_storage import StorageDrafter
+from akunu_py.drafting.ngram_storage import DEFAULT_ORDER, MultiLevelStorage, StorageDrafter
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
     from akunu_py.sampling.sampler import Sampler
+
+
+class OneLevelStorage(MultiLevelStorage):
+    """Romsto's `OneLevelNGramStorage`: knows contexts of exactly `order - 1` tokens.
+
+    Raises:
+        InvalidRequestError: if `order` is less than 2.
+    """
+
+    def __init__(self, order: int = DEFAULT_ORDER) -> None:
+        super().__init__(order)
+        del self._levels[1:]  # the longest contexts come first
+
 
 BASELINES: Final[dict[str, Callable[[], Drafter]]] = {
     "storage-one-level": lambda: StorageDrafter(OneLevelStorage()),

@@ -17,7 +17,7 @@ from tests.benchmarks.seeds.conftest import TEXT, TINY
 
 
 class TestText:
-    def test_by_default_one_that_comes_with_python(self) -> None:
+    def test_the_default_text_is_part_of_python(self) -> None:
         text = read_char_text(None)
         assert len(text.content) > 100_000
         assert "statement" in text.training
@@ -43,7 +43,7 @@ class TestText:
             read_char_text(path)
 
 
-def test_the_recipe_has_the_size_that_was_published() -> None:
+def test_the_recipe_has_the_published_size() -> None:
     network = train(TEXT, Recipe(steps=0))
     sizes = sum(array.size for _, array in tree_flatten(network.parameters()))
     embeddings = 2 * 32 * len(TEXT.alphabet)

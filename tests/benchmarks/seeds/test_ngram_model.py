@@ -56,14 +56,14 @@ def test_without_a_previous_token_the_bigram_answers() -> None:
     assert model.distribution([1]) == pytest.approx(bigram(VOCABULARY, [STREAM]).distribution([1]))
 
 
-def test_temperature_is_applied_to_the_row_that_evidence_chose() -> None:
+def test_temperature_is_applied_after_the_row_is_chosen() -> None:
     model = trigram(VOCABULARY, [STREAM])
     plain, sharp = model.distribution([0, 1]), model.distribution([0, 1], temperature=0.5)
     assert sharp == pytest.approx(plain**2 / np.sum(plain**2))
     assert model.distribution([0, 1], temperature=1e-9).max() == pytest.approx(1.0)
 
 
-def test_ids_outside_the_vocabulary_are_an_unknown_context_and_refused_in_a_stream() -> None:
+def test_ids_outside_the_vocabulary_are_an_unknown_context_but_an_error_in_a_stream() -> None:
     for dense in (False, True):
         model = trigram(VOCABULARY, [STREAM], dense=dense)
         assert model.distribution([99, 77]) == pytest.approx(np.full(VOCABULARY, 1 / VOCABULARY))
@@ -83,7 +83,7 @@ def test_sparse_memory_grows_with_what_was_seen_not_with_the_vocabulary() -> Non
 
 @pytest.mark.parametrize("order", [2, 3])
 @pytest.mark.parametrize(("temperature", "noise"), [(1.0, 0.0), (0.7, 0.0), (1.3, 0.5)])
-def test_tokens_are_drawn_from_exactly_the_rows_handed_out(
+def test_tokens_are_drawn_from_exactly_the_drafts_rows(
     order: int, temperature: float, noise: float
 ) -> None:
     """Chi-square over 20,000 seeds, for each position of the draft in turn."""
@@ -162,12 +162,12 @@ def test_uniforms_are_uniform_and_do_not_follow_seed_or_position() -> None:
     ("options", "message"),
     [({"temperature": 0.0}, "temperature must exceed 0"), ({"noise": 1.5}, "between 0 and 1")],
 )
-def test_absurd_options_are_refused(options: dict[str, float], message: str) -> None:
+def test_impossible_options_are_refused(options: dict[str, float], message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         NGramModelDrafter(bigram(VOCABULARY, [STREAM]), **options)  # type: ignore[arg-type]
 
 
-def test_large_vocabularies_draft_in_proportion() -> None:
+def test_large_vocabularies_can_be_drafted_from() -> None:
     text = Random(0).choices(range(100_000), k=5_000)
     drafter = NGramModelDrafter(trigram(100_000, [text]))
     drafter.begin(text[:50])

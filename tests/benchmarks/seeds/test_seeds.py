@@ -41,7 +41,7 @@ def outcomes(trained: CharModel) -> list[CaseOutcome]:
     return measure_seeds(akunu_py.load(str(trained.folder)), TEXT, SIZE)
 
 
-def test_prompts_come_from_what_the_drafts_have_not_seen() -> None:
+def test_prompts_come_from_text_that_the_drafts_have_not_seen() -> None:
     prompts = list(draw_prompts(TEXT, 3, 20))
     assert prompts == list(draw_prompts(TEXT, 3, 20))
     assert prompts != list(draw_prompts(TEXT, 4, 20))
@@ -67,7 +67,7 @@ def test_every_case_has_its_pairs(outcomes: list[CaseOutcome]) -> None:
 
 
 @pytest.mark.parametrize("draft", DRAFTS)
-def test_noise_is_mixed_into_what_drafts_are_drawn_from(trained: CharModel, draft: str) -> None:
+def test_noise_is_mixed_into_the_drafts_distributions(trained: CharModel, draft: str) -> None:
     engine = akunu_py.load(str(trained.folder))
     add_statistical_drafters(engine, TEXT)
     clean, noisy = (
@@ -117,7 +117,7 @@ def test_the_report_is_complete(
         assert len(target["rows"]) == len(PUBLISHED)
         for row in target["rows"]:
             assert row["speedup"]["low"] <= row["speedup"]["median"] <= row["speedup"]["high"]
-            assert row["ratios"]["target_forwards"] <= 1
+            assert row["ratios"]["target_calls"] <= 1
             assert set(row["published"]) == {"speedup", "acceptance"}
     lines = report.markdown().splitlines()
     assert sum(line.startswith("| K=4, noise 0.5 | trigram |") for line in lines) == 4
@@ -147,7 +147,7 @@ def poem(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_tables_then_json_and_a_plot_without_training_again(
+def test_the_command_prints_tables_then_json_and_a_plot_without_training_again(
     poem: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
