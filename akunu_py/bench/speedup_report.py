@@ -147,7 +147,10 @@ class SpeedupReport:
                 other
                 for other in self.rows
                 if (other.kind, other.answers) == (row.kind, row.answers)
-                and (other.contestant.startswith(f"{drafter}, ") or other.contestant == "plain")
+                and (
+                    other.contestant.startswith(f"{drafter}, num_draft_tokens=")
+                    or other.contestant == "plain"
+                )
             ]
             if len(fixed) > 1:
                 shares = [row.speed_of(other) for other in fixed]
