@@ -51,9 +51,9 @@ bench: $(VENV)/.ready ## the measurements behind the README, into benchmarks/res
 	$(BIN)/python -m benchmarks.identity --weights dense --drafters all --exact --max-tokens 16 --name identity_drafters
 	$(BIN)/python -m benchmarks.kv_cache_capacity
 	$(BIN)/python -m akunu_py bench cost --json --plot benchmarks/results/cost.svg > benchmarks/results/cost.json
-	$(BIN)/python -m benchmarks.cost_record
+	$(BIN)/python -m benchmarks.records cost
 	$(BIN)/python -m akunu_py bench speedup --prompts 6 --rounds 2 --json --plot benchmarks/results/speedup.svg > benchmarks/results/speedup.json
-	$(BIN)/python -m benchmarks.speedup_record
+	$(BIN)/python -m benchmarks.records speedup
 	$(BIN)/python -m benchmarks.drafter_cost
 	$(BIN)/python -m benchmarks.serving
 	$(BIN)/python -m benchmarks.serving_load

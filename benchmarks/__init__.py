@@ -1,1 +1,1 @@
-"""Measurements for those who work on the engine; run as `python -m benchmarks.NAME`."""
+"""Measurements for developers of the engine; run as `python -m benchmarks.NAME`."""

@@ -18,7 +18,7 @@ _NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome
 _FLAGS: Final = (
     "--headless=new",
     "--remote-debugging-pipe",
-    "--no-sandbox",  # a container's root has no other way; only this project's page is opened
+    "--no-sandbox",  # needed by a container's root; only this project's page is opened
     "--disable-gpu",
     "--disable-dev-shm-usage",
     "--disable-background-networking",
@@ -29,7 +29,7 @@ _FLAGS: Final = (
 _START: Final = """
 import os, sys
 read, write = os.dup(int(sys.argv[1])), os.dup(int(sys.argv[2]))
-while write < 5:  # not in the way of what comes next
+while write < 5:  # keep 3 and 4 free
     write = os.dup(write)
 os.dup2(read, 3)
 os.dup2(write, 4)
@@ -40,7 +40,7 @@ _PATIENCE_S: Final = 60
 
 
 def find_chromium() -> str | None:
-    """The path of a Chromium, if there is one."""
+    """The path of a Chromium, if one is installed."""
     return next((path for name in _NAMES if (path := shutil.which(name))), None)
 
 
@@ -48,7 +48,7 @@ class Tab:
     """A page in a browser.
 
     Attributes:
-        complaints: what the browser logged: scripts that failed, and what a policy forbade.
+        complaints: what the browser logged: scripts that failed, and what a policy blocked.
     """
 
     def __init__(self, commands: int, replies: int) -> None:
@@ -68,7 +68,7 @@ class Tab:
         """Calls a method of the protocol and waits for its result.
 
         Raises:
-            RuntimeError: if the browser refuses, or has gone.
+            RuntimeError: if the browser refuses or has ended.
         """
         self._count += 1
         message: dict[str, Any] = {"id": self._count, "method": method, "params": parameters}
@@ -113,7 +113,7 @@ class Tab:
                     let holds = false;
                     try {{ holds = {condition}; }} catch {{ /* not there yet */ }}
                     if (holds) resolve(true);
-                    else if (Date.now() > late) reject(new Error("it never came"));
+                    else if (Date.now() > late) reject(new Error("timed out"));
                     else setTimeout(look, 20);
                 }};
                 look();
@@ -139,7 +139,7 @@ class Tab:
             ready, _, _ = select.select([self._replies], [], [], _PATIENCE_S)
             part = os.read(self._replies, 1 << 16) if ready else b""
             if not part:
-                raise RuntimeError("Chromium says nothing any more.")
+                raise RuntimeError("Chromium does not answer.")
             self._heard += part
         message, _, self._heard = self._heard.partition(b"\0")
         found: dict[str, Any] = json.loads(message)
@@ -154,7 +154,7 @@ class Tab:
 
 @contextmanager
 def open_tab(chromium: str) -> Iterator[Tab]:
-    """Starts a browser with nothing in its profile and an empty page in it."""
+    """Starts a browser with an empty profile and an empty page."""
     to_browser, commands = os.pipe()
     replies, from_browser = os.pipe()
     with TemporaryDirectory(ignore_cleanup_errors=True) as profile:
@@ -170,6 +170,6 @@ def open_tab(chromium: str) -> Iterator[Tab]:
         try:
             yield Tab(commands, replies)
         finally:
-            os.close(commands)  # which ends it, and all that it started
+            os.close(commands)  # ends the browser and its child processes
             os.close(replies)
             browser.wait(_PATIENCE_S)

@@ -1,13 +1,13 @@
-"""What drafting costs: microseconds a token and bytes a token, at contexts of 1k to 64k tokens.
+"""What drafting costs: microseconds and bytes per token, at contexts of 1k to 64k tokens.
 
     python -m benchmarks.drafter_cost [--drafters auto suffix ngram]
 
-The text is this interpreter's standard library, cut into words and signs. After a context of the
-given length the same texts are decoded by teacher forcing, in rounds of `propose`, `feedback` and
-`extend`: what follows in the library, and the last 1,000 tokens with every 40th changed. What a
-round takes is shared out to the tokens it emitted, and the median is over these. All is done in
-several passes, everybody in turns: what the quickest took is the drafter's, the rest is what else
-the machine was doing.
+The text is this interpreter's standard library, split into words and signs. After a context of the
+given length, two texts are decoded by teacher forcing, in rounds of `propose`, `feedback` and
+`extend`: the text that follows in the library, and the last 1,000 tokens with every 40th changed.
+The time of a round is divided among the tokens it emitted, and the median is over tokens. There
+are several passes, in which the drafters take turns; the quickest pass counts, because the others
+include what else the machine did.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from akunu_py.drafting import DRAFTERS, make_drafter
+from akunu_py.bench.baselines import ALL_DRAFTERS
 from akunu_py.drafting.base import Drafter
-from benchmarks.report import markdown_table, record
+from benchmarks.records import markdown_table, record
 
 CONTEXTS = (1_000, 4_000, 16_000, 64_000)
 DECODED = 2_000
@@ -50,7 +50,7 @@ def library_tokens(count: int) -> list[int]:
 
 
 def edited(tokens: list[int]) -> list[int]:
-    """A copy in which every 40th token is one that never occurred."""
+    """A copy in which every 40th token is replaced by a new one."""
     return [
         900_000 + index if index % EDIT_EVERY == EDIT_EVERY - 1 else token
         for index, token in enumerate(tokens)
@@ -58,7 +58,7 @@ def edited(tokens: list[int]) -> list[int]:
 
 
 def token_times(drafter: Drafter, text: list[int]) -> Iterator[float]:
-    """Microseconds for every token of a decode of `text`."""
+    """Microseconds of every token while `text` is decoded."""
     position = 0
     while position < len(text):
         started = time.perf_counter()
@@ -79,14 +79,13 @@ def token_times(drafter: Drafter, text: list[int]) -> Iterator[float]:
 
 
 def measured(name: str, tokens: list[int], context: int) -> dict[str, float]:
-    """One pass: begin, decode something new, decode a copy; microseconds a token."""
+    """One pass: begin, decode new text, decode a copy; microseconds per token."""
     before, after = tokens[:-DECODED], tokens[-DECODED:]
-    told = before[-context:]
     found: dict[str, float] = {}
     for kind, text in {"new": after, "copy": edited(before[-COPIED:])}.items():
-        drafter = make_drafter(name)
+        drafter = ALL_DRAFTERS[name]()
         started = time.perf_counter()
-        drafter.begin(told)
+        drafter.begin(before[-context:])
         found["begin"] = 1e6 * (time.perf_counter() - started) / context
         found[kind] = statistics.median(token_times(drafter, text))
     return found
@@ -95,7 +94,7 @@ def measured(name: str, tokens: list[int], context: int) -> dict[str, float]:
 def summary(
     name: str, tokens: list[int], context: int, passes: list[dict[str, float]]
 ) -> dict[str, Any]:
-    """One row: the quickest pass, the one in the middle, and the memory of the context."""
+    """One row: the quickest pass, the median pass, and the memory of the context."""
     row: dict[str, Any] = {"drafter": name, "context": context}
     for kind in passes[0]:
         took = [one[kind] for one in passes]
@@ -106,9 +105,9 @@ def summary(
 
 
 def memory(name: str, context: list[int]) -> int:
-    """Bytes that a drafter holds after `begin`, its own copies of the ids included."""
+    """Bytes that a drafter holds after `begin`, with its own copies of the ids."""
     tracemalloc.start()
-    drafter = make_drafter(name)
+    drafter = ALL_DRAFTERS[name]()
     drafter.begin([token + 0 for token in context])
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -131,7 +130,7 @@ COLUMNS = {
 def main() -> None:
     """Reads the options, measures, and records a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--drafters", nargs="+", choices=list(DRAFTERS), default=list(DRAFTERS))
+    parser.add_argument("--drafters", nargs="+", choices=ALL_DRAFTERS, default=list(ALL_DRAFTERS))
     parser.add_argument("--contexts", type=int, nargs="+", default=CONTEXTS)
     parser.add_argument("--name", default="drafter_cost", help="of the files in results/")
     options = parser.parse_args()
@@ -153,9 +152,9 @@ def main() -> None:
     }
     body = (
         f"{machine['system']}, {machine['cores']} cores, Python {machine['python']}, "
-        f"drafting alone.\n\nMicroseconds per token, `begin` per token of context; bytes "
-        f"per token of context. Drafts of up to {LIMIT} tokens. The quickest of {PASSES} passes, "
-        f"in brackets the one in the middle.\n\n{table}"
+        f"drafting alone.\n\nMicroseconds per token (`begin`: per token of context) and bytes per "
+        f"token of context. Drafts of up to {LIMIT} tokens. The quickest of {PASSES} passes; in "
+        f"brackets, the median pass.\n\n{table}"
     )
     record(options.name, "What drafting costs", body, {"machine": machine, "rows": rows})
 

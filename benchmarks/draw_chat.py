@@ -2,7 +2,7 @@
 
     python -m benchmarks.draw_chat [--model NAME] [--output FILE]
 
-The bytes that `chat` writes are recorded and drawn by rich; nothing is drawn by hand.
+Records the bytes that `chat` writes; rich draws them.
 """
 
 import argparse
@@ -50,11 +50,11 @@ class Recording(StringIO):
 
 
 LONGEST_ANSWER = 96
-"""Tokens; a picture is no place for a rambling model."""
+"""Tokens; a long answer does not fit a picture."""
 
 
 def record_turn(settings: ModelSettings, question: str) -> str:
-    """What a terminal is sent while one question is asked and answered."""
+    """What `chat` writes to a terminal while one question is asked and answered."""
     worker = EngineWorker(lambda: load_engine(settings))
     recording = Recording()
     with (
@@ -74,7 +74,7 @@ def record_turn(settings: ModelSettings, question: str) -> str:
 
 
 def draw(printed: str) -> str:
-    """An SVG of what was printed: no fonts from elsewhere, and no indentation lost."""
+    """An SVG of what was printed, without fonts of other sites and with its indentation."""
     console = Console(record=True, width=COLUMNS, file=StringIO())
     console.print(Text.from_ansi(printed))
     picture = console.export_svg(title="python -m akunu_py chat --show-drafts", theme=MONOKAI)
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--model", default=BUNDLED_MODEL)
     parser.add_argument("--output", type=Path, default=OUTPUT)
     words = parser.parse_args()
-    os.environ["TERM"] = "xterm-256color"  # the picture does not depend on who draws it
+    os.environ["TERM"] = "xterm-256color"  # so that the picture is the same in every terminal
     os.environ.pop("NO_COLOR", None)
     printed = record_turn(ModelSettings(words.model), QUESTION)
     words.output.parent.mkdir(parents=True, exist_ok=True)

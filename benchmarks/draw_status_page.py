@@ -2,8 +2,7 @@
 
     python -m benchmarks.draw_status_page [--model NAME] [--dark] [--width PIXELS] [--output FILE]
 
-Needs a Chromium. The server is started for it, on a free port, and asked a question through the
-page itself.
+Needs a Chromium. Starts a server on a free port and asks it a question through the page itself.
 """
 
 import argparse
@@ -57,7 +56,7 @@ def main() -> None:
 
 
 def _ask(tab: Tab) -> None:
-    """Has the page answer the question, and waits for the figures to tell of it."""
+    """Asks the question on the page, and waits until the page shows its figures."""
     tab.run(
         f"""
         document.getElementById("prompt").value = {json.dumps(QUESTION)};
@@ -70,7 +69,7 @@ def _ask(tab: Tab) -> None:
 
 
 def _save(picture: bytes, path: Path) -> None:
-    """Writes a picture in few colours, which a page of flat ones does not miss."""
+    """Writes a picture in few colours; the page has no more."""
     image = Image.open(io.BytesIO(picture)).convert("RGB")
     image.quantize(COLOURS).save(path, optimize=True)
 

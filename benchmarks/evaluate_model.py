@@ -2,9 +2,9 @@
 
     python -m benchmarks.evaluate_model [--model FOLDER] [--full FOLDER] [--data DATA]
 
-Bits per byte, fill-in exact match, and exact match and copy accuracy by kind of edit. `--full`
-is the folder the model was quantized from; without it, only the quantized one is judged. The
-last line printed is one JSON object.
+Bits per byte, exact matches of fill-ins, and exact matches and copy accuracy by kind of edit.
+`--full` is the folder that the model was quantized from; without it, only the quantized model is
+evaluated. The last line printed is one JSON object.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from benchmarks.held_out import (
     shuffled_functions,
     versions,
 )
-from benchmarks.report import markdown_table, record
+from benchmarks.records import markdown_table, record
 from benchmarks.scoring import Scorer, copied_positions
 from models.training import edits, fill_in
 from models.training.corpus import SourceFile
@@ -37,7 +37,7 @@ TEXT_WINDOW = 1024
 TEXT_BYTES = 200_000
 MAX_TOKENS = 2000
 LONGEST_LINE = 48
-"""Tokens that a line may take to be filled in."""
+"""The most tokens of a line that is filled in."""
 
 
 def bits_per_byte(scorer: Scorer, files: Iterable[SourceFile]) -> float:
@@ -56,7 +56,7 @@ def bits_per_byte(scorer: Scorer, files: Iterable[SourceFile]) -> float:
 
 
 def hole_prompt(scorer: Scorer, hole: Hole) -> list[int]:
-    """What is nearest to a hole, as much as the model was trained on."""
+    """The text nearest to a hole, as much of it as the model was trained on."""
     prefix, suffix = hole.prefix[-fill_in.MAX_PREFIX :], hole.suffix[: fill_in.MAX_SUFFIX]
     return scorer.encode(fill_in.prompt(prefix, suffix))
 
@@ -71,7 +71,7 @@ def fill_in_exact(scorer: Scorer, cases: Iterable[Hole]) -> float | None:
 
 
 def function_lines(scorer: Scorer, cases: Iterable[Hole]) -> dict[str, float]:
-    """Of lines of functions: filled exactly, ended by itself in that line, and parsable then."""
+    """Shares of function lines: filled exactly, ended within the line, and still parsable."""
     counts: dict[str, float] = defaultdict(float)
     for hole in cases:
         answer, ended = scorer.answer(hole_prompt(scorer, hole), LONGEST_LINE)

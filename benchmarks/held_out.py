@@ -1,7 +1,7 @@
-"""What the bundled model is judged on: files, edits and holes that its training never saw.
+"""The cases that the bundled model is evaluated on: files, edits and holes its training never saw.
 
-All of it is derived from the running interpreter's standard library and the installed
-held-out packages, with fixed seeds; two machines with the same versions get the same cases.
+They are made from the running interpreter's standard library and the installed held-out packages,
+with fixed seeds; two machines with the same versions get the same cases.
 """
 
 import gzip
@@ -57,7 +57,7 @@ def shuffled_functions(files: list[SourceFile]) -> list[Function]:
 
 
 def edit_cases(functions: list[Function], pool: Pool, per_kind: int) -> Iterator[EditCase]:
-    """`per_kind` edits of every kind, on the first functions that lend themselves to it."""
+    """`per_kind` edits of every kind, on the first functions that allow them."""
     for kind in edits.KINDS:
         rng = random.Random(f"{SEED} {kind}")
         made = 0
@@ -85,7 +85,7 @@ def holes(files: list[SourceFile], count: int, *, block: bool) -> Iterator[Hole]
 
 
 def function_holes(functions: list[Function], count: int) -> Iterator[Hole]:
-    """Single lines of whole functions that their surroundings tell; headers stay."""
+    """Single lines of whole functions that follow from the lines around them; headers stay."""
     rng = random.Random(f"{SEED} functions")
     for function in functions[:count]:
         lines = f"{function.text}\n".split("\n")

@@ -1,12 +1,12 @@
-"""Is draft_session exact? 200 prompts, answered plainly, by mlx-lm itself, and with drafts.
+"""Is speculation exact? 200 prompts, answered plainly, by mlx-lm itself, and with drafts.
 
     python -m benchmarks.identity --model ember --weights quantized
     python -m benchmarks.identity --drafters all --exact --limit 40 --max-tokens 32
 
-Greedy answers must be the same token for token, whoever drafts. Where a batch of five rows is
-computed by another kernel than one row, two nearly equal logits can change places: such a position
-is printed with the gap between its two best logits, so that a near-tie can be told from an error.
-With `--exact` the prompts are answered exactly as well, and a table says what that costs. Plain
+Greedy answers must be the same token for token with every drafter. Where a batch of five rows is
+computed by another kernel than one row, two nearly equal logits can change places. Such a position
+is printed with the gap between its two best logits, which distinguishes a near-tie from an error.
+With `--exact` the prompts are also answered exactly, and a table shows what that costs. Plain
 answers and mlx-lm's are computed once for all drafters.
 """
 
@@ -17,16 +17,16 @@ from functools import partial
 from typing import Final, cast
 
 import akunu_py
-from akunu_py.bench.machine import describe_machine, machine_line
-from akunu_py.drafting import DRAFTER_NAMES, MODEL_DRAFTER
-from akunu_py.drafting.ngram_model import NGramModel, bigram, trigram
-from akunu_py.drafting.ngram_model_drafter import NGramModelDrafter
+from akunu_py.bench.baselines import ALL_DRAFTERS, add_baselines
+from akunu_py.bench.measurement import describe_machine, machine_line
+from akunu_py.drafting import MODEL_DRAFTER
 from akunu_py.engine import Engine
 from akunu_py.options import DEFAULT_DRAFT_TOKENS, Options
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Stats
-from benchmarks.report import markdown_table, record
-from benchmarks.workloads import KINDS, Workload, make_workloads
+from benchmarks.prompts import KINDS, Prompt, make_prompts
+from benchmarks.records import markdown_table, record
+from benchmarks.seeds.ngram_model import NGramModel, NGramModelDrafter, bigram, trigram
 
 import mlx.core as mx  # isort: skip  (after akunu_py, which loads the BLAS)
 from mlx_lm import stream_generate  # isort: skip
@@ -37,16 +37,16 @@ _ALL: Final = "all"
 _STATISTICAL: Final = {"bigram": bigram, "trigram": trigram}
 _NEARLY_GREEDY: Final = 0.1
 DRAFTERS: Final = (
-    *(name for name in DRAFTER_NAMES if name != "none"),
+    *(name for name in ALL_DRAFTERS if name != "none"),
     *_STATISTICAL,
     MODEL_DRAFTER,
 )
-"""Everyone who drafts: those with a name, the statistical models, and the model itself."""
+"""Every drafter: the users' and the baselines, the statistical models, and a draft model."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first position at which an answer parts from plain decoding's."""
+    """The first position at which an answer differs from plain decoding's."""
 
     prompt: int
     kind: str
@@ -56,7 +56,7 @@ class Difference:
 
 
 def mlx_lm_answer(engine: Engine, prompt: list[int], max_tokens: int) -> list[int]:
-    """What mlx-lm's own loop generates, greedily, end tokens left out."""
+    """What mlx-lm's own loop generates greedily, without end tokens."""
     responses = stream_generate(
         engine.model.original, engine.tokenizer.wrapped, prompt, max_tokens=max_tokens
     )
@@ -65,7 +65,7 @@ def mlx_lm_answer(engine: Engine, prompt: list[int], max_tokens: int) -> list[in
 
 
 def top_2_gap(engine: Engine, tokens: list[int]) -> float:
-    """How far apart the two best logits after `tokens` are, by a single-token forward."""
+    """The gap between the two best logits after `tokens`, by a single-token forward."""
     cache = engine.model.make_cache(len(tokens))
     engine.model.prefill(tokens[:-1], cache)
     logits = engine.model.forward(mx.array(tokens[-1:]), cache)[0].astype(mx.float32)
@@ -74,7 +74,7 @@ def top_2_gap(engine: Engine, tokens: list[int]) -> float:
 
 
 def first_difference(left: list[int], right: list[int]) -> int | None:
-    """Where two answers part; None if they are the same."""
+    """The first position at which two answers differ; None if they are the same."""
     for position, (a, b) in enumerate(zip(left, right, strict=False)):
         if a != b:
             return position
@@ -82,18 +82,18 @@ def first_difference(left: list[int], right: list[int]) -> int | None:
 
 
 class Examinee:
-    """Answers prompts in each of the ways that are compared, and sums up what that took.
+    """Answers prompts in several ways, compares the answers, and sums up what each way took.
 
     Args:
         engine: with the model.
         max_tokens: of an answer.
-        drafters: who drafts.
-        num_draft_tokens: the most drafts a forward verifies.
-        exact: whether every drafter answers exactly as well.
+        drafters: their names; each is a way to answer.
+        num_draft_tokens: the most draft tokens that a forward verifies.
+        exact: whether every drafter also answers exactly, as a second way.
 
     Attributes:
         others: the ways that are compared with plain decoding.
-        costs: what each way but mlx-lm's took.
+        costs: what each way took; mlx-lm's is left out.
     """
 
     def __init__(
@@ -116,16 +116,16 @@ class Examinee:
         self.others = (MLX_LM, *(way for way in self._ways if way != PLAIN))
         self.costs = {way: Stats() for way in self._ways}
 
-    def examine(self, index: int, workload: Workload) -> list[Difference]:
-        """Answers a prompt in every way, and tells which answers part from the plain one."""
-        prompt = workload.tokens[self._max_tokens - self._engine.model.context_length :]
-        plain = self._answer(PLAIN, prompt)
+    def examine(self, index: int, prompt: Prompt) -> list[Difference]:
+        """Answers a prompt in every way; returns which answers differ from the plain one."""
+        tokens = prompt.tokens[self._max_tokens - self._engine.model.context_length :]
+        plain = self._answer(PLAIN, tokens)
         found = []
         for other in self.others:
-            position = first_difference(plain, self._answer(other, prompt))
+            position = first_difference(plain, self._answer(other, tokens))
             if position is not None:
-                gap = top_2_gap(self._engine, [*prompt, *plain[:position]])
-                found.append(Difference(index, workload.kind, other, position, gap))
+                gap = top_2_gap(self._engine, [*tokens, *plain[:position]])
+                found.append(Difference(index, prompt.kind, other, position, gap))
         return found
 
     def _answer(self, way: str, prompt: list[int]) -> list[int]:
@@ -137,10 +137,10 @@ class Examinee:
         return completion.token_ids
 
     def cost_table(self) -> str:
-        """What the answers took, a way a row.
+        """What the answers took, one row for each way.
 
-        A drafter that learns across requests has answered each prompt once before it answers it
-        exactly, and drafts the better for it.
+        A drafter that learns from earlier requests drafts better in its exact answers: it has
+        answered the same prompt before.
         """
         rows = [
             [way, cost.generated_tokens, cost.target_forwards, cost.drafted, cost.accepted,
@@ -155,19 +155,19 @@ class Examinee:
 
 
 def identity_table(
-    workloads: Sequence[Workload], differences: Sequence[Difference], others: Sequence[str]
+    prompts: Sequence[Prompt], differences: Sequence[Difference], others: Sequence[str]
 ) -> str:
-    """How many answers part from plain decoding's, by the kind of prompt, a way a row."""
-    kinds = [workload.kind for workload in workloads]
+    """How many answers differ from plain decoding's by kind of prompt, one row for each way."""
+    kinds = [prompt.kind for prompt in prompts]
     rows = []
     for other in others:
-        parted = [found for found in differences if found.answers == other]
+        wrong = [found for found in differences if found.answers == other]
         rows.append(
             [
                 other,
-                *(sum(found.kind == kind for found in parted) for kind in KINDS),
-                len(parted),
-                f"{max(found.top_2_gap for found in parted):.1e}" if parted else "-",
+                *(sum(found.kind == kind for found in wrong) for kind in KINDS),
+                len(wrong),
+                f"{max(found.top_2_gap for found in wrong):.1e}" if wrong else "-",
             ]
         )
     heads = [f"{kind} (of {kinds.count(kind)})" for kind in KINDS]
@@ -176,7 +176,7 @@ def identity_table(
 
 
 def load_engine(arguments: argparse.Namespace, drafters: Sequence[str]) -> Engine:
-    """The engine; where the draft model is among the drafters, the model drafts for itself."""
+    """The engine; if `model` is among the drafters, the model drafts for itself."""
     return akunu_py.load(
         arguments.model,
         weights=arguments.weights,
@@ -184,9 +184,10 @@ def load_engine(arguments: argparse.Namespace, drafters: Sequence[str]) -> Engin
     )
 
 
-def add_statistical_drafters(engine: Engine, workloads: Sequence[Workload]) -> None:
-    """Lets requests name the statistical models, which are counted on the prompts."""
-    streams = [workload.tokens for workload in workloads]
+def add_drafters(engine: Engine, prompts: Sequence[Prompt]) -> None:
+    """Lets requests name the baselines, and statistical models that are counted on the prompts."""
+    add_baselines(engine)
+    streams = [prompt.tokens for prompt in prompts]
     for name, count in _STATISTICAL.items():
         model = count(engine.model.vocabulary_size, streams)
         engine.speculation.add_drafter(name, partial(_statistical_drafter, model))
@@ -197,7 +198,7 @@ def _statistical_drafter(model: NGramModel, sampler: Sampler) -> NGramModelDraft
 
 
 def read_arguments() -> argparse.Namespace:
-    """What is to be checked."""
+    """The options."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="ember")
     parser.add_argument("--weights", default="auto")
@@ -205,8 +206,8 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--drafters", nargs="+", choices=(*DRAFTERS, _ALL), default=["ngram"])
     parser.add_argument("--num-draft-tokens", type=int, default=DEFAULT_DRAFT_TOKENS)
-    parser.add_argument("--exact", action="store_true", help="answer exactly as well")
-    parser.add_argument("--name", default="identity", help="name of the recorded result")
+    parser.add_argument("--exact", action="store_true", help="also answer exactly")
+    parser.add_argument("--name", default="identity", help="of the files in results/")
     return parser.parse_args()
 
 
@@ -216,8 +217,8 @@ def main() -> None:
     drafters = DRAFTERS if _ALL in arguments.drafters else tuple(dict.fromkeys(arguments.drafters))
     engine = load_engine(arguments, drafters)
     machine = describe_machine(engine.backend)
-    workloads = make_workloads(engine.tokenizer, engine.model.vocabulary_size, arguments.limit)
-    add_statistical_drafters(engine, workloads)
+    prompts = make_prompts(engine.tokenizer, engine.model.vocabulary_size, arguments.limit)
+    add_drafters(engine, prompts)
     examinee = Examinee(
         engine,
         arguments.max_tokens,
@@ -226,16 +227,16 @@ def main() -> None:
         exact=arguments.exact,
     )
     differences: list[Difference] = []
-    for index, workload in enumerate(workloads):
-        for found in examinee.examine(index, workload):
+    for index, prompt in enumerate(prompts):
+        for found in examinee.examine(index, prompt):
             differences.append(found)
             print(found, flush=True)
 
     body = (
         f"{machine_line(machine)}\n\nModel {engine.model.name}, {engine.model.layout} weights, "
-        f"up to {arguments.num_draft_tokens} drafts a forward, "
-        f"{arguments.max_tokens} tokens a prompt.\n\n"
-        f"{identity_table(workloads, differences, examinee.others)}\n\n{examinee.cost_table()}"
+        f"up to {arguments.num_draft_tokens} draft tokens a forward, "
+        f"{arguments.max_tokens} tokens an answer.\n\n"
+        f"{identity_table(prompts, differences, examinee.others)}\n\n{examinee.cost_table()}"
     )
     result = {
         "machine": machine,
@@ -244,7 +245,7 @@ def main() -> None:
         "drafters": list(drafters),
         "num_draft_tokens": arguments.num_draft_tokens,
         "max_tokens": arguments.max_tokens,
-        "prompts": len(workloads),
+        "prompts": len(prompts),
         "costs": {way: cost.as_dict() for way, cost in examinee.costs.items()},
         "logit_differences": engine.speculation.logit_differences,
         "differences": [asdict(found) for found in differences],

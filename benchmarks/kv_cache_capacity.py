@@ -3,24 +3,29 @@
     python -m benchmarks.kv_cache_capacity
 
 Times single-token steps at the same length in caches of different capacity, in turns, and measures
-the memory that the largest one takes at its peak.
+the peak of memory with the largest one.
 """
 
 import argparse
 from functools import partial
 
 import akunu_py
-from akunu_py.bench.machine import describe_machine, machine_line
-from akunu_py.bench.timing import Spread, paired_ratios, time_in_turns
+from akunu_py.bench.measurement import (
+    Spread,
+    describe_machine,
+    machine_line,
+    paired_ratios,
+    time_in_turns,
+)
 from akunu_py.cache.kv_cache import KVCache, PreallocatedKVCache
 from akunu_py.model import TargetModel
-from benchmarks.report import markdown_table, record
+from benchmarks.records import markdown_table, record
 
 import mlx.core as mx  # isort: skip  (after akunu_py, which loads the BLAS)
 
 
 def decode_steps(model: TargetModel, cache: KVCache, steps: int) -> None:
-    """A pipelined run of single-token steps, as plain decoding makes them; then rolls back."""
+    """Runs single-token steps, pipelined as in plain decoding; then rolls back."""
     assert isinstance(cache, PreallocatedKVCache)
     start = cache.length
     token = mx.array([1])
@@ -32,7 +37,7 @@ def decode_steps(model: TargetModel, cache: KVCache, steps: int) -> None:
 
 
 def peak_over_buffers(model: TargetModel, capacity: int, length: int) -> tuple[int, int]:
-    """Bytes of a cache's buffers, and the peak of memory while it is filled and stepped."""
+    """Bytes of a cache's buffers, and the peak of memory while it is filled and used."""
     before = mx.get_active_memory()
     mx.clear_cache()
     mx.reset_peak_memory()

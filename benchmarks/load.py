@@ -1,7 +1,7 @@
-"""Load: many clients at once, of all contracts, some of whom hang up in the middle.
+"""Load: many clients at once, of all contracts, some of which hang up in the middle.
 
-Every answer that came is compared with the one that the same request got alone. Errors that a
-server under load may give are told apart from those it may not. Knows a server by its address.
+Every answer is compared with the answer to the same request when it is alone. Errors that a server
+under load may return are counted apart from the others. Knows a server by its address only.
 """
 
 import json
@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 BUSY: Final = (429, 503)
-"""What a server may say when it cannot take on more."""
+"""The statuses of a server that cannot take another request."""
 PATIENCE_S: Final = 600.0
 _LONGEST_STAY_S: Final = 0.5
 _AT_ONCE: Final = 1 << 16
@@ -33,11 +33,11 @@ _TEXTS: Final = (
 
 @dataclass(frozen=True)
 class Question:
-    """A request that can be repeated: its answer is greedy.
+    """A request whose answer is greedy, so that it can be repeated.
 
     Attributes:
-        path: where it goes.
-        body: what it says.
+        path: of the contract.
+        body: the JSON object to send.
     """
 
     path: str
@@ -45,15 +45,15 @@ class Question:
 
 
 @dataclass
-class Outcome:
-    """What became of the requests of a load.
+class LoadOutcome:
+    """How the requests of a load ended.
 
     Attributes:
-        answered: as if they had been alone.
+        answered: with the same answer as alone.
         refused: with a status of `BUSY`.
-        left: nobody waited for these.
-        wrong: other answers than alone, as `PATH: TEXT, not TEXT`.
-        failed: anything else.
+        left: the client hung up.
+        wrong: with another answer than alone, as `PATH: TEXT, not TEXT`.
+        failed: in any other way.
     """
 
     answered: int = 0
@@ -100,8 +100,8 @@ class Load:
     Args:
         url: of the server.
         tokens: how long answers are at most.
-        leaving: which part of the clients hang up.
-        seed: of who asks what, and when they leave.
+        leaving: the share of requests whose client hangs up.
+        seed: of the choice of requests, and of when clients hang up.
     """
 
     def __init__(self, url: str, *, tokens: int, leaving: float = 1 / 3, seed: int = 0) -> None:
@@ -112,8 +112,8 @@ class Load:
         with httpx2.Client(base_url=url, timeout=PATIENCE_S) as client:
             self._expected = [_ask(client, question) for question in self._questions]
 
-    def run(self, requests: int, clients: int) -> Outcome:
-        """Has clients ask until so many requests have been made."""
+    def run(self, requests: int, clients: int) -> LoadOutcome:
+        """Lets clients send this many requests."""
         draw = self._draw
         plans = [
             (draw.randrange(len(self._questions)),
@@ -125,9 +125,9 @@ class Load:
             outcomes = list(pool.map(self._serve_share, shares))
         return _sum(outcomes)
 
-    def _serve_share(self, plans: Sequence[tuple[int, float | None]]) -> Outcome:
-        """One client's requests, one after another."""
-        outcome = Outcome()
+    def _serve_share(self, plans: Sequence[tuple[int, float | None]]) -> LoadOutcome:
+        """Sends one client's requests, one after another."""
+        outcome = LoadOutcome()
         with httpx2.Client(base_url=self._url, timeout=PATIENCE_S) as client:
             for index, stay_s in plans:
                 question = self._questions[index]
@@ -139,7 +139,7 @@ class Load:
         return outcome
 
     def _leave(self, question: Question, stay_s: float) -> None:
-        """Asks, and hangs up after a while, whatever has come by then."""
+        """Sends a request and hangs up after a while, whatever has arrived by then."""
         address = urlsplit(self._url)
         content = json.dumps(question.body).encode()
         head = f"POST {question.path} HTTP/1.1\r\nHost: localhost\r\n"
@@ -188,7 +188,7 @@ def _text(answer: dict[str, Any]) -> str:
 
 
 def _book(
-    outcome: Outcome, question: Question, got: tuple[int, str], expected: tuple[int, str]
+    outcome: LoadOutcome, question: Question, got: tuple[int, str], expected: tuple[int, str]
 ) -> None:
     status, text = got
     if status in BUSY:
@@ -201,11 +201,11 @@ def _book(
         outcome.answered += 1
 
 
-def _sum(outcomes: Sequence[Outcome]) -> Outcome:
+def _sum(outcomes: Sequence[LoadOutcome]) -> LoadOutcome:
     numbers = Counter[str]()
     for outcome in outcomes:
         numbers.update(answered=outcome.answered, refused=outcome.refused, left=outcome.left)
-    return Outcome(
+    return LoadOutcome(
         **numbers,
         wrong=[line for outcome in outcomes for line in outcome.wrong],
         failed=[line for outcome in outcomes for line in outcome.failed],

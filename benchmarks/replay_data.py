@@ -1,7 +1,7 @@
 """Real requests for replays, as samples: edits, fixes, renames, fill-ins, chats.
 
-Reads the data sets by path, from a folder that holds them under their own names; a set that is
-absent has no requests. Knows nothing of drafters.
+Reads the data sets from a folder that holds them under their own names; an absent set has no
+requests. Knows no drafters.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NEW_NAMES = ("total", "current_value", "entries", "k", "result_so_far", "item_in
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSONL file, gzipped or not; none where there is no file."""
+    """The objects of a JSONL file, gzipped or not; none if there is no file."""
     if not path.exists():
         return
     with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
@@ -35,14 +35,14 @@ def asked(kind: str, request: str, answer: str) -> Sample:
 
 
 def edits(data: Path) -> Iterator[Sample]:
-    """EditEval: instruction and code in, edited code out."""
+    """EditEval: an instruction and code, answered by edited code."""
     for row in read_lines(data / "editeval" / "edit_eval.jsonl"):
         request = f"{row['instruction'].strip()}\n```python\n{row['input']}\n```"
         yield asked("edits", request, f"```python\n{row['output']}\n```")
 
 
 def fixes(data: Path) -> Iterator[Sample]:
-    """HumanEvalPack: a function with a bug in, the fixed function out."""
+    """HumanEvalPack: a function with a bug, answered by the fixed function."""
     for row in read_lines(data / "humanevalpack" / "python.jsonl"):
         head = row["declaration"]
         code = f"```python\n{head}{row['buggy_solution']}```"
@@ -51,7 +51,7 @@ def fixes(data: Path) -> Iterator[Sample]:
 
 
 def renames(data: Path) -> Iterator[Sample]:
-    """HumanEvalPack's functions with the name they use most renamed; made here, by rule."""
+    """HumanEvalPack's functions with the name they use most renamed, by a rule of this file."""
     for row in read_lines(data / "humanevalpack" / "python.jsonl"):
         code = row["declaration"] + row["canonical_solution"]
         names = Counter(
@@ -84,12 +84,12 @@ def chats(data: Path) -> Iterator[Sample]:
         row["question_id"]: row["turns"] for row in read_lines(data / "mt_bench/question.jsonl")
     }
     for row in read_lines(data / "mt_bench" / "reference_gpt-4.jsonl"):
-        told: list[Message] = []
+        turns_before: list[Message] = []
         turns = zip(questions[row["question_id"]], row["choices"][0]["turns"], strict=True)
         for question, answer in turns:
-            told.append({"role": "user", "content": question})
-            yield Sample("chats", answer, messages=tuple(told))
-            told.append({"role": "assistant", "content": answer})
+            turns_before.append({"role": "user", "content": question})
+            yield Sample("chats", answer, messages=tuple(turns_before))
+            turns_before.append({"role": "assistant", "content": answer})
 
 
 DATA_SETS = {

@@ -1,7 +1,7 @@
-"""Scores a text under a model with one forward pass: its probability, and where greedy agrees.
+"""Scores a text with one forward of a model: its probability, and where greedy decoding agrees.
 
-A greedy answer equals the expected one exactly when every expected token is the most likely one
-after the tokens before it; so one pass decides it, and no answer has to be generated.
+A greedy answer equals the expected one if and only if every expected token is the likeliest one
+after the tokens before it, so one forward decides it and no answer has to be generated.
 """
 
 import difflib
@@ -18,7 +18,7 @@ MIN_COPIED = 4
 
 @dataclass(frozen=True)
 class Score:
-    """For every token of an answer: was it the most likely one; and nats for all of them."""
+    """Whether each token of an answer was the likeliest one, and the nats of the whole answer."""
 
     hits: npt.NDArray[np.bool_]
     nats: float
@@ -29,7 +29,7 @@ class Score:
 
 
 class Scorer:
-    """A model in dense float32, whatever it is stored in; text is tokenized as for a prompt."""
+    """A model in dense float32, however it is stored; text is tokenized as for a prompt."""
 
     def __init__(self, folder: Path) -> None:
         find_backend()
@@ -43,7 +43,7 @@ class Scorer:
         return ids
 
     def chat_prompt(self, turns: list[tuple[str, str]]) -> list[int]:
-        """The tokens of a conversation up to where the assistant's answer begins."""
+        """The tokens of a conversation up to the start of the assistant's answer."""
         messages = [{"role": role, "content": content} for role, content in turns]
         text: str = self._tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, tokenize=False
@@ -51,7 +51,7 @@ class Scorer:
         return self.encode(text)
 
     def score(self, prompt: list[int], answer: list[int]) -> Score:
-        """How `answer` fares after `prompt`; both must have at least one token."""
+        """The score of `answer` after `prompt`; both must have at least one token."""
         import mlx.core as mx  # noqa: PLC0415
 
         logits = self._model(mx.array([prompt + answer[:-1]]))[0, len(prompt) - 1 :]
@@ -63,7 +63,7 @@ class Scorer:
         return Score(np.array(hits), float(np.array(nats)))
 
     def answer(self, prompt: list[int], most: int) -> tuple[str, bool]:
-        """The greedy answer, of at most so many tokens, and whether it ended by itself."""
+        """The greedy answer, of at most `most` tokens, and whether it ended by itself."""
         import mlx.core as mx  # noqa: PLC0415
         from mlx_lm.generate import generate_step  # noqa: PLC0415
 
@@ -77,7 +77,7 @@ class Scorer:
 
 
 def copied_positions(before: list[int], answer: list[int]) -> list[int]:
-    """Positions of `answer` inside stretches of at least `MIN_COPIED` tokens found in `before`."""
+    """Positions of `answer` in runs of at least `MIN_COPIED` tokens that occur in `before`."""
     blocks = difflib.SequenceMatcher(None, before, answer, autojunk=False).get_matching_blocks()
     return [
         block.b + offset

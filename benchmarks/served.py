@@ -1,4 +1,4 @@
-"""A server to measure: `akunu_py serve` as a process of its own, for as long as it is needed."""
+"""A server to measure: `akunu_py serve` as a process of its own, within a context."""
 
 import re
 import subprocess
@@ -17,18 +17,18 @@ _LOOK_AGAIN_S = 0.05
 
 @dataclass(frozen=True)
 class Served:
-    """A server that answers.
+    """A server that is ready.
 
     Attributes:
-        url: where.
-        process: its id.
+        url: its address.
+        process: its process id.
     """
 
     url: str
     process: int
 
     def resident_bytes(self) -> int | None:
-        """The memory that it takes; None where the system does not tell."""
+        """The memory it takes; None if the system does not report it."""
         try:
             status = Path(f"/proc/{self.process}/status").read_text(encoding="ascii")
         except OSError:
@@ -39,7 +39,7 @@ class Served:
 
 @contextmanager
 def served(model: str, words: Sequence[str] = ()) -> Iterator[Served]:
-    """Starts a server on a free port, waits for its model, and ends it in the end.
+    """Starts a server on a free port, waits for its model, and stops it at the end.
 
     Args:
         model: what it serves.
@@ -60,7 +60,7 @@ def served(model: str, words: Sequence[str] = ()) -> Iterator[Served]:
 
 
 def wait_until_loaded(url: str) -> None:
-    """Returns once the model is there."""
+    """Waits until the model is loaded."""
     with httpx2.Client(base_url=url, timeout=PATIENCE_S) as client:
         while client.get("/health").status_code == httpx2.codes.SERVICE_UNAVAILABLE:
             sleep(_LOOK_AGAIN_S)

@@ -1,19 +1,20 @@
-"""What the server takes: the first token while somebody types, and its share of every answer.
+"""What the server costs: the first token while somebody types, and its share of every answer.
 
     python -m benchmarks.serving
 
-Typing: one `/infill` request a keystroke, streamed, at the end of a line in the middle of a file of
-1,500 tokens; the time to the first token against that of the same request about a file that no
-cache has seen. A request: an answer of one token from a cached prompt, over what the server says
-that its engine took; and beside it one that is answered from nothing, which is what HTTP and the
-client take of it. A token: answers of two lengths, streamed and whole, against an engine in this
-process, called directly, in turns; what the longer one takes more than that, by the tokens that it
-has more. The server is a process of its own. Neither drafts, so that both do the same forwards.
+Typing: one streamed `/infill` request for each keystroke, at the end of a line in the middle of a
+file of 1,500 tokens; the time to the first token is compared with that of the same request about
+a file that is not cached. A request: an answer of one token from a cached prompt; the server's
+time is what exceeds the engine's time in the answer. An empty request, which the server answers
+without the engine, shows how much of that is HTTP and the client. A token: answers of two lengths,
+streamed and whole, in turns with an engine in this process; the difference is divided by the
+number of tokens that the longer one has more. The server is a process of its own. Neither side
+drafts, so that both run the same forwards.
 
 The client is the standard library's: it shares the machine's cores with the server, and a larger
 one takes more of them for a streamed token than the server does. Two engines in two processes
-differ by more than streaming adds, so that it is told against whole answers of the same server
-too: nothing is done with those before their end.
+differ by more than streaming adds, so streamed answers are also compared with whole answers of the
+same server: it does nothing with those before their end.
 """
 
 import argparse
@@ -29,11 +30,16 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import akunu_py
-from akunu_py.bench.machine import describe_machine, machine_line
-from akunu_py.bench.timing import Spread, paired_ratios, time_in_turns
+from akunu_py.bench.measurement import (
+    Spread,
+    describe_machine,
+    machine_line,
+    paired_ratios,
+    time_in_turns,
+)
 from akunu_py.engine import Engine
 from akunu_py.model_files import BUNDLED_MODEL
-from benchmarks.report import markdown_table, record
+from benchmarks.records import markdown_table, record
 from benchmarks.served import PATIENCE_S, served
 
 BEFORE, AFTER = 3600, 1200
@@ -41,17 +47,17 @@ BEFORE, AFTER = 3600, 1200
 LINE = "    words = [word.strip() for word in text.split()]"
 PROMPT = "def mean(values):\n    return "
 FORBIDDEN = -1e9
-"""A bias that no token survives."""
+"""A bias that rules a token out."""
 
 
 def post(client: HTTPConnection, path: str, body: dict[str, Any]) -> HTTPResponse:
-    """Asks, and returns the response as soon as it begins."""
+    """Sends a request and returns the response as soon as it begins."""
     client.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
     return client.getresponse()
 
 
 def empty_s(client: HTTPConnection) -> float:
-    """Seconds that a request takes which is answered from nothing."""
+    """Seconds of a request that the server answers without the engine."""
     begun = perf_counter()
     client.request("GET", "/health")
     client.getresponse().read()
@@ -70,11 +76,11 @@ def first_token_s(client: HTTPConnection, body: dict[str, Any]) -> float:
 
 
 def typing(client: HTTPConnection, keystrokes: int) -> dict[str, list[float]]:
-    """Seconds to the first token after every keystroke, and for the same in a file never seen."""
+    """Seconds to the first token after each keystroke, in a cached file and in new ones."""
     code = Path(textwrap.__file__).read_text(encoding="utf-8")
     middle = code.index("\n\n", BEFORE) + 1
     before, after = code[middle - BEFORE : middle], code[middle : middle + AFTER]
-    # Whatever is predicted, there is a first token, and no more of them.
+    # Exactly one token is predicted, whatever it is.
     answer: dict[str, Any] = {"n_predict": 1, "ignore_eos": True, "temperature": 0, "stream": True}
     answer |= {"input_prefix": before, "input_suffix": after}
     lines = [LINE[:end] for end in range(len(LINE) - keystrokes, len(LINE) + 1)]
@@ -91,7 +97,7 @@ class Race:
     """The same answer by a server and by an engine, without drafts and without an early end.
 
     Args:
-        engine: of the same model as the server's.
+        engine: with the server's model.
         client: of the server.
     """
 
@@ -101,7 +107,7 @@ class Race:
         self._ends = sorted(engine.tokenizer.end_tokens)
 
     def run(self, length: int, repeats: int) -> dict[str, list[float]]:
-        """Seconds of answers of a length: by the engine, and whole and streamed by the server."""
+        """Seconds of answers of a length: by the engine, and by the server whole and streamed."""
         return time_in_turns(
             {
                 "engine": partial(self.direct, length),
@@ -119,7 +125,7 @@ class Race:
         assert self._engine.generate(PROMPT, options).stats.generated_tokens == length
 
     def posted(self, length: int, *, streams: bool) -> float:
-        """The same answer by the server; returns what it took beside its engine, in seconds."""
+        """The same answer by the server; returns the seconds it took outside its engine."""
         body = {"prompt": PROMPT, "n_predict": length, "temperature": 0, "num_draft_tokens": 0,
                 "logit_bias": [[token, False] for token in self._ends],
                 "stream": streams}  # fmt: skip
@@ -133,13 +139,13 @@ class Race:
 
 
 def added_ms(seconds: dict[str, list[float]], way: str, baseline: str = "engine") -> Spread:
-    """Milliseconds that a way takes longer, from measurements next to one another."""
+    """Milliseconds that a way takes longer than the baseline, from the same turns."""
     pairs = zip(seconds[way], seconds[baseline], strict=True)
     return Spread.of([1000 * (own - base) for own, base in pairs])
 
 
-def a_token_ms(seconds: dict[int, dict[str, list[float]]], baseline: str) -> float:
-    """Milliseconds that every further streamed token adds to a baseline."""
+def token_ms(seconds: dict[int, dict[str, list[float]]], baseline: str) -> float:
+    """Milliseconds that each streamed token adds to a baseline."""
     shortest, longest = min(seconds), max(seconds)
     most, least = (added_ms(seconds[n], "streamed", baseline) for n in (longest, shortest))
     return (most.median - least.median) / (longest - shortest)
@@ -151,7 +157,7 @@ def report(
     empty_ms: Spread,
     seconds: dict[int, dict[str, list[float]]],
 ) -> str:
-    """The tables, and what they amount to."""
+    """The tables, and what follows from them."""
     first = [
         [name, f"{Spread.of([1000 * value for value in values]):.2f}"]
         for name, values in typed.items()
@@ -168,12 +174,12 @@ def report(
     head = ["tokens", "engine, ms", "the server answers, + ms", "it streams, + ms"]
     return (
         f"{markdown_table(['cache', 'ms to the first token: median (quartiles)'], first)}\n\n"
-        f"While typing it comes {paired_ratios(typed['typing'], typed['cold']):.1f} times as "
-        f"soon.\n\nA request takes {request_ms:.2f} ms beside the engine's own time.\n\n"
-        f"One that is answered from nothing takes {empty_ms:.2f} ms: HTTP, and this client.\n\n"
+        f"While typing, it comes {paired_ratios(typed['typing'], typed['cold']):.1f} times as "
+        f"soon.\n\nA request takes {request_ms:.2f} ms in addition to the engine's time.\n\n"
+        f"An empty request takes {empty_ms:.2f} ms: HTTP, and this client.\n\n"
         f"{markdown_table(head, answers)}\n\n"
-        f"A streamed token adds {a_token_ms(seconds, 'engine'):.3f} ms to the engine's, and "
-        f"{a_token_ms(seconds, 'whole'):.3f} ms to that of a whole answer by the same server."
+        f"A streamed token adds {token_ms(seconds, 'engine'):.3f} ms to the engine's, and "
+        f"{token_ms(seconds, 'whole'):.3f} ms to that of a whole answer by the same server."
     )
 
 
@@ -187,7 +193,7 @@ def main() -> None:
     parser.add_argument("--name", default="serving", help="of the files in results/")
     arguments = parser.parse_args()
     if len(set(arguments.lengths)) < 2:
-        parser.error("--lengths needs two different ones: a token's share is what lies between")
+        parser.error("--lengths needs two different ones, to tell a token from an answer")
     if not 1 <= arguments.keystrokes <= len(LINE):
         parser.error(f"--keystrokes must be from 1 to {len(LINE)}")
 
@@ -200,10 +206,10 @@ def main() -> None:
         typed = typing(client, arguments.keystrokes)
         race = Race(engine, client)
         race.posted(1, streams=False)
-        beside = [race.posted(1, streams=False) for _ in range(arguments.repeats)]
+        outside = [race.posted(1, streams=False) for _ in range(arguments.repeats)]
         empty = [empty_s(client) for _ in range(arguments.repeats)]
         seconds = {length: race.run(length, arguments.repeats) for length in arguments.lengths}
-    request_ms, empty_ms = (Spread.of([1000 * s for s in taken]) for taken in (beside, empty))
+    request_ms, empty_ms = (Spread.of([1000 * s for s in taken]) for taken in (outside, empty))
     body = (
         f"{machine_line(machine)}\n\nModel {engine.model.name}, {engine.model.layout} weights."
         f"\n\n{report(typed, request_ms, empty_ms, seconds)}"
@@ -213,14 +219,14 @@ def main() -> None:
         "model": engine.model.name,
         "first_token_s": typed,
         "first_token_ratio": paired_ratios(typed["typing"], typed["cold"]).median,
-        "request_s": beside,
+        "request_s": outside,
         "request_ms": request_ms.median,
         "empty_request_s": empty,
         "answer_s": {str(length): ways for length, ways in seconds.items()},
-        "streamed_token_ms": a_token_ms(seconds, "engine"),
-        "streamed_over_whole_token_ms": a_token_ms(seconds, "whole"),
+        "streamed_token_ms": token_ms(seconds, "engine"),
+        "streamed_over_whole_token_ms": token_ms(seconds, "whole"),
     }
-    record(arguments.name, "What the server takes", body, result)
+    record(arguments.name, "What the server costs", body, result)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Does the server stand a crowd? 32 clients, 500 requests of all contracts, a third of them left.
+"""Does the server survive a crowd? 32 clients, 500 requests of all contracts; a third hang up.
 
     python -m benchmarks.serving_load [--clients 32] [--requests 500]
 
-Every answer is compared with the one that the same request got alone. The server's own count of
-answers tells whether one was lost or given twice: it lies between those that came and those and
-the ones that nobody waited for. The memory is read after every fifth of the load: the caches of
-requests are full before the first, and it should stay.
+Every answer is compared with the answer to the same request when it is alone. The server's own
+count of answers shows whether one was lost or given twice: it must be at least the number of
+answers that arrived, and at most that number plus the requests that hung up. Memory is read after
+every fifth of the load: the caches are full before the first reading, so it should not grow.
 """
 
 import argparse
@@ -17,10 +17,10 @@ from typing import Any
 import httpx2
 
 from akunu_py.backend import find_backend
-from akunu_py.bench.machine import describe_machine, machine_line
+from akunu_py.bench.measurement import describe_machine, machine_line
 from akunu_py.model_files import BUNDLED_MODEL
 from benchmarks.load import Load
-from benchmarks.report import markdown_table, record
+from benchmarks.records import markdown_table, record
 from benchmarks.served import PATIENCE_S, Served, counts, served
 
 PARTS = 5
@@ -28,13 +28,13 @@ GAUGES = ("requests_processing", "requests_deferred")
 
 
 def wait_until_idle(client: httpx2.Client) -> None:
-    """Returns once the server has nothing left to do."""
+    """Waits until the server has nothing left to do."""
     while any(counts(client)[name] for name in GAUGES):
         pass
 
 
 def put_under_load(server: Served, requests: int, clients: int, tokens: int) -> dict[str, Any]:
-    """The outcome of every part, and what the server counted and took meanwhile."""
+    """The outcome of every part, with the server's count of answers and its memory."""
     load = Load(server.url, tokens=tokens)
     parts: list[dict[str, Any]] = []
     with httpx2.Client(base_url=server.url, timeout=PATIENCE_S) as client:
@@ -49,19 +49,21 @@ def put_under_load(server: Served, requests: int, clients: int, tokens: int) -> 
 
 
 def complaints(result: dict[str, Any]) -> list[str]:
-    """What should not have been: answers that are wrong, lost or given twice."""
+    """What went wrong: answers that are wrong, lost or given twice."""
     parts, counted = result["parts"], result["answers_counted"]
-    told = [line for part in parts for line in (*part["wrong"], *part["failed"])]
+    found = [line for part in parts for line in (*part["wrong"], *part["failed"])]
     answered, left = (sum(part[name] for part in parts) for name in ("answered", "left"))
     answered += sum(len(part["wrong"]) for part in parts)
     if not answered <= counted <= answered + left:
-        told.append(f"{answered} answers came, {left} were left, and {counted} were counted")
-    return told
+        found.append(
+            f"{answered} answers arrived, {left} requests hung up, and {counted} were counted"
+        )
+    return found
 
 
 def table_of(parts: list[dict[str, Any]]) -> str:
-    """A row a part."""
-    columns = ["part", "answered as alone", "told to come back", "left", "wrong", "failed", "MiB"]
+    """One row for each part."""
+    columns = ["part", "answered as alone", "refused as busy", "hung up", "wrong", "failed", "MiB"]
     rows = [
         [
             number,
@@ -75,7 +77,7 @@ def table_of(parts: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Runs the load and records what became of it."""
+    """Runs the load and records the outcome."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default=BUNDLED_MODEL)
     parser.add_argument("--clients", type=int, default=32)
@@ -88,17 +90,17 @@ def main() -> None:
     machine = describe_machine(find_backend())
     with served(arguments.model) as server:
         result = put_under_load(server, arguments.requests, arguments.clients, arguments.max_tokens)
-    told = complaints(result)
+    found = complaints(result)
     body = (
         f"{machine_line(machine)}\n\nModel {arguments.model}, {arguments.clients} clients, answers "
         f"of up to {arguments.max_tokens} tokens.\n\n{table_of(result['parts'])}\n\n"
         f"The server counted {result['answers_counted']} answers that ended, cancelled ones "
         "included."
     )
-    body += "".join(f"\n- {line}" for line in told)
+    body += "".join(f"\n- {line}" for line in found)
     result |= {"machine": machine, "model": arguments.model, "clients": arguments.clients}
     record(arguments.name, "The server under load", body, result)
-    sys.exit(1 if told else 0)
+    sys.exit(1 if found else 0)
 
 
 if __name__ == "__main__":

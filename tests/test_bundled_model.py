@@ -10,7 +10,7 @@ from akunu_py.model_files import bundled_model
 from akunu_py.options import Options
 from akunu_py.text.chat import ChatTranscript
 from benchmarks.identity import first_difference, mlx_lm_answer, top_2_gap
-from benchmarks.workloads import Workload, make_workloads
+from benchmarks.prompts import Prompt, make_prompts
 
 NEAR_TIE = 1e-2
 """Two logits this close may change places between forwards of different size on a real BLAS."""
@@ -23,13 +23,13 @@ def ember() -> Engine:
     return akunu_py.load()
 
 
-def workloads(engine: Engine, count: int) -> list[Workload]:
-    return make_workloads(engine.tokenizer, engine.model.vocabulary_size, count, seed=5)
+def prompts(engine: Engine, count: int) -> list[Prompt]:
+    return make_prompts(engine.tokenizer, engine.model.vocabulary_size, count, seed=5)
 
 
 @pytest.mark.parametrize("index", range(8))
 def test_drafted_plain_and_mlx_lms_answers_agree(ember: Engine, index: int) -> None:
-    prompt = workloads(ember, 8)[index].tokens[-1000:]
+    prompt = prompts(ember, 8)[index].tokens[-1000:]
     plain = ember.generate(prompt, Options(40, drafter="none")).token_ids
     for other in (
         ember.generate(prompt, Options(40, drafter="ngram")).token_ids,

@@ -11,18 +11,17 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from akunu_py.bench.baselines import ALL_DRAFTERS
 from akunu_py.decoding import target
 from akunu_py.decoding.loop import Limits
 from akunu_py.decoding.verification import Rows, Uniforms, Verdict
-from akunu_py.drafting import DRAFTERS
 from akunu_py.drafting.base import Draft, Drafter
 from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
-from akunu_py.drafting.ngram_model import bigram, trigram
-from akunu_py.drafting.ngram_model_drafter import NGramModelDrafter
 from akunu_py.options import Sampling
 from akunu_py.sampling.chance import draw
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Round
+from benchmarks.seeds.ngram_model import NGramModelDrafter, bigram, trigram
 from tests.fakes import rounds_of
 from tests.markov import (
     VOCABULARY,
@@ -119,19 +118,19 @@ def with_draft_model(table: Table, sampling: Sampling) -> Drafter:
 
 
 def with_lookup(_: Table, __: Sampling) -> Drafter:
-    return Told(DRAFTERS["ngram"](), one_hot=True)
+    return Told(ALL_DRAFTERS["ngram"](), one_hot=True)
 
 
 SAMPLERS = [with_bigram, with_trigram, with_draft_model]
 
 
 @pytest.mark.parametrize("one_hot", [False, True], ids=["matched", "rejected"])
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("name", ALL_DRAFTERS)
 def test_lookups_leave_the_distribution_alone(name: str, one_hot: bool) -> None:
     if name == "none" and one_hot:
         pytest.skip("without drafts there is nothing to reject")
     table = copied_text()
-    drafter = Told(DRAFTERS[name](), one_hot=one_hot)
+    drafter = Told(ALL_DRAFTERS[name](), one_hot=one_hot)
     rounds = decode(table, SAMPLING, drafter, num_draft_tokens=16)
     assert_drawn_from(distributions(table, SAMPLING), text_of(rounds))
     assert name == "none" or 1000 < sum(one.accepted for one in rounds) < DRAWS

@@ -1,6 +1,6 @@
-"""`bench cost`: what forwards of a model cost here, from when drafts pay, and what theory says.
+"""`bench cost`: what forwards of a model cost here, when drafts pay, and what theory predicts.
 
-A measured curve comes in; a report goes out, as tables, as JSON, or as a plot (`plots.py`).
+A measured curve comes in; a report goes out as tables or JSON. `plots.py` draws it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class CostReport:
     """A curve and what follows from it.
 
     Attributes:
-        machine: where it was measured, as `describe_machine` tells it.
-        model: what was measured: its name, layout and bytes.
-        curve: what was measured.
+        machine: where it was measured, as `describe_machine` describes it.
+        model: which model was measured: its name, layout and bytes.
+        curve: what its forwards cost.
     """
 
     machine: dict[str, Any]
@@ -42,13 +42,13 @@ class CostReport:
 
     @property
     def context(self) -> int:
-        """The context that thresholds and speedups are told for: the shortest one measured."""
+        """The context of the thresholds and speedups: the shortest one that was measured."""
         return self.curve.levels[0].context
 
     @property
     def lengths(self) -> list[int]:
-        """The numbers of drafts that are told of: none beyond what was measured."""
-        return [drafts for drafts in DRAFT_LENGTHS if drafts < self.curve.longest]
+        """The values of num_draft_tokens in the report: none beyond what was measured."""
+        return [length for length in DRAFT_LENGTHS if length < self.curve.longest]
 
     @property
     def payoff(self) -> Payoff:
@@ -64,38 +64,38 @@ class CostReport:
             "context": self.context,
             "drafts": [
                 {
-                    "drafts": drafts,
-                    "break_even_acceptance": break_even(self.curve, drafts, self.context),
+                    "drafts": length,
+                    "break_even_acceptance": break_even(self.curve, length, self.context),
                     "predicted_speedup": {
-                        str(acceptance): self.speedup(drafts, acceptance)
+                        str(acceptance): self.speedup(length, acceptance)
                         for acceptance in ACCEPTANCES
                     },
                 }
-                for drafts in self.lengths
+                for length in self.lengths
             ],
             "expected_accepted": {
-                str(drafts): {
-                    str(acceptance): round(expected_accepted(drafts, acceptance), 4)
+                str(length): {
+                    str(acceptance): round(expected_accepted(length, acceptance), 4)
                     for acceptance in THEORY_ACCEPTANCES
                 }
-                for drafts in DRAFT_LENGTHS
+                for length in DRAFT_LENGTHS
             },
             "payoff": asdict(self.payoff) | {"sentence": str(self.payoff)},
         }
 
-    def speedup(self, drafts: int, acceptance: float) -> float:
-        """What so many drafts a round are predicted to bring."""
-        return predicted_speedup(self.curve, drafts, acceptance, self.context)
+    def speedup(self, num_draft_tokens: int, acceptance: float) -> float:
+        """The predicted speedup of rounds with this many draft tokens."""
+        return predicted_speedup(self.curve, num_draft_tokens, acceptance, self.context)
 
     def tables(self) -> Group:
         """The costs, the thresholds and the theory, to be printed by rich."""
         return Group(
             "Milliseconds of a round over M tokens, by tokens of context",
             self._costs(),
-            f"\nFrom when K drafts a round pay, at {self.context:,} tokens of context: "
-            "the acceptance that they need, and the speedup at others",
+            f"\nWhen drafts pay, at {self.context:,} tokens of context: the acceptance rate that "
+            "num_draft_tokens needs to break even, and the speedup at other rates",
             self._thresholds(),
-            "\nTheory: tokens accepted a round with D drafts, E = sum k a^k (1 - a) + D a^D",
+            "\nTheory: accepted tokens a round with D draft tokens, E = sum k a^k (1 - a) + D a^D",
             _theory(),
         )
 
@@ -117,15 +117,15 @@ class CostReport:
 
     def _thresholds(self) -> Table:
         table = _table()
-        table.add_column("K", justify="right")
+        table.add_column("num_draft_tokens", justify="right")
         table.add_column("break-even", justify="right")
         for acceptance in ACCEPTANCES:
             table.add_column(f"at {acceptance:.0%}", justify="right")
-        for drafts in self.lengths:
-            threshold = break_even(self.curve, drafts, self.context)
-            speedups = (self.speedup(drafts, acceptance) for acceptance in ACCEPTANCES)
+        for length in self.lengths:
+            threshold = break_even(self.curve, length, self.context)
+            speedups = (self.speedup(length, acceptance) for acceptance in ACCEPTANCES)
             table.add_row(
-                str(drafts),
+                str(length),
                 "never" if threshold is None else f"{threshold:.0%}",
                 *(f"{speedup:.2f}x" for speedup in speedups),
             )
@@ -133,12 +133,12 @@ class CostReport:
 
 
 def curve_lines(curve: CostCurve) -> Iterator[str]:
-    """A curve in a line for each context."""
+    """A curve, one line for each context."""
     for level in curve.levels:
         costs = (
-            f"{drafts + 1}: {1e3 * curve.verify_s(drafts + 1, level.context):.2f}"
-            for drafts in (0, 1, 4, 8, 16, 32)
-            if drafts < curve.longest
+            f"{size}: {1e3 * curve.verify_s(size, level.context):.2f}"
+            for size in (1, 2, 5, 9, 17, 33)
+            if size <= curve.longest
         )
         yield (
             f"context {level.context:,}: a step {1e3 * curve.decode_s(level.context):.2f} ms, "
@@ -151,9 +151,9 @@ def _theory() -> Table:
     table.add_column("D", justify="right")
     for acceptance in THEORY_ACCEPTANCES:
         table.add_column(f"a = {acceptance:g}", justify="right")
-    for drafts in DRAFT_LENGTHS:
-        values = (expected_accepted(drafts, acceptance) for acceptance in THEORY_ACCEPTANCES)
-        table.add_row(str(drafts), *(f"{value:.2f}" for value in values))
+    for length in DRAFT_LENGTHS:
+        values = (expected_accepted(length, acceptance) for acceptance in THEORY_ACCEPTANCES)
+        table.add_row(str(length), *(f"{value:.2f}" for value in values))
     return table
 
 

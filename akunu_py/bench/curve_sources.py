@@ -1,7 +1,7 @@
-"""Cost curves by name: published ones, this machine's own, and those that a file holds.
+"""Cost curves by name: published ones, this machine's own, and those in files.
 
-A published curve is relative: its unit of time is a forward over one token. That is all that a
-prediction needs. Every figure that follows from a curve is a prediction and nothing more.
+A published curve is relative: its unit of time is a forward over one token, which is all that a
+prediction needs.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from akunu_py.planning.cost_store import CostKey, CostStore
 
 HERE: Final = "here"
-"""The name of what was measured on this machine."""
+"""The name of the curve that was measured on this machine."""
 
 _PUBLISHED: Final = "published_costs.json"
 _LARGEST_FILE: Final = 1 << 20
-_TOLD: Final = ("chip", "name", "layout", "mlx")
-"""What of a recorded machine and model heads a curve."""
+_ABOUT: Final = ("chip", "name", "layout", "mlx")
+"""The fields of a recorded machine and model that describe a curve."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class NamedCurve:
     """A curve, and what it was measured on.
 
     Attributes:
-        name: a short name, to choose it by and to head a table with.
+        name: a short name for the command line and for tables.
         curve: the costs.
-        about: the chip, the model and the libraries, in a line.
+        about: the chip, the model and the libraries, in one line.
         source: who measured it.
         relative: whether its unit of time is a forward over one token, instead of a second.
     """
@@ -63,7 +63,7 @@ def published_curves() -> dict[str, NamedCurve]:
 
 
 def measured_curves(model: str, store: CostStore | None = None) -> list[NamedCurve]:
-    """What was measured on this machine for the model of that name, the latest first."""
+    """The curves that were measured on this machine for a model, the latest first."""
     return [
         NamedCurve(HERE, curve, _about_key(key), "measured on this machine")
         for key, curve in (store or CostStore()).entries()
@@ -72,14 +72,14 @@ def measured_curves(model: str, store: CostStore | None = None) -> list[NamedCur
 
 
 def find_curves(words: Sequence[str], model: str) -> list[NamedCurve]:
-    """The curves that were asked for: by a published name, as `here`, or as files.
+    """The requested curves: by a published name, as `here`, or as files.
 
     Args:
-        words: what was asked for; nothing means every published curve, and this machine's.
-        model: the name of the model that `here` is about.
+        words: what was requested; if empty, every published curve and this machine's.
+        model: the model that `here` stands for.
 
     Raises:
-        InvalidRequestError: if there is no such curve.
+        InvalidRequestError: if a curve is not found.
     """
     published = published_curves()
     if not words:
@@ -99,8 +99,7 @@ def read_curve(path: Path) -> NamedCurve:
         data = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(data, dict) and "relative" in data:
             return _published({"name": path.stem, "source": path.name} | data)
-        told = data.get("curve", data) if isinstance(data, dict) else data
-        curve = CostCurve.from_json(told)
+        curve = CostCurve.from_json(data.get("curve", data) if isinstance(data, dict) else data)
     except OSError as error:
         raise InvalidRequestError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -108,7 +107,7 @@ def read_curve(path: Path) -> NamedCurve:
             f"{path} holds no cost curve ({error}); `bench cost --json` prints one."
         ) from error
     parts = (data.get("machine"), data.get("model"))
-    facts = [part.get(name) for part in parts if isinstance(part, dict) for name in _TOLD]
+    facts = [part.get(name) for part in parts if isinstance(part, dict) for name in _ABOUT]
     about = ", ".join(str(fact) for fact in facts if fact) or path.name
     return NamedCurve(path.stem, curve, about, path.name)
 
@@ -120,7 +119,7 @@ def _find_curve(word: str, model: str, published: dict[str, NamedCurve]) -> Name
         if own := measured_curves(model):
             return own[0]
         raise InvalidRequestError(
-            f"Costs of {model} were not measured on this machine yet; run `bench cost` first."
+            f"The costs of {model} were not measured on this machine yet; run `bench cost` first."
         )
     path = Path(word).expanduser()
     if path.is_file():
@@ -146,7 +145,7 @@ def _about_key(key: CostKey) -> str:
 
 
 def about_lines(curves: Sequence[NamedCurve]) -> Iterator[str]:
-    """A line a curve: its name, what it was measured on, and by whom."""
+    """One line for each curve: its name, what it was measured on, and by whom."""
     width = max(len(curve.name) for curve in curves)
     for curve in curves:
         yield f"{curve.name:<{width}}  {curve.about} ({curve.source})"

@@ -1,4 +1,4 @@
-"""Plots, as files. matplotlib is imported in functions alone, and only when one is asked for."""
+"""Plots of the reports, as files. matplotlib is imported only when a plot is asked for."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,12 +11,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from akunu_py.bench.replay_report import ReplayReport
+    from akunu_py.bench.speedup_report import SpeedupReport
+
 
 def check_can_plot(path: Path) -> None:
-    """Finds out before anything is measured whether a plot can be drawn.
+    """Checks before anything is measured that a plot can be drawn.
 
     Raises:
-        InvalidRequestError: if matplotlib is missing, or if it has no such format.
+        InvalidRequestError: if matplotlib is missing or does not know the format.
     """
     backend = _agg()
     formats = backend.FigureCanvasAgg.get_supported_filetypes()
@@ -30,17 +33,64 @@ def check_can_plot(path: Path) -> None:
 
 
 def draw_cost(report: CostReport, path: Path) -> None:
-    """Draws cost against tokens, break-even against drafts, and the theory's E[accepted]."""
+    """Draws costs over tokens, break-even over num_draft_tokens, and the theory's E[accepted]."""
     figure = new_figure((14, 4.2))
     costs, thresholds, theory = figure.subplots(1, 3)
     _draw_costs(costs, report)
     _draw_thresholds(thresholds, report)
     _draw_theory(theory, report.lengths)
-    machine = report.machine
-    figure.suptitle(
-        f"{report.model['name']}, {report.model['layout']} weights, on {machine['chip']} "
-        f"({machine['device']}, mlx {machine['mlx']})"
-    )
+    figure.suptitle(_title(report.model, report.machine))
+    figure.savefig(path, dpi=150)
+
+
+def draw_replay(report: "ReplayReport", path: Path) -> None:
+    """Draws a panel for each set: the predicted speedup of each policy, for every cost curve."""
+    kinds = list(report.sets)
+    figure = new_figure((3 + 1.1 * len(report.curves), 1 + 2.8 * len(kinds)))
+    names = [curve.name for curve in report.curves]
+    for axes, kind in zip(figure.subplots(len(kinds), 1, squeeze=False)[:, 0], kinds, strict=True):
+        rows = [row for row in report.rows if row.kind == kind]
+        policies = list(dict.fromkeys(str(row.policy) for row in rows))
+        width = 0.8 / len(policies)
+        for index, policy in enumerate(policies):
+            found = {row.curve.name: row.speedup for row in rows if str(row.policy) == policy}
+            places = [place + (index + 0.5) * width - 0.4 for place in range(len(names))]
+            axes.bar(places, [found[name] for name in names], width, label=policy)
+        axes.axhline(1.0, linestyle=":", color="grey")
+        axes.set_xticks(range(len(names)), names, rotation=20)
+        axes.set(title=kind, ylabel="predicted speedup")
+        axes.legend(fontsize="small")
+    figure.suptitle("Predicted from cost curves, not measured")
+    figure.savefig(path, dpi=150)
+
+
+def draw_speedup(report: "SpeedupReport", path: Path) -> None:
+    """Draws a panel for each workload: measured speedups, their quartiles and the predictions."""
+    panels = list(dict.fromkeys((row.kind, row.answers) for row in report.rows))
+    columns = min(len(panels), 3)
+    lines = -(-len(panels) // columns)
+    figure = new_figure((5.2 * columns, 0.8 + 3.4 * lines))
+    grid = figure.subplots(lines, columns, squeeze=False)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    for axes, (kind, answers) in zip(grid.flat, panels, strict=False):
+        rows = [row for row in report.rows if (row.kind, row.answers) == (kind, answers)]
+        spreads = [row.speedup for row in rows]
+        medians = [spread.median for spread in spreads]
+        below = [spread.median - spread.low for spread in spreads]
+        above = [spread.high - spread.median for spread in spreads]
+        places = range(len(rows))
+        axes.barh(places, medians, xerr=(below, above), color="tab:blue", ecolor="grey")
+        predictions = [(row.predicted, place) for place, row in enumerate(rows) if row.predicted]
+        if predictions:
+            marks = zip(*predictions, strict=True)
+            axes.plot(*marks, "|", color="black", markersize=14, label="predicted")
+            axes.legend(fontsize="small")
+        axes.axvline(1.0, linestyle=":", color="grey")
+        axes.set_yticks(places, [row.contestant for row in rows], fontsize="small")
+        axes.invert_yaxis()
+        axes.set(title=f"{kind}, {answers} answers", xlabel="speedup over mlx-lm")
+    figure.suptitle(_title(report.model, report.machine))
     figure.savefig(path, dpi=150)
 
 
@@ -51,6 +101,13 @@ def new_figure(inches: tuple[float, float]) -> "Figure":
     figure = Figure(figsize=inches, layout="constrained")
     _agg().FigureCanvasAgg(figure)
     return figure
+
+
+def _title(model: dict[str, Any], machine: dict[str, Any]) -> str:
+    return (
+        f"{model['name']}, {model['layout']} weights, on {machine['chip']} "
+        f"({machine['device']}, mlx {machine['mlx']})"
+    )
 
 
 def _agg() -> Any:
@@ -89,14 +146,12 @@ def _draw_thresholds(axes: "Axes", report: CostReport) -> None:
     ]
     axes.plot([drafts for drafts, _ in thresholds], [level for _, level in thresholds])
     axes.set_ylim(0, 1)
-    axes.set(
-        title="From when K drafts pay", xlabel="K, drafts a round", ylabel="break-even acceptance"
-    )
+    axes.set(title="When drafts pay", xlabel="num_draft_tokens", ylabel="break-even acceptance")
 
 
 def _draw_theory(axes: "Axes", lengths: list[int]) -> None:
     for acceptance in THEORY_ACCEPTANCES:
         accepted = [expected_accepted(drafts, acceptance) for drafts in lengths]
         axes.plot(lengths, accepted, label=f"a = {acceptance:g}")
-    axes.set(title="Theory: accepted tokens a round", xlabel="D, drafts a round", ylabel="E")
+    axes.set(title="Theory: accepted tokens a round", xlabel="num_draft_tokens", ylabel="E")
     axes.legend(fontsize="small")

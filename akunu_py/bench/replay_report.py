@@ -1,6 +1,6 @@
-"""`bench replay`: what policies would have brought on known answers, as tables and as JSON.
+"""`bench replay`: the predicted speedups of policies on known answers, as tables and as JSON.
 
-Token ids and cost curves come in. Every speedup told here is a prediction.
+Token ids and cost curves come in; nothing is measured.
 """
 
 from __future__ import annotations
@@ -12,65 +12,61 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from akunu_py.bench.baselines import ALL_DRAFTERS, REMEMBERS_TEXT
 from akunu_py.bench.curve_sources import NamedCurve
 from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share, replay
-from akunu_py.drafting import REMEMBERS_TEXT, make_drafter
 from akunu_py.drafting.base import Drafter
 from akunu_py.planning.planner import MOST_PLANNED_DRAFTS, DraftPlanner, FixedPlanner
 
 Progress = Callable[[int, int], None]
-"""Called with the replays done and those that are to do."""
+"""Called with the replays done and the replays in all."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Who drafts, and how much of it is verified.
+    """Which drafter drafts, and how many of its tokens are verified.
 
     Attributes:
-        drafter: a drafter's name.
-        drafts: the most drafts a round verifies; None leaves that to the planner.
+        drafter: one of `ALL_DRAFTERS`.
+        num_draft_tokens: the most draft tokens of a round; None leaves that to the planner.
     """
 
     drafter: str
-    drafts: int | None = None
+    num_draft_tokens: int | None = None
 
     def __str__(self) -> str:
-        return (
-            f"{self.drafter} + planner"
-            if self.drafts is None
-            else f"{self.drafter}, K={self.drafts}"
-        )
-
-    @property
-    def _fixed(self) -> str:
-        return f"{self.drafter}, K={self.drafts}"
+        if self.num_draft_tokens is None:
+            return f"{self.drafter} + planner"
+        return f"{self.drafter}, num_draft_tokens={self.num_draft_tokens}"
 
     def replay(
         self, cases: Sequence[ReplayCase], curve: NamedCurve, *, keeps: bool = False
     ) -> ReplayResult:
-        """Replays requests where forwards cost what a curve says.
+        """Replays requests with the costs of a curve.
 
         Args:
             cases: the requests.
-            curve: what the planner goes by.
-            keeps: whether an answer may be known from an earlier request. Else a drafter that
-                remembers text is made anew for each. All else that drafters and planners learn
-                lives through the requests, as in an engine.
+            curve: what the planner believes forwards cost.
+            keeps: whether a drafter may know an answer from an earlier request. If not, drafters
+                that remember text are made anew for each request. Everything else that drafters
+                and planners learn is kept from request to request, as in an engine.
         """
-        limit = MOST_PLANNED_DRAFTS if self.drafts is None else self.drafts
-        planner = DraftPlanner(curve.curve) if self.drafts is None else FixedPlanner(limit)
-        kept = make_drafter(self.drafter)
+        fixed = self.num_draft_tokens
+        limit = MOST_PLANNED_DRAFTS if fixed is None else fixed
+        planner = DraftPlanner(curve.curve) if fixed is None else FixedPlanner(limit)
+        make_new = ALL_DRAFTERS[self.drafter]
+        kept = make_new()
         forgets = not keeps and self.drafter in REMEMBERS_TEXT
 
         def make() -> Drafter:
-            return make_drafter(self.drafter) if forgets else kept
+            return make_new() if forgets else kept
 
         return replay(make, cases, planner, curve=curve.curve, limit=limit)
 
 
 @dataclass(frozen=True)
 class ReplayRow:
-    """What a policy came to on one set of requests, where forwards cost what one curve says."""
+    """The result of a policy on one set of requests, with the costs of one curve."""
 
     kind: str
     policy: Policy
@@ -79,7 +75,7 @@ class ReplayRow:
 
     @property
     def speedup(self) -> float:
-        """The predicted one, against plain decoding in a pipelined loop."""
+        """The predicted speedup over plain decoding in a pipelined loop."""
         return self.result.predicted_speedup(self.curve.curve)
 
     def as_json(self) -> dict[str, Any]:
@@ -88,7 +84,7 @@ class ReplayRow:
         return {
             "set": self.kind,
             "drafter": self.policy.drafter,
-            "num_draft_tokens": self.policy.drafts,
+            "num_draft_tokens": self.policy.num_draft_tokens,
             "costs": self.curve.name,
             "forwards": result.forwards,
             "emitted": result.emitted,
@@ -102,13 +98,13 @@ class ReplayRow:
 
 @dataclass(frozen=True)
 class ReplayReport:
-    """All that was replayed.
+    """The results of all replays.
 
     Attributes:
         sets: the requests, by the name of their set.
-        curves: the costs that predictions are made for.
-        rows: what came out.
-        tokenizer: whose ids they are.
+        curves: the costs that speedups are predicted for.
+        rows: the results.
+        tokenizer: the model whose tokenizer encoded the requests.
     """
 
     sets: Mapping[str, Sequence[ReplayCase]]
@@ -134,7 +130,7 @@ class ReplayReport:
         }
 
     def tables(self) -> Group:
-        """A table a set, to be printed by rich."""
+        """One table for each set, to be printed by rich."""
         parts: list[RenderableType] = []
         for kind, cases in self.sets.items():
             tokens = sum(len(case.reference) for case in cases)
@@ -168,12 +164,17 @@ def replay_policies(
     keeps: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[ReplayRow]:
-    """A row for each set, policy and curve; a fixed number of drafts is replayed only once."""
+    """A row for each set, policy and curve.
+
+    A fixed num_draft_tokens is replayed once for all curves: its rounds do not depend on costs.
+    """
     replays = [
         (kind, policy, group)
         for kind in sets
         for policy in policies
-        for group in ([[curve] for curve in curves] if policy.drafts is None else [list(curves)])
+        for group in (
+            [[curve] for curve in curves] if policy.num_draft_tokens is None else [list(curves)]
+        )
     ]
     for done, (kind, policy, group) in enumerate(replays):
         if progress:

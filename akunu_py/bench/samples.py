@@ -1,7 +1,7 @@
-"""Samples: requests with the answers that are known to be right, read from JSON lines.
+"""Samples: requests with known right answers, read from JSON lines.
 
-What a line may be is told by its keys; see `FORMS`. Text comes in, token ids go out, by the
-tokenizer of the model that a request is meant for. Knows no drafters and no model.
+The keys of a line decide how it is read; see `FORMS`. Text comes in, token ids of a tokenizer go
+out. Knows no drafters and no model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FORMS: Final = (
     '{"instruction", "input", "output"}',
     '{"messages": [{"role", "content"}, ...]} that end with the assistant',
 )
-"""The forms a line may have; `completion`, `canonical_solution` ... are taken for a reference."""
+"""The forms of a line; `completion`, `canonical_solution` and so on count as a reference."""
 
 _REFERENCES: Final = (
     "reference", "middle", "canonical_solution", "canonical", "completion", "response", "answer",
@@ -35,7 +35,7 @@ _REFERENCES: Final = (
 
 
 class _OddSampleError(Exception):
-    """What is wrong with a line, in a few words."""
+    """A line that is not a sample; the text says why, in a few words."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Sample:
     """A request and its answer.
 
     Attributes:
-        kind: what it is counted under.
-        messages: the conversation up to the answer; empty where the prompt is plain text.
-        prompt: plain text to go on from, or what stands before a gap.
-        suffix: what stands after the gap; None where there is none.
+        kind: the set or workload it belongs to.
+        messages: the conversation up to the answer; empty if the prompt is plain text.
+        prompt: plain text to continue, or the text before a gap.
+        suffix: the text after the gap; None if there is no gap.
         reference: the answer.
     """
 
@@ -58,10 +58,10 @@ class Sample:
 
 
 def read_samples(path: Path) -> Iterator[Sample]:
-    """The samples in a file of JSON lines, gzipped or not; blank lines are passed over.
+    """The samples in a file of JSON lines, gzipped or not; blank lines are skipped.
 
     Raises:
-        InvalidRequestError: if the file cannot be read, or by its number a line that is no sample.
+        InvalidRequestError: if the file cannot be read, or a line is no sample (with its number).
     """
     kind = path.name.removesuffix(".gz").removesuffix(".jsonl")
     try:
@@ -82,7 +82,7 @@ def read_samples(path: Path) -> Iterator[Sample]:
 
 
 def sample_of(data: Any, kind: str) -> Sample:
-    """A sample from the object of a line; see `FORMS`.
+    """The sample in the object of a line; see `FORMS`.
 
     Raises:
         _OddSampleError: if it has none of the forms.
@@ -99,12 +99,11 @@ def sample_of(data: Any, kind: str) -> Sample:
 def encode_sample(tokenizer: Tokenizer, sample: Sample) -> ReplayCase:
     """A sample as a model with that tokenizer sees it.
 
-    A conversation goes through the chat template, or where there is none, its messages are put
-    one after the other. An answer is closed by an end token; the continuation of plain text has
-    no end.
+    A conversation is rendered with the chat template; without one, its messages are joined. An
+    answer ends with an end token; the continuation of plain text does not.
 
     Raises:
-        InvalidRequestError: if it has a gap, and the model was not made to fill gaps.
+        InvalidRequestError: if it has a gap and the model cannot fill gaps.
     """
     from akunu_py.text.fim import FillRequest, fill_prompt  # noqa: PLC0415  (loads libraries)
 
@@ -125,7 +124,7 @@ def encode_sample(tokenizer: Tokenizer, sample: Sample) -> ReplayCase:
 
 
 def encode_samples(tokenizer: Tokenizer, samples: Iterable[Sample]) -> dict[str, list[ReplayCase]]:
-    """Samples by their kind; those without a prompt or an answer are left out."""
+    """Encoded samples by their kind; those without a prompt or an answer are left out."""
     cases: dict[str, list[ReplayCase]] = {}
     for sample in samples:
         case = encode_sample(tokenizer, sample)
@@ -151,7 +150,7 @@ def _read_gap(data: dict[str, Any], kind: str) -> Sample:
 
 
 def _read_instruction(data: dict[str, Any], kind: str) -> Sample:
-    """An instruction over some text; the text and the answer are fenced, as chat models do it."""
+    """An instruction about some text; text and answer are fenced, as chat models write them."""
     instruction, answer = _text(data, "instruction").strip(), _reference(data)
     given = _text(data, "input") if data.get("input") else ""
     if given:

@@ -1,8 +1,8 @@
-"""`bench speedup`: contestants answer the same requests in turns; what each was faster by.
+"""`bench speedup`: contestants answer the same requests in turns, and their times are compared.
 
-All in one process, on the same weights and BLAS, their order drawn anew for every request, so that
-neither a busy moment nor what somebody leaves behind can fall on one of them alone. Each speedup is
-that of a pair: an answer, and the baseline's to the same request in the same turn.
+All run in one process, on the same weights and BLAS, in an order drawn anew for every request, so
+that a busy moment or a warm cache cannot favour one of them. Each speedup is that of a pair: an
+answer, and the baseline's answer to the same request in the same turn.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from statistics import median
 from time import perf_counter
 from typing import Final
 
-from akunu_py.bench.bootstrap import Interval
+from akunu_py.bench.baselines import add_baselines
 from akunu_py.bench.contestants import Answer, Contestant, Task
+from akunu_py.bench.measurement import Spread
 from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share
-from akunu_py.bench.timing import Spread
 from akunu_py.engine import Engine
 from akunu_py.options import Sampling
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.text.stream import TextStream
 
 OWN, FORCED = "own", "forced"
-"""Whose answers are decoded: the model's own, or the reference in their place."""
+"""Which answers are decoded: the model's own, or the reference in their place."""
 
 SAMPLED: Final = frozenset({"novel"})
-"""Workloads whose own answers are sampled: a small model's greedy prose runs in circles."""
+"""Workloads whose own answers are sampled: a small model's greedy prose repeats itself."""
 
-_Place = tuple[str, bool, int]
+_LaneKey = tuple[str, bool, int]
 """A workload, whether its answers are forced, and the index of a contestant."""
 
 Progress = Callable[[int, int], None]
-"""Called with the answers that were given and those that are to be."""
+"""Called with the answers done and the answers in all."""
 
 
 @dataclass(frozen=True)
-class Pair:
-    """An answer, and to the same request in the same turn the baseline's and the plain one."""
+class SpeedupPair:
+    """An answer, with the baseline's and the plain answer to the same request in the same turn."""
 
     turn: int
     task: Task
@@ -48,19 +48,19 @@ class Pair:
 
     @property
     def speedup(self) -> float:
-        """Over the baseline."""
+        """The speedup over the baseline."""
         return self.baseline.seconds_per_token / self.answer.seconds_per_token
 
     @property
     def over_plain(self) -> float:
-        """The speedup over plain decoding: below 1, drafting has cost time."""
+        """The speedup over plain decoding; below 1, drafting cost time."""
         return self.plain.seconds_per_token / self.answer.seconds_per_token
 
     def predicted_speedup(self, curve: CostCurve) -> float:
-        """Over the baseline, as `curve` tells what the rounds bring over plain decoding.
+        """The speedup over the baseline that a curve predicts for the answer's rounds.
 
-        The curve knows this engine's forwards, not the baseline's; so by how much plain decoding
-        beats the baseline is measured.
+        The curve holds the costs of this engine's forwards and predicts the speedup over plain
+        decoding. The speedup of plain decoding over the baseline is the measured one.
         """
         plain = self.baseline.seconds_per_token / self.plain.seconds_per_token
         return plain * self.answer.rounds.predicted_speedup(curve)
@@ -71,10 +71,10 @@ class Shares:
     """Where decoding time went, in shares of it.
 
     Attributes:
-        drafting: proposing, planning, and learning from what was emitted.
-        forward: building forwards and waiting for what they chose.
+        drafting: proposing, planning, and learning from emitted tokens.
+        forward: building forwards and waiting for their tokens.
         detokenizing: turning tokens into text; timed afterwards, on the same tokens.
-        rest: all else that the host did.
+        rest: everything else that the host did.
     """
 
     drafting: float
@@ -85,25 +85,25 @@ class Shares:
 
 @dataclass(frozen=True)
 class SpeedupRow:
-    """What a contestant came to on one workload.
+    """The results of a contestant on one workload.
 
     Attributes:
         kind: the workload.
         answers: `own` or `forced`.
         contestant: its name.
-        pairs: what was timed.
-        curve: what forwards cost, to predict with.
-        same: how many answers were the same, token for token, as those they are compared with;
-            None where there is nothing to compare.
-        differences: for the others, how many tokens were the same until they parted.
-        compared_with: whose answers these are.
+        pairs: its timed answers.
+        curve: what forwards cost, for predictions.
+        same: how many answers were the same, token for token, as those of `compared_with`; None
+            if there is nothing to compare.
+        differences: for the other answers, the index of the first token that differs.
+        compared_with: the contestant whose answers these are compared with.
         shares: where the time went; None for mlx-lm.
     """
 
     kind: str
     answers: str
     contestant: str
-    pairs: Sequence[Pair]
+    pairs: Sequence[SpeedupPair]
     curve: CostCurve
     same: int | None = None
     differences: Sequence[int] = ()
@@ -112,18 +112,18 @@ class SpeedupRow:
 
     @property
     def speedup(self) -> Spread:
-        """Over the baseline."""
+        """The speedup over the baseline."""
         return Spread.of([pair.speedup for pair in self.pairs])
 
     @property
     def over_plain(self) -> Spread:
-        """Over plain decoding."""
+        """The speedup over plain decoding."""
         return Spread.of([pair.over_plain for pair in self.pairs])
 
-    def speed_of(self, other: SpeedupRow) -> Interval:
-        """This one's speed over another's, answer by answer given in the same turns."""
+    def speed_of(self, other: SpeedupRow) -> Spread:
+        """The median speedup over another contestant, from answers of the same turns."""
         theirs = {pair.turn: pair.answer.seconds_per_token for pair in other.pairs}
-        return Interval.of_median(
+        return Spread.of_median(
             [
                 theirs[pair.turn] / pair.answer.seconds_per_token
                 for pair in self.pairs
@@ -133,7 +133,7 @@ class SpeedupRow:
 
     @property
     def milliseconds(self) -> Spread:
-        """A token."""
+        """Milliseconds per token."""
         return Spread.of([1e3 * pair.answer.seconds_per_token for pair in self.pairs])
 
     @property
@@ -143,9 +143,9 @@ class SpeedupRow:
 
     @property
     def predicted(self) -> float | None:
-        """The median of the speedups that the cost curve gives for the rounds that were run.
+        """The median of the speedups that the cost curve predicts for the rounds of the answers.
 
-        None where no drafts were verified: there is nothing to predict.
+        None if no drafts were verified: there is nothing to predict.
         """
         if not self.rounds.drafted:
             return None
@@ -153,7 +153,7 @@ class SpeedupRow:
 
     @property
     def repeated(self) -> float:
-        """The mean share of 4-grams in the answers that stood before, in prompt or answer."""
+        """The mean share of the answers' 4-grams that occurred before, in prompt or answer."""
         shares = [
             repeated_share(ReplayCase(pair.task.case.prompt, pair.answer.tokens))
             for pair in self.pairs
@@ -188,26 +188,27 @@ def contest(
     curve: CostCurve,
     progress: Progress | None = None,
 ) -> tuple[list[SpeedupRow], bool]:
-    """Lets contestants answer tasks in turns; an interrupt ends that with what there is.
+    """Lets contestants answer tasks in turns; after an interrupt, the results so far count.
 
     Args:
-        engine: whose model they all use.
+        engine: with the model that all of them use.
         tasks: what to answer.
-        contestants: who answers; the first is the baseline, the second decodes plainly.
-        rounds: how often each answers each task, besides a first time that warms up.
-        curve: what forwards cost, to predict with.
-        progress: told how far it is.
+        contestants: the first is the baseline, the second decodes plainly.
+        rounds: how often each answers each task, after a first time that warms up.
+        curve: what forwards cost, for predictions.
+        progress: called before every answer.
 
     Returns:
-        What each came to, and whether all tasks were answered as often as they should be.
+        The rows, and whether all tasks were answered as often as they should be.
     """
-    lanes: dict[_Place, list[Pair]] = {}
+    add_baselines(engine)
+    lanes: dict[_LaneKey, list[SpeedupPair]] = {}
     firsts = {(task.kind, task.forced): task for task in tasks}.values()
     turns = [(task, False) for task in firsts] + [(task, True) for task in tasks] * rounds
     try:
         for turn, (task, counts) in enumerate(turns):
             answers: dict[int, Answer | None] = {}
-            # Whoever went before leaves caches behind, so it is never the same one.
+            # A contestant leaves warm caches to the next one, so the order changes.
             order = Random(turn).sample(range(len(contestants)), len(contestants))
             for place, index in enumerate(order):
                 if progress:
@@ -217,7 +218,7 @@ def contest(
             for index, answer in sorted(answers.items()):
                 if counts and answer and baseline and plain:
                     lane = lanes.setdefault((task.kind, task.forced, index), [])
-                    lane.append(Pair(turn, task, answer, baseline, plain))
+                    lane.append(SpeedupPair(turn, task, answer, baseline, plain))
         complete = True
     except KeyboardInterrupt:
         if not lanes:
@@ -228,20 +229,20 @@ def contest(
 
 def _rows(
     engine: Engine,
-    lanes: dict[_Place, list[Pair]],
+    lanes: dict[_LaneKey, list[SpeedupPair]],
     contestants: Sequence[Contestant],
     curve: CostCurve,
 ) -> Iterator[SpeedupRow]:
     for (kind, forced, index), pairs in lanes.items():
-        # Sampled answers follow akunu's own chances, so they are compared with its plain ones.
-        judge = 0 if pairs[0].task.sampling.greedy else 1
-        judged = lanes.get((kind, forced, judge))
+        # Sampled answers depend on the engine's own draws: compare them with its plain answers.
+        compared = 0 if pairs[0].task.sampling.greedy else 1
+        others = lanes.get((kind, forced, compared))
         same, differences = None, []
-        if not forced and index > judge and judged is not None:
-            both = zip(pairs, judged, strict=False)
-            parted = [_parts_at(own.answer.tokens, other.answer.tokens) for own, other in both]
-            differences = [place for place in parted if place is not None]
-            same = len(parted) - len(differences)
+        if not forced and index > compared and others is not None:
+            both = zip(pairs, others, strict=False)
+            found = [_first_difference(own.answer.tokens, them.answer.tokens) for own, them in both]
+            differences = [place for place in found if place is not None]
+            same = len(found) - len(differences)
         yield SpeedupRow(
             kind,
             FORCED if forced else OWN,
@@ -250,32 +251,32 @@ def _rows(
             curve,
             same,
             differences,
-            str(contestants[judge]) if same is not None else "",
+            str(contestants[compared]) if same is not None else "",
             _shares(engine, pairs),
         )
 
 
-def _parts_at(tokens: Sequence[int], others: Sequence[int]) -> int | None:
-    """Where two answers part; None if they are the same."""
+def _first_difference(tokens: Sequence[int], others: Sequence[int]) -> int | None:
+    """The index of the first token that differs; None if two answers are the same."""
     if list(tokens) == list(others):
         return None
     pairs = enumerate(zip(tokens, others, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(tokens), len(others)))
 
 
-def _shares(engine: Engine, pairs: Sequence[Pair]) -> Shares | None:
-    books = [pair.answer.stats for pair in pairs if pair.answer.stats is not None]
-    if not books:
+def _shares(engine: Engine, pairs: Sequence[SpeedupPair]) -> Shares | None:
+    found = [pair.answer.stats for pair in pairs if pair.answer.stats is not None]
+    if not found:
         return None
-    spent = sum(stats.decode_s for stats in books)
-    drafting = sum(stats.draft_s for stats in books) / spent
-    forward = sum(stats.forward_s for stats in books) / spent
+    spent = sum(stats.decode_s for stats in found)
+    drafting = sum(stats.draft_s for stats in found) / spent
+    forward = sum(stats.forward_s for stats in found) / spent
     detokenizing = sum(_seconds_to_text(engine, pair) for pair in pairs) / spent
     rest = max(0.0, 1.0 - drafting - forward - detokenizing)
     return Shares(drafting, forward, detokenizing, rest)
 
 
-def _seconds_to_text(engine: Engine, pair: Pair) -> float:
+def _seconds_to_text(engine: Engine, pair: SpeedupPair) -> float:
     text = TextStream(engine.tokenizer.detokenizer(pair.task.case.prompt), ())
     begun = perf_counter()
     for token in pair.answer.tokens:

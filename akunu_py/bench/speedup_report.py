@@ -10,9 +10,8 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from akunu_py.bench.bootstrap import Interval
+from akunu_py.bench.measurement import Spread
 from akunu_py.bench.speedup import FORCED, OWN, SAMPLED, SpeedupRow
-from akunu_py.bench.timing import Spread
 from akunu_py.planning.cost_curve import CostCurve
 
 _ABOUT: Final = {
@@ -34,18 +33,18 @@ _PLANNED: Final = " + planner"
 
 @dataclass(frozen=True)
 class PlannerCheck:
-    """How a planned drafter compares with the fixed length that hindsight would have chosen.
+    """How a planned drafter compares with the best fixed num_draft_tokens, known afterwards.
 
     Attributes:
         kind: the workload.
         answers: `own` or `forced`.
-        drafter: who drafts.
+        drafter: the drafter's name.
         planned: its median speedup with the planner.
-        best: that of the best of the fixed lengths, plain decoding included.
-        best_name: which one that is: where the planner reaches the smallest share.
-        share: what the planner reaches of its speed, answer by answer, and between which bounds
-            that median lies.
-        over_plain: its median speedup over plain decoding.
+        best: the median speedup of the best fixed num_draft_tokens; plain decoding is one of them.
+        best_name: the contestant that was best: the planner reaches the smallest share of it.
+        share: the planner's speed over the best contestant's: the median over answers, and its
+            95% interval.
+        over_plain: the planner's median speedup over plain decoding.
     """
 
     kind: str
@@ -54,7 +53,7 @@ class PlannerCheck:
     planned: float
     best: float
     best_name: str
-    share: Interval
+    share: Spread
     over_plain: float
 
 
@@ -63,13 +62,13 @@ class SpeedupReport:
     """All that was measured.
 
     Attributes:
-        machine: where, as `describe_machine` tells it.
-        model: with what.
+        machine: where it was measured, as `describe_machine` describes it.
+        model: the model's name, layout and bytes.
         curve: what forwards cost there.
         max_tokens: how long answers could be.
-        rounds: how often each request was answered by each contestant.
-        rows: what came out.
-        complete: whether nothing cut it short.
+        rounds: how often each contestant answered each request.
+        rows: the results.
+        complete: whether the run was not interrupted.
     """
 
     machine: dict[str, Any]
@@ -82,8 +81,7 @@ class SpeedupReport:
 
     @property
     def prediction_error(self) -> float | None:
-        """The median distance between measured and predicted speedups, relative to the latter;
-        None where nothing was predicted."""
+        """The median relative distance of measured speedups from predicted ones, if any."""
         errors = [
             abs(row.speedup.median / row.predicted - 1)
             for row in self.rows
@@ -93,7 +91,7 @@ class SpeedupReport:
 
     @property
     def planner_checks(self) -> list[PlannerCheck]:
-        """A check for every planned drafter and workload that was run at fixed lengths too."""
+        """A check for every workload and drafter that ran planned and with fixed lengths."""
         return list(self._planner_checks())
 
     def as_json(self) -> dict[str, Any]:
@@ -112,7 +110,7 @@ class SpeedupReport:
         }
 
     def tables(self) -> Group:
-        """A table a workload, to be printed by rich."""
+        """One table for each workload, to be printed by rich."""
         parts: list[RenderableType] = []
         for kind, answers in dict.fromkeys((row.kind, row.answers) for row in self.rows):
             rows = [row for row in self.rows if (row.kind, row.answers) == (kind, answers)]
@@ -127,7 +125,7 @@ class SpeedupReport:
 
     def _summary(self) -> Iterator[str]:
         if not self.complete:
-            yield "It was cut short: some rows rest on fewer pairs, or are missing."
+            yield "The run was interrupted: some rows have fewer pairs, or are missing."
         if self.prediction_error is not None:
             yield (
                 "Measured and predicted speedups are "
@@ -136,7 +134,7 @@ class SpeedupReport:
         for check in self.planner_checks:
             yield (
                 f"{check.kind}, {check.answers}: {check.drafter} + planner reaches "
-                f"{check.share:.0%} of the best fixed length ({check.best_name}), "
+                f"{check.share:.0%} of the best fixed num_draft_tokens ({check.best_name}), "
                 f"and is {check.over_plain:.2f}x as fast as no drafts."
             )
 

@@ -1,9 +1,9 @@
-"""Workloads that every machine has: requests and their right answers, out of the standard library.
+"""Workloads that every machine has: requests and right answers from the standard library.
 
-Five kinds: `edit` asks for code back with a name changed, `fill-in` for lines cut out of a file,
-`structure` goes on with records of a table, `question` asks what a function of the library does,
-and `novel` goes on with prose, where drafts fail. The same on every run of one Python version;
-edits and fill-ins come from files that the bundled model was not trained on.
+Five kinds: `edit` asks for code with a name changed, `fill-in` for lines that were cut out of a
+file, `structure` continues the records of a table, `question` asks what a function of the library
+does, and `novel` continues prose, where drafts fail. They are the same on every run of one Python
+version; edits and fill-ins come from files that the bundled model was not trained on.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DOCSTRING: Final = re.compile(r'(?:\s|#[^\n]*\n)*[rR]?"""(.*?)"""', re.DOTALL)
 
 
 def make_workloads(count: int) -> list[Sample]:
-    """`count` requests of every kind, the kinds in turns."""
+    """`count` requests of each kind, the kinds in turns."""
     makers = {
         "edit": _edits,
         "fill-in": _fill_ins,
@@ -51,9 +51,9 @@ def make_workloads(count: int) -> list[Sample]:
 
 
 def held_out(path: str) -> bool:
-    """Whether a file of the library, by its path in there, was kept out of `ember`'s training.
+    """Whether a file of the library, by its path in it, was kept out of `ember`'s training.
 
-    The rule is that of `models/training/corpus.py`.
+    The rule is the one of `models/training/corpus.py`.
     """
     digest = hashlib.blake2b(f"python-stdlib/{path}".encode(), digest_size=4).digest()
     return int.from_bytes(digest, "big") % 100 < _HELD_OUT_PERCENT
@@ -127,8 +127,8 @@ def _questions(library: Mapping[str, str], draw: Random) -> Iterator[Sample]:
 def _prose(library: Mapping[str, str], draw: Random) -> Iterator[Sample]:
     texts = []
     for text in library.values():
-        told = _DOCSTRING.match(text)
-        paragraphs = told[1].strip().split("\n\n") if told else []
+        docstring = _DOCSTRING.match(text)
+        paragraphs = docstring[1].strip().split("\n\n") if docstring else []
         prose = "\n\n".join(part for part in paragraphs if _is_prose(part))
         if len(prose) >= _LEAST_PROSE:
             texts.append(prose)
@@ -143,16 +143,16 @@ def _library() -> Iterator[tuple[str, str]]:
     """The modules of the standard library that are plain text, by their path."""
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted((*root.glob("*.py"), *root.glob("[a-z]*/*.py"))):
-        place = path.relative_to(root).as_posix()
-        if place.split("/")[0] in ("site-packages", "test", "idlelib", "lib2to3", "encodings"):
+        name = path.relative_to(root).as_posix()
+        if name.split("/")[0] in ("site-packages", "test", "idlelib", "lib2to3", "encodings"):
             continue
         text = path.read_text(encoding="utf-8", errors="replace")
         if text.isascii() and 400 < len(text) < 120_000:
-            yield place, text
+            yield name, text
 
 
 def _functions(text: str) -> Iterator[str]:
-    """The functions and methods of a module, at indentation zero."""
+    """The functions and methods of a module, dedented."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef) and not node.decorator_list:
             source = ast.get_source_segment(text, node, padded=True) or ""
@@ -176,7 +176,7 @@ def _is_prose(paragraph: str) -> bool:
 
 
 def _tables() -> dict[str, list[tuple[str, int]]]:
-    """Tables of names and numbers that come with Python."""
+    """Tables of names and numbers that are part of Python."""
     return {
         "http.HTTPStatus": [(status.name, int(status)) for status in HTTPStatus],
         "errno.errorcode": [(name, code) for code, name in sorted(errno.errorcode.items())],

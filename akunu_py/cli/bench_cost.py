@@ -19,7 +19,7 @@ def run(settings: CostSettings) -> int:
         check_can_plot(settings.plot)
     engine = load_engine(settings.model)
     from akunu_py.bench.cost_report import CostReport  # noqa: PLC0415
-    from akunu_py.bench.machine import describe_machine, machine_line  # noqa: PLC0415
+    from akunu_py.bench.measurement import describe_machine, machine_line  # noqa: PLC0415
 
     curve = measure_costs(engine, settings.seconds)
     report = CostReport(describe_machine(engine.backend), describe_model(engine), curve)

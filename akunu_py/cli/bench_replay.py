@@ -41,7 +41,7 @@ def run(settings: ReplaySettings) -> int:
         rows = list(replay_policies(sets, policies, curves, keeps=settings.keeps, progress=bar))
     report = ReplayReport(sets, curves, rows, settings.model)
     if settings.plot is not None:
-        from akunu_py.bench.replay_plot import draw_replay  # noqa: PLC0415
+        from akunu_py.bench.plots import draw_replay  # noqa: PLC0415
 
         draw_replay(report, settings.plot)
     if settings.as_json:

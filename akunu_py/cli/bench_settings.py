@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
+from akunu_py.bench.baselines import ALL_DRAFTERS
 from akunu_py.cli.bench_outputs import add_outputs, file_path
 from akunu_py.cli.option_words import AS_MANY_AS_PAY
-from akunu_py.cli.seeds_settings import SeedsSettings
 from akunu_py.cli.settings import ModelSettings, Settings, number, text, whole_number
-from akunu_py.drafting import DRAFTER_NAMES
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model_files import BUNDLED_MODEL
 from akunu_py.options import MOST_DRAFT_TOKENS
@@ -283,12 +282,6 @@ MEASURES: Final = {
         ReplaySettings,
         "akunu_py.cli.bench_replay",
     ),
-    "seeds": Measure(
-        "sampling with bigram and trigram drafts on a character model that is trained here, "
-        "beside what was published",
-        SeedsSettings,
-        "akunu_py.cli.bench_seeds",
-    ),
 }
 
 
@@ -326,9 +319,9 @@ def draft_number(word: str) -> int | None:
 
 def _add_drafters(parser: ArgumentParser, default: str) -> None:
     parser.add_argument(
-        "--drafter", metavar="NAME", nargs="+", choices=(*DRAFTER_NAMES, _ALL),
+        "--drafter", metavar="NAME", nargs="+", choices=(*ALL_DRAFTERS, _ALL),
         default=default.split(),
-        help=f"who drafts: {', '.join(DRAFTER_NAMES)}, or {_ALL} (default: {default})",
+        help=f"who drafts: {', '.join(ALL_DRAFTERS)}, or {_ALL} (default: {default})",
     )  # fmt: skip
 
 
@@ -344,7 +337,7 @@ def _add_drafts(parser: ArgumentParser, default: str) -> None:
 def _drafters(words: Namespace) -> tuple[str, ...]:
     """The drafters that were named, each once; all that draft anything, if that was said."""
     if _ALL in words.drafter:
-        return tuple(name for name in DRAFTER_NAMES if name != "none")
+        return tuple(name for name in ALL_DRAFTERS if name != "none")
     return tuple(dict.fromkeys(words.drafter))
 
 

@@ -30,7 +30,7 @@ def run(settings: SpeedupSettings) -> int:
         check_can_plot(settings.plot)
     samples = _read_samples(settings)
     engine = load_engine(settings.model)
-    from akunu_py.bench.machine import describe_machine, machine_line  # noqa: PLC0415
+    from akunu_py.bench.measurement import describe_machine, machine_line  # noqa: PLC0415
     from akunu_py.bench.speedup import contest, make_tasks  # noqa: PLC0415
     from akunu_py.bench.speedup_report import SpeedupReport  # noqa: PLC0415
 
@@ -46,7 +46,7 @@ def run(settings: SpeedupSettings) -> int:
         settings.max_tokens, settings.rounds, rows, complete,
     )  # fmt: skip
     if settings.plot is not None:
-        from akunu_py.bench.speedup_plot import draw_speedup  # noqa: PLC0415
+        from akunu_py.bench.plots import draw_speedup  # noqa: PLC0415
 
         draw_speedup(report, settings.plot)
     if settings.as_json:

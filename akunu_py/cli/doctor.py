@@ -34,7 +34,7 @@ def examine(engine: "Engine") -> tuple[dict[str, Any], list[str]]:
     """What there is to be said of an engine: in JSON's types, and in lines."""
     from akunu_py.backend import free_memory_bytes  # noqa: PLC0415  (the engine brought it along)
     from akunu_py.bench.cost_report import CostReport, curve_lines  # noqa: PLC0415
-    from akunu_py.bench.machine import describe_machine  # noqa: PLC0415
+    from akunu_py.bench.measurement import describe_machine  # noqa: PLC0415
     from akunu_py.calibration import NoCurveError  # noqa: PLC0415
 
     machine, model = describe_machine(engine.backend), describe_model(engine)

@@ -1,8 +1,8 @@
 """N-gram storages: a context's likeliest next token, kept up to date as counts grow.
 
-Romsto's two storages, one that falls back from long contexts to short ones and one that has only
-the longest, and the drafter over them. Put right here: contexts of one token are used, a prompt
-shorter than a context is no error, and an unknown context is told apart from a guess at random.
+Romsto's storage, which falls back from long contexts to short ones, and the drafter over it. Put
+right here: contexts of one token are used, a prompt shorter than a context is no error, and an
+unknown context is told apart from a guess at random.
 """
 
 from __future__ import annotations
@@ -56,25 +56,6 @@ class _Level:
         if len(context) < self.length:
             return None
         return self._favourite.get(tuple(context[-self.length :]))
-
-
-class OneLevelStorage:
-    """Knows contexts of exactly `order - 1` tokens. Romsto's `OneLevelNGramStorage`.
-
-    Raises:
-        InvalidRequestError: if `order` is less than 2.
-    """
-
-    def __init__(self, order: int = DEFAULT_ORDER) -> None:
-        self.order = _checked(order)
-        self._level = _Level(order - 1)
-
-    def count(self, context: Sequence[int], token: int) -> None:
-        self._level.count(context, token)
-
-    def next_token(self, context: Sequence[int]) -> tuple[int, int] | None:
-        token = self._level.favourite(context)
-        return None if token is None else (token, self._level.length)
 
 
 class MultiLevelStorage:

@@ -23,14 +23,14 @@ def test_published_curves_are_relative_and_name_their_source() -> None:
         assert named.curve.verify_s(8, 500) >= named.curve.verify_s(2, 500)
 
 
-def test_between_published_points_costs_are_linear() -> None:
+def test_costs_are_linear_between_published_points() -> None:
     curve = published_curves()["m4-pro-8b"].curve
     assert curve.verify_s(4, 0) == 1.47
     assert curve.verify_s(5, 0) == pytest.approx((1.47 + 2.07) / 2)
     assert curve.verify_s(16, 0) == pytest.approx(2.69 + 8 * (2.69 - 1.47) / 4)
 
 
-def test_what_was_measured_here_is_found_by_the_models_name(tmp_path: Path) -> None:
+def test_a_curve_measured_here_is_found_by_the_models_name(tmp_path: Path) -> None:
     store = CostStore(tmp_path)
     store.save(KEY, STEPPED)
     store.path(KEY).with_name("broken.json").write_text("{")
@@ -40,7 +40,7 @@ def test_what_was_measured_here_is_found_by_the_models_name(tmp_path: Path) -> N
     assert measured_curves("another", store) == []
 
 
-def test_a_file_holds_what_bench_cost_prints(tmp_path: Path) -> None:
+def test_a_file_may_hold_the_output_of_bench_cost(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({"machine": {"chip": "M9"}, "curve": FLAT.as_json()}))
     found = read_curve(path)
@@ -49,7 +49,7 @@ def test_a_file_holds_what_bench_cost_prints(tmp_path: Path) -> None:
     assert read_curve(path).curve == LINEAR
 
 
-def test_a_file_may_be_in_a_published_curves_form(tmp_path: Path) -> None:
+def test_a_file_may_have_the_form_of_a_published_curve(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({"chip": "M9", "relative": {"1": 2.0, "4": 3.0}}))
     found = read_curve(path)
@@ -64,7 +64,7 @@ def test_a_file_without_a_curve_is_refused(tmp_path: Path, text: str) -> None:
         read_curve(path)
 
 
-def test_by_default_all_that_are_known() -> None:
+def test_the_default_is_every_known_curve() -> None:
     names = [curve.name for curve in find_curves([], "a model never measured")]
     assert names == list(published_curves())
 

@@ -1,4 +1,4 @@
-"""Samples on the tiny model's tokenizer, which makes a token of every byte."""
+"""Samples on the tiny model's tokenizer, whose tokens are bytes."""
 
 import gzip
 import json
@@ -57,7 +57,7 @@ def write(path: Path, *lines: Any) -> Path:
         ),
     ],
 )
-def test_every_form_is_told_by_its_keys(
+def test_the_keys_of_a_line_decide_its_form(
     tokenizer: Tokenizer, tmp_path: Path, line: Any, prompt: str, reference: str
 ) -> None:
     (sample,) = read_samples(write(tmp_path / "some.jsonl", line))
@@ -108,12 +108,12 @@ def test_a_line_that_is_no_sample_is_named(tmp_path: Path, line: str, sentence: 
         list(read_samples(path))
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match=r"none\.jsonl cannot be read"):
         list(read_samples(tmp_path / "none.jsonl"))
 
 
-def test_a_tokenizer_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ModelLoadError, match="tokenizer"):
         load_tokenizer(str(tmp_path))

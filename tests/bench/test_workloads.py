@@ -1,4 +1,4 @@
-"""The built-in workloads: there on every machine, the same every time, and not learnt by heart."""
+"""The built-in workloads: on every machine, the same every time, and not in the training data."""
 
 import ast
 import json
@@ -43,7 +43,7 @@ def test_an_edit_asks_for_the_code_with_a_name_changed(workloads: list[Sample]) 
         assert after.count(new) >= before.count(new) + 1
 
 
-def test_a_gap_and_its_filling_make_a_text(workloads: list[Sample]) -> None:
+def test_a_fill_in_is_a_gap_between_whole_lines(workloads: list[Sample]) -> None:
     for sample in of("fill-in", workloads):
         assert sample.prompt.endswith("\n")
         assert sample.suffix is not None
@@ -51,14 +51,14 @@ def test_a_gap_and_its_filling_make_a_text(workloads: list[Sample]) -> None:
         assert sample.reference.strip()
 
 
-def test_records_go_on_as_they_began(workloads: list[Sample]) -> None:
+def test_records_continue_in_the_same_form(workloads: list[Sample]) -> None:
     for sample in of("structure", workloads):
         first, *more = (sample.prompt + sample.reference).splitlines()[1:]
         if first.startswith("{"):
             assert all(json.loads(line).keys() == json.loads(first).keys() for line in more)
 
 
-def test_answers_repeat_where_drafts_are_to_stand_and_not_where_they_fail(
+def test_edits_and_records_repeat_text_and_prose_does_not(
     workloads: list[Sample],
 ) -> None:
     cases = encode_samples(load_tokenizer("ember"), workloads)
@@ -67,7 +67,7 @@ def test_answers_repeat_where_drafts_are_to_stand_and_not_where_they_fail(
     assert repeated["novel"] < 0.1
 
 
-def test_the_rule_of_what_was_held_out_is_the_trainings() -> None:
+def test_the_held_out_rule_is_that_of_the_training() -> None:
     paths = [f"{name}.py" for name in "abcdefgh"] + [f"json/{index}.py" for index in range(300)]
     assert any(map(held_out, paths))
     for path in islice(paths, 200):

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from akunu_py.bench.baselines import OneLevelStorage
 from akunu_py.drafting.base import LearnsFromAlternatives
-from akunu_py.drafting.ngram_storage import MultiLevelStorage, OneLevelStorage, StorageDrafter
+from akunu_py.drafting.ngram_storage import MultiLevelStorage, StorageDrafter
 from akunu_py.errors import InvalidRequestError
 
 

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from akunu_py.drafting import DRAFTERS, REMEMBERS_TEXT, make_drafter
+from akunu_py.bench.baselines import ALL_DRAFTERS, REMEMBERS_TEXT
+from akunu_py.drafting import make_drafter
 from akunu_py.drafting.base import Draft, Drafter
-from akunu_py.drafting.ngram_model import bigram, trigram
-from akunu_py.drafting.ngram_model_drafter import NGramModelDrafter
 from akunu_py.drafting.ngram_storage import StorageDrafter
 from akunu_py.errors import InvalidRequestError
+from benchmarks.seeds.ngram_model import NGramModelDrafter, bigram, trigram
 
 VOCABULARY = 8
 STREAM = (0, 1, 2, 3, 0, 1, 2, 4, 7)
 
-LOOKUPS = [pytest.param(make, id=name) for name, make in DRAFTERS.items()]
+LOOKUPS = [pytest.param(make, id=name) for name, make in ALL_DRAFTERS.items()]
 SAMPLERS = [
     pytest.param(lambda: NGramModelDrafter(bigram(VOCABULARY, [STREAM])), id="bigram"),
     pytest.param(lambda: NGramModelDrafter(trigram(VOCABULARY, [STREAM], dense=True)), id="dense"),
@@ -119,9 +119,9 @@ def test_extending_in_pieces_is_extending_at_once(
     assert (ours.tokens, ours.accept_probs) == (theirs.tokens, theirs.accept_probs)
 
 
-@pytest.mark.parametrize("name", [name for name in DRAFTERS if name != "none"])
+@pytest.mark.parametrize("name", [name for name in ALL_DRAFTERS if name != "none"])
 def test_who_remembers_the_text_of_earlier_requests(name: str) -> None:
-    drafter = make_drafter(name)
+    drafter = ALL_DRAFTERS[name]()
     told = Random(3).sample(range(1_000), 300)
     drafter.begin([*told, *told])
     drafter.extend(told)
@@ -162,9 +162,9 @@ def test_a_new_request_forgets_the_tokens_of_the_last(make: Callable[[], Drafter
     assert not draft or draft.source in keeps_tables
 
 
-@pytest.mark.parametrize("name", sorted(set(DRAFTERS) - {"none"}))
+@pytest.mark.parametrize("name", sorted(set(ALL_DRAFTERS) - {"none"}))
 def test_continues_a_long_repetition(name: str) -> None:
-    drafter = make_drafter(name)
+    drafter = ALL_DRAFTERS[name]()
     sentence = list(range(100, 180))
     drafter.begin([*sentence, *sentence[:40]])
     draft = drafter.propose(4)
@@ -173,12 +173,12 @@ def test_continues_a_long_repetition(name: str) -> None:
 
 
 SENTENCE, OTHER = list(range(100, 180)), list(range(300, 380))
-COPIERS = sorted(set(DRAFTERS) - {"none"})
+COPIERS = sorted(set(ALL_DRAFTERS) - {"none"})
 
 
 @pytest.mark.parametrize("name", COPIERS)
 def test_continues_what_only_a_reference_says(name: str) -> None:
-    drafter = make_drafter(name)
+    drafter = ALL_DRAFTERS[name]()
     drafter.begin([1, 2, *SENTENCE[:40]], [OTHER, SENTENCE, OTHER[::-1]])
     draft = drafter.propose(4)
     assert draft.tokens
@@ -188,7 +188,7 @@ def test_continues_what_only_a_reference_says(name: str) -> None:
 @pytest.mark.parametrize("name", COPIERS)
 @pytest.mark.parametrize("left", [0, 2])
 def test_ends_where_a_reference_does(name: str, left: int) -> None:
-    drafter = make_drafter(name)
+    drafter = ALL_DRAFTERS[name]()
     end = len(SENTENCE) - left
     drafter.begin([1, 2, *SENTENCE[:40]], [SENTENCE, OTHER])
     drafter.extend(SENTENCE[40:end])
@@ -200,11 +200,11 @@ def test_ends_where_a_reference_does(name: str, left: int) -> None:
 
 @pytest.mark.parametrize("name", COPIERS)
 def test_a_match_does_not_reach_into_the_reference_before(name: str) -> None:
-    drafter = make_drafter(name)
+    drafter = ALL_DRAFTERS[name]()
     first, second = OTHER, SENTENCE[30:]
     drafter.begin([*first, *SENTENCE[:40]], [first, second])
     draft = drafter.propose(4)
-    alone = make_drafter(name)
+    alone = ALL_DRAFTERS[name]()
     alone.begin([*first, *SENTENCE[:40]], [second])
     assert draft.tokens in (alone.propose(4).tokens, ())
 

@@ -17,13 +17,12 @@ from akunu_py.decoding.draft_session import FORCED, steer
 from akunu_py.decoding.loop import Limits
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.drafting.ngram import NGramDrafter
-from akunu_py.drafting.ngram_model import bigram
-from akunu_py.drafting.ngram_model_drafter import NGramModelDrafter
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Grammar, Options, Sampling
 from akunu_py.sampling.constraint import Constraint, ConstraintFactory
 from akunu_py.sampling.sampler import Sampler
+from benchmarks.seeds.ngram_model import NGramModelDrafter, bigram
 from tests.fakes import OracleDrafter, rounds_of
 from tests.markov import VOCABULARY, assert_drawn_from, free_text, markov_model
 

@@ -1,12 +1,12 @@
-"""The plot of `bench seeds`: speedups and acceptance by case, beside what was published."""
+"""The plot of the seed benchmark: speedups and acceptance by case, beside what was published."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from akunu_py.bench.plots import new_figure
-from akunu_py.bench.seeds.cases import DRAFTS
-from akunu_py.bench.seeds.report import SeedsReport, SeedsRow
+from benchmarks.seeds.measure import DRAFTS
+from benchmarks.seeds.report import SeedsReport, SeedsRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,7 +15,7 @@ _WIDTH: Final = 0.38
 
 
 def draw_seeds(report: SeedsReport, path: Path) -> None:
-    """Draws a row of two panels a target: speedups with their intervals, and acceptance."""
+    """Draws two panels for each model: speedups with their intervals, and acceptance."""
     figure = new_figure((13, 4 * len(report.targets)))
     panels = figure.subplots(len(report.targets), 2, squeeze=False)
     for (speedups, acceptance), target in zip(panels, report.targets, strict=True):
@@ -63,7 +63,7 @@ def _draw_bars(
 
 
 def _places(rows: Sequence[SeedsRow]) -> list[tuple[SeedsRow, float]]:
-    """Where each row's bar stands."""
+    """The position of each row's bar."""
     cases = list(dict.fromkeys(row.case for row in rows))
     return [
         (row, cases.index(row.case) + (DRAFTS.index(row.draft) - 0.5) * (_WIDTH + 0.02))

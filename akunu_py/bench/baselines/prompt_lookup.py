@@ -1,8 +1,7 @@
-"""The linear lookup policies that other engines ship, each named after its system.
+"""The lookup policies of transformers, vLLM and llama.cpp, each with its system's constants.
 
-They are here to be compared with in replay, with the constants that their systems ship. Every one
-copies what followed an earlier occurrence of the last few tokens; they differ in how long a match
-must be, which occurrence counts, and how much is copied.
+Each copies what followed an earlier occurrence of the last few tokens. They differ in how long a
+match must be, which occurrence counts, and how much they copy.
 """
 
 from __future__ import annotations
@@ -120,7 +119,7 @@ class LlamaSimple(_Lookup):
 
 
 class LlamaMapK(LlamaSimple):
-    """llama.cpp's `ngram-map-k`: as simple, but no longer than what this key last had accepted."""
+    """llama.cpp's `ngram-map-k`: simple, but copies what was accepted last time at most."""
 
     name = "llama-map-k"
 
@@ -141,7 +140,7 @@ class LlamaMapK(LlamaSimple):
 
 
 class LlamaMapK4v(LlamaSimple):
-    """llama.cpp's `ngram-map-k4v`: of up to 4 values a key, one at least 3x all others together."""
+    """llama.cpp's `ngram-map-k4v`: of 4 values a key at most, one that outnumbers the rest 3:1."""
 
     name = "llama-map-k4v"
     _values: Final = 4
@@ -164,8 +163,9 @@ class LlamaMapK4v(LlamaSimple):
 class LlamaMod(_Lookup):
     """llama.cpp's `ngram-mod`: hash of 24 tokens -> next token, shared by all requests.
 
-    Keys are not verified. Drafts 48 to 64 tokens, or the limit where that is less; the table is
-    wiped at a quarter's occupancy, and after 5 rounds in a row below a quarter's acceptance.
+    Keys are not verified. Drafts 48 to 64 tokens, or the limit if that is less. The table is
+    cleared when a quarter of it is full, and after 5 rounds in a row that accept less than a
+    quarter of their draft.
     """
 
     name = "llama-mod"
@@ -225,8 +225,8 @@ class LlamaMod(_Lookup):
 class LlamaCache(_Lookup):
     """llama.cpp's `ngram-cache`: counts after 4 to 1 tokens, with thresholds; drafts 8.
 
-    The request's own counts need the lax thresholds, the counts of earlier requests the strict
-    ones. The static cache, made from a corpus beforehand, is left out.
+    The request's own counts need to pass the lax thresholds, the counts of earlier requests the
+    strict ones. llama.cpp's static cache, which is made from a corpus beforehand, is left out.
     """
 
     name = "llama-cache"
@@ -234,9 +234,9 @@ class LlamaCache(_Lookup):
     _lax: Final = {4: (1, 0.50), 3: (1, 0.50), 2: (2, 0.50), 1: (2, 0.66)}
     _strict: Final = {4: (2, 0.66), 3: (2, 0.66), 2: (3, 0.66), 1: (4, 0.75)}
 
-    def __init__(self, drafts: int = 8) -> None:
+    def __init__(self, copied: int = 8) -> None:
         super().__init__()
-        self._drafts = drafts
+        self._copied = copied
         self._request: dict[tuple[int, ...], Counter[int]] = {}
         self._earlier: dict[tuple[int, ...], Counter[int]] = {}
 
@@ -258,7 +258,7 @@ class LlamaCache(_Lookup):
     def propose(self, limit: int) -> Draft:
         window = self._tokens[-self._longest :]
         drafted: list[int] = []
-        while len(drafted) < min(limit, self._drafts):
+        while len(drafted) < min(limit, self._copied):
             token = self._known(self._request, window, self._lax)
             if token is None:
                 token = self._known(self._earlier, window, self._strict)

@@ -1,8 +1,8 @@
-"""SuffixDecoding's policy over one request, for comparison in replay.
+"""SuffixDecoding's policy over one request. Source: SuffixDecoding (ArcticInference).
 
 Follows the likeliest path below each suffix of the context (up to 24 tokens), drafts as many
-tokens as the match is long, and takes the suffix whose path promises most accepted tokens. The
-trees over earlier requests are left out. Source: SuffixDecoding (ArcticInference).
+tokens as the match is long, and takes the suffix whose path promises the most accepted tokens. Its
+trees over earlier requests are left out.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ MIN_PROBABILITY: Final = 0.1
 
 
 class _Node:
-    """A stretch, how often it occurred, and how it goes on.
+    """A sequence of tokens, how often it occurred, and what followed it.
 
-    `children` is None while the stretch occurred once: it then goes on as the text does from
-    `position`, which takes no nodes.
+    `children` is None while the sequence occurred once: what followed it is then read from the
+    text at `position`, which saves nodes.
     """
 
     __slots__ = ("children", "count", "position")
@@ -34,7 +34,7 @@ class _Node:
 
 
 class SuffixDecoding:
-    """A trie of every stretch of up to `depth` tokens, with counts."""
+    """A trie with counts of every sequence of up to `depth` tokens."""
 
     name = "suffix-decoding"
 
@@ -84,7 +84,7 @@ class SuffixDecoding:
         pass
 
     def _path(self, node: _Node, length: int) -> tuple[tuple[int, ...], float]:
-        """The likeliest way down from `node`, and the accepted tokens it promises."""
+        """The likeliest path below `node`, and the accepted tokens to expect from it."""
         tokens: list[int] = []
         probability, score = 1.0, 0.0
         while len(tokens) < length and (children := self._children(node)):

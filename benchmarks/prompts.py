@@ -1,7 +1,7 @@
-"""Prompts that every machine has: from the standard library, and from a seeded generator.
+"""Prompts of the identity check: from the standard library, and from a seeded generator.
 
-Four kinds, as the identity check and the speed comparisons need them: `code` to be continued,
-`process_logits` requests in chat form, `prose` to be continued, and `random` token sequences.
+Four kinds: `code` to continue, `edit` requests in chat form, `prose` to continue, and `random`
+token sequences.
 """
 
 import ast
@@ -19,27 +19,27 @@ KINDS: Final = ("code", "edit", "prose", "random")
 
 
 @dataclass(frozen=True)
-class Workload:
-    """A prompt as token ids, and which kind it is of."""
+class Prompt:
+    """A prompt as token ids, and its kind."""
 
     kind: str
     tokens: list[int]
 
 
-def make_workloads(
+def make_prompts(
     tokenizer: Tokenizer, vocabulary: int, count: int, *, seed: int = 0
-) -> list[Workload]:
+) -> list[Prompt]:
     """`count` prompts, the four kinds in turns, the same on every run of one Python version.
 
     Args:
-        tokenizer: of the model that they are for.
-        vocabulary: ids that random prompts draw from.
+        tokenizer: of the model that answers them.
+        vocabulary: how many ids random prompts are drawn from.
         count: how many to make.
-        seed: which of the possible ones.
+        seed: of all draws.
     """
     draw = Random(seed)
     functions = _functions(draw)
-    made: list[Workload] = []
+    made: list[Prompt] = []
     for index in range(count):
         kind = KINDS[index % len(KINDS)]
         source, docstring = functions[index % len(functions)]
@@ -51,7 +51,7 @@ def make_workloads(
             tokens = tokenizer.encode(docstring[: draw.randrange(20, max(21, len(docstring)))])
         else:
             tokens = tokenizer.encode(source[: draw.randrange(20, max(21, len(source) * 2 // 3))])
-        made.append(Workload(kind, tokens))
+        made.append(Prompt(kind, tokens))
     return made
 
 

@@ -1,7 +1,7 @@
-"""CharText: the text that a character-level model learns from, and its split.
+"""The text that a character-level model learns from, and its split.
 
-A file comes in, or nothing: then it is Python's own language reference, which every installation
-carries. Knows no model.
+It is read from a file; by default it is Python's language reference, which is part of every
+installation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class CharText:
 
     @cached_property
     def alphabet(self) -> list[str]:
-        """Every character there is, in order; a token's id is its place here."""
+        """Every character of the text, in order; a token's id is its index here."""
         return sorted(set(self.content))
 
     @property
@@ -42,7 +42,7 @@ class CharText:
 
     @property
     def validation(self) -> str:
-        """The rest, which prompts are drawn from."""
+        """The rest; prompts are drawn from it."""
         return self.content[self._split :]
 
     @property
@@ -61,10 +61,10 @@ class CharText:
 
 
 def read_char_text(path: Path | None) -> CharText:
-    """Reads a text, or takes the one that comes with Python.
+    """Reads a text; without a path, takes the one that comes with Python.
 
     Raises:
-        InvalidRequestError: if there is no such file, it is no text, or it is too short.
+        InvalidRequestError: if the file cannot be read, is not text, or is too short.
     """
     if path is None:
         return CharText("Python's language reference", _language_reference())
@@ -84,9 +84,9 @@ def read_char_text(path: Path | None) -> CharText:
 
 def _language_reference() -> str:
     try:
-        from pydoc_data.topics import topics  # noqa: PLC0415  (large, and rarely needed)
+        from pydoc_data.topics import topics  # noqa: PLC0415  (large, and not needed with --text)
     except ImportError as error:
         raise InvalidRequestError(
-            "This Python comes without its language reference; name a text with --text FILE."
+            "This Python has no language reference installed; name a text with --text FILE."
         ) from error
     return "\n\n".join(topics[name] for name in sorted(topics))

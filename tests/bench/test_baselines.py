@@ -1,7 +1,11 @@
-"""Each policy does what sets it apart from the others."""
+"""Baselines: each does what its system does, and only `bench` offers it."""
 
-from akunu_py.drafting.base import Draft
-from akunu_py.drafting.prompt_lookup import (
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from akunu_py.bench.baselines import ALL_DRAFTERS, BASELINES, REMEMBERS_TEXT, add_baselines
+from akunu_py.bench.baselines.prompt_lookup import (
     LlamaCache,
     LlamaMapK,
     LlamaMapK4v,
@@ -10,6 +14,13 @@ from akunu_py.drafting.prompt_lookup import (
     TransformersLookup,
     VllmNGram,
 )
+from akunu_py.bench.baselines.suffix_decoding import SuffixDecoding
+from akunu_py.drafting import DRAFTERS, make_drafter
+from akunu_py.drafting.base import Draft
+from akunu_py.engine import Engine
+from akunu_py.errors import InvalidRequestError
+from akunu_py.options import Sampling
+from akunu_py.sampling.sampler import Sampler
 
 KEY = list(range(200, 212))
 LONG_KEY = list(range(200, 224))
@@ -55,7 +66,7 @@ def test_map_k_drafts_no_more_than_the_key_had_accepted() -> None:
     assert drafter.propose(16).tokens == (*COPY[:3],)
 
 
-def test_map_k4v_wants_one_value_to_dominate() -> None:
+def test_map_k4v_drafts_only_a_dominant_value() -> None:
     drafter = LlamaMapK4v()
     drafter.begin([*KEY, *COPY, *KEY, *OTHER, *KEY])
     assert not drafter.propose(8)
@@ -63,7 +74,7 @@ def test_map_k4v_wants_one_value_to_dominate() -> None:
     assert drafter.propose(8).tokens == tuple(COPY[:8])
 
 
-def test_mod_remembers_other_requests_and_is_wiped_by_bad_rounds() -> None:
+def test_mod_remembers_other_requests_and_forgets_after_bad_rounds() -> None:
     drafter = LlamaMod()
     drafter.begin([*LONG_KEY, *COPY])
     drafter.begin(LONG_KEY)
@@ -74,14 +85,14 @@ def test_mod_remembers_other_requests_and_is_wiped_by_bad_rounds() -> None:
     assert not drafter.propose(48)
 
 
-def test_mod_drafts_long_or_not_at_all() -> None:
+def test_mod_makes_only_long_drafts() -> None:
     drafter = LlamaMod()
     drafter.begin([*LONG_KEY, 1, 2, 3])
     drafter.begin(LONG_KEY)
     assert not drafter.propose(48)
 
 
-def test_cache_wants_counts_and_shares() -> None:
+def test_cache_needs_a_count_and_a_share() -> None:
     drafter = LlamaCache()
     drafter.begin([7, 1, 7])
     assert not drafter.propose(1), "one token of context must have been followed twice"
@@ -91,7 +102,7 @@ def test_cache_wants_counts_and_shares() -> None:
     assert not drafter.propose(1), "half is not two thirds"
 
 
-def test_cache_is_stricter_with_what_other_requests_showed() -> None:
+def test_cache_is_stricter_with_counts_of_other_requests() -> None:
     drafter = LlamaCache()
     drafter.begin([7, 1, 7, 1, 7, 1])
     drafter.begin([7])
@@ -99,3 +110,53 @@ def test_cache_is_stricter_with_what_other_requests_showed() -> None:
     drafter.begin([7, 1, 9])
     drafter.begin([7])
     assert drafter.propose(1).tokens == (1,)
+
+
+def occurrences(text: list[int], stretch: list[int]) -> int:
+    return sum(
+        text[start : start + len(stretch)] == stretch
+        for start in range(len(text) - len(stretch) + 1)
+    )
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=40))
+@settings(deadline=None)
+def test_suffix_decoding_drafts_only_what_followed_the_match_before(text: list[int]) -> None:
+    drafter = SuffixDecoding(depth=8)
+    drafter.begin(text)
+    draft = drafter.propose(5)
+    assert len(draft) <= min(draft.match_length, 8 - draft.match_length)
+    if draft:
+        matched = text[len(text) - draft.match_length :]
+        assert occurrences(text, [*matched, *draft.tokens]) > 0
+
+
+def test_suffix_decoding_follows_the_most_frequent_path() -> None:
+    drafter = SuffixDecoding()
+    drafter.begin([1, 2, 7, 9, 1, 2, 5, 8, 1, 2, 7, 6, 1, 2])
+    assert drafter.propose(1).tokens == (7,)
+
+
+def test_suffix_decoding_drafts_as_many_tokens_as_it_matched() -> None:
+    drafter = SuffixDecoding()
+    drafter.begin([*range(20), 0, 1, 2])
+    assert drafter.propose(32).tokens == (3, 4, 5)
+
+
+def test_a_user_cannot_choose_a_baseline() -> None:
+    assert not set(DRAFTERS) & set(BASELINES)
+    assert set(REMEMBERS_TEXT) < set(ALL_DRAFTERS)
+    with pytest.raises(InvalidRequestError, match="no drafter 'llama-mod'; choose one of auto"):
+        make_drafter("llama-mod")
+
+
+def test_an_engine_keeps_a_baseline_with_what_it_learned(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.speculation, "_makers", {})
+    add_baselines(engine)
+    sampler = Sampler(Sampling())
+    engine.speculation.drafter("llama-mod", sampler).begin([*LONG_KEY, *COPY])
+    drafter = engine.speculation.drafter("llama-mod", sampler)
+    drafter.begin(LONG_KEY)
+    assert drafter.propose(48).tokens == tuple(COPY)

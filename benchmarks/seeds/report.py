@@ -1,7 +1,4 @@
-"""What `bench seeds` found, as Markdown and as JSON, beside what was published.
-
-Outcomes come in; nothing is measured here.
-"""
+"""What the seed benchmark found, as Markdown and as JSON, beside what was published."""
 
 from __future__ import annotations
 
@@ -10,24 +7,23 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-from akunu_py.bench.bootstrap import Interval
-from akunu_py.bench.markdown import markdown_table
-from akunu_py.bench.seeds.cases import Size
-from akunu_py.bench.seeds.char_model import CharModel
-from akunu_py.bench.seeds.char_text import CharText
-from akunu_py.bench.seeds.runs import Answer, Outcome
+from akunu_py.bench.measurement import Spread
+from benchmarks.records import markdown_table
+from benchmarks.seeds.char_model import CharModel
+from benchmarks.seeds.char_text import CharText
+from benchmarks.seeds.measure import CaseOutcome, Size, TimedAnswer
 
 PUBLISHED_SOURCE: Final = (
     'The blog post "Trading accuracy for parallelism": nanoGPT of 56,769 parameters on '
     "TinyShakespeare, validation loss 2.80, answers of 16 characters (longer: 24), one seed, one "
-    "run, no warm-up. Its target calls were 0.40-0.62 of the baseline's, its target tokens "
+    "run, no warm-up. Its target forwards were 0.40-0.62 of the baseline's, its target tokens "
     "1.13-1.70. One of its baselines, that of the trigram at K=2, ran at 545 tok/s and the others "
     "at about 900, which makes that speedup too high."
 )
 
 
 class Published(NamedTuple):
-    """What was published for a case: times as fast, and the share of drafts that stood."""
+    """What was published for a case: the speedup and the acceptance rate."""
 
     speedup: float
     acceptance: float
@@ -49,15 +45,15 @@ PUBLISHED: Final = {
 
 @dataclass(frozen=True)
 class Side:
-    """One side of all pairs of a case: sums, and medians over answers.
+    """The plain or the drafted answers of a case: sums, and medians over answers.
 
     Attributes:
-        tokens_per_s: tokens generated, over all seconds, prefill included.
-        target_forwards: forwards that predicted something.
+        tokens_per_s: tokens generated per second, prefill included.
+        target_forwards: forwards that predicted a token.
         target_tokens: positions that the target computed, prompts included.
-        latency_ms: of an answer.
-        ttft_ms: to an answer's first token.
-        forward_ms: of an answer's latency, what the loop spent on forwards.
+        latency_ms: time of an answer.
+        ttft_ms: time to an answer's first token.
+        forward_ms: the part of an answer's latency that the loop spent on forwards.
     """
 
     tokens_per_s: float
@@ -68,8 +64,8 @@ class Side:
     forward_ms: float
 
     @classmethod
-    def of(cls, answers: Sequence[Answer]) -> Side:
-        """Sums up answers, of which there is one at least."""
+    def of(cls, answers: Sequence[TimedAnswer]) -> Side:
+        """Sums up one or more answers."""
         stats = [answer.stats for answer in answers]
         return cls(
             sum(one.generated_tokens for one in stats) / sum(one.seconds for one in answers),
@@ -87,20 +83,20 @@ class SeedsRow:
 
     Attributes:
         case: its name.
-        draft: who drafted.
+        draft: which model drafted.
         speedup: the median over pairs of a plain answer's seconds over a drafted one's.
-        plain: the baseline's side.
-        drafted: the other one.
-        acceptance: accepted drafts over drafted ones.
+        plain: the plain answers, which are the baseline.
+        drafted: the drafted answers.
+        acceptance: accepted draft tokens over drafted ones.
         verified: tokens that a verification emitted, on average.
-        bonus: tokens that came on top of drafts that stood whole.
-        corrected: tokens that were drawn again where a draft fell.
+        bonus: how many tokens followed drafts that were accepted whole.
+        corrected: how many tokens were drawn again after a rejection.
         published: the figures to compare with.
     """
 
     case: str
     draft: str
-    speedup: Interval
+    speedup: Spread
     plain: Side
     drafted: Side
     acceptance: float
@@ -110,8 +106,8 @@ class SeedsRow:
     published: Published
 
     @classmethod
-    def of(cls, outcome: Outcome) -> SeedsRow:
-        """Sums up the pairs of a case, of which there is one at least."""
+    def of(cls, outcome: CaseOutcome) -> SeedsRow:
+        """Sums up the pairs of a case; there must be one or more."""
         drafted = [pair.drafted for pair in outcome.pairs]
         stats = [answer.stats for answer in drafted]
         accepted = sum(one.accepted for one in stats)
@@ -120,9 +116,7 @@ class SeedsRow:
         return cls(
             outcome.case.name,
             outcome.draft,
-            Interval.of_median(
-                [pair.plain.seconds / pair.drafted.seconds for pair in outcome.pairs]
-            ),
+            Spread.of_median([pair.plain.seconds / pair.drafted.seconds for pair in outcome.pairs]),
             Side.of([pair.plain for pair in outcome.pairs]),
             Side.of(drafted),
             accepted / max(1, sum(one.drafted for one in stats)),
@@ -133,12 +127,12 @@ class SeedsRow:
         )
 
     def ratio(self, figure: Callable[[Side], float]) -> float:
-        """A figure of the drafted side over the baseline's."""
+        """A figure of the drafted answers over that of the plain ones."""
         return figure(self.drafted) / figure(self.plain)
 
 
 @dataclass(frozen=True)
-class Target:
+class MeasuredModel:
     """A model that was measured, and what was found."""
 
     model: CharModel
@@ -150,8 +144,8 @@ class SeedsReport:
     """A whole run.
 
     Attributes:
-        machine: where it was measured, as `describe_machine` tells it.
-        text: what the models learnt.
+        machine: where it was measured, as `describe_machine` describes it.
+        text: what the models were trained on.
         size: how much was measured.
         targets: the models.
     """
@@ -159,7 +153,7 @@ class SeedsReport:
     machine: dict[str, Any]
     text: CharText
     size: Size
-    targets: Sequence[Target]
+    targets: Sequence[MeasuredModel]
 
     def as_json(self) -> dict[str, Any]:
         """All of it, in JSON's types."""
@@ -197,7 +191,7 @@ class SeedsReport:
         return "\n\n".join(parts)
 
 
-def _describe(target: Target) -> str:
+def _describe(target: MeasuredModel) -> str:
     model = target.model
     return "\n\n".join(
         [
@@ -205,7 +199,7 @@ def _describe(target: Target) -> str:
             f"validation loss {model.validation_loss:.2f}",
             "Speedup: the median over pairs, and its 95% bootstrap interval.",
             _speed_table(target.rows),
-            "In brackets: times what the baseline took. Target tokens count the prompt's.",
+            "In brackets: times what the baseline took. Target tokens include those of the prompt.",
             _work_table(target.rows),
         ]
     )
@@ -233,7 +227,7 @@ def _speed_table(rows: Sequence[SeedsRow]) -> str:
 
 
 def _work_table(rows: Sequence[SeedsRow]) -> str:
-    heads = ("case", "draft", "target calls", "target tokens", "tokens a verification",
+    heads = ("case", "draft", "target forwards", "target tokens", "tokens a verification",
              "latency ms", "TTFT ms", "forward ms", "bonus", "corrected")  # fmt: skip
     return markdown_table(
         heads,
@@ -260,8 +254,15 @@ def _compared(row: SeedsRow, figure: Callable[[Side], float], spec: str) -> str:
 
 
 def _row_as_json(row: SeedsRow) -> dict[str, Any]:
-    ratios = {name: getattr(row.drafted, name) / getattr(row.plain, name) for name in _FIGURES}
-    return asdict(row) | {"published": row.published._asdict(), "ratios": ratios}
+    plain, drafted = _side_as_json(row.plain), _side_as_json(row.drafted)
+    return asdict(row) | {
+        "plain": plain,
+        "drafted": drafted,
+        "published": row.published._asdict(),
+        "ratios": {name: drafted[name] / figure for name, figure in plain.items()},
+    }
 
 
-_FIGURES: Final = tuple(Side.__annotations__)
+def _side_as_json(side: Side) -> dict[str, float]:
+    # The JSON keeps the name under which forwards were first published.
+    return {name.replace("forwards", "calls"): figure for name, figure in asdict(side).items()}

@@ -7,34 +7,17 @@ import pytest
 from mlx.utils import tree_flatten
 
 import akunu_py
-from akunu_py.bench.seeds import char_model
-from akunu_py.bench.seeds.char_model import CharModel, find_char_model, train, validation_loss
-from akunu_py.bench.seeds.char_recipe import Recipe
-from akunu_py.bench.seeds.char_text import LEAST_CHARACTERS, CharText, read_char_text
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options, Sampling
 from akunu_py.package import CACHE_VARIABLE
-
-TEXT = CharText("vowels", "abab\ncde é " * 1000)
-TINY = Recipe(
-    steps=8,
-    learning_rate=0.03,
-    batch=2,
-    block=32,
-    hidden_size=16,
-    num_attention_heads=2,
-    num_hidden_layers=1,
-    intermediate_size=16,
-)
-
-
-@pytest.fixture(scope="module")
-def trained() -> CharModel:
-    return find_char_model(TEXT, TINY)
+from benchmarks.seeds import char_model
+from benchmarks.seeds.char_model import CharModel, Recipe, find_char_model, train, validation_loss
+from benchmarks.seeds.char_text import LEAST_CHARACTERS, CharText, read_char_text
+from tests.benchmarks.seeds.conftest import TEXT, TINY
 
 
 class TestText:
-    def test_by_default_one_that_comes_with_python(self) -> None:
+    def test_the_default_text_is_part_of_python(self) -> None:
         text = read_char_text(None)
         assert len(text.content) > 100_000
         assert "statement" in text.training
@@ -48,7 +31,7 @@ class TestText:
         assert len(text.training) == pytest.approx(0.9 * len(text.content), abs=1)
         assert text.encode("ba\n") == [2, 1, 0]
 
-    def test_what_cannot_be_learnt_is_refused(self, tmp_path: Path) -> None:
+    def test_an_unusable_file_is_refused(self, tmp_path: Path) -> None:
         path = tmp_path / "text"
         with pytest.raises(InvalidRequestError, match=r"cannot be read: No such file"):
             read_char_text(path)
@@ -60,21 +43,21 @@ class TestText:
             read_char_text(path)
 
 
-def test_the_recipe_has_the_size_that_was_published() -> None:
+def test_the_recipe_has_the_published_size() -> None:
     network = train(TEXT, Recipe(steps=0))
     sizes = sum(array.size for _, array in tree_flatten(network.parameters()))
     embeddings = 2 * 32 * len(TEXT.alphabet)
     assert sizes - embeddings + 2 * 32 * 65 == pytest.approx(56_769, rel=0.02)
 
 
-def test_training_lowers_the_loss_and_tells_how_far_it_is(trained: CharModel) -> None:
+def test_training_lowers_the_loss_and_reports_its_progress(trained: CharModel) -> None:
     news: list[tuple[int, int]] = []
     untrained = train(TEXT, Recipe(**{**vars(TINY), "steps": 2}), lambda *now: news.append(now))
     assert news == [(1, 2), (2, 2)]
     assert trained.validation_loss < validation_loss(untrained, TEXT, TINY) - 0.1
 
 
-def test_what_was_trained_is_found_again(
+def test_a_trained_model_is_found_again(
     trained: CharModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(char_model, "train", None)
@@ -84,7 +67,7 @@ def test_what_was_trained_is_found_again(
         find_char_model(CharText("other", TEXT.content + "a"), TINY)
 
 
-def test_training_that_is_broken_off_leaves_nothing(
+def test_training_that_is_interrupted_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
@@ -97,7 +80,7 @@ def test_training_that_is_broken_off_leaves_nothing(
     assert not any((tmp_path / "char-models").iterdir())
 
 
-def test_a_folder_that_cannot_be_made_is_told(
+def test_a_folder_that_cannot_be_made_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocked = tmp_path / "file"
@@ -107,7 +90,7 @@ def test_a_folder_that_cannot_be_made_is_told(
         find_char_model(TEXT, TINY)
 
 
-def test_it_loads_and_speaks_in_characters(trained: CharModel) -> None:
+def test_it_loads_and_its_tokens_are_characters(trained: CharModel) -> None:
     engine = akunu_py.load(str(trained.folder))
     assert engine.tokenizer.encode("cab é\n") == TEXT.encode("cab é\n")
     assert engine.tokenizer.decode(TEXT.encode("cab é\n")) == "cab é\n"
