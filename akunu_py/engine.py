@@ -30,7 +30,6 @@ from akunu_py.prompt import PromptInput, encode_prompt, encode_references
 from akunu_py.request import Completion, Event
 from akunu_py.sampling.prompt_scorer import SCORING_STEP
 from akunu_py.sampling.sampler_factory import SamplerFactory
-from akunu_py.sampling.token_logprob import PromptLogprobs, TokenLogprob
 from akunu_py.stats import Finish, Round
 from akunu_py.text.stream import TextStream
 
@@ -119,19 +118,10 @@ class Engine:
         suffix: str | None = None,
     ) -> Completion:
         """Answers a prompt at once; see `stream` for the arguments and the errors."""
-        text: list[str] = []
-        tokens: list[int] = []
-        logprobs: list[TokenLogprob] = []
-        scored: PromptLogprobs | None = None
+        completion = Completion(self.model.name)
         for event in self.stream(prompt, options, suffix=suffix):
-            scored = scored or event.prompt_logprobs
-            text.append(event.text)
-            tokens.extend(event.tokens)
-            logprobs.extend(event.logprobs)
-        finish = event.finish_reason or Finish.CANCELLED
-        return Completion(
-            self.model.name, "".join(text), tokens, finish, event.stats, tuple(logprobs), scored
-        )
+            completion.add(event)
+        return completion
 
     def stream(
         self,

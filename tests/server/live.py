@@ -19,7 +19,7 @@ from akunu_py.server.app import create_app
 from akunu_py.server.http import HttpServer
 from akunu_py.server.service import Service
 from akunu_py.server.settings import ServerSettings
-from akunu_py.worker.engine_worker import EngineWorker
+from akunu_py.worker import EngineWorker
 
 PATIENCE_S = 120.0
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from akunu_py.server.contracts import CONTRACTS
+from akunu_py.server.app import CONTRACTS
 from tests.server.live import LiveServer, parse_events
 
 Values = st.SearchStrategy[Any]

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import akunu_py
+from akunu_py.event_stream import EventStream
 from akunu_py.options import MOST_SLOTS
 from akunu_py.server.settings import ServerSettings
-from akunu_py.worker.event_stream import EventStream
 from benchmarks.load import Load
 from tests.server.live import LiveServer, serve
 

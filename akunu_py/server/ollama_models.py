@@ -1,4 +1,4 @@
-"""What Ollama tells about models: the one there is, in lists and in detail."""
+"""What Ollama reports about models: the one that is served, in lists and in detail."""
 
 import hashlib
 from datetime import UTC, datetime
@@ -7,36 +7,44 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import Response
 
 from akunu_py.package import __version__
-from akunu_py.server.compact_json import CompactJSONResponse
-from akunu_py.server.contract import Call
-from akunu_py.server.contracts.ollama.names import served_name
-from akunu_py.server.contracts.ollama.response import timestamp
+from akunu_py.server.contract import ApiRequest
+from akunu_py.server.wire import CompactJSONResponse
 from akunu_py.text.fim_formats import FillFormat, find_format
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
 
 SPOKEN_VERSION: Final = "0.12.6"
-"""The Ollama whose API this is; clients refuse servers that look too old."""
+"""The version of Ollama with this API; clients refuse servers that look too old."""
 
 _STARTED: Final = datetime.now(UTC)
 _NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
 
 
-async def version(_: Call) -> Response:
+def served_name(engine: "Engine") -> str:
+    """The model's name with a tag, as Ollama's names have one."""
+    return f"{engine.model.name}:latest"
+
+
+def timestamp(moment: datetime) -> str:
+    """A moment as Go writes it: RFC 3339, in UTC."""
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+async def version(_: ApiRequest) -> Response:
     """The version of Ollama's API, and of this server."""
     return CompactJSONResponse({"version": SPOKEN_VERSION, "akunu_py": __version__})
 
 
-async def tags(call: Call) -> Response:
+async def tags(request: ApiRequest) -> Response:
     """All models, which is one."""
-    entry = _entry(call.service.engine) | {"modified_at": timestamp(_STARTED)}
+    entry = _entry(request.engine) | {"modified_at": timestamp(_STARTED)}
     return CompactJSONResponse({"models": [entry]})
 
 
-async def ps(call: Call) -> Response:
-    """The models in memory, which is the same one, for good."""
-    engine = call.service.engine
+async def ps(request: ApiRequest) -> Response:
+    """The models in memory, which is the same one, and it stays there."""
+    engine = request.engine
     entry = _entry(engine) | {
         "expires_at": timestamp(_NEVER),
         "size_vram": 0 if engine.backend.device == "cpu" else engine.model.parameter_bytes,
@@ -45,9 +53,9 @@ async def ps(call: Call) -> Response:
     return CompactJSONResponse({"models": [entry]})
 
 
-async def show(call: Call) -> Response:
-    """The model in detail, under whatever name it is asked for."""
-    engine = call.service.engine
+async def show(request: ApiRequest) -> Response:
+    """The model in detail, whatever the name in the request."""
+    engine = request.engine
     model, config = engine.model, engine.model.config
     family = _family(engine)
     layout = find_format(engine.tokenizer.token_id)
@@ -101,14 +109,14 @@ def _family(engine: "Engine") -> str:
 
 
 def _size(parameters: int) -> str:
-    """A number of parameters as names of models have it."""
+    """A number of parameters, as the names of models spell it."""
     if parameters >= 1_000_000_000:
         return f"{parameters / 1e9:.1f}B"
     return f"{parameters / 1e6:.1f}M" if parameters >= 1_000_000 else f"{parameters / 1e3:.0f}K"
 
 
 def _quantization(config: dict[str, Any]) -> str:
-    """The format that the weights came in."""
+    """The format of the weights in the model's files."""
     quantization = config.get("quantization")
     if isinstance(quantization, dict) and "bits" in quantization:
         return f"Q{quantization['bits']}"
@@ -117,10 +125,8 @@ def _quantization(config: dict[str, Any]) -> str:
 
 
 def _template(layout: FillFormat | None) -> str:
-    """The prompt's layout in Ollama's language, by which clients see whether gaps can be filled.
-
-    The template of conversations is the model's own, in another language; it is not told here.
-    """
+    """The layout of a prompt in Ollama's template language, from which clients see whether the
+    model can fill gaps. The chat template is in another language and is not shown here."""
     if layout is None:
         return "{{ .Prompt }}"
     return "{{ if .Suffix }}{{ .Prompt }}{{ .Suffix }}{{ else }}{{ .Prompt }}{{ end }}"

@@ -20,7 +20,13 @@ from akunu_py.errors import (
 from akunu_py.options import Options
 from akunu_py.request import Event
 from akunu_py.stats import Finish
-from akunu_py.worker.engine_worker import EngineWorker
+from akunu_py.worker import EngineWorker, Task, TaskQueue
+
+Log = list[object]
+
+
+def logging_task(log: Log) -> Task[str]:
+    return Task(log.append, log.append)
 
 
 @pytest.fixture
@@ -108,6 +114,27 @@ def test_closing_cancels_what_is_under_way(tiny_model_dir: Path) -> None:
         worker.stream("more")
 
 
+def test_a_prompt_may_be_made_on_the_thread_just_before_its_turn(worker: EngineWorker) -> None:
+    def prompt(engine: Engine) -> list[int]:
+        threads.append(get_ident())
+        return engine.tokenizer.encode("hello")
+
+    threads: list[int] = []
+    events = list(worker.stream(prompt, Options(max_tokens=4)))
+    assert threads == [worker.call(lambda _: get_ident())]
+    expected = worker.call(lambda engine: engine.generate("hello", Options(max_tokens=4)))
+    assert [token for event in events for token in event.tokens] == expected.token_ids
+
+
+def test_an_error_in_making_a_prompt_is_raised_by_the_iteration(worker: EngineWorker) -> None:
+    def prompt(_: Engine) -> str:
+        raise InvalidRequestError("no template")
+
+    with pytest.raises(InvalidRequestError, match="no template"):
+        list(worker.stream(prompt))
+    assert list(worker.stream("hello", Options(max_tokens=1)))
+
+
 class Blocked:
     """A worker held up by a request under way, until it is let go."""
 
@@ -192,16 +219,6 @@ class TestFailures:
         events = list(worker.stream("hello", Options(max_tokens=4)))
         assert [token for event in events for token in event.tokens] == expected.token_ids
 
-    def test_nor_does_a_listener(self, worker: EngineWorker) -> None:
-        def fail() -> None:
-            raise RuntimeError("the event loop is closed")
-
-        events = worker.stream("hello", Options(max_tokens=None))
-        events.listen(fail)
-        assert events.cancelled
-        assert list(events)[-1].finish_reason is not None
-        assert worker.call(lambda engine: engine.model.name) == "tiny"
-
 
 class TestClosing:
     def test_everything_ends(self, worker: EngineWorker) -> None:
@@ -232,18 +249,11 @@ class TestClosing:
         assert worker.close(60)
 
 
-def test_an_event_loop_reads_without_a_thread_a_request(worker: EngineWorker) -> None:
+def test_an_event_loop_reads_several_requests(worker: EngineWorker) -> None:
     async def answer(prompt: str) -> list[int]:
-        arrived = asyncio.Event()
-        loop = asyncio.get_running_loop()
         events = worker.stream(prompt, Options(max_tokens=12))
-        events.listen(lambda: loop.call_soon_threadsafe(arrived.set))
-        tokens: list[int] = []
-        while not events.ended:
-            await arrived.wait()
-            arrived.clear()
-            tokens.extend(token for event in events.take() for token in event.tokens)
-        return tokens
+        events.attach(lambda: None)
+        return [token async for event in events for token in event.tokens]
 
     async def answers() -> list[list[int]]:
         return await asyncio.gather(*map(answer, prompts))
@@ -253,3 +263,39 @@ def test_an_event_loop_reads_without_a_thread_a_request(worker: EngineWorker) ->
 
     prompts = ["one", "two", "three"]
     assert asyncio.run(answers()) == worker.call(alone)
+
+
+class TestTaskQueue:
+    def test_first_come_first_served(self) -> None:
+        queue: TaskQueue[str] = TaskQueue()
+        tasks = [logging_task([]) for _ in range(3)]
+        for task in tasks:
+            queue.put(task)
+        assert len(queue) == 3
+        assert [queue.get() for _ in range(3)] == tasks
+
+    def test_a_task_that_is_taken_back_is_abandoned_once_and_frees_its_place(self) -> None:
+        queue: TaskQueue[str] = TaskQueue(1)
+        log: Log = []
+        task, other = logging_task(log), logging_task(log)
+        queue.put(task)
+        with pytest.raises(QueueFullError):
+            queue.put(other)
+        assert queue.take_back(task)
+        assert not queue.take_back(task)
+        assert log == [None]
+        queue.put(other)
+        assert queue.get() is other
+        assert not queue.take_back(other), "it has begun"
+
+    def test_closing_abandons_all_with_the_reason_and_refuses_more(self) -> None:
+        queue: TaskQueue[str] = TaskQueue()
+        log: Log = []
+        queue.put(logging_task(log))
+        queue.put(logging_task(log))
+        reason = EngineClosedError()
+        queue.close(reason)
+        assert log == [reason, reason]
+        assert queue.get() is None
+        with pytest.raises(EngineClosedError):
+            queue.put(logging_task(log))
