@@ -1,4 +1,4 @@
-"""Live servers on tiny models, for whatever no client's own body is needed for."""
+"""Live servers on tiny models, shared by all tests that need no settings of their own."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 import akunu_py
+from akunu_py.server.settings import Limits, ServerSettings
 from tests.parrot import parrot_engine
-from tests.server.live import LiveServer, serve
+from tests.server.live import FRIEND, KEY, LiveServer, serve
 
 
 @pytest.fixture(scope="session")
@@ -22,4 +23,17 @@ def parrot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """One on a model that says what it is told to."""
     folder: Path = tmp_path_factory.mktemp("models") / "parrot"
     with serve(lambda: parrot_engine(folder)) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def guarded(tiny_model_dir: Path) -> Iterator[LiveServer]:
+    """One that wants a key, knows a further name and a web page, and reads 1,000 bytes at most."""
+    settings = ServerSettings(
+        api_key=KEY,
+        origins=(FRIEND,),
+        hosts=("machine.example",),
+        limits=Limits(body_bytes=1000),
+    )
+    with serve(lambda: akunu_py.load(str(tiny_model_dir)), settings) as server:
         yield server

@@ -12,8 +12,7 @@ import pytest
 
 from akunu_py.counters import EngineCounters
 from akunu_py.model import PREFILL_STEP
-from tests.server.gate import Gate
-from tests.server.live import LiveServer, serve
+from tests.server.live import Gate, LiveServer, serve
 from tests.tiny_model import write_tiny_model
 
 PROMPT_TOKENS = 1500

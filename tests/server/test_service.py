@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from akunu_py.server.settings import ServerSettings
-from tests.server.gate import Gate
-from tests.server.live import LiveServer, serve
+from tests.server.live import Gate, LiveServer, serve
 
 STEP = 16
 PROMPT = "0123456789abcdef" * 20

@@ -1,10 +1,11 @@
-"""llama.vim: `POST /infill`, read by patterns."""
+"""The bodies of editors that speak llama-server's contract, and what each reads.
+
+llama.vim and llama.vscode send `/infill`; Continue, Tabby and Twinny send `/completion`.
+"""
 
 import re
-from pathlib import Path
 from typing import Any
 
-from akunu_py import stats
 from tests.server.live import LiveServer
 
 TIMINGS = [
@@ -103,23 +104,6 @@ def test_a_key_and_a_model_may_come_along(live: LiveServer) -> None:
     assert live.post("/infill", body, Authorization="Bearer key").status_code == 200
 
 
-def test_only_the_line_is_computed_again_while_it_is_typed(live: LiveServer) -> None:
-    code = Path(stats.__file__).read_text()[:4700]
-    gap = code.index("    def add")
-    typed = "    def told(self) -> str:"
-    changes = {"input_prefix": code[:gap], "input_suffix": code[gap:], "n_predict": 2}
-    answers = [
-        live.post("/infill", infill_body(prompt=typed[:end], **changes)).json()
-        for end in range(4, len(typed), 2)
-    ]
-    tokens = len(live.post("/tokenize", {"content": code}).json()["tokens"])
-    assert 1200 < tokens < 1700
-    line = len(live.post("/tokenize", {"content": typed}).json()["tokens"])
-    for answer in answers[1:]:
-        assert answer["timings/prompt_n"] <= line + 1
-        assert answer["tokens_cached"] > 1200
-
-
 def test_other_files_are_seen(live: LiveServer) -> None:
     body = infill_body(response_fields=None, n_predict=1)
     fewer = live.post("/infill", body | {"input_extra": []}).json()
@@ -148,3 +132,89 @@ def test_an_answer_that_stands_in_another_file_is_drafted_from_there(live: LiveS
 
 def drafts_accepted(answer: dict[str, Any]) -> int:
     return int(answer["timings"].get("draft_n_accepted", 0))
+
+
+def vscode_body(**changes: Any) -> dict[str, Any]:
+    return {
+        "input_prefix": "def mean(values):\n",
+        "input_suffix": "\n",
+        "input_extra": [],
+        "prompt": "    total = ",
+        "n_predict": 24,
+        "top_k": 40,
+        "top_p": 0.99,
+        "stream": False,
+        "n_cmpl": 3,
+        "samplers": ["top_k", "top_p", "infill"],
+        "cache_prompt": True,
+        "t_max_prompt_ms": 500,
+        "t_max_predict_ms": 2500,
+    } | changes
+
+
+def test_several_completions_are_a_list(live: LiveServer) -> None:
+    answers = live.post("/infill", vscode_body()).json()
+    assert len(answers) == 3
+    for answer in answers:
+        assert isinstance(answer["content"], str)
+        assert isinstance(answer["tokens_cached"], int)
+        assert isinstance(answer["truncated"], bool)
+        assert answer["generation_settings"]["n_ctx"] == 2048
+        assert answer["timings"]["predicted_ms"] >= 0
+        assert answer["timings"]["prompt_n"] >= 1
+
+
+def test_one_completion_is_an_object(live: LiveServer) -> None:
+    answer = live.post("/infill", vscode_body(n_cmpl=1)).json()
+    assert isinstance(answer["content"], str)
+
+
+def test_the_template_and_the_properties_are_asked_for(live: LiveServer) -> None:
+    props = live.get("/props").json()
+    assert props["default_generation_settings"]["n_ctx"] == 2048
+    assert live.get("/health").json() == {"status": "ok"}
+
+
+FILL = "<|fim_prefix|>def mean(values):\n    <|fim_suffix|>\n<|fim_middle|>"
+
+
+def test_continue_reads_content_of_every_event(live: LiveServer) -> None:
+    events = live.events(
+        "/completion",
+        {
+            "n_predict": 24,
+            "frequency_penalty": None,
+            "presence_penalty": None,
+            "min_p": None,
+            "mirostat": None,
+            "stop": ["<|endoftext|>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>",
+                     "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<|im_start|>", "<|im_end|>"],
+            "top_k": None,
+            "top_p": None,
+            "temperature": 0.01,
+            "prompt": FILL,
+        },
+    )  # fmt: skip
+    assert all(isinstance(event["content"], str) for event in events)
+    assert "".join(event["content"] for event in events)
+
+
+def test_tabby_reads_content_and_stop_of_every_event(live: LiveServer) -> None:
+    body = {"seed": 7, "prompt": FILL, "n_predict": 24, "temperature": 0.1, "stream": True,
+            "penalty_prompt": "", "presence_penalty": 0.0}  # fmt: skip
+    first, second = (live.events("/completion", body) for _ in range(2))
+    assert all(isinstance(event["stop"], bool) for event in first)
+    assert [event["stop"] for event in first].count(True) == 1
+    assert first[-1]["stop"] is True
+    texts = ["".join(event["content"] for event in events) for events in (first, second)]
+    assert texts[0] == texts[1]
+
+
+def test_twinny_says_max_tokens(live: LiveServer) -> None:
+    events = live.events(
+        "/completion",
+        {"prompt": FILL, "stream": True, "temperature": 0.2, "max_tokens": 5, "n_predict": None,
+         "stop": ["<|endoftext|>"]},
+    )  # fmt: skip
+    assert events[-1]["tokens_predicted"] <= 5
+    assert all("content" in event for event in events)

@@ -1,4 +1,4 @@
-"""`/v1/completions`: its request's fields, and what its answers have."""
+"""OpenAI's `/v1/completions` and Mistral's `/v1/fim/completions`."""
 
 from typing import Any
 
@@ -278,3 +278,57 @@ def test_cached_tokens_are_told(live: LiveServer) -> None:
     ask(live, prompt=prompt)
     usage = ask(live, prompt=prompt)["usage"]
     assert usage["prompt_tokens_details"]["cached_tokens"] == len(prompt) - 1
+
+
+FIM_PATH = "/v1/fim/completions"
+GAP = {"prompt": "ab", "suffix": "cde", "max_tokens": 6, "temperature": 0}
+
+
+def fill(live: LiveServer, **fields: Any) -> Any:
+    response = live.post(FIM_PATH, GAP | fields)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def filled(live: LiveServer, **fields: Any) -> str:
+    return str(fill(live, **fields)["choices"][0]["message"]["content"])
+
+
+def test_an_answer_is_a_message_that_fills_the_gap(live: LiveServer) -> None:
+    answer = fill(live)
+    (choice,) = answer["choices"]
+    assert choice["message"]["role"] == "assistant"
+    assert choice["finish_reason"] == "length"
+    assert answer["usage"]["prompt_tokens"] == len("ab") + len("cde") + 3
+    assert answer["usage"]["completion_tokens"] == 6
+    filled = live.post("/v1/completions", GAP).json()["choices"][0]["text"]
+    assert choice["message"]["content"] == filled
+
+
+def test_streamed_and_whole_fill_the_same(live: LiveServer) -> None:
+    *chunks, done = live.events(FIM_PATH, GAP)
+    assert done == "[DONE]"
+    texts = [chunk["choices"][0]["delta"]["content"] for chunk in chunks]
+    assert "".join(texts) == filled(live)
+    assert chunks[-1]["choices"][0]["finish_reason"] == "length"
+    assert chunks[-1]["usage"]["completion_tokens"] == 6
+
+
+def test_without_a_suffix_the_prompt_goes_on(live: LiveServer) -> None:
+    answer = fill(live, suffix=None)
+    assert answer["usage"]["prompt_tokens"] == len("ab")
+
+
+def test_the_seed_may_be_called_random(live: LiveServer) -> None:
+    drawn = [
+        filled(live, temperature=1, max_tokens=16, **{name: 7}) for name in ("random_seed", "seed")
+    ]
+    assert drawn[0] == drawn[1]
+
+
+def test_stops_and_predictions_are_heard(live: LiveServer) -> None:
+    whole = filled(live, max_tokens=12)
+    stopped = filled(live, max_tokens=12, stop=whole[3:5])
+    assert stopped == whole[: whole.index(whole[3:5])]
+    predicted = fill(live, max_tokens=12, prediction={"type": "content", "content": whole * 2})
+    assert predicted["choices"][0]["message"]["content"] == whole
