@@ -7,6 +7,7 @@ woken once for every batch of events.
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Event as Flag
 from types import TracebackType
@@ -76,7 +77,7 @@ class EventStream:
         """
         loop = asyncio.get_running_loop()
         self._on_finish, self._end_only = on_finish, end_only
-        self._wake = lambda: loop.call_soon_threadsafe(self._woken)
+        self._wake = partial(loop.call_soon_threadsafe, self._woken)
         self._notify()
 
     def put(self, event: Event) -> None:

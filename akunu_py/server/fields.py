@@ -1,13 +1,14 @@
 """Fields that several contracts share, read into the engine's words: stop strings, seeds, drafting,
-logit biases, messages, and the tools that are offered."""
+logit biases, choices, messages, and the tools that are offered."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 from akunu_py.options import MOST_DRAFT_TOKENS
 from akunu_py.server.body import Body
+from akunu_py.server.job import Job
 from akunu_py.server.settings import Defaults
 
 _SEEDS: Final = 1 << 32
@@ -72,6 +73,19 @@ def _biases(
         if isinstance(bias, bool) or not isinstance(bias, int | float) or abs(bias) > -FORBIDDEN:
             body.refuse(name, "must give each token a number, or false")
         yield token, float(bias)
+
+
+def read_choices(body: Body, jobs: Sequence[Job], *names: str) -> tuple[int, tuple[Job, ...]]:
+    """How many choices each prompt has, and the jobs, each repeated for every choice.
+
+    Raises:
+        BodyError: if these are more than the server allows.
+    """
+    most = body.limits.choices
+    choices = body.integer(*names, default=1, least=1, most=most)
+    if len(jobs) * choices > most:
+        body.refuse("prompt", f"asks for more than {most} answers at once")
+    return choices, tuple(job.variant(choice) for job in jobs for choice in range(choices))
 
 
 def read_messages(body: Body, name: str = "messages") -> list[dict[str, Any]]:

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from akunu_py.options import MOST_ALTERNATIVES, Grammar, Options, Sampling
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest
-from akunu_py.server.fields import FORBIDDEN, read_bias, read_drafting, read_seed, read_stops
+from akunu_py.server.fields import (
+    FORBIDDEN,
+    read_bias,
+    read_choices,
+    read_drafting,
+    read_seed,
+    read_stops,
+)
 from akunu_py.server.job import Job
 from akunu_py.server.settings import Defaults
 from akunu_py.text.fim import FillRequest, RepositoryFile
@@ -98,12 +105,9 @@ def read_infill(request: ApiRequest) -> CompletionRequest:
 
 def _request(body: Body, jobs: list[Job]) -> CompletionRequest:
     """The request for some jobs, each repeated for every choice."""
-    most = body.limits.choices
-    choices = body.integer("n_cmpl", "n", default=1, least=1, most=most)
-    if len(jobs) * choices > most:
-        body.refuse("prompt", f"asks for more than {most} answers at once")
+    _, variants = read_choices(body, jobs, "n_cmpl", "n")
     return CompletionRequest(
-        jobs=tuple(job.variant(choice) for job in jobs for choice in range(choices)),
+        jobs=variants,
         samplers=_read_samplers(body),
         streams=body.flag("stream", default=False),
         returns_tokens=body.flag("return_tokens", default=False),

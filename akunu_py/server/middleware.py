@@ -33,12 +33,14 @@ logger = logging.getLogger("akunu_py.server")
 
 _CLIENT_LEFT: Final = 499
 """The status in the log if none was sent, as in nginx."""
+_STATUS: Final = "akunu_py.status"
 _BEARER: Final = "bearer "
 
 
 class RequestLog:
     """Logs a line for each request: method, path, status, duration, and why it was refused. The
-    line never has any content of the request.
+    line never has any content of the request. The status is in the scope for `ErrorMiddleware`,
+    because every streamed token passes through every function that wraps `send`.
 
     Args:
         app: responds.
@@ -50,19 +52,18 @@ class RequestLog:
         self._polled_paths = polled_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun, status = perf_counter(), _CLIENT_LEFT
+        begun = perf_counter()
 
         async def watched_send(message: Message) -> None:
-            nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
+                scope[_STATUS] = message["status"]
             await send(message)
 
         try:
             await self._app(scope, receive, watched_send)
         finally:
             took_ms = (perf_counter() - begun) * 1000
-            path = ascii(scope["path"])[1:-1]
+            path, status = ascii(scope["path"])[1:-1], scope.get(_STATUS, _CLIENT_LEFT)
             fault = noted_fault(scope)
             why = "" if fault is None else f": {ascii(fault.message)[1:-1]}"
             level = logging.DEBUG if scope["path"] in self._polled_paths else logging.INFO
@@ -70,7 +71,7 @@ class RequestLog:
 
 
 class ErrorMiddleware:
-    """Turns errors into responses.
+    """Turns errors into responses, unless a response has begun; inside `RequestLog`.
 
     Args:
         app: raises them.
@@ -82,18 +83,11 @@ class ErrorMiddleware:
         self._respond = respond
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = False
-
-        async def watched_send(message: Message) -> None:
-            nonlocal started
-            started = started or message["type"] == "http.response.start"
-            await send(message)
-
         try:
-            await self._app(scope, receive, watched_send)
+            await self._app(scope, receive, send)
         except Exception as error:
             fault = fault_of(error)
-            if not started:
+            if _STATUS not in scope:
                 await self._respond(scope, fault)(scope, receive, send)
 
 

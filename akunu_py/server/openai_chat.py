@@ -17,8 +17,8 @@ from akunu_py.server.job import Job
 from akunu_py.server.openai_common import (
     ResponseKind,
     bounded,
-    read_choices,
     read_options,
+    read_request,
     respond,
     spell,
 )
@@ -52,7 +52,7 @@ async def chat(request: ApiRequest) -> Response:
         prompt = _open_call(prompt, format_)
     logprobs = _read_logprobs(body)
     options = read_options(request, logprobs=logprobs, grammar=grammar)
-    wanted = read_choices(body, [Job(prompt, _end_after_one_call(options, tools, format_))])
+    wanted = read_request(body, [Job(prompt, _end_after_one_call(options, tools, format_))])
     # With a grammar, everything that the model writes is content.
     parsed_as = format_ if grammar is None else AnswerFormat()
     offered = tools.offered or None

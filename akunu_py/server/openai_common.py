@@ -20,7 +20,14 @@ from akunu_py.request import Completion, Event
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest
 from akunu_py.server.errors import Fault
-from akunu_py.server.fields import read_bias, read_content, read_drafting, read_seed, read_stops
+from akunu_py.server.fields import (
+    read_bias,
+    read_choices,
+    read_content,
+    read_drafting,
+    read_seed,
+    read_stops,
+)
 from akunu_py.server.job import Job
 from akunu_py.server.settings import Defaults
 from akunu_py.server.wire import (
@@ -82,19 +89,16 @@ class ChoicesRequest:
     reports_usage: bool
 
 
-def read_choices(body: Body, jobs: Sequence[Job]) -> ChoicesRequest:
+def read_request(body: Body, jobs: Sequence[Job]) -> ChoicesRequest:
     """The request for some jobs, each repeated for every choice.
 
     Raises:
         BodyError: if these are more than the server allows.
     """
-    most = body.limits.choices
-    choices = body.integer("n", default=1, least=1, most=most)
-    if len(jobs) * choices > most:
-        body.refuse("prompt", f"asks for more than {most} answers at once")
+    per_prompt, variants = read_choices(body, jobs, "n")
     return ChoicesRequest(
-        jobs=tuple(job.variant(choice) for job in jobs for choice in range(choices)),
-        per_prompt=choices,
+        jobs=variants,
+        per_prompt=per_prompt,
         streams=body.flag("stream", default=False),
         reports_usage=body.object("stream_options").flag("include_usage", default=False),
     )

@@ -20,8 +20,8 @@ from akunu_py.server.job import Job
 from akunu_py.server.openai_common import (
     ResponseKind,
     bounded,
-    read_choices,
     read_options,
+    read_request,
     respond,
     spell,
 )
@@ -49,7 +49,7 @@ async def complete(request: ApiRequest) -> Response:
         body.refuse("best_of", "must be `n` or be left out: no answer is made to be thrown away")
     options = read_options(request, max_tokens=_MAX_TOKENS, logprobs=logprobs)
     options = replace(options, scores_prompt=scores_prompt)
-    wanted = read_choices(body, [Job(prompt, options, suffix) for prompt in _read_prompts(body)])
+    wanted = read_request(body, [Job(prompt, options, suffix) for prompt in _read_prompts(body)])
     spelling = request.engine.tokenizer.token_bytes
 
     def spelled(tokens: Sequence[int]) -> str:
@@ -71,7 +71,7 @@ async def fill(request: ApiRequest) -> Response:
     job = Job(
         body.text("prompt", default=""), read_options(request), body.text("suffix", default=None)
     )
-    return await respond(request, read_choices(body, [job]), _FIM, _FimChoice)
+    return await respond(request, read_request(body, [job]), _FIM, _FimChoice)
 
 
 def _read_prompts(body: Body) -> list[str | list[int]]:

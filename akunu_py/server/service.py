@@ -8,7 +8,7 @@ HTTP, except for the errors that it raises.
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -111,10 +111,7 @@ class Service:
                 if deadline.has_passed(event):
                     active.overdue = True
                     active.events.cancel()
-                if event.finish_reason is Finish.CANCELLED:
-                    yield replace(event, finish_reason=Finish.LENGTH)
-                else:
-                    yield event
+                yield event
         finally:
             active.events.cancel()
 

@@ -21,7 +21,7 @@ FINISH_REASONS: Final = {
     Finish.CONTEXT: "length",
     Finish.CANCELLED: "length",
 }
-"""OpenAI's and Ollama's words."""
+"""OpenAI's and Ollama's words. A job that was cancelled and still has a reader is overdue."""
 
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 

@@ -13,14 +13,14 @@ from tests.server.live import FRIEND, KEY, LiveServer, serve
 
 @pytest.fixture(scope="session")
 def live(tiny_model_dir: Path) -> Iterator[LiveServer]:
-    """One on the tiny model, which fills gaps and knows no tools."""
+    """One on the tiny model, which fills gaps and has no tools."""
     with serve(lambda: akunu_py.load(str(tiny_model_dir))) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def parrot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    """One on a model that says what it is told to."""
+    """One on a model that repeats the last message."""
     folder: Path = tmp_path_factory.mktemp("models") / "parrot"
     with serve(lambda: parrot_engine(folder)) as server:
         yield server
@@ -28,7 +28,7 @@ def parrot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
 
 @pytest.fixture(scope="session")
 def guarded(tiny_model_dir: Path) -> Iterator[LiveServer]:
-    """One that wants a key, knows a further name and a web page, and reads 1,000 bytes at most."""
+    """One with an API key, a further name, an allowed web page, and bodies up to 1,000 bytes."""
     settings = ServerSettings(
         api_key=KEY,
         origins=(FRIEND,),

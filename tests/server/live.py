@@ -89,13 +89,13 @@ class LiveServer:
         return connection
 
     def settle(self) -> None:
-        """Returns once the engine has done what it was asked before, and the server booked it."""
+        """Returns once all earlier requests are done and counted."""
         self.worker.call(lambda _: None)
         self.get("/health")  # the event loop takes one thing after another
 
 
 def parse_events(text: str) -> list[Any]:
-    """The JSON of server-sent events; a line that ends them without any is left as text."""
+    """The JSON of server-sent events; a final line that is no JSON stays text."""
     data = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
     return [json.loads(line) if line[0] in "{[" and line != "[DONE]" else line for line in data]
 
@@ -160,13 +160,13 @@ class Gate:
         return engine
 
     def close(self, *, after: int) -> None:
-        """Holds the engine when it has done that many more forwards."""
+        """Holds the engine after this many more forwards."""
         self._open.clear()
         self._reached.clear()
         self._left = after
 
     def wait(self) -> None:
-        """Returns once the engine is held."""
+        """Waits until the engine is held."""
         assert self._reached.wait(PATIENCE_S)
 
     def open(self) -> None:

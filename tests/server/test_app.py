@@ -14,7 +14,7 @@ from tests.server.live import FRIEND, KEY, LiveServer, serve
     ("method", "path", "status"),
     [("GET", "/nowhere", 404), ("GET", "/completion", 405), ("DELETE", "/health", 405)],
 )
-def test_paths_and_methods_that_are_nobodys_are_told_in_json(
+def test_unknown_paths_and_methods_get_json_errors(
     live: LiveServer, method: str, path: str, status: int
 ) -> None:
     response = live.client.request(method, path)
@@ -30,7 +30,7 @@ def test_the_log_says_why_a_request_was_refused(live: LiveServer) -> None:
     assert "secret" not in line
 
 
-def test_prompts_are_logged_for_those_who_ask_for_it(
+def test_prompts_are_logged_only_on_request(
     live: LiveServer, tiny_model_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "akunu_py")
@@ -43,13 +43,13 @@ def test_prompts_are_logged_for_those_who_ask_for_it(
     assert "prompt: 'a secret'" in caplog.text
 
 
-def test_a_body_that_is_no_json_is_told_in_json(live: LiveServer) -> None:
+def test_an_invalid_json_body_gets_a_json_error(live: LiveServer) -> None:
     response = live.client.post("/completion", content=b"{")
     assert response.status_code == 400
     assert "not valid JSON" in response.json()["error"]["message"]
 
 
-def test_answers_without_an_engine_behind_them(live: LiveServer) -> None:
+def test_health_is_ok(live: LiveServer) -> None:
     assert live.get("/health").json() == {"status": "ok"}
 
 
@@ -109,7 +109,7 @@ def test_a_page_that_is_allowed_may_read(guarded: LiveServer) -> None:
     assert asked.headers["access-control-allow-origin"] == FRIEND
 
 
-def test_no_page_may_read_unless_told(live: LiveServer) -> None:
+def test_no_page_may_read_by_default(live: LiveServer) -> None:
     asked = live.client.options(
         "/completion", headers={"Origin": live.url, "Access-Control-Request-Method": "POST"}
     )
@@ -131,7 +131,7 @@ def test_without_the_key_there_is_no_answer(guarded: LiveServer, headers: dict[s
     "headers", [{"Authorization": f"Bearer {KEY}"}, {"Authorization": f"bearer {KEY}"},
                 {"X-Api-Key": KEY}]
 )  # fmt: skip
-def test_with_the_key_there_is(guarded: LiveServer, headers: dict[str, str]) -> None:
+def test_with_the_key_there_is_an_answer(guarded: LiveServer, headers: dict[str, str]) -> None:
     assert guarded.get("/props", **headers).status_code == 200
 
 

@@ -55,7 +55,7 @@ def test_the_first_alias_that_is_there_counts() -> None:
     assert body(n_predict=4, max_tokens=5).integer("n_predict", "max_tokens", default=None) == 4
 
 
-def test_numbers_of_javascript_are_whole_if_they_look_it() -> None:
+def test_a_float_with_a_whole_value_counts_as_whole() -> None:
     assert body(n=128.0).integer("n", default=None) == 128
 
 
@@ -81,7 +81,7 @@ def test_numbers_of_javascript_are_whole_if_they_look_it() -> None:
         ({"x": {"y": 1}}, lambda b: b.object("x").text("y", default=""), "`x.y` must be a string"),
     ],
 )
-def test_what_is_wrong_is_named(fields: dict[str, Any], read: Any, sentence: str) -> None:
+def test_an_error_names_the_wrong_field(fields: dict[str, Any], read: Any, sentence: str) -> None:
     with pytest.raises(BodyError) as error:
         read(body(**fields))
     assert sentence in str(error.value)
@@ -89,13 +89,13 @@ def test_what_is_wrong_is_named(fields: dict[str, Any], read: Any, sentence: str
 
 
 @pytest.mark.parametrize("raw", [b"{", b"\xff\xff", b'{"x": NaN}', b"[" * 100_000, b"1" * 5000])
-def test_what_is_no_json_is_refused(raw: bytes) -> None:
+def test_invalid_json_is_refused(raw: bytes) -> None:
     with pytest.raises(BodyError, match="not valid JSON"):
         Body.parse(raw, Limits())
 
 
 @pytest.mark.parametrize("raw", [b"[]", b"1", b"null", b'"text"'])
-def test_what_is_no_object_is_refused(raw: bytes) -> None:
+def test_a_body_that_is_no_object_is_refused(raw: bytes) -> None:
     with pytest.raises(BodyError, match="must be a JSON object"):
         Body.parse(raw, Limits())
 
@@ -107,7 +107,7 @@ def test_half_a_character_is_replaced() -> None:
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_are_a_body_or_an_error_on_purpose(raw: bytes) -> None:
+def test_any_bytes_are_a_body_or_a_body_error(raw: bytes) -> None:
     with suppress(BodyError):
         assert Body.parse(raw, Limits()).names() is not None
 
@@ -138,7 +138,7 @@ def values_but(*types: str) -> Values:
 
 @dataclass(frozen=True)
 class Kind:
-    """What a field takes, and what it does not; null is as good as no field."""
+    """Valid and invalid values of a field; null counts as no field."""
 
     right: Values
     wrong: Values
@@ -265,9 +265,9 @@ DOORS: Final[dict[str, Door]] = {
     ),
 }
 SAME: Final = ("/completions", "/chat/completions")
-"""Some of them by another name."""
+"""Other paths of the same endpoints."""
 UNREAD: Final = ("/api/show",)
-"""Takes a body, and reads nothing of it."""
+"""It accepts a body and ignores it."""
 
 CONTRACT_OF: Final = {
     endpoint.path: contract.name
@@ -287,7 +287,7 @@ def with_field(body: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]
 
 
 def complaint(path: str, response: httpx2.Response) -> str:
-    """The sentence of an error, which has to have its contract's shape."""
+    """The sentence of an error, after checking that it has its contract's form."""
     told = response.json()
     assert list(told) == ["error"]
     error = told["error"]
@@ -301,7 +301,7 @@ def complaint(path: str, response: httpx2.Response) -> str:
 
 
 def assert_is_whole(response: httpx2.Response) -> None:
-    """An answer at once, or a stream of one that comes to its end."""
+    """Checks that a response is whole, streamed or not."""
     kind = response.headers["content-type"]
     if kind.startswith("text/event-stream"):
         told = parse_events(response.text)
@@ -321,7 +321,7 @@ SOME: Final = settings(
 )
 
 
-def test_every_endpoint_that_reads_a_body_is_here() -> None:
+def test_every_endpoint_with_a_body_is_tested_here() -> None:
     assert {*DOORS, *SAME, *UNREAD} == set(CONTRACT_OF)
 
 

@@ -54,7 +54,7 @@ def test_fields_are_picked_and_flattened(live: LiveServer) -> None:
     assert ask(live, response_fields=[""]) == {}
 
 
-def test_only_what_was_computed_is_timed(live: LiveServer) -> None:
+def test_only_computed_tokens_are_timed(live: LiveServer) -> None:
     prompt = "a prompt that nobody has sent before"
     fresh, again = ask(live, prompt=prompt), ask(live, prompt=prompt)
     assert fresh["timings"]["prompt_n"] == len(prompt) - fresh["tokens_cached"]
@@ -62,7 +62,7 @@ def test_only_what_was_computed_is_timed(live: LiveServer) -> None:
     assert again["tokens_cached"] == again["timings"]["cache_n"] == len(prompt) - 1
 
 
-def test_a_warm_up_fills_the_cache_and_says_nothing(live: LiveServer) -> None:
+def test_a_warm_up_fills_the_cache_and_generates_nothing(live: LiveServer) -> None:
     prompt = "warm this up, please"
     warmed = ask(live, prompt=prompt, n_predict=0)
     assert (warmed["content"], warmed["tokens_predicted"]) == ("", 0)
@@ -143,7 +143,7 @@ def test_false_forbids_a_token(live: LiveServer) -> None:
     assert ask(live, return_tokens=True, logit_bias=[[first, False]])["tokens"][0] != first
 
 
-def test_probabilities_are_told_for_each_token(live: LiveServer) -> None:
+def test_every_token_has_its_probabilities(live: LiveServer) -> None:
     answer = ask(live, n_probs=3)
     assert len(answer["completion_probabilities"]) == 6
     told = answer["completion_probabilities"][0]
@@ -152,7 +152,7 @@ def test_probabilities_are_told_for_each_token(live: LiveServer) -> None:
     assert len(told["top_logprobs"]) == 3
 
 
-def test_an_answer_has_the_form_that_is_asked_for(live: LiveServer) -> None:
+def test_an_answer_follows_a_schema_or_a_grammar(live: LiveServer) -> None:
     schema = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"],
               "additionalProperties": False}  # fmt: skip
     answer = ask(live, json_schema=schema, n_predict=200)
@@ -189,9 +189,7 @@ def test_an_answer_has_the_form_that_is_asked_for(live: LiveServer) -> None:
         ({"speculative.n_max": -1}, "speculative.n_max"),
     ],
 )
-def test_what_cannot_be_served_is_named(
-    live: LiveServer, fields: dict[str, Any], name: str
-) -> None:
+def test_an_error_names_the_field(live: LiveServer, fields: dict[str, Any], name: str) -> None:
     response = live.post("/completion", {"prompt": "a", "n_predict": 1} | fields)
     assert response.status_code == 400, response.text
     error = response.json()["error"]
@@ -199,18 +197,18 @@ def test_what_cannot_be_served_is_named(
     assert name in error["message"]
 
 
-def test_a_prompt_beyond_the_context_is_told_as_llama_server_does(live: LiveServer) -> None:
+def test_a_prompt_beyond_the_context_has_llama_servers_error(live: LiveServer) -> None:
     response = live.post("/completion", {"prompt": "a" * 2000, "stream": True})
     assert response.status_code == 400
     assert response.json()["error"]["type"] == "exceed_context_size_error"
 
 
-def test_an_empty_prompt_is_told(live: LiveServer) -> None:
+def test_an_empty_prompt_is_refused(live: LiveServer) -> None:
     assert live.post("/completion", {"prompt": ""}).status_code == 400
     assert live.post("/completion", {"prompt": []}).status_code == 400
 
 
-def test_a_server_that_loads_says_so(tiny_model_dir: Path) -> None:
+def test_a_server_says_that_its_model_is_loading(tiny_model_dir: Path) -> None:
     gate = Flag()
 
     def load() -> Engine:
@@ -248,7 +246,7 @@ def test_the_model_is_listed(live: LiveServer) -> None:
         assert entry["meta"]["n_ctx_train"] == 1024
 
 
-def test_slots_tell_what_they_hold(live: LiveServer) -> None:
+def test_slots_report_what_they_hold(live: LiveServer) -> None:
     live.worker.call(lambda engine: engine.reset())
     live.post("/completion", {"prompt": "hello", "n_predict": 2})
     live.settle()
@@ -297,7 +295,7 @@ def test_texts_become_ids_and_back(live: LiveServer) -> None:
 
 
 @pytest.mark.parametrize("tokens", [["a"], [True], [-1], [10**6], "ab", {}])
-def test_what_are_no_ids_is_refused(live: LiveServer, tokens: object) -> None:
+def test_invalid_ids_are_refused(live: LiveServer, tokens: object) -> None:
     assert live.post("/detokenize", {"tokens": tokens}).status_code == 400
 
 
@@ -315,5 +313,5 @@ def test_the_template_is_the_models_own(live: LiveServer) -> None:
     [None, [], "hello", [5], [{"content": "no role"}], [{"role": "user", "content": 5}],
      [{"role": "user", "content": [{"type": "image_url"}]}]],
 )  # fmt: skip
-def test_messages_that_are_none_are_refused(live: LiveServer, messages: object) -> None:
+def test_invalid_messages_are_refused(live: LiveServer, messages: object) -> None:
     assert live.post("/apply-template", {"messages": messages}).status_code == 400

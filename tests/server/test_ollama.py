@@ -50,7 +50,7 @@ def test_streams_unless_told_otherwise(live: LiveServer) -> None:
     assert last["context"] == whole["context"]
 
 
-def test_drafted_pieces_are_marked_if_that_is_asked_for(live: LiveServer) -> None:
+def test_drafted_pieces_are_marked_on_request(live: LiveServer) -> None:
     *parts, last = stream(live, show_drafts=True, prompt="abab" * 20, raw=True)
     pieces = [piece for part in parts for piece in part["pieces"]]
     assert "".join(piece["text"] for piece in pieces) == "".join(p["response"] for p in parts)
@@ -74,7 +74,7 @@ def test_a_prompt_that_spells_fill_tokens_is_the_clients_own(live: LiveServer) -
     assert ask(live, prompt=prompt)["prompt_eval_count"] == 5
 
 
-def test_a_suffix_asks_for_what_stands_before_it(live: LiveServer) -> None:
+def test_a_suffix_asks_to_fill_the_gap_before_it(live: LiveServer) -> None:
     filled = ask(live, prompt="ab", suffix="cde")
     assert filled["prompt_eval_count"] == len("ab") + len("cde") + 3
     assert ask(live, prompt="", suffix="cde")["prompt_eval_count"] == len("cde") + 3
@@ -87,13 +87,13 @@ def test_a_conversation_goes_on_from_its_context(live: LiveServer) -> None:
     assert second["prompt_eval_count"] > len(first["context"])
 
 
-def test_an_empty_prompt_only_loads(live: LiveServer) -> None:
+def test_an_empty_prompt_only_checks_that_the_model_is_loaded(live: LiveServer) -> None:
     for fields in ({"prompt": ""}, {"prompt": "", "stream": False}, {"keep_alive": 0}):
         answer = live.post(PATH, {"model": "tiny"} | fields).json()
         assert (answer["done"], answer["done_reason"], answer["response"]) == (True, "load", "")
 
 
-def test_options_are_heard(live: LiveServer) -> None:
+def test_options_are_applied(live: LiveServer) -> None:
     whole = ask(live, options=GREEDY | {"num_predict": 12})["response"]
     stop = whole[3:5]
     stopped = ask(live, options=GREEDY | {"num_predict": 12, "stop": [stop]})
@@ -127,16 +127,14 @@ def test_an_answer_keeps_to_a_format(live: LiveServer, format_: Any) -> None:
         ({"prompt": "a" * 2000}, "context"),
     ],
 )
-def test_what_cannot_be_served_is_told_in_a_sentence(
-    live: LiveServer, fields: dict[str, Any], words: str
-) -> None:
+def test_an_error_is_one_sentence(live: LiveServer, fields: dict[str, Any], words: str) -> None:
     response = live.post(PATH, {"model": "tiny", "prompt": "hello"} | fields)
     assert response.status_code == 400
     assert list(response.json()) == ["error"]
     assert words in response.json()["error"]
 
 
-def test_a_template_that_adds_nothing_is_no_template(live: LiveServer) -> None:
+def test_a_bare_template_makes_the_prompt_raw(live: LiveServer) -> None:
     assert ask(live, template="{{ .Prompt }}")["prompt_eval_count"] == len("hello")
 
 
@@ -169,14 +167,14 @@ def test_the_version_is_one_that_clients_take(live: LiveServer) -> None:
 
 
 @pytest.mark.parametrize("method", ["HEAD", "GET"])
-def test_clients_see_that_somebody_is_there(live: LiveServer, method: str) -> None:
+def test_clients_can_check_that_the_server_runs(live: LiveServer, method: str) -> None:
     assert live.client.request(method, "/api/tags").status_code == 200
 
 
 @pytest.mark.parametrize(
     ("method", "path", "status"), [("POST", "/api/pull", 404), ("GET", "/api/chat", 405)]
 )
-def test_what_is_not_there_is_told_as_ollama_tells(
+def test_unknown_paths_have_ollamas_errors(
     live: LiveServer, method: str, path: str, status: int
 ) -> None:
     response = live.client.request(method, path)

@@ -42,7 +42,7 @@ def test_every_message_counts(live: LiveServer) -> None:
     assert longer["prompt_eval_count"] > ask(live)["prompt_eval_count"]
 
 
-def test_a_conversation_without_messages_only_loads(live: LiveServer) -> None:
+def test_an_empty_conversation_only_checks_that_the_model_is_loaded(live: LiveServer) -> None:
     answer = live.post(PATH, {"model": "tiny", "messages": []}).json()
     assert answer["message"] == {"role": "assistant", "content": ""}
     assert (answer["done"], answer["done_reason"]) == (True, "load")
@@ -62,9 +62,7 @@ def test_an_answer_keeps_to_a_format(live: LiveServer) -> None:
         ({"options": "none"}, "`options`"),
     ],
 )
-def test_what_cannot_be_served_is_told_in_a_sentence(
-    live: LiveServer, fields: dict[str, Any], words: str
-) -> None:
+def test_an_error_is_one_sentence(live: LiveServer, fields: dict[str, Any], words: str) -> None:
     response = live.post(PATH, {"model": "tiny", "messages": [QUESTION]} | fields)
     assert response.status_code == 400
     assert words in response.json()["error"]
@@ -99,7 +97,7 @@ def streamed(parrot: LiveServer, says: str, **fields: Any) -> list[Any]:
     return [json.loads(line) for line in lines]
 
 
-def test_a_call_is_read_with_its_arguments_as_an_object(parrot: LiveServer) -> None:
+def test_a_call_has_its_arguments_as_an_object(parrot: LiveServer) -> None:
     said = message(parrot, f"Let me see.{CALL}")
     assert said == {"role": "assistant", "content": "Let me see.", "tool_calls": [READ]}
 
@@ -113,7 +111,7 @@ def test_calls_are_streamed_once_they_are_whole(parrot: LiveServer) -> None:
     assert (last["done"], last["done_reason"]) == (True, "stop")
 
 
-def test_what_is_held_for_a_mark_that_never_comes_is_told(parrot: LiveServer) -> None:
+def test_an_unfinished_mark_is_content_in_the_end(parrot: LiveServer) -> None:
     broken = 'Hm <tool_call>\n{"name": "read_file", "argu'
     *parts, _ = streamed(parrot, broken)
     assert "".join(part["message"]["content"] for part in parts) == broken
@@ -124,7 +122,7 @@ def test_without_tools_a_call_is_text(parrot: LiveServer) -> None:
     assert message(parrot, CALL, tools=[])["content"] == CALL
 
 
-def test_thoughts_are_told_apart(parrot: LiveServer) -> None:
+def test_reasoning_is_separated_from_content(parrot: LiveServer) -> None:
     thought = f"<think>\nA file.\n</think>\n\nLet me see.{CALL}"
     assert message(parrot, thought, think=True) == {
         "role": "assistant",
@@ -146,12 +144,12 @@ def test_results_go_back_to_the_model(parrot: LiveServer) -> None:
     assert message(parrot, "", messages=messages)["content"] == "print('hello')"
 
 
-def test_the_model_says_that_it_can(parrot: LiveServer, live: LiveServer) -> None:
+def test_capabilities_are_reported(parrot: LiveServer, live: LiveServer) -> None:
     told = [server.post("/api/show", {}).json()["capabilities"] for server in (parrot, live)]
     assert told == [["completion", "tools", "thinking"], ["completion", "insert"]]
 
 
-def test_what_makes_no_sense_is_refused(parrot: LiveServer) -> None:
+def test_contradictory_fields_are_refused(parrot: LiveServer) -> None:
     for fields, words in (
         ({"tools": [{"type": "function", "function": {}}]}, "`tools[0].function.name` is missing"),
         ({"format": "json"}, "`format`"),

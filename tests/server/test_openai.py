@@ -1,4 +1,4 @@
-"""OpenAI's errors: which field is at fault, and what is not there."""
+"""OpenAI's errors and models: which field is wrong, and what does not exist."""
 
 from typing import Any
 
@@ -97,7 +97,7 @@ def test_a_prompt_that_does_not_fit_has_openais_code(live: LiveServer) -> None:
     ("method", "path", "status"),
     [("GET", "/v1/nowhere", 404), ("GET", "/v1/completions", 405), ("POST", "/v1/models", 405)],
 )
-def test_paths_that_are_nobodys_are_openais(
+def test_unknown_paths_below_v1_have_openais_errors(
     live: LiveServer, method: str, path: str, status: int
 ) -> None:
     response = live.client.request(method, path)
@@ -105,7 +105,7 @@ def test_paths_that_are_nobodys_are_openais(
     assert set(response.json()["error"]) == {"message", "type", "param", "code"}
 
 
-def test_models_are_one(live: LiveServer) -> None:
+def test_there_is_one_openai_model(live: LiveServer) -> None:
     for path in ("/v1/models", "/models"):
         (entry,) = live.get(path).json()["data"]
         assert (entry["id"], entry["object"]) == ("tiny", "model")

@@ -161,7 +161,7 @@ def test_a_second_turn_finds_the_first_in_the_cache(parrot: LiveServer) -> None:
     assert usage["prompt_tokens_details"]["cached_tokens"] > 2 * len(said)
 
 
-def test_a_template_hears_of_its_settings_and_of_no_other_template(live: LiveServer) -> None:
+def test_a_client_can_set_template_options_but_not_the_template(live: LiveServer) -> None:
     expected = content_of(live)
     asked = {"enable_thinking": False, "chat_template": "{{ 1 / 0 }}", "tokenize": True}
     assert content_of(live, chat_template_kwargs=asked, reasoning_effort="low") == expected
@@ -196,7 +196,7 @@ def assert_reads_the_file(call: dict[str, Any]) -> None:
     assert json.loads(call["function"]["arguments"]) == {"path": "ä.py"}
 
 
-def test_a_call_is_read(parrot: LiveServer) -> None:
+def test_a_call_is_parsed(parrot: LiveServer) -> None:
     choice = choice_of(parrot, CALL)
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["content"] is None
@@ -204,7 +204,7 @@ def test_a_call_is_read(parrot: LiveServer) -> None:
     assert_reads_the_file(call)
 
 
-def test_what_is_said_before_stays_content(parrot: LiveServer) -> None:
+def test_text_before_a_call_is_content(parrot: LiveServer) -> None:
     choice = choice_of(parrot, f"Let me see.{CALL}\n{CALL}")
     assert choice["message"]["content"] == "Let me see."
     first, second = choice["message"]["tool_calls"]
@@ -223,7 +223,7 @@ def test_calls_are_streamed(parrot: LiveServer) -> None:
         assert_reads_the_file(call)
 
 
-def test_what_cannot_be_read_is_content(parrot: LiveServer) -> None:
+def test_a_call_that_cannot_be_parsed_is_content(parrot: LiveServer) -> None:
     broken = '<tool_call>\n{"name": "read_file", "argu'
     choice = choice_of(parrot, broken)
     assert choice["message"]["content"] == broken
@@ -252,13 +252,13 @@ def test_without_tools_a_call_is_text(parrot: LiveServer, fields: dict[str, Any]
         {"type": "function", "name": "read_file"},
     ],
 )
-def test_a_call_can_be_demanded(parrot: LiveServer, wanted: Any) -> None:
+def test_a_call_can_be_required(parrot: LiveServer, wanted: Any) -> None:
     choice = choice_of(parrot, CALL, tool_choice=wanted)
     (call,) = choice["message"]["tool_calls"]
     assert_reads_the_file(call)
 
 
-def test_a_demanded_call_is_opened_in_the_prompt(parrot: LiveServer) -> None:
+def test_a_required_call_is_opened_in_the_prompt(parrot: LiveServer) -> None:
     free, forced = (
         parrot.post("/v1/chat/completions", tools_body(CALL, tool_choice=choice)).json()["usage"]
         for choice in ("auto", "required")
@@ -267,7 +267,7 @@ def test_a_demanded_call_is_opened_in_the_prompt(parrot: LiveServer) -> None:
     assert forced["completion_tokens"] == free["completion_tokens"] - len("<tool_call>")
 
 
-def test_the_template_is_told_of_the_tools_that_may_be_called(parrot: LiveServer) -> None:
+def test_the_template_gets_only_the_tools_that_may_be_called(parrot: LiveServer) -> None:
     def prompt_tokens(**fields: Any) -> int:
         answer = parrot.post("/v1/chat/completions", tools_body("Hello", **fields)).json()
         return int(answer["usage"]["prompt_tokens"])
@@ -313,7 +313,7 @@ def test_a_model_without_tools_answers_as_if_there_were_none(live: LiveServer) -
         ({"response_format": {"type": "json_object"}}, "response_format"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_contradictory_fields_are_refused(
     parrot: LiveServer, fields: dict[str, Any], param: str
 ) -> None:
     response = parrot.post("/v1/chat/completions", tools_body("Hello", **fields))

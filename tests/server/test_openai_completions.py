@@ -89,7 +89,7 @@ def test_choices_count_their_prompt_once(live: LiveServer) -> None:
     assert answer["usage"]["completion_tokens"] == 24
 
 
-def test_streamed_choices_are_told_by_their_index(live: LiveServer) -> None:
+def test_streamed_choices_have_an_index(live: LiveServer) -> None:
     expected = [choice["text"] for choice in ask(live, prompt=[PROMPT, "other"])["choices"]]
     texts = ["", ""]
     for chunk in stream(live, prompt=[PROMPT, "other"]):
@@ -231,7 +231,7 @@ def test_a_streamed_echo_has_the_same_logprobs(live: LiveServer) -> None:
     )
 
 
-def test_the_token_behind_a_scored_prompt_is_told_even_where_it_is_an_end(
+def test_the_token_after_a_scored_prompt_is_reported_even_if_it_is_an_end_token(
     live: LiveServer,
 ) -> None:
     (end,) = live.worker.call(lambda engine: engine.tokenizer.end_tokens)
@@ -273,7 +273,7 @@ def test_openais_defaults_hold(live: LiveServer) -> None:
     assert answer["usage"]["completion_tokens"] <= 16
 
 
-def test_cached_tokens_are_told(live: LiveServer) -> None:
+def test_cached_tokens_are_reported(live: LiveServer) -> None:
     prompt = "a prompt that nobody has completed here before"
     ask(live, prompt=prompt)
     usage = ask(live, prompt=prompt)["usage"]
@@ -319,14 +319,14 @@ def test_without_a_suffix_the_prompt_goes_on(live: LiveServer) -> None:
     assert answer["usage"]["prompt_tokens"] == len("ab")
 
 
-def test_the_seed_may_be_called_random(live: LiveServer) -> None:
+def test_the_seed_may_be_called_random_seed(live: LiveServer) -> None:
     drawn = [
         filled(live, temperature=1, max_tokens=16, **{name: 7}) for name in ("random_seed", "seed")
     ]
     assert drawn[0] == drawn[1]
 
 
-def test_stops_and_predictions_are_heard(live: LiveServer) -> None:
+def test_stops_and_predictions_are_applied(live: LiveServer) -> None:
     whole = filled(live, max_tokens=12)
     stopped = filled(live, max_tokens=12, stop=whole[3:5])
     assert stopped == whole[: whole.index(whole[3:5])]

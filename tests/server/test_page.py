@@ -33,7 +33,7 @@ def test_the_page_may_run_its_own_script_alone(live: LiveServer) -> None:
     assert "*" not in policy
 
 
-def test_somebody_is_there_for_clients_that_knock(live: LiveServer) -> None:
+def test_a_head_request_for_the_page_succeeds(live: LiveServer) -> None:
     response = live.client.request("HEAD", "/")
     assert (response.status_code, response.text) == (200, "")
 
@@ -44,7 +44,7 @@ def test_the_page_needs_no_key_but_its_figures_do(guarded: LiveServer) -> None:
     assert guarded.get("/status", Authorization=f"Bearer {KEY}").status_code == 200
 
 
-def test_figures_are_of_the_model_the_machine_and_the_work(live: LiveServer) -> None:
+def test_the_figures_describe_the_model_the_machine_and_the_work(live: LiveServer) -> None:
     before = live.get("/status").json()
     answer = live.post("/api/generate", ASK | {"show_drafts": True}).json()
     live.settle()
@@ -66,7 +66,7 @@ def test_figures_are_of_the_model_the_machine_and_the_work(live: LiveServer) -> 
     assert sum(after["sums"]["accepted_by_position"]) == after["sums"]["accepted"]
 
 
-def test_costs_are_told_once_they_are_known(live: LiveServer) -> None:
+def test_costs_are_reported_once_they_are_known(live: LiveServer) -> None:
     live.post("/api/generate", ASK)
     level = live.get("/status").json()["costs"][0]
     assert level["step_ms"] > 0
@@ -75,7 +75,7 @@ def test_costs_are_told_once_they_are_known(live: LiveServer) -> None:
     assert sizes[0] == 1
 
 
-def test_figures_are_there_while_the_model_loads(shared_engine: Engine) -> None:
+def test_the_figures_are_available_while_the_model_loads(shared_engine: Engine) -> None:
     release = Event()
 
     def load() -> Engine:
@@ -126,7 +126,7 @@ def open_page(tab: Tab, live: LiveServer) -> None:
 
 
 @in_chromium
-def test_it_tells_what_is_served_and_breaks_no_rule(tab: Tab, live: LiveServer) -> None:
+def test_it_shows_what_is_served_and_violates_no_policy(tab: Tab, live: LiveServer) -> None:
     open_page(tab, live)
     assert text_of(tab, "model") == "tiny"
     assert "context 1,024" in text_of(tab, "device")
@@ -134,7 +134,7 @@ def test_it_tells_what_is_served_and_breaks_no_rule(tab: Tab, live: LiveServer) 
 
 
 @in_chromium
-def test_a_completion_comes_with_its_drafts_coloured(tab: Tab, live: LiveServer) -> None:
+def test_a_completion_has_its_draft_tokens_coloured(tab: Tab, live: LiveServer) -> None:
     prompt = "abab" * 20
     body = {"prompt": prompt, "raw": True, "stream": False, "show_drafts": True}
     body["options"] = {"num_predict": 24, "temperature": 0}
@@ -177,7 +177,7 @@ def test_a_gap_can_be_filled(tab: Tab, live: LiveServer) -> None:
 
 
 @in_chromium
-def test_what_is_refused_is_told(tab: Tab, live: LiveServer) -> None:
+def test_it_shows_why_a_request_was_refused(tab: Tab, live: LiveServer) -> None:
     open_page(tab, live)
     fill_in(tab, "prompt", "a" * 2000)
     click(tab, "run")

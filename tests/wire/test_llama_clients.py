@@ -82,12 +82,14 @@ def test_timings_come_flat_under_their_literal_names(live: LiveServer) -> None:
     assert answer["truncated"] is False
 
 
-def test_a_warm_up_says_nothing(live: LiveServer) -> None:
+def test_a_warm_up_generates_nothing(live: LiveServer) -> None:
     response = live.post("/infill", warm_up_body())
     assert (response.status_code, response.json()) == (200, {})
 
 
-def test_an_instruction_is_read_before_it_is_given_and_then_followed(live: LiveServer) -> None:
+def test_an_instruction_is_prefilled_before_it_is_complete_and_then_followed(
+    live: LiveServer,
+) -> None:
     path = "/v1/chat/completions"
     warm_up = instruct_body("", n_predict=0, samplers=[], stream=False, response_fields=[""])
     usage = live.post(path, warm_up).json()["usage"]
@@ -99,7 +101,7 @@ def test_an_instruction_is_read_before_it_is_given_and_then_followed(live: LiveS
     assert last["usage"]["prompt_tokens_details"]["cached_tokens"] > usage["prompt_tokens"] / 2
 
 
-def test_a_key_and_a_model_may_come_along(live: LiveServer) -> None:
+def test_an_unneeded_key_and_model_are_ignored(live: LiveServer) -> None:
     body = infill_body(model="qwen", n_predict=2)
     assert live.post("/infill", body, Authorization="Bearer key").status_code == 200
 

@@ -59,7 +59,7 @@ class TestContinue:
         assert all(isinstance(line["response"], str) for line in answered)
         assert answered[-1]["done"] is True
 
-    def test_an_error_is_one_it_can_raise(self, live: LiveServer) -> None:
+    def test_an_error_has_a_form_that_it_can_raise(self, live: LiveServer) -> None:
         body = {"model": "ember", "prompt": "words " * 4096, "stream": True}
         response = live.post("/api/generate", body)
         assert response.status_code == 400
@@ -182,7 +182,7 @@ def test_it_asks_about_models(client: ollama.Client) -> None:
     assert running.context_length == 2048
 
 
-def test_it_raises_what_is_refused(client: ollama.Client) -> None:
+def test_a_refused_request_raises(client: ollama.Client) -> None:
     with pytest.raises(ollama.ResponseError, match="context") as error:
         client.generate("ember", "words " * 4096)
     assert error.value.status_code == 400

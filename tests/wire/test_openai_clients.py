@@ -235,7 +235,7 @@ def test_continue_reads_content_of_every_delta(live: LiveServer) -> None:
     assert all(isinstance(chunk["choices"][0]["delta"]["content"], str) for chunk in chunks)
 
 
-def test_zed_reads_every_field_of_fim_strictly(live: LiveServer) -> None:
+def test_zed_reads_every_fim_field_strictly(live: LiveServer) -> None:
     body = {
         "model": "codestral-latest",
         "prompt": PREFIX,
@@ -259,7 +259,7 @@ def test_zed_reads_every_field_of_fim_strictly(live: LiveServer) -> None:
     assert choice["finish_reason"] in ("stop", "length")
 
 
-def test_minuet_asks_as_codestral_has_it(live: LiveServer) -> None:
+def test_minuet_sends_codestrals_body(live: LiveServer) -> None:
     body = {
         "model": "codestral-latest",
         "prompt": PREFIX,
@@ -294,7 +294,7 @@ CONTEXT, GOOD, BAD = "def area(radius):\n    return ", "radius * radius", "zebra
 
 
 def harness_body(prompts: Any) -> dict[str, Any]:
-    """What `local-completions` sends for a log-forward_logprobs."""
+    """What `local-completions` sends to score texts."""
     return {
         "model": "ember",
         "prompt": prompts,
@@ -331,7 +331,7 @@ def test_continuations_are_scored_behind_their_context(live: LiveServer) -> None
     assert not bad[1]
 
 
-def test_what_the_model_says_itself_is_the_likeliest(live: LiveServer) -> None:
+def test_the_models_own_greedy_text_scores_as_the_likeliest(live: LiveServer) -> None:
     body = {"prompt": CONTEXT, "max_tokens": 8, "temperature": 0, "logprobs": 1}
     said = live.post("/v1/completions", body).json()["choices"][0]
     ids = live.post("/tokenize", {"content": CONTEXT + said["text"]}).json()["tokens"]

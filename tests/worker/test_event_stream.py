@@ -76,7 +76,7 @@ def test_an_event_loop_reads_what_came_before_it_attached_and_after() -> None:
     assert asyncio.run(read()) == [FIRST, LAST]
 
 
-def test_an_event_loop_hears_of_an_error_after_the_events() -> None:
+def test_an_event_loop_gets_an_error_after_the_events() -> None:
     async def read() -> None:
         events = full_stream(ValueError("broken"))
         events.attach(nothing)

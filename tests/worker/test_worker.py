@@ -1,4 +1,4 @@
-"""One thread for the engine, whoever asks."""
+"""The engine's thread: its requests, its queue, and its end."""
 
 import asyncio
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def worker(tiny_model_dir: Path) -> Iterator[EngineWorker]:
     assert worker.close(60)
 
 
-def test_everything_happens_on_one_thread_that_is_not_ours(worker: EngineWorker) -> None:
+def test_everything_happens_on_one_other_thread(worker: EngineWorker) -> None:
     threads = {worker.call(lambda _: get_ident()) for _ in range(3)}
     assert len(threads) == 1
     assert threads != {get_ident()}
@@ -86,7 +86,7 @@ def test_leaving_a_stream_cancels_it(worker: EngineWorker) -> None:
     assert events.cancelled
 
 
-def test_errors_cross_over_and_the_worker_goes_on(worker: EngineWorker) -> None:
+def test_errors_reach_the_caller_and_the_worker_goes_on(worker: EngineWorker) -> None:
     with pytest.raises(InvalidRequestError, match="empty"):
         list(worker.stream(""))
     with pytest.raises(ZeroDivisionError):
@@ -94,7 +94,7 @@ def test_errors_cross_over_and_the_worker_goes_on(worker: EngineWorker) -> None:
     assert worker.call(lambda engine: engine.model.name) == "tiny"
 
 
-def test_a_model_that_does_not_load_is_everybodys_error(tmp_path: Path) -> None:
+def test_every_request_fails_if_the_model_does_not_load(tmp_path: Path) -> None:
     worker = EngineWorker(lambda: akunu_py.load(str(tmp_path)))
     with pytest.raises(ModelLoadError):
         worker.call(lambda engine: engine)
@@ -136,7 +136,7 @@ def test_an_error_in_making_a_prompt_is_raised_by_the_iteration(worker: EngineWo
 
 
 class Blocked:
-    """A worker held up by a request under way, until it is let go."""
+    """A worker that is held in the middle of a request until `let_go`."""
 
     def __init__(self, worker: EngineWorker) -> None:
         self._gate = Flag()
@@ -189,7 +189,7 @@ class TestWaiting:
         blocked.let_go()
         assert worker.call(lambda _: called) == []
 
-    def test_one_request_from_many_threads_each(self, worker: EngineWorker) -> None:
+    def test_many_threads_send_one_request_each(self, worker: EngineWorker) -> None:
         def ask(number: int) -> list[Event]:
             with worker.stream([number], Options(max_tokens=3)) as events:
                 if number % 3 == 0:
@@ -205,7 +205,7 @@ class TestWaiting:
 
 class TestFailures:
     @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit, MemoryError])
-    def test_no_request_takes_the_thread_with_it(
+    def test_a_failing_request_does_not_end_the_thread(
         self, worker: EngineWorker, error: type[BaseException]
     ) -> None:
         def fail(*_: int) -> None:
