@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from akunu_py.engine import Engine
     from akunu_py.prompt import PromptInput
 
+__all__ = ["THREAD_NAME", "EngineWorker", "EventStream", "Progress"]
+
 THREAD_NAME: Final = "akunu-engine"
 
 T = TypeVar("T")

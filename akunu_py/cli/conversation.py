@@ -6,13 +6,12 @@ Everything that touches the model's tokenizer or weights happens on the worker's
 from collections.abc import Callable, Iterator, Sequence
 
 from akunu_py.errors import InvalidRequestError
-from akunu_py.event_stream import EventStream
 from akunu_py.options import Options
 from akunu_py.request import Event
 from akunu_py.stats import Finish, Stats
 from akunu_py.text.chat import ChatTranscript
 from akunu_py.text.tokenizer import Message
-from akunu_py.worker import EngineWorker, Progress
+from akunu_py.worker import EngineWorker, EventStream, Progress
 
 
 class Conversation:
