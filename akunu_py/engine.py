@@ -24,7 +24,7 @@ from akunu_py.options import Options
 from akunu_py.prompt import Prompt, PromptInput, encode_prompt, encode_references
 from akunu_py.request import Completion, Event
 from akunu_py.sampling.forward_logprobs import SCORING_STEP, PromptScorer
-from akunu_py.sampling.logprobs import LogprobRequest, PromptLogprobs, TokenLogprob
+from akunu_py.sampling.logprobs import LogprobRequest
 from akunu_py.sampling.sampler import Sampler, SamplerFactory
 from akunu_py.stats import EngineCounters, Finish, Round, Stats
 from akunu_py.text.stream import TextStream
@@ -156,19 +156,10 @@ class Engine:
         suffix: str | None = None,
     ) -> Completion:
         """Answers a prompt whole; see `stream` for the arguments and the errors."""
-        text: list[str] = []
-        tokens: list[int] = []
-        logprobs: list[TokenLogprob] = []
-        scored: PromptLogprobs | None = None
+        completion = Completion(self.model.name)
         for event in self.stream(prompt, options, suffix=suffix):
-            scored = scored or event.prompt_logprobs
-            text.append(event.text)
-            tokens.extend(event.tokens)
-            logprobs.extend(event.logprobs)
-        finish = event.finish_reason or Finish.CANCELLED
-        return Completion(
-            self.model.name, "".join(text), tokens, finish, event.stats, tuple(logprobs), scored
-        )
+            completion.add(event)
+        return completion
 
     def stream(
         self,

@@ -1,6 +1,6 @@
 """What comes out of the engine: events while an answer grows, a completion when it is whole."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from akunu_py.sampling.logprobs import PromptLogprobs, TokenLogprob
 from akunu_py.stats import Finish, Round, Stats
@@ -49,24 +49,41 @@ class Event:
         return "".join([piece.text for piece in self.pieces])
 
 
-@dataclass(frozen=True)
+@dataclass
 class Completion:
-    """A whole answer.
+    """What a request generated: the sum of its events so far.
 
     Attributes:
-        model: the name of the model that gave it.
-        text: what it says, up to a stop.
-        token_ids: its ids, end tokens left out.
-        finish_reason: why it ended.
-        stats: what it took.
-        logprobs: one a token, if they were asked for.
+        model: the name of the model.
+        pieces: the text, in the pieces in which it was released.
+        token_ids: the generated ids, without end tokens.
+        finish_reason: why the text ended; CANCELLED until the last event says otherwise.
+        stats: the request's statistics.
+        logprobs: one for each token, if they were asked for.
+        end_logprob: that of the end token, likewise.
         prompt_logprobs: those of the prompt, if they were asked for.
     """
 
     model: str
-    text: str
-    token_ids: list[int]
-    finish_reason: Finish
-    stats: Stats
-    logprobs: tuple[TokenLogprob, ...] = ()
+    pieces: list[Piece] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: Finish = Finish.CANCELLED
+    stats: Stats = field(default_factory=Stats)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    end_logprob: TokenLogprob | None = None
     prompt_logprobs: PromptLogprobs | None = None
+
+    @property
+    def text(self) -> str:
+        """The text, up to a stop string."""
+        return "".join([piece.text for piece in self.pieces])
+
+    def add(self, event: Event) -> None:
+        """Adds the next event."""
+        self.pieces.extend(event.pieces)
+        self.token_ids.extend(event.tokens)
+        self.finish_reason = event.finish_reason or self.finish_reason
+        self.stats = event.stats
+        self.logprobs.extend(event.logprobs)
+        self.end_logprob = event.end_logprob
+        self.prompt_logprobs = self.prompt_logprobs or event.prompt_logprobs

@@ -26,7 +26,7 @@ from akunu_py.cli.settings import ModelSettings
 from akunu_py.cli.terminal import TerminalScreen
 from akunu_py.model_files import BUNDLED_MODEL
 from akunu_py.options import Options
-from akunu_py.worker.engine_worker import EngineWorker
+from akunu_py.worker import EngineWorker
 
 QUESTION = """\
 Rename `name` to `label` in:

@@ -25,7 +25,7 @@ LAYERS = (
     ("planning", "request"),
     ("decoding",),
     ("calibration",),
-    ("engine",),
+    ("engine", "event_stream"),
     ("worker",),
     ("server", "bench"),
     ("cli",),
@@ -59,7 +59,15 @@ WITHOUT_MLX = (
     "text/stop.py",
 )
 # These import MLX in functions at most, so that they load at once and can report its absence.
-LOADS_WITHOUT_MLX = (*WITHOUT_MLX, "text/", "worker/", "server/", "cli/", "backend.py")
+LOADS_WITHOUT_MLX = (
+    *WITHOUT_MLX,
+    "text/",
+    "worker.py",
+    "event_stream.py",
+    "server/",
+    "cli/",
+    "backend.py",
+)
 NEEDS_MLX = ("drafting/draft_model.py",)
 ABOVE_THE_LIBRARY = ("cli/", "server/", "bench/", "__main__.py")
 TERMINAL_OR_HTTP = {"rich", "prompt_toolkit", "starlette", "uvicorn", "httptools", "argparse"}

@@ -14,7 +14,7 @@ from akunu_py.cli.screen import PipeScreen, Screen
 from akunu_py.cli.settings import ChatSettings
 from akunu_py.cli.slash_commands import LeaveChatError, find_command, run_command
 from akunu_py.errors import AkunuError, BackendError, ContextOverflowError
-from akunu_py.worker.engine_worker import EngineWorker
+from akunu_py.worker import EngineWorker
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine

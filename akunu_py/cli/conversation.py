@@ -11,8 +11,7 @@ from akunu_py.request import Event
 from akunu_py.stats import Finish, Stats
 from akunu_py.text.chat import ChatTranscript
 from akunu_py.text.tokenizer import Message
-from akunu_py.worker.engine_worker import EngineWorker, Progress
-from akunu_py.worker.event_stream import EventStream
+from akunu_py.worker import EngineWorker, EventStream, Progress
 
 
 class Conversation:

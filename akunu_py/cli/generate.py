@@ -11,7 +11,6 @@ from akunu_py.cli.report import stats_line
 from akunu_py.cli.settings import GenerateSettings
 from akunu_py.cli.standard_input import read_text
 from akunu_py.request import Completion
-from akunu_py.stats import Finish
 from akunu_py.text.chat import ChatTranscript
 
 if TYPE_CHECKING:
@@ -53,8 +52,7 @@ def completion_object(completion: Completion) -> dict[str, object]:
 
 def _complete(engine: "Engine", settings: GenerateSettings, prompt: str) -> Completion:
     """Streams the answer out, unless it is wanted whole, and returns it."""
-    text: list[str] = []
-    tokens: list[int] = []
+    completion = Completion(engine.model.name)
     writer = AnswerWriter(sys.stdout, show_drafts=settings.show_drafts)
     bar = PrefillBar(sys.stderr)
     try:
@@ -65,16 +63,14 @@ def _complete(engine: "Engine", settings: GenerateSettings, prompt: str) -> Comp
             progress=bar,
         ):
             bar.close()
-            text.append(event.text)
-            tokens.extend(event.tokens)
+            completion.add(event)
             if not settings.as_json:
                 writer.write(event.pieces)
     finally:
         bar.close()
     if not settings.as_json:
         writer.end_line()
-    finish = event.finish_reason or Finish.CANCELLED
-    return Completion(engine.model.name, "".join(text), tokens, finish, event.stats)
+    return completion
 
 
 def _prompt_ids(engine: "Engine", settings: GenerateSettings, question: str) -> list[int]:

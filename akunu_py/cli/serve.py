@@ -17,7 +17,7 @@ from akunu_py.cli.loading import fetch_model, load_engine
 from akunu_py.cli.serve_settings import ServeSettings
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options
-from akunu_py.worker.engine_worker import EngineWorker
+from akunu_py.worker import EngineWorker
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine

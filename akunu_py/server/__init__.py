@@ -1,1 +1,1 @@
-"""The completion backend: an HTTP server around one engine, speaking several clients' contracts."""
+"""The completion backend: an HTTP server around one engine, which speaks several contracts."""

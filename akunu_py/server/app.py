@@ -1,35 +1,39 @@
-"""The web application: every contract's endpoints, behind what all requests pass through."""
+"""The web application: the endpoints of all contracts, behind the middleware for every request."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Scope
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from akunu_py.server.compact_json import CompactJSONResponse
-from akunu_py.server.connection import Faults, Presence, RequestLog
-from akunu_py.server.contract import Contract
-from akunu_py.server.contracts import CONTRACTS
-from akunu_py.server.errors import Fault, note_fault
-from akunu_py.server.routes import make_router
-from akunu_py.server.security import Gate
+from akunu_py.server.body import Body
+from akunu_py.server.contract import ApiRequest, Contract, Endpoint
+from akunu_py.server.errors import Fault, MethodError, NotFoundError, note_fault
+from akunu_py.server.llama import LLAMA
+from akunu_py.server.middleware import (
+    AccessMiddleware,
+    DisconnectMiddleware,
+    ErrorMiddleware,
+    RequestLog,
+)
+from akunu_py.server.ollama import OLLAMA
+from akunu_py.server.openai import OPENAI
+from akunu_py.server.page import PAGE
 from akunu_py.server.service import Service
 from akunu_py.server.settings import ServerSettings
+from akunu_py.server.wire import CompactJSONResponse
 
-_METHODS: Final = ("GET", "POST")
+CONTRACTS: Final[tuple[Contract, ...]] = (LLAMA, OPENAI, OLLAMA, PAGE)
+"""The first contract also reports errors at paths that belong to no contract."""
 
 
 def create_app(
     service: Service, settings: ServerSettings, contracts: Sequence[Contract] = CONTRACTS
 ) -> ASGIApp:
-    """Makes the application.
-
-    Args:
-        service: does the work.
-        settings: of the server.
-        contracts: what it speaks; the first one also answers for paths that are nobody's.
-    """
+    """Makes the application. It expects HTTP requests only: no lifespan events, no websockets."""
 
     def respond(scope: Scope, fault: Fault) -> Response:
         note_fault(scope, fault)
@@ -39,17 +43,23 @@ def create_app(
     endpoints = [endpoint for contract in contracts for endpoint in contract.endpoints]
     open_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.is_open)
     polled_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.is_polled)
-    app: ASGIApp = make_router(endpoints, service, settings)
-    app = Presence(app, settings.limits.body_bytes)
-    app = Gate(app, settings, open_paths)
-    app = Faults(app, respond)
+    app: ASGIApp = _make_router(endpoints, service, settings)
+    app = DisconnectMiddleware(app, settings.limits.body_bytes)
+    app = AccessMiddleware(app, settings, open_paths)
+    app = ErrorMiddleware(app, respond)
     if settings.origins:
-        app = _cors(app, settings)
+        app = CORSMiddleware(
+            app,
+            allow_origins=settings.origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=["authorization", "content-type", "x-api-key"],
+        )
     return RequestLog(app, polled_paths)
 
 
 def _contract_of(path: str, contracts: Sequence[Contract]) -> Contract:
-    """Whose errors a path has: its contract's, or the one's with the longest prefix of it."""
+    """The contract that reports the errors of a path: the one that has the path, or else the one
+    with the longest prefix of it."""
     for contract in contracts:
         if any(endpoint.path == path for endpoint in contract.endpoints):
             return contract
@@ -62,10 +72,47 @@ def _contract_of(path: str, contracts: Sequence[Contract]) -> Contract:
     return max(lengths, key=lambda contract: lengths[contract], default=contracts[0])
 
 
-def _cors(app: ASGIApp, settings: ServerSettings) -> ASGIApp:
-    return CORSMiddleware(
-        app,
-        allow_origins=settings.origins,
-        allow_methods=_METHODS,
-        allow_headers=["authorization", "content-type", "x-api-key"],
+def _make_router(
+    endpoints: Iterable[Endpoint], service: Service, settings: ServerSettings
+) -> Router:
+    """Routes requests to handlers; unknown paths and methods raise an `AkunuError`."""
+    paths: dict[str, _Path] = {}
+    for endpoint in endpoints:
+        path = paths.setdefault(endpoint.path, _Path(service, settings))
+        path.endpoints[endpoint.method] = endpoint
+    return Router(
+        [Route(path, app) for path, app in paths.items()],
+        redirect_slashes=False,  # most clients do not follow a redirected POST
+        default=_not_found,
     )
+
+
+class _Path:
+    """Calls the handler for one path.
+
+    It is an ASGI application rather than a function of a request, because Starlette wraps `send`
+    once more for a function, and every streamed token passes through all wrappers.
+
+    Attributes:
+        endpoints: by their methods.
+    """
+
+    def __init__(self, service: Service, settings: ServerSettings) -> None:
+        self.endpoints: dict[str, Endpoint] = {}
+        self._service = service
+        self._settings = settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = scope["method"]
+        endpoint = self.endpoints.get("GET" if method == "HEAD" else method)
+        if endpoint is None:
+            raise MethodError(scope["path"], method, ", ".join(self.endpoints))
+        raw = await Request(scope, receive).body() if method == "POST" else b""
+        body = Body.parse(raw, self._settings.limits)
+        request = ApiRequest(self._service, self._settings, body, scope["path_params"])
+        response = await endpoint.handler(request)
+        await response(scope, receive, send)
+
+
+async def _not_found(scope: Scope, _receive: Receive, _send: Send) -> None:
+    raise NotFoundError(f"Nothing is served at {scope['path']}.")

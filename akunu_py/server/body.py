@@ -1,7 +1,7 @@
 """Body: a request's JSON object, read field by field with types, ranges, aliases and defaults.
 
-A field that is missing or null has its default; one that nobody asks for is ignored; one of a
-wrong type or outside its range raises a `BodyError` that names it.
+A field that is missing or null has its default. Unknown fields are ignored. A field of a wrong type
+or outside its range raises a `BodyError` that names it.
 """
 
 import json
@@ -14,17 +14,17 @@ from akunu_py.server.settings import Limits
 
 D = TypeVar("D")
 
-_DEEPEST_INTEGER: Final = 1 << 63
-"""Integers beyond 64 bits are no client's."""
+_LARGEST_INTEGER: Final = 1 << 63
+"""No client means an integer beyond 64 bits."""
 
 
 class Body:
-    """Reads one object.
+    """One JSON object.
 
     Args:
-        fields: what the object has.
-        limits: of its texts and lists.
-        path: what leads to it, for messages; empty for the whole body.
+        fields: of the object.
+        limits: for its texts and lists.
+        path: where the object is in the body, for messages; empty for the whole body.
     """
 
     def __init__(self, fields: Mapping[str, Any], limits: Limits, path: str = "") -> None:
@@ -34,14 +34,14 @@ class Body:
 
     @classmethod
     def parse(cls, raw: bytes, limits: Limits) -> "Body":
-        """Reads the bytes of a body; an empty one counts as an empty object.
+        """Parses a body; an empty one counts as an empty object.
 
         Raises:
-            BodyError: if they are no JSON object.
+            BodyError: if it is no JSON object.
         """
         try:
             value = json.loads(raw or b"{}", parse_constant=_refuse_constant)
-            if b"\\u" in raw:  # editors cut texts in UTF-16, and may send half a character
+            if b"\\u" in raw:  # editors cut texts in UTF-16 and may send half a character
                 text = json.dumps(value, ensure_ascii=False)
                 value = json.loads(text.encode(errors="replace"))
         except (ValueError, RecursionError) as error:
@@ -51,7 +51,7 @@ class Body:
         return cls(value, limits)
 
     def has(self, *names: str) -> bool:
-        """Whether one of these fields is there, and not null."""
+        """Whether one of these fields is there and not null."""
         return self._find(names)[1] is not None
 
     def text(self, *names: str, default: D) -> str | D:
@@ -77,7 +77,7 @@ class Body:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             self._refuse(name, "a whole number", value)
-        if abs(value) >= _DEEPEST_INTEGER:
+        if abs(value) >= _LARGEST_INTEGER:
             self.refuse(name, "is too large")
         self._check_range(name, value, least, most)
         return value
@@ -91,7 +91,7 @@ class Body:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float):
             self._refuse(name, "a number", value)
-        if not math.isfinite(value) or abs(value) >= _DEEPEST_INTEGER:
+        if not math.isfinite(value) or abs(value) >= _LARGEST_INTEGER:
             self.refuse(name, "is too large")
         self._check_range(name, value, least, most)
         return float(value)
@@ -122,7 +122,7 @@ class Body:
         return self._list(names, most)[1]
 
     def any(self, *names: str) -> Any:
-        """Whatever is there, of JSON's types; None if it is missing."""
+        """A value of any of JSON's types; None if it is missing."""
         return self._find(names)[1]
 
     def names(self) -> list[str]:
@@ -134,12 +134,12 @@ class Body:
 
         Args:
             name: the field.
-            why: how the sentence about it goes on, without the full stop.
+            why: the rest of the sentence after the field's name, without the full stop.
         """
         raise BodyError(f"`{self._path}{name}` {why}.", f"{self._path}{name}")
 
     def _find(self, names: Sequence[str]) -> tuple[str, Any]:
-        """The first of some aliases that is there, and its value."""
+        """The first of several aliases that is there, and its value."""
         for name in names:
             if self._fields.get(name) is not None:
                 return name, self._fields[name]
@@ -183,7 +183,7 @@ class Body:
 
 
 def _kind(value: Any) -> str:
-    """What JSON calls the type of a value."""
+    """The name of a value's type in JSON."""
     names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list"}
     return "null" if value is None else names.get(type(value), "an object")
 

@@ -1,14 +1,13 @@
-"""Contract: what one family of clients calls, and how it is told about errors.
+"""Contract: the endpoints that one family of clients calls, and the form of its errors.
 
-A contract is made of endpoints: functions of a `Call`, which has the service and the body. They
-know neither ASGI nor disconnects; see `app.py`.
+An endpoint's handler is a function from an `ApiRequest` to a response. It knows neither ASGI nor
+disconnects; see `app.py` and `middleware.py`.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from akunu_py.server.body import Body
@@ -16,42 +15,51 @@ from akunu_py.server.errors import Fault
 from akunu_py.server.service import Service
 from akunu_py.server.settings import ServerSettings
 
+if TYPE_CHECKING:
+    from akunu_py.engine import Engine
+
 
 @dataclass(frozen=True)
-class Call:
-    """One request, as an endpoint sees it.
+class ApiRequest:
+    """One request, as a handler sees it.
 
     Attributes:
-        service: answers jobs.
+        service: does the jobs.
         settings: of the server.
-        body: the request's JSON object; empty for a GET.
-        request: the rest of it.
+        body: the JSON object that was sent; empty for a GET.
+        path_params: the variable parts of the path.
     """
 
     service: Service
     settings: ServerSettings
     body: Body
-    request: Request
+    path_params: Mapping[str, str]
+
+    @property
+    def engine(self) -> "Engine":
+        """The engine; see `Service.engine` for the errors."""
+        return self.service.engine
 
 
-Answer = Callable[[Call], Awaitable[Response]]
+Handler = Callable[[ApiRequest], Awaitable[Response]]
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A path and what answers it.
+    """A method and a path, and the handler for them.
 
     Attributes:
         method: `GET` or `POST`.
-        path: as Starlette spells it.
-        answer: makes the response, or raises an error that becomes the contract's.
-        is_open: whether it answers without the API key.
-        is_polled: whether it is asked all the time, and no line of the log is worth it.
+        path: in Starlette's notation.
+        handler: makes the response, or raises an error that is reported in the contract's form.
+        is_open: whether it needs no API key.
+        is_polled: whether clients ask it all the time, so that its log lines are for debugging
+            only.
     """
 
     method: str
     path: str
-    answer: Answer
+    handler: Handler
     is_open: bool = False
     is_polled: bool = False
 
@@ -62,9 +70,9 @@ class Contract:
 
     Attributes:
         name: of the family.
-        endpoints: what it calls.
-        error_body: the JSON object that tells about a fault.
-        prefixes: of paths whose errors are this contract's even where nothing answers them.
+        endpoints: that it calls.
+        error_body: makes the JSON object that reports a fault.
+        prefixes: errors at unknown paths that begin like this have this contract's form, too.
     """
 
     name: str

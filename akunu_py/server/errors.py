@@ -1,8 +1,8 @@
-"""Every way a request can fail, as a fault: a status, a sentence and a kind; its JSON is the
-contract's.
+"""Every way in which a request can fail, as a fault: a status, a sentence and a kind. Each contract
+has its own JSON for it.
 
-Nothing of the server's inside ever reaches a client: what is not an `AkunuError` is a 500 in
-general words, and its details are in the log.
+No internal detail ever reaches a client: an error that is no `AkunuError` becomes a 500 in general
+words, and its details go to the log.
 """
 
 import logging
@@ -23,10 +23,10 @@ logger = logging.getLogger(__name__)
 
 
 class BodyError(InvalidRequestError):
-    """A body that is no JSON object, or has a field of a wrong type or range.
+    """The body is no JSON object, or a field has a wrong type or value.
 
     Attributes:
-        field: the name of the field at fault; None where it is the whole body.
+        field: the name of the wrong field; None if the whole body is wrong.
     """
 
     def __init__(self, sentence: str, field: str | None = None) -> None:
@@ -39,10 +39,10 @@ class BodyTooLargeError(AkunuError):
 
 
 class LoadingError(AkunuError):
-    """The model is not there yet."""
+    """The model is not loaded yet."""
 
     def __init__(self) -> None:
-        super().__init__("Loading model")  # llama-server's words, which clients look for
+        super().__init__("Loading model")  # llama-server's words; clients look for them
 
 
 class ShuttingDownError(AkunuError):
@@ -53,21 +53,21 @@ class ShuttingDownError(AkunuError):
 
 
 class SupersededError(AkunuError):
-    """A newer request of the same slot has taken its place."""
+    """A newer request with the same slot replaces this one."""
 
     def __init__(self) -> None:
         super().__init__("A newer request has taken the place of this one.")
 
 
 class NotFoundError(AkunuError):
-    """What is asked for is not here."""
+    """There is no such path or model."""
 
 
 class MethodError(AkunuError):
-    """A path is asked by a method that it does not answer.
+    """The path does not support the method.
 
     Attributes:
-        allowed: the methods that it does, as the Allow header has them.
+        allowed: the methods that it supports, as in the Allow header.
     """
 
     def __init__(self, path: str, method: str, allowed: str) -> None:
@@ -80,19 +80,19 @@ class ApiKeyError(AkunuError):
 
 
 class ForbiddenError(AkunuError):
-    """The request comes from where none is expected."""
+    """The request has a foreign Host or Origin."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What a client is told about a failure.
+    """What a client learns about a failure.
 
     Attributes:
         status: the HTTP status.
         message: one sentence.
-        kind: llama-server's and OpenAI's `type`.
-        param: the field at fault, if it is one.
-        headers: that go with it.
+        kind: the `type` that llama-server and OpenAI have for it.
+        param: the wrong field, if there is one.
+        headers: of the response.
     """
 
     status: int
@@ -128,18 +128,18 @@ _NOTED: Final = "akunu_py.fault"
 
 
 def note_fault(scope: MutableMapping[str, Any], fault: Fault) -> None:
-    """Keeps with a request why it failed, for the log."""
+    """Stores the fault in the request's scope, for the log."""
     scope[_NOTED] = fault
 
 
 def noted_fault(scope: MutableMapping[str, Any]) -> Fault | None:
-    """Why a request failed; None if it did not."""
+    """The fault of a request; None if it did not fail."""
     fault: Fault | None = scope.get(_NOTED)
     return fault
 
 
 def fault_of(error: Exception) -> Fault:
-    """What a client is told about an error; what nobody foresaw is logged."""
+    """The fault for an error; an unexpected error is logged."""
     for family in type(error).__mro__:
         if family in _FAULTS:
             status, kind = _FAULTS[family]

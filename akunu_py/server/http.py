@@ -1,7 +1,7 @@
-"""HttpServer: uvicorn on a socket that listens already, ended by a call instead of a signal.
+"""HttpServer: uvicorn on a socket that listens already, stopped by a call instead of a signal.
 
-To be run on uvloop's event loop: every token wakes it, which takes asyncio's own several times as
-long.
+Run it on uvloop's event loop: every token wakes the loop, which takes asyncio's own loop several
+times as long.
 """
 
 import socket
@@ -15,17 +15,17 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _SECONDS_TO_FINISH: Final = 1
 _SECONDS_OF_SILENCE: Final = 75
-"""Between two requests of a connection, as in nginx. Clients throw theirs away sooner; one that the
-server closes first may be closing while the next request is written to it."""
+"""Between two requests of a connection, as in nginx. Clients close idle connections sooner. If the
+server closed first, a client might just be writing its next request."""
 _HEAD_BYTES: Final = 64 << 10
-"""Of a request's head, beyond what came with its first bytes."""
+"""Of a request's head, beyond its first packet."""
 
 
 class HttpServer:
     """Serves one application.
 
     Args:
-        app: of the ASGI kind.
+        app: an ASGI application.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -45,9 +45,9 @@ class HttpServer:
         self._server = _Uvicorn(config)
 
     async def serve(self, listener: socket.socket) -> None:
-        """Answers until it is stopped; then responses under way have a second to finish."""
-        # What is sent goes out at once: a body that waits for its head to be acknowledged is 40 ms
-        # late. Connections inherit it, and asyncio sees to it only where a protocol was named.
+        """Serves until it is stopped; then responses have a second to finish."""
+        # Without this option a body waits up to 40 ms for the acknowledgement of its head.
+        # Connections inherit it, and asyncio sets it only on sockets with an explicit protocol.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await self._server.serve([listener])
 
@@ -57,7 +57,7 @@ class HttpServer:
 
 
 class _Protocol(HttpToolsProtocol):
-    """Refuses a head without an end: its parser keeps all of it."""
+    """Refuses a head without an end, because the parser would keep all of it in memory."""
 
     _in_head = False
     _head_bytes = 0
@@ -80,7 +80,7 @@ class _Protocol(HttpToolsProtocol):
 
 
 class _Uvicorn(uvicorn.Server):
-    """Leaves signals to whoever runs the loop."""
+    """Leaves signals to the caller."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

@@ -1,4 +1,4 @@
-"""Job: one answer that a request wants of the engine, in no contract's words."""
+"""Job: one completion that a client wants, in the engine's words."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,17 +13,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """What to answer, and when to give up.
+    """What to complete, how, and when to give up.
 
     Attributes:
-        prompt: text, ids as the model shall see them, or a gap with what is around it.
-        options: how to answer.
-        suffix: what follows a gap after a prompt that is text; None goes on from the prompt.
-        predict_s: seconds after the first token at which the answer ends, once it has a whole
-            line; None lets it take as long as it takes.
-        slot: what the client calls the place that it wants the answer for; None for no place.
-            Not a cache: plugins send the same number for every editor and every file, and the
-            cache that serves a prompt best is found by what it holds.
+        prompt: text, token ids, or a gap with its surroundings.
+        options: how to complete it.
+        suffix: text after the gap, if `prompt` is the text before it; None for no gap.
+        predict_s: seconds from the first token on after which the completion ends, as soon as it
+            has a whole line; None for no limit.
+        slot: the client's number for what it works on; None for none. It is not a cache: plugins
+            send the same number for every file, and the engine finds the best cache by content.
     """
 
     prompt: "PromptInput"
@@ -33,7 +32,7 @@ class Job:
     slot: int | None = None
 
     def prompt_text(self, decode: Callable[[Sequence[int]], str]) -> str:
-        """The prompt as text; of a gap, what stands before it.
+        """The prompt as text; of a gap, the text before it.
 
         Args:
             decode: turns ids into text.
@@ -45,22 +44,22 @@ class Job:
         return decode(self.prompt)
 
     def replaces(self, older: "Job") -> bool:
-        """Whether it is what its client wants now instead of an older one: somebody went on typing
-        the text before the same gap in the same slot, or took some of it back."""
+        """Whether a client sends this job in place of an older one: it names the same slot, and
+        the user has typed or deleted text before the same gap."""
         if self.slot is None or self.slot != older.slot:
             return False
-        (before, gap), (old_before, old_gap) = self._parted(), older._parted()
+        (before, gap), (old_before, old_gap) = self._split(), older._split()
         shared = min(len(before), len(old_before))
         return gap == old_gap and before[:shared] == old_before[:shared]
 
-    def _parted(self) -> tuple[str | Sequence[int], object]:
-        """What grows while somebody types, and what does not."""
+    def _split(self) -> tuple[str | Sequence[int], object]:
+        """The text that grows while the user types, and the rest."""
         if isinstance(self.prompt, FillRequest):
             return self.prompt.prefix, replace(self.prompt, prefix="")
         return self.prompt, self.suffix
 
     def variant(self, choice: int) -> "Job":
-        """The job of one of several choices: a seed repeats them all, but they differ."""
+        """The job for one of several choices. With a seed, choices are repeatable but differ."""
         sampling = self.options.sampling
         if sampling.seed is None or not choice:
             return self

@@ -1,19 +1,24 @@
-"""Metrics: running sums over all answers, raised once an answer has ended and been cut."""
+"""Metrics: sums over all requests, and their form in Prometheus's text format."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from akunu_py.stats import Stats
+
+_PREFIX: Final = "llamacpp:"
 
 
 @dataclass(slots=True)
 class Metrics:
-    """What the server has done since it started.
+    """What the server has done since it started; a request counts when it has ended.
 
     Attributes:
-        answers: how many have ended, cancelled ones included.
-        cancelled: how many of them nobody waited for any more.
-        computed_tokens: of the prompts that were computed whole, those found in no cache.
-        sums: over the statistics of all answers.
+        answers: how many requests have ended, including cancelled ones.
+        cancelled: how many of them were cancelled.
+        computed_tokens: prompt tokens computed, without those found in a cache. Prompts that were
+            cancelled before their end do not count.
+        sums: of the statistics of all requests.
     """
 
     answers: int = 0
@@ -22,9 +27,51 @@ class Metrics:
     sums: Stats = field(default_factory=Stats)
 
     def add(self, stats: Stats, *, cancelled: bool) -> None:
-        """Books an answer that has ended."""
+        """Adds a request that has ended."""
         self.answers += 1
         self.cancelled += cancelled
         if stats.generated_tokens or not cancelled:
             self.computed_tokens += stats.prompt_tokens - stats.cached_tokens
         self.sums.include(stats)
+
+
+def prometheus_lines(metrics: Metrics, *, processing: int, waiting: int) -> Iterator[str]:
+    """The lines of Prometheus's text format, under llama-server's names.
+
+    Args:
+        metrics: of the server.
+        processing: how many requests are being worked on.
+        waiting: how many requests wait.
+    """
+    sums, computed = metrics.sums, metrics.computed_tokens
+    computed_per_s = computed / sums.prefill_s if sums.prefill_s else 0.0
+    entries: tuple[tuple[str, str, str, float], ...] = (
+        ("counter", "prompt_tokens_total", "Prompt tokens computed, not cached.", computed),
+        ("counter", "prompt_seconds_total", "Seconds spent on prompts.", sums.prefill_s),
+        ("counter", "prompt_tokens_cached_total", "Cached prompt tokens.", sums.cached_tokens),
+        ("counter", "tokens_predicted_total", "Tokens generated.", sums.generated_tokens),
+        ("counter", "tokens_predicted_seconds_total", "Seconds of generating.", sums.decode_s),
+        ("counter", "n_decode_total", "Forwards while generating.", sums.target_forwards),
+        ("counter", "requests_total", "Requests that have ended.", metrics.answers),
+        ("counter", "requests_cancelled_total", "Requests cancelled.", metrics.cancelled),
+        ("counter", "spec_decode_num_drafts_total", "Drafts verified.",
+         sum(sums.accepted_counts.values())),
+        ("counter", "spec_decode_num_draft_tokens_total", "Tokens drafted.", sums.drafted),
+        ("counter", "spec_decode_num_accepted_tokens_total", "Draft tokens accepted.",
+         sums.accepted),
+        ("gauge", "prompt_tokens_seconds", "Prompt tokens per second.", computed_per_s),
+        ("gauge", "predicted_tokens_seconds", "Tokens generated per second.", sums.tokens_per_s),
+        ("gauge", "requests_processing", "Requests being worked on.", processing),
+        ("gauge", "requests_deferred", "Requests that wait.", waiting),
+    )  # fmt: skip
+    for kind, name, meaning, value in entries:
+        yield from _head(name, meaning, kind)
+        yield f"{_PREFIX}{name} {value:.12g}"
+    name = "spec_decode_num_accepted_tokens_per_pos_total"
+    yield from _head(name, "Draft tokens accepted, by their position in the draft.", "counter")
+    for position, count in enumerate(sums.accepted_by_position):
+        yield f'{_PREFIX}{name}{{position="{position}"}} {count}'
+
+
+def _head(name: str, meaning: str, kind: str) -> tuple[str, str]:
+    return f"# HELP {_PREFIX}{name} {meaning}", f"# TYPE {_PREFIX}{name} {kind}"

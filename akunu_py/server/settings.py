@@ -1,4 +1,4 @@
-"""What the server was told when it started: frozen, and plain Python."""
+"""The settings that the server starts with: frozen, and plain Python."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -10,15 +10,15 @@ DEFAULT_QUEUE: Final = 32
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a request may ask for, so that none of them can exhaust the machine.
+    """How much a request may ask for, so that no request can exhaust the machine.
 
     Attributes:
         body_bytes: of a request's body.
-        prompt_characters: of any one text in it, a file around a gap to fill included.
-        stops: how many stop strings.
+        prompt_characters: of any one text in the body, including files around a gap.
+        stops: number of stop strings.
         stop_characters: of one stop string.
-        choices: answers to one request, whether as several prompts or as several samples.
-        biases: tokens whose logits are edited.
+        choices: completions for one request, counted over all prompts and samples.
+        biases: tokens with a logit bias.
     """
 
     body_bytes: int = 16 << 20
@@ -31,7 +31,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Defaults:
-    """What holds where a request leaves a field out; None leaves it to the contract."""
+    """Used where a request leaves a field out; None leaves it to the contract."""
 
     max_tokens: int | None = None
     temperature: float | None = None
@@ -48,10 +48,10 @@ class ServerSettings:
 
     Attributes:
         host, port: where to listen; port 0 takes a free one.
-        api_key: what clients must present; None asks for nothing.
-        origins: web origins that may read answers, by CORS; none by default.
+        api_key: what clients must send; None for nothing.
+        origins: web origins that may read responses, by CORS.
         hosts: further names by which clients reach the server.
-        queue: requests that may wait while one is answered.
+        queue: requests that may wait while one is being worked on.
         limits: of a request.
         defaults: of a request.
         log_prompts: whether the log may have prompts in it.

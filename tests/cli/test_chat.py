@@ -18,7 +18,7 @@ from akunu_py.cli.screen import PipeScreen
 from akunu_py.cli.terminal import TerminalScreen
 from akunu_py.errors import ContextOverflowError, InvalidRequestError, ModelLoadError
 from akunu_py.options import Options
-from akunu_py.worker.engine_worker import EngineWorker
+from akunu_py.worker import EngineWorker
 from tests.cli.fakes import ENDLESS, SILENT, FakeEngine
 
 Start = Callable[[FakeEngine], EngineWorker]

@@ -10,7 +10,7 @@ from akunu_py.cli.option_words import describe_options, read_sampling
 from akunu_py.cli.slash_commands import COMMANDS, LeaveChatError, find_command, run_command
 from akunu_py.errors import AkunuError, InvalidRequestError
 from akunu_py.options import Options, Sampling
-from akunu_py.worker.engine_worker import EngineWorker
+from akunu_py.worker import EngineWorker
 from tests.cli.fakes import FakeEngine
 
 

@@ -89,7 +89,7 @@ def test_every_event_has_a_value_for_each_of_its_tokens(engine: Engine, drafter:
 
 
 def test_nothing_is_reported_unless_asked_for(engine: Engine) -> None:
-    assert engine.generate(PROMPT, Options(8)).logprobs == ()
+    assert engine.generate(PROMPT, Options(8)).logprobs == []
 
 
 @pytest.mark.parametrize("logprobs", [-1, 101])

@@ -1,4 +1,4 @@
-"""Live servers on tiny models, for whatever no client's own body is needed for."""
+"""Live servers on tiny models, shared by all tests that need no settings of their own."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,20 +6,34 @@ from pathlib import Path
 import pytest
 
 import akunu_py
+from akunu_py.server.settings import Limits, ServerSettings
 from tests.parrot import parrot_engine
-from tests.server.live import LiveServer, serve
+from tests.server.live import FRIEND, KEY, LiveServer, serve
 
 
 @pytest.fixture(scope="session")
 def live(tiny_model_dir: Path) -> Iterator[LiveServer]:
-    """One on the tiny model, which fills gaps and knows no tools."""
+    """One on the tiny model, which fills gaps and has no tools."""
     with serve(lambda: akunu_py.load(str(tiny_model_dir))) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def parrot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    """One on a model that says what it is told to."""
+    """One on a model that repeats the last message."""
     folder: Path = tmp_path_factory.mktemp("models") / "parrot"
     with serve(lambda: parrot_engine(folder)) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def guarded(tiny_model_dir: Path) -> Iterator[LiveServer]:
+    """One with an API key, a further name, an allowed web page, and bodies up to 1,000 bytes."""
+    settings = ServerSettings(
+        api_key=KEY,
+        origins=(FRIEND,),
+        hosts=("machine.example",),
+        limits=Limits(body_bytes=1000),
+    )
+    with serve(lambda: akunu_py.load(str(tiny_model_dir)), settings) as server:
         yield server

@@ -1,4 +1,4 @@
-"""A live server for tests: uvicorn on a free port, its event loop on a thread of its own."""
+"""A live server for tests: uvicorn on a free port, with its event loop on a thread of its own."""
 
 import json
 import logging
@@ -6,22 +6,27 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from queue import SimpleQueue
+from threading import Event as Flag
 from threading import Thread
 from typing import Any
 
 import httpx2
 import uvloop
 
+import akunu_py
 from akunu_py.engine import Engine
 from akunu_py.server.app import create_app
 from akunu_py.server.http import HttpServer
 from akunu_py.server.service import Service
 from akunu_py.server.settings import ServerSettings
 from akunu_py.stats import EngineCounters
-from akunu_py.worker.engine_worker import EngineWorker
+from akunu_py.worker import EngineWorker
 
 PATIENCE_S = 120.0
+KEY = "open sesame"
+FRIEND = "http://friend.example"
 
 
 class RequestLines(logging.Handler):
@@ -84,13 +89,13 @@ class LiveServer:
         return connection
 
     def settle(self) -> None:
-        """Returns once the engine has done what it was asked before, and the server booked it."""
+        """Returns once all earlier requests are done and counted."""
         self.worker.call(lambda _: None)
         self.get("/health")  # the event loop takes one thing after another
 
 
 def parse_events(text: str) -> list[Any]:
-    """The JSON of server-sent events; a line that ends them without any is left as text."""
+    """The JSON of server-sent events; a final line that is no JSON stays text."""
     data = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
     return [json.loads(line) if line[0] in "{[" and line != "[DONE]" else line for line in data]
 
@@ -122,3 +127,48 @@ def serve(
             thread.join(PATIENCE_S)
             worker.close(PATIENCE_S)
             logger.removeHandler(log)
+
+
+class Gate:
+    """Loads an engine whose forwards can be held.
+
+    Args:
+        model: its folder.
+        settings: of the engine.
+    """
+
+    def __init__(self, model: Path, **settings: Any) -> None:
+        self._model = model
+        self._settings = settings
+        self._open = Flag()
+        self._reached = Flag()
+        self._left = -1
+
+    def load(self) -> Engine:
+        engine = akunu_py.load(str(self._model), **self._settings)
+        model: Any = engine.model
+        forward = model.forward
+
+        def held_forward(*arguments: Any) -> Any:
+            if self._left == 0:
+                self._reached.set()
+                assert self._open.wait(PATIENCE_S)
+            self._left -= 1
+            return forward(*arguments)
+
+        model.forward = held_forward
+        return engine
+
+    def close(self, *, after: int) -> None:
+        """Holds the engine after this many more forwards."""
+        self._open.clear()
+        self._reached.clear()
+        self._left = after
+
+    def wait(self) -> None:
+        """Waits until the engine is held."""
+        assert self._reached.wait(PATIENCE_S)
+
+    def open(self) -> None:
+        """Lets the engine go on."""
+        self._open.set()

@@ -1,4 +1,4 @@
-"""What holds for every request, whatever it asks."""
+"""What holds for every request: errors, log lines, and who may use the server."""
 
 from pathlib import Path
 
@@ -7,14 +7,14 @@ import pytest
 
 import akunu_py
 from akunu_py.server.settings import ServerSettings
-from tests.server.live import LiveServer, serve
+from tests.server.live import FRIEND, KEY, LiveServer, serve
 
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [("GET", "/nowhere", 404), ("GET", "/completion", 405), ("DELETE", "/health", 405)],
 )
-def test_paths_and_methods_that_are_nobodys_are_told_in_json(
+def test_unknown_paths_and_methods_get_json_errors(
     live: LiveServer, method: str, path: str, status: int
 ) -> None:
     response = live.client.request(method, path)
@@ -30,7 +30,7 @@ def test_the_log_says_why_a_request_was_refused(live: LiveServer) -> None:
     assert "secret" not in line
 
 
-def test_prompts_are_logged_for_those_who_ask_for_it(
+def test_prompts_are_logged_only_on_request(
     live: LiveServer, tiny_model_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "akunu_py")
@@ -43,13 +43,13 @@ def test_prompts_are_logged_for_those_who_ask_for_it(
     assert "prompt: 'a secret'" in caplog.text
 
 
-def test_a_body_that_is_no_json_is_told_in_json(live: LiveServer) -> None:
+def test_an_invalid_json_body_gets_a_json_error(live: LiveServer) -> None:
     response = live.client.post("/completion", content=b"{")
     assert response.status_code == 400
     assert "not valid JSON" in response.json()["error"]["message"]
 
 
-def test_answers_without_an_engine_behind_them(live: LiveServer) -> None:
+def test_health_is_ok(live: LiveServer) -> None:
     assert live.get("/health").json() == {"status": "ok"}
 
 
@@ -58,3 +58,89 @@ def test_a_client_may_ask_again_on_the_same_connection(live: LiveServer) -> None
         for _ in range(3):
             answer = client.post("/completion", json={"prompt": "a", "n_predict": 1})
             assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "localhost:8080", "127.0.0.1", "[::1]:80", "192.168.0.7", "a.localhost"]
+)
+def test_names_of_this_machine_and_addresses_are_hosts(live: LiveServer, host: str) -> None:
+    assert live.get("/health", Host=host).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "localhost.evil.example", "evil.example:8080", "", "[", "127.1.evil"],
+)
+def test_other_names_may_be_rebound_and_are_refused(live: LiveServer, host: str) -> None:
+    response = live.get("/health", Host=host)
+    assert response.status_code == 403
+    assert response.json()["error"]["type"] == "permission_error"
+
+
+def test_further_names_are_hosts_if_allowed(guarded: LiveServer) -> None:
+    assert guarded.get("/health", Host="machine.example:80").status_code == 200
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "x"])
+def test_foreign_pages_are_refused(live: LiveServer, origin: str) -> None:
+    response = live.post("/completion", {"prompt": "a"}, Origin=origin)
+    assert response.status_code == 403
+    assert "access-control-allow-origin" not in response.headers
+
+
+def test_the_servers_own_page_may_ask(live: LiveServer) -> None:
+    assert live.get("/props", Origin=live.url).status_code == 200
+
+
+def test_a_page_that_is_allowed_may_read(guarded: LiveServer) -> None:
+    bearer = {"Authorization": f"Bearer {KEY}", "Origin": FRIEND}
+    response = guarded.get("/props", **bearer)
+    assert response.status_code == 200
+    assert response.headers["access-control-allow-origin"] == FRIEND
+    asked = guarded.client.options(
+        "/completion",
+        headers={
+            "Origin": FRIEND,
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "authorization, content-type",
+        },
+    )
+    assert asked.status_code == 200
+    assert asked.headers["access-control-allow-origin"] == FRIEND
+
+
+def test_no_page_may_read_by_default(live: LiveServer) -> None:
+    asked = live.client.options(
+        "/completion", headers={"Origin": live.url, "Access-Control-Request-Method": "POST"}
+    )
+    assert "access-control-allow-origin" not in asked.headers
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"Authorization": "Bearer wrong"}, {"Authorization": KEY}, {"X-Api-Key": "wrong"}],
+)
+def test_without_the_key_there_is_no_answer(guarded: LiveServer, headers: dict[str, str]) -> None:
+    response = guarded.get("/props", **headers)
+    assert response.status_code == 401
+    assert response.json()["error"]["type"] == "authentication_error"
+    assert response.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Authorization": f"Bearer {KEY}"}, {"Authorization": f"bearer {KEY}"},
+                {"X-Api-Key": KEY}]
+)  # fmt: skip
+def test_with_the_key_there_is_an_answer(guarded: LiveServer, headers: dict[str, str]) -> None:
+    assert guarded.get("/props", **headers).status_code == 200
+
+
+def test_health_needs_no_key(guarded: LiveServer) -> None:
+    assert guarded.get("/health").status_code == 200
+
+
+def test_a_body_beyond_the_limit_is_not_read(guarded: LiveServer) -> None:
+    body = {"prompt": "a" * 1000}
+    response = guarded.post("/completion", body, Authorization=f"Bearer {KEY}")
+    assert response.status_code == 413
+    assert "larger than 1000 bytes" in response.json()["error"]["message"]

@@ -1,15 +1,25 @@
-"""A body's fields: types, ranges, aliases, and sentences about what is wrong."""
+"""A body's fields: their types, ranges and aliases; and any body for every endpoint.
 
+Whatever a body says, there is an answer, or an error in the form of the endpoint's contract that is
+the client's fault; and a field of a wrong type is named.
+"""
+
+import json
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
+import httpx2
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from akunu_py.server.app import CONTRACTS
 from akunu_py.server.body import Body
 from akunu_py.server.errors import BodyError
 from akunu_py.server.settings import Limits
+from tests.server.live import LiveServer, parse_events
 
 
 def body(**fields: Any) -> Body:
@@ -45,7 +55,7 @@ def test_the_first_alias_that_is_there_counts() -> None:
     assert body(n_predict=4, max_tokens=5).integer("n_predict", "max_tokens", default=None) == 4
 
 
-def test_numbers_of_javascript_are_whole_if_they_look_it() -> None:
+def test_a_float_with_a_whole_value_counts_as_whole() -> None:
     assert body(n=128.0).integer("n", default=None) == 128
 
 
@@ -71,7 +81,7 @@ def test_numbers_of_javascript_are_whole_if_they_look_it() -> None:
         ({"x": {"y": 1}}, lambda b: b.object("x").text("y", default=""), "`x.y` must be a string"),
     ],
 )
-def test_what_is_wrong_is_named(fields: dict[str, Any], read: Any, sentence: str) -> None:
+def test_an_error_names_the_wrong_field(fields: dict[str, Any], read: Any, sentence: str) -> None:
     with pytest.raises(BodyError) as error:
         read(body(**fields))
     assert sentence in str(error.value)
@@ -79,13 +89,13 @@ def test_what_is_wrong_is_named(fields: dict[str, Any], read: Any, sentence: str
 
 
 @pytest.mark.parametrize("raw", [b"{", b"\xff\xff", b'{"x": NaN}', b"[" * 100_000, b"1" * 5000])
-def test_what_is_no_json_is_refused(raw: bytes) -> None:
+def test_invalid_json_is_refused(raw: bytes) -> None:
     with pytest.raises(BodyError, match="not valid JSON"):
         Body.parse(raw, Limits())
 
 
 @pytest.mark.parametrize("raw", [b"[]", b"1", b"null", b'"text"'])
-def test_what_is_no_object_is_refused(raw: bytes) -> None:
+def test_a_body_that_is_no_object_is_refused(raw: bytes) -> None:
     with pytest.raises(BodyError, match="must be a JSON object"):
         Body.parse(raw, Limits())
 
@@ -97,6 +107,252 @@ def test_half_a_character_is_replaced() -> None:
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_are_a_body_or_an_error_on_purpose(raw: bytes) -> None:
+def test_any_bytes_are_a_body_or_a_body_error(raw: bytes) -> None:
     with suppress(BodyError):
         assert Body.parse(raw, Limits()).names() is not None
+
+
+Values = st.SearchStrategy[Any]
+
+JSON: Final[Values] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(-9, 9) | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner),
+    max_leaves=4,
+)
+TYPES: Final[dict[str, Values]] = {
+    "text": st.text(max_size=6),
+    "number": st.integers(-2, 300) | st.floats(-2, 3),
+    "flag": st.booleans(),
+    "list": st.lists(st.integers(-1, 300) | st.text(max_size=3), max_size=3),
+    "object": st.dictionaries(st.text(max_size=6), JSON, max_size=2),
+}
+
+
+def values(*types: str) -> Values:
+    return st.one_of([TYPES[name] for name in types])
+
+
+def values_but(*types: str) -> Values:
+    return values(*(name for name in TYPES if name not in types))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Valid and invalid values of a field; null counts as no field."""
+
+    right: Values
+    wrong: Values
+
+
+TEXT = Kind(values("text"), values_but("text"))
+NUMBER = Kind(values("number"), values_but("number"))
+WHOLE = Kind(st.integers(-1, 4), values_but("number") | st.just(0.5))
+FEW = Kind(st.integers(0, 4), WHOLE.wrong)
+FLAG = Kind(values("flag"), values_but("flag"))
+TEXTS = Kind(values("text") | st.lists(TYPES["text"], max_size=6), values_but("text", "list"))
+IDS = Kind(st.lists(st.integers(-1, 400), max_size=4), values_but("list"))
+OBJECT = Kind(values("object"), values_but("object"))
+OBJECTS = Kind(st.lists(TYPES["object"], max_size=2), values_but("list") | st.just([1]))
+PROMPT = Kind(values("text", "list"), values_but("text", "list"))
+BIASES = Kind(
+    st.dictionaries(st.integers(-1, 400).map(str), st.floats(-101, 101))
+    | st.lists(st.tuples(st.integers(-1, 400), st.floats(-101, 101) | st.just(False))),
+    values_but("list", "object"),
+)
+SCHEMA = Kind(values("object", "flag"), values_but("object", "flag"))
+FORMAT = Kind(st.sampled_from(["json", ""]) | OBJECT.right, values_but("text", "object"))
+THINK = Kind(st.sampled_from(["low", "high"]) | FLAG.right, values_but("text", "flag"))
+CHOICE = Kind(st.sampled_from(["auto", "none", "required"]), values_but("text", "object"))
+MESSAGES = Kind(
+    st.lists(
+        st.fixed_dictionaries(
+            {"role": st.sampled_from(["system", "developer", "user", "assistant", "tool"]) | JSON},
+            optional={"content": st.text(max_size=6) | JSON, "tool_calls": JSON, "name": JSON},
+        ),
+        max_size=3,
+    ),
+    OBJECTS.wrong,
+)
+FUNCTION = st.fixed_dictionaries({"name": st.just("f")}, optional={"parameters": JSON})
+TOOLS = Kind(st.lists(st.fixed_dictionaries({"function": FUNCTION}), max_size=2), OBJECTS.wrong)
+PREDICTION = Kind(
+    st.fixed_dictionaries({"type": st.just("content"), "content": JSON}), OBJECT.wrong
+)
+RESPONSE = Kind(
+    st.fixed_dictionaries({"type": st.just("json_object"), "schema": JSON}), OBJECT.wrong
+)
+
+Fields = dict[str, Kind]
+SAMPLING: Fields = {
+    "temperature": NUMBER, "top_k": WHOLE, "top_p": NUMBER, "min_p": NUMBER, "seed": WHOLE,
+    "presence_penalty": NUMBER, "frequency_penalty": NUMBER, "stop": TEXTS, "logit_bias": BIASES,
+    "num_draft_tokens": WHOLE,
+}  # fmt: skip
+LLAMA: Fields = SAMPLING | {
+    "n_predict": FEW, "samplers": TEXTS, "repeat_penalty": NUMBER, "repeat_last_n": WHOLE,
+    "ignore_eos": FLAG, "n_probs": WHOLE, "n_cmpl": WHOLE, "stream": FLAG, "id_slot": WHOLE,
+    "response_fields": TEXTS, "t_max_predict_ms": NUMBER, "return_tokens": FLAG,
+    "timings_per_token": FLAG, "json_schema": SCHEMA, "grammar": TEXT,
+}  # fmt: skip
+OPENAI: Fields = SAMPLING | {
+    "max_tokens": FEW, "n": WHOLE, "stream": FLAG, "stream_options": OBJECT,
+    "repetition_penalty": NUMBER, "repetition_context_size": WHOLE, "prediction": PREDICTION,
+}  # fmt: skip
+CHAT: Fields = OPENAI | {
+    "messages": MESSAGES, "max_completion_tokens": FEW, "logprobs": FLAG, "top_logprobs": WHOLE,
+    "tools": TOOLS, "tool_choice": CHOICE, "parallel_tool_calls": FLAG, "response_format": RESPONSE,
+    "chat_template_kwargs": OBJECT, "reasoning_effort": TEXT,
+}  # fmt: skip
+OLLAMA: Fields = {"stream": FLAG, "format": FORMAT, "options": OBJECT} | {
+    f"options.{name}": kind
+    for name, kind in (
+        SAMPLING | {"num_predict": Kind(st.integers(1, 4), WHOLE.wrong), "repeat_last_n": WHOLE}
+    ).items()
+}
+TURNS = [{"role": "user", "content": "Hi"}]
+
+
+@dataclass(frozen=True)
+class Door:
+    """An endpoint.
+
+    Attributes:
+        usual: a body that is answered, shortly.
+        fields: what may be in it; those with a dot are within an object.
+        speaks: whether it takes the model that knows tools, and fills no gaps.
+    """
+
+    usual: Mapping[str, Any]
+    fields: Fields
+    speaks: bool = False
+
+
+DOORS: Final[dict[str, Door]] = {
+    "/completion": Door({"prompt": "a", "n_predict": 2}, LLAMA | {"prompt": PROMPT}),
+    "/infill": Door(
+        {"input_prefix": "a", "input_suffix": "b", "n_predict": 2},
+        LLAMA
+        | {"input_prefix": TEXT, "input_suffix": TEXT, "prompt": TEXT, "input_extra": OBJECTS},
+    ),
+    "/tokenize": Door(
+        {"content": "a"},
+        {"content": TEXT, "add_special": FLAG, "parse_special": FLAG, "with_pieces": FLAG},
+    ),
+    "/detokenize": Door({"tokens": [65]}, {"tokens": IDS}),
+    "/apply-template": Door(
+        {"messages": TURNS}, {"messages": MESSAGES, "add_generation_prompt": FLAG}, speaks=True
+    ),
+    "/v1/completions": Door(
+        {"prompt": "a", "max_tokens": 2},
+        OPENAI
+        | {"prompt": PROMPT, "suffix": TEXT, "logprobs": WHOLE, "echo": FLAG, "best_of": WHOLE},
+    ),
+    "/v1/fim/completions": Door(
+        {"prompt": "a", "suffix": "b", "max_tokens": 2},
+        OPENAI | {"prompt": TEXT, "suffix": TEXT, "random_seed": WHOLE},
+    ),
+    "/v1/chat/completions": Door({"messages": TURNS, "max_tokens": 2}, CHAT, speaks=True),
+    "/api/generate": Door(
+        {"prompt": "a", "options": {"num_predict": 2}},
+        OLLAMA
+        | {"prompt": TEXT, "suffix": TEXT, "system": TEXT, "template": TEXT, "raw": FLAG}
+        | {"context": IDS, "images": IDS},
+    ),
+    "/api/chat": Door(
+        {"messages": TURNS, "options": {"num_predict": 2}},
+        OLLAMA | {"messages": MESSAGES, "tools": TOOLS, "think": THINK},
+        speaks=True,
+    ),
+}
+SAME: Final = ("/completions", "/chat/completions")
+"""Other paths of the same endpoints."""
+UNREAD: Final = ("/api/show",)
+"""It accepts a body and ignores it."""
+
+CONTRACT_OF: Final = {
+    endpoint.path: contract.name
+    for contract in CONTRACTS
+    for endpoint in contract.endpoints
+    if endpoint.method == "POST"
+}
+
+
+def with_field(body: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
+    """A body with one more field."""
+    outer, _, inner = name.rpartition(".")
+    if not outer:
+        return {**body, name: value}
+    within = body[outer]
+    return {**body, outer: {**within, inner: value}} if isinstance(within, dict) else dict(body)
+
+
+def complaint(path: str, response: httpx2.Response) -> str:
+    """The sentence of an error, after checking that it has its contract's form."""
+    told = response.json()
+    assert list(told) == ["error"]
+    error = told["error"]
+    if CONTRACT_OF[path] == "ollama":
+        assert isinstance(error, str)
+        return error
+    assert error["type"] in ("invalid_request_error", "exceed_context_size_error")
+    names = {"code", "message", "type"} | ({"param"} if CONTRACT_OF[path] == "openai" else set())
+    assert set(error) == names
+    return str(error["message"])
+
+
+def assert_is_whole(response: httpx2.Response) -> None:
+    """Checks that a response is whole, streamed or not."""
+    kind = response.headers["content-type"]
+    if kind.startswith("text/event-stream"):
+        told = parse_events(response.text)
+        assert told[-1] == "[DONE]" or told[-1].get("stop", True)
+    elif kind == "application/x-ndjson":
+        told = [json.loads(line) for line in response.text.splitlines()]
+        assert told[-1]["done"]
+    else:
+        told = [response.json()]
+    assert not any("error" in part for part in told if isinstance(part, dict))
+
+
+SOME: Final = settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+def test_every_endpoint_with_a_body_is_tested_here() -> None:
+    assert {*DOORS, *SAME, *UNREAD} == set(CONTRACT_OF)
+
+
+@pytest.mark.parametrize("path", DOORS)
+@SOME
+@given(data=st.data())
+def test_no_body_breaks_the_server(
+    live: LiveServer, parrot: LiveServer, path: str, data: st.DataObject
+) -> None:
+    door = DOORS[path]
+    body = {**door.usual, "a field that nobody knows": data.draw(JSON)}
+    for name in data.draw(st.lists(st.sampled_from(sorted(door.fields)), max_size=6)):
+        kind = door.fields[name]
+        body = with_field(body, name, data.draw(kind.right | kind.right | JSON, label=name))
+    response = (parrot if door.speaks else live).post(path, body)
+    if response.status_code == 400:
+        assert complaint(path, response)
+    else:
+        assert response.status_code == 200, response.text
+        assert_is_whole(response)
+
+
+@pytest.mark.parametrize("path", DOORS)
+@SOME
+@given(data=st.data())
+def test_a_field_of_a_wrong_type_is_named(
+    live: LiveServer, parrot: LiveServer, path: str, data: st.DataObject
+) -> None:
+    door = DOORS[path]
+    name = data.draw(st.sampled_from(sorted(door.fields)))
+    body = with_field(door.usual, name, data.draw(door.fields[name].wrong))
+    response = (parrot if door.speaks else live).post(path, body)
+    assert response.status_code == 400, response.text
+    assert f"`{name}" in complaint(path, response)

@@ -1,4 +1,4 @@
-"""A client that leaves frees the engine within one chunk of its prefill or one round.
+"""A client that disconnects frees the engine within one prefill chunk or one round.
 
 Told by the work counters, on a prompt as long as an editor's file and with the steps of a server
 that was started with none named.
@@ -12,8 +12,7 @@ import pytest
 
 from akunu_py.model import PREFILL_STEP
 from akunu_py.stats import EngineCounters
-from tests.server.gate import Gate
-from tests.server.live import LiveServer, serve
+from tests.server.live import Gate, LiveServer, serve
 from tests.tiny_model import write_tiny_model
 
 PROMPT_TOKENS = 1500
@@ -46,7 +45,7 @@ def _afresh(held: LiveServer, gate: Gate) -> Iterator[None]:
 
 
 def body(path: str, **changes: Any) -> dict[str, Any]:
-    """A question of 1,500 tokens, of a byte each, whose answer goes on for long."""
+    """A request with a prompt of 1,500 one-byte tokens and a long completion."""
     text = ("0123456789abcde\n" * PROMPT_TOKENS)[:PROMPT_TOKENS]
     asked: dict[str, Any] = {"prompt": text}
     if path == "/infill":
@@ -92,7 +91,7 @@ def test_in_the_middle_of_decoding(
     assert done.rounds - at_the_disconnect.rounds <= 1
 
 
-def test_what_was_computed_for_nobody_is_not_lost(held: LiveServer, gate: Gate) -> None:
+def test_cancelled_work_stays_in_the_cache(held: LiveServer, gate: Gate) -> None:
     gate.close(after=1)
     with held.dial("/completion", body("/completion")):
         gate.wait()
@@ -102,7 +101,7 @@ def test_what_was_computed_for_nobody_is_not_lost(held: LiveServer, gate: Gate) 
 
 
 def left(held: LiveServer, gate: Gate, path: str) -> EngineCounters:
-    """What was done once the server has noticed that its client left, and the engine is free."""
+    """The counters once the server has noticed the disconnect and the engine is free."""
     held.log.wait_for(path)
     gate.open()
     held.settle()

@@ -1,5 +1,5 @@
-"""Texts of megabytes: refused at once where they cannot fit, cut to what is near a gap where they
-are around one, and never encoded whole."""
+"""Texts of megabytes are never encoded whole: prompts that cannot fit are refused at once, and
+texts around a gap are cut to what is near it."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ QUICKLY_ENCODED = 1 << 18
 
 @pytest.fixture(autouse=True)
 def _watched(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing long reaches the tokenizer of the model."""
+    """Fails if a long text reaches the model's tokenizer."""
 
     def watch(engine: Engine) -> None:
         tokenizer = engine.tokenizer.wrapped._tokenizer
@@ -71,6 +71,6 @@ def test_around_a_gap_it_is_cut(live: LiveServer, path: str, body: dict[str, Any
     assert answer.status_code == 200
 
 
-def test_a_prediction_is_drafted_from_as_far_as_it_could_be_said(live: LiveServer) -> None:
+def test_only_as_much_of_a_prediction_is_encoded_as_fits_the_context(live: LiveServer) -> None:
     body = {"prompt": "b", "max_tokens": 2, "prediction": {"type": "content", "content": GIANT}}
     assert live.post("/v1/completions", body).status_code == 200

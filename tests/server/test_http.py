@@ -1,4 +1,4 @@
-"""The server's own end of a connection."""
+"""HttpServer: sockets, heads and bytes that are not HTTP."""
 
 import socket
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tests.server.live import PATIENCE_S
 HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 
 
-def test_nothing_sent_waits_for_what_was_sent_before() -> None:
+def test_sending_does_not_wait_for_acknowledgements() -> None:
     server = HttpServer(Starlette())
     with socket.create_server(("127.0.0.1", 0)) as listener, listener.dup() as kept:
         server.stop()
@@ -50,7 +50,7 @@ def test_a_head_without_an_end_is_refused(line: bytes) -> None:
             connection.sendall(line * (4 << 20))
 
 
-def test_a_head_may_come_in_pieces_and_a_body_be_large() -> None:
+def test_the_head_may_come_in_pieces_and_the_body_may_be_large() -> None:
     with dialled() as connection:
         for line in (HEAD[:5], HEAD[5:], b"Content-Length: 200000\r\n", b"\r\n"):
             connection.sendall(line)
@@ -58,7 +58,7 @@ def test_a_head_may_come_in_pieces_and_a_body_be_large() -> None:
         assert connection.recv(12) == b"HTTP/1.1 404"
 
 
-def test_what_is_no_http_is_refused() -> None:
+def test_bytes_that_are_not_http_are_refused() -> None:
     with dialled() as connection:
         connection.sendall(b"what is this?\r\n\r\n")
         assert connection.recv(12) == b"HTTP/1.1 400"

@@ -1,4 +1,4 @@
-"""Nobody's answers are not worked on; the queue is bounded; newer requests replace older ones."""
+"""Cancelled requests are not worked on; the queue is bounded; newer requests replace older ones."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from akunu_py.server.settings import ServerSettings
-from tests.server.gate import Gate
-from tests.server.live import LiveServer, serve
+from tests.server.live import Gate, LiveServer, serve
 
 STEP = 16
 PROMPT = "0123456789abcdef" * 20
@@ -36,11 +35,11 @@ def _afresh(held: LiveServer, gate: Gate) -> Iterator[None]:
 
 
 def completion(**fields: Any) -> dict[str, Any]:
-    """A request that goes on for long, and drafts nothing."""
+    """A long request without drafts."""
     return {"prompt": PROMPT, "n_predict": 400, "num_draft_tokens": 0, "ignore_eos": True} | fields
 
 
-def test_a_disconnect_of_a_request_that_waits_takes_it_from_the_queue(
+def test_a_waiting_request_leaves_the_queue_when_its_client_disconnects(
     held: LiveServer, gate: Gate
 ) -> None:
     before = held.counters.requests
@@ -57,7 +56,7 @@ def test_a_disconnect_of_a_request_that_waits_takes_it_from_the_queue(
     assert held.counters.requests - before == 1
 
 
-def test_a_full_queue_says_when_to_come_back(held: LiveServer, gate: Gate) -> None:
+def test_a_full_queue_says_when_to_retry(held: LiveServer, gate: Gate) -> None:
     gate.close(after=0)
     with ThreadPoolExecutor() as pool:
         first = pool.submit(held.post, "/completion", completion(n_predict=1))
@@ -74,7 +73,7 @@ def test_a_full_queue_says_when_to_come_back(held: LiveServer, gate: Gate) -> No
 
 
 @pytest.mark.parametrize("streams", [True, False])
-def test_a_newer_request_for_a_slot_takes_the_place_of_the_older(
+def test_a_newer_request_with_the_same_slot_replaces_the_older_one(
     held: LiveServer, gate: Gate, streams: bool
 ) -> None:
     gate.close(after=0)
@@ -88,12 +87,12 @@ def test_a_newer_request_for_a_slot_takes_the_place_of_the_older(
 
 
 def infill(**fields: Any) -> dict[str, Any]:
-    """Somebody typing in the slot that llama.vim always names."""
+    """A body for typing; llama.vim always names slot 0."""
     gap = {"id_slot": 0, "input_prefix": "one\n", "prompt": "t", "input_suffix": "\nthree\n"}
     return gap | {"n_predict": 2, "num_draft_tokens": 0} | fields
 
 
-def test_typing_on_replaces_what_was_typed(held: LiveServer, gate: Gate) -> None:
+def test_typing_on_replaces_the_older_request(held: LiveServer, gate: Gate) -> None:
     gate.close(after=0)
     with ThreadPoolExecutor() as pool:
         older = pool.submit(held.post, "/infill", infill())
@@ -129,7 +128,7 @@ def test_other_editors_and_warm_ups_replace_nothing(
         assert (older.result().status_code, newer.result().status_code) == (200, 200)
 
 
-def test_time_is_up_after_the_first_whole_line_and_not_before(held: LiveServer) -> None:
+def test_a_deadline_passes_only_after_the_first_whole_line(held: LiveServer) -> None:
     (newline,) = held.post("/tokenize", {"content": "\n"}).json()["tokens"]
     body = {"prompt": "a", "n_predict": 300, "num_draft_tokens": 0, "t_max_predict_ms": 0.001}
     lines = held.post("/completion", body | {"logit_bias": {newline: 1000}}).json()
@@ -140,7 +139,7 @@ def test_time_is_up_after_the_first_whole_line_and_not_before(held: LiveServer) 
     assert line["tokens_predicted"] == 300 or line["stop_type"] == "eos"
 
 
-def test_a_failure_of_the_engine_is_told_and_passes(
+def test_the_server_survives_an_engine_failure(
     held: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = held.worker.loading.result()
@@ -171,7 +170,7 @@ def test_a_failure_within_a_stream_ends_it_with_an_error(
         assert events.result()[-1]["error"]["code"] == 500
 
 
-def test_what_was_done_is_counted_once(held: LiveServer) -> None:
+def test_a_request_is_counted_once(held: LiveServer) -> None:
     metrics = held.service.metrics
     held.settle()
     answers, generated = metrics.answers, metrics.sums.generated_tokens

@@ -74,7 +74,7 @@ class Neovim:
         self._ask("--remote-send", keys)
 
     def value(self, expression: str) -> Any:
-        """What a Vimscript expression is worth."""
+        """The value of a Vimscript expression."""
         return json.loads(self._ask("--remote-expr", f"json_encode({expression})"))
 
     def wait_for(self, expression: str) -> Any:
@@ -130,7 +130,7 @@ def editor(brief: LiveServer, tmp_path: Path) -> Iterator[Neovim]:
         process.kill()
 
 
-def test_what_is_suggested_while_typing_is_shown_and_put_in(
+def test_suggestions_are_shown_while_typing_and_can_be_accepted(
     editor: Neovim, brief: LiveServer
 ) -> None:
     editor.keys(f"{GAP}GO")
@@ -148,7 +148,7 @@ def test_what_is_suggested_while_typing_is_shown_and_put_in(
     assert editor.lines()[GAP - 1] == line + suggestion
 
 
-def test_what_an_instruction_makes_of_a_selection_takes_its_place(editor: Neovim) -> None:
+def test_the_result_of_an_instruction_replaces_the_selection(editor: Neovim) -> None:
     first, last = SELECTED
     editor.keys(f"{first}GV{last}G:LlamaInstruct<CR>Rename width to w<CR>")
     ready = f"{shown('vt_inst', 'virt_lines')}->map({{_, line -> line[0]}})"

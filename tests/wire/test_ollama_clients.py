@@ -1,4 +1,4 @@
-"""The literal bodies of editors that speak to an Ollama server, and what each reads.
+"""The bodies of editors that speak to an Ollama server, what each reads, and the `ollama` library.
 
 Bodies as of Continue 1.2 (`core/llm/llms/Ollama.ts`), Zed 0.2xx (`crates/ollama` and its edit
 predictions) and Twinny 3 (`fim-dialects.ts`).
@@ -6,7 +6,11 @@ predictions) and Twinny 3 (`fim-dialects.ts`).
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
+
+import ollama
+import pytest
 
 from tests.server.live import LiveServer
 
@@ -55,7 +59,7 @@ class TestContinue:
         assert all(isinstance(line["response"], str) for line in answered)
         assert answered[-1]["done"] is True
 
-    def test_an_error_is_one_it_can_raise(self, live: LiveServer) -> None:
+    def test_an_error_has_a_form_that_it_can_raise(self, live: LiveServer) -> None:
         body = {"model": "ember", "prompt": "words " * 4096, "stream": True}
         response = live.post("/api/generate", body)
         assert response.status_code == 400
@@ -134,3 +138,51 @@ class TestTwinny:
         assert all(isinstance(part["response"], str) for part in parts)
         raw = lines(live, "/api/generate", body | {"raw": True, "stream": False})[0]
         assert last["prompt_eval_count"] == raw["prompt_eval_count"]
+
+
+GREEDY = {"num_predict": 8, "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def client(live: LiveServer) -> Iterator[ollama.Client]:
+    with ollama.Client(host=live.url) as client:
+        yield client
+
+
+def test_it_generates(client: ollama.Client) -> None:
+    whole = client.generate("ember", "def mean(values):", options=GREEDY)
+    parts = client.generate("ember", "def mean(values):", options=GREEDY, stream=True)
+    assert "".join(part.response or "" for part in parts) == whole.response
+    assert whole.eval_count == 8
+    assert whole.context
+
+
+def test_it_fills_a_gap(client: ollama.Client) -> None:
+    filled = client.generate("ember", "def a(x):\n", suffix="\n\ndef b(x):\n", options=GREEDY)
+    assert filled.done
+
+
+def test_it_chats(client: ollama.Client) -> None:
+    messages = [{"role": "user", "content": "hello"}]
+    whole = client.chat("ember", messages, options=GREEDY)
+    parts = client.chat("ember", messages, options=GREEDY, stream=True)
+    assert "".join(part.message.content or "" for part in parts) == whole.message.content
+
+
+def test_it_asks_for_json(client: ollama.Client) -> None:
+    answer = client.generate("ember", "{", format="json", options=GREEDY)
+    assert (answer.response or "").lstrip().startswith("{")
+
+
+def test_it_asks_about_models(client: ollama.Client) -> None:
+    (model,) = client.list().models
+    assert model.model == "ember:latest"
+    assert client.show(model.model).capabilities == ["completion", "insert"]
+    (running,) = client.ps().models
+    assert running.context_length == 2048
+
+
+def test_a_refused_request_raises(client: ollama.Client) -> None:
+    with pytest.raises(ollama.ResponseError, match="context") as error:
+        client.generate("ember", "words " * 4096)
+    assert error.value.status_code == 400

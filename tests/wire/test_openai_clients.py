@@ -1,4 +1,8 @@
-"""Zed, minuet, Continue, Cline, Tabby and llama.vscode, where they speak OpenAI's endpoints."""
+"""The bodies of clients of OpenAI's endpoints, and what each reads.
+
+Zed, minuet, Continue, Cline, Tabby and llama.vscode complete and chat, some of them through
+Mistral's `/v1/fim/completions`; lm-evaluation-harness scores texts.
+"""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -208,3 +212,130 @@ def test_llama_vscode_in_openai_mode(live: LiveServer) -> None:
     }
     answer = live.post("/v1/completions", body).json()
     assert isinstance(answer["choices"][0]["text"], str)
+
+
+FIM_PATH = "/v1/fim/completions"
+
+
+def test_continue_reads_content_of_every_delta(live: LiveServer) -> None:
+    body = {
+        "model": "codestral",
+        "prompt": PREFIX,
+        "suffix": SUFFIX,
+        "max_tokens": 48,
+        "temperature": 0.01,
+        "top_p": 1,
+        "frequency_penalty": 0,
+        "presence_penalty": 0,
+        "stop": ["[PREFIX]", "[SUFFIX]", "\n+++++ ", "\n\n", "/src/", "#- coding: utf-8", "```"],
+        "stream": True,
+    }
+    *chunks, done = live.events(FIM_PATH, body)
+    assert done == "[DONE]"
+    assert all(isinstance(chunk["choices"][0]["delta"]["content"], str) for chunk in chunks)
+
+
+def test_zed_reads_every_fim_field_strictly(live: LiveServer) -> None:
+    body = {
+        "model": "codestral-latest",
+        "prompt": PREFIX,
+        "suffix": SUFFIX,
+        "max_tokens": 150,
+        "temperature": 0.2,
+        "top_p": 1.0,
+        "stream": False,
+        "stop": None,
+        "random_seed": None,
+        "min_tokens": None,
+    }
+    answer = live.post(FIM_PATH, body).json()
+    assert all(isinstance(answer[name], str) for name in ("id", "object", "model"))
+    assert type(answer["created"]) is int
+    for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
+        assert type(answer["usage"][name]) is int
+    (choice,) = answer["choices"]
+    assert choice["index"] == 0
+    assert isinstance(choice["message"]["content"], str)
+    assert choice["finish_reason"] in ("stop", "length")
+
+
+def test_minuet_sends_codestrals_body(live: LiveServer) -> None:
+    body = {
+        "model": "codestral-latest",
+        "prompt": PREFIX,
+        "suffix": SUFFIX,
+        "stream": True,
+        "max_tokens": 56,
+        "stop": ["\n\n"],
+    }
+    *chunks, done = live.events(FIM_PATH, body)
+    assert done == "[DONE]"
+    assert "\n\n" not in "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks)
+
+
+def test_tabby_needs_a_text_in_every_delta(live: LiveServer) -> None:
+    body = {
+        "prompt": PREFIX,
+        "suffix": SUFFIX,
+        "max_tokens": 32,
+        "temperature": 0.1,
+        "stream": True,
+        "random_seed": 7,
+    }
+    first, second = (live.events(FIM_PATH, body)[:-1] for _ in range(2))
+    texts = [
+        [chunk["choices"][0]["delta"]["content"] for chunk in part] for part in (first, second)
+    ]
+    assert all(isinstance(text, str) for text in texts[0])
+    assert "".join(texts[0]) == "".join(texts[1])
+
+
+CONTEXT, GOOD, BAD = "def area(radius):\n    return ", "radius * radius", "zebra pudding qux"
+
+
+def harness_body(prompts: Any) -> dict[str, Any]:
+    """What `local-completions` sends to score texts."""
+    return {
+        "model": "ember",
+        "prompt": prompts,
+        "temperature": 0,
+        "max_tokens": 1,
+        "logprobs": 1,
+        "seed": 1234,
+        "echo": True,
+    }
+
+
+def harness_score(choice: Any, context: int) -> tuple[float, bool]:
+    """What it reads: how likely the continuation is, and whether it is the likeliest. The token
+    that had to be generated is left out."""
+    logprobs = choice["logprobs"]["token_logprobs"][context:-1]
+    tops = choice["logprobs"]["top_logprobs"][context:-1]
+    greedy = all(own == max(top.values()) for own, top in zip(logprobs, tops, strict=True))
+    return sum(logprobs), greedy
+
+
+def ids_of(live: LiveServer, text: str) -> list[int]:
+    return list(live.post("/tokenize", {"content": text}).json()["tokens"])
+
+
+def test_continuations_are_scored_behind_their_context(live: LiveServer) -> None:
+    prompts = [ids_of(live, CONTEXT + continuation) for continuation in (GOOD, BAD)]
+    context = len(ids_of(live, CONTEXT))
+    choices = live.post("/v1/completions", harness_body(prompts)).json()["choices"]
+    assert [choice["index"] for choice in choices] == [0, 1]
+    for choice, prompt in zip(choices, prompts, strict=True):
+        assert len(choice["logprobs"]["token_logprobs"]) == len(prompt) + 1
+    good, bad = (harness_score(choice, context) for choice in choices)
+    assert bad[0] < good[0] < 0
+    assert not bad[1]
+
+
+def test_the_models_own_greedy_text_scores_as_the_likeliest(live: LiveServer) -> None:
+    body = {"prompt": CONTEXT, "max_tokens": 8, "temperature": 0, "logprobs": 1}
+    said = live.post("/v1/completions", body).json()["choices"][0]
+    ids = live.post("/tokenize", {"content": CONTEXT + said["text"]}).json()["tokens"]
+    (choice,) = live.post("/v1/completions", harness_body(ids)).json()["choices"]
+    score, greedy = harness_score(choice, len(ids_of(live, CONTEXT)))
+    assert greedy
+    assert score == pytest.approx(sum(said["logprobs"]["token_logprobs"]), abs=1e-2)

@@ -1,4 +1,4 @@
-"""The README's blocks for clients: what can be run is run, and every address in them answers."""
+"""The README's examples for clients run, and every address in them answers."""
 
 import json
 import re

@@ -1,88 +1,165 @@
-"""Events handed from one thread to another."""
+"""Events pass from one thread to another, or to an event loop."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
+from akunu_py.event_stream import EventStream
 from akunu_py.request import Event
 from akunu_py.stats import Finish, Round, Stats
-from akunu_py.worker.event_stream import EventStream
 
 FIRST = Event(Round((1,)), (), Stats())
 LAST = Event(Round((2,), finish=Finish.EOS), (), Stats())
 
 
-def test_taking_never_waits_and_brings_each_event_once() -> None:
+def full_stream(error: BaseException | None = None) -> EventStream:
     events = EventStream()
-    assert events.take() == []
     events.put(FIRST)
-    assert events.take() == [FIRST]
     events.put(LAST)
-    events.end()
-    assert (events.take(), events.ended, events.error) == ([LAST], True, None)
-    assert events.take() == list(events) == []
+    events.end(error)
+    return events
+
+
+def test_a_thread_reads_each_event_once() -> None:
+    events = full_stream()
+    assert (events.last, events.finished) == (LAST, True)
+    assert list(events) == [FIRST, LAST]
+    assert list(events) == []
 
 
 def test_an_error_comes_after_the_events_before_it() -> None:
-    events = EventStream()
-    events.put(FIRST)
-    events.end(ValueError("broken"))
-    assert events.take() == [FIRST]
-    assert events.ended
-    assert str(events.error) == "broken"
-
-
-def test_iterating_raises_the_error() -> None:
-    events = EventStream()
-    events.put(FIRST)
-    events.end(ValueError("broken"))
-    assert next(events) is FIRST
+    events = full_stream(ValueError("broken"))
+    assert [next(events), next(events)] == [FIRST, LAST]
     with pytest.raises(ValueError, match="broken"):
         next(events)
     assert list(events) == []
 
 
-def test_a_listener_hears_of_what_came_before_it_and_of_all_that_follows() -> None:
-    events = EventStream()
+def nothing() -> None:
+    pass
+
+
+@contextmanager
+def counted_wake_ups() -> Iterator[Callable[[], int]]:
+    """Counts how often another thread wakes the running event loop."""
+    loop = asyncio.get_running_loop()
+    wake, count = loop.call_soon_threadsafe, 0
+
+    def counted(*arguments: object) -> object:
+        nonlocal count
+        count += 1
+        return wake(*arguments)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "call_soon_threadsafe", counted)
+        yield lambda: count
+
+
+def test_an_event_loop_reads_what_came_before_it_attached_and_after() -> None:
+    async def read() -> list[Event]:
+        events = EventStream()
+        events.put(FIRST)
+        events.attach(nothing)
+        found = [await anext(events)]
+        waiting = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        events.put(LAST)
+        events.end()
+        found.append(await waiting)
+        assert [event async for event in events] == []
+        assert [event async for event in events] == []
+        return found
+
+    assert asyncio.run(read()) == [FIRST, LAST]
+
+
+def test_an_event_loop_gets_an_error_after_the_events() -> None:
+    async def read() -> None:
+        events = full_stream(ValueError("broken"))
+        events.attach(nothing)
+        assert [await anext(events), await anext(events)] == [FIRST, LAST]
+        with pytest.raises(ValueError, match="broken"):
+            await anext(events)
+
+    asyncio.run(read())
+
+
+def test_a_batch_of_events_wakes_the_event_loop_once() -> None:
+    async def read() -> None:
+        with counted_wake_ups() as wake_ups:
+            events = EventStream()
+            events.attach(nothing)
+            assert wake_ups() == 1
+            await asyncio.sleep(0)
+            events.put(FIRST)
+            events.put(LAST)
+            events.end()
+            assert wake_ups() == 2
+            assert [event async for event in events] == [FIRST, LAST]
+
+    asyncio.run(read())
+
+
+def test_an_event_loop_may_wait_for_the_end() -> None:
+    async def read() -> None:
+        with counted_wake_ups() as wake_ups:
+            events = EventStream()
+            events.attach(nothing, end_only=True)
+            events.put(FIRST)
+            events.put(LAST)
+            assert wake_ups() == 0
+            assert events.last is LAST
+            events.end()
+            assert wake_ups() == 1
+            assert [event async for event in events] == [FIRST, LAST]
+
+    asyncio.run(read())
+
+
+@pytest.mark.parametrize("end_only", [False, True])
+def test_the_end_is_reported_once_even_if_the_events_are_not_read(end_only: bool) -> None:
+    async def wait() -> int:
+        ends: list[None] = []
+        events = full_stream()
+        events.attach(lambda: ends.append(None), end_only=end_only)
+        events.put(LAST)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return len(ends)
+
+    assert asyncio.run(wait()) == 1
+
+
+def test_aborting_raises_at_once_and_cancels() -> None:
+    async def read() -> None:
+        cancelled: list[None] = []
+        events = EventStream(lambda: cancelled.append(None))
+        events.attach(nothing)
+        waiting = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0)
+        events.abort(ValueError("replaced"))
+        with pytest.raises(ValueError, match="replaced"):
+            await waiting
+        events.put(LAST)
+        with pytest.raises(ValueError, match="replaced"):
+            await anext(events)
+        assert (events.cancelled, len(cancelled)) == (True, 1)
+
+    asyncio.run(read())
+
+
+def test_a_closed_event_loop_cancels_the_request() -> None:
+    async def attach() -> EventStream:
+        events = EventStream()
+        events.attach(nothing)
+        await asyncio.sleep(0)
+        return events
+
+    events = asyncio.run(attach())
+    assert not events.cancelled
     events.put(FIRST)
-    heard: list[int] = []
-    events.listen(lambda: heard.append(len(events.take())))
-    events.put(LAST)
+    assert events.cancelled
     events.end()
-    assert heard == [1, 1, 0]
-    assert events.ended
-
-
-def test_a_listener_is_told_once_of_what_it_has_not_taken() -> None:
-    events = EventStream()
-    told: list[None] = []
-    events.listen(lambda: told.append(None))
-    events.put(FIRST)
-    events.put(LAST)
-    events.end()
-    assert len(told) == 1
-    assert events.take() == [FIRST, LAST]
-    assert events.ended
-
-
-def test_a_listener_may_wait_for_the_end() -> None:
-    events = EventStream()
-    heard: list[int] = []
-    events.listen(lambda: heard.append(len(events.take())), end_only=True)
-    events.put(FIRST)
-    events.put(LAST)
-    assert heard == [0]
-    events.end()
-    assert heard == [0, 2]
-    assert events.ended
-
-
-def test_who_waits_for_the_end_may_look_before_it() -> None:
-    events = EventStream()
-    told: list[None] = []
-    events.listen(lambda: told.append(None), end_only=True)
-    events.put(FIRST)
-    assert events.take() == [FIRST]
-    events.put(LAST)
-    assert len(told) == 1
-    events.end()
-    assert len(told) == 2
-    assert events.take() == [LAST]

@@ -1,0 +1,172 @@
+"""EventStream: the events of one request, handed from the engine's thread to one reader.
+
+There is one queue. A thread reads it by iterating; an event loop reads it with `async for`, and is
+woken once for every batch of events.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Event as Flag
+from types import TracebackType
+from typing import Final, Self
+
+from akunu_py.request import Event
+
+_SIGNAL_INTERVAL_S: Final = 0.1
+
+
+class EventStream:
+    """The events of one request, in order, from the engine's thread to one reader.
+
+    A thread reads them with `for`. An event loop calls `attach` first, and then reads them with
+    `async for`. Leaving the stream as a context manager cancels the rest of the request.
+
+    Args:
+        on_cancel: called by `cancel`.
+
+    Attributes:
+        last: the newest event, read or not; any thread may look at it.
+        finished: whether the engine is done with the request.
+    """
+
+    def __init__(self, on_cancel: Callable[[], object] = lambda: None) -> None:
+        self.last: Event | None = None
+        self.finished = False
+        self._queue: SimpleQueue[Event | _End] = SimpleQueue()
+        self._exhausted = False
+        self._cancelled = Flag()
+        self._on_cancel = on_cancel
+        self._aborted: BaseException | None = None
+        self._wake: Callable[[], object] | None = None
+        self._wake_pending = False
+        self._end_only = False
+        self._on_finish: Callable[[], object] | None = None
+        self._reader: asyncio.Future[None] | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the rest is no longer wanted."""
+        return self._cancelled.is_set()
+
+    def cancel(self) -> None:
+        """Ends the request: at once if it still waits, else after the current chunk or round.
+
+        The last event still comes, with the finish reason CANCELLED. Any thread may call this, and
+        so may a signal handler.
+        """
+        self._cancelled.set()
+        self._on_cancel()
+
+    def abort(self, error: BaseException) -> None:
+        """Cancels the request and raises `error` at the reader at once; for the event loop."""
+        self._aborted = error
+        self._wake_reader()
+        self.cancel()
+
+    def attach(self, on_finish: Callable[[], object], *, end_only: bool = False) -> None:
+        """Lets the running event loop read the events.
+
+        Args:
+            on_finish: called on the event loop when the engine is done, whether or not the events
+                have been read.
+            end_only: whether to wake the event loop only when the engine is done, not for every
+                batch of events.
+        """
+        loop = asyncio.get_running_loop()
+        self._on_finish, self._end_only = on_finish, end_only
+        self._wake = partial(loop.call_soon_threadsafe, self._woken)
+        self._notify()
+
+    def put(self, event: Event) -> None:
+        """Appends an event; for the engine's thread."""
+        self.last = event
+        self._queue.put(event)
+        self._notify()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Ends the events, with the error that caused it, if any; for the engine's thread."""
+        self._queue.put(_End(error))
+        self.finished = True
+        self._notify()
+
+    def _notify(self) -> None:
+        """Wakes the event loop, unless it is about to look anyway."""
+        if self._wake is None or self._wake_pending or (self._end_only and not self.finished):
+            return
+        self._wake_pending = True
+        try:
+            self._wake()
+        except Exception:  # the event loop is closed: nobody reads, but the thread must go on
+            self._wake = None
+            self._cancelled.set()
+
+    def _woken(self) -> None:
+        self._wake_pending = False  # first, so that events that come from now on wake again
+        if self.finished and self._on_finish is not None:
+            on_finish, self._on_finish = self._on_finish, None
+            on_finish()
+        self._wake_reader()
+
+    def _wake_reader(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        while not self._exhausted:
+            if self._aborted is not None:
+                raise self._aborted
+            try:
+                event = self._unpack(self._queue.get_nowait())
+            except Empty:
+                self._reader = asyncio.get_running_loop().create_future()
+                await self._reader
+                continue
+            if event is not None:
+                return event
+        raise StopAsyncIteration
+
+    def __iter__(self) -> Iterator[Event]:
+        return self
+
+    def __next__(self) -> Event:
+        # A signal that arrives just before a wait, or on another thread, does not end that wait.
+        # Short waits let the main thread run its signal handlers.
+        while not self._exhausted:
+            try:
+                event = self._unpack(self._queue.get(timeout=_SIGNAL_INTERVAL_S))
+            except Empty:
+                continue
+            if event is not None:
+                return event
+        raise StopIteration
+
+    def _unpack(self, entry: "Event | _End") -> Event | None:
+        """The event in an entry of the queue; None if the entry is the end."""
+        if not isinstance(entry, _End):
+            return entry
+        self._exhausted = True
+        if entry.error is not None:
+            raise entry.error
+        return None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.cancel()
+
+
+@dataclass(frozen=True)
+class _End:
+    error: BaseException | None

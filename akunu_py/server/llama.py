@@ -1,0 +1,325 @@
+"""llama-server's contract, which llama.vim, llama.vscode, Tabby, Twinny and Continue rely on."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import PlainTextResponse, Response
+
+from akunu_py.options import MOST_SLOTS, Options
+from akunu_py.package import __version__
+from akunu_py.request import Completion, Event
+from akunu_py.sampling.logprobs import TokenLogprob
+from akunu_py.server.contract import ApiRequest, Contract, Endpoint
+from akunu_py.server.errors import Fault
+from akunu_py.server.fields import read_messages
+from akunu_py.server.llama_request import (
+    DEFAULT_SAMPLERS,
+    CompletionRequest,
+    read_completion,
+    read_infill,
+    read_options,
+)
+from akunu_py.server.metrics import prometheus_lines
+from akunu_py.server.wire import (
+    EVENT_STREAM,
+    CompactJSONResponse,
+    StreamedResponse,
+    sse,
+    timings,
+)
+from akunu_py.stats import Finish
+
+if TYPE_CHECKING:
+    from akunu_py.engine import Engine
+
+_STOP_TYPES: Final = {
+    Finish.EOS: "eos",
+    Finish.STOP: "word",
+    Finish.LENGTH: "limit",
+    Finish.CONTEXT: "limit",
+    Finish.CANCELLED: "limit",
+}
+_LEAST_LOGPROB: Final = -1e9
+"""The log-probability of an impossible token, because JSON has no infinity."""
+_ABSENT: Final = object()
+
+
+def error_body(fault: Fault) -> dict[str, Any]:
+    """`{"error": {"code", "message", "type"}}`."""
+    return {"error": {"code": fault.status, "message": fault.message, "type": fault.kind}}
+
+
+async def complete(request: ApiRequest) -> Response:
+    """`/completion`: goes on from a prompt, or from several."""
+    return await _respond(request, read_completion(request))
+
+
+async def infill(request: ApiRequest) -> Response:
+    """`/infill`: fills the gap between two texts."""
+    return await _respond(request, read_infill(request))
+
+
+async def _respond(request: ApiRequest, wanted: CompletionRequest) -> Response:
+    """Does one job after another; one result is sent as an object, several as a list."""
+    formats = [_ResultFormat(request.engine, wanted, index) for index in range(len(wanted.jobs))]
+    if wanted.streams:
+        return StreamedResponse(
+            _stream(request, wanted, formats),
+            EVENT_STREAM,
+            error_chunk=lambda fault: sse(error_body(fault)),
+        )
+    results = [
+        format_.final(await request.service.complete(job))
+        for format_, job in zip(formats, wanted.jobs, strict=True)
+    ]
+    return CompactJSONResponse(results[0] if len(results) == 1 else results)
+
+
+async def _stream(
+    request: ApiRequest, wanted: CompletionRequest, formats: "list[_ResultFormat]"
+) -> AsyncGenerator[bytes, None]:
+    """The text as it comes, and after the end of each completion its statistics."""
+    for format_, job in zip(formats, wanted.jobs, strict=True):
+        completion = Completion(request.engine.model.name)
+        async with aclosing(request.service.stream(job)) as events:
+            async for event in events:
+                completion.add(event)
+                if event.tokens or event.text:
+                    yield sse(format_.partial(event))
+        yield sse(format_.final(completion))
+
+
+class _ResultFormat:
+    """Formats one completion.
+
+    Args:
+        engine: that generates it.
+        wanted: the request.
+        index: of the completion in the request.
+    """
+
+    def __init__(self, engine: "Engine", wanted: CompletionRequest, index: int) -> None:
+        self._engine = engine
+        self._wanted = wanted
+        self._job = wanted.jobs[index]
+        self._index = index
+
+    def partial(self, event: Event) -> dict[str, Any]:
+        """The streamed chunk for an event."""
+        stats = event.stats
+        chunk: dict[str, Any] = {
+            "index": self._index,
+            "content": event.text,
+            "tokens": list(event.tokens),
+            "stop": False,
+            "id_slot": self._job.slot or 0,
+            "tokens_predicted": stats.generated_tokens,
+            "tokens_evaluated": stats.prompt_tokens,
+        }
+        if self._wanted.times_tokens:
+            chunk["timings"] = timings(stats)
+        return chunk | self._probabilities(event.logprobs)
+
+    def final(self, completion: Completion) -> dict[str, Any]:
+        """The whole result; or the last chunk of a stream, which has sent the text before."""
+        streams = self._wanted.streams
+        stats, text = completion.stats, completion.text
+        whole = {
+            "index": self._index,
+            "content": "" if streams else text,
+            "tokens": completion.token_ids if self._wanted.returns_tokens and not streams else [],
+            "id_slot": self._job.slot or 0,
+            "stop": True,
+            "model": completion.model,
+            "tokens_predicted": stats.generated_tokens,
+            "tokens_evaluated": stats.prompt_tokens,
+            "generation_settings": _generation_settings(
+                self._engine, self._job.options, self._wanted.samplers
+            ),
+            "prompt": self._job.prompt_text(self._engine.tokenizer.decode),
+            "has_new_line": "\n" in text,
+            "truncated": completion.finish_reason is Finish.CONTEXT,
+            "stop_type": _STOP_TYPES[completion.finish_reason],
+            "stopping_word": "",
+            "tokens_cached": stats.cached_tokens,
+            "timings": timings(stats),
+        }
+        whole |= {} if streams else self._probabilities(completion.logprobs)
+        return _pick(whole, self._wanted.fields)
+
+    def _probabilities(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """`completion_probabilities`, if `n_probs` asked for them."""
+        if self._job.options.logprobs is None:
+            return {}
+        return {
+            "completion_probabilities": [
+                self._probability(entry.token, entry.logprob)
+                | {"top_logprobs": [self._probability(*other) for other in entry.alternatives]}
+                for entry in logprobs
+            ]
+        }
+
+    def _probability(self, token: int, logprob: float) -> dict[str, Any]:
+        spelling = self._engine.tokenizer.token_bytes.of(token)
+        return {
+            "id": token,
+            "token": spelling.decode(errors="replace"),
+            "bytes": list(spelling),
+            "logprob": max(logprob, _LEAST_LOGPROB),
+        }
+
+
+def _generation_settings(
+    engine: "Engine", options: Options, samplers: Sequence[str]
+) -> dict[str, Any]:
+    """The options of a request, in llama-server's words."""
+    sampling = options.sampling
+    return {
+        "n_ctx": engine.context_limit,
+        "n_predict": -1 if options.max_tokens is None else options.max_tokens,
+        "seed": -1 if sampling.seed is None else sampling.seed,
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+        "repeat_penalty": sampling.repetition_penalty,
+        "repeat_last_n": sampling.repetition_context_size,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "logit_bias": [{"token": token, "bias": bias} for token, bias in sampling.logit_bias],
+        "stop": list(options.stop),
+        "n_probs": options.logprobs or 0,
+        "samplers": list(samplers),
+        "speculative.n_max": 0 if not options.drafts else options.num_draft_tokens,
+    }
+
+
+def _pick(result: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+    """The wanted fields. A nested field, such as `timings/prompt_n`, keeps its whole name and is
+    not nested in the result. Unknown fields are left out; no fields at all mean everything."""
+    if not fields:
+        return result
+    picked: dict[str, Any] = {}
+    for field in fields:
+        value: Any = result
+        for name in field.split("/"):
+            value = value.get(name, _ABSENT) if isinstance(value, dict) else _ABSENT
+        if value is not _ABSENT:
+            picked[field] = value
+    return picked
+
+
+async def tokenize(request: ApiRequest) -> Response:
+    """`content` as ids. `add_special` puts the opening token before them; `parse_special: false`
+    takes spelled-out special tokens for plain text; `with_pieces` adds the text of each id."""
+    body, tokenizer = request.body, request.engine.tokenizer
+    content = body.text("content", default="")
+    opens = body.flag("add_special", default=False)
+    if body.flag("parse_special", default=True):
+        tokens = await asyncio.to_thread(tokenizer.encode, content, special_tokens=opens)
+    else:
+        opening = tokenizer.encode("") if opens else []
+        tokens = opening + await asyncio.to_thread(tokenizer.encode_plain, content)
+    if not body.flag("with_pieces", default=False):
+        return CompactJSONResponse({"tokens": tokens})
+    pieces = [{"id": token, "piece": tokenizer.decode([token])} for token in tokens]
+    return CompactJSONResponse({"tokens": pieces})
+
+
+async def detokenize(request: ApiRequest) -> Response:
+    """The text of `tokens`."""
+    engine, body = request.engine, request.body
+    tokens = body.values("tokens")
+    for index, token in enumerate(tokens):
+        if type(token) is not int or not 0 <= token < engine.model.vocabulary_size:
+            body.refuse(f"tokens[{index}]", "must be an id of the model's vocabulary")
+    text = await asyncio.to_thread(engine.tokenizer.decode, tokens)
+    return CompactJSONResponse({"content": text})
+
+
+async def apply_template(request: ApiRequest) -> Response:
+    """The prompt that the model's own chat template makes of `messages`."""
+    opens = request.body.flag("add_generation_prompt", default=True)
+    messages = read_messages(request.body)
+    text = request.engine.tokenizer.render_chat(messages, open_answer=opens)
+    return CompactJSONResponse({"prompt": text})
+
+
+async def health(request: ApiRequest) -> Response:
+    """`{"status": "ok"}`, or an error while the model loads."""
+    _ = request.engine
+    return CompactJSONResponse({"status": "ok"})
+
+
+async def props(request: ApiRequest) -> Response:
+    """The properties of the model, and the default options."""
+    engine = request.engine
+    wrapped = engine.tokenizer.wrapped
+    return CompactJSONResponse(
+        {
+            "default_generation_settings": {
+                "n_ctx": engine.context_limit,
+                "params": _generation_settings(engine, read_options(request), DEFAULT_SAMPLERS),
+            },
+            "total_slots": MOST_SLOTS,
+            "model_alias": engine.model.name,
+            "model_path": engine.model.name,
+            "modalities": {"vision": False, "audio": False},
+            "chat_template": _text_or_nothing(getattr(wrapped, "chat_template", None)),
+            "bos_token": _text_or_nothing(wrapped.bos_token),
+            "eos_token": _text_or_nothing(wrapped.eos_token),
+            "build_info": f"akunu-py {__version__}",
+        }
+    )
+
+
+def _text_or_nothing(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+async def slots(request: ApiRequest) -> Response:
+    """The caches of earlier requests, and which of them is in use."""
+    engine = request.engine
+    return CompactJSONResponse(
+        [
+            {
+                "id": slot.id,
+                "n_ctx": engine.context_limit,
+                "speculative": True,
+                "is_processing": slot.busy,
+                "n_tokens": slot.tokens,
+                "n_bytes": slot.nbytes,
+            }
+            for slot in engine.slots
+        ]
+    )
+
+
+async def metrics(request: ApiRequest) -> Response:
+    """Sums for Prometheus; they are available while the model loads, too."""
+    service = request.service
+    lines = prometheus_lines(
+        service.metrics, processing=service.processing, waiting=service.waiting
+    )
+    return PlainTextResponse("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
+
+
+LLAMA: Final = Contract(
+    name="llama",
+    endpoints=(
+        Endpoint("POST", "/infill", infill),
+        Endpoint("POST", "/completion", complete),
+        Endpoint("POST", "/completions", complete),
+        Endpoint("POST", "/tokenize", tokenize),
+        Endpoint("POST", "/detokenize", detokenize),
+        Endpoint("POST", "/apply-template", apply_template),
+        Endpoint("GET", "/health", health, is_open=True),
+        Endpoint("GET", "/v1/health", health, is_open=True),
+        Endpoint("GET", "/props", props),
+        Endpoint("GET", "/slots", slots),
+        Endpoint("GET", "/metrics", metrics),
+    ),
+    error_body=error_body,
+)

@@ -1,0 +1,267 @@
+"""The requests of llama-server's clients, read into jobs.
+
+Missing sampling fields have llama.cpp's defaults: temperature 0.8, top-k 40, top-p 0.95 and min-p
+0.05. If `samplers` is there, only the filters that it names apply; if it does not name
+`temperature`, tokens are sampled at a temperature of 1.
+"""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from akunu_py.options import MOST_ALTERNATIVES, Grammar, Options, Sampling
+from akunu_py.server.body import Body
+from akunu_py.server.contract import ApiRequest
+from akunu_py.server.fields import (
+    FORBIDDEN,
+    read_bias,
+    read_choices,
+    read_drafting,
+    read_seed,
+    read_stops,
+)
+from akunu_py.server.job import Job
+from akunu_py.server.settings import Defaults
+from akunu_py.text.fim import FillRequest, RepositoryFile
+
+if TYPE_CHECKING:
+    from akunu_py.engine import Engine
+
+N = TypeVar("N", int, float)
+
+SAMPLERS: Final = ("penalties", "top_k", "top_p", "min_p", "temperature", "infill")
+"""The samplers of this server; unknown names are ignored, as llama-server does."""
+DEFAULT_SAMPLERS: Final = SAMPLERS[:-1]
+
+_LETTERS: Final = {"e": "penalties", "k": "top_k", "p": "top_p", "m": "min_p", "t": "temperature",
+                   "i": "infill"}  # fmt: skip
+_SMALLEST_TOP_P: Final = 1e-6
+_MOST_TEMPERATURE: Final = 1e3
+_MOST_PENALTY: Final = 1e3
+_RECENT: Final = 64
+_MOST_RECENT: Final = 4096
+_NO_SLOT: Final = -1
+_MOST_FILES: Final = 1024
+_LONGEST_GRAMMAR: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class CompletionRequest:
+    """A request of `/completion` or `/infill`.
+
+    Attributes:
+        jobs: in the order of their index.
+        samplers: the names of those that apply.
+        streams: whether events are sent as they come.
+        returns_tokens: whether a whole completion includes its ids.
+        times_tokens: whether every streamed event includes timings.
+        fields: the fields of the response that are wanted, with slashes; empty for all.
+    """
+
+    jobs: tuple[Job, ...]
+    samplers: tuple[str, ...]
+    streams: bool
+    returns_tokens: bool
+    times_tokens: bool
+    fields: tuple[str, ...]
+
+
+def read_completion(request: ApiRequest) -> CompletionRequest:
+    """Reads a body of `/completion`.
+
+    Raises:
+        BodyError: if a field cannot be served.
+    """
+    options = read_options(request)
+    prompts = _read_prompts(request.body, request.engine)
+    predict_s, slot = _read_predict_s(request.body), _read_slot(request.body)
+    jobs = [Job(prompt, options, predict_s=predict_s, slot=slot) for prompt in prompts]
+    return _request(request.body, jobs)
+
+
+def read_infill(request: ApiRequest) -> CompletionRequest:
+    """Reads a body of `/infill`.
+
+    Raises:
+        BodyError: if a field cannot be served.
+    """
+    body = request.body
+    for name in ("input_prefix", "input_suffix"):
+        if not body.has(name):
+            body.refuse(name, "is missing")
+    files = tuple(  # pieces of other files, the latest last
+        RepositoryFile(extra.text("filename", default=""), extra.text("text", default=""))
+        for extra in body.objects("input_extra", most=_MOST_FILES)
+    )
+    gap = FillRequest(
+        body.text("input_prefix", default="") + body.text("prompt", default=""),
+        body.text("input_suffix", default=""),
+        files,
+    )
+    # Even files that the prompt has no room for are worth drafting from.
+    options = replace(read_options(request), references=tuple(file.text for file in files))
+    job = Job(gap, options, predict_s=_read_predict_s(body), slot=_read_slot(body))
+    return _request(body, [job])
+
+
+def _request(body: Body, jobs: list[Job]) -> CompletionRequest:
+    """The request for some jobs, each repeated for every choice."""
+    _, variants = read_choices(body, jobs, "n_cmpl", "n")
+    return CompletionRequest(
+        jobs=variants,
+        samplers=_read_samplers(body),
+        streams=body.flag("stream", default=False),
+        returns_tokens=body.flag("return_tokens", default=False),
+        times_tokens=body.flag("timings_per_token", default=False),
+        fields=body.texts("response_fields"),
+    )
+
+
+def read_options(request: ApiRequest) -> Options:
+    """How to complete; an `n_predict` of -1, or none, goes on to the end of the context.
+
+    Raises:
+        BodyError: if a field cannot be served.
+    """
+    body, defaults = request.body, request.settings.defaults
+    wanted = body.integer("n_predict", "max_tokens", default=defaults.max_tokens)
+    drafter, num_draft_tokens = read_drafting(body, defaults)
+    alternatives = body.integer("n_probs", default=0, least=0, most=MOST_ALTERNATIVES)
+    if alternatives and body.flag("post_sampling_probs", default=False):
+        body.refuse("post_sampling_probs", "is not served; probabilities are the model's own")
+    return Options(
+        max_tokens=None if wanted is None or wanted < 0 else wanted,
+        sampling=read_sampling(body, defaults, request.engine.tokenizer.end_tokens),
+        stop=read_stops(body),
+        drafter=drafter,
+        num_draft_tokens=num_draft_tokens,
+        logprobs=alternatives or None,
+        grammar=_read_grammar(body),
+    )
+
+
+def _read_prompts(body: Body, engine: "Engine") -> list[str | list[int]]:
+    """The prompts: one, or several if `prompt` is a list of texts or of lists."""
+    given = body.any("prompt")
+    if given is None:
+        body.refuse("prompt", "is missing")
+    if isinstance(given, list) and given and not any(isinstance(part, int) for part in given):
+        return [_prompt(body, f"prompt[{i}]", part, engine) for i, part in enumerate(given)]
+    return [_prompt(body, "prompt", given, engine)]
+
+
+def _prompt(body: Body, name: str, given: Any, engine: "Engine") -> str | list[int]:
+    """A text, a list of ids, or a list that mixes ids and texts."""
+    most = body.limits.prompt_characters
+    if isinstance(given, str):
+        if len(given) > most:
+            body.refuse(name, f"is longer than {most} characters")
+        return given
+    if not isinstance(given, list):
+        body.refuse(name, "must be a string, or a list of token ids and strings")
+    if sum(len(part) for part in given if isinstance(part, str)) > most:
+        body.refuse(name, f"is longer than {most} characters")
+    tokens: list[int] = []
+    for index, part in enumerate(given):
+        if isinstance(part, str):
+            tokens += engine.tokenizer.encode(
+                part, special_tokens=index == 0, most=engine.context_limit
+            )
+        elif isinstance(part, int) and not isinstance(part, bool):
+            tokens.append(part)
+        else:
+            body.refuse(f"{name}[{index}]", "must be a token id or a string")
+    return tokens
+
+
+def _read_slot(body: Body) -> int | None:
+    """`id_slot`; -1 names none."""
+    slot = body.integer("id_slot", default=_NO_SLOT, least=_NO_SLOT)
+    return None if slot == _NO_SLOT else slot
+
+
+def _read_predict_s(body: Body) -> float | None:
+    """`t_max_predict_ms`; 0 or less sets no limit."""
+    milliseconds = body.number("t_max_predict_ms", default=0.0)
+    return milliseconds / 1000 if milliseconds > 0 else None
+
+
+def _read_samplers(body: Body) -> tuple[str, ...]:
+    """The samplers that apply: a list of names, or a string of llama.cpp's letters."""
+    if not body.has("samplers"):
+        return DEFAULT_SAMPLERS
+    if isinstance(body.any("samplers"), str):
+        letters = body.text("samplers", default="")
+        return tuple(_LETTERS[letter] for letter in letters if letter in _LETTERS)
+    return tuple(name for name in body.texts("samplers") if name in SAMPLERS)
+
+
+def read_sampling(body: Body, defaults: Defaults, end_tokens: frozenset[int]) -> Sampling:
+    """How to sample tokens.
+
+    Args:
+        body: of the request.
+        defaults: of the server; they come before llama.cpp's.
+        end_tokens: what `ignore_eos` forbids.
+    """
+    samplers = _read_samplers(body)
+    temperature = body.number(
+        "temperature", "temp", default=_either(defaults.temperature, 0.8), most=_MOST_TEMPERATURE
+    )
+    top_k = body.integer("top_k", default=_either(defaults.top_k, 40))
+    top_p = body.number("top_p", default=_either(defaults.top_p, 0.95), most=1)
+    min_p = body.number("min_p", default=_either(defaults.min_p, 0.05), most=1)
+    penalty = body.number("repeat_penalty", default=1.0, most=_MOST_PENALTY)
+    recent = body.integer("repeat_last_n", default=_RECENT, most=_MOST_RECENT)
+    recent = _MOST_RECENT if recent < 0 else recent
+    penalizes = "penalties" in samplers and recent > 0
+    bias = read_bias(body)
+    if body.flag("ignore_eos", default=False):
+        bias = (*bias, *((token, FORBIDDEN) for token in sorted(end_tokens)))
+    return Sampling(
+        temperature=max(temperature, 0.0) if "temperature" in samplers else 1.0,
+        top_p=max(top_p, _SMALLEST_TOP_P) if "top_p" in samplers else 1.0,
+        top_k=max(top_k, 0) if "top_k" in samplers else 0,
+        min_p=max(min_p, 0.0) if "min_p" in samplers else 0.0,
+        infill="infill" in samplers,
+        seed=read_seed(body),
+        repetition_penalty=penalty if penalizes and penalty > 0 else 1.0,
+        repetition_context_size=recent if penalizes else _RECENT,
+        logit_bias=bias,
+        presence_penalty=_penalty(body, "presence_penalty") if penalizes else 0.0,
+        frequency_penalty=_penalty(body, "frequency_penalty") if penalizes else 0.0,
+    )
+
+
+def _penalty(body: Body, name: str) -> float:
+    return body.number(name, default=0.0, least=-_MOST_PENALTY, most=_MOST_PENALTY)
+
+
+def _either(given: N | None, usual: N) -> N:
+    return usual if given is None else given
+
+
+def _read_grammar(body: Body) -> Grammar | None:
+    """`json_schema`, or `grammar` in GBNF or in llguidance's Lark.
+
+    Raises:
+        BodyError: if both are given, or one cannot be read.
+    """
+    schema, grammar = body.any("json_schema"), body.text("grammar", default="")
+    if schema is not None and grammar:
+        body.refuse("grammar", "cannot be followed beside `json_schema`")
+    if schema is not None:
+        if not isinstance(schema, dict | bool):
+            body.refuse("json_schema", "must be an object, or true or false")
+        return Grammar.json_schema(schema)
+    return Grammar("lark", _lark(body, grammar)) if grammar else None
+
+
+def _lark(body: Body, grammar: str) -> str:
+    from llguidance.gbnf_to_lark import any_to_lark  # noqa: PLC0415  (most requests need none)
+
+    if len(grammar) > _LONGEST_GRAMMAR:
+        body.refuse("grammar", f"is longer than {_LONGEST_GRAMMAR} characters")
+    try:
+        return any_to_lark(grammar)
+    except Exception as error:  # the converter raises many kinds of errors
+        body.refuse("grammar", f"cannot be read: {' '.join(str(error).split())}")

@@ -1,0 +1,218 @@
+"""The middleware for every request: a log line, errors as responses, access control, disconnects.
+
+Access control matters because any web page can send requests to localhost. So the Host header must
+name this server (a page whose domain is rebound to 127.0.0.1 sends its own name), and the page that
+sent the request, if any, must be the server's own or be allowed by name.
+"""
+
+import asyncio
+import hmac
+import ipaddress
+import logging
+import socket
+from collections.abc import Callable, Collection
+from time import perf_counter
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from akunu_py.server.errors import (
+    ApiKeyError,
+    BodyTooLargeError,
+    Fault,
+    ForbiddenError,
+    fault_of,
+    noted_fault,
+)
+from akunu_py.server.settings import ServerSettings
+
+logger = logging.getLogger("akunu_py.server")
+
+_CLIENT_LEFT: Final = 499
+"""The status in the log if none was sent, as in nginx."""
+_STATUS: Final = "akunu_py.status"
+_BEARER: Final = "bearer "
+
+
+class RequestLog:
+    """Logs a line for each request: method, path, status, duration, and why it was refused. The
+    line never has any content of the request. The status is in the scope for `ErrorMiddleware`,
+    because every streamed token passes through every function that wraps `send`.
+
+    Args:
+        app: responds.
+        polled_paths: paths whose requests are logged at level DEBUG.
+    """
+
+    def __init__(self, app: ASGIApp, polled_paths: Collection[str] = ()) -> None:
+        self._app = app
+        self._polled_paths = polled_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = perf_counter()
+
+        async def watched_send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                scope[_STATUS] = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched_send)
+        finally:
+            took_ms = (perf_counter() - begun) * 1000
+            path, status = ascii(scope["path"])[1:-1], scope.get(_STATUS, _CLIENT_LEFT)
+            fault = noted_fault(scope)
+            why = "" if fault is None else f": {ascii(fault.message)[1:-1]}"
+            level = logging.DEBUG if scope["path"] in self._polled_paths else logging.INFO
+            logger.log(level, "%s %s %d %.1f ms%s", scope["method"], path, status, took_ms, why)
+
+
+class ErrorMiddleware:
+    """Turns errors into responses, unless a response has begun; inside `RequestLog`.
+
+    Args:
+        app: raises them.
+        respond: makes the response for a fault.
+    """
+
+    def __init__(self, app: ASGIApp, respond: Callable[[Scope, Fault], Response]) -> None:
+        self._app = app
+        self._respond = respond
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._app(scope, receive, send)
+        except Exception as error:
+            fault = fault_of(error)
+            if _STATUS not in scope:
+                await self._respond(scope, fault)(scope, receive, send)
+
+
+class AccessMiddleware:
+    """Refuses requests with a foreign Host or Origin, and those without the API key.
+
+    Args:
+        app: responds to the others.
+        settings: have the key, the origins and the names.
+        open_paths: paths that need no key.
+    """
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings, open_paths: Collection[str]) -> None:
+        self._app = app
+        self._key = settings.api_key
+        self._origins = settings.origins
+        self._open_paths = open_paths
+        self._names = {name.lower() for name in (settings.host, *settings.hosts)} | _own_names()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        self._check_host(headers.get("host", ""))
+        self._check_origin(headers.get("origin"), headers.get("host", ""))
+        if scope["path"] not in self._open_paths:
+            self._check_key(headers)
+        await self._app(scope, receive, send)
+
+    def _check_host(self, host: str) -> None:
+        name = _host_name(host)
+        if name not in self._names and not name.endswith(".localhost") and not _is_address(name):
+            raise ForbiddenError("This server is not known by that Host; see --allow-host.")
+
+    def _check_origin(self, origin: str | None, host: str) -> None:
+        if origin is None or origin in self._origins or "*" in self._origins:
+            return
+        if origin.lower() not in (f"http://{host.lower()}", f"https://{host.lower()}"):
+            raise ForbiddenError("Web pages of that Origin may not use this server; see --cors.")
+
+    def _check_key(self, headers: Headers) -> None:
+        if self._key is None:
+            return
+        given = headers.get("authorization", "")
+        given = given[len(_BEARER) :] if given.lower().startswith(_BEARER) else ""
+        given = given or headers.get("x-api-key", "")
+        if not hmac.compare_digest(given.encode(), self._key.encode()):
+            raise ApiKeyError("The API key is missing or wrong; send it as a Bearer token.")
+
+
+def _host_name(host: str) -> str:
+    """The name in a Host header, without the port; empty if it is malformed."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_address(name: str) -> bool:
+    """Whether a name is an IP address. No domain can be rebound under an address."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _own_names() -> set[str]:
+    """The names of this machine."""
+    name = socket.gethostname().lower()
+    return {"localhost", name, f"{name}.local"}
+
+
+class DisconnectMiddleware:
+    """Reads the body, then runs the application for as long as the client is connected.
+
+    The application is cancelled when the client disconnects, whether or not it is sending. This
+    closes the generator that feeds its response, which cancels the job on the engine's thread.
+
+    Args:
+        app: gets the whole body with its first `receive`.
+        body_bytes: the most bytes that are read.
+    """
+
+    def __init__(self, app: ASGIApp, body_bytes: int) -> None:
+        self._app = app
+        self._body_bytes = body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await self._read(receive)
+        if body is None:
+            return
+        unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> Message:
+            # Only this class hears of a disconnect, so a second `receive` waits forever.
+            return unread.pop() if unread else await asyncio.get_running_loop().create_future()
+
+        work = asyncio.ensure_future(self._app(scope, replay, send))
+        left = asyncio.create_task(_disconnect(receive))
+        try:
+            await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            work.cancel()
+            left.cancel()
+            await asyncio.gather(work, left, return_exceptions=True)
+        if not work.cancelled():
+            work.result()
+
+    async def _read(self, receive: Receive) -> bytes | None:
+        """The body; None if the client disconnected before its end."""
+        parts: list[bytes] = []
+        size, more = 0, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            part = message.get("body", b"")
+            more = message.get("more_body", False)
+            size += len(part)
+            if size > self._body_bytes:
+                raise BodyTooLargeError(f"The body is larger than {self._body_bytes} bytes.")
+            parts.append(part)
+        return b"".join(parts)
+
+
+async def _disconnect(receive: Receive) -> None:
+    """Returns when the client has disconnected."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

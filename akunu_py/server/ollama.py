@@ -1,0 +1,368 @@
+"""Ollama's contract, which Continue, Zed, Twinny and the `ollama` clients rely on.
+
+There is one model, under any name. Missing fields have Ollama's defaults, except that
+`repeat_penalty` is 1, because code repeats itself on purpose.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import Response
+
+from akunu_py.options import Grammar, Options
+from akunu_py.request import Completion, Event
+from akunu_py.server.body import Body
+from akunu_py.server.contract import ApiRequest, Contract, Endpoint
+from akunu_py.server.errors import Fault
+from akunu_py.server.fields import read_drafting, read_messages, read_offered_tools, read_stops
+from akunu_py.server.job import Job
+from akunu_py.server.llama_request import read_sampling
+from akunu_py.server.ollama_models import ps, served_name, show, tags, timestamp, version
+from akunu_py.server.settings import Defaults
+from akunu_py.server.wire import (
+    FINISH_REASONS,
+    NDJSON,
+    CompactJSONResponse,
+    StreamedResponse,
+    json_line,
+)
+from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ToolCall
+from akunu_py.text.fim import FILL_FORMATS
+from akunu_py.text.stream import Piece
+
+if TYPE_CHECKING:
+    from akunu_py.engine import Engine
+
+_DEFAULTS: Final = Defaults(temperature=0.8, top_k=40, top_p=0.9, min_p=0.0)
+_EFFORTS: Final = ("low", "medium", "high")
+_BARE_TEMPLATES: Final = ("{{.Prompt}}", "{{ .Prompt }}")
+"""Templates that add nothing to the prompt, as `raw` does."""
+_NANOSECONDS: Final = 1_000_000_000
+
+
+def error_body(fault: Fault) -> dict[str, Any]:
+    """`{"error": SENTENCE}`."""
+    return {"error": fault.message}
+
+
+async def generate(request: ApiRequest) -> Response:
+    """`/api/generate`: completes a prompt; an empty one only asks whether the model is loaded.
+
+    The prompt is put into the model's chat template, except with `raw`, with a `suffix`, or if it
+    spells the model's fill-in-the-middle tokens: then the client made the whole prompt itself.
+    """
+    body, engine = request.body, request.engine
+    _refuse_images(body)
+    prompt = body.text("prompt", default="")
+    suffix = body.text("suffix", default="") or None
+    system = body.text("system", default="")
+    context = _read_context(body)
+    template = body.text("template", default="").strip()
+    if template and template not in _BARE_TEMPLATES:
+        body.refuse("template", "cannot be served; the model has its own, and `raw` uses none")
+    raw = body.flag("raw", default=False)
+    if raw and (system or context):
+        body.refuse("raw", "does not go with `system` or `context`")
+    options = _read_options(request)
+    is_bare = raw or template or _spells_fill_tokens(engine, prompt)
+    if not prompt and (is_bare or not suffix):
+        return CompactJSONResponse(_GenerateReply(request, ()).loaded())
+    if is_bare:
+        return await _respond(request, Job(prompt, options), _GenerateReply(request, ()))
+    if suffix:
+        return await _respond(request, Job(prompt, options, suffix), _GenerateReply(request, ()))
+    tokens = [*context, *_encode_question(engine, system, prompt, opens=not context)]
+    return await _respond(request, Job(tokens, options), _GenerateReply(request, tokens))
+
+
+async def chat(request: ApiRequest) -> Response:
+    """`/api/chat`: continues a conversation; one without messages only asks whether the model is
+    loaded. Tools are ignored if the model's template has none."""
+    body, tokenizer = request.body, request.engine.tokenizer
+    format_ = tokenizer.answer_format
+    options = _read_options(request)
+    offered = read_offered_tools(body)
+    tools = offered if format_.has_tools else []
+    settings = _read_think(body)
+    if tools and options.grammar is not None:
+        body.refuse("format", "cannot be combined with `tools`")
+    if not body.values("messages"):
+        return CompactJSONResponse(_ChatReply(request, AnswerParser(format_, None, "")).loaded())
+    for message in body.objects("messages"):
+        _refuse_images(message)
+    prompt = tokenizer.render_chat(
+        read_messages(body), open_answer=True, tools=tools, settings=settings
+    )
+    parsed_as = AnswerFormat() if options.grammar is not None else format_
+    reply = _ChatReply(request, AnswerParser(parsed_as, tools or None, prompt))
+    return await _respond(request, Job(prompt, options), reply)
+
+
+OLLAMA: Final = Contract(
+    name="ollama",
+    endpoints=(
+        Endpoint("POST", "/api/generate", generate),
+        Endpoint("POST", "/api/chat", chat),
+        Endpoint("POST", "/api/show", show),
+        Endpoint("GET", "/api/tags", tags),
+        Endpoint("GET", "/api/ps", ps),
+        Endpoint("GET", "/api/version", version),
+    ),
+    error_body=error_body,
+    prefixes=("/api/",),
+)
+
+
+class _Reply(ABC):
+    """Formats one completion; subclasses know where an endpoint has the text.
+
+    Args:
+        request: with `show_drafts`, which Ollama does not know, every object has its text in
+            `pieces` as well, and each piece says whether it was drafted.
+    """
+
+    def __init__(self, request: ApiRequest) -> None:
+        self._begun = perf_counter()
+        self._name = served_name(request.engine)
+        self._shows_drafts = request.body.flag("show_drafts", default=False)
+
+    @abstractmethod
+    def text_fields(self, text: str, *, ends: bool) -> dict[str, Any]:
+        """The fields for the next text of a completion; none if no part of it is certain yet."""
+
+    @abstractmethod
+    def empty_fields(self) -> dict[str, Any]:
+        """The fields for an empty text."""
+
+    def end_fields(self, completion: Completion) -> dict[str, Any]:
+        """Further fields of the last object."""
+        return {}
+
+    def part(self, event: Event) -> dict[str, Any] | None:
+        """The streamed object for an event; None if there is nothing to send."""
+        told = self.text_fields(event.text, ends=event.finish_reason is not None)
+        shown = self._pieces(event.pieces)
+        if not told and not shown.get("pieces"):
+            return None
+        return self._head() | (told or self.empty_fields()) | {"done": False} | shown
+
+    def last(self, completion: Completion) -> dict[str, Any]:
+        """The last object of a stream."""
+        return self._head() | self.empty_fields() | self._end(completion)
+
+    def whole(self, completion: Completion) -> dict[str, Any]:
+        """The one object of a completion that is not streamed."""
+        told = self.text_fields(completion.text, ends=True) or self.empty_fields()
+        return self._head() | told | self._pieces(completion.pieces) | self._end(completion)
+
+    def loaded(self) -> dict[str, Any]:
+        """The response to a request that only asks whether the model is loaded."""
+        return self._head() | self.empty_fields() | {"done": True, "done_reason": "load"}
+
+    def _head(self) -> dict[str, Any]:
+        return {"model": self._name, "created_at": timestamp(datetime.now(UTC))}
+
+    def _pieces(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        if not self._shows_drafts:
+            return {}
+        shown = [{"text": piece.text, "drafted": piece.drafted} for piece in pieces if piece.text]
+        return {"pieces": shown}
+
+    def _end(self, completion: Completion) -> dict[str, Any]:
+        stats = completion.stats
+        figures = {
+            "done": True,
+            "done_reason": FINISH_REASONS[completion.finish_reason],
+            "total_duration": _nanoseconds(perf_counter() - self._begun),
+            "load_duration": 0,
+            "prompt_eval_count": stats.prompt_tokens,
+            "prompt_eval_duration": _nanoseconds(stats.prefill_s),
+            "eval_count": stats.generated_tokens,
+            "eval_duration": _nanoseconds(stats.decode_s),
+        }
+        if self._shows_drafts:
+            figures |= {
+                "prompt_cached_count": stats.cached_tokens,
+                "forward_count": stats.target_forwards,
+                "draft_count": stats.drafted,
+                "draft_accepted_count": stats.accepted,
+            }
+        return figures | self.end_fields(completion)
+
+
+class _GenerateReply(_Reply):
+    """Puts text into `response`, and the ids of the conversation so far into `context`.
+
+    Args:
+        request: see above.
+        prompt: the ids of a templated prompt; empty for any other, which has no `context`.
+    """
+
+    def __init__(self, request: ApiRequest, prompt: Sequence[int]) -> None:
+        super().__init__(request)
+        self._prompt = prompt
+
+    def text_fields(self, text: str, *, ends: bool) -> dict[str, Any]:
+        return {"response": text} if text else {}
+
+    def empty_fields(self) -> dict[str, Any]:
+        return {"response": ""}
+
+    def end_fields(self, completion: Completion) -> dict[str, Any]:
+        return {"context": [*self._prompt, *completion.token_ids]} if self._prompt else {}
+
+
+class _ChatReply(_Reply):
+    """Puts text into a message of the assistant.
+
+    Args:
+        request: see above.
+        parser: separates reasoning, content and tool calls.
+    """
+
+    def __init__(self, request: ApiRequest, parser: AnswerParser) -> None:
+        super().__init__(request)
+        self._parser = parser
+
+    def text_fields(self, text: str, *, ends: bool) -> dict[str, Any]:
+        parts = self._parser.feed(text)
+        if ends:
+            parts += self._parser.finish()
+        return _message(parts) if parts else {}
+
+    def empty_fields(self) -> dict[str, Any]:
+        return _message(())
+
+
+async def _respond(request: ApiRequest, job: Job, reply: _Reply) -> Response:
+    """Does a job; the response is streamed unless `stream` is false."""
+    if request.body.flag("stream", default=True):
+        return StreamedResponse(
+            _stream(request, job, reply),
+            NDJSON,
+            error_chunk=lambda fault: json_line(error_body(fault)),
+        )
+    return CompactJSONResponse(reply.whole(await request.service.complete(job)))
+
+
+async def _stream(request: ApiRequest, job: Job, reply: _Reply) -> AsyncGenerator[bytes, None]:
+    completion = Completion(request.engine.model.name)
+    async with aclosing(request.service.stream(job)) as events:
+        async for event in events:
+            completion.add(event)
+            part = reply.part(event)
+            if part is not None:
+                yield json_line(part)
+    yield json_line(reply.last(completion))
+
+
+def _message(parts: Sequence[Part]) -> dict[str, Any]:
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": "".join(part.content for part in parts),
+    }
+    thinking = "".join(part.reasoning for part in parts)
+    calls = [_tool_call(call) for part in parts for call in part.calls]
+    if thinking:
+        message["thinking"] = thinking
+    if calls:
+        message["tool_calls"] = calls
+    return {"message": message}
+
+
+def _tool_call(call: ToolCall) -> dict[str, Any]:
+    """A call. Its arguments are always an object, because clients read them as one."""
+    arguments = json.loads(call.arguments)
+    named = {"name": call.name, "arguments": arguments if isinstance(arguments, dict) else {}}
+    return {"function": named}
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * _NANOSECONDS)
+
+
+def _read_options(request: ApiRequest) -> Options:
+    """How to complete: `format`, and `options`, which are llama.cpp's with Ollama's defaults.
+
+    Without a positive `num_predict` the completion goes on to the end of the context. `num_ctx` is
+    ignored: the context is as long as the server's.
+
+    Raises:
+        BodyError: if a field cannot be served.
+    """
+    options, given = request.body.object("options"), request.settings.defaults
+    missing = [field.name for field in fields(given) if getattr(given, field.name) is None]
+    defaults = replace(given, **{name: getattr(_DEFAULTS, name) for name in missing})
+    wanted = options.integer("num_predict", default=defaults.max_tokens)
+    drafter, num_draft_tokens = read_drafting(options, defaults)
+    return Options(
+        max_tokens=wanted if wanted is not None and wanted > 0 else None,
+        sampling=read_sampling(options, defaults, request.engine.tokenizer.end_tokens),
+        stop=read_stops(options),
+        drafter=drafter,
+        num_draft_tokens=num_draft_tokens,
+        grammar=_read_format(request.body),
+    )
+
+
+def _read_format(body: Body) -> Grammar | None:
+    """`format`: `json`, a JSON schema, or an empty string for none."""
+    wanted = body.any("format")
+    if wanted is None or wanted == "":
+        return None
+    if wanted == "json":
+        return Grammar.json_object()
+    if not isinstance(wanted, dict):
+        body.refuse("format", "must be `json` or a JSON schema")
+    return Grammar.json_schema(wanted)
+
+
+def _read_think(body: Body) -> dict[str, bool | str]:
+    """`think`, as settings of a chat template: true, false, or the effort as a word."""
+    wanted = body.any("think")
+    if isinstance(wanted, str):
+        if wanted not in _EFFORTS:
+            body.refuse("think", f"must be true, false, or one of {', '.join(_EFFORTS)}")
+        return {"enable_thinking": True, "reasoning_effort": wanted}
+    thinks = body.flag("think", default=None)
+    return {} if thinks is None else {"enable_thinking": thinks}
+
+
+def _refuse_images(body: Body) -> None:
+    """Raises BodyError if there are images."""
+    if body.values("images"):
+        body.refuse("images", "cannot be served; this model reads nothing but text")
+
+
+def _read_context(body: Body) -> list[int]:
+    """The ids of the conversation so far, as the last response had them."""
+    tokens = body.values("context")
+    for index, token in enumerate(tokens):
+        if type(token) is not int or token < 0:
+            body.refuse(f"context[{index}]", "must be a token id")
+    return tokens
+
+
+def _encode_question(engine: "Engine", system: str, prompt: str, *, opens: bool) -> list[int]:
+    """The ids of a question in the model's chat template, if it has one."""
+    tokenizer = engine.tokenizer
+    if tokenizer.has_chat_template:
+        messages = [{"role": "system", "content": system}] if system else []
+        messages.append({"role": "user", "content": prompt})
+        text = tokenizer.render_chat(messages, open_answer=True)
+    else:
+        text = "\n\n".join(part for part in (system, prompt) if part)
+    return tokenizer.encode(text, special_tokens=opens, most=engine.context_limit)
+
+
+def _spells_fill_tokens(engine: "Engine", prompt: str) -> bool:
+    return any(
+        layout.prefix in prompt and engine.tokenizer.token_id(layout.prefix) is not None
+        for layout in FILL_FORMATS
+    )

@@ -1,0 +1,67 @@
+"""OpenAI's contract, which Zed, minuet, Continue, Cline and every client library rely on.
+
+It includes Mistral's endpoint for filling gaps. Each endpoint has a file of its own; this one has
+the models and the list of endpoints.
+"""
+
+from time import time
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import Response
+
+from akunu_py.server.contract import ApiRequest, Contract, Endpoint
+from akunu_py.server.errors import NotFoundError
+from akunu_py.server.openai_chat import chat
+from akunu_py.server.openai_common import error_body
+from akunu_py.server.openai_completions import complete, fill
+from akunu_py.server.wire import CompactJSONResponse
+
+if TYPE_CHECKING:
+    from akunu_py.engine import Engine
+
+_STARTED: Final = int(time())
+
+
+async def list_models(request: ApiRequest) -> Response:
+    """A list of one model."""
+    return CompactJSONResponse({"object": "list", "data": [_entry(request.engine)]})
+
+
+async def show_model(request: ApiRequest) -> Response:
+    """The model, if it has the name in the path."""
+    entry = _entry(request.engine)
+    if request.path_params["model"] != entry["id"]:
+        raise NotFoundError(f"There is no such model here; this server has {entry['id']}.")
+    return CompactJSONResponse(entry)
+
+
+def _entry(engine: "Engine") -> dict[str, Any]:
+    """A model object, with what llama-server adds to it."""
+    return {
+        "id": engine.model.name,
+        "object": "model",
+        "created": _STARTED,
+        "owned_by": "akunu_py",
+        "meta": {
+            "n_vocab": engine.model.vocabulary_size,
+            "n_ctx": engine.context_limit,
+            "n_ctx_train": engine.model.context_length,
+            "size": engine.model.parameter_bytes,
+        },
+    }
+
+
+OPENAI: Final = Contract(
+    name="openai",
+    endpoints=(
+        Endpoint("POST", "/v1/completions", complete),
+        Endpoint("POST", "/v1/fim/completions", fill),
+        Endpoint("POST", "/v1/chat/completions", chat),
+        Endpoint("POST", "/chat/completions", chat),
+        Endpoint("GET", "/v1/models", list_models),
+        Endpoint("GET", "/models", list_models),
+        Endpoint("GET", "/v1/models/{model:path}", show_model),
+    ),
+    error_body=error_body,
+    prefixes=("/v1/",),
+)

@@ -1,0 +1,214 @@
+"""OpenAI's `/v1/completions` and Mistral's `/v1/fim/completions`.
+
+The first one goes on from a prompt, or fills the gap before a `suffix`. `echo` with `logprobs`
+includes the prompt's log-probabilities, with which evaluation harnesses score texts.
+"""
+
+import codecs
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from akunu_py.options import MOST_ALTERNATIVES
+from akunu_py.request import Completion, Event
+from akunu_py.sampling.logprobs import PromptLogprobs, TokenLogprob
+from akunu_py.server.body import Body
+from akunu_py.server.contract import ApiRequest
+from akunu_py.server.job import Job
+from akunu_py.server.openai_common import (
+    ResponseKind,
+    bounded,
+    read_options,
+    read_request,
+    respond,
+    spell,
+)
+from akunu_py.server.wire import FINISH_REASONS
+from akunu_py.stats import Finish
+from akunu_py.text.token_bytes import TokenBytes
+
+_COMPLETION: Final = ResponseKind("cmpl-", "text_completion", "text_completion")
+_FIM: Final = ResponseKind("fim-", "chat.completion", "chat.completion.chunk", ends_with_usage=True)
+_MAX_TOKENS: Final = 16
+"""OpenAI's default."""
+
+
+async def complete(request: ApiRequest) -> Response:
+    """`/v1/completions`: completes a prompt, or several."""
+    body = request.body
+    logprobs = body.integer("logprobs", default=None, least=0, most=MOST_ALTERNATIVES)
+    echoes = body.flag("echo", default=False)
+    scores_prompt = echoes and logprobs is not None
+    suffix = body.text("suffix", default=None)
+    if scores_prompt and suffix is not None:
+        body.refuse("logprobs", "cannot be told of an echoed prompt that has a suffix")
+    best_of = body.integer("best_of", default=None, least=1)
+    if best_of is not None and best_of != body.integer("n", default=1):
+        body.refuse("best_of", "must be `n` or be left out: no answer is made to be thrown away")
+    options = read_options(request, max_tokens=_MAX_TOKENS, logprobs=logprobs)
+    options = replace(options, scores_prompt=scores_prompt)
+    wanted = read_request(body, [Job(prompt, options, suffix) for prompt in _read_prompts(body)])
+    spelling = request.engine.tokenizer.token_bytes
+
+    def spelled(tokens: Sequence[int]) -> str:
+        return b"".join(map(spelling.of, tokens)).decode(errors="replace")
+
+    def make_choice(index: int) -> _CompletionChoice:
+        echo = wanted.jobs[index].prompt_text(spelled) if echoes else ""
+        return _CompletionChoice(index, echo, None if logprobs is None else spelling)
+
+    return await respond(request, wanted, _COMPLETION, make_choice)
+
+
+async def fill(request: ApiRequest) -> Response:
+    """`/v1/fim/completions`: fills the gap between `prompt` and `suffix`, or goes on from `prompt`
+    if there is no suffix."""
+    body = request.body
+    if not body.has("prompt"):
+        body.refuse("prompt", "is missing")
+    job = Job(
+        body.text("prompt", default=""), read_options(request), body.text("suffix", default=None)
+    )
+    return await respond(request, read_request(body, [job]), _FIM, _FimChoice)
+
+
+def _read_prompts(body: Body) -> list[str | list[int]]:
+    """The prompts: a text, a list of texts, ids, or a list of lists of ids."""
+    given = body.any("prompt")
+    if given is None:
+        body.refuse("prompt", "is missing")
+    if isinstance(given, list) and given:
+        if all(_is_id(entry) for entry in given):
+            return [given]
+        if all(isinstance(entry, list) and all(map(_is_id, entry)) for entry in given):
+            return given
+        return list(body.texts("prompt"))
+    return [body.text("prompt", default="")]
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+class _CompletionChoice:
+    """A choice of `/v1/completions`.
+
+    Args:
+        index: in the request.
+        echo: the text before the completion.
+        spelling: of tokens, if log-probabilities are wanted; else None.
+    """
+
+    def __init__(self, index: int, echo: str, spelling: TokenBytes | None) -> None:
+        self._index = index
+        self._echo = echo
+        self._logprobs = None if spelling is None else _Logprobs(spelling)
+
+    def parts(self, event: Event) -> list[dict[str, Any]]:
+        text, self._echo = self._echo + event.text, ""
+        logprobs = self._take_logprobs(event, text)
+        if not text and not (logprobs and logprobs["tokens"]):
+            return []
+        return [self._choice(text, logprobs, None)]
+
+    def end(self, finish: Finish) -> dict[str, Any]:
+        return self._choice("", None, FINISH_REASONS[finish])
+
+    def whole(self, completion: Completion) -> dict[str, Any]:
+        text = self._echo + completion.text
+        logprobs = self._take_logprobs(completion, text)
+        return self._choice(text, logprobs, FINISH_REASONS[completion.finish_reason])
+
+    def _take_logprobs(self, source: Event | Completion, text: str) -> dict[str, Any] | None:
+        return None if self._logprobs is None else self._logprobs.take(source, text)
+
+    def _choice(
+        self, text: str, logprobs: dict[str, Any] | None, finish: str | None
+    ) -> dict[str, Any]:
+        return {"index": self._index, "text": text, "logprobs": logprobs, "finish_reason": finish}
+
+
+class _Logprobs:
+    """Log-probabilities as parallel lists, with the offset of each token in the text.
+
+    Args:
+        spelling: of tokens.
+    """
+
+    def __init__(self, spelling: TokenBytes) -> None:
+        self._spelling = spelling
+        self._offset = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._scores_prompt = False
+
+    def take(self, source: Event | Completion, text: str) -> dict[str, Any]:
+        """The lists for an event or for a whole completion, and their text."""
+        prompt = source.prompt_logprobs
+        self._scores_prompt = self._scores_prompt or prompt is not None
+        entries = list(source.logprobs)
+        if self._scores_prompt and source.end_logprob is not None:
+            # Clients that score a prompt take the last entry for the one generated token.
+            entries.append(source.end_logprob)
+        return self._lists(entries) if prompt is None else self._with_prompt(prompt, text, entries)
+
+    def _with_prompt(
+        self, prompt: PromptLogprobs, text: str, entries: list[TokenLogprob]
+    ) -> dict[str, Any]:
+        """The same with those of the echoed prompt before them; its first token has none."""
+        first = self._spelling.of(prompt.first)
+        if text.encode(errors="replace").startswith(first):  # not if the tokenizer added it
+            self._offset = len(self._decoder.decode(first))
+        opening = {
+            "tokens": spell(self._spelling, prompt.first),
+            "token_logprobs": None,
+            "top_logprobs": None,
+            "text_offset": 0,
+        }
+        following = self._lists([*prompt.following, *entries])
+        return {name: [opening[name], *values] for name, values in following.items()}
+
+    def _lists(self, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """The lists for the next tokens; the alternatives always include the token itself."""
+        offsets = []
+        for entry in entries:
+            offsets.append(self._offset)
+            self._offset += len(self._decoder.decode(self._spelling.of(entry.token)))
+        return {
+            "tokens": [spell(self._spelling, entry.token) for entry in entries],
+            "token_logprobs": [bounded(entry.logprob) for entry in entries],
+            "top_logprobs": [
+                {
+                    spell(self._spelling, token): bounded(logprob)
+                    for token, logprob in ((entry.token, entry.logprob), *entry.alternatives)
+                }
+                for entry in entries
+            ],
+            "text_offset": offsets,
+        }
+
+
+class _FimChoice:
+    """A choice of `/v1/fim/completions`. Every delta has a text, even an empty one, because Tabby
+    reads nothing else.
+
+    Args:
+        index: in the request.
+    """
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def parts(self, event: Event) -> list[dict[str, Any]]:
+        return [self._choice("delta", event.text, None)] if event.text else []
+
+    def end(self, finish: Finish) -> dict[str, Any]:
+        return self._choice("delta", "", FINISH_REASONS[finish])
+
+    def whole(self, completion: Completion) -> dict[str, Any]:
+        return self._choice("message", completion.text, FINISH_REASONS[completion.finish_reason])
+
+    def _choice(self, name: str, text: str, finish: str | None) -> dict[str, Any]:
+        message = {"role": "assistant", "content": text}
+        return {"index": self._index, name: message, "finish_reason": finish}

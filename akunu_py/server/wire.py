@@ -1,0 +1,131 @@
+"""What several contracts send alike: compact JSON, streams of it, timings and finish reasons."""
+
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, Final
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from akunu_py.server.errors import Fault, fault_of, note_fault
+from akunu_py.stats import Finish, Stats
+
+EVENT_STREAM: Final = "text/event-stream"
+NDJSON: Final = "application/x-ndjson"
+
+FINISH_REASONS: Final = {
+    Finish.EOS: "stop",
+    Finish.STOP: "stop",
+    Finish.LENGTH: "length",
+    Finish.CONTEXT: "length",
+    Finish.CANCELLED: "length",
+}
+"""OpenAI's and Ollama's words. A job that was cancelled and still has a reader is overdue."""
+
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def compact_json(value: Any) -> bytes:
+    """A value on one line and without spaces, as llama.vim's patterns need it.
+
+    Raises:
+        ValueError: if there is an infinite number in it, which is a defect.
+    """
+    return _ENCODER.encode(value).encode(errors="replace")
+
+
+def sse(value: Any) -> bytes:
+    """One server-sent event."""
+    return b"data: " + compact_json(value) + b"\n\n"
+
+
+def json_line(value: Any) -> bytes:
+    """One line of newline-delimited JSON."""
+    return compact_json(value) + b"\n"
+
+
+class CompactJSONResponse(Response):
+    """Responds with one JSON value."""
+
+    media_type = "application/json"
+
+    def __init__(
+        self, value: Any, status_code: int = 200, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(compact_json(value), status_code, headers)
+
+
+class StreamedResponse(Response):
+    """Sends what a generator yields.
+
+    It waits for the first chunk before it sends the status, so that an error before the first chunk
+    is an error response. A later error is reported within the stream.
+
+    Args:
+        chunks: bytes to send; closed when all are sent or the client disconnects.
+        media_type: of the whole.
+        error_chunk: makes the chunk that reports a fault.
+    """
+
+    def __init__(
+        self,
+        chunks: AsyncGenerator[bytes, None],
+        media_type: str,
+        *,
+        error_chunk: Callable[[Fault], bytes],
+    ) -> None:
+        super().__init__(media_type=media_type, headers={"Cache-Control": "no-cache"})
+        del self.headers["content-length"]
+        self._chunks = chunks
+        self._error_chunk = error_chunk
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._chunks) as chunks:
+            first = await anext(chunks, b"")
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": self.status_code,
+                    "headers": self.raw_headers,
+                }
+            )
+            await send(_body(first))
+            try:
+                async for chunk in chunks:
+                    await send(_body(chunk))
+            except Exception as error:
+                fault = fault_of(error)
+                note_fault(scope, fault)
+                await send(_body(self._error_chunk(fault)))
+            await send({"type": "http.response.body", "body": b""})
+
+
+def _body(chunk: bytes) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": chunk, "more_body": True}
+
+
+def timings(stats: Stats) -> dict[str, Any]:
+    """How long the prompt and the completion took, in llama-server's words; cached prompt tokens
+    do not count.
+
+    `draft_n` and `draft_n_accepted` are there only if anything was drafted. They count what is left
+    after the text was cut at a stop string.
+    """
+    computed = max(stats.prompt_tokens - stats.cached_tokens, 0)
+    found = {"cache_n": stats.cached_tokens}
+    found |= _rates("prompt", computed, stats.prefill_s)
+    found |= _rates("predicted", stats.generated_tokens, stats.decode_s)
+    if stats.drafted:
+        found |= {"draft_n": stats.drafted, "draft_n_accepted": stats.accepted}
+    return found
+
+
+def _rates(name: str, tokens: int, seconds: float) -> dict[str, Any]:
+    milliseconds = seconds * 1000
+    return {
+        f"{name}_n": tokens,
+        f"{name}_ms": round(milliseconds, 3),
+        f"{name}_per_token_ms": round(milliseconds / tokens, 4) if tokens else 0.0,
+        f"{name}_per_second": round(tokens / seconds, 3) if seconds > 0 else 0.0,
+    }

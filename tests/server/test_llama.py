@@ -1,0 +1,317 @@
+"""llama-server's contract: `/completion`, and what clients ask about the server and about texts."""
+
+import json
+from pathlib import Path
+from threading import Event as Flag
+from typing import Any
+
+import pytest
+
+import akunu_py
+from akunu_py.engine import Engine
+from tests.server.live import LiveServer, serve
+
+
+def ask(live: LiveServer, **fields: Any) -> Any:
+    response = live.post("/completion", {"prompt": "hello", "n_predict": 6, "top_k": 1} | fields)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_an_answer_has_what_clients_read(live: LiveServer) -> None:
+    answer = ask(live, temperature=0, return_tokens=True)
+    assert answer["stop"] is True
+    assert answer["stop_type"] == "limit"
+    assert answer["tokens_predicted"] == len(answer["tokens"]) == 6
+    assert answer["tokens_evaluated"] == 5
+    assert answer["truncated"] is False
+    assert answer["model"] == "tiny"
+    assert answer["prompt"] == "hello"
+    settings = answer["generation_settings"]
+    assert (settings["n_ctx"], settings["n_predict"], settings["temperature"]) == (1024, 6, 0)
+
+
+def test_json_is_on_one_line_and_without_spaces(live: LiveServer) -> None:
+    text = live.post("/completion", {"prompt": "a", "n_predict": 1}).text
+    assert '"content":"' in text
+    assert "\n" not in text
+
+
+def test_streamed_and_whole_say_the_same(live: LiveServer) -> None:
+    whole = ask(live)
+    body = {"prompt": "hello", "n_predict": 6, "top_k": 1}
+    *parts, last = live.events("/completion", body)
+    assert "".join(part["content"] for part in parts) == whole["content"]
+    assert sum(len(part["tokens"]) for part in parts) == 6
+    assert [part["stop"] for part in parts] == [False] * len(parts)
+    assert (last["stop"], last["content"]) == (True, "")
+    assert last["timings"]["predicted_n"] == 6
+
+
+def test_fields_are_picked_and_flattened(live: LiveServer) -> None:
+    answer = ask(live, response_fields=["content", "timings/prompt_n", "nothing", "truncated"])
+    assert list(answer) == ["content", "timings/prompt_n", "truncated"]
+    assert ask(live, response_fields=[""]) == {}
+
+
+def test_only_computed_tokens_are_timed(live: LiveServer) -> None:
+    prompt = "a prompt that nobody has sent before"
+    fresh, again = ask(live, prompt=prompt), ask(live, prompt=prompt)
+    assert fresh["timings"]["prompt_n"] == len(prompt) - fresh["tokens_cached"]
+    assert again["timings"]["prompt_n"] == 1
+    assert again["tokens_cached"] == again["timings"]["cache_n"] == len(prompt) - 1
+
+
+def test_a_warm_up_fills_the_cache_and_generates_nothing(live: LiveServer) -> None:
+    prompt = "warm this up, please"
+    warmed = ask(live, prompt=prompt, n_predict=0)
+    assert (warmed["content"], warmed["tokens_predicted"]) == ("", 0)
+    assert ask(live, prompt=prompt)["timings"]["prompt_n"] == 1
+
+
+def test_prompts_are_texts_ids_or_both(live: LiveServer) -> None:
+    ids = live.post("/tokenize", {"content": "hello"}).json()["tokens"]
+    expected = ask(live)["content"]
+    assert ask(live, prompt=ids)["content"] == expected
+    assert ask(live, prompt=[*ids[:2], "llo"])["content"] == expected
+
+
+def test_several_prompts_and_choices_are_several_results(live: LiveServer) -> None:
+    answers = ask(live, prompt=["hello", "other"], n_cmpl=2)
+    assert [answer["index"] for answer in answers] == [0, 1, 2, 3]
+    assert answers[0]["content"] == answers[1]["content"] == ask(live)["content"]
+    assert answers[3]["prompt"] == "other"
+
+
+def test_a_seed_repeats_all_choices_but_not_each_other(live: LiveServer) -> None:
+    body = {"top_k": 0, "top_p": 1, "min_p": 0, "temperature": 3, "n_cmpl": 2, "n_predict": 12}
+    first, second = ask(live, seed=5, **body), ask(live, seed=5, **body)
+    texts = [answer["content"] for answer in first]
+    assert texts == [answer["content"] for answer in second]
+    assert texts[0] != texts[1]
+
+
+def test_stops_end_the_text(live: LiveServer) -> None:
+    whole = ask(live, n_predict=12)["content"]
+    stopped = ask(live, n_predict=12, stop=["", whole[4:6]])
+    assert stopped["content"] == whole[: whole.index(whole[4:6])]
+    assert stopped["stop_type"] == "word"
+
+
+def test_speculation_can_be_turned_off(live: LiveServer) -> None:
+    body = {"prompt": "one two one two one two one", "n_predict": 40}
+    texts = set()
+    for off in (
+        {"num_draft_tokens": 0},
+        {"speculative.n_max": 0},
+        {"speculative": {"n_max": 0}},
+    ):
+        answer = ask(live, **body, **off)
+        assert "draft_n" not in answer["timings"]
+        texts.add(answer["content"])
+    drafted = ask(live, **body, num_draft_tokens=4)
+    assert 0 <= drafted["timings"].get("draft_n_accepted", 0) <= drafted["tokens_predicted"]
+    assert {drafted["content"]} == texts
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "n_predict"])
+def test_twinny_says_max_tokens(live: LiveServer, name: str) -> None:
+    body = {"prompt": "hello", name: 3}
+    assert live.post("/completion", body).json()["tokens_predicted"] == 3
+
+
+def test_samplers_that_are_not_named_are_not_applied(live: LiveServer) -> None:
+    settings = ask(live, samplers=["top_k"], temperature=0)["generation_settings"]
+    assert settings["temperature"] == 1
+    assert settings["top_p"] == 1
+    assert settings["samplers"] == ["top_k"]
+    assert ask(live, samplers=["top_k", "infill"])["stop_type"] in ("eos", "limit")
+    assert ask(live, samplers="kt", temperature=0)["generation_settings"]["temperature"] == 0
+    usual = live.post("/completion", {"prompt": "a", "n_predict": 1}).json()["generation_settings"]
+    assert (usual["temperature"], usual["top_k"]) == (0.8, 40)
+    assert (usual["top_p"], usual["min_p"]) == (0.95, 0.05)
+
+
+@pytest.mark.parametrize("bias", [[[65, 1000]], {"65": 1000}])
+def test_biases_come_in_pairs_or_by_id(live: LiveServer, bias: Any) -> None:
+    answer = ask(live, logit_bias=bias, return_tokens=True)
+    assert answer["tokens"] == [65] * 6
+
+
+def test_false_forbids_a_token(live: LiveServer) -> None:
+    first = ask(live, return_tokens=True)["tokens"][0]
+    assert ask(live, return_tokens=True, logit_bias=[[first, False]])["tokens"][0] != first
+
+
+def test_every_token_has_its_probabilities(live: LiveServer) -> None:
+    answer = ask(live, n_probs=3)
+    assert len(answer["completion_probabilities"]) == 6
+    told = answer["completion_probabilities"][0]
+    assert told["logprob"] <= 0
+    assert told["top_logprobs"][0]["id"] == told["id"]
+    assert len(told["top_logprobs"]) == 3
+
+
+def test_an_answer_follows_a_schema_or_a_grammar(live: LiveServer) -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"],
+              "additionalProperties": False}  # fmt: skip
+    answer = ask(live, json_schema=schema, n_predict=200)
+    assert json.loads(answer["content"])["a"] in ("x", "y")
+    answer = ask(live, grammar='root ::= "yes" | "no"', n_predict=20)
+    assert answer["content"] in ("yes", "no")
+    assert answer["stop_type"] == "eos"
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"json_schema": 5}, "json_schema"),
+        ({"json_schema": {"type": "nothing"}}, "JSON schema"),
+        ({"grammar": "nonsense"}, "grammar"),
+        ({"grammar": 'root ::= "a"', "json_schema": {}}, "grammar"),
+        ({"prompt": None}, "prompt"),
+        ({"prompt": 5}, "prompt"),
+        ({"prompt": [True]}, "prompt[0]"),
+        ({"prompt": ["a", 5, {}]}, "prompt[2]"),
+        ({"n_predict": "many"}, "n_predict"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"stop": 5}, "stop[0]"),
+        ({"stop": ["x"] * 65}, "stop"),
+        ({"stop": "x" * 513}, "stop"),
+        ({"n_cmpl": 100}, "n_cmpl"),
+        ({"prompt": ["a"] * 17}, "prompt"),
+        ({"id_slot": -2}, "id_slot"),
+        ({"stream": "yes"}, "stream"),
+        ({"response_fields": {}}, "response_fields"),
+        ({"logit_bias": "x"}, "logit_bias"),
+        ({"logit_bias": [[1]]}, "logit_bias"),
+        ({"logit_bias": [[1, "x"]]}, "logit_bias"),
+        ({"speculative.n_max": -1}, "speculative.n_max"),
+    ],
+)
+def test_an_error_names_the_field(live: LiveServer, fields: dict[str, Any], name: str) -> None:
+    response = live.post("/completion", {"prompt": "a", "n_predict": 1} | fields)
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert (error["code"], error["type"]) == (400, "invalid_request_error")
+    assert name in error["message"]
+
+
+def test_a_prompt_beyond_the_context_has_llama_servers_error(live: LiveServer) -> None:
+    response = live.post("/completion", {"prompt": "a" * 2000, "stream": True})
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "exceed_context_size_error"
+
+
+def test_an_empty_prompt_is_refused(live: LiveServer) -> None:
+    assert live.post("/completion", {"prompt": ""}).status_code == 400
+    assert live.post("/completion", {"prompt": []}).status_code == 400
+
+
+def test_a_server_says_that_its_model_is_loading(tiny_model_dir: Path) -> None:
+    gate = Flag()
+
+    def load() -> Engine:
+        gate.wait()
+        return akunu_py.load(str(tiny_model_dir))
+
+    with serve(load, waits=False) as loading:
+        responses = [loading.get("/health"), loading.get("/props"),
+                     loading.post("/completion", {"prompt": "a"})]  # fmt: skip
+        assert loading.get("/metrics").status_code == 200
+        gate.set()
+        loading.worker.loading.result()
+        assert loading.get("/health").json() == {"status": "ok"}
+    for response in responses:
+        assert response.status_code == 503
+        assert response.json() == {
+            "error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}
+        }
+
+
+def test_properties(live: LiveServer) -> None:
+    props = live.get("/props").json()
+    assert props["default_generation_settings"]["n_ctx"] == 1024
+    assert props["default_generation_settings"]["params"]["temperature"] == 0.8
+    assert props["model_alias"] == "tiny"
+    assert props["eos_token"] == "<|im_end|>"
+    assert "message" in props["chat_template"]
+    assert str(Path.home()) not in str(props)
+
+
+def test_the_model_is_listed(live: LiveServer) -> None:
+    for path in ("/models", "/v1/models"):
+        (entry,) = live.get(path).json()["data"]
+        assert entry["id"] == "tiny"
+        assert entry["meta"]["n_ctx_train"] == 1024
+
+
+def test_slots_report_what_they_hold(live: LiveServer) -> None:
+    live.worker.call(lambda engine: engine.reset())
+    live.post("/completion", {"prompt": "hello", "n_predict": 2})
+    live.settle()
+    (slot,) = live.get("/slots").json()
+    assert slot["n_tokens"] >= 5
+    assert slot["is_processing"] is False
+
+
+def test_metrics_are_prometheus_text(live: LiveServer) -> None:
+    def read() -> dict[str, float]:
+        live.settle()
+        text = live.get("/metrics").text
+        lines = [line.split() for line in text.splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, value in lines}
+
+    before = read()
+    answer = live.post(
+        "/completion",
+        {"prompt": "to be counted, to be counted, to", "n_predict": 24, "top_k": 1,
+         "num_draft_tokens": 4},
+    ).json()  # fmt: skip
+    after = read()
+    for name, key in (
+        ("prompt_tokens_total", "prompt_n"),
+        ("tokens_predicted_total", "predicted_n"),
+        ("spec_decode_num_draft_tokens_total", "draft_n"),
+        ("spec_decode_num_accepted_tokens_total", "draft_n_accepted"),
+    ):
+        name = f"llamacpp:{name}"  # noqa: PLW2901
+        assert after[name] - before[name] == answer["timings"].get(key, 0), name
+    assert after["llamacpp:requests_processing"] == 0
+    accepted = sum(
+        count for name, count in after.items() if "accepted_tokens_per_pos_total" in name
+    )
+    assert accepted == after["llamacpp:spec_decode_num_accepted_tokens_total"]
+
+
+def test_texts_become_ids_and_back(live: LiveServer) -> None:
+    tokens = live.post("/tokenize", {"content": "def f():"}).json()["tokens"]
+    assert live.post("/detokenize", {"tokens": tokens}).json() == {"content": "def f():"}
+    pieces = live.post("/tokenize", {"content": "hi", "with_pieces": True}).json()["tokens"]
+    assert [piece["piece"] for piece in pieces] == ["h", "i"]
+    special = {"content": "<|im_end|>"}
+    assert len(live.post("/tokenize", special).json()["tokens"]) == 1
+    assert len(live.post("/tokenize", special | {"parse_special": False}).json()["tokens"]) == 10
+
+
+@pytest.mark.parametrize("tokens", [["a"], [True], [-1], [10**6], "ab", {}])
+def test_invalid_ids_are_refused(live: LiveServer, tokens: object) -> None:
+    assert live.post("/detokenize", {"tokens": tokens}).status_code == 400
+
+
+def test_the_template_is_the_models_own(live: LiveServer) -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    body = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": parts}]}
+    prompt = live.post("/apply-template", body).json()["prompt"]
+    assert prompt == (
+        "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [None, [], "hello", [5], [{"content": "no role"}], [{"role": "user", "content": 5}],
+     [{"role": "user", "content": [{"type": "image_url"}]}]],
+)  # fmt: skip
+def test_invalid_messages_are_refused(live: LiveServer, messages: object) -> None:
+    assert live.post("/apply-template", {"messages": messages}).status_code == 400

@@ -1,0 +1,327 @@
+"""OpenAI's `/v1/chat/completions`: messages, formats and tools."""
+
+import json
+from typing import Any
+
+import pytest
+
+from akunu_py.options import Options
+from tests.server.live import LiveServer
+
+USER = [{"role": "user", "content": "Say something nice."}]
+
+
+def ask(live: LiveServer, path: str = "/v1/chat/completions", **fields: Any) -> Any:
+    body = {"messages": USER, "max_tokens": 12, "temperature": 0} | fields
+    response = live.post(path, body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def stream(live: LiveServer, **fields: Any) -> list[Any]:
+    body = {"messages": USER, "max_tokens": 12, "temperature": 0} | fields
+    *chunks, done = live.events("/v1/chat/completions", body)
+    assert done == "[DONE]"
+    return chunks
+
+
+def content_of(live: LiveServer, **fields: Any) -> str:
+    return str(ask(live, **fields)["choices"][0]["message"]["content"])
+
+
+def test_an_answer_has_what_clients_read(live: LiveServer) -> None:
+    answer = ask(live)
+    assert answer["id"].startswith("chatcmpl-")
+    assert answer["object"] == "chat.completion"
+    assert answer["model"] == "tiny"
+    (choice,) = answer["choices"]
+    assert choice["index"] == 0
+    assert choice["message"]["role"] == "assistant"
+    assert "tool_calls" not in choice["message"]
+    assert answer["usage"]["completion_tokens"] <= 12
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/chat/completions"])
+def test_the_text_is_the_engines_own(live: LiveServer, path: str) -> None:
+    def generate(engine: Any) -> str:
+        prompt = engine.tokenizer.render_chat(USER, open_answer=True)
+        return str(engine.generate(prompt, Options(max_tokens=12)).text)
+
+    answer = ask(live, path)
+    assert answer["choices"][0]["message"]["content"] == live.worker.call(generate)
+
+
+def test_streamed_and_whole_say_the_same(live: LiveServer) -> None:
+    first, *parts, last = stream(live)
+    assert first["object"] == "chat.completion.chunk"
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    said = "".join(part["choices"][0]["delta"]["content"] for part in parts)
+    assert said == content_of(live)
+    assert last["choices"][0]["delta"] == {}
+    assert last["choices"][0]["finish_reason"] in ("stop", "length")
+    assert last["timings"]["predicted_n"] <= 12
+
+
+def test_usage_ends_a_stream_that_asks_for_it(live: LiveServer) -> None:
+    *parts, last = stream(live, stream_options={"include_usage": True}, n=2)
+    assert {part["usage"] for part in parts} == {None}
+    assert {part["choices"][0]["index"] for part in parts} == {0, 1}
+    assert last["choices"] == []
+    assert last["usage"]["total_tokens"] == (
+        last["usage"]["prompt_tokens"] + last["usage"]["completion_tokens"]
+    )
+
+
+def test_both_names_of_the_limit(live: LiveServer) -> None:
+    for name in ("max_tokens", "max_completion_tokens"):
+        body = {"messages": USER, "temperature": 0, name: 3}
+        usage = live.post("/v1/chat/completions", body).json()["usage"]
+        assert usage["completion_tokens"] <= 3
+
+
+def test_content_may_come_in_parts(parrot: LiveServer) -> None:
+    parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo."}]
+    assert content_of(parrot, messages=[{"role": "user", "content": parts}]) == "Hello."
+
+
+def test_developers_write_the_system_message(live: LiveServer) -> None:
+    texts = {
+        content_of(live, messages=[{"role": role, "content": "Be brief."}, *USER])
+        for role in ("system", "developer")
+    }
+    assert len(texts) == 1
+
+
+def test_other_content_is_refused(live: LiveServer) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    body = {"messages": [{"role": "user", "content": [image]}]}
+    response = live.post("/v1/chat/completions", body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "messages[0].content[0].type"
+
+
+def test_logprobs_are_one_object_a_token(live: LiveServer) -> None:
+    answer = ask(live, logprobs=True, top_logprobs=3, max_tokens=6)
+    entries = answer["choices"][0]["logprobs"]["content"]
+    assert len(entries) == answer["usage"]["completion_tokens"]
+    for entry in entries:
+        assert len(entry["top_logprobs"]) == 3
+        assert entry["logprob"] == entry["top_logprobs"][0]["logprob"]  # it is greedy
+        assert bytes(entry["bytes"]).decode(errors="backslashreplace") == entry["token"]
+    streamed = [
+        entry
+        for chunk in stream(live, logprobs=True, top_logprobs=3, max_tokens=6)
+        for entry in (chunk["choices"][0]["logprobs"] or {"content": []})["content"]
+    ]
+    assert [entry["token"] for entry in streamed] == [entry["token"] for entry in entries]
+
+
+def test_the_answer_may_have_to_be_json(live: LiveServer) -> None:
+    answer = ask(live, response_format={"type": "json_object"}, temperature=1, seed=1)
+    assert answer["choices"][0]["message"]["content"].startswith("{")
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": [True, None]}}},
+        {"type": "json_object", "schema": {"enum": [True, None]}},
+    ],
+)
+def test_the_answer_may_have_to_follow_a_schema(live: LiveServer, wanted: dict[str, Any]) -> None:
+    for seed in range(3):
+        answer = ask(live, response_format=wanted, temperature=1, seed=seed)["choices"][0]
+        assert json.loads(answer["message"]["content"]) in (True, None)
+        assert answer["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("as_parts", [False, True])
+def test_a_prediction_is_drafted_from(parrot: LiveServer, *, as_parts: bool) -> None:
+    said = "The quick brown fox jumps over the lazy dog."
+    content: Any = [{"type": "text", "text": said}] if as_parts else said
+    body: dict[str, Any] = {
+        "messages": [{"role": "user", "content": said}],
+        "max_tokens": 80,
+        "num_draft_tokens": 8,
+        "prediction": {"type": "content", "content": content},
+    }
+    answer = ask(parrot, **body)
+    assert answer["choices"][0]["message"]["content"] == said
+    assert answer["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] > 0
+    # It changes nothing but the drafts, whatever it says.
+    other = body | {"prediction": {"type": "content", "content": "Something else"}}
+    assert content_of(parrot, **other) == said
+
+
+def test_a_second_turn_finds_the_first_in_the_cache(parrot: LiveServer) -> None:
+    first = [{"role": "user", "content": "A first question, long enough to be worth keeping."}]
+    said = content_of(parrot, messages=first, max_tokens=80)
+    second = [*first, {"role": "assistant", "content": said}, {"role": "user", "content": "Two"}]
+    usage = ask(parrot, messages=second)["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] > 2 * len(said)
+
+
+def test_a_client_can_set_template_options_but_not_the_template(live: LiveServer) -> None:
+    expected = content_of(live)
+    asked = {"enable_thinking": False, "chat_template": "{{ 1 / 0 }}", "tokenize": True}
+    assert content_of(live, chat_template_kwargs=asked, reasoning_effort="low") == expected
+    assert content_of(live, chat_template="{{ 1 / 0 }}") == expected
+
+
+def tool(name: str) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": {"path": {"type": "string"}}}
+    function = {"name": name, "description": "A tool.", "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+TOOLS = [tool("read_file"), tool("list_files")]
+CALL = '<tool_call>\n{"name": "read_file", "arguments": {"path": "ä.py"}}\n</tool_call>'
+
+
+def tools_body(says: str, **fields: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": says}]
+    return {"messages": messages, "tools": TOOLS, "max_tokens": 400, "temperature": 0} | fields
+
+
+def choice_of(parrot: LiveServer, says: str, **fields: Any) -> Any:
+    response = parrot.post("/v1/chat/completions", tools_body(says, **fields))
+    assert response.status_code == 200, response.text
+    return response.json()["choices"][0]
+
+
+def assert_reads_the_file(call: dict[str, Any]) -> None:
+    assert call["id"].startswith("call_")
+    assert call["type"] == "function"
+    assert call["function"]["name"] == "read_file"
+    assert json.loads(call["function"]["arguments"]) == {"path": "ä.py"}
+
+
+def test_a_call_is_parsed(parrot: LiveServer) -> None:
+    choice = choice_of(parrot, CALL)
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["content"] is None
+    (call,) = choice["message"]["tool_calls"]
+    assert_reads_the_file(call)
+
+
+def test_text_before_a_call_is_content(parrot: LiveServer) -> None:
+    choice = choice_of(parrot, f"Let me see.{CALL}\n{CALL}")
+    assert choice["message"]["content"] == "Let me see."
+    first, second = choice["message"]["tool_calls"]
+    assert first["id"] != second["id"]
+
+
+def test_calls_are_streamed(parrot: LiveServer) -> None:
+    *chunks, last, done = parrot.events("/v1/chat/completions", tools_body(f"See:{CALL}\n{CALL}"))
+    assert done == "[DONE]"
+    assert last["choices"][0]["finish_reason"] == "tool_calls"
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert "".join(delta.get("content", "") for delta in deltas) == "See:"
+    calls = [call for delta in deltas for call in delta.get("tool_calls", [])]
+    assert [call["index"] for call in calls] == [0, 1]
+    for call in calls:
+        assert_reads_the_file(call)
+
+
+def test_a_call_that_cannot_be_parsed_is_content(parrot: LiveServer) -> None:
+    broken = '<tool_call>\n{"name": "read_file", "argu'
+    choice = choice_of(parrot, broken)
+    assert choice["message"]["content"] == broken
+    assert choice["finish_reason"] == "stop"
+
+
+def test_one_call_may_be_enough(parrot: LiveServer) -> None:
+    choice = choice_of(parrot, f"{CALL}\n{CALL}", parallel_tool_calls=False)
+    (call,) = choice["message"]["tool_calls"]
+    assert_reads_the_file(call)
+    assert choice["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("fields", [{"tool_choice": "none"}, {"tools": []}, {"tools": None}])
+def test_without_tools_a_call_is_text(parrot: LiveServer, fields: dict[str, Any]) -> None:
+    choice = choice_of(parrot, CALL, **fields)
+    assert choice["message"]["content"] == CALL
+    assert choice["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        "required",
+        {"type": "function", "function": {"name": "read_file"}},
+        {"type": "function", "name": "read_file"},
+    ],
+)
+def test_a_call_can_be_required(parrot: LiveServer, wanted: Any) -> None:
+    choice = choice_of(parrot, CALL, tool_choice=wanted)
+    (call,) = choice["message"]["tool_calls"]
+    assert_reads_the_file(call)
+
+
+def test_a_required_call_is_opened_in_the_prompt(parrot: LiveServer) -> None:
+    free, forced = (
+        parrot.post("/v1/chat/completions", tools_body(CALL, tool_choice=choice)).json()["usage"]
+        for choice in ("auto", "required")
+    )
+    assert forced["prompt_tokens"] == free["prompt_tokens"] + len("<tool_call>")
+    assert forced["completion_tokens"] == free["completion_tokens"] - len("<tool_call>")
+
+
+def test_the_template_gets_only_the_tools_that_may_be_called(parrot: LiveServer) -> None:
+    def prompt_tokens(**fields: Any) -> int:
+        answer = parrot.post("/v1/chat/completions", tools_body("Hello", **fields)).json()
+        return int(answer["usage"]["prompt_tokens"])
+
+    both, none = prompt_tokens(), prompt_tokens(tool_choice="none")
+    assert none == prompt_tokens(tools=None) < both
+    named = {"type": "function", "function": {"name": "list_files"}}
+    assert none < prompt_tokens(tool_choice=named) < both
+
+
+def test_results_of_calls_go_back_to_the_model(parrot: LiveServer) -> None:
+    call = {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "read_file", "arguments": '{"path": "a.py"}'},
+    }
+    messages = [
+        {"role": "user", "content": "What is in a.py?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "print('hello')"},
+    ]
+    assert choice_of(parrot, "", messages=messages)["message"]["content"] == "print('hello')"
+
+
+def test_a_model_without_tools_answers_as_if_there_were_none(live: LiveServer) -> None:
+    with_tools, without = (
+        live.post("/v1/chat/completions", tools_body("Hi", tools=tools, max_tokens=8)).json()
+        for tools in (TOOLS, None)
+    )
+    assert with_tools["choices"][0]["message"] == without["choices"][0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tool_choice": "maybe"}, "tool_choice"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice.function.name"),
+        ({"tool_choice": {"type": "function", "function": {"name": "no"}}}, "tool_choice"),
+        ({"tool_choice": "required", "tools": []}, "tool_choice"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+    ],
+)
+def test_contradictory_fields_are_refused(
+    parrot: LiveServer, fields: dict[str, Any], param: str
+) -> None:
+    response = parrot.post("/v1/chat/completions", tools_body("Hello", **fields))
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"] == param
+
+
+def test_a_model_without_tools_cannot_be_made_to_call_one(live: LiveServer) -> None:
+    response = live.post("/v1/chat/completions", tools_body("Hi", tool_choice="required"))
+    assert response.status_code == 400
+    assert "no tools" in response.json()["error"]["message"]

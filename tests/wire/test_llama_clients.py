@@ -1,0 +1,222 @@
+"""The bodies of editors that speak llama-server's contract, and what each reads.
+
+llama.vim and llama.vscode send `/infill`; Continue, Tabby and Twinny send `/completion`.
+"""
+
+import re
+from typing import Any
+
+from tests.server.live import LiveServer
+
+TIMINGS = [
+    f"timings/{part}_{what}"
+    for part in ("prompt", "predicted")
+    for what in ("n", "ms", "per_token_ms", "per_second")
+]
+PREFIX = "import math\n\n\ndef area(radius):\n"
+SUFFIX = "\n\n\ndef volume(radius, height):\n    return area(radius) * height\n"
+
+
+def infill_body(**changes: Any) -> dict[str, Any]:
+    """What the plugin sends while one types."""
+    return {
+        "id_slot": 0,
+        "input_prefix": PREFIX,
+        "input_suffix": SUFFIX,
+        "input_extra": [
+            {"text": "def circumference(radius):\n    return 2 * math.pi * radius\n",
+             "time": [1, 2], "filename": "shapes.py"}
+        ],
+        "prompt": "    return ",
+        "n_predict": 128,
+        "stop": [],
+        "n_indent": 4,
+        "top_k": 40,
+        "top_p": 0.90,
+        "stream": False,
+        "samplers": ["top_k", "top_p", "infill"],
+        "cache_prompt": True,
+        "t_max_prompt_ms": 500,
+        "t_max_predict_ms": 250,
+        "response_fields": ["content", *TIMINGS, "truncated", "tokens_cached"],
+    } | changes  # fmt: skip
+
+
+def warm_up_body() -> dict[str, Any]:
+    """What the plugin sends to have its extra context cached."""
+    return infill_body(
+        input_prefix="", input_suffix="", prompt="", n_predict=0, samplers=[], stop=[],
+        t_max_prompt_ms=1, t_max_predict_ms=1, response_fields=[""],
+    )  # fmt: skip
+
+
+def instruct_body(instruction: str, **changes: Any) -> dict[str, Any]:
+    """What the plugin sends to have selected lines edited."""
+    rules = "You are a text-editing assistant. Respond ONLY with the result of applying INSTRUCTION"
+    asked = f"{rules}\n\n--- SELECTION\n{SUFFIX}\n\n--- INSTRUCTION\n"
+    return {
+        "id_slot": 0,
+        "messages": [
+            {"role": "system", "content": asked},
+            {"role": "user", "content": instruction},
+        ],
+        "min_p": 0.1,
+        "temperature": 0.1,
+        "samplers": ["min_p", "temperature"],
+        "stream": True,
+        "cache_prompt": True,
+    } | changes
+
+
+def test_an_answer_is_found_by_the_plugins_pattern(live: LiveServer) -> None:
+    response = live.post("/infill", infill_body())
+    assert response.status_code == 200
+    assert re.search(r'"content"\s*:"', response.text)
+    assert response.text.count("\n") == 0
+
+
+def test_timings_come_flat_under_their_literal_names(live: LiveServer) -> None:
+    answer = live.post("/infill", infill_body()).json()
+    assert set(answer) == {"content", *TIMINGS, "truncated", "tokens_cached"}
+    assert all(isinstance(answer[name], int | float) for name in TIMINGS)
+    assert answer["truncated"] is False
+
+
+def test_a_warm_up_generates_nothing(live: LiveServer) -> None:
+    response = live.post("/infill", warm_up_body())
+    assert (response.status_code, response.json()) == (200, {})
+
+
+def test_an_instruction_is_prefilled_before_it_is_complete_and_then_followed(
+    live: LiveServer,
+) -> None:
+    path = "/v1/chat/completions"
+    warm_up = instruct_body("", n_predict=0, samplers=[], stream=False, response_fields=[""])
+    usage = live.post(path, warm_up).json()["usage"]
+    assert usage["completion_tokens"] == 0
+    body = instruct_body("Rename radius to r", stream_options={"include_usage": True}, max_tokens=8)
+    *chunks, last, done = live.events(path, body)
+    assert done == "[DONE]"
+    assert all("content" in chunk["choices"][0]["delta"] for chunk in chunks[:-1])
+    assert last["usage"]["prompt_tokens_details"]["cached_tokens"] > usage["prompt_tokens"] / 2
+
+
+def test_an_unneeded_key_and_model_are_ignored(live: LiveServer) -> None:
+    body = infill_body(model="qwen", n_predict=2)
+    assert live.post("/infill", body, Authorization="Bearer key").status_code == 200
+
+
+def test_other_files_are_seen(live: LiveServer) -> None:
+    body = infill_body(response_fields=None, n_predict=1)
+    fewer = live.post("/infill", body | {"input_extra": []}).json()
+    assert live.post("/infill", body).json()["tokens_evaluated"] > fewer["tokens_evaluated"] + 10
+
+
+def test_an_answer_that_stands_in_another_file_is_drafted_from_there(live: LiveServer) -> None:
+    """The file is too long for the prompt, so that the model cannot have seen the answer there,
+    and the answer is so unlikely a one that nothing else can have drafted it."""
+    body = infill_body(
+        response_fields=None, n_predict=32, temperature=2, samplers=["temperature"], seed=7,
+        t_max_predict_ms=0, ignore_eos=True, num_draft_tokens=4,
+    )  # fmt: skip
+    other = "".join(f"value_{number} = {number}\n" for number in range(400))
+
+    def ask(beside: str) -> Any:
+        extra = [{"filename": "other.py", "text": f"{other}{beside}"}]
+        return live.post("/infill", body | {"input_extra": extra}).json()
+
+    alone = ask(beside="")
+    answer = ask(beside=f"{PREFIX}{body['prompt']}{alone['content']}")
+    assert answer["content"] == alone["content"]
+    assert answer["tokens_evaluated"] == alone["tokens_evaluated"] < 100
+    assert drafts_accepted(answer) > drafts_accepted(alone) + 5
+
+
+def drafts_accepted(answer: dict[str, Any]) -> int:
+    return int(answer["timings"].get("draft_n_accepted", 0))
+
+
+def vscode_body(**changes: Any) -> dict[str, Any]:
+    return {
+        "input_prefix": "def mean(values):\n",
+        "input_suffix": "\n",
+        "input_extra": [],
+        "prompt": "    total = ",
+        "n_predict": 24,
+        "top_k": 40,
+        "top_p": 0.99,
+        "stream": False,
+        "n_cmpl": 3,
+        "samplers": ["top_k", "top_p", "infill"],
+        "cache_prompt": True,
+        "t_max_prompt_ms": 500,
+        "t_max_predict_ms": 2500,
+    } | changes
+
+
+def test_several_completions_are_a_list(live: LiveServer) -> None:
+    answers = live.post("/infill", vscode_body()).json()
+    assert len(answers) == 3
+    for answer in answers:
+        assert isinstance(answer["content"], str)
+        assert isinstance(answer["tokens_cached"], int)
+        assert isinstance(answer["truncated"], bool)
+        assert answer["generation_settings"]["n_ctx"] == 2048
+        assert answer["timings"]["predicted_ms"] >= 0
+        assert answer["timings"]["prompt_n"] >= 1
+
+
+def test_one_completion_is_an_object(live: LiveServer) -> None:
+    answer = live.post("/infill", vscode_body(n_cmpl=1)).json()
+    assert isinstance(answer["content"], str)
+
+
+def test_the_template_and_the_properties_are_asked_for(live: LiveServer) -> None:
+    props = live.get("/props").json()
+    assert props["default_generation_settings"]["n_ctx"] == 2048
+    assert live.get("/health").json() == {"status": "ok"}
+
+
+FILL = "<|fim_prefix|>def mean(values):\n    <|fim_suffix|>\n<|fim_middle|>"
+
+
+def test_continue_reads_content_of_every_event(live: LiveServer) -> None:
+    events = live.events(
+        "/completion",
+        {
+            "n_predict": 24,
+            "frequency_penalty": None,
+            "presence_penalty": None,
+            "min_p": None,
+            "mirostat": None,
+            "stop": ["<|endoftext|>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>",
+                     "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<|im_start|>", "<|im_end|>"],
+            "top_k": None,
+            "top_p": None,
+            "temperature": 0.01,
+            "prompt": FILL,
+        },
+    )  # fmt: skip
+    assert all(isinstance(event["content"], str) for event in events)
+    assert "".join(event["content"] for event in events)
+
+
+def test_tabby_reads_content_and_stop_of_every_event(live: LiveServer) -> None:
+    body = {"seed": 7, "prompt": FILL, "n_predict": 24, "temperature": 0.1, "stream": True,
+            "penalty_prompt": "", "presence_penalty": 0.0}  # fmt: skip
+    first, second = (live.events("/completion", body) for _ in range(2))
+    assert all(isinstance(event["stop"], bool) for event in first)
+    assert [event["stop"] for event in first].count(True) == 1
+    assert first[-1]["stop"] is True
+    texts = ["".join(event["content"] for event in events) for events in (first, second)]
+    assert texts[0] == texts[1]
+
+
+def test_twinny_says_max_tokens(live: LiveServer) -> None:
+    events = live.events(
+        "/completion",
+        {"prompt": FILL, "stream": True, "temperature": 0.2, "max_tokens": 5, "n_predict": None,
+         "stop": ["<|endoftext|>"]},
+    )  # fmt: skip
+    assert events[-1]["tokens_predicted"] <= 5
+    assert all("content" in event for event in events)

@@ -1,0 +1,301 @@
+"""The engine's thread: its requests, its queue, and its end."""
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event as Flag
+from threading import get_ident
+
+import pytest
+
+import akunu_py
+from akunu_py.engine import Engine
+from akunu_py.errors import (
+    EngineClosedError,
+    InvalidRequestError,
+    ModelLoadError,
+    QueueFullError,
+)
+from akunu_py.options import Options
+from akunu_py.request import Event
+from akunu_py.stats import Finish
+from akunu_py.worker import EngineWorker, Task, TaskQueue
+
+Log = list[object]
+
+
+def logging_task(log: Log) -> Task[str]:
+    return Task(log.append, log.append)
+
+
+@pytest.fixture
+def worker(tiny_model_dir: Path) -> Iterator[EngineWorker]:
+    worker = EngineWorker(lambda: akunu_py.load(str(tiny_model_dir)))
+    yield worker
+    assert worker.close(60)
+
+
+def test_everything_happens_on_one_other_thread(worker: EngineWorker) -> None:
+    threads = {worker.call(lambda _: get_ident()) for _ in range(3)}
+    assert len(threads) == 1
+    assert threads != {get_ident()}
+
+
+def test_streams_what_the_engine_would(worker: EngineWorker, engine: Engine) -> None:
+    options = Options(max_tokens=12)
+    events = list(worker.stream("hello", options))
+    expected = engine.generate("hello", options)
+    assert [token for event in events for token in event.tokens] == expected.token_ids
+    assert events[-1].finish_reason is expected.finish_reason
+
+
+def test_requests_wait_for_each_other(worker: EngineWorker) -> None:
+    first = worker.stream("one", Options(max_tokens=5))
+    second = worker.stream("two", Options(max_tokens=5))
+    assert len(list(second)) > 0
+    assert len(list(first)) > 0
+
+
+def test_cancelling_ends_an_answer_with_its_last_event(worker: EngineWorker) -> None:
+    events = worker.stream("hello", Options(max_tokens=None, stop=("never to be seen",)))
+    next(events)
+    events.cancel()
+    last = list(events)[-1]
+    assert last.finish_reason in (Finish.CANCELLED, Finish.CONTEXT, Finish.EOS)
+    assert worker.call(lambda engine: engine.model.name)
+
+
+def test_a_request_cancelled_before_its_turn_does_not_run(worker: EngineWorker) -> None:
+    gate = Flag()
+
+    def wait(*_: int) -> None:
+        gate.wait()
+
+    waiting = worker.stream("first", Options(max_tokens=1), progress=wait)
+    events = worker.stream("second", Options(max_tokens=None))
+    events.cancel()
+    gate.set()
+    list(waiting)
+    assert [event.finish_reason for event in events] == [Finish.CANCELLED]
+
+
+def test_leaving_a_stream_cancels_it(worker: EngineWorker) -> None:
+    with worker.stream("hello", Options(max_tokens=None)) as events:
+        next(events)
+    assert events.cancelled
+
+
+def test_errors_reach_the_caller_and_the_worker_goes_on(worker: EngineWorker) -> None:
+    with pytest.raises(InvalidRequestError, match="empty"):
+        list(worker.stream(""))
+    with pytest.raises(ZeroDivisionError):
+        worker.call(lambda _: 1 // 0)
+    assert worker.call(lambda engine: engine.model.name) == "tiny"
+
+
+def test_every_request_fails_if_the_model_does_not_load(tmp_path: Path) -> None:
+    worker = EngineWorker(lambda: akunu_py.load(str(tmp_path)))
+    with pytest.raises(ModelLoadError):
+        worker.call(lambda engine: engine)
+    with pytest.raises(ModelLoadError):
+        list(worker.stream("hello"))
+    assert worker.failed
+    assert worker.close(60)
+
+
+def test_closing_cancels_what_is_under_way(tiny_model_dir: Path) -> None:
+    worker = EngineWorker(lambda: akunu_py.load(str(tiny_model_dir)))
+    events = worker.stream("hello", Options(max_tokens=None))
+    next(events)
+    assert worker.close(60)
+    assert list(events)[-1].finish_reason is not None
+    with pytest.raises(EngineClosedError, match="closed"):
+        worker.stream("more")
+
+
+def test_a_prompt_may_be_made_on_the_thread_just_before_its_turn(worker: EngineWorker) -> None:
+    def prompt(engine: Engine) -> list[int]:
+        threads.append(get_ident())
+        return engine.tokenizer.encode("hello")
+
+    threads: list[int] = []
+    events = list(worker.stream(prompt, Options(max_tokens=4)))
+    assert threads == [worker.call(lambda _: get_ident())]
+    expected = worker.call(lambda engine: engine.generate("hello", Options(max_tokens=4)))
+    assert [token for event in events for token in event.tokens] == expected.token_ids
+
+
+def test_an_error_in_making_a_prompt_is_raised_by_the_iteration(worker: EngineWorker) -> None:
+    def prompt(_: Engine) -> str:
+        raise InvalidRequestError("no template")
+
+    with pytest.raises(InvalidRequestError, match="no template"):
+        list(worker.stream(prompt))
+    assert list(worker.stream("hello", Options(max_tokens=1)))
+
+
+class Blocked:
+    """A worker that is held in the middle of a request until `let_go`."""
+
+    def __init__(self, worker: EngineWorker) -> None:
+        self._gate = Flag()
+        self._begun = Flag()
+        self.under_way = worker.stream("first", Options(max_tokens=1), progress=self._wait)
+        assert self._begun.wait(60)
+
+    def _wait(self, *_: int) -> None:
+        self._begun.set()
+        self._gate.wait()
+
+    def let_go(self) -> None:
+        self._gate.set()
+
+
+class TestWaiting:
+    def test_a_full_queue_refuses_at_once_and_says_how_many_wait(
+        self, tiny_model_dir: Path
+    ) -> None:
+        worker = EngineWorker(lambda: akunu_py.load(str(tiny_model_dir)), queue_limit=2)
+        blocked = Blocked(worker)
+        assert worker.busy
+        waiting = [worker.stream(f"{number}", Options(max_tokens=1)) for number in range(2)]
+        assert worker.queue_depth == 2
+        for put in (lambda: worker.stream("more"), lambda: worker.submit(lambda _: None)):
+            with pytest.raises(QueueFullError, match="2 requests wait") as refused:
+                put()
+            assert refused.value.waiting == 2
+        blocked.let_go()
+        assert all(list(events) for events in (blocked.under_way, *waiting))
+        assert worker.call(lambda _: worker.busy)
+        assert worker.queue_depth == 0
+        assert worker.close(60)
+
+    def test_a_cancelled_one_ends_at_once_and_leaves_its_place(self, worker: EngineWorker) -> None:
+        blocked = Blocked(worker)
+        events = worker.stream("second", Options(max_tokens=None))
+        events.cancel()
+        assert worker.queue_depth == 0
+        assert [event.finish_reason for event in events] == [Finish.CANCELLED]
+        blocked.let_go()
+        list(blocked.under_way)
+        assert worker.call(lambda engine: engine.counters.requests) == 1
+
+    def test_a_call_can_be_taken_back(self, worker: EngineWorker) -> None:
+        blocked = Blocked(worker)
+        called: list[Engine] = []
+        outcome = worker.submit(called.append)
+        assert outcome.cancel()
+        blocked.let_go()
+        assert worker.call(lambda _: called) == []
+
+    def test_many_threads_send_one_request_each(self, worker: EngineWorker) -> None:
+        def ask(number: int) -> list[Event]:
+            with worker.stream([number], Options(max_tokens=3)) as events:
+                if number % 3 == 0:
+                    events.cancel()
+                return list(events)
+
+        with ThreadPoolExecutor(16) as threads:
+            answers = list(threads.map(ask, range(1, 61)))
+        ends = [[event.finish_reason for event in answer].count(None) for answer in answers]
+        assert [len(answer) - 1 for answer in answers] == ends, "each ends once, and last"
+        assert worker.queue_depth == 0
+
+
+class TestFailures:
+    @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit, MemoryError])
+    def test_a_failing_request_does_not_end_the_thread(
+        self, worker: EngineWorker, error: type[BaseException]
+    ) -> None:
+        def fail(*_: int) -> None:
+            raise error("from within")
+
+        with pytest.raises(error, match="from within"):
+            list(worker.stream("hello", progress=fail))
+        with pytest.raises(error, match="from within"):
+            worker.call(lambda _: fail())
+        expected = worker.call(lambda engine: engine.generate("hello", Options(max_tokens=4)))
+        events = list(worker.stream("hello", Options(max_tokens=4)))
+        assert [token for event in events for token in event.tokens] == expected.token_ids
+
+
+class TestClosing:
+    def test_everything_ends(self, worker: EngineWorker) -> None:
+        blocked = Blocked(worker)
+        waiting = [worker.stream("second"), worker.stream("third")]
+        outcome = worker.submit(lambda engine: engine.model.name)
+        assert not worker.close(0), "it is within a prefill still"
+        for events in waiting:
+            assert [event.finish_reason for event in events] == [Finish.CANCELLED]
+        with pytest.raises(EngineClosedError):
+            outcome.result(60)
+        blocked.let_go()
+        assert worker.close(60)
+        assert list(blocked.under_way)[-1].finish_reason is not None
+
+    def test_while_the_model_loads(self) -> None:
+        gate = Flag()
+
+        def load() -> Engine:
+            gate.wait()
+            raise ModelLoadError("too late")
+
+        worker = EngineWorker(load)
+        events = worker.stream("hello")
+        assert not worker.close(0)
+        assert [event.finish_reason for event in events] == [Finish.CANCELLED]
+        gate.set()
+        assert worker.close(60)
+
+
+def test_an_event_loop_reads_several_requests(worker: EngineWorker) -> None:
+    async def answer(prompt: str) -> list[int]:
+        events = worker.stream(prompt, Options(max_tokens=12))
+        events.attach(lambda: None)
+        return [token async for event in events for token in event.tokens]
+
+    async def answers() -> list[list[int]]:
+        return await asyncio.gather(*map(answer, prompts))
+
+    def alone(engine: Engine) -> list[list[int]]:
+        return [engine.generate(prompt, Options(max_tokens=12)).token_ids for prompt in prompts]
+
+    prompts = ["one", "two", "three"]
+    assert asyncio.run(answers()) == worker.call(alone)
+
+
+class TestTaskQueue:
+    def test_first_come_first_served(self) -> None:
+        queue: TaskQueue[str] = TaskQueue()
+        tasks = [logging_task([]) for _ in range(3)]
+        for task in tasks:
+            queue.put(task)
+        assert len(queue) == 3
+        assert [queue.get() for _ in range(3)] == tasks
+
+    def test_a_task_that_is_taken_back_is_abandoned_once_and_frees_its_place(self) -> None:
+        queue: TaskQueue[str] = TaskQueue(1)
+        log: Log = []
+        task, other = logging_task(log), logging_task(log)
+        queue.put(task)
+        with pytest.raises(QueueFullError):
+            queue.put(other)
+        assert queue.take_back(task)
+        assert not queue.take_back(task)
+        assert log == [None]
+        queue.put(other)
+        assert queue.get() is other
+        assert not queue.take_back(other), "it has begun"
+
+    def test_closing_abandons_all_with_the_reason_and_refuses_more(self) -> None:
+        queue: TaskQueue[str] = TaskQueue()
+        log: Log = []
+        queue.put(logging_task(log))
+        queue.put(logging_task(log))
+        reason = EngineClosedError()
+        queue.close(reason)
+        assert log == [reason, reason]
+        assert queue.get() is None
+        with pytest.raises(EngineClosedError):
+            queue.put(logging_task(log))
