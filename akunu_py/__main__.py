@@ -72,7 +72,7 @@ def _drop_output(stream: TextIO) -> None:
 
 
 def _engine_works() -> bool:
-    from akunu_py.worker.engine_worker import THREAD_NAME  # noqa: PLC0415  (`--help` does without)
+    from akunu_py.worker import THREAD_NAME  # noqa: PLC0415  (`--help` does without)
 
     return any(thread.name == THREAD_NAME for thread in threading.enumerate())
 

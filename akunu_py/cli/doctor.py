@@ -4,8 +4,8 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from akunu_py.cli.bench import describe_model
-from akunu_py.cli.bench_settings import DoctorSettings
 from akunu_py.cli.loading import find_costs_with_bar, load_engine
+from akunu_py.cli.settings import DoctorSettings
 
 if TYPE_CHECKING:
     from akunu_py.bench.cost_report import CostReport

@@ -22,17 +22,18 @@ def load_engine(
     shows_measuring: bool = False,
     prefill_step_size: int | None = None,
 ) -> "Engine":
-    """Loads the model that was asked for.
+    """Loads a model.
 
     Args:
         settings: which one.
-        shows_measuring: whether a bar on standard error tells what a model's first use waits for.
+        shows_measuring: whether to show a bar on standard error while the first use of a model
+            measures the machine.
         prefill_step_size: prompt tokens per forward; None leaves it to the engine.
 
     Raises:
-        AkunuError: if that cannot be done.
+        AkunuError: if the model does not load.
     """
-    find_backend()  # says so in a sentence where MLX has none
+    find_backend()  # without MLX this fails with a clear sentence
     from akunu_py.calibration import find_cost_curve  # noqa: PLC0415  (takes a second)
     from akunu_py.engine import load  # noqa: PLC0415
     from akunu_py.model import PREFILL_STEP  # noqa: PLC0415
@@ -48,7 +49,7 @@ def load_engine(
 
 
 def find_costs_with_bar(model: "TargetModel", backend: "Backend") -> "CostCurve":
-    """What forwards cost, with a bar on standard error while that is measured.
+    """What forwards cost; if that has to be measured, with a bar on standard error.
 
     Raises:
         NoCurveError: if the model's cache cannot be rolled back.
@@ -60,7 +61,7 @@ def find_costs_with_bar(model: "TargetModel", backend: "Backend") -> "CostCurve"
 
 
 def fetch_model(settings: ModelSettings) -> None:
-    """Downloads models that are on the hub and not yet here, showing how far that is.
+    """Downloads models that are on the hub and not on this machine yet, with a progress bar.
 
     Raises:
         ModelLoadError: if there is no such model, or it cannot be fetched.

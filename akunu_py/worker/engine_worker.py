@@ -102,7 +102,7 @@ class EngineWorker:
 
     def stream(
         self,
-        prompt: "PromptInput",
+        prompt: "PromptInput | Callable[[Engine], PromptInput]",
         options: Options | None = None,
         *,
         suffix: str | None = None,
@@ -110,8 +110,10 @@ class EngineWorker:
     ) -> EventStream:
         """Answers a prompt; see `Engine.stream` for the arguments and the errors.
 
-        Errors are raised by the iteration. Requests that came earlier are answered first; one that
-        is cancelled while it waits leaves the queue and never reaches the engine.
+        A prompt may also be a function of the engine; the worker's thread calls it just before
+        the request begins. Errors are raised by the iteration. Requests that came earlier are
+        answered first; one that is cancelled while it waits leaves the queue and never reaches
+        the engine.
 
         Raises:
             QueueFullError: if too many wait already.
@@ -126,8 +128,9 @@ class EngineWorker:
                 abandon(None)
                 return
             try:
+                asked = prompt(engine) if callable(prompt) else prompt
                 for event in engine.stream(
-                    prompt, options, suffix=suffix, progress=progress, cancelled=cancelled
+                    asked, options, suffix=suffix, progress=progress, cancelled=cancelled
                 ):
                     events.put(event)
             except BaseException as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from akunu_py.worker.engine_worker import EngineWorker
+from akunu_py.worker import EngineWorker
 from tests.cli.fakes import FakeEngine, fake_worker
 
 

@@ -13,7 +13,7 @@ from akunu_py.request import Event
 from akunu_py.stats import Finish, Round, Stats
 from akunu_py.text.stream import Piece
 from akunu_py.text.tokenizer import Message
-from akunu_py.worker.engine_worker import EngineWorker
+from akunu_py.worker import EngineWorker
 
 ENDLESS, SILENT = "...", ""
 """Answers that end only when they are cancelled."""

@@ -8,7 +8,6 @@ import pytest
 from akunu_py.__main__ import main
 from akunu_py.bench.seeds import char_model
 from akunu_py.bench.seeds.cases import QUICK, Size
-from akunu_py.cli.bench_settings import BenchSettings
 from akunu_py.cli.parser import parse
 from akunu_py.cli.seeds_settings import STEPS, SeedsSettings
 from akunu_py.errors import InvalidRequestError
@@ -25,9 +24,8 @@ def poem(tmp_path: Path) -> str:
 
 def settings(*words: str) -> SeedsSettings:
     parsed = parse(["bench", "seeds", *words]).settings
-    assert isinstance(parsed, BenchSettings)
-    assert isinstance(parsed.settings, SeedsSettings)
-    return parsed.settings
+    assert isinstance(parsed, SeedsSettings)
+    return parsed
 
 
 def test_tables_then_json_and_a_plot_without_training_again(

@@ -18,7 +18,7 @@ from akunu_py.cli.screen import PipeScreen
 from akunu_py.cli.terminal import TerminalScreen
 from akunu_py.errors import ContextOverflowError, InvalidRequestError, ModelLoadError
 from akunu_py.options import Options
-from akunu_py.worker.engine_worker import EngineWorker
+from akunu_py.worker import EngineWorker
 from tests.cli.fakes import ENDLESS, SILENT, FakeEngine
 
 Start = Callable[[FakeEngine], EngineWorker]
@@ -90,7 +90,7 @@ class TestPipe:
     def test_a_full_context_ends_it_with_a_remedy(
         self, start: Start, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        with pytest.raises(ContextOverflowError, match="/reset begins afresh"):
+        with pytest.raises(ContextOverflowError, match="/reset starts again"):
             talk_through_pipe(start(FakeEngine(context=9)), monkeypatch, b"a long question")
 
     def test_ends_with_the_models_error(
@@ -155,7 +155,7 @@ class TestTerminal:
         keys.send_text("Hello?\rA rather long question?\r/reset\rShort?\r\x04")
         conversation = talk_on_terminal(start(FakeEngine(context=40)))
         assert said_in(conversation) == ["Short?", "OK"]
-        assert "The prompt does not fit. /reset begins afresh." in capsys.readouterr().out
+        assert "The prompt does not fit. /reset starts again." in capsys.readouterr().out
 
     def test_an_answer_cannot_command_the_terminal(
         self, start: Start, keys: PipeInput, capsys: pytest.CaptureFixture[str],
@@ -189,4 +189,4 @@ class TestTerminal:
         keys.send_text("Hello?\rAgain?\r\x04")
         conversation = talk_on_terminal(start(engine))
         assert said_in(conversation) == ["Again?", "OK"]
-        assert "MLX gave up (out of memory)" in capsys.readouterr().out
+        assert "MLX failed (out of memory)" in capsys.readouterr().out

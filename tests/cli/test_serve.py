@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from akunu_py.cli.parser import parse
-from akunu_py.cli.serve_settings import ServeSettings
+from akunu_py.cli.settings import ServeSettings
 from akunu_py.errors import InvalidRequestError
 from akunu_py.server.settings import Defaults, ServerSettings
 

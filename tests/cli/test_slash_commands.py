@@ -6,11 +6,17 @@ from pathlib import Path
 import pytest
 
 from akunu_py.cli.conversation import Conversation, Turn
-from akunu_py.cli.option_words import describe_options, read_sampling
-from akunu_py.cli.slash_commands import COMMANDS, LeaveChatError, find_command, run_command
+from akunu_py.cli.slash_commands import (
+    COMMANDS,
+    LeaveChatError,
+    describe_options,
+    find_command,
+    read_sampling,
+    run_command,
+)
 from akunu_py.errors import AkunuError, InvalidRequestError
 from akunu_py.options import Options, Sampling
-from akunu_py.worker.engine_worker import EngineWorker
+from akunu_py.worker import EngineWorker
 from tests.cli.fakes import FakeEngine
 
 
@@ -43,7 +49,7 @@ def test_help_names_every_command(conversation: Conversation) -> None:
     [
         ("/length 9", Options(max_tokens=9)),
         ("/length -1", Options(max_tokens=None)),
-        ("/gamma 8", Options(num_draft_tokens=8)),
+        ("/num-draft-tokens 8", Options(num_draft_tokens=8)),
         ("/drafter none", Options(drafter="none")),
         ("/speculative off", Options(drafter="none")),
         ("/speculative on", Options()),
@@ -51,7 +57,7 @@ def test_help_names_every_command(conversation: Conversation) -> None:
         ("/processor top-k 40", Options(sampling=Sampling(1.0, top_k=40))),
         ("/processor greedy", Options()),
         ("/length", Options()),
-        ("/gamma", Options()),
+        ("/num-draft-tokens", Options()),
     ],
 )
 def test_settings(conversation: Conversation, line: str, options: Options) -> None:
@@ -124,8 +130,8 @@ def test_leaving(conversation: Conversation, line: str) -> None:
         ("/load", "/load FILE"),
         ("/load /nowhere/talk.json", "cannot be read"),
         ("/drafter nobody", "There is no drafter nobody"),
-        ("/gamma many", "'many' is not a whole number"),
-        ("/gamma -1", "from 0 to 1024"),
+        ("/num-draft-tokens many", "'many' is not a whole number"),
+        ("/num-draft-tokens -1", "from 0 to 1024"),
         ("/length -5", "0 or more, not -5"),
         ("/speculative maybe", "neither on nor off"),
         ("/show-drafts maybe", "neither on nor off"),
