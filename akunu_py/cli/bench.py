@@ -115,7 +115,8 @@ def _measure_speedup(settings: SpeedupSettings) -> _Result:
     from akunu_py.bench.samples import encode_samples, read_samples  # noqa: PLC0415
     from akunu_py.bench.workloads import make_workloads  # noqa: PLC0415
 
-    samples = [one for one in make_workloads(settings.prompts) if one.kind in settings.workloads]
+    made = make_workloads(settings.prompts) if settings.workloads else []
+    samples = [sample for sample in made if sample.kind in settings.workloads]
     for path in settings.data:
         samples += islice(read_samples(path), settings.prompts)
     engine = load_engine(settings.model)

@@ -43,7 +43,7 @@ class ConversationFile:
     """A file that holds one conversation.
 
     Args:
-        path: where; `~` is the user's home.
+        path: of the file; `~` is the user's home.
     """
 
     def __init__(self, path: str) -> None:
@@ -152,5 +152,5 @@ def _read_options(saved: dict[str, Any]) -> Options:
 
 def _typed(value: Any, *kinds: type) -> Any:
     if type(value) not in kinds:
-        raise TypeError(f"{value!r} where {kinds[0].__name__} was expected")
+        raise TypeError(f"{value!r} instead of {kinds[0].__name__}")
     return value

@@ -1,13 +1,12 @@
 """From a command's model settings to an engine; the model libraries are imported here."""
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from akunu_py.backend import find_backend
 from akunu_py.cli.progress import MeasuringBar
 from akunu_py.cli.settings import ModelSettings
-from akunu_py.model_files import BUNDLED_MODEL, find_model
+from akunu_py.model_files import find_model
 
 if TYPE_CHECKING:
     from akunu_py.backend import Backend
@@ -67,5 +66,5 @@ def fetch_model(settings: ModelSettings) -> None:
         ModelLoadError: if there is no such model, or it cannot be fetched.
     """
     for name in (settings.name, settings.draft_model):
-        if name not in (None, BUNDLED_MODEL) and not Path(name).expanduser().exists():
+        if name is not None:
             find_model(name)

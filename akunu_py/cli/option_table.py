@@ -195,6 +195,7 @@ _SEEDS: Final = ("bench seeds",)
 
 _MODEL: Final = "model"
 _ANSWER: Final = "answer"
+_DEFAULTS: Final = "answer, unless the request sets it"
 _SPECULATION: Final = "speculation: the same text in fewer forwards"
 _SERVER: Final = "server"
 _AS_EACH_API: Final = "as each API has it"
@@ -246,7 +247,7 @@ OPTIONS: Final = (
     Option("--log-prompts", _SERVE, "allow prompts in the log", group=_SERVER, default=False,
            const=True),
 
-    Option("--drafter", _POLICIES, f"drafters: {', '.join(BENCH_DRAFTERS)}, or {EVERY}",
+    Option("--drafter", _POLICIES, f"the drafters: {', '.join(BENCH_DRAFTERS)}, or {EVERY}",
            metavar="NAME", field="drafters", default=("auto", "ngram"), default_text="auto ngram",
            choices=(*BENCH_DRAFTERS, EVERY), takes="some"),
     Option("--num-draft-tokens", _SPEEDUP, f"most draft tokens of a round; {PLANNED} leaves it to "
@@ -316,12 +317,12 @@ OPTIONS: Final = (
     Option("--max-tokens", _GENERATE, "tokens to generate at most; -1 sets no limit", token_limit,
            short="-m", metavar="N", group=_ANSWER, default=DEFAULT_MAX_TOKENS),
     Option("--max-tokens", _SERVE, "tokens to generate at most; -1 sets no limit", whole_number,
-           short="-m", metavar="N", group=_ANSWER, default_text=_AS_EACH_API),
+           short="-m", metavar="N", group=_DEFAULTS, default_text=_AS_EACH_API),
     Option("--stop", _ANSWERING, "end the answer before this text; may be repeated",
            metavar="TEXT", group=_ANSWER, default=(), takes="repeated"),
     *_FILTERS,
     *(
-        replace(option, commands=_SERVE, default=None, default_text=_AS_EACH_API)
+        replace(option, commands=_SERVE, group=_DEFAULTS, default=None, default_text=_AS_EACH_API)
         for option in _FILTERS
     ),
     Option("--seed", _ANSWERING, "repeat a sampled answer", whole_number, metavar="N",
@@ -337,7 +338,7 @@ OPTIONS: Final = (
     Option("--logit-bias", _ANSWERING, "add VALUE to the logit of the token ID; may be repeated",
            token_bias, metavar="ID=VALUE", group=_ANSWER, default=(), takes="repeated"),
 
-    Option("--drafter", _DRAFTING, f"who drafts: {', '.join(CHAT_DRAFTERS)}", metavar="NAME",
+    Option("--drafter", _DRAFTING, f"the drafter: {', '.join(CHAT_DRAFTERS)}", metavar="NAME",
            group=_SPECULATION, default_text="auto, or model with --draft-model",
            choices=CHAT_DRAFTERS),
     Option("--num-draft-tokens", _DRAFTING, f"most draft tokens of a round, up to "

@@ -207,5 +207,5 @@ def _about_unknown(word: str, command: Command) -> str:
     flag = word.partition("=")[0]
     close = get_close_matches(flag, [option.flag for option in options_of(command.name)], n=1)
     remedy = f"did you mean {close[0]}?" if close else f"see `{PROGRAM} {command.name} --help`."
-    what = "option" if word.startswith("-") else "use for the word"
-    return f"{command.name} has no {what} {flag}; {remedy}"
+    refusal = "has no option" if word.startswith("-") else "does not take the word"
+    return f"{command.name} {refusal} {flag}; {remedy}"

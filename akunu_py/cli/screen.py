@@ -1,4 +1,4 @@
-"""Screen: where a conversation is read from and shown; the screen for pipes, and standard input."""
+"""Screen: the input and output of a conversation; the screen for pipes; standard input as text."""
 
 import sys
 from collections.abc import Iterator

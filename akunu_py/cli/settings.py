@@ -88,7 +88,7 @@ class ServeSettings:
 
     Attributes:
         model: what answers.
-        server: where and to whom.
+        server: its address, its clients and its defaults.
         log_level: how much to write to standard error.
         prefill_step_size: prompt tokens per forward; None leaves it to the engine.
     """
@@ -113,7 +113,7 @@ class ServeSettings:
 
 @dataclass(frozen=True)
 class DoctorSettings:
-    """An examination.
+    """What `doctor` examines.
 
     Attributes:
         model: which model to examine.

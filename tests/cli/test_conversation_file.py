@@ -130,7 +130,10 @@ def test_the_format_is_kept(tmp_path: Path) -> None:
         (json.dumps(content(settings={})), "damaged"),
         (json.dumps(content(settings=content()["settings"] | {"drafter": "me"})), "drafter 'me'"),
         (json.dumps(content(settings=content()["settings"] | {"max_tokens": -3})), "not -3"),
-        (json.dumps(content(settings=content()["settings"] | {"max_tokens": "9"})), "int was"),
+        (
+            json.dumps(content(settings=content()["settings"] | {"max_tokens": "9"})),
+            "instead of int",
+        ),
     ],
 )
 def test_what_is_no_conversation_is_told_in_a_sentence(
@@ -164,7 +167,7 @@ json_values = st.recursive(
 def test_any_damage_is_an_error_of_ours(
     tmp_path_factory: pytest.TempPathFactory, key: str, value: Any
 ) -> None:
-    path = tmp_path_factory.mktemp("damaged") / "talk.json"
+    path = tmp_path_factory.getbasetemp() / "damaged.json"
     path.write_text(json.dumps(content(**{key: value})))
     with suppress(SessionFileError):
         ConversationFile(str(path)).load()

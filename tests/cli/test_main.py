@@ -99,13 +99,18 @@ def test_from_a_pipe_to_a_pipe(tiny_model_dir: Path) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
-def test_output_that_cannot_be_written(tiny_model_dir: Path) -> None:
+def test_output_that_cannot_be_written() -> None:
+    script = (
+        "import sys, types, akunu_py.__main__ as program\n"
+        "sys.modules['akunu_py.cli.chat'] = types.SimpleNamespace(run=lambda _: print('said'))\n"
+        "sys.exit(program.main(['chat']))"
+    )
     with open("/dev/full", "wb") as full:
-        code, _, err = akunu(
-            "generate", "-p", "x", "-m", "3", "--model", str(tiny_model_dir), stdout=full.fileno()
+        run = subprocess.run(
+            [sys.executable, "-c", script], stdout=full, stderr=subprocess.PIPE, check=False
         )
-    assert code == 1
-    assert err == "akunu-py: No space left on device.\n"
+    assert run.returncode == 1
+    assert run.stderr == b"akunu-py: No space left on device.\n"
 
 
 def test_a_reader_that_goes_away(tiny_model_dir: Path) -> None:

@@ -136,7 +136,7 @@ def test_what_concerns_one_command() -> None:
         ("generate -p x --system-prompt y", "needs --chat"),
         ("generate -p x --json --show-drafts", "leave --json out"),
         ("chat --prompt x", "chat has no option --prompt"),
-        ("chat please", "chat has no use for the word please"),
+        ("chat please", "chat does not take the word please"),
         ("sing", "invalid choice: 'sing'"),
         ("chat --drafter vllm-ngram", "invalid choice: 'vllm-ngram'"),
         ("chat --drafter model", "needs --draft-model NAME"),

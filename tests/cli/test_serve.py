@@ -81,19 +81,6 @@ def test_a_signal_ends_it_with_requests_in_flight(
     assert "Traceback" not in process.stderr.read()
 
 
-@pytest.mark.parametrize(("words", "warns"), [((), True), (("--api-key", "k"), False)])
-def test_an_address_that_others_reach_is_warned_of_without_a_key(
-    tiny_model_dir: Path, words: tuple[str, ...], *, warns: bool
-) -> None:
-    address = ("--model", str(tiny_model_dir), "--host", "0.0.0.0", "--port", "0")
-    with start(*address, "--no-speculate", *words) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=PATIENCE_S)
-    assert ("see --api-key" in err) == warns
-
-
 def test_a_port_in_use_is_one_sentence(tiny_model_dir: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -103,9 +90,15 @@ def test_a_port_in_use_is_one_sentence(tiny_model_dir: Path) -> None:
     assert err == f"akunu-py: Port {port} on 127.0.0.1 is in use; name another one with --port.\n"
 
 
-def test_a_model_that_does_not_load_ends_it(tmp_path: Path) -> None:
-    with start("--model", str(tmp_path), "--port", "0") as process:
-        _, err = process.communicate(timeout=PATIENCE_S)
+@pytest.mark.parametrize(("words", "warns"), [((), True), (("--api-key", "k"), False)])
+def test_it_warns_if_others_can_reach_it_and_ends_if_the_model_does_not_load(
+    tmp_path: Path, words: tuple[str, ...], *, warns: bool
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with start("--model", str(tmp_path), "--host", "0.0.0.0", "--port", "0", *words) as process:
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert out.startswith("Serving ")
+    assert ("see --api-key" in err) == warns
     assert process.returncode == 2
     assert err.splitlines()[-1].startswith("akunu-py: ")
     assert "Traceback" not in err
