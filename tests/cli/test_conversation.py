@@ -40,6 +40,17 @@ def test_turns_are_kept(start: Start) -> None:
     assert len(conversation.stats) == 2
 
 
+def test_a_turn_is_one_task_of_the_worker(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine("Hi.", "Bye.")
+    worker = start(engine)
+    monkeypatch.setattr(worker, "submit", None)
+    conversation = Conversation(worker, Options())
+    receive(conversation.ask("Hello?"))
+    receive(conversation.ask("Done?"))
+    receive(conversation.retry())
+    assert [message["content"] for message in conversation.messages][-1] == "OK"
+
+
 def test_nothing_is_asked_before_the_model_is_there_and_nothing_lost(start: Start) -> None:
     conversation = Conversation(start(FakeEngine()), Options(), system="Be brief.")
     assert conversation.system == "Be brief."
@@ -75,6 +86,25 @@ def test_a_refused_question_leaves_no_trace(start: Start) -> None:
     with pytest.raises(ContextOverflowError):
         receive(conversation.ask("long " * 20))
     assert list(conversation.messages) == before
+
+
+def test_a_conversation_that_the_template_refuses_loses_nothing(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = FakeEngine("Hi.", "Bye.")
+    conversation = Conversation(start(engine), Options())
+    receive(conversation.ask("Hello?"))
+
+    def refuse(*_: object, **__: object) -> str:
+        raise InvalidRequestError("The template refuses it.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.tokenizer, "render_chat", refuse)
+        with pytest.raises(InvalidRequestError, match="template"):
+            receive(conversation.ask("Done?"))
+    assert [message["content"] for message in conversation.messages] == ["Hello?", "Hi."]
+    assert receive(conversation.ask("Done?")) == "Bye."
+    assert engine.prompts[1].startswith(engine.prompts[0] + "Hi.")
 
 
 def test_retry_replaces_the_last_answer(start: Start) -> None:

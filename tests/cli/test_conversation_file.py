@@ -115,6 +115,12 @@ def test_the_format_is_kept(tmp_path: Path) -> None:
     )
 
 
+def test_a_drafter_that_only_bench_has_becomes_auto(tmp_path: Path) -> None:
+    path = tmp_path / "talk.json"
+    path.write_text(json.dumps(content(settings=content()["settings"] | {"drafter": "llama-mod"})))
+    assert ConversationFile(str(path)).load().options.drafter == "auto"
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
