@@ -4,6 +4,7 @@ A turn is one task of the worker: its thread renders the prompt, encodes it and 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from akunu_py.errors import InvalidRequestError
@@ -65,14 +66,7 @@ class Conversation:
         """A turn that asks a question; iterate over it to have it answered."""
         if self._last is not None:
             return Turn(self, self.messages, question, self._last.transcript_after)
-        messages = list(self.messages)
-
-        def begin(engine: "Engine") -> ChatTranscript:
-            transcript = ChatTranscript(engine.tokenizer)
-            transcript.replace(messages)
-            return transcript
-
-        return Turn(self, messages, question, begin)
+        return Turn(self, self.messages, question, partial(_begin_transcript, self.messages))
 
     def retry(self) -> "Turn":
         """A turn that asks the last question again; its answer replaces the one before.
@@ -187,6 +181,12 @@ class Turn:
     def _encode(self, engine: "Engine") -> list[int]:
         self.prompt = self.transcript_before(engine).prompt_for(self.question)
         return self.prompt
+
+
+def _begin_transcript(messages: Sequence[Message], engine: "Engine") -> ChatTranscript:
+    transcript = ChatTranscript(engine.tokenizer)
+    transcript.replace(list(messages))
+    return transcript
 
 
 def _system_messages(text: str | None) -> list[Message]:
