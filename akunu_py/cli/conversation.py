@@ -75,7 +75,7 @@ class Conversation:
             InvalidRequestError: if no question was asked yet.
         """
         if self._last is None:
-            raise InvalidRequestError("There is no answer yet that could be tried again.")
+            raise InvalidRequestError("There is no answer yet to try again.")
         last = self._last
         return Turn(self, last.messages_before, last.question, last.transcript_before)
 

@@ -51,7 +51,7 @@ def test_a_turn_is_one_task_of_the_worker(start: Start, monkeypatch: pytest.Monk
     assert [message["content"] for message in conversation.messages][-1] == "OK"
 
 
-def test_nothing_is_asked_before_the_model_is_there_and_nothing_lost(start: Start) -> None:
+def test_the_system_message_can_change_before_the_model_is_loaded(start: Start) -> None:
     conversation = Conversation(start(FakeEngine()), Options(), system="Be brief.")
     assert conversation.system == "Be brief."
     conversation.set_system(None)
@@ -130,7 +130,7 @@ def test_reset_and_system(start: Start) -> None:
     assert conversation.stats == []
 
 
-def test_the_cached_prefix_is_never_computed_twice(real: Conversation) -> None:
+def test_the_cached_prefix_is_not_computed_twice(real: Conversation) -> None:
     first = real.ask("hello")
     receive(first)
     second = real.ask("more")
@@ -140,7 +140,7 @@ def test_the_cached_prefix_is_never_computed_twice(real: Conversation) -> None:
     assert second.stats.cached_tokens == seen - (first.finish is not Finish.EOS)
 
 
-def test_nor_after_an_interruption(real: Conversation) -> None:
+def test_the_cached_prefix_is_not_computed_twice_after_an_interruption(real: Conversation) -> None:
     real.options = Options(max_tokens=None)
     first = real.ask("hello")
     for event in first:

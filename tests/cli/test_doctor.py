@@ -17,7 +17,7 @@ def costs_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, curve: CostCurve)
     monkeypatch.setattr(calibration, "measure_cost_curve", lambda *_, **__: curve)
 
 
-def test_tells_all_and_ends_with_the_verdict(
+def test_it_reports_everything_and_ends_with_the_payoff(
     tiny_model_dir: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -32,7 +32,7 @@ def test_tells_all_and_ends_with_the_verdict(
     assert lines[-1].startswith("Drafting pays here from 10% acceptance; ")
 
 
-def test_advises_against_drafting_where_it_does_not_pay(
+def test_it_advises_against_drafting_if_it_does_not_pay(
     tiny_model_dir: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

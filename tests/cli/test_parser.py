@@ -1,4 +1,4 @@
-"""The grammar: what words mean, which are refused, and that neither loads a library."""
+"""The options: what they mean, which are refused, and that parsing loads no library."""
 
 import subprocess
 import sys
@@ -58,7 +58,7 @@ def test_a_schema_is_read_from_its_file(tmp_path: Path) -> None:
             generate_settings("--schema", str(path))
 
 
-def test_defaults_are_the_apis() -> None:
+def test_the_defaults_are_those_of_the_python_api() -> None:
     settings = generate_settings()
     assert settings.options == Options()
     assert settings.model.name == "ember"
@@ -99,7 +99,7 @@ def test_options_are_spelled_as_mlx_lm_spells_them(words: str, options: Options)
     assert generate_settings(*words.split()).options == options
 
 
-def test_what_concerns_one_command() -> None:
+def test_options_of_one_command() -> None:
     settings = generate_settings("--suffix", "end", "--json", "--verbose")
     assert (settings.prompt, settings.suffix, settings.as_json) == ("x", "end", True)
     assert generate_settings("--chat", "--system-prompt", "be brief").system_prompt == "be brief"
@@ -159,7 +159,7 @@ def test_what_concerns_one_command() -> None:
         ("--loud", "required: COMMAND"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_sentence(words: str, sentence: str) -> None:
+def test_wrong_options_are_refused_in_one_sentence(words: str, sentence: str) -> None:
     with pytest.raises(InvalidRequestError) as refusal:
         parse(words.split())
     assert sentence in str(refusal.value)
@@ -178,7 +178,7 @@ def test_bench_and_doctor() -> None:
     )  # fmt: skip
 
 
-def test_all_drafters_are_those_that_draft() -> None:
+def test_all_means_every_drafter_but_none() -> None:
     settings = parse(["bench", "replay", "a.jsonl", "--drafter", "all"]).settings
     assert {"auto", "vllm-ngram"} < set(settings.drafters)
     assert "none" not in settings.drafters
@@ -212,7 +212,7 @@ def test_each_policy_is_taken_once() -> None:
     assert settings.answers == ("own",)
 
 
-def test_words_that_are_no_text_are_refused() -> None:
+def test_words_that_are_not_text_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match="not valid UTF-8"):
         parse(["generate", "-p", "\udcff"])
 

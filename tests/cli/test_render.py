@@ -18,7 +18,7 @@ class Terminal(StringIO):
 
 
 @given(st.text())
-def test_nothing_printable_commands_a_terminal(text: str) -> None:
+def test_printable_text_has_no_control_characters(text: str) -> None:
     shown = printable(text)
     assert not any(ord(c) < 32 or 127 <= ord(c) < 160 for c in shown if c not in "\n\t")
 
@@ -32,7 +32,7 @@ def test_control_characters_become_symbols() -> None:
     assert printable("a\x1b[31mb\x07\x7f\x9b\r\n") == "a␛[31mb␇␡\ufffd\n"
 
 
-def test_a_terminal_gets_marked_drafts_and_harmless_text() -> None:
+def test_a_terminal_gets_marked_drafts_and_no_control_characters() -> None:
     stream = Terminal()
     writer = AnswerWriter(stream, show_drafts=True)
     writer.write([Piece("a", False), Piece("b\x1b", True), Piece("c", True), Piece("", False)])
@@ -46,7 +46,7 @@ def test_drafts_are_not_marked_unless_asked_for() -> None:
     assert stream.getvalue() == "a"
 
 
-def test_a_pipe_gets_the_text_as_it_is() -> None:
+def test_a_pipe_gets_the_text_unchanged() -> None:
     stream = StringIO()
     writer = AnswerWriter(stream, show_drafts=True)
     writer.write([Piece("a\x0c\r\n", True)])
@@ -64,7 +64,7 @@ def test_only_an_open_line_is_ended() -> None:
     assert stream.getvalue() == "a\n"
 
 
-def test_no_colour_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_colour_if_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert palette_for(StringIO()) == PLAIN
     monkeypatch.setenv("NO_COLOR", "1")
     assert not any("3" in style for style in vars(palette_for(Terminal())).values())
@@ -72,7 +72,7 @@ def test_no_colour_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None
     assert palette_for(Terminal()) == PLAIN
 
 
-def test_tells_size_speculation_and_speed() -> None:
+def test_the_statistics_have_size_speculation_and_speed() -> None:
     stats = Stats()
     stats.add(Round((1, 2, 3), drafted=4, accepted=2))
     stats.add(Round((4,)))
@@ -81,14 +81,14 @@ def test_tells_size_speculation_and_speed() -> None:
     assert line == "4 tokens · 2.00 per forward · 50% of drafts accepted · 2,000 tokens/s"
 
 
-def test_tells_of_near_ties() -> None:
+def test_the_statistics_have_near_ties() -> None:
     stats = Stats()
     stats.add(Round((1, 2), drafted=4, accepted=1, decided_again=5))
     assert (stats.target_forwards, stats.target_tokens, stats.recheck_forwards) == (6, 10, 5)
     assert "· 1 near-tie decided again" in stats_line(stats)
 
 
-def test_tells_an_ending_that_was_not_the_models() -> None:
+def test_the_statistics_have_the_ending_if_it_was_not_the_models() -> None:
     assert stats_line(Stats(), Finish.CANCELLED) == "0 tokens · interrupted"
     assert stats_line(Stats(), Finish.LENGTH) == "0 tokens · stopped at the token limit"
     assert stats_line(Stats(), Finish.CONTEXT) == "0 tokens · the context is full"

@@ -1,4 +1,4 @@
-"""`serve` as a process: it says where it is, and ends when it is told to."""
+"""`serve` as a process: it prints its address, and ends on a signal."""
 
 import os
 import re
@@ -40,7 +40,7 @@ def process(tiny_model_dir: Path) -> Iterator["subprocess.Popen[str]"]:
 
 
 def url_of(process: "subprocess.Popen[str]") -> str:
-    """Where a server is, once its model is loaded."""
+    """The address of a server, once its model is loaded."""
     assert process.stdout is not None
     assert process.stderr is not None
     line = process.stdout.readline()
@@ -51,7 +51,7 @@ def url_of(process: "subprocess.Popen[str]") -> str:
 
 
 def wait_for_requests(url: str, count: int) -> None:
-    """Returns once so many have reached the server and been taken on, by its own counts."""
+    """Waits until the server has accepted this many requests, by its own counts."""
     counts = re.compile(r"^llamacpp:requests_(?:total|processing|deferred) (\d+)$", re.MULTILINE)
     with httpx2.Client(base_url=url, timeout=PATIENCE_S) as client:
         while sum(map(int, counts.findall(client.get("/metrics").text))) < count:
@@ -149,6 +149,6 @@ def test_words_become_settings() -> None:
         ("--log-level loud", "invalid choice"),
     ],
 )
-def test_what_makes_no_sense_is_refused(words: str, sentence: str) -> None:
+def test_wrong_options_are_refused(words: str, sentence: str) -> None:
     with pytest.raises(InvalidRequestError, match=sentence):
         settings_of(words)

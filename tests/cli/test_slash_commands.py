@@ -65,7 +65,7 @@ def test_settings(conversation: Conversation, line: str, options: Options) -> No
     assert conversation.options == options
 
 
-def test_speculation_comes_back_with_the_drafter_it_left_with(conversation: Conversation) -> None:
+def test_switching_speculation_on_keeps_a_drafter(conversation: Conversation) -> None:
     say(conversation, "/drafter ngram")
     say(conversation, "/speculative on")
     assert conversation.options.drafter == "ngram"
@@ -144,7 +144,7 @@ def test_leaving(conversation: Conversation, line: str) -> None:
         ("/retry", "no answer yet"),
     ],
 )
-def test_what_makes_no_sense_changes_nothing(
+def test_a_wrong_command_changes_nothing(
     conversation: Conversation, line: str, sentence: str | None
 ) -> None:
     if sentence is None:
@@ -157,7 +157,7 @@ def test_what_makes_no_sense_changes_nothing(
 
 
 @pytest.mark.parametrize("line", ["hello", " /help", "what is /help?", "/a/path\nand its meaning"])
-def test_what_is_a_question(line: str) -> None:
+def test_lines_that_are_questions(line: str) -> None:
     assert find_command(line) is None
 
 
@@ -175,7 +175,7 @@ def test_a_command_may_span_lines(conversation: Conversation) -> None:
         ("top-p 0.5 seed 12345678901234567890", Sampling(1.0, 0.5, seed=12345678901234567890)),
     ],
 )
-def test_processors_are_combined(words: str, sampling: Sampling) -> None:
+def test_processors_can_be_combined(words: str, sampling: Sampling) -> None:
     assert read_sampling(words, Sampling()) == sampling
 
 

@@ -22,7 +22,7 @@ _PATIENCE_S = 60
 _WHERE_IS_THE_CURSOR = b"\x1b[6n"
 
 
-def test_ctrl_c_calls_and_the_third_one_raises() -> None:
+def test_ctrl_c_stops_and_the_third_press_raises() -> None:
     before = signal.getsignal(signal.SIGINT)
     pressed: list[int] = []
     with stopped_by_ctrl_c(lambda: pressed.append(1)):
@@ -34,7 +34,7 @@ def test_ctrl_c_calls_and_the_third_one_raises() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_keys_are_not_echoed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_are_not_echoed_during_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     master, terminal = pty.openpty()
     with os.fdopen(terminal, "r") as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
@@ -67,7 +67,7 @@ def test_history_is_the_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert os.stat(history.filename).st_mode & 0o777 == 0o600
 
 
-def test_history_that_cannot_be_kept_is_done_without(
+def test_without_a_history_file_the_chat_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
