@@ -172,7 +172,7 @@ def _values(options: Sequence[Option], given: Mapping[str, Any]) -> dict[str, An
             values.setdefault(option.name, default)
     if EVERY in values.get("drafters", ()):
         values["drafters"] = tuple(name for name in BENCH_DRAFTERS if name != "none")
-    if values.get("answers") is not None:
+    if "answers" in values:
         values["answers"] = ANSWERS if values["answers"] == "both" else (values["answers"],)
     if "drafter" in values:
         second = values["draft_model"] is not None

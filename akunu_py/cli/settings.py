@@ -1,6 +1,6 @@
 """What each command was asked to do: frozen dataclasses, checked when they are made.
 
-The parser fills them from the option table by the names of their fields. Plain Python: a wrong
+The parser fills them from `option_table.py`, which describes every field. Plain Python: a wrong
 option is refused before any library is loaded.
 """
 
@@ -15,14 +15,7 @@ from akunu_py.server.settings import ServerSettings
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Which model to load, and how.
-
-    Attributes:
-        name: the bundled model's name, a folder, or `owner/name` on the hub.
-        weights: the layout of its weights, or `auto`.
-        max_context: tokens that the cache is to hold; None lets it grow.
-        draft_model: the name of a second model that drafts, if any.
-    """
+    """Which model to load, and how; `max_context` of None lets the cache grow."""
 
     name: str = BUNDLED_MODEL
     weights: str = "auto"
@@ -32,19 +25,7 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class GenerateSettings:
-    """One completion.
-
-    Attributes:
-        model: what answers.
-        options: how.
-        prompt: the text to continue; `-` stands for standard input.
-        suffix: the text after a gap to fill; None continues the prompt.
-        as_question: whether the prompt is a user's turn, for the chat template.
-        system_prompt: the system message before it, if any.
-        as_json: whether to print one JSON object instead of text.
-        show_drafts: whether to mark draft tokens.
-        verbose: whether to report the speed even if standard error is not a terminal.
-    """
+    """One completion; the prompt `-` stands for standard input."""
 
     model: ModelSettings
     options: Options
@@ -67,14 +48,7 @@ class GenerateSettings:
 
 @dataclass(frozen=True)
 class ChatSettings:
-    """A conversation.
-
-    Attributes:
-        model: what answers.
-        options: how, until a slash command changes it.
-        system_prompt: the system message at its start, if any.
-        show_drafts: whether to mark draft tokens.
-    """
+    """A conversation, until slash commands change it."""
 
     model: ModelSettings
     options: Options
@@ -84,14 +58,7 @@ class ChatSettings:
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """A server.
-
-    Attributes:
-        model: what answers.
-        server: its address, its clients and its defaults.
-        log_level: how much to write to standard error.
-        prefill_step_size: prompt tokens per forward; None leaves it to the engine.
-    """
+    """A server; `prefill_step_size` of None leaves it to the engine."""
 
     model: ModelSettings
     server: ServerSettings
@@ -113,12 +80,7 @@ class ServeSettings:
 
 @dataclass(frozen=True)
 class DoctorSettings:
-    """What `doctor` examines.
-
-    Attributes:
-        model: which model to examine.
-        as_json: whether to print one JSON object instead of text.
-    """
+    """What `doctor` examines."""
 
     model: ModelSettings
     as_json: bool
@@ -126,14 +88,7 @@ class DoctorSettings:
 
 @dataclass(frozen=True)
 class CostSettings:
-    """A measurement of what forwards cost.
-
-    Attributes:
-        model: what to measure.
-        seconds: how long to measure.
-        as_json: whether to print one JSON object instead of tables.
-        plot: a file to draw the curve into, if any.
-    """
+    """A measurement of what forwards cost."""
 
     model: ModelSettings
     seconds: float
@@ -143,19 +98,10 @@ class CostSettings:
 
 @dataclass(frozen=True)
 class ReplaySettings:
-    """A replay of known answers, without a model.
+    """A replay of known answers with the tokenizer of a model.
 
-    Attributes:
-        files: JSON lines with requests and their answers.
-        model: whose tokenizer to use.
-        drafters: who drafts.
-        num_draft_tokens: the most draft tokens of a round, one policy each; None stands for the
-            planner.
-        costs: published names, files, or `here`; none means all that there are.
-        keeps: whether drafters may remember the text of earlier requests.
-        max_requests: how many requests of each file to take; None takes all.
-        as_json: whether to print one JSON object instead of tables.
-        plot: a file to draw the predictions into, if any.
+    Every drafter is replayed with every number of draft tokens; None leaves the number to the
+    planner. Without `costs`, all known ones are used.
     """
 
     files: tuple[Path, ...]
@@ -173,20 +119,8 @@ class ReplaySettings:
 class SpeedupSettings:
     """A contest with mlx-lm.
 
-    Attributes:
-        model: whose answers are timed.
-        drafters: who drafts.
-        num_draft_tokens: the most draft tokens of a round, one contestant each; None stands for
-            the planner.
-        workloads: which of the built-in ones to run.
-        answers: `own`, the model's answers; `forced`, the reference answers; or both.
-        data: JSON lines with further requests.
-        prompts: requests of each workload, and of each file.
-        rounds: how often each contestant answers each request.
-        max_tokens: how long answers may be.
-        seconds: how long to measure what forwards cost.
-        as_json: whether to print one JSON object instead of tables.
-        plot: a file to draw the speedups into, if any.
+    Every drafter is a contestant with every number of draft tokens; None leaves the number to the
+    planner. `answers` holds `own`, `forced` or both.
     """
 
     model: ModelSettings
