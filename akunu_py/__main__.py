@@ -1,6 +1,6 @@
-"""The command line's door: runs a command and turns every way to end into an exit code.
+"""Runs a command of the command line; every way to end has an exit code.
 
-0 is success; 2 a request that cannot be served, told in one sentence; 1 a defect of the program;
+0 is success; 2 a request that cannot be served, with one sentence; 1 a defect of the program;
 130 an interruption; 141 a reader that went away.
 """
 
@@ -65,7 +65,7 @@ def _report(sentence: str, code: int) -> int:
 
 
 def _drop_output(stream: TextIO) -> None:
-    """Sends what is still buffered nowhere: the flush at exit would fail once more."""
+    """Drops what is still buffered: the flush at exit would fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
@@ -81,7 +81,7 @@ def run() -> NoReturn:
     """Runs the program as a process, and ends it with its exit code."""
     code = main()
     if threading.active_count() > 1 and _engine_works():
-        # It is inside a library that cannot be told to stop, and would crash on the way out.
+        # It is inside a library that cannot be stopped, and would crash while Python exits.
         sys.stdout.flush()
         os._exit(code)
     sys.exit(code)

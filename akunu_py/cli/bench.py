@@ -1,30 +1,83 @@
-"""`bench`: measurements of this machine, as tables, JSON and plots; one file a measurement."""
+"""`bench cost`, `bench speedup` and `bench replay`: measurements as tables, JSON and plots.
 
+Results go to standard output, progress to standard error.
+"""
+
+import json
 import sys
-from importlib import import_module
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from akunu_py.cli.bench_settings import MEASURES, BenchSettings
+from akunu_py.cli.loading import load_engine
 from akunu_py.cli.progress import MeasuringBar
+from akunu_py.cli.settings import CostSettings, ReplaySettings, SpeedupSettings
 from akunu_py.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from akunu_py.bench.contestants import Contestant
+    from akunu_py.bench.replay import ReplayCase
     from akunu_py.engine import Engine
     from akunu_py.planning.cost_curve import CostCurve
+    from akunu_py.text.tokenizer import Tokenizer
 
 _LEAST_COLUMNS: Final = 110
-"""Tables are not squeezed below this; a narrower terminal wraps or scrolls them."""
+"""Tables are at least this wide; a narrower terminal wraps or scrolls them."""
 
 
-def run(settings: BenchSettings) -> int:
-    """Prints what was measured; progress goes to standard error.
+@dataclass(frozen=True)
+class _Result:
+    """What was measured.
+
+    Attributes:
+        as_json: the object that `--json` prints.
+        draw: draws a plot into a file.
+        tables: what is printed otherwise.
+        head: the line before the tables, if any.
+        notes: the text after them, if any.
+    """
+
+    as_json: Callable[[], dict[str, Any]]
+    draw: Callable[[Path], None]
+    tables: "RenderableType"
+    head: str = ""
+    notes: str = ""
+
+
+def run(settings: CostSettings | SpeedupSettings | ReplaySettings) -> int:
+    """Measures, then prints and draws the result.
 
     Raises:
-        AkunuError: if it cannot be measured, or not drawn.
+        AkunuError: if it cannot be measured or drawn, or a file holds no samples.
     """
-    return int(import_module(MEASURES[settings.measure].home).run(settings.settings))
+    if settings.plot is not None:
+        from akunu_py.bench.plots import check_can_plot  # noqa: PLC0415  (before the long work)
+
+        check_can_plot(settings.plot)
+    match settings:
+        case CostSettings():
+            result = _measure_cost(settings)
+        case SpeedupSettings():
+            result = _measure_speedup(settings)
+        case ReplaySettings():
+            result = _replay(settings)
+    if settings.plot is not None:
+        result.draw(settings.plot)
+    if settings.as_json:
+        print(json.dumps(result.as_json()))
+        return 0
+    if result.head:
+        print(f"{result.head}\n")
+    _print_tables(result.tables)
+    if result.notes:
+        print(result.notes)
+    if settings.plot is not None:
+        print(f"Drawn into {settings.plot}.")
+    return 0
 
 
 def describe_model(engine: "Engine") -> dict[str, Any]:
@@ -39,7 +92,127 @@ def describe_model(engine: "Engine") -> dict[str, Any]:
     }
 
 
-def measure_costs(engine: "Engine", seconds: float) -> "CostCurve":
+def _measure_cost(settings: CostSettings) -> _Result:
+    """The cost curve of this machine; the engine uses it from now on."""
+    engine = load_engine(settings.model)
+    from akunu_py.bench.cost_report import CostReport  # noqa: PLC0415
+    from akunu_py.bench.measurement import describe_machine  # noqa: PLC0415
+    from akunu_py.bench.plots import draw_cost  # noqa: PLC0415
+
+    curve = _measure_curve(engine, settings.seconds)
+    report = CostReport(describe_machine(engine.backend), describe_model(engine), curve)
+    return _Result(
+        report.as_json,
+        lambda path: draw_cost(report, path),
+        report.tables(),
+        head=_head(report.model, report.machine),
+        notes=f"\n{report.payoff}",
+    )
+
+
+def _measure_speedup(settings: SpeedupSettings) -> _Result:
+    """How fast mlx-lm, plain decoding and every drafter answer the same requests."""
+    from akunu_py.bench.samples import encode_samples, read_samples  # noqa: PLC0415
+    from akunu_py.bench.workloads import make_workloads  # noqa: PLC0415
+
+    made = make_workloads(settings.prompts) if settings.workloads else []
+    samples = [sample for sample in made if sample.kind in settings.workloads]
+    for path in settings.data:
+        samples += islice(read_samples(path), settings.prompts)
+    engine = load_engine(settings.model)
+    from akunu_py.bench.contestants import Akunu, MlxLm  # noqa: PLC0415
+    from akunu_py.bench.measurement import describe_machine  # noqa: PLC0415
+    from akunu_py.bench.plots import draw_speedup  # noqa: PLC0415
+    from akunu_py.bench.speedup import contest, make_tasks  # noqa: PLC0415
+    from akunu_py.bench.speedup_report import SpeedupReport  # noqa: PLC0415
+
+    room = engine.context_limit - settings.max_tokens
+    sets = {
+        kind: fitting
+        for kind, cases in encode_samples(engine.tokenizer, samples).items()
+        if (fitting := [case for case in cases if 1 < len(case.prompt) <= room])
+    }
+    if not sets:
+        raise InvalidRequestError("No request fits the model's context; lower --max-tokens.")
+    tasks = make_tasks(sets, settings.max_tokens, settings.answers)
+    policies = [(name, most) for name in settings.drafters for most in settings.num_draft_tokens]
+    contestants: list[Contestant] = [
+        MlxLm(),
+        Akunu("none"),
+        *(Akunu(*policy) for policy in policies),
+    ]
+    curve = _measure_curve(engine, settings.seconds)
+    with MeasuringBar(sys.stderr, "answering", counts=True) as bar:
+        rows, complete = contest(
+            engine, tasks, contestants, rounds=settings.rounds, curve=curve, progress=bar
+        )
+    report = SpeedupReport(
+        describe_machine(engine.backend), describe_model(engine), curve,
+        settings.max_tokens, settings.rounds, rows, complete,
+    )  # fmt: skip
+    return _Result(
+        report.as_json,
+        lambda path: draw_speedup(report, path),
+        report.tables(),
+        head=_head(report.model, report.machine),
+    )
+
+
+def _replay(settings: ReplaySettings) -> _Result:
+    """What drafting would bring on known answers; no model is loaded."""
+    from akunu_py.bench.curve_sources import about_lines, find_curves  # noqa: PLC0415
+    from akunu_py.bench.plots import draw_replay  # noqa: PLC0415
+    from akunu_py.bench.replay_report import (  # noqa: PLC0415
+        Policy,
+        ReplayReport,
+        replay_policies,
+    )
+
+    curves = find_curves(settings.costs, settings.model)
+    sets = _read_sets(settings)
+    policies = [
+        Policy(name, most) for name in settings.drafters for most in settings.num_draft_tokens
+    ]
+    with MeasuringBar(sys.stderr, "replaying", counts=True) as bar:
+        rows = list(replay_policies(sets, policies, curves, keeps=settings.keeps, progress=bar))
+    report = ReplayReport(sets, curves, rows, settings.model)
+    return _Result(
+        report.as_json,
+        lambda path: draw_replay(report, path),
+        report.tables(),
+        notes="Nothing here was measured: speedups are predicted from these costs of forwards:\n"
+        + "\n".join(f"  {line}" for line in about_lines(curves)),
+    )
+
+
+def _read_sets(settings: ReplaySettings) -> "dict[str, list[ReplayCase]]":
+    """The requests in the files, by the names of the files."""
+    from akunu_py.bench.samples import encode_samples, read_samples  # noqa: PLC0415
+
+    tokenizer: Tokenizer | None = None
+    sets: dict[str, list[ReplayCase]] = {}
+    for file in settings.files:
+        samples = list(islice(read_samples(file), settings.max_requests))
+        if tokenizer is None:  # after the first file was found to be readable
+            tokenizer = _load_tokenizer(settings.model)
+        for kind, cases in encode_samples(tokenizer, samples).items():
+            sets.setdefault(kind, []).extend(cases)
+    if not sets:
+        names = ", ".join(str(file) for file in settings.files)
+        raise InvalidRequestError(f"There is no request with an answer in {names}.")
+    return sets
+
+
+def _load_tokenizer(name: str) -> "Tokenizer":
+    from akunu_py.backend import find_backend  # noqa: PLC0415
+
+    find_backend()  # mlx-lm loads the tokenizer; without MLX this fails with a clear sentence
+    from akunu_py.model import load_tokenizer  # noqa: PLC0415
+
+    return load_tokenizer(name)
+
+
+def _measure_curve(engine: "Engine", seconds: float) -> "CostCurve":
     """Measures what forwards cost now, and keeps it for the engine's planner too.
 
     Raises:
@@ -61,7 +234,13 @@ def measure_costs(engine: "Engine", seconds: float) -> "CostCurve":
     return curve
 
 
-def print_tables(tables: "RenderableType") -> None:
+def _head(model: dict[str, Any], machine: dict[str, Any]) -> str:
+    from akunu_py.bench.measurement import machine_line  # noqa: PLC0415
+
+    return f"{model['name']}, {model['layout']} weights; {machine_line(machine)}"
+
+
+def _print_tables(tables: "RenderableType") -> None:
     """Prints tables to standard output, as wide as they need."""
     from rich.console import Console  # noqa: PLC0415
 

@@ -1,6 +1,6 @@
-"""`chat`: reads what the user says, and answers it or does what it commands, until the user leaves.
+"""`chat`: answers questions and runs slash commands until the user leaves.
 
-The prompt is there at once; the model loads behind it, on a thread of its own.
+The prompt appears at once; the model loads meanwhile, on a thread of its own.
 """
 
 import sys
@@ -23,7 +23,7 @@ _SECONDS_TO_STOP: Final = 3.0
 
 
 def run(settings: ChatSettings) -> int:
-    """Holds a conversation on the terminal, or with a pipe.
+    """Runs a conversation on the terminal, or through a pipe.
 
     Raises:
         AkunuError: if the model does not load; from a pipe, also if a turn cannot be served.
@@ -47,41 +47,38 @@ def run(settings: ChatSettings) -> int:
 
 
 class Chat:
-    """Takes what is said on a screen to a conversation, and back.
+    """Connects a screen and a conversation.
 
     Args:
-        conversation: who answers.
-        screen: where the user is.
+        conversation: answers.
+        screen: reads the user's input and shows the answers.
     """
 
     def __init__(self, conversation: Conversation, screen: Screen) -> None:
         self._conversation = conversation
         self._screen = screen
-        self._told_notices = False
+        self._showed_notices = False
 
     def run(self) -> None:
-        """Goes on until the user leaves.
+        """Runs until the user leaves.
 
         Raises:
             AkunuError: if the model does not load, or the screen cannot go on after an error.
         """
         with self._screen.session():
-            self._talk()
-
-    def _talk(self) -> None:
-        while (said := self._screen.read()) is not None:
-            try:
-                self._take(said)
-            except LeaveChatError:
-                return
-            except KeyboardInterrupt:
-                self._screen.interrupted()
-            except ContextOverflowError as error:
-                self._screen.complain(ContextOverflowError(f"{error} /reset begins afresh."))
-            except AkunuError as error:
-                if self._conversation.worker.failed:
-                    raise
-                self._screen.complain(error)
+            while (said := self._screen.read()) is not None:
+                try:
+                    self._take(said)
+                except LeaveChatError:
+                    return
+                except KeyboardInterrupt:
+                    self._screen.interrupted()
+                except ContextOverflowError as error:
+                    self._screen.complain(ContextOverflowError(f"{error} /reset starts again."))
+                except AkunuError as error:
+                    if self._conversation.worker.failed:
+                        raise
+                    self._screen.complain(error)
 
     def _take(self, said: str) -> None:
         command = find_command(said)
@@ -96,10 +93,10 @@ class Chat:
             self._show(reply)
 
     def _prepare(self) -> None:
-        """Waits for the model; the first time it tells what the user should know of it."""
+        """Waits for the model; the first time, shows its notices."""
         engine = self._screen.await_model()
-        if not self._told_notices:
-            self._told_notices = True
+        if not self._showed_notices:
+            self._showed_notices = True
             for notice in engine.notices:
                 self._screen.notice(notice)
 
@@ -107,14 +104,16 @@ class Chat:
         try:
             self._screen.show_turn(turn, show_drafts=self._conversation.show_drafts)
         except RuntimeError as error:
-            raise BackendError(f"MLX gave up ({error}); the conversation is as before.") from error
+            raise BackendError(f"MLX failed ({error}); the conversation is unchanged.") from error
 
 
 def _screen_maker() -> Callable[["Future[Engine]", str], Screen]:
-    """Imports what the screen needs, before the engine's thread competes for the interpreter."""
+    """Imports what the screen needs before the engine's thread competes for the interpreter."""
     if not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
         return lambda loading, _: PipeScreen(loading)
-    from akunu_py.cli.history import open_history  # noqa: PLC0415  (a pipe needs no editor)
-    from akunu_py.cli.terminal import TerminalScreen  # noqa: PLC0415
+    from akunu_py.cli.terminal import (  # noqa: PLC0415  (a pipe needs no line editor)
+        TerminalScreen,
+        open_history,
+    )
 
     return lambda loading, model: TerminalScreen(loading, model, open_history())

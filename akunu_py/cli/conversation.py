@@ -1,9 +1,11 @@
-"""Conversation: questions in, turns out, and what was said in between; no terminal.
+"""Conversation: questions in, turns out, and the messages in between; no terminal.
 
-Everything that touches the model's tokenizer or weights happens on the worker's thread.
+A turn is one task of the worker: its thread renders the prompt, encodes it and answers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options
@@ -13,22 +15,28 @@ from akunu_py.text.chat import ChatTranscript
 from akunu_py.text.tokenizer import Message
 from akunu_py.worker import EngineWorker, EventStream, Progress
 
+if TYPE_CHECKING:
+    from akunu_py.engine import Engine
+
+MakeTranscript = Callable[["Engine"], ChatTranscript]
+
 
 class Conversation:
-    """A transcript, how the next answer is to be made, and who makes it.
+    """The messages so far, and how the next answer is made.
 
     Args:
         worker: answers; it may still be loading.
         options: for the next answers.
         system: the system message, if any.
-        show_drafts: whether drafted tokens are to be marked.
-        progress: told about prompt tokens done and to do, on the worker's thread.
+        show_drafts: whether to mark draft tokens.
+        progress: called with prompt tokens done and in total, on the worker's thread.
 
     Attributes:
         worker: as given.
         options: for the next answers; replace it to change them.
-        show_drafts: whether drafted tokens are to be marked.
-        stats: of every turn since the conversation began afresh.
+        show_drafts: whether to mark draft tokens.
+        messages: what was said so far, as `role` and `content`.
+        stats: of every turn since the conversation was started or reset.
     """
 
     def __init__(
@@ -43,16 +51,10 @@ class Conversation:
         self.worker = worker
         self.options = options
         self.show_drafts = show_drafts
+        self.messages: Sequence[Message] = _system_messages(system)
         self.stats: list[Stats] = []
         self._progress = progress
-        self._begun_with: list[Message] = _system_messages(system)
-        self._transcript: ChatTranscript | None = None
-        self._last: tuple[ChatTranscript, str] | None = None
-
-    @property
-    def messages(self) -> Sequence[Message]:
-        """What was said so far, as `role` and `content`."""
-        return self._begun_with if self._transcript is None else self._transcript.messages
+        self._last: Turn | None = None
 
     @property
     def system(self) -> str | None:
@@ -61,104 +63,88 @@ class Conversation:
         return said[0] if said else None
 
     def ask(self, question: str) -> "Turn":
-        """Begins a turn; waits for the model if it is still loading.
-
-        Raises:
-            InvalidRequestError: if the model's chat template refuses the conversation.
-        """
-        return self._ask(self._current(), question)
+        """A turn that asks a question; iterate over it to have it answered."""
+        if self._last is not None:
+            return Turn(self, self.messages, question, self._last.transcript_after)
+        return Turn(self, self.messages, question, partial(_begin_transcript, self.messages))
 
     def retry(self) -> "Turn":
-        """Asks the last question again; the answer before is dropped once there is another.
+        """A turn that asks the last question again; its answer replaces the one before.
 
         Raises:
-            InvalidRequestError: if nothing has been asked yet.
+            InvalidRequestError: if no question was asked yet.
         """
         if self._last is None:
-            raise InvalidRequestError("There is no answer yet that could be tried again.")
-        transcript, question = self._last
-        return self._ask(transcript, question)
+            raise InvalidRequestError("There is no answer yet to try again.")
+        last = self._last
+        return Turn(self, last.messages_before, last.question, last.transcript_before)
+
+    def answer(self, prompt: "Callable[[Engine], list[int]]") -> EventStream:
+        """Begins an answer; `Turn` calls this."""
+        return self.worker.stream(prompt, self.options, progress=self._progress)
 
     def keep(self, turn: "Turn") -> None:
-        """Makes a finished turn part of the conversation; `Turn` does this itself."""
-        transcript = turn.before.copy()
-        self.worker.call(
-            lambda _: transcript.add_turn(turn.question, turn.prompt, turn.text, turn.tokens)
-        )
-        self._transcript = transcript
-        self._last = (turn.before, turn.question)
+        """Makes a finished turn part of the conversation; `Turn` calls this."""
+        self.messages = [
+            *turn.messages_before,
+            {"role": "user", "content": turn.question},
+            {"role": "assistant", "content": turn.text},
+        ]
+        self._last = turn
         self.stats.append(turn.stats)
 
     def go_on_from(self, messages: Sequence[Message]) -> None:
-        """Replaces everything that was said, a loaded conversation's messages say."""
-        self._begun_with = list(messages)
-        self._transcript = self._last = None
+        """Replaces all messages, with those of a loaded conversation for example."""
+        self.messages = list(messages)
+        self._last = None
         self.stats = []
 
     def reset(self) -> None:
-        """Forgets everything that was said, but for the system message."""
+        """Forgets all messages but the system message."""
         self.go_on_from(_system_messages(self.system))
 
     def set_system(self, text: str | None) -> None:
-        """Changes the system message; what was said after it stays."""
+        """Changes the system message and keeps the others."""
         said = [message for message in self.messages if message["role"] != "system"]
         stats = self.stats
         self.go_on_from([*_system_messages(text), *said])
         self.stats = stats
 
-    def _current(self) -> ChatTranscript:
-        if self._transcript is None:
-            transcript = self.worker.call(lambda engine: ChatTranscript(engine.tokenizer))
-            transcript.replace(self._begun_with)
-            self._transcript = transcript
-        return self._transcript
-
-    def _ask(self, transcript: ChatTranscript, question: str) -> "Turn":
-        prompt = self.worker.call(lambda _: transcript.prompt_for(question))
-        options, progress = self.options, self._progress
-
-        def answer() -> EventStream:
-            return self.worker.stream(prompt, options, progress=progress)
-
-        return Turn(self, transcript, question, prompt, answer)
-
 
 class Turn:
     """A question and its answer; iterate to have it answered.
 
-    At the end the conversation keeps both, even if the answer was cut short; only a turn that was
+    At the end the conversation keeps both, even if the answer was cut short. Only a turn that was
     cancelled before its first token leaves no trace.
 
     Args:
         conversation: which the turn belongs to.
-        before: everything said before it.
-        question: what was asked.
-        prompt: the ids that ask it.
-        answer: begins the answer.
+        messages_before: what was said before it.
+        question: what is asked.
+        transcript_before: makes the transcript of `messages_before`, on the worker's thread.
     """
 
     def __init__(
         self,
         conversation: Conversation,
-        before: ChatTranscript,
+        messages_before: Sequence[Message],
         question: str,
-        prompt: list[int],
-        answer: Callable[[], EventStream],
+        transcript_before: MakeTranscript,
     ) -> None:
-        self.before = before
+        self.messages_before = messages_before
         self.question = question
-        self.prompt = prompt
+        self.prompt: list[int] = []
         self.tokens: list[int] = []
         self.text = ""
         self.stats = Stats()
         self.finish: Finish | None = None
         self._conversation = conversation
-        self._answer = answer
+        self._make_transcript = transcript_before
         self._events: EventStream | None = None
         self._cancelled = False
 
     def __iter__(self) -> Iterator[Event]:
-        with self._answer() as self._events:
+        with self._conversation.answer(self._encode) as self._events:
             if self._cancelled:
                 self._events.cancel()
             for event in self._events:
@@ -175,10 +161,32 @@ class Turn:
         return bool(self.tokens) or self.finish is not Finish.CANCELLED
 
     def cancel(self) -> None:
-        """Ends the answer after the round under way; a signal handler may call this any time."""
+        """Ends the answer after the current round; a signal handler may call this at any time."""
         self._cancelled = True
         if self._events is not None:
             self._events.cancel()
+
+    def transcript_before(self, engine: "Engine") -> ChatTranscript:
+        """The transcript without this turn; for the worker's thread."""
+        transcript = self._make_transcript(engine)
+        self._make_transcript = lambda _: transcript  # made once; and the turn before can be freed
+        return transcript
+
+    def transcript_after(self, engine: "Engine") -> ChatTranscript:
+        """The transcript with this turn, once it is finished; for the worker's thread."""
+        transcript = self.transcript_before(engine).copy()
+        transcript.add_turn(self.question, self.prompt, self.text, self.tokens)
+        return transcript
+
+    def _encode(self, engine: "Engine") -> list[int]:
+        self.prompt = self.transcript_before(engine).prompt_for(self.question)
+        return self.prompt
+
+
+def _begin_transcript(messages: Sequence[Message], engine: "Engine") -> ChatTranscript:
+    transcript = ChatTranscript(engine.tokenizer)
+    transcript.replace(list(messages))
+    return transcript
 
 
 def _system_messages(text: str | None) -> list[Message]:

@@ -1,6 +1,6 @@
 """ConversationFile: a conversation on disk, as JSON.
 
-A file is written whole or not at all, and nothing but an older conversation is ever overwritten.
+A file is written completely or not at all, and only an older conversation is ever overwritten.
 """
 
 import json
@@ -8,9 +8,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import Any, Final
 
-from akunu_py.drafting import DRAFTER_NAMES, MODEL_DRAFTER
+from akunu_py.cli.option_table import BENCH_DRAFTERS, CHAT_DRAFTERS
 from akunu_py.errors import InvalidRequestError, SessionFileError
 from akunu_py.options import Options, Sampling
 from akunu_py.package import write_atomically
@@ -19,16 +20,18 @@ from akunu_py.text.tokenizer import Message
 _FORMAT: Final = "akunu-py conversation"
 _VERSION: Final = 1
 _ROLES: Final = ("system", "user", "assistant")
+_KINDS: Final = {float: (float, int), int: (int,), bool: (bool,), NoneType: (int, NoneType)}
+"""The types that a setting may have, by the type of its default."""
 
 
 @dataclass(frozen=True)
 class SavedConversation:
-    """What is saved of a conversation.
+    """The content of a file.
 
     Attributes:
         model: the name of the model that answered.
         messages: what was said.
-        options: how the next answer was to be made.
+        options: for the next answer.
     """
 
     model: str
@@ -40,17 +43,17 @@ class ConversationFile:
     """A file that holds one conversation.
 
     Args:
-        path: where; `~` is the user's home.
+        path: of the file; `~` is the user's home.
     """
 
     def __init__(self, path: str) -> None:
         self.path = Path(path).expanduser()
 
     def save(self, saved: SavedConversation) -> None:
-        """Writes a conversation, in place of an older one if there is one.
+        """Writes a conversation; replaces an older one.
 
         Raises:
-            SessionFileError: if it cannot be written; the older one is intact then.
+            SessionFileError: if it cannot be written; an older one is intact then.
         """
         content = json.dumps(
             {
@@ -63,14 +66,12 @@ class ConversationFile:
             ensure_ascii=False,
             indent=2,
         )
-        target = Path(os.path.realpath(self.path))  # a link goes on pointing at what is written
+        target = Path(os.path.realpath(self.path))  # a link stays a link
         try:
-            if target.is_file():
-                self._refuse_foreign()
-                write_atomically(target, content)
-            elif target.exists():
+            if target.exists() and not target.is_file():
                 target.write_text(content, encoding="utf-8")  # a device or a pipe
             else:
+                self._refuse_foreign(target)
                 write_atomically(target, content)
         except OSError as error:
             raise SessionFileError(
@@ -100,9 +101,10 @@ class ConversationFile:
         except (KeyError, TypeError, ValueError) as error:
             raise self._foreign(f"it is damaged ({error})") from error
 
-    def _refuse_foreign(self) -> None:
+    def _refuse_foreign(self, target: Path) -> None:
         try:
-            self.load()
+            if target.exists():
+                self.load()
         except SessionFileError as error:
             raise SessionFileError(f"{error} Choose another name to save to.") from None
 
@@ -118,35 +120,30 @@ def _read_message(message: Any) -> Message:
     return {"role": role, "content": content}
 
 
-def _read_options(settings: dict[str, Any]) -> Options:
-    limit = settings["max_tokens"]
-    # A file of an older version has fewer settings; the others are as they were then.
-    settings = asdict(Options()) | settings
-    sampling, drafts = asdict(Sampling()) | settings["sampling"], settings["num_draft_tokens"]
-    if settings["drafter"] not in (*DRAFTER_NAMES, MODEL_DRAFTER):
-        raise ValueError(f"the unknown drafter {settings['drafter']!r}")
+def _read_options(saved: dict[str, Any]) -> Options:
+    limit = saved["max_tokens"]
+    # A file of an older version has fewer settings; the defaults are what that version did.
+    settings = asdict(Options()) | saved
+    sampling = asdict(Sampling()) | settings["sampling"]
+    plain = {
+        name: _typed(sampling[name], *_KINDS[type(default)])
+        for name, default in asdict(Sampling()).items()
+        if name != "logit_bias"
+    }
+    biases = [(_typed(token, int), _typed(bias, float, int)) for token, bias in
+              sampling["logit_bias"]]  # fmt: skip
+    drafter = settings["drafter"]
+    if drafter not in CHAT_DRAFTERS:
+        if drafter not in BENCH_DRAFTERS:
+            raise ValueError(f"the unknown drafter {drafter!r}")
+        drafter = "auto"  # chats of version 0.1 also had the drafters that only `bench` has now
     try:
         return Options(
-            max_tokens=None if limit is None else _typed(limit, int),
-            sampling=Sampling(
-                temperature=_typed(sampling["temperature"], float, int),
-                top_p=_typed(sampling["top_p"], float, int),
-                top_k=_typed(sampling["top_k"], int),
-                min_p=_typed(sampling["min_p"], float, int),
-                seed=None if sampling["seed"] is None else _typed(sampling["seed"], int),
-                repetition_penalty=_typed(sampling["repetition_penalty"], float, int),
-                repetition_context_size=_typed(sampling["repetition_context_size"], int),
-                presence_penalty=_typed(sampling["presence_penalty"], float, int),
-                frequency_penalty=_typed(sampling["frequency_penalty"], float, int),
-                infill=_typed(sampling["infill"], bool),
-                logit_bias=tuple(
-                    (_typed(token, int), _typed(bias, float, int))
-                    for token, bias in sampling["logit_bias"]
-                ),
-            ),
+            max_tokens=_typed(limit, int, NoneType),
+            sampling=Sampling(**plain, logit_bias=tuple(biases)),
             stop=tuple(_typed(stop, str) for stop in settings["stop"]),
-            drafter=settings["drafter"],
-            num_draft_tokens=None if drafts is None else _typed(drafts, int),
+            drafter=drafter,
+            num_draft_tokens=_typed(settings["num_draft_tokens"], int, NoneType),
             exact=_typed(settings["exact"], bool),
         )
     except InvalidRequestError as error:
@@ -155,5 +152,5 @@ def _read_options(settings: dict[str, Any]) -> Options:
 
 def _typed(value: Any, *kinds: type) -> Any:
     if type(value) not in kinds:
-        raise TypeError(f"{value!r} where {kinds[0].__name__} was expected")
+        raise TypeError(f"{value!r} instead of {kinds[0].__name__}")
     return value

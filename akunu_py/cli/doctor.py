@@ -4,8 +4,9 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from akunu_py.cli.bench import describe_model
-from akunu_py.cli.bench_settings import DoctorSettings
 from akunu_py.cli.loading import find_costs_with_bar, load_engine
+from akunu_py.cli.render import count
+from akunu_py.cli.settings import DoctorSettings
 
 if TYPE_CHECKING:
     from akunu_py.bench.cost_report import CostReport
@@ -31,8 +32,8 @@ def run(settings: DoctorSettings) -> int:
 
 
 def examine(engine: "Engine") -> tuple[dict[str, Any], list[str]]:
-    """What there is to be said of an engine: in JSON's types, and in lines."""
-    from akunu_py.backend import free_memory_bytes  # noqa: PLC0415  (the engine brought it along)
+    """The findings about an engine, as a JSON object and as lines of text."""
+    from akunu_py.backend import free_memory_bytes  # noqa: PLC0415
     from akunu_py.bench.cost_report import CostReport, curve_lines  # noqa: PLC0415
     from akunu_py.bench.measurement import describe_machine  # noqa: PLC0415
     from akunu_py.calibration import NoCurveError  # noqa: PLC0415
@@ -64,11 +65,11 @@ def recommend(report: "CostReport") -> dict[str, Any]:
     if not payoff.pays:
         return {
             "drafter": "none", "num_draft_tokens": 0,
-            "why": "--no-speculate; or the defaults, which come to the same here",
+            "why": "the defaults, which do not draft here; --no-speculate does the same",
         }  # fmt: skip
     return {
         "drafter": "auto", "num_draft_tokens": None,
-        "why": "the defaults: --drafter auto, and as many drafts a forward as pay",
+        "why": "the defaults: --drafter auto, with as many draft tokens as pay",
     }  # fmt: skip
 
 
@@ -77,7 +78,7 @@ def _machine_lines(machine: dict[str, Any], model: dict[str, Any], free: int) ->
     facts = [
         ("device", f"{machine['device']}, {machine['chip']}, {machine['cores']} cores"),
         ("memory", f"{machine['memory_gib']} GiB, {free / 2**30:.1f} GiB of it free"),
-        ("blas", f"{blas}, {machine['blas_threads']} threads" if blas else "the system's"),
+        ("blas", f"{blas}, {count(machine['blas_threads'], 'thread')}" if blas else "the system's"),
         (
             "software",
             f"mlx {machine['mlx']}, mlx-lm {machine['mlx_lm']}, Python {machine['python']}",

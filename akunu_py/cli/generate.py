@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from akunu_py.cli.loading import load_engine
 from akunu_py.cli.progress import PrefillBar
-from akunu_py.cli.render import AnswerWriter, palette_for, printable
-from akunu_py.cli.report import stats_line
+from akunu_py.cli.render import AnswerWriter, palette_for, printable, stats_line
+from akunu_py.cli.screen import read_text
 from akunu_py.cli.settings import GenerateSettings
-from akunu_py.cli.standard_input import read_text
 from akunu_py.request import Completion
 from akunu_py.text.chat import ChatTranscript
 
@@ -51,7 +50,7 @@ def completion_object(completion: Completion) -> dict[str, object]:
 
 
 def _complete(engine: "Engine", settings: GenerateSettings, prompt: str) -> Completion:
-    """Streams the answer out, unless it is wanted whole, and returns it."""
+    """Answers, and prints the text as it grows unless it is wanted as JSON."""
     completion = Completion(engine.model.name)
     writer = AnswerWriter(sys.stdout, show_drafts=settings.show_drafts)
     bar = PrefillBar(sys.stderr)
@@ -79,6 +78,6 @@ def _prompt_ids(engine: "Engine", settings: GenerateSettings, question: str) -> 
 
 
 def _tell(line: str) -> None:
-    """Says something beside the completion."""
+    """Prints a line to standard error."""
     palette = palette_for(sys.stderr)
     print(palette.paint(palette.dim, printable(line)), file=sys.stderr)

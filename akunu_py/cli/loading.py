@@ -1,13 +1,12 @@
 """From a command's model settings to an engine; the model libraries are imported here."""
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from akunu_py.backend import find_backend
 from akunu_py.cli.progress import MeasuringBar
 from akunu_py.cli.settings import ModelSettings
-from akunu_py.model_files import BUNDLED_MODEL, find_model
+from akunu_py.model_files import find_model
 
 if TYPE_CHECKING:
     from akunu_py.backend import Backend
@@ -22,17 +21,18 @@ def load_engine(
     shows_measuring: bool = False,
     prefill_step_size: int | None = None,
 ) -> "Engine":
-    """Loads the model that was asked for.
+    """Loads a model.
 
     Args:
         settings: which one.
-        shows_measuring: whether a bar on standard error tells what a model's first use waits for.
+        shows_measuring: whether to show a bar on standard error while the first use of a model
+            measures the machine.
         prefill_step_size: prompt tokens per forward; None leaves it to the engine.
 
     Raises:
-        AkunuError: if that cannot be done.
+        AkunuError: if the model does not load.
     """
-    find_backend()  # says so in a sentence where MLX has none
+    find_backend()  # without MLX this fails with a clear sentence
     from akunu_py.calibration import find_cost_curve  # noqa: PLC0415  (takes a second)
     from akunu_py.engine import load  # noqa: PLC0415
     from akunu_py.model import PREFILL_STEP  # noqa: PLC0415
@@ -48,7 +48,7 @@ def load_engine(
 
 
 def find_costs_with_bar(model: "TargetModel", backend: "Backend") -> "CostCurve":
-    """What forwards cost, with a bar on standard error while that is measured.
+    """What forwards cost; if that has to be measured, with a bar on standard error.
 
     Raises:
         NoCurveError: if the model's cache cannot be rolled back.
@@ -60,11 +60,11 @@ def find_costs_with_bar(model: "TargetModel", backend: "Backend") -> "CostCurve"
 
 
 def fetch_model(settings: ModelSettings) -> None:
-    """Downloads models that are on the hub and not yet here, showing how far that is.
+    """Downloads models that are on the hub and not on this machine yet, with a progress bar.
 
     Raises:
         ModelLoadError: if there is no such model, or it cannot be fetched.
     """
     for name in (settings.name, settings.draft_model):
-        if name not in (None, BUNDLED_MODEL) and not Path(name).expanduser().exists():
+        if name is not None:
             find_model(name)

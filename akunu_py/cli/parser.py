@@ -1,18 +1,26 @@
 """The command line's grammar: words in, a command and its frozen settings out.
 
-A command is a line in `COMMANDS`; its program is imported only when it runs, so that `--help` and
+A command is a line in `COMMANDS`. Its program is imported only when it runs, so that `--help` and
 a wrong option answer at once.
 """
 
-import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, NoReturn
+from argparse import SUPPRESS, ArgumentParser, _ArgumentGroup
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Final, NoReturn, get_type_hints
 
-from akunu_py.cli.bench_settings import BenchSettings, DoctorSettings
-from akunu_py.cli.serve_settings import ServeSettings
-from akunu_py.cli.settings import ChatSettings, GenerateSettings, Settings
+from akunu_py.cli.option_table import ANSWERS, BENCH_DRAFTERS, EVERY, Option, options_of
+from akunu_py.cli.settings import (
+    ChatSettings,
+    CostSettings,
+    DoctorSettings,
+    GenerateSettings,
+    ReplaySettings,
+    ServeSettings,
+    SpeedupSettings,
+)
+from akunu_py.drafting import MODEL_DRAFTER
 from akunu_py.errors import InvalidRequestError
 from akunu_py.package import __version__
 
@@ -24,28 +32,34 @@ class Command:
     """A command of the program.
 
     Attributes:
-        name: the word that calls it.
+        name: the words that call it: `chat`, or `bench cost`.
         summary: what it does, in a few words.
-        settings: declares and reads its options.
+        settings: the dataclass of its settings.
         home: the module whose `run(settings)` does it and returns the exit code.
     """
 
     name: str
     summary: str
-    settings: type[Settings]
+    settings: type
     home: str
 
 
 COMMANDS: Final = (
-    Command("chat", "a conversation; from a pipe, one turn a line", ChatSettings,
+    Command("chat", "a conversation; from a pipe, one turn per line", ChatSettings,
             "akunu_py.cli.chat"),
     Command("generate", "one completion of a prompt", GenerateSettings, "akunu_py.cli.generate"),
-    Command("serve", "the completion backend of editors and agents", ServeSettings,
+    Command("serve", "the completion backend for editors and agents", ServeSettings,
             "akunu_py.cli.serve"),
-    Command("bench", "measurements of this machine", BenchSettings, "akunu_py.cli.bench"),
+    Command("bench cost", "what a forward of M tokens costs here, and when drafting pays",
+            CostSettings, "akunu_py.cli.bench"),
+    Command("bench speedup", "how much faster than mlx-lm answers are, on several kinds of text",
+            SpeedupSettings, "akunu_py.cli.bench"),
+    Command("bench replay", "a prediction, without a model: what drafting would bring on known "
+            "answers, here or on another chip", ReplaySettings, "akunu_py.cli.bench"),
     Command("doctor", "the machine, the model, and whether drafting pays here", DoctorSettings,
             "akunu_py.cli.doctor"),
 )  # fmt: skip
+_FAMILIES: Final = {"bench": "measurements of this machine"}
 
 
 @dataclass(frozen=True)
@@ -53,7 +67,7 @@ class Invocation:
     """A command and what it was asked to do."""
 
     command: Command
-    settings: Settings
+    settings: Any
 
 
 def parse(words: Sequence[str]) -> Invocation:
@@ -68,13 +82,14 @@ def parse(words: Sequence[str]) -> Invocation:
         parser.print_help(sys.stderr)
         raise SystemExit(2)
     named, unknown = parser.parse_known_args(words)
-    command: Command = named.command
+    given = vars(named)
+    command: Command = given.pop("command")
     if unknown:
         raise InvalidRequestError(_about_unknown(unknown[0], command))
-    return Invocation(command, command.settings.from_words(named))
+    return Invocation(command, _fill(command.settings, _values(options_of(command.name), given)))
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(ArgumentParser):
     """Raises what it finds wrong, as one sentence."""
 
     def error(self, message: str) -> NoReturn:
@@ -82,7 +97,7 @@ class _Parser(argparse.ArgumentParser):
         raise InvalidRequestError(f"{message}; see `{self.prog} --help`.")
 
 
-def _make_parser() -> argparse.ArgumentParser:
+def _make_parser() -> ArgumentParser:
     parser = _Parser(
         PROGRAM,
         description="A local model that answers faster by drafting with n-grams, exactly.",
@@ -91,31 +106,103 @@ def _make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    families: dict[str, Any] = {}
     for command in COMMANDS:
-        own = commands.add_parser(
-            command.name,
-            help=command.summary,
-            description=f"{command.summary[0].upper()}{command.summary[1:]}.",
-            allow_abbrev=False,
-        )
-        command.settings.add_options(own)
+        family, _, name = command.name.rpartition(" ")
+        if family and family not in families:
+            own = commands.add_parser(family, **_told(_FAMILIES[family]))
+            families[family] = own.add_subparsers(
+                title="measurements", metavar="WHAT", required=True
+            )
+        own = families.get(family, commands).add_parser(name, **_told(command.summary))
         own.set_defaults(command=command)
+        groups: dict[str, ArgumentParser | _ArgumentGroup] = {"": own}
+        for option in options_of(command.name):
+            if option.group not in groups:
+                groups[option.group] = own.add_argument_group(option.group)
+            _declare(groups[option.group], option)
     return parser
+
+
+def _told(summary: str) -> dict[str, Any]:
+    return {
+        "help": summary,
+        "description": f"{summary[0].upper()}{summary[1:]}.",
+        "allow_abbrev": False,
+    }
+
+
+def _declare(group: ArgumentParser | _ArgumentGroup, option: Option) -> None:
+    told: dict[str, Any] = {"help": option.described, "default": SUPPRESS}
+    if option.const is not None:
+        told |= {"action": "store_const", "const": option.const}
+    else:
+        told |= {"type": option.read, "metavar": option.metavar, "choices": option.choices}
+        if option.takes == "repeated":
+            told["action"] = "append"
+        elif option.takes != "one":
+            told["nargs"] = "+" if option.takes == "some" else "*"
+    if option.flag.startswith("-"):
+        flags = [option.flag, option.short] if option.short else [option.flag]
+        group.add_argument(*flags, dest=option.name, required=option.required, **told)
+    else:
+        group.add_argument(option.name, **(told | {"metavar": option.flag}))
+
+
+def _values(options: Sequence[Option], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The value of every field that a command's options fill.
+
+    Raises:
+        InvalidRequestError: if a number is out of its range, or two options do not go together.
+    """
+    quick = given.get("quick", False)
+    values: dict[str, Any] = {}
+    for option in options:
+        if option.name in given:
+            value = given[option.name]
+            if option.takes in ("some", "any"):
+                value = dict.fromkeys(value)  # each once
+            values[option.name] = tuple(value) if option.takes != "one" else value
+            _check_range(option, values[option.name])
+        else:
+            default = option.default if option.quick is None or not quick else option.quick
+            values.setdefault(option.name, default)
+    if EVERY in values.get("drafters", ()):
+        values["drafters"] = tuple(name for name in BENCH_DRAFTERS if name != "none")
+    if "answers" in values:
+        values["answers"] = ANSWERS if values["answers"] == "both" else (values["answers"],)
+    if "drafter" in values:
+        second = values["draft_model"] is not None
+        if values["drafter"] == MODEL_DRAFTER and not second:
+            raise InvalidRequestError("--drafter model needs --draft-model NAME.")
+        values["drafter"] = values["drafter"] or (MODEL_DRAFTER if second else "auto")
+    return values
+
+
+def _check_range(option: Option, value: Any) -> None:
+    for number in value if isinstance(value, tuple) else (value,):
+        if option.within is not None and number is not None and number not in option.within:
+            raise InvalidRequestError(f"{option.flag} must be {option.within}, not {number:g}.")
+
+
+def _fill(kind: Any, values: Mapping[str, Any]) -> Any:
+    """Makes a dataclass: fields that are dataclasses in turn, the others by their names."""
+    hints = get_type_hints(kind)
+    filled: dict[str, Any] = {}
+    for field in fields(kind):
+        if is_dataclass(hints[field.name]):
+            filled[field.name] = _fill(hints[field.name], values)
+        elif field.name in values:
+            filled[field.name] = values[field.name]
+    return kind(**filled)
 
 
 def _about_unknown(word: str, command: Command) -> str:
     """What to say about a word that no option takes."""
     from difflib import get_close_matches  # noqa: PLC0415  (needed only when something is wrong)
 
-    option = word.partition("=")[0]
-    close = get_close_matches(option, _option_names(command), n=1)
+    flag = word.partition("=")[0]
+    close = get_close_matches(flag, [option.flag for option in options_of(command.name)], n=1)
     remedy = f"did you mean {close[0]}?" if close else f"see `{PROGRAM} {command.name} --help`."
-    what = "option" if word.startswith("-") else "use for the word"
-    return f"{command.name} has no {what} {option}; {remedy}"
-
-
-def _option_names(command: Command) -> Iterator[str]:
-    parser = argparse.ArgumentParser()
-    command.settings.add_options(parser)
-    for action in parser._actions:
-        yield from action.option_strings
+    refusal = "has no option" if word.startswith("-") else "does not take the word"
+    return f"{command.name} {refusal} {flag}; {remedy}"

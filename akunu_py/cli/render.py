@@ -1,7 +1,7 @@
-"""Answers as they appear: plain text for a pipe; on a terminal, marked and harmless.
+"""Text for the user: answers as they grow, and the line of statistics after them.
 
-A model may write anything, terminal commands included. On a terminal every control character but
-newline and tab is shown as a symbol; a pipe gets the text as it is.
+A model may write anything, even terminal commands. On a terminal, every control character except
+newline and tab is shown as a symbol; a pipe gets the text unchanged.
 """
 
 import os
@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, TextIO
+
+from akunu_py.stats import Finish, Stats
 
 if TYPE_CHECKING:
     from akunu_py.text.stream import Piece
@@ -21,25 +23,31 @@ _SYMBOLS: Final = (
     | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 )
 
+_ENDINGS: Final = {
+    Finish.LENGTH: "stopped at the token limit",
+    Finish.CANCELLED: "interrupted",
+    Finish.CONTEXT: "the context is full",
+}
+
 
 def printable(text: str) -> str:
-    """Text that a terminal can only display: control characters become symbols.
+    """Text that is safe on a terminal: control characters become symbols.
 
-    Newlines and tabs stay; carriage returns go, since they come with a newline.
+    Newlines and tabs stay; carriage returns are removed, since a newline follows them.
     """
     return text.translate(_SYMBOLS)
 
 
 @dataclass(frozen=True)
 class Palette:
-    """The escape sequences for each kind of text; empty where there is nothing to mark it with."""
+    """The escape sequence for each kind of text; empty if the stream shows no styles."""
 
     dim: str = ""
     drafted: str = ""
     error: str = ""
 
     def paint(self, style: str, text: str) -> str:
-        """The text in a style of this palette."""
+        """The text in one of these styles."""
         return f"{style}{text}\x1b[0m" if style and text else text
 
 
@@ -49,7 +57,7 @@ _COLOURED: Final = Palette(dim="\x1b[2m", drafted="\x1b[32m", error="\x1b[31m")
 
 
 def palette_for(stream: TextIO) -> Palette:
-    """What a stream can show: nothing special unless it is a terminal; see no-color.org."""
+    """The styles that a stream can show: none unless it is a terminal; see no-color.org."""
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         return PLAIN
     return _MONOCHROME if os.environ.get("NO_COLOR") else _COLOURED
@@ -59,8 +67,8 @@ class AnswerWriter:
     """Writes an answer to a stream as it grows.
 
     Args:
-        stream: where to.
-        show_drafts: whether to mark drafted pieces, where the stream can.
+        stream: where to write.
+        show_drafts: whether to mark drafted pieces, if the stream shows styles.
     """
 
     def __init__(self, stream: TextIO, *, show_drafts: bool = False) -> None:
@@ -71,7 +79,7 @@ class AnswerWriter:
         self._at_line_start = True
 
     def write(self, pieces: "Iterable[Piece]") -> None:
-        """Shows the next pieces at once."""
+        """Writes the next pieces and flushes them."""
         for drafted, group in groupby(pieces, key=lambda piece: piece.drafted):
             text = "".join(piece.text for piece in group)
             if not text:
@@ -83,8 +91,29 @@ class AnswerWriter:
         self._stream.flush()
 
     def end_line(self) -> None:
-        """Begins a new line unless the answer just did."""
+        """Ends the line, unless the answer ended it."""
         if not self._at_line_start:
             self._stream.write("\n")
             self._stream.flush()
             self._at_line_start = True
+
+
+def stats_line(stats: Stats, finish: Finish | None = None) -> str:
+    """Tokens, tokens per forward, acceptance, speed, and why the answer ended if not by itself."""
+    facts = [count(stats.generated_tokens, "token")]
+    if stats.generated_tokens:
+        facts.append(f"{stats.tokens_per_forward:.2f} per forward")
+    if stats.drafted:
+        facts.append(f"{stats.acceptance_rate:.0%} of drafts accepted")
+    if stats.rechecked:
+        facts.append(f"{count(stats.rechecked, 'near-tie')} decided again")
+    if stats.decode_s:
+        facts.append(f"{stats.tokens_per_s:,.0f} tokens/s")
+    if finish in _ENDINGS:
+        facts.append(_ENDINGS[finish])
+    return " · ".join(facts)
+
+
+def count(number: int, noun: str) -> str:
+    """`1 token`, `1,200 tokens`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -1,31 +1,30 @@
-"""Screen: what a conversation is read from and shown on; and the one for pipes."""
+"""Screen: the input and output of a conversation; the screen for pipes; standard input as text."""
 
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 from akunu_py.cli.conversation import Turn
 from akunu_py.cli.render import AnswerWriter
-from akunu_py.cli.standard_input import read_lines
-from akunu_py.errors import AkunuError
+from akunu_py.errors import AkunuError, InvalidRequestError
 from akunu_py.stats import Finish
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
 
-CONTEXT_FULL: Final = "The context is full; /reset begins afresh, and /save FILE keeps a copy."
+CONTEXT_FULL: Final = "The context is full; /reset starts again, and /save FILE keeps a copy."
 
 
 class Screen(Protocol):
-    """Where the user is."""
+    """What a chat needs of a terminal or a pipe."""
 
     def session(self) -> AbstractContextManager[None]:
-        """What holds while the conversation goes on."""
+        """A context for the whole conversation."""
 
     def read(self) -> str | None:
-        """The next thing the user says; None once the user has left.
+        """The user's next input; None once the user has left.
 
         Raises:
             AkunuError: if the model has failed to load in the meantime.
@@ -39,29 +38,29 @@ class Screen(Protocol):
         """
 
     def progress(self, done: int, total: int) -> None:
-        """Told about prompt tokens done and to do, on another thread."""
+        """Takes the prompt tokens done and in total; called on the worker's thread."""
 
     def show_turn(self, turn: Turn, *, show_drafts: bool) -> None:
-        """Receives an answer and shows it as it grows."""
+        """Has a turn answered, and shows the answer as it grows."""
 
     def say(self, text: str) -> None:
-        """Shows what a command has to say."""
+        """Shows the reply of a command."""
 
     def notice(self, text: str) -> None:
-        """Shows one line that the user should know of."""
+        """Shows one line of information."""
 
     def complain(self, error: AkunuError) -> None:
-        """Tells that something cannot be done, or raises it where nobody could react."""
+        """Shows an error, or raises it if the user cannot react to it."""
 
     def interrupted(self) -> None:
-        """Goes on after Ctrl-C while no answer was under way, or raises `KeyboardInterrupt`."""
+        """Handles Ctrl-C outside an answer; may raise `KeyboardInterrupt`."""
 
 
 class PipeScreen:
     """One turn a line of standard input; answers go to standard output as plain text.
 
     Args:
-        loading: the engine that will answer, once it is there.
+        loading: the engine, once it is loaded.
     """
 
     def __init__(self, loading: "Future[Engine]") -> None:
@@ -99,3 +98,38 @@ class PipeScreen:
 
     def interrupted(self) -> None:
         raise KeyboardInterrupt
+
+
+def read_text() -> str:
+    """All of standard input, unchanged.
+
+    Raises:
+        InvalidRequestError: if it is not valid UTF-8.
+    """
+    return _decode(_standard_input().read(), "Standard input")
+
+
+def read_lines() -> Iterator[str]:
+    """The lines of standard input as they arrive, without line ends.
+
+    Raises:
+        InvalidRequestError: if one is not valid UTF-8.
+    """
+    for number, line in enumerate(_standard_input(), start=1):
+        yield _decode(line, f"Line {number} of standard input").rstrip("\r\n")
+
+
+def _standard_input() -> BinaryIO:
+    if sys.stdin is None:
+        raise InvalidRequestError("Standard input is closed.")
+    return sys.stdin.buffer
+
+
+def _decode(content: bytes, what: str) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(
+            f"{what} is not valid UTF-8 (byte {error.start + 1}); convert it, for example with "
+            "iconv."
+        ) from None

@@ -1,4 +1,4 @@
-"""`serve`: the completion backend, until it is interrupted or terminated."""
+"""`serve`: runs the completion backend until SIGINT or SIGTERM."""
 
 import asyncio
 import errno
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import uvloop
 
 from akunu_py.cli.loading import fetch_model, load_engine
-from akunu_py.cli.serve_settings import ServeSettings
+from akunu_py.cli.settings import ServeSettings
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options
 from akunu_py.worker import EngineWorker
@@ -29,10 +29,10 @@ _SECONDS_TO_STOP: Final = 2.0
 
 
 def run(settings: ServeSettings) -> int:
-    """Listens at once, and answers as soon as the model is there.
+    """Listens at once, and answers as soon as the model is loaded.
 
     Raises:
-        AkunuError: if the address cannot be listened at, or the model does not load.
+        AkunuError: if the address is not available, or the model does not load.
     """
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", stream=sys.stderr)
     logging.getLogger("akunu_py").setLevel(settings.log_level)
@@ -49,7 +49,7 @@ def run(settings: ServeSettings) -> int:
 
 
 def _load(settings: ServeSettings) -> "Engine":
-    """The engine, after an answer that nobody asked for: the first one measures and compiles."""
+    """Loads the engine and warms it up: the first answer measures and compiles."""
     engine = load_engine(settings.model, prefill_step_size=settings.prefill_step_size)
     defaults = settings.server.defaults
     options = Options(2, drafter=defaults.drafter, num_draft_tokens=defaults.num_draft_tokens)
@@ -59,8 +59,7 @@ def _load(settings: ServeSettings) -> "Engine":
 
 
 async def _serve(worker: EngineWorker, settings: ServeSettings, listener: socket.socket) -> None:
-    """Serves until a signal comes, or it turns out that there is no model to serve."""
-    # Imported here, after the grammar has refused what it refuses.
+    """Serves until a signal comes, or the model fails to load."""
     from akunu_py.server.app import create_app  # noqa: PLC0415
     from akunu_py.server.http import HttpServer  # noqa: PLC0415
     from akunu_py.server.service import Service  # noqa: PLC0415
@@ -85,7 +84,7 @@ async def _serve(worker: EngineWorker, settings: ServeSettings, listener: socket
     address = f"[{host}]" if ":" in host else host
     print(f"Serving {settings.model.name} at http://{address}:{port}", flush=True)
     if settings.server.api_key is None and not ipaddress.ip_address(host).is_loopback:
-        logger.warning("whoever reaches this address may use the server; see --api-key")
+        logger.warning("everyone who can reach this address may use the server; see --api-key")
     worker.loading.add_done_callback(loaded)
     await server.serve(listener)
 
@@ -97,10 +96,10 @@ def _tell_ready(engine: "Engine") -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket that listens.
+    """A listening socket.
 
     Raises:
-        InvalidRequestError: if the address is taken, or none of this machine's.
+        InvalidRequestError: if the address is in use, or not an address of this machine.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -113,5 +112,5 @@ def _why_not(host: str, port: int, error: Exception) -> str:
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return f"Port {port} on {host} is in use; name another one with --port."
     if isinstance(error, OSError) and error.errno == errno.EACCES:
-        return f"Port {port} may not be listened at by this user; name one above 1023 with --port."
-    return f"{host}:{port} cannot be listened at: {getattr(error, 'strerror', None) or error}."
+        return f"This user may not listen on port {port}; name one above 1023 with --port."
+    return f"Cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}."

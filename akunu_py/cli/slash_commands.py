@@ -1,38 +1,40 @@
 """Slash commands: what a line that begins with `/` does to a conversation.
 
-A command takes the conversation and the words behind its name, and answers with a text to show, or
-with a turn to receive. It raises an `AkunuError` where the words make no sense, and changes nothing
-then.
+A command takes the conversation and the words after its name, and returns a text to show, or a
+turn to answer. It raises an `AkunuError` if the words make no sense, and changes nothing then.
 """
 
+from argparse import ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Final
+from typing import Final, TypeVar
 
 from akunu_py.cli.conversation import Conversation, Turn
 from akunu_py.cli.conversation_file import ConversationFile, SavedConversation
-from akunu_py.cli.option_words import (
-    AS_MANY_AS_PAY,
-    PROCESSORS,
-    SWITCH,
-    describe_options,
-    read_sampling,
-    read_switch,
-    read_whole_number,
+from akunu_py.cli.option_table import (
+    CHAT_DRAFTERS,
+    PLANNED,
+    draft_tokens,
+    number,
+    token_limit,
+    whole_number,
 )
-from akunu_py.cli.report import count, stats_line
-from akunu_py.cli.settings import token_limit
-from akunu_py.drafting import DRAFTER_NAMES, MODEL_DRAFTER
+from akunu_py.cli.render import count, stats_line
 from akunu_py.errors import InvalidRequestError
+from akunu_py.options import Options, Sampling
 from akunu_py.stats import Stats
+
+T = TypeVar("T")
+Reply = str | Turn
+
+_SWITCH: Final = ("on", "off")
+_PROCESSORS: Final = ("greedy", "sample", "top-k", "top-p", "min-p", "seed")
+_PROCESSOR_USAGE: Final = "greedy, or any of sample 0.8, top-k 40, top-p 0.9, min-p 0.05, seed 1"
 
 
 class LeaveChatError(Exception):
-    """The user wants to leave; not an error of anybody's."""
-
-
-Reply = str | Turn
+    """The user wants to leave; this is not a failure."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,10 @@ class SlashCommand:
 
     Attributes:
         name: with its slash.
-        arguments: how to write what follows the name.
+        arguments: what may follow the name, for `/help`.
         summary: what it does, in a few words.
         run: does it.
-        choices: words that may follow; for completion.
+        choices: words that may follow, for completion.
         takes_file: whether a path follows.
     """
 
@@ -57,9 +59,9 @@ class SlashCommand:
 
 
 def find_command(line: str) -> SlashCommand | None:
-    """The command that a line calls; None where the line is a question.
+    """The command that a line calls; None if the line is a question.
 
-    Several lines are a question even if they begin with a slash, unless that calls a command.
+    Several lines that begin with a slash are a question unless they begin with a command's name.
 
     Raises:
         InvalidRequestError: if there is no such command; the text suggests one.
@@ -85,8 +87,8 @@ def run_command(command: SlashCommand, conversation: Conversation, line: str) ->
     """Runs the command that a line calls.
 
     Raises:
-        AkunuError: if what follows its name makes no sense, or cannot be done.
-        LeaveChatError: if it is to leave.
+        AkunuError: if the words after its name make no sense, or it cannot be done.
+        LeaveChatError: if the command is to leave.
     """
     _, *rest = line.split(maxsplit=1)
     return command.run(conversation, rest[0].strip() if rest else "")
@@ -101,7 +103,7 @@ def _help(_: Conversation, __: str) -> Reply:
 
 def _reset(conversation: Conversation, _: str) -> Reply:
     conversation.reset()
-    return "The conversation begins afresh."
+    return "The conversation starts again."
 
 
 def _system(conversation: Conversation, rest: str) -> Reply:
@@ -113,8 +115,8 @@ def _system(conversation: Conversation, rest: str) -> Reply:
 
 def _save(conversation: Conversation, rest: str) -> Reply:
     file = ConversationFile(_required(rest, "/save FILE"))
-    model = conversation.worker.call(lambda engine: engine.model.name)
-    file.save(SavedConversation(model, conversation.messages, conversation.options))
+    model = conversation.worker.loading.result().model
+    file.save(SavedConversation(model.name, conversation.messages, conversation.options))
     return f"Saved {count(len(conversation.messages), 'message')} to {file.path}."
 
 
@@ -136,47 +138,47 @@ def _retry(conversation: Conversation, _: str) -> Reply:
 def _speculative(conversation: Conversation, rest: str) -> Reply:
     options = conversation.options
     if rest:
-        name = "none" if not read_switch(rest, "/speculative on|off") else "auto"
-        if (name == "none") != (options.drafter == "none"):
-            conversation.options = replace(options, drafter=name)
-    return describe_options(conversation.options)
+        drafts = _read(_on_or_off, rest, "/speculative on|off")
+        if drafts != (options.drafter != "none"):
+            return _change(conversation, replace(options, drafter="auto" if drafts else "none"))
+    return describe_options(options)
 
 
 def _drafter(conversation: Conversation, rest: str) -> Reply:
-    if rest:
-        if rest not in _DRAFTERS:
-            raise InvalidRequestError(
-                f"There is no drafter {rest}; choose one of {', '.join(_DRAFTERS)}."
-            )
-        conversation.options = replace(conversation.options, drafter=rest)
-    return describe_options(conversation.options)
+    if rest and rest not in CHAT_DRAFTERS:
+        raise InvalidRequestError(
+            f"There is no drafter {rest}; choose one of {', '.join(CHAT_DRAFTERS)}."
+        )
+    options = conversation.options
+    return _change(conversation, replace(options, drafter=rest) if rest else options)
 
 
-def _gamma(conversation: Conversation, rest: str) -> Reply:
+def _num_draft_tokens(conversation: Conversation, rest: str) -> Reply:
+    options = conversation.options
     if rest:
-        drafts = None if rest == AS_MANY_AS_PAY else read_whole_number(rest, "/gamma N|auto")
-        conversation.options = replace(conversation.options, num_draft_tokens=drafts)
-    return describe_options(conversation.options)
+        most = _read(draft_tokens, rest, f"/num-draft-tokens N|{PLANNED}")
+        options = replace(options, num_draft_tokens=most)
+    return _change(conversation, options)
 
 
 def _processor(conversation: Conversation, rest: str) -> Reply:
+    options = conversation.options
     if rest:
-        sampling = read_sampling(rest, conversation.options.sampling)
-        conversation.options = replace(conversation.options, sampling=sampling)
-    return describe_options(conversation.options)
+        options = replace(options, sampling=read_sampling(rest, options.sampling))
+    return _change(conversation, options)
 
 
 def _length(conversation: Conversation, rest: str) -> Reply:
+    options = conversation.options
     if rest:
-        limit = token_limit(read_whole_number(rest, "/length N"))
-        conversation.options = replace(conversation.options, max_tokens=limit)
-    return describe_options(conversation.options)
+        options = replace(options, max_tokens=_read(token_limit, rest, "/length N"))
+    return _change(conversation, options)
 
 
 def _show_drafts(conversation: Conversation, rest: str) -> Reply:
     if rest:
-        conversation.show_drafts = read_switch(rest, "/show-drafts on|off")
-    return f"Drafted tokens are {'coloured' if conversation.show_drafts else 'not marked'}."
+        conversation.show_drafts = _read(_on_or_off, rest, "/show-drafts on|off")
+    return f"Draft tokens are {'coloured' if conversation.show_drafts else 'not marked'}."
 
 
 def _stats(conversation: Conversation, _: str) -> Reply:
@@ -186,18 +188,82 @@ def _stats(conversation: Conversation, _: str) -> Reply:
     for stats in conversation.stats:
         total.include(stats)
     last = conversation.stats[-1]
-    limit = conversation.worker.call(lambda engine: engine.context_limit)
+    limit = conversation.worker.loading.result().context_limit
     return "\n".join(
         [
             f"{count(len(conversation.stats), 'answer')}: {stats_line(total)}",
             f"prompts: {count(total.prompt_tokens, 'token')}, "
-            f"{total.cached_tokens:,} of them cached since the turn before",
+            f"{total.cached_tokens:,} of them cached from earlier turns",
             f"forwards: {total.target_forwards:,}, over {count(total.target_tokens, 'position')}; "
-            f"drafts: {total.drafted:,}, {total.accepted:,} accepted",
-            f"time: {total.prefill_s:.2f} s reading, {total.decode_s:.2f} s writing, "
-            f"{total.draft_s:.2f} s of it drafting",
+            f"draft tokens: {total.drafted:,}, {total.accepted:,} accepted",
+            f"time: {total.prefill_s:.2f} s for prefill, {total.decode_s:.2f} s for decoding, "
+            f"{total.draft_s:.2f} s of that for drafting",
             f"context: {last.prompt_tokens + last.generated_tokens:,} of {limit:,} tokens in use",
         ]
+    )
+
+
+def _quit(_: Conversation, __: str) -> Reply:
+    raise LeaveChatError
+
+
+def _change(conversation: Conversation, options: Options) -> str:
+    conversation.options = options
+    return describe_options(options)
+
+
+def describe_options(options: Options) -> str:
+    """How answers are made, in one line."""
+    sampling, limit, most = options.sampling, options.max_tokens, options.num_draft_tokens
+    drafts = (
+        "as many draft tokens as pay" if most is None else f"up to {count(most, 'draft token')}"
+    )
+    penalises = sampling.repetition_penalty != 1
+    facts = [
+        "greedy" if sampling.greedy else f"sample {sampling.temperature:g}",
+        f"top-k {sampling.top_k}" if sampling.top_k else "",
+        f"top-p {sampling.top_p:g}" if sampling.top_p < 1 else "",
+        f"min-p {sampling.min_p:g}" if sampling.min_p else "",
+        "" if sampling.seed is None else f"seed {sampling.seed}",
+        f"repetition penalty {sampling.repetition_penalty:g}" if penalises else "",
+        f"presence penalty {sampling.presence_penalty:g}" if sampling.presence_penalty else "",
+        f"frequency penalty {sampling.frequency_penalty:g}" if sampling.frequency_penalty else "",
+        f"{len(sampling.logit_bias)} biased" if sampling.logit_bias else "",
+        f"drafter {options.drafter}, {drafts}" if options.drafts else "no drafts",
+        "exact" if options.exact else "",
+        "no token limit" if limit is None else f"up to {count(limit, 'token')}",
+    ]
+    return " · ".join(fact for fact in facts if fact)
+
+
+def read_sampling(words: str, now: Sampling) -> Sampling:
+    """Reads `greedy`, or any of `sample T`, `top-k K`, `top-p P`, `min-p P` and `seed N`.
+
+    Args:
+        words: name the filters from now on; `sample` alone means a temperature of 1.
+        now: the temperature, if it has one, and the seed stay unless they are named.
+
+    Raises:
+        InvalidRequestError: if the words make no sense.
+    """
+    if words == "greedy":
+        return replace(now, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
+    given: dict[str, str] = {}
+    left = words.split()
+    while left:
+        name = left.pop(0)
+        if name not in _PROCESSORS or name == "greedy":
+            raise InvalidRequestError(f"There is no processor {name} here; try {_PROCESSOR_USAGE}.")
+        bare = name == "sample" and (not left or left[0] in _PROCESSORS)
+        given[name] = "1" if bare else left.pop(0) if left else ""
+    temperature = "1" if now.greedy else str(now.temperature)
+    return replace(
+        now,
+        temperature=_read(number, given.get("sample", temperature), _PROCESSOR_USAGE),
+        top_p=_read(number, given.get("top-p", "1"), _PROCESSOR_USAGE),
+        top_k=_read(whole_number, given.get("top-k", "0"), _PROCESSOR_USAGE),
+        min_p=_read(number, given.get("min-p", "0"), _PROCESSOR_USAGE),
+        seed=_read(whole_number, given["seed"], _PROCESSOR_USAGE) if "seed" in given else now.seed,
     )
 
 
@@ -207,32 +273,41 @@ def _required(rest: str, usage: str) -> str:
     return rest
 
 
-def _quit(_: Conversation, __: str) -> Reply:
-    raise LeaveChatError
+def _read(read: Callable[[str], T], word: str, usage: str) -> T:
+    """Reads a word as the option table does; a refusal shows the usage."""
+    try:
+        return read(word)
+    except ArgumentTypeError as error:
+        raise InvalidRequestError(f"{error}: {usage}.") from None
 
 
-_DRAFTERS: Final = (*DRAFTER_NAMES, MODEL_DRAFTER)
+def _on_or_off(word: str) -> bool:
+    if word not in _SWITCH:
+        raise ArgumentTypeError(f"{word!r} is neither on nor off")
+    return word == "on"
+
+
 COMMANDS: Final = (
     SlashCommand("/help", "", "this list", _help),
-    SlashCommand("/reset", "", "begin afresh, with the same system message", _reset),
+    SlashCommand("/reset", "", "forget the conversation, keep the system message", _reset),
     SlashCommand("/retry", "", "answer the last question again", _retry),
     SlashCommand("/system", "[TEXT|none]", "set the system message", _system, ("none",)),
     SlashCommand("/save", "FILE", "save the conversation", _save, takes_file=True),
-    SlashCommand("/load", "FILE", "go on with a saved conversation", _load, takes_file=True),
-    SlashCommand("/length", "[N]", "tokens an answer may have; -1 sets no limit", _length),
-    SlashCommand("/processor", "[HOW]", "greedy, or for example sample 0.8 top-k 40 top-p 0.9",
-                 _processor, PROCESSORS),
-    SlashCommand("/speculative", "[on|off]", "whether to draft", _speculative, SWITCH),
-    SlashCommand("/drafter", "[NAME]", "who drafts", _drafter, _DRAFTERS),
-    SlashCommand("/gamma", "[N|auto]", "how many drafts a forward verifies", _gamma,
-                 (AS_MANY_AS_PAY,)),
-    SlashCommand("/show-drafts", "[on|off]", "colour drafted tokens", _show_drafts, SWITCH),
-    SlashCommand("/stats", "", "what the conversation took so far", _stats),
+    SlashCommand("/load", "FILE", "continue a saved conversation", _load, takes_file=True),
+    SlashCommand("/length", "[N]", "most tokens of an answer; -1 sets no limit", _length),
+    SlashCommand("/processor", "[HOW]", "greedy, or e.g. sample 0.8 top-k 40 top-p 0.9",
+                 _processor, _PROCESSORS),
+    SlashCommand("/speculative", "[on|off]", "whether to draft", _speculative, _SWITCH),
+    SlashCommand("/drafter", "[NAME]", "who drafts", _drafter, CHAT_DRAFTERS),
+    SlashCommand("/num-draft-tokens", f"[N|{PLANNED}]", "most draft tokens of a round",
+                 _num_draft_tokens, (PLANNED,)),
+    SlashCommand("/show-drafts", "[on|off]", "colour accepted draft tokens", _show_drafts, _SWITCH),
+    SlashCommand("/stats", "", "tokens, forwards and time so far", _stats),
     SlashCommand("/quit", "", "leave", _quit),
 )  # fmt: skip
 _ALIASES: Final = {"/quit": ("/exit", "/bye"), "/help": ("/?",), "/reset": ("/clear",)}
 _KEYS: Final = (
     "",
-    "Alt-Enter, or a backslash at a line's end, begins a new line; Tab completes.",
+    "Alt-Enter, or a backslash before Enter, starts a new line; Tab completes.",
     "Ctrl-C stops an answer; Ctrl-D leaves.",
 )

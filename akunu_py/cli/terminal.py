@@ -1,26 +1,34 @@
 """TerminalScreen: a conversation on a terminal, with line editing, history and completion."""
 
 import asyncio
+import os
+import signal
 import sys
+import termios
+import tty
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, suppress
+from itertools import count
+from types import FrameType
 from typing import TYPE_CHECKING, Final
 
+from platformdirs import user_data_path
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import Application, get_app
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
+from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import StyleAndTextTuples
-from prompt_toolkit.history import History
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.styles import Style
 
-from akunu_py.cli.completion import SlashCompleter
 from akunu_py.cli.conversation import Turn
-from akunu_py.cli.keyboard import stopped_by_ctrl_c, unseen_keys
 from akunu_py.cli.progress import PrefillBar
-from akunu_py.cli.render import AnswerWriter, palette_for, printable
-from akunu_py.cli.report import stats_line
+from akunu_py.cli.render import AnswerWriter, palette_for, printable, stats_line
 from akunu_py.cli.screen import CONTEXT_FULL
+from akunu_py.cli.slash_commands import COMMANDS
 from akunu_py.errors import AkunuError
 from akunu_py.stats import Finish
 
@@ -31,6 +39,8 @@ _PROMPT: Final = "> "
 _CONTINUATION: Final = ". "
 _STYLE: Final = Style.from_dict({"prompt": "bold", "placeholder": "ansibrightblack"})
 _ERASE_LINE: Final = "\r\x1b[K"
+_PATIENCE: Final = 3
+"""This press of Ctrl-C no longer waits for the answer to stop."""
 _NOT_KEPT: Final = "interrupted before the first token; the question is not kept"
 
 
@@ -38,8 +48,8 @@ class TerminalScreen:
     """Reads from and writes to the terminal; for the main thread.
 
     Args:
-        loading: the engine that will answer, once it is there.
-        model: its model's name.
+        loading: the engine, once it is loaded.
+        model: the model's name.
         history: what was typed before.
     """
 
@@ -73,7 +83,7 @@ class TerminalScreen:
                 return None
             except KeyboardInterrupt:
                 if not self._session.default_buffer.text:
-                    self._note("Ctrl-D leaves.")
+                    self._note("Press Ctrl-D to leave.")
                 continue
             return said.encode(errors="replace").decode().strip("\n").rstrip()
 
@@ -114,7 +124,7 @@ class TerminalScreen:
         self._write(self._palette.paint(self._palette.error, printable(str(error))) + "\n\n")
 
     def interrupted(self) -> None:
-        self._note("Interrupted; Ctrl-D leaves.")
+        self._note("Interrupted; press Ctrl-D to leave.")
 
     def _placeholder(self) -> StyleAndTextTuples:
         if get_app().is_done:
@@ -123,12 +133,12 @@ class TerminalScreen:
         return [("class:placeholder", text)]
 
     def _watch_loading(self) -> None:
-        """Makes the prompt tell that the model is there, or end with why it is not."""
+        """Has the prompt show that the model is loaded, or end with the error."""
         if not self._loading.done():
             application = get_app()
-            application.create_background_task(self._tell_loaded(application))
+            application.create_background_task(self._await_loading(application))
 
-    async def _tell_loaded(self, application: Application[str]) -> None:
+    async def _await_loading(self, application: Application[str]) -> None:
         try:
             await asyncio.wrap_future(self._loading)
         except Exception as error:  # read() is to raise whatever it is
@@ -146,7 +156,7 @@ class TerminalScreen:
 
 
 def _continuation(width: int, _: int, wraps: int) -> StyleAndTextTuples:
-    """What stands before a further line, or before the rest of one that is too long."""
+    """The prefix of a second line, or of the rest of a line that is too long."""
     return [("class:prompt", " " * width if wraps else _CONTINUATION)]
 
 
@@ -155,7 +165,7 @@ def _begins_command() -> bool:
 
 
 def _key_bindings() -> KeyBindings:
-    """Enter sends, unless a backslash before it asks for a new line, as Alt-Enter does."""
+    """Enter sends; a backslash before it, or Alt-Enter, starts a new line."""
     bindings = KeyBindings()
 
     @bindings.add("enter")
@@ -174,3 +184,87 @@ def _key_bindings() -> KeyBindings:
         press.current_buffer.newline(copy_margin=False)
 
     return bindings
+
+
+class SlashCompleter(Completer):
+    """Completes slash commands and their arguments, at the start of a line only."""
+
+    def __init__(self) -> None:
+        self._paths = PathCompleter(expanduser=True)
+
+    def get_completions(self, document: Document, event: CompleteEvent) -> Iterator[Completion]:
+        line = document.text_before_cursor
+        if not line.startswith("/") or "\n" in line:
+            return
+        name, space, rest = line.partition(" ")
+        for command in COMMANDS:
+            if not space and command.name.startswith(name):
+                yield Completion(command.name, -len(name), display_meta=command.summary)
+            elif space and command.name == name:
+                if command.takes_file:
+                    yield from self._paths.get_completions(Document(rest), event)
+                word = rest.rpartition(" ")[2]
+                for choice in command.choices:
+                    if choice.startswith(word):
+                        yield Completion(choice, -len(word))
+
+
+def open_history() -> History:
+    """What the user typed in earlier conversations, in a file that only the user can read.
+
+    If there can be no such file, the history lasts for this conversation only.
+    """
+    path = user_data_path("akunu-py", appauthor=False) / "chat_history"
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        path.chmod(0o600)
+    except OSError:
+        return InMemoryHistory()
+    return _ForgivingHistory(path)
+
+
+class _ForgivingHistory(FileHistory):
+    """Ignores a file that can no longer be written: a full disk must not end a chat."""
+
+    def store_string(self, string: str) -> None:
+        with suppress(OSError):
+            super().store_string(string)
+
+
+@contextmanager
+def unseen_keys() -> Iterator[None]:
+    """A context in which keys are not echoed; they wait for the next prompt, except Ctrl-C."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin, termios.TCSADRAIN)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+@contextmanager
+def stopped_by_ctrl_c(stop: Callable[[], None]) -> Iterator[None]:
+    """A context in which Ctrl-C calls a function instead of raising.
+
+    The third press raises `KeyboardInterrupt` after all, if that did not help. For the main thread
+    only, where signals arrive.
+
+    Args:
+        stop: called from a signal handler.
+    """
+    presses = count(1)
+
+    def interrupted(_: int, __: FrameType | None) -> None:
+        if next(presses) >= _PATIENCE:
+            raise KeyboardInterrupt
+        stop()
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -64,7 +64,7 @@ class TestPipe:
         assert printed.out == "Hi.\nBye.\n"
         assert printed.err == "It is only a fake.\n"
 
-    def test_commands_work_and_answer_beside_the_text(
+    def test_commands_reply_on_standard_error(
         self, start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         engine = FakeEngine()
@@ -81,19 +81,19 @@ class TestPipe:
             (b"Hello?\ncaf\xe9", "Line 2 of standard input is not valid UTF-8"),
         ],
     )
-    def test_what_cannot_be_served_ends_it(
+    def test_an_input_that_cannot_be_served_ends_it(
         self, start: Start, monkeypatch: pytest.MonkeyPatch, said: bytes, sentence: str
     ) -> None:
         with pytest.raises(InvalidRequestError, match=sentence):
             talk_through_pipe(start(FakeEngine()), monkeypatch, said)
 
-    def test_a_full_context_ends_it_with_a_remedy(
+    def test_a_full_context_ends_it_and_names_a_remedy(
         self, start: Start, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        with pytest.raises(ContextOverflowError, match="/reset begins afresh"):
+        with pytest.raises(ContextOverflowError, match="/reset starts again"):
             talk_through_pipe(start(FakeEngine(context=9)), monkeypatch, b"a long question")
 
-    def test_ends_with_the_models_error(
+    def test_it_ends_with_the_models_error(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Hello?")))
@@ -119,7 +119,7 @@ class TestTerminal:
         keys.send_text(f"{typed}\x04")
         assert said_in(talk_on_terminal(start(FakeEngine())))[0] == "one\ntwo"
 
-    def test_empty_lines_are_nothing(self, start: Start, keys: PipeInput) -> None:
+    def test_empty_lines_are_ignored(self, start: Start, keys: PipeInput) -> None:
         keys.send_text("\r  \r\x03Hello?\x03\x03/quit\r")
         assert said_in(talk_on_terminal(start(FakeEngine()))) == []
 
@@ -149,15 +149,15 @@ class TestTerminal:
         assert said_in(talk_on_terminal(start(FakeEngine(SILENT, interrupts=1)))) == []
         assert "the question is not kept" in capsys.readouterr().out
 
-    def test_a_full_context_is_told_and_reset_helps(
+    def test_a_full_context_is_reported_and_reset_helps(
         self, start: Start, keys: PipeInput, capsys: pytest.CaptureFixture[str]
     ) -> None:
         keys.send_text("Hello?\rA rather long question?\r/reset\rShort?\r\x04")
         conversation = talk_on_terminal(start(FakeEngine(context=40)))
         assert said_in(conversation) == ["Short?", "OK"]
-        assert "The prompt does not fit. /reset begins afresh." in capsys.readouterr().out
+        assert "The prompt does not fit. /reset starts again." in capsys.readouterr().out
 
-    def test_an_answer_cannot_command_the_terminal(
+    def test_an_answer_cannot_control_the_terminal(
         self, start: Start, keys: PipeInput, capsys: pytest.CaptureFixture[str],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
@@ -189,4 +189,4 @@ class TestTerminal:
         keys.send_text("Hello?\rAgain?\r\x04")
         conversation = talk_on_terminal(start(engine))
         assert said_in(conversation) == ["Again?", "OK"]
-        assert "MLX gave up (out of memory)" in capsys.readouterr().out
+        assert "MLX failed (out of memory)" in capsys.readouterr().out

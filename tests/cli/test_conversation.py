@@ -40,7 +40,18 @@ def test_turns_are_kept(start: Start) -> None:
     assert len(conversation.stats) == 2
 
 
-def test_nothing_is_asked_before_the_model_is_there_and_nothing_lost(start: Start) -> None:
+def test_a_turn_is_one_task_of_the_worker(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine("Hi.", "Bye.")
+    worker = start(engine)
+    monkeypatch.setattr(worker, "submit", None)
+    conversation = Conversation(worker, Options())
+    receive(conversation.ask("Hello?"))
+    receive(conversation.ask("Done?"))
+    receive(conversation.retry())
+    assert [message["content"] for message in conversation.messages][-1] == "OK"
+
+
+def test_the_system_message_can_change_before_the_model_is_loaded(start: Start) -> None:
     conversation = Conversation(start(FakeEngine()), Options(), system="Be brief.")
     assert conversation.system == "Be brief."
     conversation.set_system(None)
@@ -77,6 +88,25 @@ def test_a_refused_question_leaves_no_trace(start: Start) -> None:
     assert list(conversation.messages) == before
 
 
+def test_a_conversation_that_the_template_refuses_loses_nothing(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = FakeEngine("Hi.", "Bye.")
+    conversation = Conversation(start(engine), Options())
+    receive(conversation.ask("Hello?"))
+
+    def refuse(*_: object, **__: object) -> str:
+        raise InvalidRequestError("The template refuses it.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.tokenizer, "render_chat", refuse)
+        with pytest.raises(InvalidRequestError, match="template"):
+            receive(conversation.ask("Done?"))
+    assert [message["content"] for message in conversation.messages] == ["Hello?", "Hi."]
+    assert receive(conversation.ask("Done?")) == "Bye."
+    assert engine.prompts[1].startswith(engine.prompts[0] + "Hi.")
+
+
 def test_retry_replaces_the_last_answer(start: Start) -> None:
     engine = FakeEngine("one", "two", "three")
     conversation = Conversation(start(engine), Options())
@@ -100,7 +130,7 @@ def test_reset_and_system(start: Start) -> None:
     assert conversation.stats == []
 
 
-def test_the_cached_prefix_is_never_computed_twice(real: Conversation) -> None:
+def test_the_cached_prefix_is_not_computed_twice(real: Conversation) -> None:
     first = real.ask("hello")
     receive(first)
     second = real.ask("more")
@@ -110,7 +140,7 @@ def test_the_cached_prefix_is_never_computed_twice(real: Conversation) -> None:
     assert second.stats.cached_tokens == seen - (first.finish is not Finish.EOS)
 
 
-def test_nor_after_an_interruption(real: Conversation) -> None:
+def test_the_cached_prefix_is_not_computed_twice_after_an_interruption(real: Conversation) -> None:
     real.options = Options(max_tokens=None)
     first = real.ask("hello")
     for event in first:

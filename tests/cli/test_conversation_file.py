@@ -1,4 +1,4 @@
-"""Saving and loading: whole or not at all, and never over something else."""
+"""Saving and loading: completely or not at all, and never over another file."""
 
 import errno
 import json
@@ -75,7 +75,7 @@ def test_a_full_device() -> None:
     assert Path("/dev/full").is_char_device()
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(SessionFileError, match="No such file"):
         ConversationFile(str(tmp_path / "no" / "talk.json")).save(SAVED)
     with pytest.raises(SessionFileError, match="Is a directory"):
@@ -115,6 +115,12 @@ def test_the_format_is_kept(tmp_path: Path) -> None:
     )
 
 
+def test_a_drafter_that_only_bench_has_becomes_auto(tmp_path: Path) -> None:
+    path = tmp_path / "talk.json"
+    path.write_text(json.dumps(content(settings=content()["settings"] | {"drafter": "llama-mod"})))
+    assert ConversationFile(str(path)).load().options.drafter == "auto"
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -130,10 +136,13 @@ def test_the_format_is_kept(tmp_path: Path) -> None:
         (json.dumps(content(settings={})), "damaged"),
         (json.dumps(content(settings=content()["settings"] | {"drafter": "me"})), "drafter 'me'"),
         (json.dumps(content(settings=content()["settings"] | {"max_tokens": -3})), "not -3"),
-        (json.dumps(content(settings=content()["settings"] | {"max_tokens": "9"})), "int was"),
+        (
+            json.dumps(content(settings=content()["settings"] | {"max_tokens": "9"})),
+            "instead of int",
+        ),
     ],
 )
-def test_what_is_no_conversation_is_told_in_a_sentence(
+def test_a_file_that_is_not_a_conversation_is_refused_in_one_sentence(
     tmp_path: Path, text: str, reason: str
 ) -> None:
     path = tmp_path / "talk.json"
@@ -144,7 +153,7 @@ def test_what_is_no_conversation_is_told_in_a_sentence(
     assert "\n" not in str(refusal.value)
 
 
-def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+def test_bytes_that_are_not_text(tmp_path: Path) -> None:
     path = tmp_path / "talk.json"
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(SessionFileError, match="not JSON in UTF-8"):
@@ -161,10 +170,10 @@ json_values = st.recursive(
 
 
 @given(key=st.sampled_from(sorted(content())), value=json_values)
-def test_any_damage_is_an_error_of_ours(
+def test_any_damage_is_a_session_file_error(
     tmp_path_factory: pytest.TempPathFactory, key: str, value: Any
 ) -> None:
-    path = tmp_path_factory.mktemp("damaged") / "talk.json"
+    path = tmp_path_factory.getbasetemp() / "damaged.json"
     path.write_text(json.dumps(content(**{key: value})))
     with suppress(SessionFileError):
         ConversationFile(str(path)).load()

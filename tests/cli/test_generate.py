@@ -39,7 +39,7 @@ def type_in(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(content)))
 
 
-def test_json_is_one_object_and_all_there_is(
+def test_json_is_one_object_and_the_only_output(
     model: tuple[str, str], engine: Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["generate", "-p", "def f(", "-m", "8", "--json", *model]) == 0
@@ -57,7 +57,7 @@ def test_json_is_one_object_and_all_there_is(
     assert printed.err == ""
 
 
-def test_text_is_what_the_engine_says(
+def test_the_text_is_the_engines(
     model: tuple[str, str], engine: Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["generate", "-p", "def f(", "-m", "8", "--verbose", *model]) == 0
@@ -74,7 +74,7 @@ def test_prompt_from_standard_input(
     assert json.loads(capsys.readouterr().out)["prompt_tokens"] == len("déf f(\n".encode())
 
 
-def test_no_tokens_wanted(model: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_zero_tokens(model: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "-p", "x", "--max-tokens", "0", "--json", *model]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["text"], answer["token_ids"], answer["finish_reason"]) == ("", [], "length")
@@ -82,7 +82,7 @@ def test_no_tokens_wanted(model: tuple[str, str], capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == ""
 
 
-def test_a_question_goes_through_the_chat_template(
+def test_chat_applies_the_chat_template(
     model: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["generate", "--chat", "-p", "hello", "-m", "1", "--json", *model]
@@ -92,7 +92,7 @@ def test_a_question_goes_through_the_chat_template(
     assert json.loads(capsys.readouterr().out)["prompt_tokens"] > plain > len("hello")
 
 
-def test_fills_a_gap(model: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_suffix_fills_a_gap(model: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "-p", "ab", "--suffix", "cd", "-m", "2", "--json", *model]) == 0
     assert json.loads(capsys.readouterr().out)["prompt_tokens"] == len("ab" + "cd") + 3
 
@@ -106,7 +106,7 @@ def test_fills_a_gap(model: tuple[str, str], capsys: pytest.CaptureFixture[str])
         (["-p", "too long for it", "--max-context", "4"], "raise --max-context"),
     ],
 )
-def test_what_cannot_be_served_is_one_sentence(
+def test_a_request_that_cannot_be_served_is_refused_in_one_sentence(
     model: tuple[str, str], words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["generate", *words, *model]) == 2

@@ -1,4 +1,4 @@
-"""Every way to end has its exit code, and none of them is a traceback."""
+"""Every way to end has its exit code, and none prints a traceback."""
 
 import os
 import subprocess
@@ -29,14 +29,14 @@ def ends_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], int]
     return run
 
 
-def test_errors_on_purpose_are_one_sentence(
+def test_our_errors_are_one_sentence(
     ends_with: Callable[[BaseException], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ends_with(ModelLoadError("It does not load.")) == 2
     assert capsys.readouterr().err == "akunu-py: It does not load.\n"
 
 
-def test_a_sentence_cannot_command_the_terminal(
+def test_an_error_cannot_control_the_terminal(
     ends_with: Callable[[BaseException], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     ends_with(ModelLoadError("There is no \x1b[2J\x9b2J."))
@@ -44,7 +44,7 @@ def test_a_sentence_cannot_command_the_terminal(
     assert "\x9b" not in told
 
 
-def test_defects_say_how_to_look_into_them(
+def test_defects_say_how_to_debug_them(
     ends_with: Callable[[BaseException], int],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -84,7 +84,7 @@ def test_no_such_model() -> None:
     )
 
 
-def test_standard_input_that_is_no_text() -> None:
+def test_standard_input_that_is_not_text() -> None:
     code, out, err = akunu("generate", "-p", "-", stdin=b"caf\xe9")
     assert (code, out) == (2, "")
     assert "Standard input is not valid UTF-8 (byte 4)" in err
@@ -99,13 +99,18 @@ def test_from_a_pipe_to_a_pipe(tiny_model_dir: Path) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
-def test_output_that_cannot_be_written(tiny_model_dir: Path) -> None:
+def test_output_that_cannot_be_written() -> None:
+    script = (
+        "import sys, types, akunu_py.__main__ as program\n"
+        "sys.modules['akunu_py.cli.chat'] = types.SimpleNamespace(run=lambda _: print('said'))\n"
+        "sys.exit(program.main(['chat']))"
+    )
     with open("/dev/full", "wb") as full:
-        code, _, err = akunu(
-            "generate", "-p", "x", "-m", "3", "--model", str(tiny_model_dir), stdout=full.fileno()
+        run = subprocess.run(
+            [sys.executable, "-c", script], stdout=full, stderr=subprocess.PIPE, check=False
         )
-    assert code == 1
-    assert err == "akunu-py: No space left on device.\n"
+    assert run.returncode == 1
+    assert run.stderr == b"akunu-py: No space left on device.\n"
 
 
 def test_a_reader_that_goes_away(tiny_model_dir: Path) -> None:

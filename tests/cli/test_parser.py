@@ -1,4 +1,4 @@
-"""The grammar: what words mean, which are refused, and that neither loads a library."""
+"""The options: what they mean, which are refused, and that parsing loads no library."""
 
 import subprocess
 import sys
@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from akunu_py.cli.parser import COMMANDS, parse
-from akunu_py.cli.settings import ChatSettings, GenerateSettings
+from akunu_py.cli.settings import (
+    ChatSettings,
+    CostSettings,
+    DoctorSettings,
+    GenerateSettings,
+    ModelSettings,
+    ReplaySettings,
+    SpeedupSettings,
+)
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Grammar, Options, Sampling
 from akunu_py.package import __version__
@@ -50,7 +58,7 @@ def test_a_schema_is_read_from_its_file(tmp_path: Path) -> None:
             generate_settings("--schema", str(path))
 
 
-def test_defaults_are_the_apis() -> None:
+def test_the_defaults_are_those_of_the_python_api() -> None:
     settings = generate_settings()
     assert settings.options == Options()
     assert settings.model.name == "ember"
@@ -91,7 +99,7 @@ def test_options_are_spelled_as_mlx_lm_spells_them(words: str, options: Options)
     assert generate_settings(*words.split()).options == options
 
 
-def test_what_concerns_one_command() -> None:
+def test_options_of_one_command() -> None:
     settings = generate_settings("--suffix", "end", "--json", "--verbose")
     assert (settings.prompt, settings.suffix, settings.as_json) == ("x", "end", True)
     assert generate_settings("--chat", "--system-prompt", "be brief").system_prompt == "be brief"
@@ -128,12 +136,30 @@ def test_what_concerns_one_command() -> None:
         ("generate -p x --system-prompt y", "needs --chat"),
         ("generate -p x --json --show-drafts", "leave --json out"),
         ("chat --prompt x", "chat has no option --prompt"),
-        ("chat please", "chat has no use for the word please"),
+        ("chat please", "chat does not take the word please"),
         ("sing", "invalid choice: 'sing'"),
+        ("chat --drafter vllm-ngram", "invalid choice: 'vllm-ngram'"),
+        ("chat --drafter model", "needs --draft-model NAME"),
+        ("doctor --plot x.png", "doctor has no option --plot"),
+        ("bench", "required: WHAT"),
+        ("bench dance", "invalid choice: 'dance'"),
+        ("bench cost --plots x.png", "bench cost has no option --plots; did you mean --plot?"),
+        ("bench cost --seconds 0", "--seconds must be above 0 and at most 3600, not 0"),
+        ("bench cost --seconds nan", "above 0"),
+        ("bench replay", "required: FILE"),
+        ("bench replay a --drafter nobody", "invalid choice: 'nobody'"),
+        ("bench replay a --num-draft-tokens many", "'many' is not a whole number"),
+        ("bench replay a --num-draft-tokens 4 100000", "must be from 0 to 1024, not 100000"),
+        ("bench replay a --max-requests 0", "1 or more"),
+        ("bench speedup --workloads dance", "invalid choice: 'dance'"),
+        ("bench speedup --workloads", "name --workloads or --data"),
+        ("bench speedup --rounds 0", "--rounds must be 1 or more"),
+        ("bench speedup --max-tokens 1", "--max-tokens must be 2 or more"),
+        ("bench speedup --seconds 0", "above 0"),
         ("--loud", "required: COMMAND"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_sentence(words: str, sentence: str) -> None:
+def test_wrong_options_are_refused_in_one_sentence(words: str, sentence: str) -> None:
     with pytest.raises(InvalidRequestError) as refusal:
         parse(words.split())
     assert sentence in str(refusal.value)
@@ -141,7 +167,52 @@ def test_what_makes_no_sense_is_refused_in_one_sentence(words: str, sentence: st
     assert str(refusal.value).endswith((".", "?"))
 
 
-def test_words_that_are_no_text_are_refused() -> None:
+def test_bench_and_doctor() -> None:
+    assert parse(["doctor"]).settings == DoctorSettings(ModelSettings(), as_json=False)
+    assert parse(["bench", "cost"]).settings == CostSettings(
+        ModelSettings(), seconds=10, as_json=False, plot=None
+    )
+    assert parse(["bench", "replay", "a.jsonl"]).settings == ReplaySettings(
+        (Path("a.jsonl"),), "ember", ("auto", "ngram"), (None,),
+        costs=(), keeps=False, max_requests=None, as_json=False, plot=None,
+    )  # fmt: skip
+
+
+def test_all_means_every_drafter_but_none() -> None:
+    settings = parse(["bench", "replay", "a.jsonl", "--drafter", "all"]).settings
+    assert {"auto", "vllm-ngram"} < set(settings.drafters)
+    assert "none" not in settings.drafters
+
+
+@pytest.mark.parametrize(
+    ("words", "sizes"),
+    [
+        ("", (4, 3, 192)),
+        ("--quick", (2, 1, 64)),
+        ("--quick --prompts 3", (3, 1, 64)),
+        ("--rounds 2", (4, 2, 192)),
+    ],
+)
+def test_speedups_quick_is_smaller_except_for_what_is_named(
+    words: str, sizes: tuple[int, int, int]
+) -> None:
+    settings = parse(["bench", "speedup", *words.split()]).settings
+    assert isinstance(settings, SpeedupSettings)
+    assert (settings.prompts, settings.rounds, settings.max_tokens) == sizes
+    assert settings.drafters == ("auto", "ngram")
+    assert settings.num_draft_tokens == (None, 4, 8, 16)
+    assert settings.answers == ("own", "forced")
+
+
+def test_each_policy_is_taken_once() -> None:
+    words = "bench speedup --drafter ngram ngram --num-draft-tokens auto 4 4 --answers own"
+    settings = parse(words.split()).settings
+    assert settings.drafters == ("ngram",)
+    assert settings.num_draft_tokens == (None, 4)
+    assert settings.answers == ("own",)
+
+
+def test_words_that_are_not_text_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match="not valid UTF-8"):
         parse(["generate", "-p", "\udcff"])
 

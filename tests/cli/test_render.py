@@ -1,4 +1,4 @@
-"""Answers on a terminal and in a pipe."""
+"""Answers on a terminal and in a pipe, the line of statistics, and the bar for long prompts."""
 
 from io import StringIO
 
@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from akunu_py.cli.render import PLAIN, AnswerWriter, palette_for, printable
+from akunu_py.cli.progress import PrefillBar
+from akunu_py.cli.render import PLAIN, AnswerWriter, palette_for, printable, stats_line
+from akunu_py.drafting.base import Draft
+from akunu_py.stats import Finish, Round, Stats
 from akunu_py.text.stream import Piece
 
 
@@ -16,7 +19,7 @@ class Terminal(StringIO):
 
 
 @given(st.text())
-def test_nothing_printable_commands_a_terminal(text: str) -> None:
+def test_printable_text_has_no_control_characters(text: str) -> None:
     shown = printable(text)
     assert not any(ord(c) < 32 or 127 <= ord(c) < 160 for c in shown if c not in "\n\t")
 
@@ -30,7 +33,7 @@ def test_control_characters_become_symbols() -> None:
     assert printable("a\x1b[31mb\x07\x7f\x9b\r\n") == "a␛[31mb␇␡\ufffd\n"
 
 
-def test_a_terminal_gets_marked_drafts_and_harmless_text() -> None:
+def test_a_terminal_gets_marked_drafts_and_no_control_characters() -> None:
     stream = Terminal()
     writer = AnswerWriter(stream, show_drafts=True)
     writer.write([Piece("a", False), Piece("b\x1b", True), Piece("c", True), Piece("", False)])
@@ -44,7 +47,7 @@ def test_drafts_are_not_marked_unless_asked_for() -> None:
     assert stream.getvalue() == "a"
 
 
-def test_a_pipe_gets_the_text_as_it_is() -> None:
+def test_a_pipe_gets_the_text_unchanged() -> None:
     stream = StringIO()
     writer = AnswerWriter(stream, show_drafts=True)
     writer.write([Piece("a\x0c\r\n", True)])
@@ -62,9 +65,50 @@ def test_only_an_open_line_is_ended() -> None:
     assert stream.getvalue() == "a\n"
 
 
-def test_no_colour_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_colour_if_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert palette_for(StringIO()) == PLAIN
     monkeypatch.setenv("NO_COLOR", "1")
     assert not any("3" in style for style in vars(palette_for(Terminal())).values())
     monkeypatch.setenv("TERM", "dumb")
     assert palette_for(Terminal()) == PLAIN
+
+
+def test_the_statistics_have_size_speculation_and_speed() -> None:
+    stats = Stats()
+    stats.add(Round((1, 2, 3), Draft((1, 2, 0, 0)), accepted=2))
+    stats.add(Round((4,)))
+    stats.decode_s = 0.002
+    line = stats_line(stats, Finish.EOS)
+    assert line == "4 tokens · 2.00 per forward · 50% of drafts accepted · 2,000 tokens/s"
+
+
+def test_the_statistics_have_near_ties() -> None:
+    stats = Stats()
+    stats.add(Round((1, 2), Draft((1, 0, 0, 0)), accepted=1, recheck_forwards=5))
+    assert (stats.target_forwards, stats.target_tokens, stats.recheck_forwards) == (6, 10, 5)
+    assert "· 1 near-tie decided again" in stats_line(stats)
+
+
+def test_the_statistics_have_the_ending_if_it_was_not_the_models() -> None:
+    assert stats_line(Stats(), Finish.CANCELLED) == "0 tokens · interrupted"
+    assert stats_line(Stats(), Finish.LENGTH) == "0 tokens · stopped at the token limit"
+    assert stats_line(Stats(), Finish.CONTEXT) == "0 tokens · the context is full"
+
+
+def test_a_long_prompt_has_a_bar_that_vanishes() -> None:
+    stream = Terminal()
+    bar = PrefillBar(stream)
+    bar(2048, 10000)
+    bar(10000, 10000)
+    assert "reading the prompt" in stream.getvalue()
+    shown = len(stream.getvalue())
+    bar.close()
+    assert len(stream.getvalue()) == shown
+
+
+def test_a_short_prompt_or_a_pipe_has_none() -> None:
+    for stream, total in ((Terminal(), 3000), (StringIO(), 10000)):
+        bar = PrefillBar(stream)
+        bar(2048, total)
+        bar.close()
+        assert stream.getvalue() == ""

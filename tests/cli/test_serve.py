@@ -1,4 +1,4 @@
-"""`serve` as a process: it says where it is, and ends when it is told to."""
+"""`serve` as a process: it prints its address, and ends on a signal."""
 
 import os
 import re
@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from akunu_py.cli.parser import parse
-from akunu_py.cli.serve_settings import ServeSettings
+from akunu_py.cli.settings import ServeSettings
 from akunu_py.errors import InvalidRequestError
 from akunu_py.server.settings import Defaults, ServerSettings
 
@@ -40,7 +40,7 @@ def process(tiny_model_dir: Path) -> Iterator["subprocess.Popen[str]"]:
 
 
 def url_of(process: "subprocess.Popen[str]") -> str:
-    """Where a server is, once its model is loaded."""
+    """The address of a server, once its model is loaded."""
     assert process.stdout is not None
     assert process.stderr is not None
     line = process.stdout.readline()
@@ -51,7 +51,7 @@ def url_of(process: "subprocess.Popen[str]") -> str:
 
 
 def wait_for_requests(url: str, count: int) -> None:
-    """Returns once so many have reached the server and been taken on, by its own counts."""
+    """Waits until the server has accepted this many requests, by its own counts."""
     counts = re.compile(r"^llamacpp:requests_(?:total|processing|deferred) (\d+)$", re.MULTILINE)
     with httpx2.Client(base_url=url, timeout=PATIENCE_S) as client:
         while sum(map(int, counts.findall(client.get("/metrics").text))) < count:
@@ -81,19 +81,6 @@ def test_a_signal_ends_it_with_requests_in_flight(
     assert "Traceback" not in process.stderr.read()
 
 
-@pytest.mark.parametrize(("words", "warns"), [((), True), (("--api-key", "k"), False)])
-def test_an_address_that_others_reach_is_warned_of_without_a_key(
-    tiny_model_dir: Path, words: tuple[str, ...], *, warns: bool
-) -> None:
-    address = ("--model", str(tiny_model_dir), "--host", "0.0.0.0", "--port", "0")
-    with start(*address, "--no-speculate", *words) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=PATIENCE_S)
-    assert ("see --api-key" in err) == warns
-
-
 def test_a_port_in_use_is_one_sentence(tiny_model_dir: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -103,9 +90,15 @@ def test_a_port_in_use_is_one_sentence(tiny_model_dir: Path) -> None:
     assert err == f"akunu-py: Port {port} on 127.0.0.1 is in use; name another one with --port.\n"
 
 
-def test_a_model_that_does_not_load_ends_it(tmp_path: Path) -> None:
-    with start("--model", str(tmp_path), "--port", "0") as process:
-        _, err = process.communicate(timeout=PATIENCE_S)
+@pytest.mark.parametrize(("words", "warns"), [((), True), (("--api-key", "k"), False)])
+def test_it_warns_if_others_can_reach_it_and_ends_if_the_model_does_not_load(
+    tmp_path: Path, words: tuple[str, ...], *, warns: bool
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with start("--model", str(tmp_path), "--host", "0.0.0.0", "--port", "0", *words) as process:
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert out.startswith("Serving ")
+    assert ("see --api-key" in err) == warns
     assert process.returncode == 2
     assert err.splitlines()[-1].startswith("akunu-py: ")
     assert "Traceback" not in err
@@ -156,6 +149,6 @@ def test_words_become_settings() -> None:
         ("--log-level loud", "invalid choice"),
     ],
 )
-def test_what_makes_no_sense_is_refused(words: str, sentence: str) -> None:
+def test_wrong_options_are_refused(words: str, sentence: str) -> None:
     with pytest.raises(InvalidRequestError, match=sentence):
         settings_of(words)

@@ -6,8 +6,14 @@ from pathlib import Path
 import pytest
 
 from akunu_py.cli.conversation import Conversation, Turn
-from akunu_py.cli.option_words import describe_options, read_sampling
-from akunu_py.cli.slash_commands import COMMANDS, LeaveChatError, find_command, run_command
+from akunu_py.cli.slash_commands import (
+    COMMANDS,
+    LeaveChatError,
+    describe_options,
+    find_command,
+    read_sampling,
+    run_command,
+)
 from akunu_py.errors import AkunuError, InvalidRequestError
 from akunu_py.options import Options, Sampling
 from akunu_py.worker import EngineWorker
@@ -43,7 +49,7 @@ def test_help_names_every_command(conversation: Conversation) -> None:
     [
         ("/length 9", Options(max_tokens=9)),
         ("/length -1", Options(max_tokens=None)),
-        ("/gamma 8", Options(num_draft_tokens=8)),
+        ("/num-draft-tokens 8", Options(num_draft_tokens=8)),
         ("/drafter none", Options(drafter="none")),
         ("/speculative off", Options(drafter="none")),
         ("/speculative on", Options()),
@@ -51,7 +57,7 @@ def test_help_names_every_command(conversation: Conversation) -> None:
         ("/processor top-k 40", Options(sampling=Sampling(1.0, top_k=40))),
         ("/processor greedy", Options()),
         ("/length", Options()),
-        ("/gamma", Options()),
+        ("/num-draft-tokens", Options()),
     ],
 )
 def test_settings(conversation: Conversation, line: str, options: Options) -> None:
@@ -59,7 +65,7 @@ def test_settings(conversation: Conversation, line: str, options: Options) -> No
     assert conversation.options == options
 
 
-def test_speculation_comes_back_with_the_drafter_it_left_with(conversation: Conversation) -> None:
+def test_switching_speculation_on_keeps_a_drafter(conversation: Conversation) -> None:
     say(conversation, "/drafter ngram")
     say(conversation, "/speculative on")
     assert conversation.options.drafter == "ngram"
@@ -124,8 +130,8 @@ def test_leaving(conversation: Conversation, line: str) -> None:
         ("/load", "/load FILE"),
         ("/load /nowhere/talk.json", "cannot be read"),
         ("/drafter nobody", "There is no drafter nobody"),
-        ("/gamma many", "'many' is not a whole number"),
-        ("/gamma -1", "from 0 to 1024"),
+        ("/num-draft-tokens many", "'many' is not a whole number"),
+        ("/num-draft-tokens -1", "from 0 to 1024"),
         ("/length -5", "0 or more, not -5"),
         ("/speculative maybe", "neither on nor off"),
         ("/show-drafts maybe", "neither on nor off"),
@@ -138,7 +144,7 @@ def test_leaving(conversation: Conversation, line: str) -> None:
         ("/retry", "no answer yet"),
     ],
 )
-def test_what_makes_no_sense_changes_nothing(
+def test_a_wrong_command_changes_nothing(
     conversation: Conversation, line: str, sentence: str | None
 ) -> None:
     if sentence is None:
@@ -151,7 +157,7 @@ def test_what_makes_no_sense_changes_nothing(
 
 
 @pytest.mark.parametrize("line", ["hello", " /help", "what is /help?", "/a/path\nand its meaning"])
-def test_what_is_a_question(line: str) -> None:
+def test_lines_that_are_questions(line: str) -> None:
     assert find_command(line) is None
 
 
@@ -169,7 +175,7 @@ def test_a_command_may_span_lines(conversation: Conversation) -> None:
         ("top-p 0.5 seed 12345678901234567890", Sampling(1.0, 0.5, seed=12345678901234567890)),
     ],
 )
-def test_processors_are_combined(words: str, sampling: Sampling) -> None:
+def test_processors_can_be_combined(words: str, sampling: Sampling) -> None:
     assert read_sampling(words, Sampling()) == sampling
 
 

@@ -1,0 +1,338 @@
+"""Every option of the command line, in one table: its flag, its values, its default, its help.
+
+`parser.py` makes the argument parsers from it, and fills the dataclasses of `settings.py`, field
+by field. Plain Python: a wrong option is refused before any library is loaded.
+"""
+
+import math
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from akunu_py.backend import WEIGHT_LAYOUTS
+from akunu_py.bench.baselines import ALL_DRAFTERS
+from akunu_py.drafting import MODEL_DRAFTER
+from akunu_py.errors import InvalidRequestError
+from akunu_py.model_files import BUNDLED_MODEL
+from akunu_py.options import (
+    DEFAULT_MAX_TOKENS,
+    DEFAULT_REPETITION_CONTEXT,
+    MOST_DRAFT_TOKENS,
+    Grammar,
+)
+from akunu_py.server.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_QUEUE
+
+CHAT_DRAFTERS: Final = ("auto", "ngram", "suffix", "storage", MODEL_DRAFTER, "none")
+"""What a user would choose."""
+BENCH_DRAFTERS: Final = tuple(ALL_DRAFTERS)
+"""Every drafter, with those of other systems to compare with."""
+EVERY: Final = "all"
+PLANNED: Final = "auto"
+"""Said instead of a number of draft tokens: the planner chooses it for each round."""
+ANSWERS: Final = ("own", "forced")
+WORKLOADS: Final = ("edit", "fill-in", "structure", "question", "novel")
+
+_CHAT_MAX_TOKENS: Final = 1024  # an answer in a conversation often repeats a whole file
+_LARGEST_PORT: Final = 65535
+_LONGEST_S: Final = 3600.0
+_NO_LIMIT: Final = -1
+
+
+def text(word: str) -> str:
+    """Reads text; bytes that are not UTF-8 are refused."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        raise ArgumentTypeError("the text is not valid UTF-8") from None
+    return word
+
+
+def whole_number(word: str) -> int:
+    """Reads an integer."""
+    try:
+        return int(word)
+    except ValueError:
+        raise ArgumentTypeError(f"{word!r} is not a whole number") from None
+
+
+def number(word: str) -> float:
+    """Reads a number."""
+    try:
+        return float(word)
+    except ValueError:
+        raise ArgumentTypeError(f"{word!r} is not a number") from None
+
+
+def token_limit(word: str) -> int | None:
+    """Reads a number of tokens to generate at most: as in mlx-lm, -1 sets no limit."""
+    limit = whole_number(word)
+    return None if limit == _NO_LIMIT else limit
+
+
+def draft_tokens(word: str) -> int | None:
+    """Reads a number of draft tokens, or the word that leaves it to the planner."""
+    return None if word == PLANNED else whole_number(word)
+
+
+def token_bias(word: str) -> tuple[int, float]:
+    """Reads `ID=VALUE`."""
+    token, _, bias = word.partition("=")
+    return whole_number(token), number(bias)
+
+
+def file_path(word: str) -> Path:
+    """Reads a path; `~` is the user's home."""
+    return Path(text(word)).expanduser()
+
+
+def schema_file(word: str) -> Grammar:
+    """Reads the JSON schema in a file."""
+    try:
+        return Grammar("json_schema", file_path(word).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ArgumentTypeError(f"{word} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ArgumentTypeError(f"{word} is not UTF-8 text") from None
+    except InvalidRequestError as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers that an option takes.
+
+    Attributes:
+        least: the smallest one.
+        most: the largest one.
+        above: whether `least` itself is too small.
+    """
+
+    least: float
+    most: float = math.inf
+    above: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        return self.least <= value <= self.most and not (self.above and value == self.least)
+
+    def __str__(self) -> str:
+        if self.above:
+            return f"above {self.least:g} and at most {self.most:g}"
+        if self.most == math.inf:
+            return f"{self.least:g} or more"
+        return f"from {self.least:g} to {self.most:g}"
+
+
+@dataclass(frozen=True)
+class Option:
+    """A row of the table.
+
+    Attributes:
+        flag: the option as it is typed; a name without dashes is a positional argument.
+        commands: which take it.
+        help: what it does, in a few words.
+        read: makes the value of a word; raises ArgumentTypeError.
+        short: a second way to type it.
+        metavar: the value's name in the help.
+        field: the field of the settings that takes the value; as the flag if not given.
+        group: the heading it stands under in the help.
+        default: the value if it is not given.
+        quick: the same for commands with `--quick`, if that is given.
+        default_text: the default for the help; made of `default` if not given.
+        choices: all words that are allowed.
+        within: all numbers that are allowed.
+        takes: whether it takes one word, one or more, any number of them, or one each time it is
+            given.
+        const: the value of an option that takes no word.
+        required: whether it must be given.
+    """
+
+    flag: str
+    commands: tuple[str, ...]
+    help: str
+    read: Callable[[str], Any] = text
+    _: KW_ONLY
+    short: str | None = None
+    metavar: str | None = None
+    field: str = ""
+    group: str = ""
+    default: Any = None
+    quick: Any = None
+    default_text: str | None = None
+    choices: tuple[str, ...] | None = None
+    within: Range | None = None
+    takes: Literal["one", "some", "any", "repeated"] = "one"
+    const: Any = None
+    required: bool = False
+
+    @property
+    def name(self) -> str:
+        """The field of the settings that it fills."""
+        return self.field or self.flag.lstrip("-").replace("-", "_")
+
+    @property
+    def described(self) -> str:
+        """The help, with the default."""
+        default = self.default_text
+        if default is None and self.default not in (None, False, ()):
+            default = str(self.default)
+        return self.help if default is None else f"{self.help} (default: {default})"
+
+
+_LOADING: Final = ("chat", "generate", "serve", "doctor", "bench cost", "bench speedup")
+_ANSWERING: Final = ("chat", "generate")
+_DRAFTING: Final = (*_ANSWERING, "serve")
+_POLICIES: Final = ("bench speedup", "bench replay")
+_TIMED: Final = ("bench cost", "bench speedup")
+_BENCH: Final = (*_TIMED, "bench replay")
+_SERVE: Final = ("serve",)
+_GENERATE: Final = ("generate",)
+_SPEEDUP: Final = ("bench speedup",)
+_REPLAY: Final = ("bench replay",)
+
+_MODEL: Final = "model"
+_ANSWER: Final = "answer"
+_DEFAULTS: Final = "answer, unless the request sets it"
+_SPECULATION: Final = "speculation: the same text in fewer forwards"
+_SERVER: Final = "server"
+_AS_EACH_API: Final = "as each API has it"
+
+_FILTERS: Final = (
+    Option("--temp", _ANSWERING, "temperature", number, metavar="T", field="temperature",
+           group=_ANSWER, default=0.0, default_text="0, greedy"),
+    Option("--top-p", _ANSWERING, "sample from the likeliest tokens that make up P", number,
+           metavar="P", group=_ANSWER, default=1.0, default_text="1, all"),
+    Option("--top-k", _ANSWERING, "sample from the K likeliest tokens", whole_number, metavar="K",
+           group=_ANSWER, default=0, default_text="0, all"),
+    Option("--min-p", _ANSWERING, "sample from tokens at least P times as likely as the likeliest",
+           number, metavar="P", group=_ANSWER, default=0.0, default_text="0, all"),
+)  # fmt: skip
+
+OPTIONS: Final = (
+    Option("FILE", _REPLAY, "JSON lines, gzipped or not: prompts and their answers", file_path,
+           field="files", takes="some"),
+    Option("--prompt", _GENERATE, "the text to continue; - reads it from standard input",
+           short="-p", metavar="TEXT", required=True),
+    Option("--suffix", _GENERATE, "fill the gap between the prompt and this text", metavar="TEXT"),
+    Option("--chat", _GENERATE, "ask the prompt as a question, with the chat template",
+           field="as_question", default=False, const=True),
+    Option("--system-prompt", _ANSWERING, "the system message", metavar="TEXT"),
+    Option("--schema", _GENERATE, "answer in JSON that matches this JSON schema", schema_file,
+           metavar="FILE", field="grammar"),
+    Option("--show-drafts", _ANSWERING, "colour the draft tokens that the model accepted",
+           default=False, const=True),
+    Option("--verbose", _GENERATE, "report the speed even if standard error is not a terminal",
+           default=False, const=True),
+
+    Option("--host", _SERVE, "the address to listen on", metavar="HOST", group=_SERVER,
+           default=DEFAULT_HOST, default_text=f"{DEFAULT_HOST}, this machine only"),
+    Option("--port", _SERVE, "the port; 0 takes a free one", whole_number, metavar="N",
+           group=_SERVER, default=DEFAULT_PORT, within=Range(0, _LARGEST_PORT)),
+    Option("--api-key", _SERVE, "what clients must send as a Bearer token", metavar="KEY",
+           group=_SERVER),
+    Option("--cors", _SERVE, "let web pages of this origin use the server; may be repeated",
+           metavar="ORIGIN", field="origins", group=_SERVER, default=(), takes="repeated"),
+    Option("--allow-host", _SERVE, "another name of this server for its clients; may be repeated",
+           metavar="NAME", field="hosts", group=_SERVER, default=(), takes="repeated"),
+    Option("--queue", _SERVE, "requests that may wait", whole_number, metavar="N", group=_SERVER,
+           default=DEFAULT_QUEUE, within=Range(1)),
+    Option("--prefill-step-size", _SERVE, "prompt tokens per forward; a cancelled request ends "
+           "after the current forward", whole_number, metavar="N", group=_SERVER, within=Range(1)),
+    Option("--log-level", _SERVE, "how much to log: DEBUG, INFO, WARNING, ERROR or CRITICAL",
+           str.upper, metavar="LEVEL", group=_SERVER, default="INFO",
+           choices=("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")),
+    Option("--log-prompts", _SERVE, "allow prompts in the log", group=_SERVER, default=False,
+           const=True),
+
+    Option("--drafter", _POLICIES, f"the drafters: {', '.join(BENCH_DRAFTERS)}, or {EVERY}",
+           metavar="NAME", field="drafters", default=("auto", "ngram"), default_text="auto ngram",
+           choices=(*BENCH_DRAFTERS, EVERY), takes="some"),
+    Option("--num-draft-tokens", _SPEEDUP, f"most draft tokens of a round; {PLANNED} leaves it to "
+           "the planner", draft_tokens, metavar="N", default=(None, 4, 8, 16),
+           default_text=f"{PLANNED} 4 8 16", within=Range(0, MOST_DRAFT_TOKENS), takes="some"),
+    Option("--num-draft-tokens", _REPLAY, f"most draft tokens of a round; {PLANNED} leaves it to "
+           "the planner", draft_tokens, metavar="N", default=(None,), default_text=PLANNED,
+           within=Range(0, MOST_DRAFT_TOKENS), takes="some"),
+    Option("--workloads", _SPEEDUP, f"built-in requests to run: {', '.join(WORKLOADS)}",
+           metavar="KIND", default=WORKLOADS, default_text="all", choices=WORKLOADS, takes="any"),
+    Option("--data", _SPEEDUP, "files of further requests, as for `bench replay`; each is a "
+           "workload", file_path, metavar="FILE", default=(), takes="some"),
+    Option("--answers", _SPEEDUP, "own: the model's own answers; forced: the reference answers, "
+           "at the cost of all forwards, as a better model would give them", default="both",
+           choices=(*ANSWERS, "both")),
+    Option("--prompts", _SPEEDUP, "requests of each workload and file", whole_number, metavar="N",
+           default=4, quick=2, within=Range(1)),
+    Option("--rounds", _SPEEDUP, "how often each contestant answers each request", whole_number,
+           metavar="N", default=3, quick=1, within=Range(1)),
+    Option("--max-tokens", _SPEEDUP, "tokens to generate at most", whole_number, short="-m",
+           metavar="N", default=192, quick=64, within=Range(2)),
+    Option("--quick", _SPEEDUP, "2 requests, 1 round, 64 tokens: a rough result", const=True),
+    Option("--model", _REPLAY, "the model whose tokenizer to use; its weights are not needed",
+           metavar="NAME", default=BUNDLED_MODEL),
+    Option("--costs", _REPLAY, "published costs by name (m4-pro, m5-max ...), a file made by "
+           "`bench cost --json`, or `here`", metavar="NAME", default=(), takes="some",
+           default_text="all published ones, and those measured here"),
+    Option("--keep", _REPLAY, "let drafters use the text of earlier requests",
+           field="keeps", default=False, const=True),
+    Option("--max-requests", _REPLAY, "take the first N requests of each file", whole_number,
+           metavar="N", default_text="all", within=Range(1)),
+    Option("--seconds", _TIMED, "how long to measure the cost of forwards", number, metavar="S",
+           default=10.0, default_text="10", within=Range(0, _LONGEST_S, above=True)),
+
+    Option("--json", ("generate", "doctor", *_BENCH), "print one JSON object", field="as_json",
+           default=False, const=True),
+    Option("--plot", _BENCH, "draw the result into a .png, .svg or .pdf", file_path,
+           metavar="FILE"),
+
+    Option("--model", _LOADING, f"a folder, a name on the hub, or `{BUNDLED_MODEL}`, the bundled "
+           "model", metavar="NAME", field="name", group=_MODEL, default=BUNDLED_MODEL),
+    Option("--weights", _LOADING, "layout of the weights in memory; auto takes the fastest on this "
+           "machine", group=_MODEL, default="auto", choices=WEIGHT_LAYOUTS),
+    Option("--max-context", _LOADING, "tokens of context to reserve", whole_number, metavar="N",
+           group=_MODEL, default_text="as many as needed", within=Range(1)),
+    Option("--draft-model", _LOADING, "a smaller model with the same tokenizer that drafts",
+           metavar="NAME", group=_MODEL),
+
+    Option("--max-tokens", ("chat",), "tokens to generate at most; -1 sets no limit", token_limit,
+           short="-m", metavar="N", group=_ANSWER, default=_CHAT_MAX_TOKENS),
+    Option("--max-tokens", _GENERATE, "tokens to generate at most; -1 sets no limit", token_limit,
+           short="-m", metavar="N", group=_ANSWER, default=DEFAULT_MAX_TOKENS),
+    Option("--max-tokens", _SERVE, "tokens to generate at most; -1 sets no limit", whole_number,
+           short="-m", metavar="N", group=_DEFAULTS, default_text=_AS_EACH_API),
+    Option("--stop", _ANSWERING, "end the answer before this text; may be repeated",
+           metavar="TEXT", group=_ANSWER, default=(), takes="repeated"),
+    *_FILTERS,
+    *(
+        replace(option, commands=_SERVE, group=_DEFAULTS, default=None, default_text=_AS_EACH_API)
+        for option in _FILTERS
+    ),
+    Option("--seed", _ANSWERING, "repeat a sampled answer", whole_number, metavar="N",
+           group=_ANSWER),
+    Option("--repetition-penalty", _ANSWERING, "make recent tokens less likely; above 1", number,
+           metavar="R", group=_ANSWER, default=1.0, default_text="1, off"),
+    Option("--repetition-context-size", _ANSWERING, "how many tokens are recent", whole_number,
+           metavar="N", group=_ANSWER, default=DEFAULT_REPETITION_CONTEXT),
+    Option("--presence-penalty", _ANSWERING, "make generated tokens less likely; above 0", number,
+           metavar="P", group=_ANSWER, default=0.0, default_text="0, off"),
+    Option("--frequency-penalty", _ANSWERING, "the same, for each time that a token was generated",
+           number, metavar="P", group=_ANSWER, default=0.0, default_text="0, off"),
+    Option("--logit-bias", _ANSWERING, "add VALUE to the logit of the token ID; may be repeated",
+           token_bias, metavar="ID=VALUE", group=_ANSWER, default=(), takes="repeated"),
+
+    Option("--drafter", _DRAFTING, f"the drafter: {', '.join(CHAT_DRAFTERS)}", metavar="NAME",
+           group=_SPECULATION, default_text="auto, or model with --draft-model",
+           choices=CHAT_DRAFTERS),
+    Option("--num-draft-tokens", _DRAFTING, f"most draft tokens of a round, up to "
+           f"{MOST_DRAFT_TOKENS}", whole_number, metavar="N", group=_SPECULATION,
+           default_text="as many as pay on this machine"),
+    Option("--no-speculate", _DRAFTING, "decode plainly, as with --drafter none", field="drafter",
+           group=_SPECULATION, const="none"),
+    Option("--exact", _ANSWERING, "decide near-ties as plain decoding does, with more forwards",
+           group=_SPECULATION, default=False, const=True),
+)  # fmt: skip
+
+
+def options_of(command: str) -> tuple[Option, ...]:
+    """The options that a command takes."""
+    return tuple(option for option in OPTIONS if command in option.commands)

@@ -1,0 +1,168 @@
+"""`bench cost`, `bench speedup` and `bench replay` as a user runs them, on the tiny model."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from akunu_py import calibration, engine
+from akunu_py.__main__ import main
+from akunu_py.bench.plots import check_can_plot
+from akunu_py.errors import InvalidRequestError
+from akunu_py.package import CACHE_VARIABLE
+from tests.planning.curves import STEPPED
+
+CODE = "def area(width, height):\n    return width * height\n"
+
+
+class TestCost:
+    @pytest.fixture
+    def words(
+        self, tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> list[str]:
+        """The command, on a machine whose costs are given."""
+        monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+        monkeypatch.setattr(calibration, "measure_cost_curve", lambda *_, **__: STEPPED)
+        return ["bench", "cost", "--model", str(tiny_model_dir)]
+
+    def test_tables(self, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(words) == 0
+        out = capsys.readouterr().out
+        assert "1, pipelined" in out
+        assert "break-even" in out
+        assert "3.10" in out
+        assert "Drafting pays here" in out
+
+    def test_json_and_a_plot(
+        self, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        plot = tmp_path / "cost.svg"
+        assert main([*words, "--json", "--plot", str(plot)]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["expected_accepted"]["4"]["0.7"] == pytest.approx(1.77, abs=0.005)
+        assert found["drafts"][3]["break_even_acceptance"] == pytest.approx(0.1, abs=0.01)
+        assert plot.read_text().startswith("<?xml")
+
+    def test_the_engine_uses_what_it_measured(self, words: list[str], tmp_path: Path) -> None:
+        assert main([*words, "--json"]) == 0
+        assert len(list((tmp_path / "cache" / "costs").iterdir())) == 1
+
+    @pytest.mark.parametrize(
+        ("plot", "sentence"),
+        [
+            ("cost", "end its name with .png"),
+            ("cost.doc", "end its name"),
+            ("no/x.png", "no folder"),
+        ],
+    )
+    def test_a_plot_that_cannot_be_drawn_is_refused_at_once(
+        self, tmp_path: Path, plot: str, sentence: str
+    ) -> None:
+        with pytest.raises(InvalidRequestError, match=sentence):
+            check_can_plot(tmp_path / plot)
+
+    def test_a_missing_matplotlib_is_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "matplotlib.backends", None)
+        assert main(["bench", "cost", "--plot", str(tmp_path / "cost.png")]) == 2
+        assert "pip install 'akunu-py[plot]'" in capsys.readouterr().err
+
+
+class TestSpeedup:
+    @pytest.fixture
+    def words(self, tiny_model_dir: Path, tmp_path: Path) -> list[str]:
+        data = tmp_path / "mine.jsonl"
+        sample = {"prompt": "ab ab ab ab ", "reference": "ab ab ab ab ab "}
+        data.write_text(json.dumps(sample) + "\n")
+        return [
+            "bench", "speedup", "--model", str(tiny_model_dir), "--data", str(data), "--workloads",
+            "--quick", "--max-tokens", "8", "--drafter", "auto", "--num-draft-tokens", "auto", "4",
+        ]  # fmt: skip
+
+    def test_tables_for_own_and_forced_answers(
+        self, words: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(words) == 0
+        out = capsys.readouterr().out
+        assert "mine: the model's own answers" in out
+        assert "mine: forced answers: the reference's tokens are taken" in out
+        assert out.count("auto + planner") >= 2
+        assert "apart in the median" in out
+
+    def test_json_and_a_plot(
+        self, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        plot = tmp_path / "speedup.svg"
+        assert main([*words, "--answers", "forced", "--json", "--plot", str(plot)]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["machine"]["mlx"]
+        names = [row["contestant"] for row in found["rows"]]
+        assert names[:3] == ["mlx-lm", "plain", "auto + planner"]
+        assert names[3].startswith("auto, ")
+        for row in found["rows"]:
+            assert (row["workload"], row["answers"]) == ("mine", "forced")
+            assert row["speedup"]["median"] > 0
+        assert found["rows"][2]["shares"].keys() == {"drafting", "forward", "detokenizing", "rest"}
+        assert plot.read_text().startswith("<?xml")
+
+
+class TestReplay:
+    @pytest.fixture
+    def edits(self, tmp_path: Path) -> Path:
+        path = tmp_path / "edits.jsonl"
+        line = {"instruction": "Rename.", "input": CODE, "output": CODE.replace("width", "w")}
+        path.write_text(f"{json.dumps(line)}\n" * 3)
+        return path
+
+    @pytest.fixture
+    def words(
+        self, edits: Path, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> list[str]:
+        """The command, where no model can be loaded."""
+        monkeypatch.setattr(engine, "load", None)
+        return ["bench", "replay", str(edits), "--model", str(tiny_model_dir)]
+
+    def test_a_table_for_every_set_and_curve(
+        self, words: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main([*words, "--costs", "m4-pro", "m3-ultra"]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith("edits: 3 requests")
+        assert out.count("auto + planner") == out.count("ngram + planner") == 2
+        assert "Nothing here was measured" in out
+        assert "mlx/issues/3852" in out
+
+    def test_json_and_a_plot(
+        self, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        plot = tmp_path / "replay.svg"
+        words += ["--costs", "m5-max", "--drafter", "auto", "--num-draft-tokens", "auto", "4"]
+        assert main([*words, "--json", "--plot", str(plot)]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert "prediction" in found["note"]
+        assert found["sets"]["edits"]["requests"] == 3
+        planned, fixed = found["rows"]
+        assert (planned["num_draft_tokens"], fixed["num_draft_tokens"]) == (None, 4)
+        for row in found["rows"]:
+            assert row["predicted_speedup"] > 1.2
+            assert row["drafted"] >= row["accepted"] > 0
+            assert row["emitted"] == found["sets"]["edits"]["reference_tokens"]
+        assert plot.read_text().startswith("<?xml")
+
+    def test_fewer_requests_can_be_taken(
+        self, words: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main([*words, "--costs", "m5-max", "--max-requests", "1"]) == 0
+        assert "edits: 1 requests" in capsys.readouterr().out
+
+    def test_a_line_that_is_not_a_sample_is_named(
+        self, words: list[str], edits: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        edits.write_text('{"no": "sample"}\n')
+        assert main(words) == 2
+        assert "Line 1 of" in capsys.readouterr().err
+        edits.write_text("")
+        assert main(words) == 2
+        assert "There is no request with an answer" in capsys.readouterr().err
