@@ -75,7 +75,7 @@ def test_commands_parse(page: Path) -> None:
 
 
 def test_make_has_the_readmes_targets() -> None:
-    named = set(re.findall(r"make ([a-z-]+)", "".join(re.findall(r"`[^`]+`", text(README)))))
+    named = set(re.findall(r"(?:`|\$ )make ([a-z-]+)", text(README)))
     assert {"chat", "test", "bench", "model"} <= named
     assert named <= set(re.findall(r"^([a-z-]+):", text(ROOT / "Makefile"), re.MULTILINE))
 
