@@ -58,7 +58,7 @@ bench: $(VENV)/.ready ## the measurements behind the README, into benchmarks/res
 	$(BIN)/python -m benchmarks.serving
 	$(BIN)/python -m benchmarks.serving_load
 
-model: $(VENV)/.ready $(TRAIN_VENV)/.ready ## the bundled model, trained from nothing (an hour or more; resumable)
+model: $(VENV)/.ready $(TRAIN_VENV)/.ready ## the bundled model, trained from nothing (about eight hours on two CPU cores; resumable)
 	$(TRAIN_BIN)/python -m models.training --work $(WORK) --export-with $(BIN)/python
 	$(BIN)/python -m benchmarks.evaluate_model --full $(WORK)/full
 

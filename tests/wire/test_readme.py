@@ -1,4 +1,4 @@
-"""The README's examples for clients run, and every address in them answers."""
+"""docs/editors.md against a live server: its scripts run, and every address in it answers."""
 
 import json
 import re
@@ -11,29 +11,25 @@ import pytest
 
 from tests.server.live import LiveServer
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = (Path(__file__).parents[2] / "docs" / "editors.md").read_text(encoding="utf-8")
 ADDRESS = "http://127.0.0.1:8080"
 BASES = ("", "/", "/v1")
-"""What clients put a path of their own behind."""
-
-
-def section() -> str:
-    text = README.read_text(encoding="utf-8")
-    return text.split("## Behind an editor\n", 1)[1].split("\n## ", 1)[0]
+"""Addresses that clients add a path of their own to."""
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", section(), re.DOTALL | re.MULTILINE)
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 
-def test_settings_can_be_read() -> None:
+def test_the_settings_parse() -> None:
     assert len([json.loads(block) for block in blocks("json")]) == 2
     assert len([tomllib.loads(block) for block in blocks("toml")]) == 1
 
 
 def test_every_address_answers(live: LiveServer) -> None:
-    paths = set(re.findall(rf"{ADDRESS}(/[\w/]*)?", section())) - set(BASES)
-    assert len(paths) >= 6
+    paths = set(re.findall(rf"{ADDRESS}(/[\w/]*)?", PAGE)) - set(BASES)
+    paths |= set(re.findall(r"`(/[\w/-]+)`", PAGE))
+    assert len(paths) >= 18
     for path in paths:
         answered = {live.get(path).status_code, live.post(path, {"prompt": 1}).status_code}
         assert answered & {200, 400}, path
@@ -41,7 +37,7 @@ def test_every_address_answers(live: LiveServer) -> None:
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
 def test_the_curl_lines_answer(live: LiveServer) -> None:
-    lines = re.findall(r"^\$ (curl .*)$", section(), re.MULTILINE)
+    lines = re.findall(r"^\$ (curl .*)$", PAGE, re.MULTILINE)
     assert len(lines) == 6
     for line in lines:
         command = line.replace(ADDRESS, live.url).replace("curl -s", "curl --fail -s", 1)
@@ -52,5 +48,5 @@ def test_the_curl_lines_answer(live: LiveServer) -> None:
 
 def test_the_script_runs(live: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
     (script,) = blocks("python")
-    exec(compile(script.replace(ADDRESS, live.url), "README.md", "exec"), {})
+    exec(compile(script.replace(ADDRESS, live.url), "editors.md", "exec"), {})
     assert "accepted_prediction_tokens=" in capsys.readouterr().out

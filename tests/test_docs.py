@@ -1,0 +1,104 @@
+"""The pages for users: their links lead somewhere, their scripts run, their commands parse.
+
+What `docs/editors.md` shows needs a server; `tests/wire/test_readme.py` runs it.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from akunu_py.cli.parser import parse
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+PAGES = (README, *sorted((ROOT / "docs").glob("*.md")))
+RESULTS = ROOT / "benchmarks" / "results"
+PROGRAM = ["python", "-m", "akunu_py"]
+
+on_every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    fences = re.findall(r"^(`{3,})(\w*)\n(.*?)^\1$", text(page), re.DOTALL | re.MULTILINE)
+    return [block for _, named, block in fences if named == language]
+
+
+def text(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def anchors(page: Path) -> set[str]:
+    """The fragments that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", text(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def commands(block: str) -> Iterator[list[str]]:
+    """The words of each command in a console block; a quoted argument may span lines."""
+    for entry in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        lines = entry.splitlines()
+        for count in range(1, len(lines) + 1):
+            try:
+                yield shlex.split("\n".join(lines[:count]), comments=True)
+            except ValueError:  # a quote is still open
+                continue
+            break
+
+
+def test_the_readme_is_short() -> None:
+    assert len(text(README)) < 9000
+
+
+@on_every_page
+def test_relative_links_lead_to_files_and_headings(page: Path) -> None:
+    links = re.findall(r"\]\(([^)\s]+)\)", text(page))
+    for link in links:
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, fragment = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not fragment or fragment in anchors(target), link
+
+
+@on_every_page
+def test_commands_parse(page: Path) -> None:
+    for block in blocks(page, "console"):
+        for words in commands(block):
+            for start in range(len(words)):
+                if words[start : start + 3] == PROGRAM:
+                    rest = words[start + 3 :]
+                    parse(rest[: rest.index("|")] if "|" in rest else rest)
+
+
+def test_make_has_the_readmes_targets() -> None:
+    named = set(re.findall(r"(?:`|\$ )make ([a-z-]+)", text(README)))
+    assert {"chat", "test", "bench", "model"} <= named
+    assert named <= set(re.findall(r"^([a-z-]+):", text(ROOT / "Makefile"), re.MULTILINE))
+
+
+def test_the_readmes_script_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (script,) = blocks(README, "python")
+    exec(compile(script, README.name, "exec"), {})
+    assert capsys.readouterr().out
+
+
+def test_the_drafter_of_the_example_saves_forwards(capsys: pytest.CaptureFixture[str]) -> None:
+    page = ROOT / "docs" / "drafters.md"
+    (script,) = blocks(page, "python")
+    exec(compile(script, page.name, "exec"), {})
+    same, counts = capsys.readouterr().out.splitlines()
+    without, with_drafts = map(int, re.findall(r"\d+", counts))
+    assert same == "True"
+    assert with_drafts < without
+
+
+def test_measured_speeds_are_in_the_record() -> None:
+    cells = re.findall(r"\d+\.\d+ \(\d+\.\d+-\d+\.\d+\)", text(ROOT / "docs" / "measurements.md"))
+    record = text(RESULTS / "speedup.md")
+    assert len(cells) >= 30
+    for cell in cells:
+        assert cell in record, cell
