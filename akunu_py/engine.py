@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from akunu_py.backend import Backend, find_backend, spare_cache_bytes
-from akunu_py.cache.kv_cache import PreallocatedKVCache, why_no_rollback
+from akunu_py.cache.kv_cache import PreallocatedKVCache, no_rollback_reason
 from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot, SlotStatus
 from akunu_py.calibration import find_cost_curve
 from akunu_py.decoding.draft_session import DraftSession
@@ -118,7 +118,7 @@ class Engine:
             limit=max_context or model.context_length,
             memory=spare_cache_bytes() if cache_memory is None else cache_memory,
         )
-        self._why_no_rollback = why_no_rollback(model.make_cache(1))
+        self._why_no_rollback = no_rollback_reason(model.make_cache(1))
         self.speculation = SpeculationState(model, backend, calibrate, draft_model)
         self._samplers = SamplerFactory(self.tokenizer, model.vocabulary_size)
         self._active: Generator[Event, None, None] | None = None

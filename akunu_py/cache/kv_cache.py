@@ -225,7 +225,7 @@ def make_kv_cache(model: nn.Module, capacity: int) -> KVCache:
     return ForwardOnlyKVCache(own, capacity)
 
 
-def why_no_rollback(cache: KVCache) -> str | None:
+def no_rollback_reason(cache: KVCache) -> str | None:
     """One line for the user if a cache cannot be rolled back; None if it can."""
     if cache.can_roll_back:
         return None

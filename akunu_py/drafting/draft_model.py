@@ -11,7 +11,7 @@ from typing import Final
 import mlx.core as mx
 import numpy as np
 
-from akunu_py.cache.kv_cache import PreallocatedKVCache, why_no_rollback
+from akunu_py.cache.kv_cache import PreallocatedKVCache, no_rollback_reason
 from akunu_py.cache.prefix_pool import common_prefix_length
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.errors import InvalidRequestError
@@ -41,8 +41,9 @@ class DraftModel:
             raise InvalidRequestError(f"{model.name} cannot draft for {target.name}: {reason}.")
         cache = model.make_cache(min(_FIRST_CAPACITY, model.context_length))
         if not isinstance(cache, PreallocatedKVCache):
+            reason = no_rollback_reason(cache)
             raise InvalidRequestError(
-                f"{model.name} cannot draft: {why_no_rollback(cache)} Choose another draft model."
+                f"{model.name} cannot draft: {reason} Choose another draft model."
             )
         self.model = model
         self.vocabulary = target.vocabulary_size

@@ -15,7 +15,7 @@ from akunu_py.cache.kv_cache import (
     LayerCache,
     PreallocatedKVCache,
     make_kv_cache,
-    why_no_rollback,
+    no_rollback_reason,
 )
 from akunu_py.errors import ContextOverflowError
 from akunu_py.model import TargetModel, load_target
@@ -156,7 +156,7 @@ def test_models_with_rotating_layers_decode_plainly_and_say_so() -> None:
     network = _FakeNetwork([GrowingCache(), RotatingKVCache(max_size=8)])
     cache = make_kv_cache(network, 16)
     assert isinstance(cache, ForwardOnlyKVCache)
-    reason = why_no_rollback(cache)
+    reason = no_rollback_reason(cache)
     assert reason is not None
     assert "RotatingKVCache" in reason
     assert "\n" not in reason
@@ -166,7 +166,7 @@ def test_ordinary_models_get_the_preallocated_cache(tmp_path: Path) -> None:
     model = load_target(str(write_tiny_model(tmp_path)), find_backend())
     cache = model.make_cache(64)
     assert isinstance(cache, PreallocatedKVCache)
-    assert why_no_rollback(cache) is None
+    assert no_rollback_reason(cache) is None
 
 
 def test_a_copy_predicts_as_the_original_and_leaves_it_alone(tiny_model: TargetModel) -> None:
