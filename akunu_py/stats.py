@@ -124,26 +124,27 @@ class Stats:
 
     def add(self, done: Round) -> None:
         """Books a round, already cut at a stop."""
+        drafted = done.drafted
         self.generated_tokens += len(done.tokens)
         self.target_forwards += 1 + done.recheck_forwards
-        self.target_tokens += 1 + done.drafted + done.recheck_forwards
+        self.target_tokens += 1 + drafted + done.recheck_forwards
         self.rechecked += done.recheck_forwards > 0
         self.recheck_forwards += done.recheck_forwards
-        self.drafted += done.drafted
+        self.drafted += drafted
         self.accepted += done.accepted
         own = len(done.tokens) - done.accepted
-        if done.drafted == 0:
+        if not drafted:
             self.plain += own
         elif done.has_bonus:
             self.bonus += own
         else:
             self.corrected += own
-        if done.drafted:
+        if drafted:
             self.accepted_counts[done.accepted] += 1
-        while len(self.accepted_by_position) < done.drafted:
-            self.accepted_by_position.append(0)
-        for position in range(done.accepted):
-            self.accepted_by_position[position] += 1
+            missing = drafted - len(self.accepted_by_position)
+            self.accepted_by_position.extend([0] * missing)
+            for position in range(done.accepted):
+                self.accepted_by_position[position] += 1
         self.draft_s += done.draft_s
         self.forward_s += done.forward_s
 

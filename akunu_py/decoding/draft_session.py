@@ -131,6 +131,8 @@ class DraftSession:
 
     def learn(self, done: Round) -> None:
         """Takes in the outcome of a round."""
+        if not self.num_draft_tokens:
+            return
         is_own = done.draft.source != FORCED
         self._drafter.feedback(done.draft if is_own else NO_DRAFT, done.accepted if is_own else 0)
         self._unread.extend(done.tokens)

@@ -92,7 +92,8 @@ def decode(target: Target[P], session: DraftSession, known: int, limits: Limits)
         limits: where to end.
     """
     emitted = 0
-    pending = target.submit(known, _propose(target, session, limits.max_tokens))
+    draft = session.propose(target.draft_limit(limits.max_tokens), target.length)
+    pending = target.submit(known, draft)
     draft = NO_DRAFT  # proposed while a step was in flight; the next forward verifies it
     while True:
         # Forward: with no draft in sight the device gets the next step before this one is read.
@@ -114,7 +115,8 @@ def decode(target: Target[P], session: DraftSession, known: int, limits: Limits)
             target.rollback(kept)
         begun = perf_counter()
         session.learn(done)
-        draft = _propose(target, session, limits.max_tokens - emitted, pipelined=ahead is not None)
+        limit = target.draft_limit(limits.max_tokens - emitted)
+        draft = session.propose(limit, target.length, pipelined=ahead is not None)
         done.draft_s = perf_counter() - begun
 
         # Keep the device busy while the caller has the round.
@@ -131,12 +133,6 @@ def decode(target: Target[P], session: DraftSession, known: int, limits: Limits)
         target.note_pause(perf_counter() - handed_over)
         if done.finish is not None:
             return
-
-
-def _propose(
-    target: Target[P], session: DraftSession, wanted: int, *, pipelined: bool = False
-) -> Draft:
-    return session.propose(target.draft_limit(wanted), target.length, pipelined=pipelined)
 
 
 def _mark_end(done: Round, emitted: int, limits: Limits, *, is_full: bool) -> None:

@@ -90,6 +90,7 @@ class ModelTarget:
         self._forwards = 0
         self._clock = RoundClock()
         self.can_pipeline = not sampler.blocks
+        self.note_pause = self._clock.note_pause
 
     @property
     def length(self) -> int:
@@ -111,9 +112,6 @@ class ModelTarget:
     def rollback(self, length: int) -> None:
         assert not isinstance(self._cache, ForwardOnlyKVCache), "nothing was drafted on it"
         self._cache.rollback(length)
-
-    def note_pause(self, seconds: float) -> None:
-        self._clock.note_pause(seconds)
 
     def read(self, pending: PendingForward) -> Round:
         begun = perf_counter()

@@ -88,7 +88,7 @@ def test_a_draft_waits_for_the_step_under_way() -> None:
     ]  # fmt: skip
 
 
-@given(prompt=tokens, reference=tokens, limit=st.integers(0, 8), seed=st.integers(0, 99))
+@given(prompt=tokens, reference=tokens, limit=st.integers(1, 8), seed=st.integers(0, 99))
 def test_the_drafter_sees_all_of_the_text_and_every_token_is_emitted(
     prompt: list[int], reference: list[int], limit: int, seed: int
 ) -> None:
