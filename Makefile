@@ -45,7 +45,7 @@ check: $(VENV)/.ready ## format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.ready ## the measurements behind the README, into benchmarks/results/
+bench: $(VENV)/.ready ## the measurements of docs/measurements.md, into benchmarks/results/
 	AKUNU_BLAS=none $(BIN)/python -m benchmarks.identity --weights quantized --max-tokens 16 --name identity_quantized
 	$(BIN)/python -m benchmarks.identity --weights dense --drafters auto ngram --name identity_dense
 	$(BIN)/python -m benchmarks.identity --weights dense --drafters all --exact --max-tokens 16 --name identity_drafters

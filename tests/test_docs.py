@@ -1,6 +1,6 @@
 """The pages for users: their links lead somewhere, their scripts run, their commands parse.
 
-What `docs/editors.md` shows needs a server; `tests/wire/test_readme.py` runs it.
+What `docs/editors.md` shows needs a server; `tests/wire/test_editors_page.py` runs it.
 """
 
 import re
