@@ -102,3 +102,24 @@ def test_measured_speeds_are_in_the_record() -> None:
     assert len(cells) >= 30
     for cell in cells:
         assert cell in record, cell
+
+
+def places(page: Path) -> Iterator[tuple[str, str]]:
+    """Each name on the page that describes the code, and the file named before it on its line."""
+    for line in text(page).splitlines():
+        file = ""
+        for word in re.findall(r"`([\w/.]+)`", line):
+            if word.endswith(".py"):
+                file = word
+                yield file, ""
+            elif file and re.fullmatch(r"_?[A-Za-z]\w*(\.\w+)?", word):
+                yield file, word
+
+
+@pytest.mark.parametrize("place", sorted(set(places(ROOT / "docs" / "architecture.md"))), ids=str)
+def test_every_place_in_the_architecture_exists(place: tuple[str, str]) -> None:
+    file, name = place
+    folder = ROOT if file.startswith("tests/") else ROOT / "akunu_py"
+    code = (folder / file).read_text(encoding="utf-8")
+    for part in name.split(".") if name else ():
+        assert re.search(rf"^\s*(async )?(def|class) {part}\b", code, re.MULTILINE), place
