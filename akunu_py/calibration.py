@@ -5,8 +5,7 @@ a busy moment cannot affect only one of them, and keeps the shortest time of eac
 other load. The time for measuring is fixed: a slow model gets fewer points.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from itertools import pairwise
 from random import Random
@@ -20,6 +19,7 @@ from akunu_py.cache.kv_cache import PreallocatedKVCache
 from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.decoding.loop import Limits, decode
 from akunu_py.decoding.target import ModelTarget
+from akunu_py.drafting.base import Draft
 from akunu_py.model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.package import __version__
@@ -147,7 +147,6 @@ class _Bench:
     def __init__(self, model: TargetModel, context: int) -> None:
         self._model = model
         self._context = context
-        self._sampler = Sampler(Sampling())
         draw = Random(0)
         # Different tokens, because a mixture of experts sends them to different experts.
         self._tokens = [draw.randrange(model.vocabulary_size) for _ in range(max(SIZES))]
@@ -155,6 +154,7 @@ class _Bench:
         if not isinstance(cache, PreallocatedKVCache):
             raise NoCurveError(f"The cache of {model.name} cannot be rolled back.")
         self._cache = cache
+        self._target = ModelTarget(model, cache, Sampler(Sampling()), max(SIZES) - 1)
         for size in (1, 2):  # a warm-up: some work is done only once per process
             self._round(size)
         cache.evaluate()
@@ -221,30 +221,23 @@ class _Bench:
             rounds[size] = [self._round(size) for _ in range(_FEWEST_PASSES)]
 
     def _round(self, size: int) -> float:
-        """Seconds of one round: submit a forward, wait for it, roll back."""
-        cache, start = self._cache, self._cache.length
+        """Seconds of one round as decoding runs it: submit a forward, wait for it, roll back."""
+        target, start = self._target, self._target.length
+        draft = Draft(tuple(self._tokens[1:size]))
         begun = perf_counter()
-        logits = self._model.forward(mx.array(self._tokens[:size]), cache)
-        choices = self._sampler.choose(logits, start + 1)
-        mx.async_eval(choices)  # type: ignore[no-untyped-call]
-        choices.tolist()
-        cache.rollback(start)
+        target.read(target.submit(self._tokens[0], draft))
+        target.rollback(start)
         return perf_counter() - begun
 
     def _steps(self) -> float:
         """Seconds of a pipelined single-token step, the mean of a few."""
-        with self._plain_rounds() as rounds:
-            next(rounds)
-            begun = perf_counter()
-            for _ in range(_STEPS_A_TURN):
-                next(rounds)
-            return (perf_counter() - begun) / _STEPS_A_TURN
-
-    @contextmanager
-    def _plain_rounds(self) -> Iterator[Iterator[object]]:
-        """Plain decoding; afterwards waits for the step that it has started ahead."""
         limits = Limits(_STEPS_A_TURN + 3, frozenset())
-        target = ModelTarget(self._model, self._cache, self._sampler)
-        yield decode(target, DraftSession(), self._tokens[0], limits)
-        self._cache.evaluate()
+        rounds = decode(self._target, DraftSession(), self._tokens[0], limits)
+        next(rounds)
+        begun = perf_counter()
+        for _ in range(_STEPS_A_TURN):
+            next(rounds)
+        seconds = (perf_counter() - begun) / _STEPS_A_TURN
+        self._cache.evaluate()  # waits for the step that was submitted ahead
         self._cache.rollback(self._context)
+        return seconds
