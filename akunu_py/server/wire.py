@@ -23,6 +23,8 @@ FINISH_REASONS: Final = {
 }
 """OpenAI's and Ollama's words. A job that was cancelled and still has a reader is overdue."""
 
+_LINE_ENDS: Final = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
+"""Python's `splitlines`, with which clients separate lines of JSON, splits at these as well."""
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
@@ -32,7 +34,8 @@ def compact_json(value: Any) -> bytes:
     Raises:
         ValueError: if there is an infinite number in it, which is a defect.
     """
-    return _ENCODER.encode(value).encode(errors="replace")
+    text = _ENCODER.encode(value)
+    return (text if text.isascii() else text.translate(_LINE_ENDS)).encode(errors="replace")
 
 
 def sse(value: Any) -> bytes:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from akunu_py.server.wire import json_line
 from tests.server.live import LiveServer
 from tests.tiny_model import SPECIAL_TOKENS
 
@@ -180,3 +181,9 @@ def test_unknown_paths_have_ollamas_errors(
     response = live.client.request(method, path)
     assert response.status_code == status
     assert list(response.json()) == ["error"]
+
+
+def test_only_a_newline_ends_a_line_of_json() -> None:
+    text = "a\x85b\u2028c\u2029d\N{GRINNING FACE}"
+    (line,) = json_line({"response": text}).decode().splitlines()
+    assert json.loads(line) == {"response": text}
