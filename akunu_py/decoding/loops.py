@@ -16,8 +16,8 @@ from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.decoding.flight import Flight, Flights
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.model import TargetModel
+from akunu_py.planning.live_costs import RoundClock
 from akunu_py.planning.planner import RoundReport
-from akunu_py.planning.round_clock import RoundClock
 from akunu_py.sampling.forward_logprobs import LogprobRequest
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Finish, Round

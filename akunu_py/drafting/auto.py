@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from akunu_py.drafting.alignment import Alignment, Anchor
-from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.drafting.base import FIRST_BOUNDARY, NO_DRAFT, Draft
 from akunu_py.drafting.expectation import (
     Expectations,
     bucket,
@@ -27,7 +27,6 @@ from akunu_py.drafting.expectation import (
     rewrite_grade,
 )
 from akunu_py.drafting.occurrences import CONSENSUS, Consensus, Match, Occurrences
-from akunu_py.drafting.references import FIRST_BOUNDARY
 from akunu_py.drafting.rewrites import Rewrite
 from akunu_py.errors import InvalidRequestError
 

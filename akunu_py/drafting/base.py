@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,6 +111,32 @@ class LearnsFromAlternatives(Protocol):
                 before it.
             rows: one row a position, the likeliest id first.
         """
+
+
+FIRST_BOUNDARY: Final = 1 << 31
+"""Ids from here on close references; no vocabulary is that large.
+
+A drafter that copies keeps the references and the prompt in one list. Each boundary occurs once, so
+no match runs across it.
+"""
+
+
+def joined(references: Sequence[Sequence[int]], prompt: Sequence[int]) -> list[int]:
+    """The references, each closed by a boundary, and then the prompt."""
+    tokens: list[int] = []
+    for number, reference in enumerate(references):
+        tokens.extend(reference)
+        tokens.append(FIRST_BOUNDARY + number)
+    tokens.extend(prompt)
+    return tokens
+
+
+def until_boundary(tokens: Sequence[int]) -> tuple[int, ...]:
+    """The tokens before the first boundary among them."""
+    for position, token in enumerate(tokens):
+        if token >= FIRST_BOUNDARY:
+            return tuple(tokens[:position])
+    return tuple(tokens)
 
 
 class NoDrafter:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from akunu_py.drafting.references import FIRST_BOUNDARY
+from akunu_py.drafting.base import FIRST_BOUNDARY
 
 VISITED: Final = 6
 LONGEST_COMPARED: Final = 16

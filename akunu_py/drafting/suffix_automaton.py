@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from akunu_py.drafting.base import NO_DRAFT, Draft
-from akunu_py.drafting.references import joined, until_boundary
+from akunu_py.drafting.base import NO_DRAFT, Draft, joined, until_boundary
 
 MARKED: Final = 4
 SHORTEST_MATCH: Final = 1
