@@ -1,18 +1,18 @@
 """Alignment: which earlier stretch a request is copying, kept alive across the edits in it.
 
-A source pointer says which earlier token is expected next and moves on while copying holds. Where
-it breaks, the place is remembered as an anchor, and a few tokens later the copy is found again
-near it. What was edited between is learnt as a rewrite. Knows positions and tokens, no drafts.
+A source pointer says which earlier token is expected next and moves on while the copy holds. Where
+the copy breaks, the place is remembered as an anchor, and the copy is searched for near it after
+the next tokens. The edit between is learnt as a rewrite. Knows positions and tokens, no drafts.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from akunu_py.drafting.occurrences import Occurrences
-from akunu_py.drafting.rewrites import Rewrite, Rewrites
 
 SOLID_RUN: Final = 8
 RESUMED_RUN: Final = 3
@@ -21,39 +21,104 @@ SEARCHED_AHEAD: Final = 64
 SEARCHED_BEHIND: Final = 2
 LONGEST_EDIT: Final = 64
 MOST_PLACES: Final = 6
+LONGEST_OLD: Final = 6
+LONGEST_NEW: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """`old` was replaced by `new`, and this was repeated `repeats` times."""
+
+    old: tuple[int, ...]
+    new: tuple[int, ...]
+    repeats: int = 0
+
+
+class Rewrites:
+    """What the request replaced by what while it copied, for example `x` by `total`.
+
+    A rewrite is learnt from one edit between two copied stretches. It is expected again wherever
+    the copied text shows the same tokens, until these are copied unchanged. There is one rewrite
+    per first token of the old run.
+    """
+
+    def __init__(self) -> None:
+        self._by_first: dict[int, Rewrite] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_first)
+
+    def at(self, tokens: Sequence[int], position: int) -> Rewrite | None:
+        """The rewrite expected at a position of the copied text, None if a plain copy is."""
+        if position >= len(tokens):
+            return None
+        rewrite = self._by_first.get(tokens[position])
+        if rewrite is None:
+            return None
+        end = position + len(rewrite.old)
+        return rewrite if tuple(tokens[position:end]) == rewrite.old else None
+
+    def learn(self, old: Sequence[int], new: Sequence[int], following: int) -> None:
+        """Learns an edit; ignores runs that are too long to be repeated.
+
+        Args:
+            old: the tokens left out of the copy.
+            new: the tokens put in their place.
+            following: the token after both; it anchors an edit that only adds or only removes.
+        """
+        if len(old) > LONGEST_OLD or len(new) > LONGEST_NEW:
+            return
+        if not old or not new:
+            old, new = (*old, following), (*new, following)
+        if (run := tuple(old)) != tuple(new):
+            known = self._by_first.get(run[0])
+            again = known is not None and (known.old, known.new) == (run, tuple(new))
+            repeats = known.repeats + 1 if known is not None and again else 0
+            self._by_first[run[0]] = Rewrite(run, tuple(new), repeats)
+
+    def confirm(self, rewrite: Rewrite) -> None:
+        """Counts that a rewrite was repeated."""
+        repeated = Rewrite(rewrite.old, rewrite.new, rewrite.repeats + 1)
+        self._by_first[rewrite.old[0]] = repeated
+
+    def forget(self, rewrite: Rewrite) -> None:
+        """Forgets a rewrite whose old run was copied unchanged."""
+        self._by_first.pop(rewrite.old[0], None)
 
 
 class Anchor(NamedTuple):
-    """Where a copy broke: `source` was expected, and `output` is where something else stands."""
+    """Where a copy broke: the token at `source` was expected, another one is at `output`."""
 
     source: int
     output: int
 
 
 class Resumption(NamedTuple):
-    """A place near an anchor where the copy may go on.
+    """A place near an anchor where the copy may continue.
 
     Attributes:
         anchor: where the copy broke.
         position: index of the token expected next.
         length: how many of the tokens since the break agree with those before `position`.
-        nearness: how far it is from where a replacement of equal length, or an insertion, would
-            go on: 0 in place, 1 within 3 tokens, 2 within 12, 3 farther.
+        distance: how far `position` is from where the copy would continue after a replacement of
+            equal length or after an insertion: 0 exactly there, 1 within 3 tokens, 2 within 12,
+            3 farther.
     """
 
     anchor: Anchor
     position: int
     length: int
-    nearness: int
+    distance: int
 
 
 class Alignment:
     """The source pointer of one request.
 
     Attributes:
-        source: index of the earlier token expected next, -1 where no copy is under way.
-        run: how many tokens the copy has held for, what led to it included.
-        rewrite: the rewrite under way at `source`, if any; `rewritten` of its tokens have come.
+        source: index of the earlier token expected next, -1 if no copy is under way.
+        run: how many tokens the copy has held for, with the match that it began with.
+        rewrite: the rewrite under way at `source`, if any.
+        rewritten: how many of the rewrite's new tokens were already emitted.
         rewrites: the edits learnt so far.
     """
 
@@ -69,12 +134,12 @@ class Alignment:
         self._edit: tuple[Anchor, Anchor] | None = None
 
     def follow(self, position: int, length: int, *, resumed: Anchor | None = None) -> None:
-        """Points at `position`, which rests on a match of `length` tokens.
+        """Points at `position`, because of a match of `length` tokens.
 
         Args:
             position: index of the token expected next.
             length: how many tokens before it agree with the last ones.
-            resumed: where the copy broke that goes on here, if it is a copy that goes on.
+            resumed: if this continues a broken copy, where that one broke.
         """
         self.run = length
         self._edit = None
@@ -84,7 +149,7 @@ class Alignment:
         self._arrive(position)
 
     def advance(self, token: int) -> None:
-        """Compares the next token, which is not in the occurrences yet, with what was expected."""
+        """Compares the next token, before it is added to the occurrences, with the expected one."""
         if self.source < 0:
             return
         rewrite = self.rewrite
@@ -106,13 +171,13 @@ class Alignment:
 
     @property
     def has_copied(self) -> bool:
-        """Whether a copy worth the name was made already, so that its end is known."""
+        """Whether a long copy was made and broke off, so that its end is known."""
         return bool(self._anchors)
 
     def in_place(self) -> tuple[Anchor, int] | None:
-        """Where the copy broke, and where it goes on if what stands since replaces as much.
+        """Where the copy broke, and where it continues if equally many tokens were replaced.
 
-        None where no copy broke, or too long ago to go on at all.
+        None if no copy broke, or if that was too long ago.
         """
         if not self._anchors:
             return None
@@ -125,7 +190,7 @@ class Alignment:
         return (anchor, position) if position < end else None
 
     def resumption(self) -> Resumption | None:
-        """The likeliest place near an anchor where the last tokens are found again."""
+        """The likeliest place near an anchor where the last tokens occur again."""
         tokens = self._tokens
         best: tuple[Anchor, int, int] | None = None
         best_score = -1
@@ -133,28 +198,28 @@ class Alignment:
             source, output = anchor
             gap = len(tokens) - output
             if gap > LONGEST_EDIT:
-                break  # The one before it broke off earlier still.
+                break  # The older anchor is even farther away.
             for position in self._places(source, gap):
-                # More than three agreeing tokens decide nothing: they are counted in the end.
+                # Up to three agreeing tokens decide; the exact length is counted at the end.
                 length, most = 1, min(gap, position)
                 if most > 1 and tokens[position - 2] == tokens[-2]:
                     length = 3 if most > 2 and tokens[position - 3] == tokens[-3] else 2
                 if 4 * length <= best_score:
                     continue
                 offset = position - source
-                distance = min(abs(offset - gap), 1 + abs(offset - 1))
-                nearness = (distance > 0) + (distance > 3) + (distance > 12)
-                score = 4 * length - (0, 1, 2, 4)[nearness]
+                tokens_off = min(abs(offset - gap), 1 + abs(offset - 1))
+                distance = (tokens_off > 0) + (tokens_off > 3) + (tokens_off > 12)
+                score = 4 * length - (0, 1, 2, 4)[distance]
                 if score > best_score:
-                    best, best_score = (anchor, position, nearness), score
+                    best, best_score = (anchor, position, distance), score
         if best is None:
             return None
-        anchor, position, nearness = best
+        anchor, position, distance = best
         length = min(self._occurrences.agreement(position), len(tokens) - anchor.output)
-        return Resumption(anchor, position, length, nearness)
+        return Resumption(anchor, position, length, distance)
 
     def _places(self, source: int, gap: int) -> Sequence[int]:
-        """Indexes near where a copy broke that follow a token like the last one."""
+        """Indexes near where a copy broke that follow a token equal to the last one."""
         places = self._occurrences.after_last()
         before = source - SEARCHED_BEHIND
         if len(places) == 1 or places[-2] <= before:
@@ -178,7 +243,7 @@ class Alignment:
         self.rewrite = None
 
     def _close_edit(self, broken: Anchor, resumed: Anchor) -> None:
-        """Learns what was edited between where the copy broke and where it held again."""
+        """Learns the edit between where the copy broke and where it resumed."""
         self._edit = None
         self.run += RESUMED_BONUS
         if resumed.source >= broken.source and resumed.output >= broken.output:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from akunu_py.drafting.alignment import Alignment, Anchor
+from akunu_py.drafting.alignment import Alignment, Anchor, Rewrite
 from akunu_py.drafting.base import FIRST_BOUNDARY, NO_DRAFT, Draft
 from akunu_py.drafting.expectation import (
     Expectations,
@@ -27,7 +27,6 @@ from akunu_py.drafting.expectation import (
     rewrite_grade,
 )
 from akunu_py.drafting.occurrences import CONSENSUS, Consensus, Match, Occurrences
-from akunu_py.drafting.rewrites import Rewrite
 from akunu_py.errors import InvalidRequestError
 
 PRICE: Final = 0.12
@@ -173,7 +172,7 @@ class AutoDrafter:
                 candidates.append(CopyCandidate("resumed", grade, position, 0, anchor))
             if (found := alignment.resumption()) is not None:
                 agrees = tokens[found.position] == likeliest
-                grade = resumed_grade(found.length, found.nearness, agrees)
+                grade = resumed_grade(found.length, found.distance, agrees)
                 candidate = CopyCandidate(
                     "resumed", grade, found.position, found.length, found.anchor
                 )
