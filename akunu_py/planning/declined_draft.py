@@ -55,13 +55,13 @@ class DeclinedDraft:
     def __init__(self, acceptance: AcceptanceModel, calibration: PromiseCalibration) -> None:
         self._acceptance = acceptance
         self._calibration = calibration
-        self.drop()
+        self.begin()
 
     def __bool__(self) -> bool:
         return bool(self._draft)
 
-    def drop(self) -> None:
-        """Watches nothing."""
+    def begin(self) -> None:
+        """Starts a request: nothing is followed."""
         self._draft = NO_DRAFT
         self._stood = self._wanted = 0
         self._promised = 0.0
@@ -87,5 +87,5 @@ class DeclinedDraft:
             if not stood or self._stood == len(draft.tokens):
                 if self._wanted:
                     self._calibration.settle(self._promised, min(self._stood, self._wanted))
-                self.drop()
+                self.begin()
                 return

@@ -1,4 +1,4 @@
-"""Declined drafts are watched, and drafts that promise too much lose calibration."""
+"""Declined drafts teach acceptance; broken promises lower the share that a promise is worth."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from akunu_py.planning.declined_draft import DeclinedDraft, PromiseCalibration
 DRAFT = Draft((1, 2, 3, 4), "auto", 5, None, (0.9, 0.9, 0.9, 0.9))
 
 
-def test_what_is_not_kept_costs_trust_and_what_is_kept_restores_it() -> None:
+def test_broken_promises_lower_the_share_and_kept_ones_restore_it() -> None:
     calibration = PromiseCalibration()
     assert calibration.share == 1.0
     for _ in range(300):
@@ -20,14 +20,14 @@ def test_what_is_not_kept_costs_trust_and_what_is_kept_restores_it() -> None:
     assert calibration.share > 0.95
 
 
-def test_more_than_was_promised_is_hardly_trusted_more() -> None:
+def test_more_than_was_promised_hardly_raises_the_share() -> None:
     calibration = PromiseCalibration()
     for _ in range(300):
         calibration.settle(1.0, 8)
     assert 1.0 < calibration.share < 1.2
 
 
-def test_a_watched_draft_teaches_acceptance_to_its_first_miss() -> None:
+def test_a_declined_draft_teaches_acceptance_to_its_first_miss() -> None:
     acceptance = AcceptanceModel()
     declined_draft = DeclinedDraft(acceptance, PromiseCalibration())
     for _ in range(100):
@@ -43,7 +43,9 @@ def test_a_watched_draft_teaches_acceptance_to_its_first_miss() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "kept"), [((1, 2, 3, 4), 2), ((1, 9), 1), ((9,), 0)])
-def test_a_draft_declined_for_lack_of_trust_is_settled(tokens: tuple[int, ...], kept: int) -> None:
+def test_a_draft_declined_because_of_the_share_is_settled(
+    tokens: tuple[int, ...], kept: int
+) -> None:
     calibration, expected = PromiseCalibration(), PromiseCalibration()
     declined_draft = DeclinedDraft(AcceptanceModel(), calibration)
     declined_draft.watch(DRAFT, wanted=2, promised=1.7)
@@ -52,7 +54,7 @@ def test_a_draft_declined_for_lack_of_trust_is_settled(tokens: tuple[int, ...], 
     assert calibration.share == expected.share
 
 
-def test_a_draft_that_nobody_wanted_settles_nothing() -> None:
+def test_a_draft_that_was_not_worth_verifying_settles_nothing() -> None:
     calibration = PromiseCalibration()
     declined_draft = DeclinedDraft(AcceptanceModel(), calibration)
     declined_draft.watch(DRAFT)
@@ -65,6 +67,6 @@ def test_a_dropped_draft_teaches_nothing() -> None:
     before = acceptance.accept_probs(DRAFT)
     declined_draft = DeclinedDraft(acceptance, PromiseCalibration())
     declined_draft.watch(DRAFT, wanted=2, promised=1.7)
-    declined_draft.drop()
+    declined_draft.begin()
     declined_draft.follow((9,))
     assert acceptance.accept_probs(DRAFT) == before
