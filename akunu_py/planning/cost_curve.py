@@ -153,7 +153,7 @@ class CostCurve:
         return added
 
     def _base(self, tokens: int) -> float:
-        """The cost at the shortest context; beyond the last point, with the slope of the upper half."""
+        """The cost at the shortest context; then the slope of the upper half."""
         last, seconds = self._points[-1]
         if tokens <= last:
             return _between(self._points, tokens)
