@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from akunu_py.bench.replay import ReplayCase
 from akunu_py.drafting import auto, expectation
-from akunu_py.drafting.expectation import DOUBT, EVIDENCE, POSITIONS, Expectations, doubt_row
+from akunu_py.drafting.expectation import EVIDENCE, POSITIONS, Expectations
 from akunu_py.planning.planner import MOST_PLANNED_DRAFTS
 from akunu_py.text.tokenizer import load_tokenizer
 from benchmarks.replay_data import DATA_SETS
@@ -50,22 +50,21 @@ class Numbers:
     """The fitted tables, as arrays."""
 
     first: Floats
-    doubt: Floats
     affinity: Floats
 
     def rounded(self) -> Numbers:
         """As they stand in the code."""
-        return Numbers(*(np.round(table, 2) for table in (self.first, self.doubt, self.affinity)))
+        return Numbers(*(np.round(table, 2) for table in (self.first, self.affinity)))
 
     def paste(self) -> str:
         """The tables in Python."""
-        tables = {"FIRST": self.first, "DOUBT": self.doubt, "AFFINITY_ODDS": self.affinity}
+        tables = {"FIRST": self.first, "AFFINITY_ODDS": self.affinity}
         return "\n".join(f"{name} = {table.tolist()}" for name, table in tables.items())
 
 
 def in_code() -> Numbers:
     """The numbers that `expectation.py` has."""
-    tables = (expectation.FIRST, DOUBT, expectation.AFFINITY_ODDS)
+    tables = (expectation.FIRST, expectation.AFFINITY_ODDS)
     return Numbers(*(np.array(table, dtype=np.float64) for table in tables))
 
 
@@ -106,56 +105,38 @@ def solve(expected: Callable[[float], float], seen: float, bounds: Bounds) -> fl
 
 def fit(outcomes: Counter[Outcome]) -> Numbers:
     """The numbers under which as many tokens are expected to be accepted as were."""
-    cells = sorted({(bucket, affinity) for bucket, affinity, _ in outcomes})
+    cells = sorted({cell[:2] for cell in outcomes if cell[0] % POSITIONS == 0})
     accepted = np.array([outcomes[*cell, True] for cell in cells], dtype=np.float64)
     tried = accepted + np.array([outcomes[*cell, False] for cell in cells])
     buckets, affinities = np.array(cells).T
-    evidence, position = np.divmod(buckets, POSITIONS)
-    rewrite = buckets >= expectation._FIRST_REWRITE_BUCKET
-    row = np.array(
-        [0 if new else doubt_row(kind) for kind, new in zip(evidence, rewrite, strict=True)]
-    )
+    evidence = buckets // POSITIONS
+    # A rewrite replaces what followed so far, so its affinity does not count.
+    bound = buckets < expectation._FIRST_REWRITE_BUCKET
+    first, log_odds = np.full(EVIDENCE, 0.5), np.zeros(AFFINITIES)
 
-    numbers = neutral()
-    first, doubt, log_odds = numbers.first, numbers.doubt, np.log(numbers.affinity)
-
-    def expected(where: Mask) -> float:
-        chance = first[evidence[where]]
-        chance = 1.0 - (1.0 - chance) * doubt[row[where], position[where]]
-        shift = np.where(rewrite[where], 0.0, log_odds[affinities[where]])
-        odds = chance / (1.0 - chance) * np.exp(shift)
-        return float((tried[where] * odds / (1.0 + odds)).sum())
-
-    def put(
-        table: Floats, at: tuple[int, ...], where: Mask, bounds: Bounds, borrowed: float = 0.0
-    ) -> None:
+    def put(table: Floats, at: int, where: Mask, bounds: Bounds, borrowed: float) -> None:
         def tokens(value: float) -> float:
             table[at] = value
-            return expected(where) + borrowed * value
+            chance = first[evidence[where]]
+            shift = np.where(bound[where], log_odds[affinities[where]], 0.0)
+            odds = chance / (1.0 - chance) * np.exp(shift)
+            return float((tried[where] * odds / (1.0 + odds)).sum()) + borrowed * value
 
-        seen = float(accepted[where].sum()) + borrowed / 2
-        sign = 1 if tokens(bounds[0]) <= tokens(bounds[1]) else -1
-        table[at] = solve(lambda value: sign * tokens(value), sign * seen, bounds)
+        table[at] = solve(tokens, float(accepted[where].sum()) + borrowed / 2, bounds)
 
-    starts = (position == 0) & ~rewrite
     for _ in range(SWEEPS):
         for kind in range(EVIDENCE):
-            put(first, (kind,), (evidence == kind) & (position == 0), (0.005, 0.995), BORROWED)
-        for at in range(len(DOUBT)):
-            for later in range(1, POSITIONS):
-                where = (row == at) & (position == later) & ~rewrite
-                put(doubt, (at, later), where, (0.001, doubt[at, later - 1]))
+            put(first, kind, evidence == kind, (0.005, 0.995), BORROWED)
         for affinity in range(AFFINITIES):
-            put(log_odds, (affinity,), (affinities == affinity) & starts, (-4.0, 4.0))
+            put(log_odds, affinity, (affinities == affinity) & bound, (-4.0, 4.0), 0.0)
         # Only the ratios of odds are determined: the mean over all first tokens is set to 1.
-        log_odds -= np.average(log_odds[affinities[starts]], weights=tried[starts])
-    return Numbers(first, doubt, np.exp(log_odds))
+        log_odds -= np.average(log_odds[affinities[bound]], weights=tried[bound])
+    return Numbers(first, np.exp(log_odds))
 
 
 def neutral() -> Numbers:
     """Numbers that say nothing, to begin with: the result does not depend on those in the code."""
-    doubt = np.ones((len(DOUBT), POSITIONS))
-    return Numbers(np.full(EVIDENCE, 0.5), doubt, np.ones(AFFINITIES))
+    return Numbers(np.full(EVIDENCE, 0.5), np.ones(AFFINITIES))
 
 
 @contextmanager
@@ -163,7 +144,6 @@ def in_force(numbers: Numbers) -> Iterator[None]:
     """Replaces the numbers of the code."""
     tables = {
         "FIRST": tuple(numbers.first.tolist()),
-        "DOUBT": tuple(tuple(row) for row in numbers.doubt.tolist()),
         "AFFINITY_ODDS": tuple(numbers.affinity.tolist()),
     }
     with patch.multiple(expectation, **tables):
@@ -216,7 +196,6 @@ def main() -> None:
         return
     result = {
         "FIRST": numbers.first.tolist(),
-        "DOUBT": numbers.doubt.tolist(),
         "AFFINITY_ODDS": numbers.affinity.tolist(),
         "outcomes": sum(outcomes.values()),
     }

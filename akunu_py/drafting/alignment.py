@@ -15,23 +15,29 @@ from typing import Final, NamedTuple
 from akunu_py.drafting.occurrences import Occurrences
 
 SOLID_RUN: Final = 8
+"""A shorter run may be chance: it is not drafted from, and nothing is searched for where it ends."""
+
 RESUMED_RUN: Final = 3
 RESUMED_BONUS: Final = 8
-SEARCHED_AHEAD: Final = 64
-SEARCHED_BEHIND: Final = 2
-LONGEST_EDIT: Final = 64
+"""A copy found again counts as one that held for so many tokens more, once it held for
+`RESUMED_RUN`: it continues a solid one."""
+
+SEARCHED: Final = 64
+"""An edit longer than this ends a copy, whether it removes tokens or adds them."""
+
 MOST_PLACES: Final = 6
+"""Places compared per search, which bounds its time."""
+
 LONGEST_OLD: Final = 6
 LONGEST_NEW: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """`old` was replaced by `new`, and this was repeated `repeats` times."""
+    """`old` was replaced by `new`."""
 
     old: tuple[int, ...]
     new: tuple[int, ...]
-    repeats: int = 0
 
 
 class Rewrites:
@@ -70,16 +76,8 @@ class Rewrites:
             return
         if not old or not new:
             old, new = (*old, following), (*new, following)
-        if (run := tuple(old)) != tuple(new):
-            known = self._by_first.get(run[0])
-            again = known is not None and (known.old, known.new) == (run, tuple(new))
-            repeats = known.repeats + 1 if known is not None and again else 0
-            self._by_first[run[0]] = Rewrite(run, tuple(new), repeats)
-
-    def confirm(self, rewrite: Rewrite) -> None:
-        """Counts that a rewrite was repeated."""
-        repeated = Rewrite(rewrite.old, rewrite.new, rewrite.repeats + 1)
-        self._by_first[rewrite.old[0]] = repeated
+        if tuple(old) != tuple(new):
+            self._by_first[old[0]] = Rewrite(tuple(old), tuple(new))
 
     def forget(self, rewrite: Rewrite) -> None:
         """Forgets a rewrite whose old run was copied unchanged."""
@@ -130,7 +128,7 @@ class Alignment:
         self.rewrite: Rewrite | None = None
         self.rewritten = 0
         self.rewrites = Rewrites()
-        self._anchors: tuple[Anchor, ...] = ()
+        self._anchor: Anchor | None = None
         self._edit: tuple[Anchor, Anchor] | None = None
 
     def follow(self, position: int, length: int, *, resumed: Anchor | None = None) -> None:
@@ -157,7 +155,6 @@ class Alignment:
             self.run += 1
             self.rewritten += 1
             if self.rewritten == len(rewrite.new):
-                self.rewrites.confirm(rewrite)
                 self._arrive(self.source + len(rewrite.old))
         elif (rewrite is None or self.rewritten == 0) and self._tokens[self.source] == token:
             if rewrite is not None:
@@ -172,61 +169,38 @@ class Alignment:
     @property
     def has_copied(self) -> bool:
         """Whether a long copy was made and broke off, so that its end is known."""
-        return bool(self._anchors)
-
-    def in_place(self) -> tuple[Anchor, int] | None:
-        """Where the copy broke, and where it continues if equally many tokens were replaced.
-
-        None if no copy broke, or if that was too long ago.
-        """
-        if not self._anchors:
-            return None
-        anchor = self._anchors[0]
-        replaced = len(self._tokens) - anchor.output
-        if replaced > LONGEST_EDIT:
-            return None
-        position = anchor.source + replaced
-        _, end = self._occurrences.document(anchor.source)
-        return (anchor, position) if position < end else None
+        return self._anchor is not None
 
     def resumption(self) -> Resumption | None:
-        """The likeliest place near an anchor where the last tokens occur again."""
-        tokens = self._tokens
-        best: tuple[Anchor, int, int] | None = None
-        best_score = -1
-        for anchor in self._anchors:
-            source, output = anchor
-            gap = len(tokens) - output
-            if gap > LONGEST_EDIT:
-                break  # The older anchor is even farther away.
-            for position in self._places(source, gap):
-                # Up to three agreeing tokens decide; the exact length is counted at the end.
-                length, most = 1, min(gap, position)
-                if most > 1 and tokens[position - 2] == tokens[-2]:
-                    length = 3 if most > 2 and tokens[position - 3] == tokens[-3] else 2
-                if 4 * length <= best_score:
-                    continue
-                offset = position - source
-                tokens_off = min(abs(offset - gap), 1 + abs(offset - 1))
-                distance = (tokens_off > 0) + (tokens_off > 3) + (tokens_off > 12)
-                score = 4 * length - (0, 1, 2, 4)[distance]
-                if score > best_score:
-                    best, best_score = (anchor, position, distance), score
-        if best is None:
+        """The likeliest place near the anchor where the last tokens occur again."""
+        tokens, anchor = self._tokens, self._anchor
+        if anchor is None or (gap := len(tokens) - anchor.output) > SEARCHED:
             return None
-        anchor, position, distance = best
-        length = min(self._occurrences.agreement(position), len(tokens) - anchor.output)
-        return Resumption(anchor, position, length, distance)
+        best = best_distance = best_score = -1
+        for position in self._places(anchor.source, gap):
+            # Up to three agreeing tokens decide; the exact length is counted at the end.
+            length, most = 1, min(gap, position)
+            if most > 1 and tokens[position - 2] == tokens[-2]:
+                length = 3 if most > 2 and tokens[position - 3] == tokens[-3] else 2
+            offset = position - anchor.source
+            tokens_off = min(abs(offset - gap), 1 + abs(offset - 1))
+            distance = (tokens_off > 0) + (tokens_off > 3) + (tokens_off > 12)
+            score = 4 * length - (0, 1, 2, 4)[distance]
+            if score > best_score:
+                best, best_distance, best_score = position, distance, score
+        if best < 0:
+            return None
+        length = min(self._occurrences.agreement(best), gap)
+        return Resumption(anchor, best, length, best_distance)
 
     def _places(self, source: int, gap: int) -> Sequence[int]:
         """Indexes near where a copy broke that follow a token equal to the last one."""
         places = self._occurrences.after_last()
-        before = source - SEARCHED_BEHIND
-        if len(places) == 1 or places[-2] <= before:
+        if len(places) == 1 or places[-2] <= source:
             return ()
-        first, end = self._occurrences.document(source)
-        lowest = bisect_right(places, max(first, before))
-        last = bisect_right(places, min(end - 1, source + SEARCHED_AHEAD + gap), lowest)
+        _, end = self._occurrences.document(source)
+        lowest = bisect_right(places, source)
+        last = bisect_right(places, min(end - 1, source + SEARCHED + gap), lowest)
         return places[lowest : min(last, lowest + MOST_PLACES)]
 
     def _arrive(self, position: int) -> None:
@@ -236,8 +210,7 @@ class Alignment:
 
     def _break_off(self) -> None:
         if self.run >= SOLID_RUN:
-            here = Anchor(self.source, len(self._tokens))
-            self._anchors = (here, *self._anchors[:1])
+            self._anchor = Anchor(self.source, len(self._tokens))
         self.source = -1
         self.run = 0
         self.rewrite = None

@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from akunu_py.drafting.alignment import Alignment, Anchor, Rewrite
+from akunu_py.drafting.alignment import SOLID_RUN, Alignment, Anchor, Rewrite
 from akunu_py.drafting.base import FIRST_BOUNDARY, NO_DRAFT, Draft
 from akunu_py.drafting.expectation import (
     Expectations,
     bucket,
     copy_evidence,
-    in_place_evidence,
     match_evidence,
     resumed_evidence,
     rewrite_evidence,
@@ -27,15 +26,11 @@ from akunu_py.drafting.occurrences import CONSENSUS, Consensus, Match, Occurrenc
 from akunu_py.errors import InvalidRequestError
 
 PRICE: Final = 0.12
-FAINT_START: Final = 0.03
 FAINT: Final = 0.1
-"""A draft does not begin with a token less likely than `FAINT_START`, and ends before a token that
-is reached and accepted with a probability of less than `FAINT`."""
+"""A draft ends before a token that is reached and accepted with a lower probability than this."""
 
-FIRM_RUN: Final = 5
 STEADY_RUN: Final = 12
-LONGEST_IN_PLACE: Final = 2
-LIKELY: Final = 0.5
+"""After a longer run only the copy is drafted from: it is more reliable than any other source."""
 
 
 class CopyCandidate(NamedTuple):
@@ -78,7 +73,6 @@ class AutoDrafter:
         self.begin(())
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
-        self._expectations.begin()
         self._occurrences = Occurrences()
         for document in references:
             self._occurrences.append_all(document)
@@ -125,7 +119,6 @@ class AutoDrafter:
     def _best_candidate(self) -> CopyCandidate | None:
         alignment = self._alignment
         if alignment.source >= 0 and alignment.run >= STEADY_RUN:
-            # No other source is asked: a steady copy is likelier than all, and this saves time.
             evidence = copy_evidence(alignment.run, agrees=True)
             return CopyCandidate("copy", evidence, alignment.source, alignment.run)
         match = self._occurrences.best(earliest=not alignment.has_copied)
@@ -156,22 +149,15 @@ class AutoDrafter:
         tokens = self._occurrences.tokens
         likeliest = None if match is None else tokens[match.position]
         candidates = []
-        if (position := alignment.source) >= 0 and alignment.run >= FIRM_RUN:
+        if (position := alignment.source) >= 0 and alignment.run >= SOLID_RUN:
             evidence = copy_evidence(alignment.run, agrees=tokens[position] == likeliest)
             candidates.append(CopyCandidate("copy", evidence, position, alignment.run))
-        elif (place := alignment.in_place()) is not None:
-            anchor, position = place
-            replaced = len(tokens) - anchor.output
-            if replaced <= LONGEST_IN_PLACE:
-                evidence = in_place_evidence(replaced, agrees=tokens[position] == likeliest)
-                candidates.append(CopyCandidate("resumed", evidence, position, 0, anchor))
-            if (found := alignment.resumption()) is not None:
-                agrees = tokens[found.position] == likeliest
-                evidence = resumed_evidence(found.length, found.distance, agrees)
-                candidate = CopyCandidate(
-                    "resumed", evidence, found.position, found.length, found.anchor
-                )
-                candidates.append(candidate)
+        elif (found := alignment.resumption()) is not None:
+            agrees = tokens[found.position] == likeliest
+            evidence = resumed_evidence(found.length, found.distance, agrees)
+            candidates.append(
+                CopyCandidate("resumed", evidence, found.position, found.length, found.anchor)
+            )
         return candidates
 
     def _draft(self, candidate: CopyCandidate, limit: int) -> Draft:
@@ -182,7 +168,7 @@ class AutoDrafter:
         price = self._price
         expected: list[float] = []
         buckets: list[tuple[int, int]] = []
-        chance, gain, cost, faint = 1.0, 1.0, 1.0, FAINT_START
+        chance, gain, cost = 1.0, 1.0, 1.0
         suggested_length: int | None = None
         match = candidate.match
         steps = self._copied(candidate) if match is None else self._agreed(match)
@@ -194,9 +180,8 @@ class AutoDrafter:
                 buckets.append((where, bigram_affinity))
                 before = token
                 chance *= acceptance
-                if chance < faint or len(expected) >= limit:
+                if chance < FAINT or len(expected) >= limit:
                     break
-                faint = FAINT
                 if suggested_length is None and chance * cost < price * gain:
                     suggested_length = len(expected)
                 gain += chance
@@ -220,17 +205,17 @@ class AutoDrafter:
         )
 
     def _copied(self, candidate: CopyCandidate) -> Iterator[tuple[int, int]]:
-        """The copied tokens, with likely rewrites made, each with its bucket."""
+        """The copied tokens, with rewrites made, each with its bucket."""
         tokens, size = self._occurrences.tokens, len(self._occurrences.tokens)
         plain = not self._alignment.rewrites
         rewrite, rewritten = self._alignment.rewrite, self._alignment.rewritten
         position = candidate.position
         if rewrite is not None and rewritten == 0:
-            rewrite = self._likely_rewrite(position, size)
+            rewrite = self._rewrite_at(position, size)
         while True:
             if rewrite is not None:
                 for token in rewrite.new[rewritten:]:
-                    yield token, bucket(rewrite_evidence(rewrite.repeats, begun=rewritten > 0), 0)
+                    yield token, bucket(rewrite_evidence(begun=rewritten > 0), 0)
                     rewritten += 1
                 position += len(rewrite.old)
                 rewritten = 0
@@ -239,7 +224,7 @@ class AutoDrafter:
                     return
                 yield token, bucket(candidate.evidence, len(tokens) - size)
                 position += 1
-            rewrite = None if plain else self._likely_rewrite(position, size)
+            rewrite = None if plain else self._rewrite_at(position, size)
 
     def _agreed(self, match: Match) -> Iterator[tuple[int, int]]:
         """What most of the occurrences that agreed so far have next, each with its bucket."""
@@ -270,10 +255,7 @@ class AutoDrafter:
             ahead += 1
             token = tokens[live[0] + ahead]
 
-    def _likely_rewrite(self, position: int, end: int) -> Rewrite | None:
+    def _rewrite_at(self, position: int, end: int) -> Rewrite | None:
         """The rewrite expected at a position before `end`, where the draft begins."""
         rewrite = self._alignment.rewrites.at(self._occurrences.tokens, position)
-        if rewrite is None or position + len(rewrite.old) > end:
-            return None
-        where = bucket(rewrite_evidence(rewrite.repeats, begun=False), 0)
-        return rewrite if self._expectations.of(where, 0) >= LIKELY else None
+        return rewrite if rewrite is not None and position + len(rewrite.old) <= end else None

@@ -15,10 +15,7 @@ FIRST_PROBE: Final = 128
 LAST_PROBE: Final = 4096
 """Drafts declined in a row before one is verified all the same, at first and at most."""
 
-_LEAST_SAVING: Final = 0.05
-_SAVING_RATE: Final = 0.1
-_FIRST_STREAK: Final = 2.0
-_STREAK_RATE: Final = 0.2
+_RATE: Final = 0.1
 
 
 class ProposalBackoff:
@@ -69,8 +66,8 @@ class Probes:
         """Starts a request: a probe that the one before did not come to is dropped."""
         self._pending = False
 
-    def drafting(self) -> None:
-        """Notes that drafts pay: the next time they do not, probes begin early again."""
+    def drafted(self) -> None:
+        """Notes that a draft pays: when they do not any more, probes begin early again."""
         self._patience = FIRST_PROBE
 
     def take_pending(self, *, pipelined: bool) -> bool:
@@ -103,18 +100,18 @@ class PipelineGain:
         self._saving = self._frequency = 0.0
 
     def proposed(self) -> None:
-        """Counts a proposal after a single step."""
-        self._saving *= 1.0 - _SAVING_RATE
-        self._frequency *= 1.0 - _SAVING_RATE
+        """Counts a proposal after a single step, without a draft until `drafted` is called."""
+        self._saving *= 1.0 - _RATE
+        self._frequency *= 1.0 - _RATE
 
-    def paid(self, saving: float) -> None:
-        """Notes that the proposal just counted is worth verifying.
+    def drafted(self, speedup: float) -> None:
+        """Notes how many times as fast as plain decoding the proposal's draft would be.
 
-        Args:
-            saving: how much sooner its tokens come because no step is under way, in steps.
+        In a pipeline, the token of one more step comes first, at the speed of plain decoding.
         """
-        self._saving += _SAVING_RATE * max(0.0, saving)
-        self._frequency += _SAVING_RATE
+        if speedup > 1.0:
+            self._saving += _RATE * (1.0 - 1.0 / speedup)
+            self._frequency += _RATE
 
     def should_pipeline(self, refill: float) -> bool:
         """Whether to submit the next single step before this one ends.
@@ -123,27 +120,4 @@ class PipelineGain:
             refill: how much longer a step takes if it is not pipelined, in steps. It is lost only
                 if no draft follows.
         """
-        return self._saving <= (1.0 - self._frequency) * refill + _LEAST_SAVING
-
-
-class Streak:
-    """How many rounds with drafts follow one another, as a running mean.
-
-    They share the cost of leaving the pipeline, since it is filled again only once after them.
-    """
-
-    def __init__(self) -> None:
-        self.usual = _FIRST_STREAK
-        self._now = 0
-
-    def begin(self) -> None:
-        """Starts a request."""
-        self._now = 0
-
-    def count(self, *, drafted: bool) -> None:
-        """Counts a round."""
-        if drafted:
-            self._now += 1
-        elif self._now:
-            self.usual += _STREAK_RATE * (self._now - self.usual)
-            self._now = 0
+        return self._saving <= (1.0 - self._frequency) * refill

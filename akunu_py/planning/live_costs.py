@@ -19,8 +19,7 @@ _CLIP: Final = math.log(1.6)
 _LARGEST_SHARED: Final = math.log(16)
 _LARGEST_OWN: Final = math.log(3)
 
-_STEP: Final = 0
-_RANGES: Final = 8
+_RANGES: Final = 7
 _CONTEXT_GRAIN: Final = 128
 _CONTEXTS_KEPT: Final = 32
 
@@ -36,7 +35,8 @@ class LiveCosts:
 
     A busy or hot machine slows everything down alike; a curve that was measured at a bad moment is
     wrong at some sizes. So two corrections are learnt, both as running means of the logarithm of
-    observed over predicted time: one that all costs share, and one for each range of sizes.
+    observed over predicted time: one that all costs share, and one for each range of sizes. A
+    pipelined step has that of rounds over one token, because either may be all that is observed.
 
     Args:
         curve: the measured costs.
@@ -55,7 +55,7 @@ class LiveCosts:
 
     def decode_s(self, context: int) -> float:
         """Seconds of a pipelined single step."""
-        return self._table(context)[0] * self._own_factors[_STEP] * self._shared_factor
+        return self._table(context)[0] * self._own_factors[0] * self._shared_factor
 
     def verify_table(self, context: int, tokens: int) -> list[float]:
         """Seconds of rounds over 1, 2 ... `tokens` positions, at most `longest`."""
@@ -67,7 +67,7 @@ class LiveCosts:
 
     def observe_step(self, seconds: float, context: int) -> None:
         """Learns from the time of a pipelined single step."""
-        self._learn(_STEP, seconds, self._table(context)[0])
+        self._learn(0, seconds, self._table(context)[0])
 
     def observe_round(self, tokens: int, seconds: float, context: int) -> None:
         """Learns from the time of a round; ignores rounds longer than `longest`."""
@@ -97,7 +97,7 @@ class LiveCosts:
 
 def _range_of(tokens: int) -> int:
     """The range of a round: 1, 2, 3-4, 5-8, 9-16, 17-32 or more tokens."""
-    return min(1 + (tokens - 1).bit_length(), _RANGES - 1)
+    return min((tokens - 1).bit_length(), _RANGES - 1)
 
 
 def _clipped(value: float, bound: float) -> float:

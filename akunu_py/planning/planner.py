@@ -8,21 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import truediv
 from typing import Final, Protocol
 
 from akunu_py.drafting.base import Draft
-from akunu_py.planning.acceptance import AcceptanceModel
+from akunu_py.planning.acceptance import AcceptanceModel, DeclinedDraft
 from akunu_py.planning.cost_curve import CostCurve
-from akunu_py.planning.declined_draft import DeclinedDraft, PromiseCalibration
-from akunu_py.planning.habits import PipelineGain, Probes, ProposalBackoff, Streak
+from akunu_py.planning.habits import PipelineGain, Probes, ProposalBackoff
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.theory import expected_tokens
 
 MOST_PLANNED_DRAFTS: Final = 32
 """The most draft tokens of a planned round: the buffer's size if no number is given."""
-
-HYSTERESIS: Final = 0.03
-"""The speedup over plain decoding that drafting must promise before the planner takes it up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +113,8 @@ class DraftPlanner:
     """Takes the length that promises the most tokens a second; 0 if none beats plain decoding.
 
     It outlives requests: what it learns of acceptance and costs holds for the next one too. While
-    no length pays, it is parked. It then still compares the drafts that it declines with what is
-    emitted, so it notices when a text becomes predictable.
+    no length pays, it still compares the drafts that it declines with what is emitted, so it
+    notices when a text becomes predictable.
 
     Args:
         costs: what forwards cost on this machine. Planners may share live costs, made for one
@@ -129,19 +126,16 @@ class DraftPlanner:
         self._costs = costs if isinstance(costs, LiveCosts) else LiveCosts(costs, longest + 1)
         self._longest = longest
         self._acceptance = AcceptanceModel()
-        self._calibration = PromiseCalibration()
-        self._declined_draft = DeclinedDraft(self._acceptance, self._calibration)
+        self._declined_draft = DeclinedDraft(self._acceptance)
         self._backoff = ProposalBackoff()
         self._probes = Probes()
         self._pipeline_gain = PipelineGain()
-        self._streak = Streak()
-        self._parked = True
-        self._promised = 0.0
         self._after_step = False
 
     def begin(self) -> None:
-        for part in (self._backoff, self._probes, self._streak, self._declined_draft):
-            part.begin()
+        self._backoff.begin()
+        self._probes.begin()
+        self._declined_draft.begin()
         self._after_step = False
 
     def should_propose(self, *, pipelined: bool) -> bool:
@@ -160,41 +154,29 @@ class DraftPlanner:
         is_probe = self._probes.take_pending(pipelined=pipelined)
         if limit <= 0:
             return 0
-        accept_probs = self._acceptance.accept_probs(draft)[:limit]
+        tokens = expected_tokens(self._acceptance.accept_probs(draft)[:limit])[1:]
         step = self._costs.decode_s(context)
-        rounds = self._costs.verify_table(context, 1 + limit)
-        promises = [emitted - 1.0 for emitted in expected_tokens(accept_probs)[1:]]
-        tokens = [1.0 + self._calibration.share * promise for promise in promises]
-        # A parked planner wants a little more, so that it does not change its mind all the time.
-        needed = (1.0 + HYSTERESIS * self._parked) / step
-        speeds = at_once = _speeds(tokens, rounds)
-        if pipelined or self._after_step:
-            later = self._speeds_after_step(accept_probs[0], tokens, step, rounds)
-            if pipelined:
-                speeds = later
-            if self._after_step:
-                self._notice_gain(tokens, at_once, later, step, needed)
+        alone, *rounds = self._costs.verify_table(context, 1 + limit)
+        if self._after_step:
+            # Learnt even if a step is under way: it tells whether to wait for the next one.
+            self._pipeline_gain.drafted(step * max(map(truediv, tokens, rounds)))
+        # Stopping the pipeline costs a step that is not pipelined, before the next one that is.
+        refill = max(0.0, alone - step) if pipelined else 0.0
+        speeds = [emitted / (cost + refill) for emitted, cost in zip(tokens, rounds, strict=True)]
         fastest = max(speeds)
-        length = 1 + speeds.index(fastest)
-        self._parked = fastest <= needed
-        if self._parked and not self._probes.due(pipelined=pipelined) and not is_probe:
-            if not self._declined_draft:
-                self._watch(draft, promises, rounds, needed)
+        if fastest * step > 1.0:
+            self._probes.drafted()
+        elif not (self._probes.due(pipelined=pipelined) or is_probe):
+            self._declined_draft.decline(draft.cut(self._longest))
             return 0
         self._backoff.drafted()
-        self._promised = promises[length - 1]
-        return length
+        return 1 + speeds.index(fastest)
 
     def observe(self, report: RoundReport) -> None:
-        drafted = bool(report.draft.tokens)
+        self._after_step = not report.draft
         self._declined_draft.follow(report.tokens)
-        self._after_step = not drafted
-        if drafted:
-            self._calibration.settle(self._promised, report.accepted)
+        if report.draft:
             self._acceptance.learn(report.draft, report.accepted)
-        self._streak.count(drafted=drafted)
-        if not self._parked:
-            self._probes.drafting()
         if report.seconds is None:
             return
         if report.pipelined:
@@ -202,53 +184,3 @@ class DraftPlanner:
         else:
             size = 1 + len(report.draft)
             self._costs.observe_round(size, report.seconds, report.context)
-
-    def _speeds_after_step(
-        self, confirmed: float, tokens: Sequence[float], step: float, rounds: Sequence[float]
-    ) -> list[float]:
-        """Expected tokens a second with 1, 2 ... draft tokens, if a single step is under way.
-
-        The draft waits for the step, and is verified only if the step confirms its first token; the
-        draft that is proposed then is taken to be as good as this one. Back at single steps, the
-        pipeline has to be filled again; the rounds of the streak share that cost.
-        """
-        refill = max(0.0, rounds[0] - step)
-        futile = (1.0 - confirmed) * (step + refill)
-        refill_each = refill / max(1.0, self._streak.usual)
-        return [
-            (confirmed * emitted + 1.0 - confirmed) / (confirmed * (cost + refill_each) + futile)
-            for emitted, cost in zip(tokens, rounds[1:], strict=True)
-        ]
-
-    def _notice_gain(
-        self,
-        tokens: Sequence[float],
-        at_once: Sequence[float],
-        later: Sequence[float],
-        step: float,
-        needed: float,
-    ) -> None:
-        """Learns how much sooner a draft after a single step comes if no other step is under way.
-
-        In a pipeline the same tokens come after one more step, at the speed of the best draft then
-        or of plain decoding.
-        """
-        if (fastest := max(at_once)) > needed:
-            emitted = tokens[at_once.index(fastest)]
-            afterwards = (emitted - 1.0) / max(*later, 1.0 / step)
-            self._pipeline_gain.paid((step + afterwards - emitted / fastest) / step)
-
-    def _watch(
-        self, draft: Draft, promises: Sequence[float], rounds: Sequence[float], needed: float
-    ) -> None:
-        """Follows a declined draft, with the length that its own promises would have justified."""
-        speeds = _speeds([1.0 + promise for promise in promises], rounds)
-        fastest = max(speeds)
-        wanted = 1 + speeds.index(fastest) if fastest > needed else 0
-        promised = promises[wanted - 1] if wanted else 0.0
-        self._declined_draft.watch(draft.cut(self._longest), wanted=wanted, promised=promised)
-
-
-def _speeds(tokens: Sequence[float], rounds: Sequence[float]) -> list[float]:
-    """Tokens a second of rounds that emit `tokens`; the first of `rounds` has no draft."""
-    return [emitted / cost for emitted, cost in zip(tokens, rounds[1:], strict=True)]

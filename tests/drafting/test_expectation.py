@@ -8,7 +8,6 @@ from akunu_py.drafting.expectation import (
     Expectations,
     bucket,
     copy_evidence,
-    in_place_evidence,
     match_evidence,
     resumed_evidence,
     rewrite_evidence,
@@ -29,11 +28,7 @@ def test_every_kind_of_evidence_has_a_place_of_its_own() -> None:
             for distance in range(3)
             for agrees in (False, True)
         ),
-        *(in_place_evidence(replaced, agrees) for replaced in (1, 2) for agrees in (False, True)),
-        *(
-            rewrite_evidence(repeats, begun)
-            for repeats, begun in ((0, False), (1, False), (0, True))
-        ),
+        *(rewrite_evidence(begun) for begun in (False, True)),
     ]
     assert kinds == list(range(EVIDENCE))
     assert copy_evidence(10**6, agrees=True) == copy_evidence(17, agrees=True)
@@ -51,12 +46,10 @@ def test_later_positions_share_a_bucket() -> None:
     assert bucket(1, 0) == POSITIONS
 
 
-def test_priors_are_probabilities_and_rise_along_a_draft() -> None:
+def test_priors_are_probabilities() -> None:
     expectations = Expectations()
     for kind in range(EVIDENCE):
-        accept_probs = [expectations.of(bucket(kind, position), NEUTRAL) for position in range(32)]
-        assert all(0 < chance < 1 for chance in accept_probs)
-        assert accept_probs == sorted(accept_probs)
+        assert 0 < expectations.of(bucket(kind, 0), NEUTRAL) < 1
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
@@ -67,23 +60,19 @@ def test_learns_the_rate_of_its_outcomes(rate: float) -> None:
     assert expectations.of(7, NEUTRAL) == pytest.approx(rate, abs=0.15)
 
 
-def test_accepted_tokens_raise_what_is_expected_of_other_buckets() -> None:
+def test_buckets_learn_apart() -> None:
     expectations = Expectations()
     before = expectations.of(bucket(20, 0), NEUTRAL)
     for _ in range(10):
         expectations.learn(bucket(14, 0), NEUTRAL, True)
-    assert expectations.of(bucket(20, 0), NEUTRAL) > before
-    expectations.begin()
-    assert expectations.of(bucket(20, 0), NEUTRAL) == pytest.approx(before)
+    assert expectations.of(bucket(20, 0), NEUTRAL) == before
 
 
-def test_expectations_follow_the_text() -> None:
+def test_old_outcomes_fade() -> None:
     expectations = Expectations()
-    other = bucket(20, 0)
-    before = expectations.of(other, NEUTRAL)
-    for outcome in [True] * 60 + [False] * 25:
-        expectations.learn(bucket(14, 0), NEUTRAL, outcome)
-    assert expectations.of(other, NEUTRAL) < before
+    for outcome in [True] * 1000 + [False] * 100:
+        expectations.learn(7, NEUTRAL, outcome)
+    assert expectations.of(7, NEUTRAL) < 0.3
 
 
 def test_what_always_followed_is_expected_more_than_what_sometimes_did() -> None:
@@ -99,7 +88,7 @@ def test_what_always_followed_is_expected_more_than_what_sometimes_did() -> None
 
 def test_bigram_affinity_does_not_matter_to_a_rewrite() -> None:
     expectations = Expectations()
-    where = bucket(rewrite_evidence(1, begun=False), 0)
+    where = bucket(rewrite_evidence(begun=False), 0)
     assert expectations.of(where, bigram_affinity_of(0, 40)) == expectations.of(
         where, bigram_affinity_of(9, 0)
     )

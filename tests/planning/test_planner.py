@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.habits import FIRST_PROBE, PROPOSE_BACKOFF
-from akunu_py.planning.planner import HYSTERESIS, DraftPlanner, FixedPlanner, RoundReport
+from akunu_py.planning.planner import DraftPlanner, FixedPlanner, RoundReport
 from tests.planning.curves import FLAT, LINEAR, M1_LIKE, STEPPED, curve
 from tests.planning.simulation import CONTEXT, Oracle, Stretch, Text, seconds_for
 
@@ -102,22 +102,11 @@ def test_parked_planners_notice_when_a_text_becomes_predictable() -> None:
     assert seconds_for(met, costs, DraftPlanner(costs)) < 0.75 * plain
 
 
-class TestHysteresis:
-    def test_a_gain_too_small_to_take_up_is_enough_to_go_on(self) -> None:
-        gain = 1 + HYSTERESIS / 2
-        costs = curve(lambda size: 10.0 if size == 1 else 20.0 / gain)
-        draft = certain(1, 0.999)
-        planner = DraftPlanner(costs)
-        assert chosen(planner, draft) == 0
-        planner = DraftPlanner(costs)
-        planner._parked = False
-        assert chosen(planner, draft) == 1
-
-    def test_leaving_the_pipeline_must_pay_for_coming_back(self) -> None:
-        costs = curve(lambda size: 12.0 + 0.1 * size, overlap=5.0)
-        draft = certain(1, 0.8)
-        assert chosen(DraftPlanner(costs), draft, pipelined=False) == 1
-        assert chosen(DraftPlanner(costs), draft, pipelined=True) == 0
+def test_leaving_the_pipeline_must_pay_for_filling_it_again() -> None:
+    costs = curve(lambda size: 12.0 + 0.1 * size, overlap=5.0)
+    draft = certain(1, 0.8)
+    assert chosen(DraftPlanner(costs), draft, pipelined=False) == 1
+    assert chosen(DraftPlanner(costs), draft, pipelined=True) == 0
 
 
 class TestProposals:
