@@ -18,6 +18,7 @@ from akunu_py.decoding.token_buffer import TokenBuffer
 from akunu_py.decoding.verification import accept_or_resample, match_choices, needs_distributions
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.model import TargetModel
+from akunu_py.planning.live_costs import RoundClock
 from akunu_py.sampling.forward_logprobs import ForwardLogprobs
 from akunu_py.sampling.logprobs import LogprobRequest
 from akunu_py.sampling.sampler import Sampler
@@ -25,12 +26,6 @@ from akunu_py.stats import Round
 
 _FORWARDS_PER_CLEANUP: Final = 256
 """How often MLX gives freed buffers back; a growing context leaves ever larger ones."""
-
-_NO_WAIT: Final = 0.02
-"""If the loop waited for less than this share of a round, the device had been done for a while."""
-
-_SHORT_PAUSE: Final = 0.1
-"""A caller that takes less than this share of a round does not distort its time."""
 
 _NO_LOGPROBS: Final = LogprobRequest()
 
@@ -184,33 +179,3 @@ class ModelTarget:
         return PendingForward(
             start, draft, choices, has_distributions, ties, logprobs, build_s, pipelined
         )
-
-
-class RoundClock:
-    """Times rounds, from the end of one to the end of the next.
-
-    If the caller takes longer over a round than the device takes over the next one, the time says
-    nothing about the device, and the round has none.
-    """
-
-    def __init__(self) -> None:
-        self._last: float | None = None
-        self._pause_s = 0.0
-
-    def note_pause(self, seconds: float) -> None:
-        """Books the time for which the caller kept the loop waiting."""
-        self._pause_s = seconds
-
-    def lap(self, wait_s: float) -> float | None:
-        """Ends a round; the seconds since the one before, if they say what rounds take.
-
-        Args:
-            wait_s: the seconds of it that the loop waited for the device.
-        """
-        now, last = perf_counter(), self._last
-        pause_s, self._last = self._pause_s, now
-        if last is None:
-            return None
-        seconds = now - last
-        device_was_slower = wait_s > _NO_WAIT * seconds
-        return seconds if device_was_slower or pause_s < _SHORT_PAUSE * seconds else None

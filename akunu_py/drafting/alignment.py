@@ -1,59 +1,122 @@
 """Alignment: which earlier stretch a request is copying, kept alive across the edits in it.
 
-A source pointer says which earlier token is expected next and moves on while copying holds. Where
-it breaks, the place is remembered as an anchor, and a few tokens later the copy is found again
-near it. What was edited between is learnt as a rewrite. Knows positions and tokens, no drafts.
+A source pointer says which earlier token is expected next and moves on while the copy holds. Where
+the copy breaks, the place is remembered as an anchor, and the copy is searched for near it after
+the next tokens. The edit between is learnt as a rewrite. Knows positions and tokens, no drafts.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from akunu_py.drafting.occurrences import Occurrences
-from akunu_py.drafting.rewrites import Rewrite, Rewrites
 
 SOLID_RUN: Final = 8
+"""A shorter run may be chance: it is not drafted from, and its end is not searched for."""
+
 RESUMED_RUN: Final = 3
 RESUMED_BONUS: Final = 8
-SEARCHED_AHEAD: Final = 64
-SEARCHED_BEHIND: Final = 2
-LONGEST_EDIT: Final = 64
+"""A copy found again counts as one that held for so many tokens more, once it held for
+`RESUMED_RUN`: it continues a solid one."""
+
+SEARCHED: Final = 64
+"""An edit longer than this ends a copy, whether it removes tokens or adds them."""
+
 MOST_PLACES: Final = 6
+"""Places compared per search, which bounds its time."""
+
+LONGEST_OLD: Final = 6
+LONGEST_NEW: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """`old` was replaced by `new`."""
+
+    old: tuple[int, ...]
+    new: tuple[int, ...]
+
+
+class Rewrites:
+    """What the request replaced by what while it copied, for example `x` by `total`.
+
+    A rewrite is learnt from one edit between two copied stretches. It is expected again wherever
+    the copied text shows the same tokens, until these are copied unchanged. There is one rewrite
+    per first token of the old run.
+    """
+
+    def __init__(self) -> None:
+        self._by_first: dict[int, Rewrite] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_first)
+
+    def at(self, tokens: Sequence[int], position: int) -> Rewrite | None:
+        """The rewrite expected at a position of the copied text, None if a plain copy is."""
+        if position >= len(tokens):
+            return None
+        rewrite = self._by_first.get(tokens[position])
+        if rewrite is None:
+            return None
+        end = position + len(rewrite.old)
+        return rewrite if tuple(tokens[position:end]) == rewrite.old else None
+
+    def learn(self, old: Sequence[int], new: Sequence[int], following: int) -> None:
+        """Learns an edit; ignores runs that are too long to be repeated.
+
+        Args:
+            old: the tokens left out of the copy.
+            new: the tokens put in their place.
+            following: the token after both; it anchors an edit that only adds or only removes.
+        """
+        if len(old) > LONGEST_OLD or len(new) > LONGEST_NEW:
+            return
+        if not old or not new:
+            old, new = (*old, following), (*new, following)
+        if tuple(old) != tuple(new):
+            self._by_first[old[0]] = Rewrite(tuple(old), tuple(new))
+
+    def forget(self, rewrite: Rewrite) -> None:
+        """Forgets a rewrite whose old run was copied unchanged."""
+        self._by_first.pop(rewrite.old[0], None)
 
 
 class Anchor(NamedTuple):
-    """Where a copy broke: `source` was expected, and `output` is where something else stands."""
+    """Where a copy broke: the token at `source` was expected, another one is at `output`."""
 
     source: int
     output: int
 
 
 class Resumption(NamedTuple):
-    """A place near an anchor where the copy may go on.
+    """A place near an anchor where the copy may continue.
 
     Attributes:
         anchor: where the copy broke.
         position: index of the token expected next.
         length: how many of the tokens since the break agree with those before `position`.
-        nearness: how far it is from where a replacement of equal length, or an insertion, would
-            go on: 0 in place, 1 within 3 tokens, 2 within 12, 3 farther.
+        distance: how far `position` is from where the copy would continue after a replacement of
+            equal length or after an insertion: 0 exactly there, 1 within 3 tokens, 2 within 12,
+            3 farther.
     """
 
     anchor: Anchor
     position: int
     length: int
-    nearness: int
+    distance: int
 
 
 class Alignment:
     """The source pointer of one request.
 
     Attributes:
-        source: index of the earlier token expected next, -1 where no copy is under way.
-        run: how many tokens the copy has held for, what led to it included.
-        rewrite: the rewrite under way at `source`, if any; `rewritten` of its tokens have come.
+        source: index of the earlier token expected next, -1 if no copy is under way.
+        run: how many tokens the copy has held for, with the match that it began with.
+        rewrite: the rewrite under way at `source`, if any.
+        rewritten: how many of the rewrite's new tokens were already emitted.
         rewrites: the edits learnt so far.
     """
 
@@ -65,16 +128,16 @@ class Alignment:
         self.rewrite: Rewrite | None = None
         self.rewritten = 0
         self.rewrites = Rewrites()
-        self._anchors: tuple[Anchor, ...] = ()
+        self._anchor: Anchor | None = None
         self._edit: tuple[Anchor, Anchor] | None = None
 
     def follow(self, position: int, length: int, *, resumed: Anchor | None = None) -> None:
-        """Points at `position`, which rests on a match of `length` tokens.
+        """Points at `position`, because of a match of `length` tokens.
 
         Args:
             position: index of the token expected next.
             length: how many tokens before it agree with the last ones.
-            resumed: where the copy broke that goes on here, if it is a copy that goes on.
+            resumed: if this continues a broken copy, where that one broke.
         """
         self.run = length
         self._edit = None
@@ -84,7 +147,7 @@ class Alignment:
         self._arrive(position)
 
     def advance(self, token: int) -> None:
-        """Compares the next token, which is not in the occurrences yet, with what was expected."""
+        """Compares the next token, before it is added to the occurrences, with the expected one."""
         if self.source < 0:
             return
         rewrite = self.rewrite
@@ -92,7 +155,6 @@ class Alignment:
             self.run += 1
             self.rewritten += 1
             if self.rewritten == len(rewrite.new):
-                self.rewrites.confirm(rewrite)
                 self._arrive(self.source + len(rewrite.old))
         elif (rewrite is None or self.rewritten == 0) and self._tokens[self.source] == token:
             if rewrite is not None:
@@ -106,62 +168,39 @@ class Alignment:
 
     @property
     def has_copied(self) -> bool:
-        """Whether a copy worth the name was made already, so that its end is known."""
-        return bool(self._anchors)
-
-    def in_place(self) -> tuple[Anchor, int] | None:
-        """Where the copy broke, and where it goes on if what stands since replaces as much.
-
-        None where no copy broke, or too long ago to go on at all.
-        """
-        if not self._anchors:
-            return None
-        anchor = self._anchors[0]
-        replaced = len(self._tokens) - anchor.output
-        if replaced > LONGEST_EDIT:
-            return None
-        position = anchor.source + replaced
-        _, end = self._occurrences.document(anchor.source)
-        return (anchor, position) if position < end else None
+        """Whether a long copy was made and broke off, so that its end is known."""
+        return self._anchor is not None
 
     def resumption(self) -> Resumption | None:
-        """The likeliest place near an anchor where the last tokens are found again."""
-        tokens = self._tokens
-        best: tuple[Anchor, int, int] | None = None
-        best_score = -1
-        for anchor in self._anchors:
-            source, output = anchor
-            gap = len(tokens) - output
-            if gap > LONGEST_EDIT:
-                break  # The one before it broke off earlier still.
-            for position in self._places(source, gap):
-                # More than three agreeing tokens decide nothing: they are counted in the end.
-                length, most = 1, min(gap, position)
-                if most > 1 and tokens[position - 2] == tokens[-2]:
-                    length = 3 if most > 2 and tokens[position - 3] == tokens[-3] else 2
-                if 4 * length <= best_score:
-                    continue
-                offset = position - source
-                distance = min(abs(offset - gap), 1 + abs(offset - 1))
-                nearness = (distance > 0) + (distance > 3) + (distance > 12)
-                score = 4 * length - (0, 1, 2, 4)[nearness]
-                if score > best_score:
-                    best, best_score = (anchor, position, nearness), score
-        if best is None:
+        """The likeliest place near the anchor where the last tokens occur again."""
+        tokens, anchor = self._tokens, self._anchor
+        if anchor is None or (gap := len(tokens) - anchor.output) > SEARCHED:
             return None
-        anchor, position, nearness = best
-        length = min(self._occurrences.agreement(position), len(tokens) - anchor.output)
-        return Resumption(anchor, position, length, nearness)
+        best = best_distance = best_score = -1
+        for position in self._places(anchor.source, gap):
+            # Up to three agreeing tokens decide; the exact length is counted at the end.
+            length, most = 1, min(gap, position)
+            if most > 1 and tokens[position - 2] == tokens[-2]:
+                length = 3 if most > 2 and tokens[position - 3] == tokens[-3] else 2
+            offset = position - anchor.source
+            tokens_off = min(abs(offset - gap), 1 + abs(offset - 1))
+            distance = (tokens_off > 0) + (tokens_off > 3) + (tokens_off > 12)
+            score = 4 * length - (0, 1, 2, 4)[distance]
+            if score > best_score:
+                best, best_distance, best_score = position, distance, score
+        if best < 0:
+            return None
+        length = min(self._occurrences.agreement(best), gap)
+        return Resumption(anchor, best, length, best_distance)
 
     def _places(self, source: int, gap: int) -> Sequence[int]:
-        """Indexes near where a copy broke that follow a token like the last one."""
+        """Indexes near where a copy broke that follow a token equal to the last one."""
         places = self._occurrences.after_last()
-        before = source - SEARCHED_BEHIND
-        if len(places) == 1 or places[-2] <= before:
+        if len(places) == 1 or places[-2] <= source:
             return ()
-        first, end = self._occurrences.document(source)
-        lowest = bisect_right(places, max(first, before))
-        last = bisect_right(places, min(end - 1, source + SEARCHED_AHEAD + gap), lowest)
+        _, end = self._occurrences.document(source)
+        lowest = bisect_right(places, source)
+        last = bisect_right(places, min(end - 1, source + SEARCHED + gap), lowest)
         return places[lowest : min(last, lowest + MOST_PLACES)]
 
     def _arrive(self, position: int) -> None:
@@ -171,14 +210,13 @@ class Alignment:
 
     def _break_off(self) -> None:
         if self.run >= SOLID_RUN:
-            here = Anchor(self.source, len(self._tokens))
-            self._anchors = (here, *self._anchors[:1])
+            self._anchor = Anchor(self.source, len(self._tokens))
         self.source = -1
         self.run = 0
         self.rewrite = None
 
     def _close_edit(self, broken: Anchor, resumed: Anchor) -> None:
-        """Learns what was edited between where the copy broke and where it held again."""
+        """Learns the edit between where the copy broke and where it resumed."""
         self._edit = None
         self.run += RESUMED_BONUS
         if resumed.source >= broken.source and resumed.output >= broken.output:

@@ -1,13 +1,10 @@
-"""AutoDrafter: the default; copies through edits, else follows the best earlier occurrence.
+"""AutoDrafter: the default drafter; copies through edits, or follows the best earlier occurrence.
 
-Its sources, each drafting only as far as it is likely to stand:
+It has three sources, and drafts from the one whose next token is most likely to be accepted:
 
-- *copy*: the stretch being copied, with the edits learnt from it made again (`rewrite`);
-- *resumed*: that stretch found again near the place where an edit broke it off;
-- *match*: what followed the longest earlier occurrence of the last tokens, graded by its length
-  and by how many occurrences agree.
-
-For each token of theirs, how often the same or another followed the one before counts as well.
+- *copy*: the text that is being copied, with the edits learnt from it repeated (`Rewrite`);
+- *resumed*: the copy found again near the place where an edit broke it;
+- *match*: what followed the longest earlier occurrence of the last tokens.
 """
 
 from __future__ import annotations
@@ -15,40 +12,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from akunu_py.drafting.alignment import Alignment, Anchor
-from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.drafting.alignment import SOLID_RUN, Alignment, Anchor, Rewrite
+from akunu_py.drafting.base import FIRST_BOUNDARY, NO_DRAFT, Draft
 from akunu_py.drafting.expectation import (
     Expectations,
     bucket,
-    copy_grade,
-    in_place_grade,
-    match_grade,
-    resumed_grade,
-    rewrite_grade,
+    copy_evidence,
+    match_evidence,
+    resumed_evidence,
+    rewrite_evidence,
 )
 from akunu_py.drafting.occurrences import CONSENSUS, Consensus, Match, Occurrences
-from akunu_py.drafting.references import FIRST_BOUNDARY
-from akunu_py.drafting.rewrites import Rewrite
 from akunu_py.errors import InvalidRequestError
 
 PRICE: Final = 0.12
-FAINT_START: Final = 0.03
 FAINT: Final = 0.1
-"""A draft does not begin with a token less likely than the first, nor go on to one that is reached
-less likely than the second."""
+"""A draft ends before a token that is reached and accepted with a lower probability than this."""
 
-FIRM_RUN: Final = 5
 STEADY_RUN: Final = 12
-LONGEST_IN_PLACE: Final = 2
-LIKELY: Final = 0.5
-WHOLE_ANSWER: Final = 9
+"""After a longer run only the copy is drafted from: it is more reliable than any other source."""
 
 
 class CopyCandidate(NamedTuple):
-    """Where a draft could be copied from, and what speaks for it."""
+    """Where a draft could be copied from, and the evidence of its first token."""
 
     source: str
-    grade: int
+    evidence: int
     position: int
     length: int
     resumed: Anchor | None = None
@@ -56,19 +45,19 @@ class CopyCandidate(NamedTuple):
 
 
 class AutoDrafter:
-    """Drafts long where a copy is under way and nothing where it would guess.
+    """Drafts much while a copy is under way, and nothing where it would have to guess.
 
     What it learns of its own acceptance outlives the request; the tokens do not.
 
-    It drafts as long as a token has a chance at all, for a planner that knows the machine's costs
-    and cuts by `Draft.accept_probs`. For a planner that does not, `Draft.suggested_length` says how
-    many of the tokens are worth verifying at the usual price.
+    It drafts as long as there is any chance of acceptance, for a planner that knows the machine's
+    costs and cuts the draft by `Draft.accept_probs`. For a planner that does not,
+    `Draft.suggested_length` is how many of the tokens are worth verifying at the usual price.
 
     Args:
-        price: what verifying one drafted token is then taken to cost, in forwards. A draft is
-            worth going on with while its next token is expected to bring more for its price than
-            the draft so far does: unsure tokens are worth a try where text comes slowly, and not
-            at the end of a long copy, which the next round can take up again.
+        price: of verifying one drafted token, in forwards. A draft is worth continuing while its
+            next token is expected to bring more for its price than the draft so far: an unlikely
+            token is worth a try at the start of a draft, but not at the end of a long copy, which
+            the next round can continue.
 
     Raises:
         InvalidRequestError: if `price` is negative.
@@ -84,7 +73,6 @@ class AutoDrafter:
         self.begin(())
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
-        self._expectations.begin()
         self._occurrences = Occurrences()
         for document in references:
             self._occurrences.append_all(document)
@@ -93,13 +81,14 @@ class AutoDrafter:
         self._alignment = Alignment(self._occurrences)
         self._answer_start = len(self._occurrences.tokens)
         self._drafted: tuple[int, ...] = ()
-        self._files: list[tuple[int, int]] = []
+        self._buckets: list[tuple[int, int]] = []
         self._untried: tuple[int, int, int] | None = None
 
     def extend(self, tokens: Sequence[int]) -> None:
         if self._untried is not None and len(tokens):
-            file, bigram_affinity, guess = self._untried
-            self._expectations.learn(file, bigram_affinity, guess == tokens[0])
+            # A first token that was proposed but not verified is compared with what came.
+            where, bigram_affinity, guess = self._untried
+            self._expectations.learn(where, bigram_affinity, guess == tokens[0])
             self._untried = None
         advance, append = self._alignment.advance, self._occurrences.append
         for token in tokens:
@@ -122,99 +111,88 @@ class AutoDrafter:
             return
         self._untried = None
         learn = self._expectations.learn
-        for file, bigram_affinity in self._files[:accepted]:
-            learn(file, bigram_affinity, True)
+        for where, bigram_affinity in self._buckets[:accepted]:
+            learn(where, bigram_affinity, True)
         if accepted < verified:
-            learn(*self._files[accepted], False)
+            learn(*self._buckets[accepted], False)
 
     def _best_candidate(self) -> CopyCandidate | None:
         alignment = self._alignment
         if alignment.source >= 0 and alignment.run >= STEADY_RUN:
-            grade = copy_grade(alignment.run, agrees=True)
-            return CopyCandidate("copy", grade, alignment.source, alignment.run)
+            evidence = copy_evidence(alignment.run, agrees=True)
+            return CopyCandidate("copy", evidence, alignment.source, alignment.run)
         match = self._occurrences.best(earliest=not alignment.has_copied)
         candidates = self._copy_candidates(match)
         if match is not None:
-            grade = match_grade(self._weight(match), match.consensus)
+            evidence = self._match_evidence(match)[match.consensus]
             candidates.append(
-                CopyCandidate("match", grade, match.position, match.length, None, match)
+                CopyCandidate("match", evidence, match.position, match.length, None, match)
             )
         if len(candidates) < 2:
             return candidates[0] if candidates else None
-        return max(candidates, key=self._promise)
+        return max(candidates, key=self._accept_prob)
 
-    def _promise(self, candidate: CopyCandidate) -> float:
-        """How likely its first token is to stand."""
+    def _accept_prob(self, candidate: CopyCandidate) -> float:
+        """How likely its first token is to be accepted."""
         tokens = self._occurrences.tokens
         bigram_affinity = self._occurrences.bigram_affinity(tokens[-1], tokens[candidate.position])
-        return self._expectations.of(bucket(candidate.grade, 0), bigram_affinity)
+        return self._expectations.of(bucket(candidate.evidence, 0), bigram_affinity)
 
-    def _weight(self, match: Match) -> int:
-        """The length that a match is graded by.
-
-        One that goes back to where the answer begins could be no longer, and counts as a long one.
-        """
+    def _match_evidence(self, match: Match) -> tuple[int, int, int, int]:
+        """By `Consensus`, the evidence of a match."""
         answered = len(self._occurrences.tokens) - self._answer_start
-        return max(WHOLE_ANSWER, match.length) if 0 < answered <= match.length else match.length
+        return match_evidence(match.length, whole_answer=answered <= match.length)
 
     def _copy_candidates(self, match: Match | None) -> list[CopyCandidate]:
-        """The copy under way, or else the places where a broken one may go on."""
+        """The copy under way, or else the places where a broken one may continue."""
         alignment = self._alignment
         tokens = self._occurrences.tokens
         likeliest = None if match is None else tokens[match.position]
         candidates = []
-        if (position := alignment.source) >= 0 and alignment.run >= FIRM_RUN:
-            grade = copy_grade(alignment.run, agrees=tokens[position] == likeliest)
-            candidates.append(CopyCandidate("copy", grade, position, alignment.run))
-        elif (place := alignment.in_place()) is not None:
-            anchor, position = place
-            replaced = len(tokens) - anchor.output
-            if replaced <= LONGEST_IN_PLACE:
-                grade = in_place_grade(replaced, agrees=tokens[position] == likeliest)
-                candidates.append(CopyCandidate("resumed", grade, position, 0, anchor))
-            if (found := alignment.resumption()) is not None:
-                agrees = tokens[found.position] == likeliest
-                grade = resumed_grade(found.length, found.nearness, agrees)
-                candidate = CopyCandidate(
-                    "resumed", grade, found.position, found.length, found.anchor
-                )
-                candidates.append(candidate)
+        if (position := alignment.source) >= 0 and alignment.run >= SOLID_RUN:
+            evidence = copy_evidence(alignment.run, agrees=tokens[position] == likeliest)
+            candidates.append(CopyCandidate("copy", evidence, position, alignment.run))
+        elif (found := alignment.resumption()) is not None:
+            agrees = tokens[found.position] == likeliest
+            evidence = resumed_evidence(found.length, found.distance, agrees)
+            candidates.append(
+                CopyCandidate("resumed", evidence, found.position, found.length, found.anchor)
+            )
         return candidates
 
     def _draft(self, candidate: CopyCandidate, limit: int) -> Draft:
-        """Follows the candidate as far as it has a chance and the limit allows."""
+        """Follows the candidate up to the limit, or until acceptance is too unlikely."""
         tokens, size = self._occurrences.tokens, len(self._occurrences.tokens)
-        bond_between, expectation = self._occurrences.bigram_affinity, self._expectations.of
+        affinity, expectation = self._occurrences.bigram_affinity, self._expectations.of
         before = tokens[-1]
         price = self._price
         expected: list[float] = []
-        files: list[tuple[int, int]] = []
-        chance, gain, cost, faint = 1.0, 1.0, 1.0, FAINT_START
+        buckets: list[tuple[int, int]] = []
+        chance, gain, cost = 1.0, 1.0, 1.0
         suggested_length: int | None = None
         match = candidate.match
-        steps = self._copied(candidate) if match is None else self._agreed(match, candidate.grade)
-        # The draft is written after the tokens while it is made, so that a copy may run on into it.
+        steps = self._copied(candidate) if match is None else self._agreed(match)
+        # The draft is appended to the tokens while it is made, so that a copy may run on into it.
         try:
-            for token, file in steps:
-                bigram_affinity = bond_between(before, token)
-                acceptance = expectation(file, bigram_affinity)
-                files.append((file, bigram_affinity))
+            for token, where in steps:
+                bigram_affinity = affinity(before, token)
+                acceptance = expectation(where, bigram_affinity)
+                buckets.append((where, bigram_affinity))
                 before = token
                 chance *= acceptance
-                if chance < faint or len(expected) >= limit:
+                if chance < FAINT or len(expected) >= limit:
                     break
-                faint = FAINT
                 if suggested_length is None and chance * cost < price * gain:
                     suggested_length = len(expected)
                 gain += chance
                 cost += price
                 expected.append(acceptance)
                 tokens.append(token)
-            self._drafted, self._files = tuple(tokens[size:]), files
+            self._drafted, self._buckets = tuple(tokens[size:]), buckets
         finally:
             del tokens[size:]
         first = self._drafted[0] if expected else before
-        self._untried = (*files[0], first) if files else None
+        self._untried = (*buckets[0], first) if buckets else None
         if not expected:
             return NO_DRAFT
         return Draft(
@@ -227,38 +205,38 @@ class AutoDrafter:
         )
 
     def _copied(self, candidate: CopyCandidate) -> Iterator[tuple[int, int]]:
-        """The tokens that copying brings, rewritten on the way, each with the file it is under."""
+        """The copied tokens, with rewrites made, each with its bucket."""
         tokens, size = self._occurrences.tokens, len(self._occurrences.tokens)
         plain = not self._alignment.rewrites
         rewrite, rewritten = self._alignment.rewrite, self._alignment.rewritten
         position = candidate.position
         if rewrite is not None and rewritten == 0:
-            rewrite = self._likely_rewrite(position, size)
+            rewrite = self._rewrite_at(position, size)
         while True:
             if rewrite is not None:
                 for token in rewrite.new[rewritten:]:
-                    yield token, bucket(rewrite_grade(rewrite.repeats, begun=rewritten > 0), 0)
+                    yield token, bucket(rewrite_evidence(begun=rewritten > 0), 0)
                     rewritten += 1
                 position += len(rewrite.old)
                 rewritten = 0
             else:
                 if position >= len(tokens) or (token := tokens[position]) >= FIRST_BOUNDARY:
                     return
-                yield token, bucket(candidate.grade, len(tokens) - size)
+                yield token, bucket(candidate.evidence, len(tokens) - size)
                 position += 1
-            rewrite = None if plain else self._likely_rewrite(position, size)
+            rewrite = None if plain else self._rewrite_at(position, size)
 
-    def _agreed(self, match: Match, grade: int) -> Iterator[tuple[int, int]]:
-        """What most occurrences say that agreed so far, each token with the file it is under."""
+    def _agreed(self, match: Match) -> Iterator[tuple[int, int]]:
+        """What most of the occurrences that agreed so far have next, each with its bucket."""
         tokens = self._occurrences.tokens
-        unanimous = grade - match.consensus
+        evidence = self._match_evidence(match)
         position, live = match.position, match.visited
         if live[0] != position:
             live = [position, *[p for p in live if p != position]]
         token, agreed = tokens[position], match.consensus
         ahead = 0
         while len(live) > 1 and token < FIRST_BOUNDARY:
-            yield token, bucket(unanimous + agreed, ahead)
+            yield token, bucket(evidence[agreed], ahead)
             if agreed is not Consensus.ALL:
                 live = [p for p in live if tokens[p + ahead] == token]
             ahead += 1
@@ -271,16 +249,13 @@ class AutoDrafter:
                 token = max(followers, key=followers.count)
                 agreeing = followers.count(token)
             agreed = CONSENSUS[len(live)][agreeing]
-        grade = unanimous + Consensus.ONLY
+        alone = evidence[Consensus.ONLY]
         while token < FIRST_BOUNDARY:
-            yield token, bucket(grade, ahead)
+            yield token, bucket(alone, ahead)
             ahead += 1
             token = tokens[live[0] + ahead]
 
-    def _likely_rewrite(self, position: int, end: int) -> Rewrite | None:
-        """The rewrite expected there; what is drafted, from `end` on, is rewritten already."""
+    def _rewrite_at(self, position: int, end: int) -> Rewrite | None:
+        """The rewrite expected at a position before `end`, where the draft begins."""
         rewrite = self._alignment.rewrites.at(self._occurrences.tokens, position)
-        if rewrite is None or position + len(rewrite.old) > end:
-            return None
-        file = bucket(rewrite_grade(rewrite.repeats, begun=False), 0)
-        return rewrite if self._expectations.of(file, 0) >= LIKELY else None
+        return rewrite if rewrite is not None and position + len(rewrite.old) <= end else None

@@ -1,14 +1,14 @@
-"""The drafting protocol: what a drafter is told, and what it hands to the verifier.
+"""The drafting protocol: what a drafter receives, and the `Draft` that it returns.
 
-A drafter sees token ids and nothing else. It never imports mlx (the draft model excepted) and
-never raises on any sequence of tokens.
+A drafter sees token ids and nothing else. It never raises on any sequence of tokens. Only the draft
+model imports mlx.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,16 +20,16 @@ class Draft:
     """A guess at the next tokens.
 
     Attributes:
-        tokens: the guessed ids, in order; empty means that the drafter would rather not guess.
-        source: which drafter, or which tier of one, made the guess.
-        match_length: how many tokens of context the guess rests on.
+        tokens: the guessed ids, in order; empty if the drafter has no guess.
+        source: which drafter, or which part of one, made the guess.
+        match_length: how many tokens of context the guess is based on.
         probabilities: None for a one-hot proposal; else float32 `[len(tokens), vocabulary]`, row
             `i` being the exact distribution that `tokens[i]` was sampled from.
-        accept_probs: the drafter's own estimate, for each token, of the probability that it is
-            accepted once the tokens before it were; empty where the drafter has none to give.
-        suggested_length: how many of the tokens to verify where costs are unknown; None means all
-            of them, and so does a number beyond their end, as in a draft that was cut. Planners
-            that know the costs use `accept_probs`.
+        accept_probs: for each token, the drafter's estimate of the probability that it is accepted
+            if the tokens before it are; empty if the drafter has no estimate.
+        suggested_length: how many of the tokens to verify if costs are unknown; None, or more than
+            there are (the draft may have been cut), means all. Planners that know the costs use
+            `accept_probs`.
     """
 
     tokens: tuple[int, ...] = ()
@@ -64,57 +64,82 @@ NO_DRAFT = Draft()
 
 
 class Drafter(Protocol):
-    """Guesses how a sequence goes on.
+    """Guesses how a sequence continues.
 
-    The engine calls `begin` once a request, then in turns `propose`, `feedback` and `extend`.
+    The engine calls `begin` once per request, then `propose`, `feedback` and `extend` in turn.
     """
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         """Starts a request whose context is `prompt`.
 
         Args:
-            prompt: what the target has seen.
-            references: documents that it has not seen and that the answer may be copied from. A
-                drafter that copies does so from these too, and takes each for itself: no match and
-                no draft runs from one into another. One that does not copy passes them over.
+            prompt: the tokens that the target has seen.
+            references: documents that the target has not seen and that the answer may be copied
+                from. A drafter that copies also copies from these, but no match and no draft runs
+                from one document into another. A drafter that does not copy ignores them.
         """
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Appends tokens that were really emitted. In pieces or at once comes to the same."""
+        """Appends tokens that were emitted. It makes no difference in how many pieces they come."""
 
     def propose(self, limit: int) -> Draft:
-        """A guess of at most `limit` tokens; an empty one where nothing speaks for any."""
+        """A guess of at most `limit` tokens; empty if there is no evidence for any."""
 
     def feedback(self, draft: Draft, accepted: int) -> None:
-        """Tells how many tokens of a verified draft stood, before `extend` brings the outcome."""
+        """Reports how many tokens of a verified draft were accepted; called before `extend`."""
 
 
 @runtime_checkable
 class LearnsFromAlternatives(Protocol):
-    """What a drafter adds that also learns from tokens the target held likely but did not emit.
+    """A drafter that also learns from tokens that the target considered likely but did not emit.
 
-    The verifying forward has them for free. A loop asks `isinstance(drafter,
-    LearnsFromAlternatives)` once a request, and where `alternatives_wanted` is positive calls
+    The verifying forward computes them anyway. A loop asks `isinstance(drafter,
+    LearnsFromAlternatives)` once per request and, if `alternatives_wanted` is positive, calls
     `learn_alternatives` after the `extend` of each round. Source: Romsto's `filler_top_k`.
     """
 
     @property
     def alternatives_wanted(self) -> int:
-        """How many ids a row should have; 0 when the drafter was set up not to want any."""
+        """How many ids a row should have; 0 if the drafter does not want any."""
 
     def learn_alternatives(self, position: int, rows: Sequence[Sequence[int]]) -> None:
-        """Learns the target's likeliest ids at positions that `extend` has brought already.
+        """Learns the target's likeliest ids at positions that `extend` has already appended.
 
         Args:
-            position: index, in prompt and emitted tokens together, of the position that the first
-                row speaks of: `rows[i]` are the ids likeliest at `position + i`, given the tokens
-                before it.
-            rows: one row a position, the likeliest id first.
+            position: the position of the first row, counted over prompt and emitted tokens:
+                `rows[i]` are the ids likeliest at `position + i`, given the tokens before it.
+            rows: one row per position, the likeliest id first.
         """
 
 
+FIRST_BOUNDARY: Final = 1 << 31
+"""Ids from here on close references; no vocabulary is that large.
+
+A drafter that copies keeps the references and the prompt in one list. Each boundary occurs once, so
+no match runs across it.
+"""
+
+
+def joined(references: Sequence[Sequence[int]], prompt: Sequence[int]) -> list[int]:
+    """The references, each closed by a boundary, and then the prompt."""
+    tokens: list[int] = []
+    for number, reference in enumerate(references):
+        tokens.extend(reference)
+        tokens.append(FIRST_BOUNDARY + number)
+    tokens.extend(prompt)
+    return tokens
+
+
+def until_boundary(tokens: Sequence[int]) -> tuple[int, ...]:
+    """The tokens before the first boundary among them."""
+    for position, token in enumerate(tokens):
+        if token >= FIRST_BOUNDARY:
+            return tuple(tokens[:position])
+    return tuple(tokens)
+
+
 class NoDrafter:
-    """Never guesses; what `--drafter none` decodes with."""
+    """Never guesses: `--drafter none`."""
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         pass

@@ -1,7 +1,7 @@
-"""DraftModelDrafter: a second, smaller model of the same tokenizer as the drafter.
+"""DraftModelDrafter: drafts with a second, smaller model that has the same tokenizer.
 
-The one drafter that imports mlx. It has a cache of its own, which it rolls back to what really
-came, and reuses from one request to the next.
+The only drafter that imports mlx. It has its own cache, which it rolls back to the tokens that were
+emitted, and reuses from one request to the next.
 """
 
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ _STREAM: Final = 0x9D2C5680
 
 
 class DraftModel:
-    """A model to draft with, and a cache that knows which tokens it holds.
+    """A model to draft with, and a cache that remembers which tokens it holds.
 
     Args:
         model: the drafting model.
-        target: the model whose text is wanted.
+        target: the model that it drafts for.
 
     Raises:
         InvalidRequestError: if the two do not share a tokenizer, or the drafting model's cache
@@ -51,22 +51,23 @@ class DraftModel:
         self._held: list[int] = []
 
     def room_after(self, tokens: int) -> int:
-        """How many drafts the model's context leaves room for."""
+        """How many draft tokens fit into the model's context after `tokens` tokens."""
         return self.model.context_length - tokens
 
-    def advance(self, tokens: Sequence[int], agreed: int, drafts: int) -> mx.array:
+    def advance(self, tokens: Sequence[int], agreed: int, num_draft_tokens: int) -> mx.array:
         """Brings the cache up to a context; returns lazy logits `[1, target's vocabulary]`.
 
         Args:
-            tokens: the whole context, 1 token at least.
-            agreed: how many of them are known to be the first that the cache was brought up to.
-            drafts: how many tokens will be appended to it.
+            tokens: the whole context, at least 1 token.
+            agreed: how many of its first tokens are known to be those of the `advance` before;
+                only the others are compared with the cache.
+            num_draft_tokens: how many tokens will be appended to it.
         """
         kept = agreed + common_prefix_length(self._held[agreed:], tokens[agreed:])
         kept = min(kept, len(tokens) - 1)
         self._cache.rollback(kept)
         capacity = self._cache.capacity
-        while capacity < len(tokens) + drafts:
+        while capacity < len(tokens) + num_draft_tokens:
             capacity *= 2
         if capacity > self._cache.capacity:
             self._cache.grow(min(capacity, self.model.context_length))
@@ -81,20 +82,20 @@ class DraftModel:
         missing = self.vocabulary - logits.shape[-1]
         return mx.pad(logits, [(0, 0), (0, missing)], constant_values=-mx.inf)
 
-    def hold(self, drafts: Sequence[int]) -> None:
-        """Books drafts that `append` has put behind the context."""
-        self._held.extend(drafts)
+    def hold(self, draft_tokens: Sequence[int]) -> None:
+        """Notes the draft tokens that `append` has added after the context."""
+        self._held.extend(draft_tokens)
 
 
 class DraftModelDrafter:
-    """Drafts for one request as it is to be answered: greedily, or drawn by its own sampling.
+    """Drafts for one request, greedily or sampled as the request asks.
 
-    Sampled drafts bring the distributions they were drawn from; chance is keyed by the seed and
-    the position, in a stream that verification does not use.
+    Sampled drafts carry the distributions they were drawn from. Random numbers are keyed by the
+    seed and the position, in a stream that verification does not use.
 
     Args:
         source: the model to draft with.
-        sampling: what the request asked for.
+        sampling: the request's sampling options.
         seed: of the request.
     """
 
@@ -142,11 +143,11 @@ class DraftModelDrafter:
 
 
 def why_no_match(draft: TargetModel, target: TargetModel) -> str | None:
-    """Why one model's tokens mean nothing to the other; None if both share their vocabulary.
+    """Why two models do not share a vocabulary; None if they do.
 
-    Special tokens are a part of the vocabulary that is compared, but which of them end a text is
-    not: the target alone decides where an answer ends, so that a draft model with other end tokens
-    (a base model drafting for a chat model, say) can only miss the very last token.
+    Special tokens are compared too, but not which of them end a text: the target decides where an
+    answer ends, so a draft model with other end tokens (a base model that drafts for a chat model,
+    say) can only miss the very last token.
     """
     theirs, ours = (model.tokenizer.wrapped.get_vocab() for model in (draft, target))
     if len(theirs) != len(ours):

@@ -1,11 +1,12 @@
 """NGramDrafter: akunu's `NGramPredictor`, continuations of the last three, two or one tokens.
 
-Counts every continuation of every short context it sees and chains the most frequent ones into a
-draft. The tables outlive the window of history; only the window feeds the contexts.
+Counts every continuation of every short context and chains the most frequent ones into a draft.
+akunu keys its tables by the 64-bit FNV-1a hash of the context's ids; a dict keyed by the context
+itself predicts the same. The tables outlive the window of history, which only feeds the contexts.
 """
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Sequence
 from typing import Final
 
 from akunu_py.drafting.base import NO_DRAFT, Draft
@@ -13,26 +14,13 @@ from akunu_py.drafting.base import NO_DRAFT, Draft
 MAX_ORDER: Final = 4
 MAX_HISTORY: Final = 512
 
-_FNV_OFFSET_BASIS: Final = 14695981039346656037
-_FNV_PRIME: Final = 1099511628211
-_UINT64_MASK: Final = (1 << 64) - 1
-
-
-def fnv1a(tokens: Iterable[int]) -> int:
-    """The 64-bit FNV-1a hash over token ids, one round a token."""
-    value = _FNV_OFFSET_BASIS
-    for token in tokens:
-        value = ((value ^ token) * _FNV_PRIME) & _UINT64_MASK
-    return value
-
 
 class _Continuations:
     """What followed one context, and the favourite: most frequent, then most recent."""
 
-    __slots__ = ("context", "counts", "favourite")
+    __slots__ = ("counts", "favourite")
 
-    def __init__(self, context: tuple[int, ...]) -> None:
-        self.context = context
+    def __init__(self) -> None:
         self.counts: dict[int, int] = {}
         self.favourite = -1
 
@@ -43,38 +31,11 @@ class _Continuations:
             self.favourite = token
 
 
-class _ContextTable:
-    """`fnv1a(context) -> continuations`, with the context kept beside them.
-
-    Contexts whose hashes collide share a bucket and are told apart there, so a collision costs a
-    comparison and never a wrong continuation.
-    """
-
-    def __init__(self) -> None:
-        self._buckets: dict[int, list[_Continuations]] = {}
-
-    def find(self, context: tuple[int, ...]) -> _Continuations | None:
-        for entry in self._buckets.get(fnv1a(context), ()):
-            if entry.context == context:
-                return entry
-        return None
-
-    def count(self, context: tuple[int, ...], token: int) -> None:
-        bucket = self._buckets.setdefault(fnv1a(context), [])
-        for entry in bucket:
-            if entry.context == context:
-                break
-        else:
-            entry = _Continuations(context)
-            bucket.append(entry)
-        entry.count(token)
-
-
 class NGramDrafter:
     """Predicts by n-grams of order 2 to 4, the longest known context first.
 
-    Ties go to the continuation that reached the count last, which makes the draft a function of
-    the tokens alone. Source: akunu, "Speculative Decoding with N-grams".
+    Of equally frequent continuations it takes the one that reached the count last, so a draft
+    depends on the tokens alone. Source: akunu, "Speculative Decoding with N-grams".
 
     Args:
         max_order: the longest n-gram; contexts have up to `max_order - 1` tokens.
@@ -84,11 +45,10 @@ class NGramDrafter:
     def __init__(self, max_order: int = MAX_ORDER, max_history: int = MAX_HISTORY) -> None:
         self._longest_context = max_order - 1
         self._history: deque[int] = deque(maxlen=max_history)
-        self._tables: dict[int, _ContextTable] = {}
         self.begin(())
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
-        self._tables = {length: _ContextTable() for length in range(self._longest_context, 0, -1)}
+        self._table: defaultdict[tuple[int, ...], _Continuations] = defaultdict(_Continuations)
         for document in (*references, prompt):
             self._history.clear()
             self.extend(document)
@@ -96,34 +56,30 @@ class NGramDrafter:
     def extend(self, tokens: Sequence[int]) -> None:
         window = self._last(self._longest_context)
         for token in tokens:
-            for length, table in self._tables.items():
-                if length <= len(window):
-                    table.count(tuple(window[-length:]), token)
-            window = [*window, token][-self._longest_context :]
+            for length in range(1, len(window) + 1):
+                self._table[window[-length:]].count(token)
+            window = (*window, token)[-self._longest_context :]
         self._history.extend(tokens)
 
     def propose(self, limit: int) -> Draft:
         window = self._last(self._longest_context)
         tokens: list[int] = []
         match_length = 0
-        while len(tokens) < limit:
-            entry = self._longest_known(window)
-            if entry is None:
-                break
-            match_length = match_length or len(entry.context)
-            tokens.append(entry.favourite)
-            window = [*window, entry.favourite]
+        while len(tokens) < limit and (context := self._longest_known(window)):
+            match_length = match_length or len(context)
+            tokens.append(self._table[context].favourite)
+            window = (*window, tokens[-1])[-self._longest_context :]
         return Draft(tuple(tokens), "ngram", match_length) if tokens else NO_DRAFT
 
     def feedback(self, draft: Draft, accepted: int) -> None:
         pass
 
-    def _longest_known(self, window: list[int]) -> _Continuations | None:
-        for length, table in self._tables.items():
-            if length <= len(window) and (entry := table.find(tuple(window[-length:]))):
-                return entry
-        return None
+    def _longest_known(self, window: tuple[int, ...]) -> tuple[int, ...]:
+        """The longest end of the window that is in the table; empty where none is."""
+        while window and window not in self._table:
+            window = window[1:]
+        return window
 
-    def _last(self, count: int) -> list[int]:
+    def _last(self, count: int) -> tuple[int, ...]:
         size = len(self._history)
-        return [self._history[i] for i in range(max(0, size - count), size)]
+        return tuple(self._history[index] for index in range(max(0, size - count), size))

@@ -1,8 +1,8 @@
-"""N-gram storages: a context's likeliest next token, kept up to date as counts grow.
+"""N-gram storages: the likeliest next token of a context, updated as counts grow.
 
-Romsto's storage, which falls back from long contexts to short ones, and the drafter over it. Put
-right here: contexts of one token are used, a prompt shorter than a context is no error, and an
-unknown context is told apart from a guess at random.
+Romsto's storage, which falls back from long contexts to short ones, and the drafter over it.
+Corrected here: contexts of one token are used, a prompt shorter than a context is no error, and an
+unknown context differs from a random guess.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from akunu_py.errors import InvalidRequestError
 from akunu_py.sampling.chance import uniform
 
 DEFAULT_ORDER: Final = 3
-GAMMA: Final = 5
+NUM_DRAFT_TOKENS: Final = 5
 FILLER_TOP_K: Final = 3
 
 
 class Storage(Protocol):
-    """Counts what followed the contexts of a length or of several."""
+    """Counts what followed contexts of one or several lengths."""
 
     order: int
 
     def count(self, context: Sequence[int], token: int) -> None:
-        """Counts that `token` follows `context`; of the context its last tokens matter."""
+        """Counts that `token` follows the last tokens of `context`."""
 
     def next_token(self, context: Sequence[int]) -> tuple[int, int] | None:
-        """The token likeliest after `context` and the length of the context that knew it."""
+        """The likeliest token after `context`, and the length of the context that was found."""
 
 
 class _Level:
-    """The counts of contexts of one length, and the favourite after each.
+    """The counts of contexts of one length, and the favourite next token of each.
 
-    A favourite gives way only to a strictly greater count.
+    Only a strictly greater count replaces a favourite.
     """
 
     def __init__(self, length: int) -> None:
@@ -59,7 +59,7 @@ class _Level:
 
 
 class MultiLevelStorage:
-    """Knows contexts of `order - 1` tokens down to 1, the longest first. Romsto's `NGramStorage`.
+    """Looks up contexts of `order - 1` tokens down to 1. Romsto's `NGramStorage`.
 
     Raises:
         InvalidRequestError: if `order` is less than 2.
@@ -82,28 +82,29 @@ class MultiLevelStorage:
 
 
 class StorageDrafter:
-    """Chains a storage's likeliest tokens, and fills the storage with the target's likeliest.
+    """Chains a storage's likeliest tokens, and adds the target's likeliest tokens to the storage.
 
     Romsto's n-gram assisted decoding. The storage outlives the request.
 
     Args:
         storage: one level or several.
-        gamma: how many tokens to draft at most.
+        num_draft_tokens: how many tokens to draft at most.
         filler_top_k: how many of the target's likeliest tokens to count at each emitted position;
-            0 wants none.
-        stop_if_unknown: a draft ends at an unknown context; else a token at random goes there.
-        vocabulary: how many ids there are to draw a random token from.
-        seed: of the random tokens, which depend on it and on their position alone.
+            0 counts none.
+        stop_if_unknown: whether a draft ends at an unknown context; if not, a random token is
+            drafted there.
+        vocabulary: how many ids to draw a random token from.
+        seed: of the random tokens, which depend only on it and on their position.
 
     Raises:
-        InvalidRequestError: if random tokens are asked for without a vocabulary.
+        InvalidRequestError: if random tokens are wanted without a vocabulary.
     """
 
     def __init__(
         self,
         storage: Storage | None = None,
         *,
-        gamma: int = GAMMA,
+        num_draft_tokens: int = NUM_DRAFT_TOKENS,
         filler_top_k: int = FILLER_TOP_K,
         stop_if_unknown: bool = True,
         vocabulary: int = 0,
@@ -115,7 +116,7 @@ class StorageDrafter:
                 "give it, or stop at unknown contexts."
             )
         self._storage = storage if storage is not None else MultiLevelStorage()
-        self._gamma = gamma
+        self._num_draft_tokens = num_draft_tokens
         self._filler_top_k = filler_top_k
         self._stop_if_unknown = stop_if_unknown
         self._vocabulary = vocabulary
@@ -148,7 +149,7 @@ class StorageDrafter:
         context = self._context(len(self._tokens))
         drafted: list[int] = []
         match_length = 0
-        while len(drafted) < min(limit, self._gamma):
+        while len(drafted) < min(limit, self._num_draft_tokens):
             known = self._storage.next_token(context)
             if known is None and self._stop_if_unknown:
                 break

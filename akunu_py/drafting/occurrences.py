@@ -1,9 +1,9 @@
-"""Occurrences: where the last few tokens of a request stood before, and what followed.
+"""Occurrences: where the last few tokens of a request occurred before, and what followed.
 
-An index over one growing list of tokens, that of references first: it lists where every token
-stands, and links every occurrence of 4 and of 2 tokens to the one before it (the hash chains of
-LZ77). Appending costs the same at any length, and so does a look-up, because only the latest few
-occurrences are visited. Knows no drafts.
+An index over one growing list of tokens, references first. It lists the places of every token and
+links each occurrence of 4 and of 2 tokens to the previous one (the hash chains of LZ77). Appending
+and looking up take the same time at any length, because a look-up visits only the latest
+occurrences. Knows no drafts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from akunu_py.drafting.references import FIRST_BOUNDARY
+from akunu_py.drafting.base import FIRST_BOUNDARY
 
 VISITED: Final = 6
 LONGEST_COMPARED: Final = 16
@@ -25,7 +25,7 @@ _MASK: Final = (1 << 61) - 1
 
 
 class Consensus(IntEnum):
-    """How many of some occurrences were followed by the same token."""
+    """How many of the visited occurrences were followed by the same token."""
 
     ALL = 0
     ONLY = 1
@@ -34,7 +34,7 @@ class Consensus(IntEnum):
 
 
 def consensus_of(agreeing: int, occurrences: int) -> Consensus:
-    """The consensus of `agreeing` occurrences of `occurrences`, 1 or more."""
+    """The consensus if `agreeing` of `occurrences` (1 or more) were followed by one token."""
     if occurrences == 1:
         return Consensus.ONLY
     if agreeing == occurrences:
@@ -46,19 +46,19 @@ CONSENSUS: Final = tuple(
     tuple(consensus_of(agreeing, occurrences) for agreeing in range(occurrences + 1))
     for occurrences in range(VISITED + 1)
 )
-"""`CONSENSUS[occurrences][agreeing]`: looked up, for every draft of a match is graded by it."""
+"""`CONSENSUS[occurrences][agreeing]`: a table, because every drafted token of a match needs it."""
 
 
 def bigram_affinity_of(same: int, others: int) -> int:
-    """How firmly a token is bound to the one before: it followed `same` times, others `others`.
+    """How often a token followed the one before it (`same`), and how often others did (`others`).
 
-    Three times the class of `others` (0, 1-2, 3-14, more), plus that of `same` (0-2, 3-6, more).
+    The class, from 0 on: `others` of 0, 1-2, 3-14, more, times 3, plus `same` of 0-2, 3-6, more.
     """
     return 3 * ((others > 0) + (others > 2) + (others > 14)) + (same > 2) + (same > 6)
 
 
 _MOST_SAME, _MOST_OTHERS = 7, 15
-# Looked up, for every drafted token has a bigram_affinity.
+# A table, because every drafted token needs it.
 _AFFINITIES: Final = tuple(
     bytes(bigram_affinity_of(same, others) for same in range(_MOST_SAME + 1))
     for others in range(_MOST_OTHERS + 1)
@@ -66,13 +66,13 @@ _AFFINITIES: Final = tuple(
 
 
 class Match(NamedTuple):
-    """An occurrence that agrees longest with the end of the request.
+    """The earlier occurrence whose preceding tokens agree longest with the end of the request.
 
     Attributes:
         position: index of the token that followed it.
         length: how many tokens agree, at most `LONGEST_COMPARED`.
-        visited: such indexes of all occurrences that were visited, latest first.
-        consensus: how many of them were followed by the same token.
+        visited: the same index for every occurrence that was visited, latest first.
+        consensus: how many of these were followed by the same token.
     """
 
     position: int
@@ -85,12 +85,12 @@ class Occurrences:
     """The tokens of a request, and the chains of their occurrences.
 
     Attributes:
-        tokens: every token so far, and the boundaries of references; to be read, not written. Who
-            drafts may put the draft after them while it is made.
+        tokens: every token so far, with the boundaries of references. Read only, except that a
+            drafter may append its draft while it makes it, and must remove it afterwards.
     """
 
     def __init__(self, tokens: Iterable[int] = ()) -> None:
-        # A context is known by the index after it: there stands what followed. 0 stands for none.
+        # A context is identified by the index of the token that followed it; 0 means none.
         self.tokens: list[int] = []
         self._last = -1
         self._pair = self._pair_before = 0
@@ -104,17 +104,17 @@ class Occurrences:
         self.append_all(tokens)
 
     def append_all(self, tokens: Iterable[int]) -> None:
-        """Appends tokens in turn."""
+        """Appends tokens."""
         for token in tokens:
             self.append(token)
 
     def close_document(self) -> None:
-        """Ends a reference: what follows it in the list does not follow it in the text."""
+        """Ends a reference, so that no match or draft runs from it into what follows."""
         self._boundaries.append(len(self.tokens))
         self.append(FIRST_BOUNDARY + len(self._boundaries))
 
     def document(self, position: int) -> tuple[int, int]:
-        """Where the document around a position begins, and where it ends."""
+        """The start and the end of the document that contains a position."""
         if not self._boundaries:
             return 0, len(self.tokens)
         number = bisect_left(self._boundaries, position)
@@ -123,7 +123,7 @@ class Occurrences:
         return start, self._boundaries[number] if after else len(self.tokens)
 
     def append(self, token: int) -> None:
-        """Appends a token and files the contexts that end with it."""
+        """Appends a token and indexes the contexts that end with it."""
         self.tokens.append(token)
         size = len(self.tokens)
         pair = self._last << _TOKEN_BITS ^ token
@@ -141,14 +141,14 @@ class Occurrences:
         self._latest_four[four] = size
 
     def best(self, *, earliest: bool = False) -> Match | None:
-        """The best earlier occurrence of how the request ends, None where there is none.
+        """The best earlier occurrence of the request's last tokens, None if there is none.
 
-        The longest match is taken, among these the follower that most of them have, and among
-        these the latest occurrence, or the earliest if that is asked for.
+        Of the visited occurrences it takes the longest matches, of these the ones with the most
+        frequent next token, and of these the latest, or the `earliest` on request.
 
-        Contexts of 4 tokens are asked first, then 2, then 1: what is found for one of these is
-        longer than all that would be found for the next. The chain for 4 is made of hashes, so its
-        lengths are compared with the tokens themselves.
+        It looks up contexts of 4 tokens, then 2, then 1, because a match of a longer context is
+        longer than any match of a shorter one. The chain for 4 holds hashes, so the tokens
+        themselves are compared.
         """
         tokens = self.tokens
         if not tokens:
@@ -159,7 +159,7 @@ class Occurrences:
             longest, length = self._longest_of(visited)
         if not longest and self._earlier_two[-1]:
             visited = self._linked(self._earlier_two)
-            third = tokens[-3]  # If a fourth agreed as well, it would have been found above.
+            third = tokens[-3]  # If a fourth agreed too, it would have been found above.
             longest = [index for index in visited if index > 2 and tokens[index - 3] == third]
             length = 3 if longest else 2
             longest = longest or visited
@@ -174,11 +174,11 @@ class Occurrences:
         return Match(best, length, visited, CONSENSUS[len(visited)][agreeing])
 
     def after_last(self) -> Sequence[int]:
-        """All indexes that follow a token like the last one, in order; the last is the end."""
+        """All indexes after a token equal to the last one, ascending; the last one is the end."""
         return self._after_one[self._last]
 
     def agreement(self, position: int) -> int:
-        """How many tokens before `position` agree with the last, at most `LONGEST_COMPARED`."""
+        """How many tokens before `position` agree with the last ones, up to `LONGEST_COMPARED`."""
         tokens = self.tokens
         size = len(tokens)
         most = min(LONGEST_COMPARED, position)
@@ -188,7 +188,7 @@ class Occurrences:
         return length
 
     def bigram_affinity(self, before: int, token: int) -> int:
-        """The affinity of `token` to `before`, which occurred, by all that ever followed that."""
+        """The affinity class of `token` after `before`, a token that occurred."""
         others = len(self._after_one[before]) - (before == self._last)
         place = self._latest_two.get(before << _TOKEN_BITS ^ token)
         if place is None:
@@ -199,7 +199,7 @@ class Occurrences:
         return row[same if same < _MOST_SAME else _MOST_SAME]
 
     def _linked(self, chain: array[int]) -> list[int]:
-        """The latest indexes along a chain, but for those where a document ends."""
+        """The latest indexes of a chain, without those where a document ends."""
         tokens = self.tokens
         visited: list[int] = []
         position = chain[-1]
@@ -210,20 +210,20 @@ class Occurrences:
         return visited
 
     def _along(self, places: array[int]) -> list[int]:
-        """The same of indexes in order, the last of which is the end of all there is."""
+        """The latest of ascending indexes, without the end of all and the ends of documents."""
         tokens = self.tokens
-        # Enough of them, even if every document ends there.
+        # Enough, even if every document ends at one of them.
         latest = places[-2 : -2 - VISITED - len(self._boundaries) : -1]
         return [index for index in latest if tokens[index] < FIRST_BOUNDARY][:VISITED]
 
     def _longest_of(self, visited: list[int]) -> tuple[list[int], int]:
-        """Those of some indexes before which the most tokens agree with the last; how many do."""
+        """The indexes with the longest agreement before them, and how long it is."""
         tokens = self.tokens
         recent = tokens[: -LONGEST_COMPARED - 1 : -1]
         longest: list[int] = []
         longest_length = 1
         for position in visited:
-            # `agreement`, spelled out: this loop is most of what finding a match costs.
+            # `agreement`, inlined: this loop takes most of the time of finding a match.
             compared, length = position - 1, 0
             for token in recent if position >= LONGEST_COMPARED else recent[:position]:
                 if tokens[compared] != token:
@@ -237,7 +237,7 @@ class Occurrences:
         return longest, longest_length
 
     def _favoured(self, positions: list[int], earliest: bool) -> int:
-        """Of positions, latest first, one whose token most of them have."""
+        """Of positions, latest first, one that has the most frequent token."""
         if earliest:
             positions = positions[::-1]
         followers = [self.tokens[position] for position in positions]

@@ -1,8 +1,8 @@
-"""SuffixAutomatonDrafter: the longest match of any length over the whole request, found online.
+"""SuffixAutomatonDrafter: copies what followed the longest match of any length in the request.
 
-The automaton holds every stretch of the request; appending a token takes amortised constant time
-and leaves, as the suffix link of the newest state, the longest stretch at the end that occurred
-before. Source: Blumer et al. 1985; as a drafter, SAM-Decoding.
+The automaton holds every substring of the request. Appending a token takes amortised constant time.
+The suffix link of the newest state is the longest suffix that occurred before.
+Source: Blumer et al. 1985; as a drafter, SAM-Decoding.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from akunu_py.drafting.base import NO_DRAFT, Draft
-from akunu_py.drafting.references import joined, until_boundary
+from akunu_py.drafting.base import NO_DRAFT, Draft, joined, until_boundary
 
 MARKED: Final = 4
 SHORTEST_MATCH: Final = 1
@@ -27,12 +26,12 @@ _TOKEN_MASK: Final = (1 << _TOKEN_BITS) - 1
 
 @dataclass(frozen=True, slots=True)
 class SuffixMatch:
-    """A stretch at the end that occurred before.
+    """The longest suffix that occurred before.
 
     Attributes:
-        length: how many tokens it has; no longer one occurred before.
-        follower: index of the token that followed it, of the follower that is favoured.
-        lead: by how many votes that follower is favoured.
+        length: how many tokens it has.
+        follower: index of its favourite next token.
+        lead: by how many votes that token is the favourite.
     """
 
     length: int
@@ -41,15 +40,15 @@ class SuffixMatch:
 
 
 class SuffixAutomaton:
-    """The smallest automaton of all stretches of a growing list of tokens.
+    """The smallest automaton of all substrings of a growing list of tokens.
 
-    A state stands for stretches that end in the same places, and favours one follower of theirs:
-    each time it is met, the token that comes is one vote, and a favourite without a lead gives
-    way. So what is recent wins at first, and what is frequent holds. Only the `MARKED` longest
-    matches at the end vote; all shorter ones would cost more than constant time.
+    A state stands for the substrings that end in the same places. It has a favourite next token:
+    each time the state occurs, the token that follows is one vote, and a favourite without a lead
+    is replaced. So a recent token wins at first, and a frequent one stays. Only the `MARKED`
+    longest suffixes that occurred before vote; all of them would take more than constant time.
 
     Attributes:
-        tokens: every token so far; to be read, not written.
+        tokens: every token so far; read only.
     """
 
     def __init__(self) -> None:
@@ -58,9 +57,9 @@ class SuffixAutomaton:
         self._link = array("i", [_NOWHERE])
         self._follower = array("i", [0])
         self._lead = array("i", [0])
-        # Most states have one way on, packed as `state << 32 | token`; the others have a dict.
-        self._way = array("q", [_NOWHERE])
-        self._ways: dict[int, dict[int, int]] = {}
+        # Most states have one transition, packed as `state << 32 | token`; more go into a dict.
+        self._transition = array("q", [_NOWHERE])
+        self._more_transitions: dict[int, dict[int, int]] = {}
         self._last = _ROOT
 
     def append(self, token: int) -> None:
@@ -71,7 +70,7 @@ class SuffixAutomaton:
         state = self._last
         newest = self._add_state(length[state] + 1, len(self.tokens), 0)
         while state >= 0 and (target := self._next(state, token)) < 0:
-            self._lead_on(state, token, newest)
+            self._add_transition(state, token, newest)
             state = link[state]
         if state < 0:
             link[newest] = _ROOT
@@ -82,7 +81,7 @@ class SuffixAutomaton:
         self._last = newest
 
     def longest_match(self) -> SuffixMatch | None:
-        """The longest stretch at the end that occurred before, None where no token did."""
+        """The longest suffix that occurred before, None if the last token is new."""
         state = self._link[self._last]
         if state <= _ROOT:
             return None
@@ -104,17 +103,17 @@ class SuffixAutomaton:
             state = self._link[state]
 
     def _split(self, state: int, token: int, target: int) -> int:
-        """Parts the stretches of `target` that end `state` and `token` from its longer ones."""
+        """Splits off the substrings of `target` that are those of `state` and then `token`."""
         shorter = self._add_state(
             self._length[state] + 1, self._follower[target], self._lead[target]
         )
         self._link[shorter] = self._link[target]
         self._link[target] = shorter
-        self._way[shorter] = self._way[target]
-        if target in self._ways:
-            self._ways[shorter] = dict(self._ways[target])
+        self._transition[shorter] = self._transition[target]
+        if target in self._more_transitions:
+            self._more_transitions[shorter] = dict(self._more_transitions[target])
         while state >= 0 and self._next(state, token) == target:
-            self._lead_on(state, token, shorter)
+            self._add_transition(state, token, shorter)
             state = self._link[state]
         return shorter
 
@@ -123,30 +122,30 @@ class SuffixAutomaton:
         self._link.append(_NOWHERE)
         self._follower.append(follower)
         self._lead.append(lead)
-        self._way.append(_NOWHERE)
+        self._transition.append(_NOWHERE)
         return len(self._length) - 1
 
     def _next(self, state: int, token: int) -> int:
-        way = self._way[state]
-        if way >= 0 and way & _TOKEN_MASK == token:
-            return way >> _TOKEN_BITS
-        ways = self._ways.get(state)
-        return _NOWHERE if ways is None else ways.get(token, _NOWHERE)
+        only = self._transition[state]
+        if only >= 0 and only & _TOKEN_MASK == token:
+            return only >> _TOKEN_BITS
+        more = self._more_transitions.get(state)
+        return _NOWHERE if more is None else more.get(token, _NOWHERE)
 
-    def _lead_on(self, state: int, token: int, target: int) -> None:
-        way = self._way[state]
-        if way < 0 or way & _TOKEN_MASK == token:
-            self._way[state] = target << _TOKEN_BITS | token
+    def _add_transition(self, state: int, token: int, target: int) -> None:
+        only = self._transition[state]
+        if only < 0 or only & _TOKEN_MASK == token:
+            self._transition[state] = target << _TOKEN_BITS | token
         else:
-            self._ways.setdefault(state, {})[token] = target
+            self._more_transitions.setdefault(state, {})[token] = target
 
 
 class SuffixAutomatonDrafter:
-    """Copies what followed the longest match, the farther the longer the match is.
+    """Copies what followed the longest match: the longer the match, the longer the draft.
 
     Args:
-        shortest_match: nothing is drafted on a match of fewer tokens.
-        factor: how many tokens are drafted for each token of the match.
+        shortest_match: a match of fewer tokens is ignored.
+        factor: how many tokens to draft for each token of the match.
     """
 
     def __init__(self, shortest_match: int = SHORTEST_MATCH, factor: int = FACTOR) -> None:

@@ -1,99 +1,127 @@
-"""Acceptance: how likely each token of a draft is to stand, learnt from those that were tried.
+"""Acceptance: how likely each token of a draft is to be accepted, learnt from earlier drafts.
 
-A drafter's own expectations are taken as they are but for one correction: how the odds of its
-source have turned out against what it expected, of first tokens and of those after them. Where a
-drafter has none, an estimate is learnt by source, match length and position. Knows no tokens, costs
-or clocks.
+A drafter's own estimates are only corrected by how far off they were for its source. If a drafter
+has none, they are learnt by source, match length and position. Drafts that were declined are
+learnt from as well. Knows no costs and no clocks.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from itertools import chain, repeat
+from collections.abc import Sequence
 from typing import Final
 
-from akunu_py.drafting.base import Draft
+from akunu_py.drafting.base import NO_DRAFT, Draft
 
 PRIOR: Final = 0.6
-"""The chance of a draft's token where nothing is known: enough to be tried on a good machine."""
+"""The acceptance probability if nothing is known: enough to be tried on a good machine."""
 
 _PRIOR_WEIGHT: Final = 4.0
 _MEMORY: Final = 64.0
 _SLOWEST_RATE: Final = 0.02
-_LARGEST_SHIFT: Final = 6.0
 _LONGEST_MATCH: Final = 63
 _LAST_POSITION: Final = 31
 _LEAST, _MOST = 0.001, 0.999
 
 
 class AcceptanceModel:
-    """What is known of every source; it outlives requests."""
+    """What was learnt of every source; it outlives requests."""
 
     def __init__(self) -> None:
         self._sources: defaultdict[str, _Source] = defaultdict(_Source)
 
     def accept_probs(self, draft: Draft) -> list[float]:
-        """For each token the probability that it stands if those before it did."""
+        """For each token, the probability that it is accepted if those before it are."""
         source = self._sources[draft.source]
         if len(draft.accept_probs) == len(draft.tokens):
-            biases = chain((source.first,), repeat(source.later))
-            pairs = zip(draft.accept_probs, biases, strict=False)
-            return [bias.corrected(_within(chance)) for chance, bias in pairs]
-        match = _match_file(draft.match_length)
+            return [source.bias.corrected(_within(chance)) for chance in draft.accept_probs]
+        match = _match_class(draft.match_length)
         known: dict[int, float] = {}
         accept_probs = []
-        for position in range(len(draft)):
-            file = _position_file(position)
-            if file not in known:
-                known[file] = source.chance(match, file)
-            accept_probs.append(known[file])
+        for index in range(len(draft)):
+            position = _position_class(index)
+            if position not in known:
+                known[position] = source.chance(match, position)
+            accept_probs.append(known[position])
         return accept_probs
 
     def learn(self, draft: Draft, accepted: int) -> None:
-        """Takes in how many of a draft's tokens stood; what came after the first miss is unknown.
+        """Learns from a verified draft; nothing is known of the tokens after the first miss.
 
         Args:
-            draft: the tokens that were tried, and no more than these.
-            accepted: how many stood.
+            draft: the verified tokens.
+            accepted: how many of them were accepted.
         """
         for position in range(min(accepted + 1, len(draft))):
-            self.learn_token(draft, position, stood=position < accepted)
+            self.learn_token(draft, position, accepted=position < accepted)
 
-    def learn_token(self, draft: Draft, position: int, *, stood: bool) -> None:
-        """Takes in the outcome of one token of a draft, those before it having stood."""
+    def learn_token(self, draft: Draft, position: int, *, accepted: bool) -> None:
+        """Learns from one token of a draft whose earlier tokens were accepted."""
         source = self._sources[draft.source]
         if len(draft.accept_probs) == len(draft.tokens):
-            bias = source.later if position else source.first
-            bias.add(_within(draft.accept_probs[position]), stood)
+            source.bias.add(_within(draft.accept_probs[position]), accepted)
         else:
-            source.add(_match_file(draft.match_length), _position_file(position), stood)
+            source.add(_match_class(draft.match_length), _position_class(position), accepted)
 
 
-class _Record:
-    """Outcomes of one kind; old ones fade."""
+class DeclinedDraft:
+    """Compares a declined draft with what is emitted in its place, up to the first miss.
 
-    __slots__ = ("stood", "tried")
+    So a planner that verifies nothing still learns whether it should.
+
+    Args:
+        acceptance: learns from the draft's tokens.
+    """
+
+    def __init__(self, acceptance: AcceptanceModel) -> None:
+        self._acceptance = acceptance
+        self.begin()
+
+    def begin(self) -> None:
+        """Starts a request: there is no declined draft."""
+        self._draft, self._accepted = NO_DRAFT, 0
+
+    def decline(self, draft: Draft) -> None:
+        """Notes a declined draft; one that is still being compared stays instead."""
+        if not self._draft:
+            self._draft, self._accepted = draft, 0
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        """Compares the draft with the tokens that were emitted next."""
+        draft = self._draft
+        for token, drafted in zip(tokens, draft.tokens[self._accepted :], strict=False):
+            self._acceptance.learn_token(draft, self._accepted, accepted=token == drafted)
+            self._accepted += 1
+            if token != drafted or self._accepted == len(draft.tokens):
+                self.begin()
+                return
+
+
+class _Rate:
+    """The rate of acceptance of one kind of tokens; old outcomes fade."""
+
+    __slots__ = ("accepted", "tried")
 
     def __init__(self) -> None:
-        self.stood = self.tried = 0.0
+        self.accepted = self.tried = 0.0
 
-    def add(self, stood: bool) -> None:
+    def add(self, accepted: bool) -> None:
         if self.tried >= _MEMORY:
-            self.stood /= 2
+            self.accepted /= 2
             self.tried /= 2
-        self.stood += stood
+        self.accepted += accepted
         self.tried += 1
 
-    def rate(self, prior: float) -> float:
-        return (self.stood + _PRIOR_WEIGHT * prior) / (self.tried + _PRIOR_WEIGHT)
+    def value(self, prior: float) -> float:
+        return (self.accepted + _PRIOR_WEIGHT * prior) / (self.tried + _PRIOR_WEIGHT)
 
 
 class _Bias:
-    """How far a source's expectations are off, as a shift of their log-odds.
+    """How far off a source's own estimates are, as a shift of their log-odds.
 
-    Stochastic gradient ascent on the likelihood of the outcomes: quick at first, then slower, and
-    never so slow that it could not follow a change.
+    Stochastic gradient ascent on the likelihood of the outcomes: fast at first, then slower, but
+    never too slow to follow a change.
     """
 
     __slots__ = ("_factor", "_outcomes", "_shift")
@@ -103,11 +131,10 @@ class _Bias:
         self._factor = 1.0
         self._outcomes = 0
 
-    def add(self, expected: float, stood: bool) -> None:
+    def add(self, expected: float, accepted: bool) -> None:
         rate = max(_SLOWEST_RATE, 4.0 / (8 + self._outcomes))
         self._outcomes += 1
-        shift = self._shift + rate * (stood - self.corrected(expected))
-        self._shift = max(-_LARGEST_SHIFT, min(_LARGEST_SHIFT, shift))
+        self._shift += rate * (accepted - self.corrected(expected))
         self._factor = math.exp(self._shift)
 
     def corrected(self, expected: float) -> float:
@@ -116,36 +143,35 @@ class _Bias:
 
 
 class _Source:
-    """One source: its records, each leaning on the coarser one while it is young."""
+    """One source: its bias, and its rates, each close to the coarser one at first."""
 
     def __init__(self) -> None:
-        self.first, self.later = _Bias(), _Bias()
-        self._whole = _Record()
-        self._matches: defaultdict[int, _Record] = defaultdict(_Record)
-        self._files: defaultdict[tuple[int, int], _Record] = defaultdict(_Record)
+        self.bias = _Bias()
+        self._whole = _Rate()
+        self._matches: defaultdict[int, _Rate] = defaultdict(_Rate)
+        self._positions: defaultdict[tuple[int, int], _Rate] = defaultdict(_Rate)
 
     def chance(self, match: int, position: int) -> float:
-        whole = self._whole.rate(PRIOR)
-        by_match = self._matches[match].rate(whole)
-        return _within(self._files[match, position].rate(by_match))
+        by_match = self._matches[match].value(self._whole.value(PRIOR))
+        return _within(self._positions[match, position].value(by_match))
 
-    def add(self, match: int, position: int, stood: bool) -> None:
-        for record in (self._whole, self._matches[match], self._files[match, position]):
-            record.add(stood)
+    def add(self, match: int, position: int, accepted: bool) -> None:
+        for rate in (self._whole, self._matches[match], self._positions[match, position]):
+            rate.add(accepted)
 
 
-def _match_file(length: int) -> int:
+def _match_class(length: int) -> int:
     """0, 1, 2-3, 4-7 ... 32 and more."""
     return max(0, min(length, _LONGEST_MATCH)).bit_length()
 
 
-def _position_file(position: int) -> int:
+def _position_class(position: int) -> int:
     """0, 1, 2-3, 4-7, 8-15, 16 and more."""
     return min(position, _LAST_POSITION).bit_length()
 
 
 def _within(chance: float) -> float:
-    """A probability that leaves room for surprise; what is no number counts as the prior."""
+    """A probability that is neither 0 nor 1; NaN counts as the prior."""
     if _LEAST <= chance <= _MOST:
         return chance
     return PRIOR if math.isnan(chance) else max(_LEAST, min(_MOST, chance))

@@ -1,8 +1,8 @@
 """CostCurve: the seconds that a forward of the loaded model takes on this machine.
 
-Measured points come in; the cost of any number of tokens at any context comes out. The pipelined
-single step and the synchronised round are two costs, because a loop that waits for every result
-leaves the device idle while it builds the next forward. Knows no model and no clock.
+It interpolates measured points to any number of tokens at any context. A pipelined single step and
+a synchronised round have different costs, because a loop that waits for each result leaves the
+device idle while it builds the next forward. Knows no model and no clock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _SHORTEST_S: Final = 1e-7
 _LONGEST_S: Final = 3600.0
 _MOST_TOKENS: Final = 4096
 _PLAUSIBLE_FACTOR: Final = 5.0
-"""How far a cost may stray from the range between that of one token and that of as many steps."""
+"""A cost is implausible if it is this many times below that of a round over one token, or above
+that of as many such rounds."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class CostLevel:
     Attributes:
         context: tokens in the cache before the forward.
         decode_s: seconds of a pipelined single step.
-        verify_s: pairs of tokens and the seconds of a synchronised round over them, by tokens,
-            from 1 on.
+        verify_s: pairs of a number of tokens and the seconds of a synchronised round over them,
+            ascending, the first for 1 token.
     """
 
     context: int
@@ -50,14 +51,14 @@ class CostLevel:
 
 @dataclass(frozen=True)
 class CostCurve:
-    """Costs between and beyond what was measured: never falling with tokens or with context.
+    """Costs between and beyond the measured points; they never fall with tokens or with context.
 
     Args:
-        levels: by context, ascending. The first has all points; the others may have fewer, and
-            say how much a longer context adds.
+        levels: by context, ascending. The first has all points. The others may have fewer: they
+            only tell how much a longer context adds.
 
     Raises:
-        ValueError: if there is no level, or they are not in order.
+        ValueError: if there is no level, or if they are not ascending.
     """
 
     levels: tuple[CostLevel, ...]
@@ -69,7 +70,7 @@ class CostCurve:
 
     @property
     def longest(self) -> int:
-        """The most tokens that were measured in one round."""
+        """The most tokens of a measured round."""
         return self.levels[0].verify_s[-1][0]
 
     def decode_s(self, context: int) -> float:
@@ -77,17 +78,17 @@ class CostCurve:
         return _along(self._contexts, self._steps, context)
 
     def verify_s(self, tokens: int, context: int) -> float:
-        """Seconds of a round that is waited for, over `tokens` positions."""
+        """Seconds of a synchronised round over `tokens` positions."""
         base = self._base(tokens)
         at_levels = [base + _between(added, tokens) for added in self._added]
         return _along(self._contexts, [base, *at_levels], context)
 
     def verify_table(self, context: int, tokens: int) -> list[float]:
-        """The costs of rounds over 1, 2 ... `tokens` positions."""
+        """Seconds of rounds over 1, 2 ... `tokens` positions."""
         return [self.verify_s(size, context) for size in range(1, tokens + 1)]
 
     def as_json(self) -> dict[str, Any]:
-        """The measured points, in a form that `from_json` reads."""
+        """The measured points, as `from_json` reads them."""
         return {
             "levels": [
                 {
@@ -101,10 +102,10 @@ class CostCurve:
 
     @classmethod
     def from_json(cls, data: Any) -> CostCurve:
-        """Reads what `as_json` wrote.
+        """Reads the output of `as_json`.
 
         Raises:
-            ValueError: if it is of another form, or if the costs are implausible.
+            ValueError: if the form is wrong or the costs are implausible.
         """
         try:
             levels = tuple(
@@ -137,9 +138,9 @@ class CostCurve:
 
     @cached_property
     def _added(self) -> list[list[tuple[int, float]]]:
-        """For each further level, what its context adds to a round, at sizes measured so far.
+        """For each level after the first, the seconds that its context adds to a round, by size.
 
-        Never less than at the level before, at any size.
+        At no size less than at the level before.
         """
         added: list[list[tuple[int, float]]] = []
         before = [(1, 0.0)]
@@ -152,7 +153,7 @@ class CostCurve:
         return added
 
     def _base(self, tokens: int) -> float:
-        """The cost at the shortest context; beyond what was measured, as the upper half rises."""
+        """The cost at the shortest context; then the slope of the upper half."""
         last, seconds = self._points[-1]
         if tokens <= last:
             return _between(self._points, tokens)
@@ -162,7 +163,7 @@ class CostCurve:
 
 
 def never_falling(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The points nearest to the given ones that never fall: means of neighbours that did."""
+    """The nearest points that never fall: neighbours that fall are replaced by their mean."""
     pools: list[tuple[float, int]] = []
     for _, value in points:
         mean, count = value, 1
@@ -176,7 +177,7 @@ def never_falling(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]
 
 
 def _between(points: Sequence[tuple[int, float]], size: int) -> float:
-    """Linear interpolation; the last value beyond the last point."""
+    """Linear interpolation; constant beyond the last point."""
     index = bisect_left(points, (size, -math.inf))
     if index == len(points):
         return points[-1][1]
@@ -188,9 +189,10 @@ def _between(points: Sequence[tuple[int, float]], size: int) -> float:
 
 
 def _along(contexts: Sequence[int], values: Sequence[float], context: int) -> float:
-    """Linear in the context; constant before the first, and on in a straight line after the last.
+    """Linear in the context, constant before the first level.
 
-    The straight line is the one from the first to the last: attention adds the same every token.
+    Beyond the last level it continues the line from the first to the last, because attention adds
+    the same time for every token.
     """
     if len(contexts) == 1 or context <= contexts[0]:
         return values[0]

@@ -1,13 +1,13 @@
-"""LiveCosts: a cost curve, corrected by what the rounds of real requests take.
+"""LiveCosts and RoundClock: a cost curve, corrected by how long rounds of real requests take.
 
-A machine that is busy or hot slows everything down alike; a curve measured at a bad moment is
-wrong here and there. So two corrections are learnt, both as running means of the logarithm of
-observed over predicted: one that all costs share, and one for each range of sizes.
+`RoundClock` times rounds and leaves out those whose time says nothing about the device. `LiveCosts`
+compares these times with a measured `CostCurve`. Neither knows tokens or models.
 """
 
 from __future__ import annotations
 
 import math
+from time import perf_counter
 from typing import Final
 
 from akunu_py.planning.cost_curve import CostCurve
@@ -15,21 +15,31 @@ from akunu_py.planning.cost_curve import CostCurve
 _SHARED_RATE: Final = 0.1
 _OWN_RATE: Final = 0.05
 _CLIP: Final = math.log(1.6)
-"""An outcome counts as at most this far from its prediction: one hiccup must not matter."""
+"""An observation counts as at most this far from its prediction: one hiccup must not matter."""
 _LARGEST_SHARED: Final = math.log(16)
 _LARGEST_OWN: Final = math.log(3)
 
-_STEP: Final = 0
-_RANGES: Final = 8
+_RANGES: Final = 7
 _CONTEXT_GRAIN: Final = 128
 _CONTEXTS_KEPT: Final = 32
 
+_NO_WAIT: Final = 0.02
+"""If the loop waited for less than this fraction of a round, the device had already finished."""
+
+_SHORT_CALLER: Final = 0.1
+"""A caller that takes less than this fraction of a round does not distort its time."""
+
 
 class LiveCosts:
-    """What a step and a round are expected to take now.
+    """The expected time of a single step and of a round, now.
+
+    A busy or hot machine slows everything down alike; a curve that was measured at a bad moment is
+    wrong at some sizes. So two corrections are learnt, both as running means of the logarithm of
+    observed over predicted time: one that all costs share, and one for each range of sizes. A
+    pipelined step has that of rounds over one token, because either may be all that is observed.
 
     Args:
-        curve: what was measured.
+        curve: the measured costs.
         longest: the most tokens a round may have.
     """
 
@@ -45,7 +55,7 @@ class LiveCosts:
 
     def decode_s(self, context: int) -> float:
         """Seconds of a pipelined single step."""
-        return self._table(context)[0] * self._own_factors[_STEP] * self._shared_factor
+        return self._table(context)[0] * self._own_factors[0] * self._shared_factor
 
     def verify_table(self, context: int, tokens: int) -> list[float]:
         """Seconds of rounds over 1, 2 ... `tokens` positions, at most `longest`."""
@@ -56,11 +66,11 @@ class LiveCosts:
         ]
 
     def observe_step(self, seconds: float, context: int) -> None:
-        """Takes in what a pipelined single step took."""
-        self._learn(_STEP, seconds, self._table(context)[0])
+        """Learns from the time of a pipelined single step."""
+        self._learn(0, seconds, self._table(context)[0])
 
     def observe_round(self, tokens: int, seconds: float, context: int) -> None:
-        """Takes in what a round took; one longer than `longest` is passed over."""
+        """Learns from the time of a round; ignores rounds longer than `longest`."""
         if 1 <= tokens <= self._longest:
             self._learn(self._ranges[tokens - 1], seconds, self._table(context)[1][tokens - 1])
 
@@ -87,8 +97,38 @@ class LiveCosts:
 
 def _range_of(tokens: int) -> int:
     """The range of a round: 1, 2, 3-4, 5-8, 9-16, 17-32 or more tokens."""
-    return min(1 + (tokens - 1).bit_length(), _RANGES - 1)
+    return min((tokens - 1).bit_length(), _RANGES - 1)
 
 
 def _clipped(value: float, bound: float) -> float:
     return value if -bound <= value <= bound else math.copysign(bound, value)
+
+
+class RoundClock:
+    """Times rounds, from the end of one to the end of the next.
+
+    If the caller held up the loop for longer than the device needed for the next round, the time
+    says nothing about the device, and the round has none.
+    """
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+        self._caller_s = 0.0
+
+    def note_pause(self, seconds: float) -> None:
+        """Notes how long the caller held up the loop after this round."""
+        self._caller_s = seconds
+
+    def lap(self, waited_s: float) -> float | None:
+        """Ends a round; the seconds since the end of the round before, or None (see the class).
+
+        Args:
+            waited_s: how many seconds of the round the loop waited for the device.
+        """
+        now, last = perf_counter(), self._last
+        self._last, caller_s = now, self._caller_s
+        if last is None:
+            return None
+        seconds = now - last
+        device_was_slower = waited_s > _NO_WAIT * seconds
+        return seconds if device_was_slower or caller_s < _SHORT_CALLER * seconds else None

@@ -1,6 +1,6 @@
-"""The arithmetic of speculation: what a draft is expected to bring, and from when it pays.
+"""The arithmetic of speculation: the expected gain of a draft, and the acceptance it needs to pay.
 
-Pure functions of an acceptance and a cost curve.
+Pure functions of an acceptance rate and a cost curve.
 """
 
 from __future__ import annotations
@@ -16,45 +16,47 @@ from akunu_py.planning.cost_curve import CostCurve
 _EVEN_ENOUGH: Final = 0.02
 """Draft lengths whose speed differs by less than this count as equally good."""
 _LEAST_GAIN: Final = 1.03
-"""Below this a speedup is not worth being called one."""
+"""A smaller speedup does not count as one."""
 
 
-def expected_accepted(drafts: int, acceptance: float) -> float:
-    """How many of so many drafts stand, on average, if each does with the same probability.
+def expected_accepted(num_draft_tokens: int, acceptance: float) -> float:
+    """How many draft tokens are accepted on average, if each is with the same probability.
 
-    E = sum over k < D of k a^k (1 - a), + D a^D: the formula of akunu's book.
+    E = sum over k < D of k a^k (1 - a), + D a^D: the formula of akunu's book. It is the sum of the
+    probabilities a^k that the first k are all accepted.
     """
-    stands = [acceptance**k for k in range(drafts + 1)]
-    partly = sum(k * stands[k] * (1.0 - acceptance) for k in range(drafts))
-    return partly + drafts * stands[drafts]
+    return sum(acceptance**k for k in range(1, num_draft_tokens + 1))
 
 
 def expected_tokens(accept_probs: Sequence[float]) -> list[float]:
-    """The tokens that a round emits on average with the first 0, 1, 2 ... drafts.
+    """The tokens that a round emits on average with the first 0, 1, 2 ... draft tokens.
 
     Args:
-        accept_probs: for each draft the probability that it stands if those before it did.
+        accept_probs: for each draft token, the probability that it is accepted if those before it
+            are.
     """
     reached = accumulate(accept_probs, mul)
     return list(accumulate(reached, initial=1.0))
 
 
-def predicted_speedup(curve: CostCurve, drafts: int, acceptance: float, context: int) -> float:
-    """Tokens per second with so many drafts a round, over those of plain pipelined decoding."""
-    if drafts == 0:
+def predicted_speedup(
+    curve: CostCurve, num_draft_tokens: int, acceptance: float, context: int
+) -> float:
+    """Tokens per second with `num_draft_tokens` per round, relative to pipelined decoding."""
+    if num_draft_tokens == 0:
         return 1.0
-    tokens = 1.0 + expected_accepted(drafts, acceptance)
-    return tokens * curve.decode_s(context) / curve.verify_s(1 + drafts, context)
+    tokens = 1.0 + expected_accepted(num_draft_tokens, acceptance)
+    return tokens * curve.decode_s(context) / curve.verify_s(1 + num_draft_tokens, context)
 
 
-def break_even(curve: CostCurve, drafts: int, context: int) -> float | None:
-    """The acceptance from which so many drafts a round pay; None if they never do."""
-    if predicted_speedup(curve, drafts, 1.0, context) <= 1.0:
+def break_even(curve: CostCurve, num_draft_tokens: int, context: int) -> float | None:
+    """The acceptance from which `num_draft_tokens` per round pay; None if they never do."""
+    if predicted_speedup(curve, num_draft_tokens, 1.0, context) <= 1.0:
         return None
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2
-        if predicted_speedup(curve, drafts, middle, context) > 1.0:
+        if predicted_speedup(curve, num_draft_tokens, middle, context) > 1.0:
             high = middle
         else:
             low = middle
@@ -62,7 +64,7 @@ def break_even(curve: CostCurve, drafts: int, context: int) -> float | None:
 
 
 def best_drafts(curve: CostCurve, acceptance: float, context: int, most: int) -> int:
-    """The fewest drafts a round that are about as fast as the best number of them, 0 included."""
+    """The smallest number of draft tokens, 0 included, that is about as fast as the best number."""
     speedups = [predicted_speedup(curve, k, acceptance, context) for k in range(most + 1)]
     enough = max(speedups) * (1.0 - _EVEN_ENOUGH)
     return next(k for k, speedup in enumerate(speedups) if speedup >= enough)
@@ -73,10 +75,10 @@ class Payoff:
     """Whether drafting pays on this machine.
 
     Attributes:
-        acceptance: the lowest acceptance at which some number of drafts pays; None if none does.
-        drafts: the number of drafts that pays first.
-        most_drafts: how many drafts to verify at once where all of them stand; 0 if none pays.
-        best_speedup: what that brings.
+        acceptance: the lowest acceptance at which drafting pays; None if it never does.
+        drafts: the number of draft tokens that pays at that acceptance.
+        most_drafts: the best number of draft tokens if all are accepted; 0 if none pays.
+        best_speedup: the speedup of `most_drafts` if all are accepted.
     """
 
     acceptance: float | None
@@ -86,7 +88,7 @@ class Payoff:
 
     @property
     def pays(self) -> bool:
-        """Whether drafting can make anything faster."""
+        """Whether drafting can speed up decoding."""
         return self.acceptance is not None and self.best_speedup >= _LEAST_GAIN
 
     def __str__(self) -> str:
@@ -100,7 +102,7 @@ class Payoff:
 
 
 def assess(curve: CostCurve, context: int, most: int) -> Payoff:
-    """The payoff for drafts of at most `most` tokens."""
+    """The payoff of drafts of at most `most` tokens."""
     thresholds = [
         (threshold, drafts)
         for drafts in range(1, most + 1)

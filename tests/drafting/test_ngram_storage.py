@@ -40,8 +40,8 @@ def test_a_prompt_shorter_than_a_context_is_no_error() -> None:
     assert not drafter.propose(3)
 
 
-def test_drafts_gamma_tokens_at_most() -> None:
-    drafter = StorageDrafter(gamma=2)
+def test_drafts_at_most_num_draft_tokens() -> None:
+    drafter = StorageDrafter(num_draft_tokens=2)
     drafter.begin([1] * 10)
     assert len(drafter.propose(8)) == 2
 

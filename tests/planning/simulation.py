@@ -1,7 +1,7 @@
-"""DraftSession without a model or a clock: a text whose drafts stand or fall by the toss of a coin.
+"""Decoding without a model or a clock: random numbers decide which draft tokens are accepted.
 
-The coins are tossed once a position, so every policy meets the same text, and hindsight is fair.
-Time is what a cost curve says, pipelining included, as `decode_speculative` runs it.
+They are drawn once per position, so every policy meets the same text. Time is what a cost curve
+says, with single steps pipelined as in the decoding loop.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from akunu_py.planning.theory import expected_tokens
 from akunu_py.stats import Round
 
 WRONG = -1
-"""What a draft says where it is wrong; the text itself counts up."""
+"""The token of a draft where it is wrong; the right tokens count up."""
 
 CONTEXT = 256
 
@@ -26,8 +26,8 @@ class Stretch:
 
     Attributes:
         tokens: how long it is.
-        acceptance: how likely a drafted token is to stand; None where nothing is drafted.
-        match_length: what drafts there say they rest on.
+        acceptance: how likely a draft token is to be accepted; None if nothing is drafted.
+        match_length: of the drafts there.
     """
 
     tokens: int
@@ -36,12 +36,12 @@ class Stretch:
 
 
 class Text:
-    """Stretches in a row, with their coins tossed.
+    """Stretches in a row.
 
     Args:
         stretches: what it consists of.
-        seed: of the coins.
-        tells: whether drafts come with the probabilities they really have.
+        seed: of the random numbers.
+        tells: whether drafts carry their true probabilities.
     """
 
     def __init__(self, stretches: Sequence[Stretch], *, seed: int = 0, tells: bool = True) -> None:
@@ -57,7 +57,7 @@ class Text:
         return len(self._stretches)
 
     def draft(self, position: int, limit: int) -> Draft:
-        """What a drafter would say there: at most to the stretch's end."""
+        """The draft at a position: at most to the end of the stretch."""
         stretch = self._stretches[position]
         if stretch.acceptance is None:
             return NO_DRAFT
@@ -70,13 +70,13 @@ class Text:
 
 
 def seconds_for(text: Text, curve: CostCurve, planner: Planner, *, slower: float = 1.0) -> float:
-    """How long a text takes under a planner; each round is reported to it.
+    """How long a text takes with a planner, which observes each round.
 
     Args:
-        text: what is emitted.
-        curve: what forwards really cost.
-        planner: decides.
-        slower: how many times longer rounds with drafts take than the curve says.
+        text: the text to emit.
+        curve: the true costs.
+        planner: chooses the lengths.
+        slower: how many times as long as the curve says rounds with drafts take.
     """
     planner.begin()
     spent, position = 0.0, 0
@@ -110,13 +110,13 @@ def seconds_for(text: Text, curve: CostCurve, planner: Planner, *, slower: float
         elif (pipelined and stops) or not planner.should_pipeline(CONTEXT):
             draft, pipelined, stops = chosen(ahead=False), False, False
         else:
-            # A step is under way already; a draft that is wanted now waits for it.
+            # A step is already under way; a draft that is wanted now waits for it.
             stops, pipelined = bool(chosen(ahead=True)), True
     return spent
 
 
 class Oracle:
-    """Knows the acceptance of every draft, and what rounds cost; should_propose one round ahead."""
+    """Knows the acceptance of every draft and the costs; plans one round ahead."""
 
     def __init__(self, curve: CostCurve) -> None:
         self._curve = curve

@@ -1,9 +1,9 @@
-"""What is learnt of drafts with and without expectations of their own."""
+"""What is learnt from verified and declined drafts, with and without estimates of their own."""
 
 import pytest
 
 from akunu_py.drafting.base import Draft
-from akunu_py.planning.acceptance import PRIOR, AcceptanceModel
+from akunu_py.planning.acceptance import PRIOR, AcceptanceModel, DeclinedDraft
 
 
 def draft(
@@ -13,7 +13,7 @@ def draft(
     return Draft(tuple(range(length)), source, match, None, own)
 
 
-def test_what_nothing_is_known_of_has_the_prior() -> None:
+def test_an_unknown_source_has_the_prior() -> None:
     assert AcceptanceModel().accept_probs(draft()) == pytest.approx([PRIOR] * 4)
 
 
@@ -28,7 +28,7 @@ def test_positions_and_matches_are_told_apart() -> None:
     assert min(long) > 0.85
 
 
-def test_a_match_never_seen_leans_on_its_source() -> None:
+def test_a_new_match_length_starts_from_the_rate_of_its_source() -> None:
     model = AcceptanceModel()
     for _ in range(60):
         model.learn(draft(match=3), 0)
@@ -45,25 +45,15 @@ def test_old_outcomes_fade() -> None:
     assert model.accept_probs(draft(1))[0] > 0.6
 
 
-def test_a_drafters_own_expectations_are_taken_as_they_are() -> None:
+def test_a_drafters_own_estimates_are_used() -> None:
     assert AcceptanceModel().accept_probs(draft(expected=0.3)) == pytest.approx([0.3] * 4)
 
 
-def test_first_tokens_and_later_ones_are_corrected_apart() -> None:
-    model = AcceptanceModel()
-    draft = Draft((1, 2, 3), "auto", 5, None, (0.5, 0.9, 0.9))
-    for _ in range(100):
-        model.learn(draft, 1)
-    first, second, third = model.accept_probs(draft)
-    assert first > 0.6
-    assert second == third < 0.4
-
-
 @pytest.mark.parametrize(("claimed", "true"), [(0.9, 0.2), (0.2, 0.9)])
-def test_but_corrected_where_they_prove_wrong(claimed: float, true: float) -> None:
+def test_wrong_estimates_are_corrected(claimed: float, true: float) -> None:
     model = AcceptanceModel()
     for at in range(200):
-        model.learn_token(draft(expected=claimed), 0, stood=at % 10 < 10 * true)
+        model.learn_token(draft(expected=claimed), 0, accepted=at % 10 < 10 * true)
     assert model.accept_probs(draft(expected=claimed))[0] == pytest.approx(true, abs=0.15)
 
 
@@ -72,3 +62,36 @@ def test_nonsense_is_brought_into_range(expected: float) -> None:
     model = AcceptanceModel()
     model.learn(draft(expected=expected), 2)
     assert all(0 < chance < 1 for chance in model.accept_probs(draft(expected=expected)))
+
+
+class TestDeclinedDraft:
+    def test_teaches_acceptance_up_to_its_first_miss(self) -> None:
+        acceptance = AcceptanceModel()
+        declined = DeclinedDraft(acceptance)
+        for _ in range(100):
+            declined.decline(draft())
+            declined.follow((0,))
+            declined.follow((7, 2))
+        # Its first token was accepted each time, its second never.
+        first, second, *_ = acceptance.accept_probs(draft())
+        assert first > 0.9
+        assert second < 0.1
+
+    def test_a_second_one_waits_until_the_first_is_settled(self) -> None:
+        acceptance = AcceptanceModel()
+        declined = DeclinedDraft(acceptance)
+        for _ in range(100):
+            declined.decline(draft(2))
+            declined.follow((0,))
+            declined.decline(draft(2, source="b"))
+            declined.follow((1,))
+        assert min(acceptance.accept_probs(draft(2))) > 0.9
+        assert acceptance.accept_probs(draft(source="b"))[0] == pytest.approx(PRIOR)
+
+    def test_is_forgotten_with_its_request(self) -> None:
+        acceptance = AcceptanceModel()
+        declined = DeclinedDraft(acceptance)
+        declined.decline(draft())
+        declined.begin()
+        declined.follow((9,))
+        assert acceptance.accept_probs(draft()) == pytest.approx([PRIOR] * 4)

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from akunu_py.drafting.base import NO_DRAFT, Draft
-from akunu_py.drafting.references import FIRST_BOUNDARY, joined
+from akunu_py.drafting.base import FIRST_BOUNDARY, NO_DRAFT, Draft, joined
 
 DEPTH: Final = 24
 FACTOR: Final = 1.0

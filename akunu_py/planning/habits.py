@@ -1,0 +1,123 @@
+"""The decisions of `DraftPlanner` other than the length: when to propose, to probe, to pipeline.
+
+Each class makes one decision from a few numbers of its own, and knows nothing of the others.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Final
+
+PROPOSE_BACKOFF: Final = (16, 48, 48)
+"""After this many empty proposals, skip one more step between proposals."""
+
+FIRST_PROBE: Final = 128
+LAST_PROBE: Final = 4096
+"""Drafts declined in a row before one is verified all the same, at first and at most."""
+
+_RATE: Final = 0.1
+
+
+class ProposalBackoff:
+    """Proposes less often while proposals lead to no draft.
+
+    A proposal takes some 25 microseconds on new text, about 1 % of a step of a small model. Where
+    no step is under way, the device waits anyway, and a proposal is always made.
+    """
+
+    def __init__(self) -> None:
+        self.empty_proposals = 0
+        self._skips = 0
+
+    def begin(self) -> None:
+        """Starts a request: it proposes more often again, but remembers that drafts were rare."""
+        self.empty_proposals = min(self.empty_proposals, PROPOSE_BACKOFF[0])
+        self._skips = 0
+
+    def should_propose(self, *, pipelined: bool) -> bool:
+        """Whether to propose now; counts the proposal as empty until `drafted` is called."""
+        if not pipelined:
+            return True
+        if self._skips:
+            self._skips -= 1
+            return False
+        self.empty_proposals += 1
+        self._skips = bisect_left(PROPOSE_BACKOFF, self.empty_proposals)
+        return True
+
+    def drafted(self) -> None:
+        """Notes that a proposal led to a draft."""
+        self.empty_proposals = self._skips = 0
+
+
+class Probes:
+    """Verifies a declined draft now and then, to learn what such rounds cost now.
+
+    Without probes, costs that were measured too high would keep the planner from ever drafting, and
+    so from ever measuring again. Acceptance needs no probes: see `DeclinedDraft`.
+    """
+
+    def __init__(self) -> None:
+        self._declined = 0
+        self._patience = FIRST_PROBE
+        self._pending = False
+
+    def begin(self) -> None:
+        """Starts a request: a probe that the one before did not come to is dropped."""
+        self._pending = False
+
+    def drafted(self) -> None:
+        """Notes that a draft pays: when they do not any more, probes begin early again."""
+        self._patience = FIRST_PROBE
+
+    def take_pending(self, *, pipelined: bool) -> bool:
+        """Whether a probe was due; while a step is under way, this drops it."""
+        pending, self._pending = self._pending, False
+        return pending and not pipelined
+
+    def due(self, *, pipelined: bool) -> bool:
+        """Counts a declined draft; whether to verify it all the same.
+
+        Only a step that is under way is interrupted: the draft is proposed again once the step is
+        done, and `take_pending` lets it through.
+        """
+        self._declined += 1
+        if self._declined < self._patience or not pipelined:
+            return False
+        self._declined = 0
+        self._patience = min(2 * self._patience, LAST_PROBE)
+        self._pending = True
+        return True
+
+
+class PipelineGain:
+    """What a single step gains by not being pipelined: a draft may follow it at once.
+
+    Both numbers are running means over the proposals after single steps.
+    """
+
+    def __init__(self) -> None:
+        self._saving = self._frequency = 0.0
+
+    def proposed(self) -> None:
+        """Counts a proposal after a single step, without a draft until `drafted` is called."""
+        self._saving *= 1.0 - _RATE
+        self._frequency *= 1.0 - _RATE
+
+    def drafted(self, speedup: float) -> None:
+        """Notes how many times as fast as plain decoding the proposal's draft would be.
+
+        In a pipeline, the token of one more step comes first, at the speed of plain decoding.
+        """
+        if speedup > 1.0:
+            self._saving += _RATE * (1.0 - 1.0 / speedup)
+            self._frequency += _RATE
+
+    def should_pipeline(self, refill: float) -> bool:
+        """Whether to submit the next single step before this one ends.
+
+        Args:
+            refill: how much longer a step takes if it is not pipelined, in steps. It is lost only
+                if no draft follows.
+        """
+        return self._saving <= (1.0 - self._frequency) * refill
