@@ -1,14 +1,15 @@
 """What several contracts send alike: compact JSON, streams of it, timings and finish reasons."""
 
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from akunu_py.server.errors import Fault, fault_of, note_fault
+from akunu_py.sampling.logprobs import TokenLogprob
+from akunu_py.server.errors import NOTED_ERROR, ApiError, api_error_of
 from akunu_py.stats import Finish, Stats
 
 EVENT_STREAM: Final = "text/event-stream"
@@ -64,16 +65,14 @@ class StreamedResponse(Response):
 
     Args:
         chunks: bytes to send; closed when all are sent or the client disconnects.
-        media_type: of the whole.
-        error_chunk: makes the chunk that reports a fault.
+        error_chunk: makes the chunk that reports an error.
     """
 
     def __init__(
         self,
         chunks: AsyncGenerator[bytes, None],
         media_type: str,
-        *,
-        error_chunk: Callable[[Fault], bytes],
+        error_chunk: Callable[[ApiError], bytes],
     ) -> None:
         super().__init__(media_type=media_type, headers={"Cache-Control": "no-cache"})
         del self.headers["content-length"]
@@ -95,10 +94,20 @@ class StreamedResponse(Response):
                 async for chunk in chunks:
                     await send(_body(chunk))
             except Exception as error:
-                fault = fault_of(error)
-                note_fault(scope, fault)
-                await send(_body(self._error_chunk(fault)))
+                scope[NOTED_ERROR] = found = api_error_of(error)
+                await send(_body(self._error_chunk(found)))
             await send({"type": "http.response.body", "body": b""})
+
+
+def logprob_entries(
+    entries: Sequence[TokenLogprob], describe: Callable[[int, float], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """One object a token, with those of its alternatives in `top_logprobs`."""
+    return [
+        describe(entry.token, entry.logprob)
+        | {"top_logprobs": [describe(*other) for other in entry.alternatives]}
+        for entry in entries
+    ]
 
 
 def _body(chunk: bytes) -> dict[str, Any]:
