@@ -16,13 +16,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A function that the model wants to call.
-
-    Attributes:
-        name: of the function.
-        arguments: for it, as JSON text.
-        id: that the model gave the call; None if it gave none.
-    """
+    """A function that the model wants to call, with its arguments as JSON text. `id` is None if
+    the model did not name the call."""
 
     name: str
     arguments: str
@@ -83,13 +78,8 @@ class AnswerFormat:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of an answer; only one of its fields is set.
-
-    Attributes:
-        content: text for the user.
-        reasoning: text of the model's reasoning.
-        calls: tools that the model calls.
-    """
+    """A part of an answer: text for the user, text of the model's reasoning, or tool calls. Only
+    one of its fields is set."""
 
     content: str = ""
     reasoning: str = ""
@@ -110,7 +100,7 @@ class AnswerParser:
     nothing is lost. White space after a mark is dropped.
 
     Args:
-        format_: of the model.
+        format_: the marks to look for.
         tools: those that may be called; None leaves calls in the text.
         prompt: the prompt of the answer, which may end inside reasoning or a call.
     """
@@ -121,13 +111,12 @@ class AnswerParser:
         self._format = format_
         self._tools = tools or ()
         self._call = ""
-        self._after_mark = False
         state = _State.CONTENT
         if tools is not None and format_.has_tools and prompt.endswith(format_.call_start):
             state = _State.CALLS
         elif format_.is_thinking(prompt):
             state = _State.REASONING
-            self._after_mark = True
+        self._after_mark = state is _State.REASONING
         marks = {
             _State.CONTENT: [
                 (format_.think_start, _State.REASONING),
