@@ -22,16 +22,13 @@ class LayerCache:
     keys that arrive. They are written in place, which MLX does only while nothing else holds a
     reference to them: never hand them out, only slices.
 
-    Attributes:
-        capacity: how many tokens fit.
-        offset: how many it holds.
-        nbytes: bytes of both buffers; an attribute, because every request asks all caches.
+    `offset` counts the tokens in them.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.offset = 0
-        self.nbytes = 0
+        self.nbytes = 0  # no property, because every request asks all caches
         self._buffers: tuple[mx.array, mx.array] | None = None
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:

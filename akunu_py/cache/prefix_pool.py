@@ -30,7 +30,6 @@ class SlotStatus:
         id: its number, which `Options.slot` asks for.
         tokens: how many tokens it holds.
         capacity: how many tokens it has room for.
-        nbytes: bytes of its buffers.
         last_used: when it last served a request, in seconds since 1970; 0 if it has not yet.
         busy: whether it serves a request now; `tokens` is then the number that it began with.
     """
@@ -46,10 +45,7 @@ class SlotStatus:
 class PrefixSlot:
     """A cache that remembers which tokens it holds, so that a shared prefix is computed once.
 
-    Args:
-        make_cache: makes its cache, and a new one if the old one cannot be rolled back.
-        capacity: how many tokens it has room for at first.
-        slot_id: its number in the pool.
+    `make_cache` makes its cache, and a new one if the old one cannot be rolled back.
     """
 
     def __init__(self, make_cache: MakeCache, capacity: int, slot_id: int = 0) -> None:
@@ -115,7 +111,6 @@ class PrefixPool:
     """The slots of an engine.
 
     Args:
-        make_cache: makes the caches of the slots.
         limit: the most tokens that a slot may hold.
         memory: bytes that all slots may take together; a single slot may exceed it.
         clock: returns the time in seconds since 1970.

@@ -27,14 +27,11 @@ _RETRY: Final = {"Retry-After": "1"}
 
 
 class ApiError(AkunuError):
-    """A request has failed.
+    """A request has failed: the response's status and headers, and one sentence.
 
     Attributes:
-        status: the HTTP status.
-        message: one sentence.
-        kind: the `type` that llama-server and OpenAI have for it.
+        kind: the `type` that llama-server and OpenAI have for the error.
         param: the wrong field, if there is one.
-        headers: of the response.
     """
 
     def __init__(

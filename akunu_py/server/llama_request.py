@@ -51,9 +51,6 @@ class CompletionRequest:
     """A request of `/completion` or `/infill`.
 
     Attributes:
-        jobs: in the order of their index.
-        samplers: the names of those that apply.
-        streams: whether events are sent as they come.
         returns_tokens: whether a whole completion includes its ids.
         times_tokens: whether every streamed event includes timings.
         fields: the fields of the response that are wanted, with slashes; empty for all.

@@ -63,12 +63,8 @@ class RequestLog:
 
 
 class ErrorMiddleware:
-    """Turns errors into responses, unless a response has begun; inside `RequestLog`.
-
-    Args:
-        app: raises them.
-        error_form: returns, for a path, the function that makes the JSON object for an error.
-    """
+    """Turns errors into responses, unless a response has begun; inside `RequestLog`. `error_form`
+    returns, for a path, the function that makes the JSON object for an error."""
 
     def __init__(
         self, app: ASGIApp, error_form: Callable[[str], Callable[[ApiError], dict[str, Any]]]
@@ -105,8 +101,8 @@ class AccessMiddleware:
         headers = Headers(scope=scope)
         self._check_host(headers.get("host", ""))
         self._check_origin(headers.get("origin"), headers.get("host", ""))
-        if scope["path"] not in self._open_paths:
-            self._check_key(headers)
+        if self._key is not None and scope["path"] not in self._open_paths:
+            self._check_key(headers, self._key)
         await self._app(scope, receive, send)
 
     def _check_host(self, host: str) -> None:
@@ -120,13 +116,11 @@ class AccessMiddleware:
         if origin.lower() not in (f"http://{host.lower()}", f"https://{host.lower()}"):
             raise _forbidden("Web pages of that Origin may not use this server; see --cors.")
 
-    def _check_key(self, headers: Headers) -> None:
-        if self._key is None:
-            return
+    def _check_key(self, headers: Headers, key: str) -> None:
         given = headers.get("authorization", "")
         given = given[len(_BEARER) :] if given.lower().startswith(_BEARER) else ""
         given = given or headers.get("x-api-key", "")
-        if not hmac.compare_digest(given.encode(), self._key.encode()):
+        if not hmac.compare_digest(given.encode(), key.encode()):
             raise ApiError(
                 HTTPStatus.UNAUTHORIZED,
                 "The API key is missing or wrong; send it as a Bearer token.",

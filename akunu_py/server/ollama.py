@@ -36,7 +36,7 @@ from akunu_py.server.wire import (
     StreamedResponse,
     json_line,
 )
-from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ToolCall
+from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ToolCall, joined
 from akunu_py.text.fim import FILL_FORMATS
 from akunu_py.text.stream import Piece
 
@@ -229,14 +229,12 @@ async def _respond(request: ApiRequest, job: Job, reply: _Reply) -> Response:
 
 
 def _message(parts: Sequence[Part]) -> dict[str, Any]:
-    content = "".join(part.content for part in parts)
-    thinking = "".join(part.reasoning for part in parts)
-    calls = [_tool_call(call) for part in parts for call in part.calls]
-    message: dict[str, Any] = {"role": "assistant", "content": content}
-    if thinking:
-        message["thinking"] = thinking
-    if calls:
-        message["tool_calls"] = calls
+    answer = joined(parts)
+    message: dict[str, Any] = {"role": "assistant", "content": answer.content}
+    if answer.reasoning:
+        message["thinking"] = answer.reasoning
+    if answer.calls:
+        message["tool_calls"] = [_tool_call(call) for call in answer.calls]
     return {"message": message}
 
 

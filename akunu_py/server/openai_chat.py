@@ -24,7 +24,7 @@ from akunu_py.server.openai_common import (
 )
 from akunu_py.server.wire import FINISH_REASONS, logprob_entries
 from akunu_py.stats import Finish
-from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ToolCall
+from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ToolCall, joined
 from akunu_py.text.token_bytes import TokenBytes
 
 _KIND: Final = ResponseKind("chatcmpl-", "chat.completion", "chat.completion.chunk")
@@ -89,20 +89,17 @@ class _ChatChoice:
         return self._choice({}) | {"finish_reason": self._finish_reason(finish)}
 
     def whole(self, completion: Completion) -> dict[str, Any]:
-        parts = self._parse(completion.text, completion.finish_reason)
-        content = "".join(part.content for part in parts)
-        reasoning = "".join(part.reasoning for part in parts)
-        calls = [_tool_call(call) for part in parts for call in part.calls]
-        self._num_calls = len(calls)
+        answer = joined(self._parse(completion.text, completion.finish_reason))
+        self._num_calls = len(answer.calls)
         message: dict[str, Any] = {
             "role": "assistant",
-            "content": content or (None if calls else ""),
+            "content": answer.content or (None if answer.calls else ""),
             "refusal": None,
         }
-        if reasoning:
-            message["reasoning_content"] = reasoning
-        if calls:
-            message["tool_calls"] = calls
+        if answer.reasoning:
+            message["reasoning_content"] = answer.reasoning
+        if answer.calls:
+            message["tool_calls"] = [_tool_call(call) for call in answer.calls]
         return {
             "index": self._index,
             "message": message,

@@ -41,12 +41,7 @@ class _ActiveJob:
 
 
 class Service:
-    """Does jobs on an engine's thread. All of it belongs to one event loop.
-
-    Args:
-        worker: has the engine, or is loading it.
-        settings: only `log_prompts` is used.
-    """
+    """Does jobs on an engine's thread. All of it belongs to one event loop."""
 
     def __init__(self, worker: EngineWorker, settings: ServerSettings) -> None:
         self.metrics = Metrics()
@@ -87,10 +82,8 @@ class Service:
 
         Leaving the iteration cancels the job, so iterate within `contextlib.aclosing`.
 
-        Args:
-            job: what to complete.
-            at_once: whether all events may come together at the end, which spares the event loop
-                from waking up for each round.
+        With `at_once`, all events may come together at the end, which spares the event loop from
+        waking up for each round.
 
         Raises:
             LoadingError: while there is no engine.

@@ -61,11 +61,8 @@ class StreamedResponse(Response):
     """Sends what a generator yields.
 
     It waits for the first chunk before it sends the status, so that an error before the first chunk
-    is an error response. A later error is reported within the stream.
-
-    Args:
-        chunks: bytes to send; closed when all are sent or the client disconnects.
-        error_chunk: makes the chunk that reports an error.
+    is an error response. A later error is reported within the stream. The generator is closed when
+    all is sent or the client disconnects.
     """
 
     def __init__(

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Self
+from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -42,17 +42,6 @@ class AnswerFormat:
     call_end: str = ""
     parse: Callable[[str, Any], Any] | None = None
 
-    @classmethod
-    def of(cls, wrapped: Any) -> Self:
-        """The format of the model that a tokenizer of mlx-lm belongs to."""
-        return cls(
-            wrapped.think_start or "",
-            wrapped.think_end or "",
-            wrapped.tool_call_start or "",
-            wrapped.tool_call_end or "",
-            wrapped.tool_parser,
-        )
-
     @property
     def has_tools(self) -> bool:
         """Whether the model can call tools."""
@@ -84,6 +73,15 @@ class Part:
     content: str = ""
     reasoning: str = ""
     calls: tuple[ToolCall, ...] = ()
+
+
+def joined(parts: Sequence[Part]) -> Part:
+    """Several parts as one, in which any field may be set."""
+    return Part(
+        "".join(part.content for part in parts),
+        "".join(part.reasoning for part in parts),
+        tuple(call for part in parts for call in part.calls),
+    )
 
 
 class _State(Enum):

@@ -118,10 +118,8 @@ class FillRequest:
 
     Attributes:
         prefix: the text before the gap, up to the cursor.
-        suffix: the text after it.
         files: others of the same repository, the most important last.
         filename: of the file with the gap.
-        repository: its name.
         suffix_first: uses the suffix-prefix-middle layout; False takes the model's own.
     """
 

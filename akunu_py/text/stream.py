@@ -17,12 +17,8 @@ _CONTEXT: Final = 8
 
 
 class Detokenizer:
-    """Releases text as soon as its characters are whole.
-
-    Args:
-        tokenizer: the Rust tokenizer inside a Hugging Face one.
-        prompt: the ids of the prompt.
-    """
+    """Releases text as soon as its characters are whole; `tokenizer` is the Rust part of a Hugging
+    Face one."""
 
     def __init__(self, tokenizer: Any, prompt: Sequence[int]) -> None:
         self._tokenizer = tokenizer

@@ -29,7 +29,14 @@ class Tokenizer:
     @cached_property
     def answer_format(self) -> AnswerFormat:
         """The marks that the model puts around reasoning and tool calls."""
-        return AnswerFormat.of(self.wrapped)
+        own = self.wrapped
+        return AnswerFormat(
+            own.think_start or "",
+            own.think_end or "",
+            own.tool_call_start or "",
+            own.tool_call_end or "",
+            own.tool_parser,
+        )
 
     @cached_property
     def token_bytes(self) -> TokenBytes:
