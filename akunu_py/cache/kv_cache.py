@@ -1,4 +1,4 @@
-"""PreallocatedKVCache: keys and values in one buffer a layer, allocated once and written in place.
+"""PreallocatedKVCache: keys and values in buffers, allocated once per layer and written in place.
 
 It serves as the cache of unmodified mlx-lm models. Rolling back moves a counter: nothing is copied
 or cleared, because what lies after the counter is overwritten before it is read.
@@ -87,7 +87,7 @@ class LayerCache:
 
 
 class PreallocatedKVCache:
-    """A model's whole cache, with room for `capacity` tokens: a counter over one `LayerCache` a
+    """A model's whole cache, with room for `capacity` tokens: a counter over one `LayerCache` per
     layer."""
 
     can_roll_back = True

@@ -1,4 +1,4 @@
-"""The web application: the endpoints of all contracts, behind the middleware for every request."""
+"""The web application: the endpoints of all contracts, behind the middleware."""
 
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -89,7 +89,7 @@ class _Path:
             allowed = ", ".join(self.endpoints)
             raise ApiError(
                 HTTPStatus.METHOD_NOT_ALLOWED,
-                f"{scope['path']} is asked by {allowed}, not by {method}.",
+                f"{scope['path']} takes {allowed}, not {method}.",
                 headers={"Allow": allowed},
             )
         raw = await Request(scope, receive).body() if method == "POST" else b""

@@ -33,7 +33,7 @@ class Body:
         """Parses a body; an empty one counts as an empty object.
 
         Raises:
-            BodyError: if it is no JSON object.
+            BodyError: if it is not a JSON object.
         """
         try:
             value = json.loads(raw or b"{}", parse_constant=_refuse_constant)
@@ -169,4 +169,4 @@ class Body:
 
 
 def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number")
+    raise ValueError(f"{word} is not a JSON number")

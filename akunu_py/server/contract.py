@@ -36,12 +36,10 @@ class ApiRequest:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A method and a path, and the handler for them.
+    """A method and a path, and the handler that makes the response or raises an error.
 
     Attributes:
-        method: `GET` or `POST`.
         path: in Starlette's notation.
-        handler: makes the response, or raises an error that is reported in the contract's form.
         is_open: whether it needs no API key.
         is_polled: whether clients ask it all the time, so that its log lines are for debugging
             only.

@@ -1,8 +1,8 @@
 """The errors that clients see: a status, a sentence and a kind. Each contract has its own JSON for
 them.
 
-No internal detail ever reaches a client: an error that is no `AkunuError` becomes a 500 in general
-words, and its details go to the log.
+No internal detail ever reaches a client: an error that is not an `AkunuError` becomes a 500 in
+general words, and its details go to the log.
 """
 
 import logging
@@ -52,7 +52,7 @@ class ApiError(AkunuError):
 
 
 class BodyError(ApiError):
-    """The body is no JSON object, or a field has a wrong type or value."""
+    """The body is not a JSON object, or a field has a wrong type or value."""
 
     def __init__(self, sentence: str, param: str | None = None) -> None:
         super().__init__(HTTPStatus.BAD_REQUEST, sentence, param=param)
@@ -66,7 +66,7 @@ class NotFoundError(ApiError):
 
 
 class UnavailableError(ApiError):
-    """The server cannot complete anything yet, or any more."""
+    """The server cannot complete anything now."""
 
     def __init__(self, sentence: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(

@@ -1,5 +1,5 @@
-"""Fields that several contracts share, read into the engine's words: stop strings, seeds, drafting,
-logit biases, choices, messages, and the tools that are offered."""
+"""Fields that several contracts share: stop strings, seeds, drafting, logit biases, choices,
+messages, and the tools that are offered."""
 
 import json
 from collections.abc import Sequence
@@ -97,7 +97,7 @@ def read_messages(body: Body) -> list[dict[str, Any]]:
     """The messages, with their content as one text; other fields go on to the template.
 
     Raises:
-        BodyError: if there are none, or one has no role, or content that is no text.
+        BodyError: if there are none, or one has no role, or content that is not text.
     """
     messages = body.objects("messages", most=_MOST_MESSAGES)
     if not messages:
@@ -145,7 +145,7 @@ def read_offered_tools(body: Body) -> list[dict[str, Any]]:
     """The tools that the model may call, in OpenAI's form, which templates expect.
 
     Raises:
-        BodyError: if one is no function, or has no name.
+        BodyError: if one is not a function, or has no name.
     """
     return [_tool(tool) for tool in body.objects("tools", most=_MOST_TOOLS)]
 

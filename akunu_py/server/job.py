@@ -13,11 +13,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """What to complete, how, and when to give up.
+    """What to complete, how, and when to stop.
 
     Attributes:
         prompt: text, token ids, or a gap with its surroundings.
-        options: how to complete it.
         suffix: text after the gap, if `prompt` is the text before it; None for no gap.
         predict_s: seconds from the first token on after which the completion ends, as soon as it
             has a whole line, so that a slow machine still completes something; None for no limit.

@@ -233,7 +233,7 @@ def _read_grammar(body: Body) -> Grammar | None:
     """
     schema, grammar = body.any("json_schema"), body.text("grammar", default="")
     if schema is not None and grammar:
-        body.refuse("grammar", "cannot be followed beside `json_schema`")
+        body.refuse("grammar", "cannot be combined with `json_schema`")
     if schema is not None:
         if not isinstance(schema, dict | bool):
             body.refuse("json_schema", "must be an object, or true or false")

@@ -108,7 +108,7 @@ class AccessMiddleware:
     def _check_host(self, host: str) -> None:
         name = _host_name(host)
         if name not in self._names and not name.endswith(".localhost") and not _is_address(name):
-            raise _forbidden("This server is not known by that Host; see --allow-host.")
+            raise _forbidden("This server does not have that Host name; see --allow-host.")
 
     def _check_origin(self, origin: str | None, host: str) -> None:
         if origin is None or origin in self._origins or "*" in self._origins:
@@ -142,7 +142,7 @@ def _host_name(host: str) -> str:
 
 
 def _is_address(name: str) -> bool:
-    """Whether a name is an IP address. No domain can be rebound under an address."""
+    """Whether a name is an IP address. A domain cannot be rebound to act as one."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -169,7 +169,7 @@ class DisconnectMiddleware:
         unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def replay() -> Message:
-            # Only this class hears of a disconnect, so a second `receive` waits forever.
+            # Only this class learns of a disconnect, so a second `receive` waits forever.
             return unread.pop() if unread else await asyncio.get_running_loop().create_future()
 
         work = asyncio.ensure_future(self._app(scope, replay, send))

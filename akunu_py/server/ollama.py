@@ -59,7 +59,7 @@ async def generate(request: ApiRequest) -> Response:
     """`/api/generate`: completes a prompt; an empty one only asks whether the model is loaded.
 
     The prompt is put into the model's chat template, except with `raw`, with a `suffix`, or if it
-    spells the model's fill-in-the-middle tokens: then the client made the whole prompt itself.
+    contains the model's fill-in-the-middle tokens: then the client made the whole prompt itself.
     """
     body, engine = request.body, request.engine
     _refuse_images(body)
@@ -72,7 +72,7 @@ async def generate(request: ApiRequest) -> Response:
         body.refuse("template", "cannot be served; the model has its own, and `raw` uses none")
     raw = body.flag("raw", default=False)
     if raw and (system or context):
-        body.refuse("raw", "does not go with `system` or `context`")
+        body.refuse("raw", "cannot be combined with `system` or `context`")
     options = _read_options(request)
     is_bare = raw or template or _spells_fill_tokens(engine, prompt)
     if not prompt and (is_bare or not suffix):
@@ -296,7 +296,7 @@ def _read_think(body: Body) -> dict[str, bool | str]:
 
 
 def _refuse_images(body: Body) -> None:
-    """Refuses images."""
+    """Raises BodyError if there are images."""
     if body.values("images"):
         body.refuse("images", "cannot be served; this model reads nothing but text")
 

@@ -1,4 +1,4 @@
-"""`/v1/chat/completions`: continues a conversation with content, reasoning and tool calls."""
+"""OpenAI's chat completions: content, reasoning and tool calls."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ _LONGEST_EFFORT: Final = 16
 
 
 async def chat(request: ApiRequest) -> Response:
-    """Says what comes next in a conversation."""
+    """`/v1/chat/completions`: continues a conversation."""
     body, tokenizer = request.body, request.engine.tokenizer
     format_ = tokenizer.answer_format
     grammar = _read_response_format(body)
@@ -155,7 +155,7 @@ def _tool_call(call: ToolCall) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Tools:
-    """The tools that may be called, in OpenAI's form; whether the completion has to be a call; and
+    """The tools that may be called, in OpenAI's form, whether the completion has to be a call, and
     whether it ends after the first call."""
 
     offered: tuple[dict[str, Any], ...] = ()
@@ -173,7 +173,7 @@ def _read_tools(body: Body, *, model_has_tools: bool) -> _Tools:
     """
     for name in ("functions", "function_call"):
         if body.has(name):
-            body.refuse(name, "is out of use; send `tools` and `tool_choice` instead")
+            body.refuse(name, "is obsolete; send `tools` and `tool_choice` instead")
     offered = read_offered_tools(body)
     may_call, must_call, name = _read_tool_choice(body)
     if must_call:

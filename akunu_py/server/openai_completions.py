@@ -42,10 +42,10 @@ async def complete(request: ApiRequest) -> Response:
     scores_prompt = echoes and logprobs is not None
     suffix = body.text("suffix", default=None)
     if scores_prompt and suffix is not None:
-        body.refuse("logprobs", "cannot be told of an echoed prompt that has a suffix")
+        body.refuse("logprobs", "cannot be served for an echoed prompt that has a suffix")
     best_of = body.integer("best_of", default=None, least=1)
     if best_of is not None and best_of != body.integer("n", default=1):
-        body.refuse("best_of", "must be `n` or be left out: no answer is made to be thrown away")
+        body.refuse("best_of", "must equal `n` or be left out: every choice is returned")
     options = read_options(request, max_tokens=_MAX_TOKENS, logprobs=logprobs)
     options = replace(options, scores_prompt=scores_prompt)
     spelling = request.engine.tokenizer.token_bytes
@@ -139,7 +139,7 @@ class _Logprobs:
     def _with_prompt(
         self, prompt: PromptLogprobs, text: str, entries: list[TokenLogprob]
     ) -> dict[str, Any]:
-        """The same with those of the echoed prompt before them; its first token has none."""
+        """The lists, which begin with those of the echoed prompt; its first token has no values."""
         first = self._spelling.of(prompt.first)
         if text.encode(errors="replace").startswith(first):  # not if the tokenizer added it
             self._offset = len(self._decoder.decode(first))

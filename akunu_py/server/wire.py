@@ -31,7 +31,7 @@ def compact_json(value: Any) -> bytes:
     """A value on one line and without spaces, as llama.vim's patterns need it.
 
     Raises:
-        ValueError: if there is an infinite number in it, which is a defect.
+        ValueError: if there is an infinite number in it, which is a bug.
     """
     return _ENCODER.encode(value).encode(errors="replace")
 
@@ -99,7 +99,7 @@ class StreamedResponse(Response):
 def logprob_entries(
     entries: Sequence[TokenLogprob], describe: Callable[[int, float], dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """One object a token, with those of its alternatives in `top_logprobs`."""
+    """One object per token, with those of its alternatives in `top_logprobs`."""
     return [
         describe(entry.token, entry.logprob)
         | {"top_logprobs": [describe(*other) for other in entry.alternatives]}
