@@ -1,6 +1,5 @@
 """The web application: the endpoints of all contracts, behind the middleware."""
 
-from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final
 
@@ -29,11 +28,9 @@ CONTRACTS: Final[tuple[Contract, ...]] = (LLAMA, OPENAI, OLLAMA, PAGE)
 """The first contract also reports errors at paths that belong to no contract."""
 
 
-def create_app(
-    service: Service, settings: ServerSettings, contracts: Sequence[Contract] = CONTRACTS
-) -> ASGIApp:
+def create_app(service: Service, settings: ServerSettings) -> ASGIApp:
     """Makes the application. It expects HTTP requests only: no lifespan events, no websockets."""
-    endpoints = [endpoint for contract in contracts for endpoint in contract.endpoints]
+    endpoints = [endpoint for contract in CONTRACTS for endpoint in contract.endpoints]
     open_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.is_open)
     polled_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.is_polled)
     paths: dict[str, _Path] = {}
@@ -47,7 +44,7 @@ def create_app(
     )
     app = DisconnectMiddleware(app, settings.limits.body_bytes)
     app = AccessMiddleware(app, settings, open_paths)
-    app = ErrorMiddleware(app, lambda path: _contract_of(path, contracts).error_body)
+    app = ErrorMiddleware(app, lambda path: _contract_of(path).error_body)
     if settings.origins:
         app = CORSMiddleware(
             app,
@@ -58,16 +55,16 @@ def create_app(
     return RequestLog(app, polled_paths)
 
 
-def _contract_of(path: str, contracts: Sequence[Contract]) -> Contract:
+def _contract_of(path: str) -> Contract:
     """The contract that reports the errors of a path: the one that has the path, or else one with
     a prefix of it."""
-    for contract in contracts:
+    for contract in CONTRACTS:
         if any(endpoint.path == path for endpoint in contract.endpoints):
             return contract
-    for contract in contracts:
+    for contract in CONTRACTS:
         if path.startswith(contract.prefixes):
             return contract
-    return contracts[0]
+    return CONTRACTS[0]
 
 
 class _Path:

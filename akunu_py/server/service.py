@@ -81,7 +81,6 @@ class Service:
         """Completes a prompt, round by round; the last event, and only it, has a finish reason.
 
         Leaving the iteration cancels the job, so iterate within `contextlib.aclosing`.
-
         With `at_once`, all events may come together at the end, which spares the event loop from
         waking up for each round.
 
