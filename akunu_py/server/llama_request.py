@@ -154,16 +154,15 @@ def _read_prompts(body: Body, engine: "Engine") -> list[str | list[int]]:
 def _prompt(body: Body, name: str, given: Any, engine: "Engine") -> str | list[int]:
     """A text, a list of ids, or a list that mixes ids and texts."""
     most = body.limits.prompt_characters
-    if isinstance(given, str):
-        if len(given) > most:
-            body.refuse(name, f"is longer than {most} characters")
-        return given
-    if not isinstance(given, list):
+    parts = [given] if isinstance(given, str) else given
+    if not isinstance(parts, list):
         body.refuse(name, "must be a string, or a list of token ids and strings")
-    if sum(len(part) for part in given if isinstance(part, str)) > most:
+    if sum(len(part) for part in parts if isinstance(part, str)) > most:
         body.refuse(name, f"is longer than {most} characters")
+    if isinstance(given, str):
+        return given
     tokens: list[int] = []
-    for index, part in enumerate(given):
+    for index, part in enumerate(parts):
         if isinstance(part, str):
             tokens += engine.tokenizer.encode(
                 part, special_tokens=index == 0, most=engine.context_limit

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Event as Flag
 from threading import get_ident
@@ -174,6 +175,19 @@ class TestWaiting:
         blocked.let_go()
         list(blocked.under_way)
         assert worker.call(lambda engine: engine.counters.requests) == 1
+
+    def test_the_first_comes_first(self, worker: EngineWorker) -> None:
+        blocked = Blocked(worker)
+        served: list[int] = []
+
+        def serve(number: int, _: Engine) -> None:
+            served.append(number)
+
+        outcomes = [worker.submit(partial(serve, number)) for number in range(3)]
+        blocked.let_go()
+        for outcome in outcomes:
+            outcome.result(60)
+        assert served == [0, 1, 2]
 
     def test_a_call_can_be_taken_back(self, worker: EngineWorker) -> None:
         blocked = Blocked(worker)
