@@ -6,10 +6,8 @@ woken once for every batch of events.
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Event as Flag
 from types import TracebackType
 from typing import Final, Self
 
@@ -19,25 +17,23 @@ _SIGNAL_INTERVAL_S: Final = 0.1
 
 
 class EventStream:
-    """The events of one request, in order, from the engine's thread to one reader.
+    """The events of one request, in order; `cancel` calls `on_cancel`.
 
     A thread reads them with `for`. An event loop calls `attach` first, and then reads them with
     `async for`. Leaving the stream as a context manager cancels the rest of the request.
 
-    Args:
-        on_cancel: called by `cancel`.
-
     Attributes:
         last: the newest event, read or not; any thread may look at it.
         finished: whether the engine is done with the request.
+        cancelled: whether the rest is no longer wanted.
     """
 
     def __init__(self, on_cancel: Callable[[], object] = lambda: None) -> None:
         self.last: Event | None = None
         self.finished = False
-        self._queue: SimpleQueue[Event | _End] = SimpleQueue()
+        self.cancelled = False
+        self._queue: SimpleQueue[Event | BaseException | None] = SimpleQueue()
         self._exhausted = False
-        self._cancelled = Flag()
         self._on_cancel = on_cancel
         self._aborted: BaseException | None = None
         self._wake: Callable[[], object] | None = None
@@ -46,18 +42,13 @@ class EventStream:
         self._on_finish: Callable[[], object] | None = None
         self._reader: asyncio.Future[None] | None = None
 
-    @property
-    def cancelled(self) -> bool:
-        """Whether the rest is no longer wanted."""
-        return self._cancelled.is_set()
-
     def cancel(self) -> None:
         """Ends the request: at once if it still waits, else after the current chunk or round.
 
         The last event still comes, with the finish reason CANCELLED. Any thread may call this, and
         so may a signal handler.
         """
-        self._cancelled.set()
+        self.cancelled = True
         self._on_cancel()
 
     def abort(self, error: BaseException) -> None:
@@ -67,13 +58,11 @@ class EventStream:
         self.cancel()
 
     def attach(self, on_finish: Callable[[], object], *, end_only: bool = False) -> None:
-        """Lets the running event loop read the events.
+        """Lets the running event loop read the events; calls `on_finish` on it when the engine is
+        done, whether or not they have been read.
 
-        Args:
-            on_finish: called on the event loop when the engine is done, whether or not the events
-                have been read.
-            end_only: whether to wake the event loop only when the engine is done, not for every
-                batch of events.
+        With `end_only`, the event loop is woken only when the engine is done, not for every batch
+        of events.
         """
         loop = asyncio.get_running_loop()
         self._on_finish, self._end_only = on_finish, end_only
@@ -88,7 +77,7 @@ class EventStream:
 
     def end(self, error: BaseException | None = None) -> None:
         """Ends the events, with the error that caused it, if any; for the engine's thread."""
-        self._queue.put(_End(error))
+        self._queue.put(error)
         self.finished = True
         self._notify()
 
@@ -101,7 +90,7 @@ class EventStream:
             self._wake()
         except Exception:  # the event loop is closed: nobody reads, but the thread must go on
             self._wake = None
-            self._cancelled.set()
+            self.cancelled = True
 
     def _woken(self) -> None:
         self._wake_pending = False  # first, so that events that come from now on wake again
@@ -146,13 +135,13 @@ class EventStream:
                 return event
         raise StopIteration
 
-    def _unpack(self, entry: "Event | _End") -> Event | None:
-        """The event in an entry of the queue; None if the entry is the end."""
-        if not isinstance(entry, _End):
+    def _unpack(self, entry: Event | BaseException | None) -> Event | None:
+        """The event in an entry of the queue; None or an error is the end."""
+        if isinstance(entry, Event):
             return entry
         self._exhausted = True
-        if entry.error is not None:
-            raise entry.error
+        if entry is not None:
+            raise entry
         return None
 
     def __enter__(self) -> Self:
@@ -165,8 +154,3 @@ class EventStream:
         traceback: TracebackType | None,
     ) -> None:
         self.cancel()
-
-
-@dataclass(frozen=True)
-class _End:
-    error: BaseException | None

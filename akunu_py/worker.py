@@ -10,8 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Condition, Thread
-from threading import Event as Flag
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from akunu_py.backend import release_thread
 from akunu_py.errors import EngineClosedError, QueueFullError
@@ -35,78 +34,17 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Task(Generic[T]):
+class _Task:
     """Work for the thread. Neither function may raise.
 
     Attributes:
-        run: does the work, with what the thread owns.
+        run: does the work.
         abandon: called instead if the work will not be done, with the error that prevents it, or
             with None if the task was taken back.
     """
 
-    run: Callable[[T], None]
+    run: "Callable[[Engine], None]"
     abandon: Callable[[BaseException | None], None]
-
-
-class TaskQueue(Generic[T]):
-    """Tasks that wait for one thread, in the order in which they came.
-
-    Any thread may put, take back and count; one thread gets. A signal handler may interrupt `put`
-    or `take_back` and call them itself.
-
-    Args:
-        limit: how many tasks may wait; None for any number.
-    """
-
-    def __init__(self, limit: int | None = None) -> None:
-        self._limit = limit
-        self._waiting: deque[Task[T]] = deque()
-        self._changed = Condition()
-        self._closed = False
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def put(self, task: Task[T]) -> None:
-        """Appends a task.
-
-        Raises:
-            QueueFullError: if the queue is full.
-            EngineClosedError: if the queue is closed.
-        """
-        with self._changed:
-            if self._closed:
-                raise EngineClosedError()
-            if self._limit is not None and len(self._waiting) >= self._limit:
-                raise QueueFullError(len(self._waiting))
-            self._waiting.append(task)
-            self._changed.notify()
-
-    def take_back(self, task: Task[T]) -> bool:
-        """Abandons a task if it still waits; returns whether it did."""
-        with self._changed:
-            if task not in self._waiting:
-                return False
-            self._waiting.remove(task)
-        task.abandon(None)
-        return True
-
-    def get(self) -> Task[T] | None:
-        """Waits for the next task and removes it; None once the queue is closed."""
-        with self._changed:
-            while not (self._waiting or self._closed):
-                self._changed.wait()
-            return None if self._closed else self._waiting.popleft()
-
-    def close(self, reason: BaseException) -> None:
-        """Abandons all tasks that wait, and refuses new ones."""
-        with self._changed:
-            self._closed = True
-            abandoned = list(self._waiting)
-            self._waiting.clear()
-            self._changed.notify()
-        for task in abandoned:
-            task.abandon(reason)
 
 
 class EngineWorker:
@@ -124,8 +62,10 @@ class EngineWorker:
     def __init__(self, load: "Callable[[], Engine]", *, queue_limit: int | None = None) -> None:
         self.loading: Future[Engine] = Future()
         self._load = load
-        self._tasks: TaskQueue[Engine] = TaskQueue(queue_limit)
-        self._closing = Flag()
+        self._limit = queue_limit
+        self._waiting: deque[_Task] = deque()
+        self._changed = Condition()  # reentrant: a signal handler may interrupt `_put`, and call it
+        self._closed = False
         self._busy = False
         self._thread = Thread(target=self._work, name=THREAD_NAME, daemon=True)
         self._thread.start()
@@ -143,7 +83,7 @@ class EngineWorker:
     @property
     def queue_depth(self) -> int:
         """How many requests and calls wait; any thread may ask."""
-        return len(self._tasks)
+        return len(self._waiting)
 
     def call(self, task: "Callable[[Engine], T]") -> T:
         """Runs a function of the engine on its thread and waits for its result.
@@ -174,7 +114,7 @@ class EngineWorker:
             if outcome.set_running_or_notify_cancel():
                 outcome.set_exception(reason or EngineClosedError())
 
-        self._tasks.put(Task(run, abandon))
+        self._put(_Task(run, abandon))
         return outcome
 
     def stream(
@@ -194,10 +134,10 @@ class EngineWorker:
         Raises:
             QueueFullError: if the queue is full.
         """
-        events = EventStream(lambda: self._tasks.take_back(task))
+        events = EventStream(lambda: self._take_back(task))
 
         def cancelled() -> bool:
-            return events.cancelled or self._closing.is_set()
+            return events.cancelled or self._closed
 
         def run(engine: "Engine") -> None:
             if cancelled():
@@ -224,8 +164,8 @@ class EngineWorker:
             else:
                 events.end(reason)
 
-        task: Task[Engine] = Task(run, abandon)
-        self._tasks.put(task)
+        task = _Task(run, abandon)
+        self._put(task)
         return events
 
     def close(self, timeout: float | None = None) -> bool:
@@ -233,16 +173,42 @@ class EngineWorker:
 
         A stream that waits ends as a cancelled one does, a call with an `EngineClosedError`.
 
-        Args:
-            timeout: seconds to wait for the thread; None for no limit.
-
-        Returns:
-            Whether the thread has ended. Loading cannot be interrupted.
+        Waits `timeout` seconds for the thread, or without limit, and returns whether it has ended.
+        Loading cannot be interrupted.
         """
-        self._closing.set()
-        self._tasks.close(EngineClosedError())
+        with self._changed:
+            self._closed = True
+            abandoned = list(self._waiting)
+            self._waiting.clear()
+            self._changed.notify()
+        for task in abandoned:
+            task.abandon(EngineClosedError())
         self._thread.join(timeout)
         return not self._thread.is_alive()
+
+    def _put(self, task: _Task) -> None:
+        with self._changed:
+            if self._closed:
+                raise EngineClosedError
+            if self._limit is not None and len(self._waiting) >= self._limit:
+                raise QueueFullError(len(self._waiting))
+            self._waiting.append(task)
+            self._changed.notify()
+
+    def _take_back(self, task: _Task) -> None:
+        """Abandons a task if it still waits."""
+        with self._changed:
+            if task not in self._waiting:
+                return
+            self._waiting.remove(task)
+        task.abandon(None)
+
+    def _next(self) -> _Task | None:
+        """Waits for the next task and removes it; None once the worker is closed."""
+        with self._changed:
+            while not (self._waiting or self._closed):
+                self._changed.wait()
+            return None if self._closed else self._waiting.popleft()
 
     def _work(self) -> None:
         self.loading.set_running_or_notify_cancel()  # from now on no waiter can cancel it
@@ -250,11 +216,11 @@ class EngineWorker:
             engine = self._load()
         except BaseException as error:
             self.loading.set_exception(error)
-            while (task := self._tasks.get()) is not None:
+            while (task := self._next()) is not None:
                 task.abandon(error)
         else:
             self.loading.set_result(engine)
-            while (task := self._tasks.get()) is not None:
+            while (task := self._next()) is not None:
                 self._busy = True
                 task.run(engine)
                 self._busy = False

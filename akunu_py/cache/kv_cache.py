@@ -1,4 +1,4 @@
-"""PreallocatedKVCache: keys and values in one buffer a layer, allocated once and written in place.
+"""PreallocatedKVCache: keys and values in buffers, allocated once per layer and written in place.
 
 It serves as the cache of unmodified mlx-lm models. Rolling back moves a counter: nothing is copied
 or cleared, because what lies after the counter is overwritten before it is read.
@@ -22,18 +22,14 @@ class LayerCache:
     keys that arrive. They are written in place, which MLX does only while nothing else holds a
     reference to them: never hand them out, only slices.
 
-    Attributes:
-        capacity: how many tokens fit.
-        offset: how many it holds.
-        nbytes: bytes of both buffers; an attribute, because every request asks all caches.
+    `offset` counts the tokens in them.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.offset = 0
-        self.nbytes = 0
-        self._keys: mx.array | None = None
-        self._values: mx.array | None = None
+        self.nbytes = 0  # no property, because every request asks all caches
+        self._buffers: tuple[mx.array, mx.array] | None = None
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Appends `[batch, kv_heads, tokens, head_dim]`; returns all keys and values so far.
@@ -46,33 +42,28 @@ class LayerCache:
             raise ContextOverflowError(
                 f"{end} tokens do not fit into a cache made for {self.capacity}."
             )
-        if self._keys is None or self._values is None:
-            self._keys, self._values = self._allocate(keys, values, self.capacity)
-        self._keys[..., start:end, :] = keys
-        self._values[..., start:end, :] = values
+        own_keys, own_values = self._buffers or self._allocate(keys, values)
+        own_keys[..., start:end, :] = keys
+        own_values[..., start:end, :] = values
         self.offset = end
-        return self._keys[..., :end, :], self._values[..., :end, :]
+        return own_keys[..., :end, :], own_values[..., :end, :]
 
     def grow(self, capacity: int) -> None:
         """Moves to larger buffers, and so copies what it holds."""
-        if self._keys is not None and self._values is not None:
-            held = self.offset
-            keys, values = self._keys, self._values
-            self._keys, self._values = self._allocate(keys, values, capacity)
-            self._keys[..., :held, :] = keys[..., :held, :]
-            self._values[..., :held, :] = values[..., :held, :]
-            mx.eval(self._keys, self._values)
+        old = LayerCache(self.capacity)
+        old._buffers, self._buffers = self._buffers, None
         self.capacity = capacity
+        self.copy(old, self.offset)
 
     def copy(self, other: "LayerCache", tokens: int) -> None:
         """Copies the first `tokens` of another layer; they must fit."""
-        if other._keys is None or other._values is None:
+        if other._buffers is None:
             return
-        if self._keys is None or self._values is None:
-            self._keys, self._values = self._allocate(other._keys, other._values, self.capacity)
-        self._keys[..., :tokens, :] = other._keys[..., :tokens, :]
-        self._values[..., :tokens, :] = other._values[..., :tokens, :]
-        mx.eval(self._keys, self._values)
+        keys, values = other._buffers
+        own_keys, own_values = self._buffers or self._allocate(keys, values)
+        own_keys[..., :tokens, :] = keys[..., :tokens, :]
+        own_values[..., :tokens, :] = values[..., :tokens, :]
+        mx.eval(own_keys, own_values)
         self.offset = tokens
 
     def make_mask(self, tokens: int, **options: Any) -> Any:
@@ -82,26 +73,22 @@ class LayerCache:
     @property
     def state(self) -> tuple[mx.array, ...]:
         """The arrays to evaluate after a prefill. Keep no reference: see the class."""
-        if self._keys is None or self._values is None:
-            return ()
-        return self._keys, self._values
+        return self._buffers or ()
 
-    def _allocate(
-        self, keys: mx.array, values: mx.array, capacity: int
-    ) -> tuple[mx.array, mx.array]:
+    def _allocate(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Empty buffers for keys and values of these shapes."""
-        buffers = _empty_buffer(keys, capacity), _empty_buffer(values, capacity)
-        self.nbytes = sum(buffer.nbytes for buffer in buffers)
-        return buffers
+        empty_keys, empty_values = (
+            mx.zeros((*like.shape[:2], self.capacity, like.shape[3]), dtype=like.dtype)
+            for like in (keys, values)
+        )
+        self._buffers = empty_keys, empty_values
+        self.nbytes = empty_keys.nbytes + empty_values.nbytes
+        return self._buffers
 
 
 class PreallocatedKVCache:
-    """A model's whole cache: a counter over one `LayerCache` a layer.
-
-    Args:
-        layers: how many layers the model has.
-        capacity: how many tokens it can hold.
-    """
+    """A model's whole cache, with room for `capacity` tokens: a counter over one `LayerCache` per
+    layer."""
 
     can_roll_back = True
 
@@ -113,11 +100,6 @@ class PreallocatedKVCache:
     def length(self) -> int:
         """How many tokens are in the cache."""
         return self.layers[0].offset
-
-    @property
-    def room(self) -> int:
-        """How many more tokens fit."""
-        return self.capacity - self.length
 
     @property
     def nbytes(self) -> int:
@@ -141,8 +123,9 @@ class PreallocatedKVCache:
         Raises:
             ContextOverflowError: if they do not fit.
         """
-        if tokens > self.room:
-            raise ContextOverflowError(f"{tokens} tokens do not fit where {self.room} are free.")
+        room = self.capacity - self.length
+        if tokens > room:
+            raise ContextOverflowError(f"{tokens} tokens do not fit where {room} are free.")
         for layer in self.layers:
             layer.offset += tokens
 
@@ -196,14 +179,13 @@ class ForwardOnlyKVCache:
         self.length = 0
 
     @property
-    def room(self) -> int:
-        """How many more tokens fit."""
-        return self.capacity - self.length
-
-    @property
     def nbytes(self) -> int:
         """Bytes of all buffers."""
         return sum(int(layer.nbytes) for layer in self.layers)
+
+    def grow(self, capacity: int) -> None:
+        """Allows more tokens; the model's own layers grow by themselves."""
+        self.capacity = capacity
 
     def advance(self, tokens: int) -> None:
         """Counts the tokens of a forward."""
@@ -234,8 +216,3 @@ def no_rollback_reason(cache: KVCache) -> str | None:
         f"Speculation is off: this model keeps its context in {' and '.join(kinds)}, "
         "which cannot be rolled back to drop a rejected draft."
     )
-
-
-def _empty_buffer(like: mx.array, capacity: int) -> mx.array:
-    batch, heads, _, head_dim = like.shape
-    return mx.zeros((batch, heads, capacity, head_dim), dtype=like.dtype)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from time import time
 from typing import Final
 
-from akunu_py.cache.kv_cache import ForwardOnlyKVCache, KVCache, PreallocatedKVCache
+from akunu_py.cache.kv_cache import KVCache, PreallocatedKVCache
 from akunu_py.options import MOST_SLOTS
 
 FIRST_CAPACITY: Final = 2048
@@ -30,7 +30,6 @@ class SlotStatus:
         id: its number, which `Options.slot` asks for.
         tokens: how many tokens it holds.
         capacity: how many tokens it has room for.
-        nbytes: bytes of its buffers.
         last_used: when it last served a request, in seconds since 1970; 0 if it has not yet.
         busy: whether it serves a request now; `tokens` is then the number that it began with.
     """
@@ -46,14 +45,7 @@ class SlotStatus:
 class PrefixSlot:
     """A cache that remembers which tokens it holds, so that a shared prefix is computed once.
 
-    Args:
-        make_cache: makes its cache, and a new one if the old one cannot be rolled back.
-        capacity: how many tokens it has room for at first.
-        slot_id: its number in the pool.
-
-    Attributes:
-        last_used: when it last served a request, in seconds since 1970; 0 if it has not yet.
-        busy: whether it serves a request now.
+    `make_cache` makes its cache, and a new one if the old one cannot be rolled back.
     """
 
     def __init__(self, make_cache: MakeCache, capacity: int, slot_id: int = 0) -> None:
@@ -89,8 +81,7 @@ class PrefixSlot:
     def reuse(self, prompt: Sequence[int]) -> int:
         """Prepares the cache for a prompt; returns how many of its tokens are in it already."""
         shared = self.usable(prompt)
-        self._roll_back(shared)
-        self._tokens = list(prompt[:shared])
+        self._keep(prompt, shared)
         return shared
 
     def copy(self, other: "PrefixSlot", tokens: int) -> None:
@@ -105,30 +96,21 @@ class PrefixSlot:
         kept = min(self.cache.length, len(tokens))
         if kept < self.cache.length and not self.cache.can_roll_back:
             kept = 0
-        self._roll_back(kept)
-        self._tokens = list(tokens[:kept])
+        self._keep(tokens, kept)
 
-    def grow(self, capacity: int) -> None:
-        """Makes room for more tokens."""
-        if isinstance(self.cache, ForwardOnlyKVCache):
-            self.cache.capacity = capacity  # its layers grow by themselves
-        else:
-            self.cache.grow(capacity)
-
-    def _roll_back(self, length: int) -> None:
-        if length == self.cache.length:
-            return
-        if isinstance(self.cache, ForwardOnlyKVCache):
-            self.cache = self._make_cache(self.cache.capacity)
-        else:
+    def _keep(self, tokens: Sequence[int], length: int) -> None:
+        """Drops all but the first tokens, which are the first of `tokens`."""
+        self._tokens = list(tokens[:length])
+        if isinstance(self.cache, PreallocatedKVCache):
             self.cache.rollback(length)
+        elif length < self.cache.length:
+            self.cache = self._make_cache(self.cache.capacity)
 
 
 class PrefixPool:
     """The slots of an engine.
 
     Args:
-        make_cache: makes the caches of the slots.
         limit: the most tokens that a slot may hold.
         memory: bytes that all slots may take together; a single slot may exceed it.
         clock: returns the time in seconds since 1970.
@@ -180,7 +162,7 @@ class PrefixPool:
     def grow(self, slot: PrefixSlot, capacity: int) -> None:
         """Makes a slot larger; drops others if memory is short."""
         self._free((capacity - slot.cache.capacity) * self._bytes_per_token, spared=slot)
-        slot.grow(capacity)
+        slot.cache.grow(capacity)
 
     def settle(self, slot: PrefixSlot, tokens: Sequence[int]) -> None:
         """Records what a slot holds after a request: `tokens` as far as they were computed."""
@@ -202,10 +184,6 @@ class PrefixPool:
         """Forgets every slot."""
         self._slots.clear()
         self._update_statuses()
-
-    @property
-    def _nbytes(self) -> int:
-        return sum(slot.cache.nbytes for slot in self._slots.values())
 
     @property
     def _bytes_per_token(self) -> float:
@@ -237,7 +215,8 @@ class PrefixPool:
         """Drops the least recently used slots until this many bytes and slots are free."""
         others = [slot for slot in self._slots.values() if slot is not spared]
         for slot in others:
-            if self._nbytes + needed <= self.memory and len(self._slots) + slots <= MOST_SLOTS:
+            nbytes = sum(slot.cache.nbytes for slot in self._slots.values())
+            if nbytes + needed <= self.memory and len(self._slots) + slots <= MOST_SLOTS:
                 return
             del self._slots[slot.id]
 

@@ -1,17 +1,16 @@
-"""The web application: the endpoints of all contracts, behind the middleware for every request."""
+"""The web application: the endpoints of all contracts, behind the middleware."""
 
-from collections.abc import Iterable, Sequence
+from http import HTTPStatus
 from typing import Final
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest, Contract, Endpoint
-from akunu_py.server.errors import Fault, MethodError, NotFoundError, note_fault
+from akunu_py.server.errors import ApiError, NotFoundError
 from akunu_py.server.llama import LLAMA
 from akunu_py.server.middleware import (
     AccessMiddleware,
@@ -24,29 +23,28 @@ from akunu_py.server.openai import OPENAI
 from akunu_py.server.page import PAGE
 from akunu_py.server.service import Service
 from akunu_py.server.settings import ServerSettings
-from akunu_py.server.wire import CompactJSONResponse
 
 CONTRACTS: Final[tuple[Contract, ...]] = (LLAMA, OPENAI, OLLAMA, PAGE)
 """The first contract also reports errors at paths that belong to no contract."""
 
 
-def create_app(
-    service: Service, settings: ServerSettings, contracts: Sequence[Contract] = CONTRACTS
-) -> ASGIApp:
+def create_app(service: Service, settings: ServerSettings) -> ASGIApp:
     """Makes the application. It expects HTTP requests only: no lifespan events, no websockets."""
-
-    def respond(scope: Scope, fault: Fault) -> Response:
-        note_fault(scope, fault)
-        body = _contract_of(scope["path"], contracts).error_body(fault)
-        return CompactJSONResponse(body, fault.status, fault.headers)
-
-    endpoints = [endpoint for contract in contracts for endpoint in contract.endpoints]
+    endpoints = [endpoint for contract in CONTRACTS for endpoint in contract.endpoints]
     open_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.is_open)
     polled_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.is_polled)
-    app: ASGIApp = _make_router(endpoints, service, settings)
+    paths: dict[str, _Path] = {}
+    for endpoint in endpoints:
+        path = paths.setdefault(endpoint.path, _Path(service, settings))
+        path.endpoints[endpoint.method] = endpoint
+    app: ASGIApp = Router(
+        [Route(path, handler) for path, handler in paths.items()],
+        redirect_slashes=False,  # most clients do not follow a redirected POST
+        default=_not_found,
+    )
     app = DisconnectMiddleware(app, settings.limits.body_bytes)
     app = AccessMiddleware(app, settings, open_paths)
-    app = ErrorMiddleware(app, respond)
+    app = ErrorMiddleware(app, lambda path: _contract_of(path).error_body)
     if settings.origins:
         app = CORSMiddleware(
             app,
@@ -57,34 +55,16 @@ def create_app(
     return RequestLog(app, polled_paths)
 
 
-def _contract_of(path: str, contracts: Sequence[Contract]) -> Contract:
-    """The contract that reports the errors of a path: the one that has the path, or else the one
-    with the longest prefix of it."""
-    for contract in contracts:
+def _contract_of(path: str) -> Contract:
+    """The contract that reports the errors of a path: the one that has the path, or else one with
+    a prefix of it."""
+    for contract in CONTRACTS:
         if any(endpoint.path == path for endpoint in contract.endpoints):
             return contract
-    lengths = {
-        contract: len(prefix)
-        for contract in contracts
-        for prefix in contract.prefixes
-        if path.startswith(prefix)
-    }
-    return max(lengths, key=lambda contract: lengths[contract], default=contracts[0])
-
-
-def _make_router(
-    endpoints: Iterable[Endpoint], service: Service, settings: ServerSettings
-) -> Router:
-    """Routes requests to handlers; unknown paths and methods raise an `AkunuError`."""
-    paths: dict[str, _Path] = {}
-    for endpoint in endpoints:
-        path = paths.setdefault(endpoint.path, _Path(service, settings))
-        path.endpoints[endpoint.method] = endpoint
-    return Router(
-        [Route(path, app) for path, app in paths.items()],
-        redirect_slashes=False,  # most clients do not follow a redirected POST
-        default=_not_found,
-    )
+    for contract in CONTRACTS:
+        if path.startswith(contract.prefixes):
+            return contract
+    return CONTRACTS[0]
 
 
 class _Path:
@@ -92,13 +72,10 @@ class _Path:
 
     It is an ASGI application rather than a function of a request, because Starlette wraps `send`
     once more for a function, and every streamed token passes through all wrappers.
-
-    Attributes:
-        endpoints: by their methods.
     """
 
     def __init__(self, service: Service, settings: ServerSettings) -> None:
-        self.endpoints: dict[str, Endpoint] = {}
+        self.endpoints: dict[str, Endpoint] = {}  # by their methods
         self._service = service
         self._settings = settings
 
@@ -106,7 +83,12 @@ class _Path:
         method = scope["method"]
         endpoint = self.endpoints.get("GET" if method == "HEAD" else method)
         if endpoint is None:
-            raise MethodError(scope["path"], method, ", ".join(self.endpoints))
+            allowed = ", ".join(self.endpoints)
+            raise ApiError(
+                HTTPStatus.METHOD_NOT_ALLOWED,
+                f"{scope['path']} takes {allowed}, not {method}.",
+                headers={"Allow": allowed},
+            )
         raw = await Request(scope, receive).body() if method == "POST" else b""
         body = Body.parse(raw, self._settings.limits)
         request = ApiRequest(self._service, self._settings, body, scope["path_params"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from akunu_py.server.body import Body
-from akunu_py.server.errors import Fault
+from akunu_py.server.errors import ApiError
 from akunu_py.server.service import Service
 from akunu_py.server.settings import ServerSettings
 
@@ -21,14 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ApiRequest:
-    """One request, as a handler sees it.
-
-    Attributes:
-        service: does the jobs.
-        settings: of the server.
-        body: the JSON object that was sent; empty for a GET.
-        path_params: the variable parts of the path.
-    """
+    """One request, as a handler sees it. The body of a GET is empty."""
 
     service: Service
     settings: ServerSettings
@@ -41,17 +34,12 @@ class ApiRequest:
         return self.service.engine
 
 
-Handler = Callable[[ApiRequest], Awaitable[Response]]
-
-
 @dataclass(frozen=True)
 class Endpoint:
-    """A method and a path, and the handler for them.
+    """A method and a path, and the handler that makes the response or raises an error.
 
     Attributes:
-        method: `GET` or `POST`.
         path: in Starlette's notation.
-        handler: makes the response, or raises an error that is reported in the contract's form.
         is_open: whether it needs no API key.
         is_polled: whether clients ask it all the time, so that its log lines are for debugging
             only.
@@ -59,23 +47,17 @@ class Endpoint:
 
     method: str
     path: str
-    handler: Handler
+    handler: Callable[[ApiRequest], Awaitable[Response]]
     is_open: bool = False
     is_polled: bool = False
 
 
 @dataclass(frozen=True)
 class Contract:
-    """What one family of clients relies on.
-
-    Attributes:
-        name: of the family.
-        endpoints: that it calls.
-        error_body: makes the JSON object that reports a fault.
-        prefixes: errors at unknown paths that begin like this have this contract's form, too.
-    """
+    """What one family of clients relies on. `error_body` makes the JSON object that reports an
+    error, also at unknown paths that begin with one of the `prefixes`."""
 
     name: str
     endpoints: tuple[Endpoint, ...]
-    error_body: Callable[[Fault], dict[str, Any]]
+    error_body: Callable[[ApiError], dict[str, Any]]
     prefixes: tuple[str, ...] = ()

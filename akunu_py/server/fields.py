@@ -1,8 +1,8 @@
-"""Fields that several contracts share, read into the engine's words: stop strings, seeds, drafting,
-logit biases, choices, messages, and the tools that are offered."""
+"""Fields that several contracts share: stop strings, seeds, drafting, logit biases, choices,
+messages, and the tools that are offered."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -14,15 +14,18 @@ from akunu_py.server.settings import Defaults
 _SEEDS: Final = 1 << 32
 _MOST_MESSAGES: Final = 4096
 _MOST_TOOLS: Final = 512
+SMALLEST_TOP_P: Final = 1e-6
+MOST_TEMPERATURE: Final = 1e3
+MOST_RECENT: Final = 4096
 FORBIDDEN: Final = -1e9
 """The logit bias that forbids a token: far below every logit, and still a finite number."""
 
 
-def read_stops(body: Body, name: str = "stop") -> tuple[str, ...]:
+def read_stops(body: Body) -> tuple[str, ...]:
     """The stop strings. Some clients send empty ones; these are ignored."""
-    stops = body.texts(name, most=body.limits.stops)
+    stops = body.texts("stop", most=body.limits.stops)
     if any(len(stop) > body.limits.stop_characters for stop in stops):
-        body.refuse(name, f"has a string of more than {body.limits.stop_characters} characters")
+        body.refuse("stop", f"has a string of more than {body.limits.stop_characters} characters")
     return tuple(stop for stop in stops if stop)
 
 
@@ -33,8 +36,13 @@ def read_seed(body: Body) -> int | None:
     return None if seed is None or seed < 0 or seed == _SEEDS - 1 else seed % _SEEDS
 
 
-def read_drafting(body: Body, defaults: Defaults) -> tuple[str, int | None]:
-    """The drafter and the most draft tokens of a forward: `num_draft_tokens`, or llama-server's
+def read_penalty(body: Body, name: str, most: float) -> float:
+    """A penalty between `-most` and `most`."""
+    return body.number(name, default=0.0, least=-most, most=most)
+
+
+def read_num_draft_tokens(body: Body, defaults: Defaults) -> int | None:
+    """The most draft tokens of a forward: `num_draft_tokens`, or llama-server's
     `speculative.n_max`, flat or nested; 0 decodes plainly."""
     number = body.integer(
         "num_draft_tokens", "speculative.n_max", default=None, least=0, most=MOST_DRAFT_TOKENS
@@ -42,11 +50,12 @@ def read_drafting(body: Body, defaults: Defaults) -> tuple[str, int | None]:
     if number is None and isinstance(body.any("speculative"), dict):
         nested = body.object("speculative")
         number = nested.integer("n_max", default=None, least=0, most=MOST_DRAFT_TOKENS)
-    return defaults.drafter, defaults.num_draft_tokens if number is None else number
+    return defaults.num_draft_tokens if number is None else number
 
 
-def read_bias(body: Body, name: str = "logit_bias") -> tuple[tuple[int, float], ...]:
+def read_biases(body: Body) -> tuple[tuple[int, float], ...]:
     """Logit biases by token id: `[[ID, BIAS], ...]` or `{"ID": BIAS}`; `false` forbids a token."""
+    name = "logit_bias"
     given = body.any(name)
     if given is None:
         return ()
@@ -54,12 +63,7 @@ def read_bias(body: Body, name: str = "logit_bias") -> tuple[tuple[int, float], 
         body.refuse(name, "must be a list of pairs, or an object")
     if len(given) > body.limits.biases:
         body.refuse(name, f"must have {body.limits.biases} entries or fewer")
-    return tuple(_biases(body, name, given))
-
-
-def _biases(
-    body: Body, name: str, given: dict[str, Any] | list[Any]
-) -> Iterator[tuple[int, float]]:
+    biases = []
     for entry in given.items() if isinstance(given, dict) else given:
         if not isinstance(entry, list | tuple) or len(entry) != 2:
             body.refuse(name, "must be pairs of a token id and a number")
@@ -72,7 +76,8 @@ def _biases(
             bias = FORBIDDEN
         if isinstance(bias, bool) or not isinstance(bias, int | float) or abs(bias) > -FORBIDDEN:
             body.refuse(name, "must give each token a number, or false")
-        yield token, float(bias)
+        biases.append((token, float(bias)))
+    return tuple(biases)
 
 
 def read_choices(body: Body, jobs: Sequence[Job], *names: str) -> tuple[int, tuple[Job, ...]]:
@@ -88,24 +93,24 @@ def read_choices(body: Body, jobs: Sequence[Job], *names: str) -> tuple[int, tup
     return choices, tuple(job.variant(choice) for job in jobs for choice in range(choices))
 
 
-def read_messages(body: Body, name: str = "messages") -> list[dict[str, Any]]:
+def read_messages(body: Body) -> list[dict[str, Any]]:
     """The messages, with their content as one text; other fields go on to the template.
 
     Raises:
-        BodyError: if there are none, or one has no role, or content that is no text.
+        BodyError: if there are none, or one has no role, or content that is not text.
     """
-    messages = body.objects(name, most=_MOST_MESSAGES)
+    messages = body.objects("messages", most=_MOST_MESSAGES)
     if not messages:
-        body.refuse(name, "must have at least one message")
+        body.refuse("messages", "must have at least one message")
     return [_message(message) for message in messages]
 
 
-def read_content(message: Body, name: str = "content") -> str:
+def read_content(message: Body) -> str:
     """A message's content: a text, or a list of parts that are all text."""
-    if not isinstance(message.any(name), list):
-        return message.text(name, default="")
+    if not isinstance(message.any("content"), list):
+        return message.text("content", default="")
     texts: list[str] = []
-    for part in message.objects(name):
+    for part in message.objects("content"):
         if part.text("type", default="text") != "text":
             part.refuse("type", "must be text; this model reads nothing else")
         texts.append(part.text("text", default=""))
@@ -113,9 +118,8 @@ def read_content(message: Body, name: str = "content") -> str:
 
 
 def _message(message: Body) -> dict[str, Any]:
-    role = message.text("role", default=None)
-    if role is None:
-        message.refuse("role", "is missing")
+    message.require("role")
+    role = message.text("role", default="")
     kept = {key: message.any(key) for key in message.names() if message.has(key)}
     if message.has("tool_calls"):
         kept["tool_calls"] = [_tool_call(call) for call in message.objects("tool_calls")]
@@ -137,13 +141,13 @@ def _tool_call(call: Body) -> dict[str, Any]:
     return kept | {"function": named}
 
 
-def read_offered_tools(body: Body, name: str = "tools") -> list[dict[str, Any]]:
+def read_offered_tools(body: Body) -> list[dict[str, Any]]:
     """The tools that the model may call, in OpenAI's form, which templates expect.
 
     Raises:
-        BodyError: if one is no function, or has no name.
+        BodyError: if one is not a function, or has no name.
     """
-    return [_tool(tool) for tool in body.objects(name, most=_MOST_TOOLS)]
+    return [_tool(tool) for tool in body.objects("tools", most=_MOST_TOOLS)]
 
 
 def _tool(tool: Body) -> dict[str, Any]:

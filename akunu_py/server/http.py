@@ -22,11 +22,7 @@ _HEAD_BYTES: Final = 64 << 10
 
 
 class HttpServer:
-    """Serves one application.
-
-    Args:
-        app: an ASGI application.
-    """
+    """Serves one application."""
 
     def __init__(self, app: ASGIApp) -> None:
         config = uvicorn.Config(

@@ -13,14 +13,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """What to complete, how, and when to give up.
+    """What to complete, how, and when to stop.
 
     Attributes:
         prompt: text, token ids, or a gap with its surroundings.
-        options: how to complete it.
         suffix: text after the gap, if `prompt` is the text before it; None for no gap.
         predict_s: seconds from the first token on after which the completion ends, as soon as it
-            has a whole line; None for no limit.
+            has a whole line, so that a slow machine still completes something; None for no limit.
         slot: the client's number for what it works on; None for none. It is not a cache: plugins
             send the same number for every file, and the engine finds the best cache by content.
     """
@@ -32,11 +31,7 @@ class Job:
     slot: int | None = None
 
     def prompt_text(self, decode: Callable[[Sequence[int]], str]) -> str:
-        """The prompt as text; of a gap, the text before it.
-
-        Args:
-            decode: turns ids into text.
-        """
+        """The prompt as text; of a gap, the text before it."""
         if isinstance(self.prompt, str):
             return self.prompt
         if isinstance(self.prompt, FillRequest):

@@ -12,7 +12,7 @@ from akunu_py.package import __version__
 from akunu_py.request import Completion, Event
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.contract import ApiRequest, Contract, Endpoint
-from akunu_py.server.errors import Fault
+from akunu_py.server.errors import ApiError
 from akunu_py.server.fields import read_messages
 from akunu_py.server.llama_request import (
     DEFAULT_SAMPLERS,
@@ -26,6 +26,7 @@ from akunu_py.server.wire import (
     EVENT_STREAM,
     CompactJSONResponse,
     StreamedResponse,
+    logprob_entries,
     sse,
     timings,
 )
@@ -46,9 +47,9 @@ _LEAST_LOGPROB: Final = -1e9
 _ABSENT: Final = object()
 
 
-def error_body(fault: Fault) -> dict[str, Any]:
+def error_body(error: ApiError) -> dict[str, Any]:
     """`{"error": {"code", "message", "type"}}`."""
-    return {"error": {"code": fault.status, "message": fault.message, "type": fault.kind}}
+    return {"error": {"code": error.status, "message": error.message, "type": error.kind}}
 
 
 async def complete(request: ApiRequest) -> Response:
@@ -63,47 +64,33 @@ async def infill(request: ApiRequest) -> Response:
 
 async def _respond(request: ApiRequest, wanted: CompletionRequest) -> Response:
     """Does one job after another; one result is sent as an object, several as a list."""
+    service = request.service
     formats = [_ResultFormat(request.engine, wanted, index) for index in range(len(wanted.jobs))]
-    if wanted.streams:
-        return StreamedResponse(
-            _stream(request, wanted, formats),
-            EVENT_STREAM,
-            error_chunk=lambda fault: sse(error_body(fault)),
-        )
-    results = [
-        format_.final(await request.service.complete(job))
-        for format_, job in zip(formats, wanted.jobs, strict=True)
-    ]
-    return CompactJSONResponse(results[0] if len(results) == 1 else results)
+    if not wanted.streams:
+        results = [format_.final(await service.complete(format_.job)) for format_ in formats]
+        return CompactJSONResponse(results[0] if len(results) == 1 else results)
 
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        """The text as it comes, and after the end of each completion its statistics."""
+        for format_ in formats:
+            completion = Completion(request.engine.model.name)
+            async with aclosing(service.stream(format_.job)) as events:
+                async for event in events:
+                    completion.add(event)
+                    if event.tokens or event.text:
+                        yield sse(format_.partial(event))
+            yield sse(format_.final(completion))
 
-async def _stream(
-    request: ApiRequest, wanted: CompletionRequest, formats: "list[_ResultFormat]"
-) -> AsyncGenerator[bytes, None]:
-    """The text as it comes, and after the end of each completion its statistics."""
-    for format_, job in zip(formats, wanted.jobs, strict=True):
-        completion = Completion(request.engine.model.name)
-        async with aclosing(request.service.stream(job)) as events:
-            async for event in events:
-                completion.add(event)
-                if event.tokens or event.text:
-                    yield sse(format_.partial(event))
-        yield sse(format_.final(completion))
+    return StreamedResponse(chunks(), EVENT_STREAM, lambda error: sse(error_body(error)))
 
 
 class _ResultFormat:
-    """Formats one completion.
-
-    Args:
-        engine: that generates it.
-        wanted: the request.
-        index: of the completion in the request.
-    """
+    """Formats the completion of a request that has this index."""
 
     def __init__(self, engine: "Engine", wanted: CompletionRequest, index: int) -> None:
         self._engine = engine
         self._wanted = wanted
-        self._job = wanted.jobs[index]
+        self.job = wanted.jobs[index]
         self._index = index
 
     def partial(self, event: Event) -> dict[str, Any]:
@@ -114,7 +101,7 @@ class _ResultFormat:
             "content": event.text,
             "tokens": list(event.tokens),
             "stop": False,
-            "id_slot": self._job.slot or 0,
+            "id_slot": self.job.slot or 0,
             "tokens_predicted": stats.generated_tokens,
             "tokens_evaluated": stats.prompt_tokens,
         }
@@ -130,15 +117,15 @@ class _ResultFormat:
             "index": self._index,
             "content": "" if streams else text,
             "tokens": completion.token_ids if self._wanted.returns_tokens and not streams else [],
-            "id_slot": self._job.slot or 0,
+            "id_slot": self.job.slot or 0,
             "stop": True,
             "model": completion.model,
             "tokens_predicted": stats.generated_tokens,
             "tokens_evaluated": stats.prompt_tokens,
             "generation_settings": _generation_settings(
-                self._engine, self._job.options, self._wanted.samplers
+                self._engine, self.job.options, self._wanted.samplers
             ),
-            "prompt": self._job.prompt_text(self._engine.tokenizer.decode),
+            "prompt": self.job.prompt_text(self._engine.tokenizer.decode),
             "has_new_line": "\n" in text,
             "truncated": completion.finish_reason is Finish.CONTEXT,
             "stop_type": _STOP_TYPES[completion.finish_reason],
@@ -151,15 +138,9 @@ class _ResultFormat:
 
     def _probabilities(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
         """`completion_probabilities`, if `n_probs` asked for them."""
-        if self._job.options.logprobs is None:
+        if self.job.options.logprobs is None:
             return {}
-        return {
-            "completion_probabilities": [
-                self._probability(entry.token, entry.logprob)
-                | {"top_logprobs": [self._probability(*other) for other in entry.alternatives]}
-                for entry in logprobs
-            ]
-        }
+        return {"completion_probabilities": logprob_entries(logprobs, self._probability)}
 
     def _probability(self, token: int, logprob: float) -> dict[str, Any]:
         spelling = self._engine.tokenizer.token_bytes.of(token)

@@ -5,6 +5,7 @@ Missing sampling fields have llama.cpp's defaults: temperature 0.8, top-k 40, to
 `temperature`, tokens are sampled at a temperature of 1.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -13,9 +14,13 @@ from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest
 from akunu_py.server.fields import (
     FORBIDDEN,
-    read_bias,
+    MOST_RECENT,
+    MOST_TEMPERATURE,
+    SMALLEST_TOP_P,
+    read_biases,
     read_choices,
-    read_drafting,
+    read_num_draft_tokens,
+    read_penalty,
     read_seed,
     read_stops,
 )
@@ -25,6 +30,7 @@ from akunu_py.text.fim import FillRequest, RepositoryFile
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
+    from akunu_py.prompt import PromptInput
 
 N = TypeVar("N", int, float)
 
@@ -34,12 +40,8 @@ DEFAULT_SAMPLERS: Final = SAMPLERS[:-1]
 
 _LETTERS: Final = {"e": "penalties", "k": "top_k", "p": "top_p", "m": "min_p", "t": "temperature",
                    "i": "infill"}  # fmt: skip
-_SMALLEST_TOP_P: Final = 1e-6
-_MOST_TEMPERATURE: Final = 1e3
 _MOST_PENALTY: Final = 1e3
 _RECENT: Final = 64
-_MOST_RECENT: Final = 4096
-_NO_SLOT: Final = -1
 _MOST_FILES: Final = 1024
 _LONGEST_GRAMMAR: Final = 1 << 16
 
@@ -49,9 +51,6 @@ class CompletionRequest:
     """A request of `/completion` or `/infill`.
 
     Attributes:
-        jobs: in the order of their index.
-        samplers: the names of those that apply.
-        streams: whether events are sent as they come.
         returns_tokens: whether a whole completion includes its ids.
         times_tokens: whether every streamed event includes timings.
         fields: the fields of the response that are wanted, with slashes; empty for all.
@@ -72,10 +71,7 @@ def read_completion(request: ApiRequest) -> CompletionRequest:
         BodyError: if a field cannot be served.
     """
     options = read_options(request)
-    prompts = _read_prompts(request.body, request.engine)
-    predict_s, slot = _read_predict_s(request.body), _read_slot(request.body)
-    jobs = [Job(prompt, options, predict_s=predict_s, slot=slot) for prompt in prompts]
-    return _request(request.body, jobs)
+    return _request(request, _read_prompts(request.body, request.engine), options)
 
 
 def read_infill(request: ApiRequest) -> CompletionRequest:
@@ -85,9 +81,7 @@ def read_infill(request: ApiRequest) -> CompletionRequest:
         BodyError: if a field cannot be served.
     """
     body = request.body
-    for name in ("input_prefix", "input_suffix"):
-        if not body.has(name):
-            body.refuse(name, "is missing")
+    body.require("input_prefix", "input_suffix")
     files = tuple(  # pieces of other files, the latest last
         RepositoryFile(extra.text("filename", default=""), extra.text("text", default=""))
         for extra in body.objects("input_extra", most=_MOST_FILES)
@@ -99,12 +93,22 @@ def read_infill(request: ApiRequest) -> CompletionRequest:
     )
     # Even files that the prompt has no room for are worth drafting from.
     options = replace(read_options(request), references=tuple(file.text for file in files))
-    job = Job(gap, options, predict_s=_read_predict_s(body), slot=_read_slot(body))
-    return _request(body, [job])
+    return _request(request, [gap], options)
 
 
-def _request(body: Body, jobs: list[Job]) -> CompletionRequest:
-    """The request for some jobs, each repeated for every choice."""
+def _request(
+    request: ApiRequest, prompts: "Sequence[PromptInput]", options: Options
+) -> CompletionRequest:
+    """The request for some prompts, each with every choice. An `id_slot` of -1 names no slot, and
+    a `t_max_predict_ms` of 0 or less sets no limit."""
+    body = request.body
+    slot = body.integer("id_slot", default=-1, least=-1)
+    predict_ms = body.number("t_max_predict_ms", default=0.0)
+    predict_s = predict_ms / 1000 if predict_ms > 0 else None
+    jobs = [
+        Job(prompt, options, predict_s=predict_s, slot=None if slot < 0 else slot)
+        for prompt in prompts
+    ]
     _, variants = read_choices(body, jobs, "n_cmpl", "n")
     return CompletionRequest(
         jobs=variants,
@@ -124,7 +128,6 @@ def read_options(request: ApiRequest) -> Options:
     """
     body, defaults = request.body, request.settings.defaults
     wanted = body.integer("n_predict", "max_tokens", default=defaults.max_tokens)
-    drafter, num_draft_tokens = read_drafting(body, defaults)
     alternatives = body.integer("n_probs", default=0, least=0, most=MOST_ALTERNATIVES)
     if alternatives and body.flag("post_sampling_probs", default=False):
         body.refuse("post_sampling_probs", "is not served; probabilities are the model's own")
@@ -132,8 +135,8 @@ def read_options(request: ApiRequest) -> Options:
         max_tokens=None if wanted is None or wanted < 0 else wanted,
         sampling=read_sampling(body, defaults, request.engine.tokenizer.end_tokens),
         stop=read_stops(body),
-        drafter=drafter,
-        num_draft_tokens=num_draft_tokens,
+        drafter=defaults.drafter,
+        num_draft_tokens=read_num_draft_tokens(body, defaults),
         logprobs=alternatives or None,
         grammar=_read_grammar(body),
     )
@@ -141,9 +144,8 @@ def read_options(request: ApiRequest) -> Options:
 
 def _read_prompts(body: Body, engine: "Engine") -> list[str | list[int]]:
     """The prompts: one, or several if `prompt` is a list of texts or of lists."""
+    body.require("prompt")
     given = body.any("prompt")
-    if given is None:
-        body.refuse("prompt", "is missing")
     if isinstance(given, list) and given and not any(isinstance(part, int) for part in given):
         return [_prompt(body, f"prompt[{i}]", part, engine) for i, part in enumerate(given)]
     return [_prompt(body, "prompt", given, engine)]
@@ -152,16 +154,15 @@ def _read_prompts(body: Body, engine: "Engine") -> list[str | list[int]]:
 def _prompt(body: Body, name: str, given: Any, engine: "Engine") -> str | list[int]:
     """A text, a list of ids, or a list that mixes ids and texts."""
     most = body.limits.prompt_characters
-    if isinstance(given, str):
-        if len(given) > most:
-            body.refuse(name, f"is longer than {most} characters")
-        return given
-    if not isinstance(given, list):
+    parts = [given] if isinstance(given, str) else given
+    if not isinstance(parts, list):
         body.refuse(name, "must be a string, or a list of token ids and strings")
-    if sum(len(part) for part in given if isinstance(part, str)) > most:
+    if sum(len(part) for part in parts if isinstance(part, str)) > most:
         body.refuse(name, f"is longer than {most} characters")
+    if isinstance(given, str):
+        return given
     tokens: list[int] = []
-    for index, part in enumerate(given):
+    for index, part in enumerate(parts):
         if isinstance(part, str):
             tokens += engine.tokenizer.encode(
                 part, special_tokens=index == 0, most=engine.context_limit
@@ -171,18 +172,6 @@ def _prompt(body: Body, name: str, given: Any, engine: "Engine") -> str | list[i
         else:
             body.refuse(f"{name}[{index}]", "must be a token id or a string")
     return tokens
-
-
-def _read_slot(body: Body) -> int | None:
-    """`id_slot`; -1 names none."""
-    slot = body.integer("id_slot", default=_NO_SLOT, least=_NO_SLOT)
-    return None if slot == _NO_SLOT else slot
-
-
-def _read_predict_s(body: Body) -> float | None:
-    """`t_max_predict_ms`; 0 or less sets no limit."""
-    milliseconds = body.number("t_max_predict_ms", default=0.0)
-    return milliseconds / 1000 if milliseconds > 0 else None
 
 
 def _read_samplers(body: Body) -> tuple[str, ...]:
@@ -196,44 +185,39 @@ def _read_samplers(body: Body) -> tuple[str, ...]:
 
 
 def read_sampling(body: Body, defaults: Defaults, end_tokens: frozenset[int]) -> Sampling:
-    """How to sample tokens.
-
-    Args:
-        body: of the request.
-        defaults: of the server; they come before llama.cpp's.
-        end_tokens: what `ignore_eos` forbids.
-    """
+    """How to sample tokens; the server's defaults come before llama.cpp's, and `ignore_eos`
+    forbids the `end_tokens`."""
     samplers = _read_samplers(body)
     temperature = body.number(
-        "temperature", "temp", default=_either(defaults.temperature, 0.8), most=_MOST_TEMPERATURE
+        "temperature", "temp", default=_either(defaults.temperature, 0.8), most=MOST_TEMPERATURE
     )
     top_k = body.integer("top_k", default=_either(defaults.top_k, 40))
     top_p = body.number("top_p", default=_either(defaults.top_p, 0.95), most=1)
     min_p = body.number("min_p", default=_either(defaults.min_p, 0.05), most=1)
     penalty = body.number("repeat_penalty", default=1.0, most=_MOST_PENALTY)
-    recent = body.integer("repeat_last_n", default=_RECENT, most=_MOST_RECENT)
-    recent = _MOST_RECENT if recent < 0 else recent
+    recent = body.integer("repeat_last_n", default=_RECENT, most=MOST_RECENT)
+    recent = MOST_RECENT if recent < 0 else recent
     penalizes = "penalties" in samplers and recent > 0
-    bias = read_bias(body)
+    biases = read_biases(body)
     if body.flag("ignore_eos", default=False):
-        bias = (*bias, *((token, FORBIDDEN) for token in sorted(end_tokens)))
+        biases += tuple((token, FORBIDDEN) for token in sorted(end_tokens))
     return Sampling(
         temperature=max(temperature, 0.0) if "temperature" in samplers else 1.0,
-        top_p=max(top_p, _SMALLEST_TOP_P) if "top_p" in samplers else 1.0,
+        top_p=max(top_p, SMALLEST_TOP_P) if "top_p" in samplers else 1.0,
         top_k=max(top_k, 0) if "top_k" in samplers else 0,
         min_p=max(min_p, 0.0) if "min_p" in samplers else 0.0,
         infill="infill" in samplers,
         seed=read_seed(body),
         repetition_penalty=penalty if penalizes and penalty > 0 else 1.0,
         repetition_context_size=recent if penalizes else _RECENT,
-        logit_bias=bias,
-        presence_penalty=_penalty(body, "presence_penalty") if penalizes else 0.0,
-        frequency_penalty=_penalty(body, "frequency_penalty") if penalizes else 0.0,
+        logit_bias=biases,
+        presence_penalty=read_penalty(body, "presence_penalty", _MOST_PENALTY)
+        if penalizes
+        else 0.0,
+        frequency_penalty=read_penalty(body, "frequency_penalty", _MOST_PENALTY)
+        if penalizes
+        else 0.0,
     )
-
-
-def _penalty(body: Body, name: str) -> float:
-    return body.number(name, default=0.0, least=-_MOST_PENALTY, most=_MOST_PENALTY)
 
 
 def _either(given: N | None, usual: N) -> N:
@@ -248,7 +232,7 @@ def _read_grammar(body: Body) -> Grammar | None:
     """
     schema, grammar = body.any("json_schema"), body.text("grammar", default="")
     if schema is not None and grammar:
-        body.refuse("grammar", "cannot be followed beside `json_schema`")
+        body.refuse("grammar", "cannot be combined with `json_schema`")
     if schema is not None:
         if not isinstance(schema, dict | bool):
             body.refuse("json_schema", "must be an object, or true or false")

@@ -18,7 +18,6 @@ class Metrics:
         cancelled: how many of them were cancelled.
         computed_tokens: prompt tokens computed, without those found in a cache. Prompts that were
             cancelled before their end do not count.
-        sums: of the statistics of all requests.
     """
 
     answers: int = 0
@@ -36,13 +35,8 @@ class Metrics:
 
 
 def prometheus_lines(metrics: Metrics, *, processing: int, waiting: int) -> Iterator[str]:
-    """The lines of Prometheus's text format, under llama-server's names.
-
-    Args:
-        metrics: of the server.
-        processing: how many requests are being worked on.
-        waiting: how many requests wait.
-    """
+    """The lines of Prometheus's text format, under llama-server's names; `processing` and `waiting`
+    count requests."""
     sums, computed = metrics.sums, metrics.computed_tokens
     computed_per_s = computed / sums.prefill_s if sums.prefill_s else 0.0
     entries: tuple[tuple[str, str, str, float], ...] = (

@@ -11,23 +11,17 @@ import ipaddress
 import logging
 import socket
 from collections.abc import Callable, Collection
+from http import HTTPStatus
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from akunu_py.server.errors import (
-    ApiKeyError,
-    BodyTooLargeError,
-    Fault,
-    ForbiddenError,
-    fault_of,
-    noted_fault,
-)
+from akunu_py.server.errors import NOTED_ERROR, ApiError, api_error_of
 from akunu_py.server.settings import ServerSettings
+from akunu_py.server.wire import CompactJSONResponse
 
 logger = logging.getLogger("akunu_py.server")
 
@@ -42,12 +36,10 @@ class RequestLog:
     line never has any content of the request. The status is in the scope for `ErrorMiddleware`,
     because every streamed token passes through every function that wraps `send`.
 
-    Args:
-        app: responds.
-        polled_paths: paths whose requests are logged at level DEBUG.
+    Requests to the `polled_paths` are logged at level DEBUG.
     """
 
-    def __init__(self, app: ASGIApp, polled_paths: Collection[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, polled_paths: Collection[str]) -> None:
         self._app = app
         self._polled_paths = polled_paths
 
@@ -64,76 +56,81 @@ class RequestLog:
         finally:
             took_ms = (perf_counter() - begun) * 1000
             path, status = ascii(scope["path"])[1:-1], scope.get(_STATUS, _CLIENT_LEFT)
-            fault = noted_fault(scope)
-            why = "" if fault is None else f": {ascii(fault.message)[1:-1]}"
+            error = scope.get(NOTED_ERROR)
+            why = "" if error is None else f": {ascii(error.message)[1:-1]}"
             level = logging.DEBUG if scope["path"] in self._polled_paths else logging.INFO
             logger.log(level, "%s %s %d %.1f ms%s", scope["method"], path, status, took_ms, why)
 
 
 class ErrorMiddleware:
-    """Turns errors into responses, unless a response has begun; inside `RequestLog`.
+    """Turns errors into responses, unless a response has begun; inside `RequestLog`. `error_form`
+    returns, for a path, the function that makes the JSON object for an error."""
 
-    Args:
-        app: raises them.
-        respond: makes the response for a fault.
-    """
-
-    def __init__(self, app: ASGIApp, respond: Callable[[Scope, Fault], Response]) -> None:
+    def __init__(
+        self, app: ASGIApp, error_form: Callable[[str], Callable[[ApiError], dict[str, Any]]]
+    ) -> None:
         self._app = app
-        self._respond = respond
+        self._error_form = error_form
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._app(scope, receive, send)
         except Exception as error:
-            fault = fault_of(error)
+            found = api_error_of(error)
             if _STATUS not in scope:
-                await self._respond(scope, fault)(scope, receive, send)
+                scope[NOTED_ERROR] = found
+                body = self._error_form(scope["path"])(found)
+                response = CompactJSONResponse(body, found.status, found.headers)
+                await response(scope, receive, send)
 
 
 class AccessMiddleware:
-    """Refuses requests with a foreign Host or Origin, and those without the API key.
-
-    Args:
-        app: responds to the others.
-        settings: have the key, the origins and the names.
-        open_paths: paths that need no key.
-    """
+    """Refuses requests with a foreign Host or Origin, and those without the API key; the
+    `open_paths` need no key."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, open_paths: Collection[str]) -> None:
         self._app = app
         self._key = settings.api_key
         self._origins = settings.origins
         self._open_paths = open_paths
-        self._names = {name.lower() for name in (settings.host, *settings.hosts)} | _own_names()
+        own = socket.gethostname()
+        names = ("localhost", own, f"{own}.local", settings.host, *settings.hosts)
+        self._names = {name.lower() for name in names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         self._check_host(headers.get("host", ""))
         self._check_origin(headers.get("origin"), headers.get("host", ""))
-        if scope["path"] not in self._open_paths:
-            self._check_key(headers)
+        if self._key is not None and scope["path"] not in self._open_paths:
+            self._check_key(headers, self._key)
         await self._app(scope, receive, send)
 
     def _check_host(self, host: str) -> None:
         name = _host_name(host)
         if name not in self._names and not name.endswith(".localhost") and not _is_address(name):
-            raise ForbiddenError("This server is not known by that Host; see --allow-host.")
+            raise _forbidden("This server does not have that Host name; see --allow-host.")
 
     def _check_origin(self, origin: str | None, host: str) -> None:
         if origin is None or origin in self._origins or "*" in self._origins:
             return
         if origin.lower() not in (f"http://{host.lower()}", f"https://{host.lower()}"):
-            raise ForbiddenError("Web pages of that Origin may not use this server; see --cors.")
+            raise _forbidden("Web pages of that Origin may not use this server; see --cors.")
 
-    def _check_key(self, headers: Headers) -> None:
-        if self._key is None:
-            return
+    def _check_key(self, headers: Headers, key: str) -> None:
         given = headers.get("authorization", "")
         given = given[len(_BEARER) :] if given.lower().startswith(_BEARER) else ""
         given = given or headers.get("x-api-key", "")
-        if not hmac.compare_digest(given.encode(), self._key.encode()):
-            raise ApiKeyError("The API key is missing or wrong; send it as a Bearer token.")
+        if not hmac.compare_digest(given.encode(), key.encode()):
+            raise ApiError(
+                HTTPStatus.UNAUTHORIZED,
+                "The API key is missing or wrong; send it as a Bearer token.",
+                "authentication_error",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+
+
+def _forbidden(sentence: str) -> ApiError:
+    return ApiError(HTTPStatus.FORBIDDEN, sentence, "permission_error")
 
 
 def _host_name(host: str) -> str:
@@ -145,7 +142,7 @@ def _host_name(host: str) -> str:
 
 
 def _is_address(name: str) -> bool:
-    """Whether a name is an IP address. No domain can be rebound under an address."""
+    """Whether a name is an IP address. A domain cannot be rebound to act as one."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -153,21 +150,12 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _own_names() -> set[str]:
-    """The names of this machine."""
-    name = socket.gethostname().lower()
-    return {"localhost", name, f"{name}.local"}
-
-
 class DisconnectMiddleware:
     """Reads the body, then runs the application for as long as the client is connected.
 
     The application is cancelled when the client disconnects, whether or not it is sending. This
     closes the generator that feeds its response, which cancels the job on the engine's thread.
-
-    Args:
-        app: gets the whole body with its first `receive`.
-        body_bytes: the most bytes that are read.
+    The application gets the whole body, `body_bytes` at most, with its first `receive`.
     """
 
     def __init__(self, app: ASGIApp, body_bytes: int) -> None:
@@ -181,7 +169,7 @@ class DisconnectMiddleware:
         unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def replay() -> Message:
-            # Only this class hears of a disconnect, so a second `receive` waits forever.
+            # Only this class learns of a disconnect, so a second `receive` waits forever.
             return unread.pop() if unread else await asyncio.get_running_loop().create_future()
 
         work = asyncio.ensure_future(self._app(scope, replay, send))
@@ -207,7 +195,10 @@ class DisconnectMiddleware:
             more = message.get("more_body", False)
             size += len(part)
             if size > self._body_bytes:
-                raise BodyTooLargeError(f"The body is larger than {self._body_bytes} bytes.")
+                raise ApiError(
+                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                    f"The body is larger than {self._body_bytes} bytes.",
+                )
             parts.append(part)
         return b"".join(parts)
 

@@ -5,7 +5,6 @@ There is one model, under any name. Missing fields have Ollama's defaults, excep
 """
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import fields, replace
@@ -19,8 +18,13 @@ from akunu_py.options import Grammar, Options
 from akunu_py.request import Completion, Event
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest, Contract, Endpoint
-from akunu_py.server.errors import Fault
-from akunu_py.server.fields import read_drafting, read_messages, read_offered_tools, read_stops
+from akunu_py.server.errors import ApiError
+from akunu_py.server.fields import (
+    read_messages,
+    read_num_draft_tokens,
+    read_offered_tools,
+    read_stops,
+)
 from akunu_py.server.job import Job
 from akunu_py.server.llama_request import read_sampling
 from akunu_py.server.ollama_models import ps, served_name, show, tags, timestamp, version
@@ -32,7 +36,7 @@ from akunu_py.server.wire import (
     StreamedResponse,
     json_line,
 )
-from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ToolCall
+from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ToolCall, joined
 from akunu_py.text.fim import FILL_FORMATS
 from akunu_py.text.stream import Piece
 
@@ -46,16 +50,16 @@ _BARE_TEMPLATES: Final = ("{{.Prompt}}", "{{ .Prompt }}")
 _NANOSECONDS: Final = 1_000_000_000
 
 
-def error_body(fault: Fault) -> dict[str, Any]:
+def error_body(error: ApiError) -> dict[str, Any]:
     """`{"error": SENTENCE}`."""
-    return {"error": fault.message}
+    return {"error": error.message}
 
 
 async def generate(request: ApiRequest) -> Response:
     """`/api/generate`: completes a prompt; an empty one only asks whether the model is loaded.
 
     The prompt is put into the model's chat template, except with `raw`, with a `suffix`, or if it
-    spells the model's fill-in-the-middle tokens: then the client made the whole prompt itself.
+    contains the model's fill-in-the-middle tokens: then the client made the whole prompt itself.
     """
     body, engine = request.body, request.engine
     _refuse_images(body)
@@ -68,17 +72,16 @@ async def generate(request: ApiRequest) -> Response:
         body.refuse("template", "cannot be served; the model has its own, and `raw` uses none")
     raw = body.flag("raw", default=False)
     if raw and (system or context):
-        body.refuse("raw", "does not go with `system` or `context`")
+        body.refuse("raw", "cannot be combined with `system` or `context`")
     options = _read_options(request)
     is_bare = raw or template or _spells_fill_tokens(engine, prompt)
     if not prompt and (is_bare or not suffix):
-        return CompactJSONResponse(_GenerateReply(request, ()).loaded())
-    if is_bare:
-        return await _respond(request, Job(prompt, options), _GenerateReply(request, ()))
-    if suffix:
-        return await _respond(request, Job(prompt, options, suffix), _GenerateReply(request, ()))
+        return CompactJSONResponse(_Reply(request).loaded())
+    if is_bare or suffix:
+        job = Job(prompt, options, None if is_bare else suffix)
+        return await _respond(request, job, _Reply(request))
     tokens = [*context, *_encode_question(engine, system, prompt, opens=not context)]
-    return await _respond(request, Job(tokens, options), _GenerateReply(request, tokens))
+    return await _respond(request, Job(tokens, options), _Reply(request, prompt=tokens))
 
 
 async def chat(request: ApiRequest) -> Response:
@@ -93,14 +96,14 @@ async def chat(request: ApiRequest) -> Response:
     if tools and options.grammar is not None:
         body.refuse("format", "cannot be combined with `tools`")
     if not body.values("messages"):
-        return CompactJSONResponse(_ChatReply(request, AnswerParser(format_, None, "")).loaded())
+        return CompactJSONResponse(_Reply(request, AnswerParser(format_, None, "")).loaded())
     for message in body.objects("messages"):
         _refuse_images(message)
     prompt = tokenizer.render_chat(
         read_messages(body), open_answer=True, tools=tools, settings=settings
     )
     parsed_as = AnswerFormat() if options.grammar is not None else format_
-    reply = _ChatReply(request, AnswerParser(parsed_as, tools or None, prompt))
+    reply = _Reply(request, AnswerParser(parsed_as, tools or None, prompt))
     return await _respond(request, Job(prompt, options), reply)
 
 
@@ -119,51 +122,60 @@ OLLAMA: Final = Contract(
 )
 
 
-class _Reply(ABC):
-    """Formats one completion; subclasses know where an endpoint has the text.
+class _Reply:
+    """Formats one completion.
+
+    With `show_drafts`, which Ollama does not know, every object has its text in `pieces` as well,
+    and each piece says whether it was drafted.
 
     Args:
-        request: with `show_drafts`, which Ollama does not know, every object has its text in
-            `pieces` as well, and each piece says whether it was drafted.
+        request: says whether drafts are shown.
+        parser: separates reasoning, content and tool calls for `message`; None puts the text into
+            `response`.
+        prompt: the ids before a `response`, which `context` then repeats; empty for no `context`.
     """
 
-    def __init__(self, request: ApiRequest) -> None:
+    def __init__(
+        self, request: ApiRequest, parser: AnswerParser | None = None, prompt: Sequence[int] = ()
+    ) -> None:
         self._begun = perf_counter()
         self._name = served_name(request.engine)
         self._shows_drafts = request.body.flag("show_drafts", default=False)
-
-    @abstractmethod
-    def text_fields(self, text: str, *, ends: bool) -> dict[str, Any]:
-        """The fields for the next text of a completion; none if no part of it is certain yet."""
-
-    @abstractmethod
-    def empty_fields(self) -> dict[str, Any]:
-        """The fields for an empty text."""
-
-    def end_fields(self, completion: Completion) -> dict[str, Any]:
-        """Further fields of the last object."""
-        return {}
+        self._parser = parser
+        self._prompt = prompt
 
     def part(self, event: Event) -> dict[str, Any] | None:
         """The streamed object for an event; None if there is nothing to send."""
-        told = self.text_fields(event.text, ends=event.finish_reason is not None)
+        text = self._text(event.text, ends=event.finish_reason is not None)
         shown = self._pieces(event.pieces)
-        if not told and not shown.get("pieces"):
+        if not text and not shown.get("pieces"):
             return None
-        return self._head() | (told or self.empty_fields()) | {"done": False} | shown
+        return self._head() | (text or self._no_text()) | {"done": False} | shown
 
     def last(self, completion: Completion) -> dict[str, Any]:
         """The last object of a stream."""
-        return self._head() | self.empty_fields() | self._end(completion)
+        return self._head() | self._no_text() | self._end(completion)
 
     def whole(self, completion: Completion) -> dict[str, Any]:
         """The one object of a completion that is not streamed."""
-        told = self.text_fields(completion.text, ends=True) or self.empty_fields()
-        return self._head() | told | self._pieces(completion.pieces) | self._end(completion)
+        text = self._text(completion.text, ends=True) or self._no_text()
+        return self._head() | text | self._pieces(completion.pieces) | self._end(completion)
 
     def loaded(self) -> dict[str, Any]:
         """The response to a request that only asks whether the model is loaded."""
-        return self._head() | self.empty_fields() | {"done": True, "done_reason": "load"}
+        return self._head() | self._no_text() | {"done": True, "done_reason": "load"}
+
+    def _text(self, text: str, *, ends: bool) -> dict[str, Any]:
+        """The fields for the next text; none if no part of it is certain yet."""
+        if self._parser is None:
+            return {"response": text} if text else {}
+        parts = self._parser.feed(text)
+        if ends:
+            parts += self._parser.finish()
+        return _message(parts) if parts else {}
+
+    def _no_text(self) -> dict[str, Any]:
+        return {"response": ""} if self._parser is None else _message(())
 
     def _head(self) -> dict[str, Any]:
         return {"model": self._name, "created_at": timestamp(datetime.now(UTC))}
@@ -193,86 +205,36 @@ class _Reply(ABC):
                 "draft_count": stats.drafted,
                 "draft_accepted_count": stats.accepted,
             }
-        return figures | self.end_fields(completion)
-
-
-class _GenerateReply(_Reply):
-    """Puts text into `response`, and the ids of the conversation so far into `context`.
-
-    Args:
-        request: see above.
-        prompt: the ids of a templated prompt; empty for any other, which has no `context`.
-    """
-
-    def __init__(self, request: ApiRequest, prompt: Sequence[int]) -> None:
-        super().__init__(request)
-        self._prompt = prompt
-
-    def text_fields(self, text: str, *, ends: bool) -> dict[str, Any]:
-        return {"response": text} if text else {}
-
-    def empty_fields(self) -> dict[str, Any]:
-        return {"response": ""}
-
-    def end_fields(self, completion: Completion) -> dict[str, Any]:
-        return {"context": [*self._prompt, *completion.token_ids]} if self._prompt else {}
-
-
-class _ChatReply(_Reply):
-    """Puts text into a message of the assistant.
-
-    Args:
-        request: see above.
-        parser: separates reasoning, content and tool calls.
-    """
-
-    def __init__(self, request: ApiRequest, parser: AnswerParser) -> None:
-        super().__init__(request)
-        self._parser = parser
-
-    def text_fields(self, text: str, *, ends: bool) -> dict[str, Any]:
-        parts = self._parser.feed(text)
-        if ends:
-            parts += self._parser.finish()
-        return _message(parts) if parts else {}
-
-    def empty_fields(self) -> dict[str, Any]:
-        return _message(())
+        if self._prompt:
+            figures["context"] = [*self._prompt, *completion.token_ids]
+        return figures
 
 
 async def _respond(request: ApiRequest, job: Job, reply: _Reply) -> Response:
     """Does a job; the response is streamed unless `stream` is false."""
+
+    async def objects() -> AsyncGenerator[bytes, None]:
+        completion = Completion(request.engine.model.name)
+        async with aclosing(request.service.stream(job)) as events:
+            async for event in events:
+                completion.add(event)
+                part = reply.part(event)
+                if part is not None:
+                    yield json_line(part)
+        yield json_line(reply.last(completion))
+
     if request.body.flag("stream", default=True):
-        return StreamedResponse(
-            _stream(request, job, reply),
-            NDJSON,
-            error_chunk=lambda fault: json_line(error_body(fault)),
-        )
+        return StreamedResponse(objects(), NDJSON, lambda error: json_line(error_body(error)))
     return CompactJSONResponse(reply.whole(await request.service.complete(job)))
 
 
-async def _stream(request: ApiRequest, job: Job, reply: _Reply) -> AsyncGenerator[bytes, None]:
-    completion = Completion(request.engine.model.name)
-    async with aclosing(request.service.stream(job)) as events:
-        async for event in events:
-            completion.add(event)
-            part = reply.part(event)
-            if part is not None:
-                yield json_line(part)
-    yield json_line(reply.last(completion))
-
-
 def _message(parts: Sequence[Part]) -> dict[str, Any]:
-    message: dict[str, Any] = {
-        "role": "assistant",
-        "content": "".join(part.content for part in parts),
-    }
-    thinking = "".join(part.reasoning for part in parts)
-    calls = [_tool_call(call) for part in parts for call in part.calls]
-    if thinking:
-        message["thinking"] = thinking
-    if calls:
-        message["tool_calls"] = calls
+    answer = joined(parts)
+    message: dict[str, Any] = {"role": "assistant", "content": answer.content}
+    if answer.reasoning:
+        message["thinking"] = answer.reasoning
+    if answer.calls:
+        message["tool_calls"] = [_tool_call(call) for call in answer.calls]
     return {"message": message}
 
 
@@ -300,13 +262,12 @@ def _read_options(request: ApiRequest) -> Options:
     missing = [field.name for field in fields(given) if getattr(given, field.name) is None]
     defaults = replace(given, **{name: getattr(_DEFAULTS, name) for name in missing})
     wanted = options.integer("num_predict", default=defaults.max_tokens)
-    drafter, num_draft_tokens = read_drafting(options, defaults)
     return Options(
         max_tokens=wanted if wanted is not None and wanted > 0 else None,
         sampling=read_sampling(options, defaults, request.engine.tokenizer.end_tokens),
         stop=read_stops(options),
-        drafter=drafter,
-        num_draft_tokens=num_draft_tokens,
+        drafter=defaults.drafter,
+        num_draft_tokens=read_num_draft_tokens(options, defaults),
         grammar=_read_format(request.body),
     )
 

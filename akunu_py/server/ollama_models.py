@@ -37,13 +37,13 @@ async def version(_: ApiRequest) -> Response:
 
 
 async def tags(request: ApiRequest) -> Response:
-    """All models, which is one."""
+    """All models: there is one."""
     entry = _entry(request.engine) | {"modified_at": timestamp(_STARTED)}
     return CompactJSONResponse({"models": [entry]})
 
 
 async def ps(request: ApiRequest) -> Response:
-    """The models in memory, which is the same one, and it stays there."""
+    """The models in memory: the same one, which stays there."""
     engine = request.engine
     entry = _entry(engine) | {
         "expires_at": timestamp(_NEVER),

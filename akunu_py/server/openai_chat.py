@@ -1,13 +1,14 @@
-"""`/v1/chat/completions`: continues a conversation with content, reasoning and tool calls."""
+"""OpenAI's chat completions: content, reasoning and tool calls."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
 from starlette.responses import Response
 
-from akunu_py.options import Grammar, Options
+from akunu_py.options import Grammar
 from akunu_py.request import Completion, Event
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.body import Body
@@ -18,13 +19,12 @@ from akunu_py.server.openai_common import (
     ResponseKind,
     bounded,
     read_options,
-    read_request,
     respond,
     spell,
 )
-from akunu_py.server.wire import FINISH_REASONS
+from akunu_py.server.wire import FINISH_REASONS, logprob_entries
 from akunu_py.stats import Finish
-from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ToolCall
+from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ToolCall, joined
 from akunu_py.text.token_bytes import TokenBytes
 
 _KIND: Final = ResponseKind("chatcmpl-", "chat.completion", "chat.completion.chunk")
@@ -34,7 +34,7 @@ _LONGEST_EFFORT: Final = 16
 
 
 async def chat(request: ApiRequest) -> Response:
-    """Says what comes next in a conversation."""
+    """`/v1/chat/completions`: continues a conversation."""
     body, tokenizer = request.body, request.engine.tokenizer
     format_ = tokenizer.answer_format
     grammar = _read_response_format(body)
@@ -51,26 +51,20 @@ async def chat(request: ApiRequest) -> Response:
         prompt = _open_call(prompt, format_)
     logprobs = _read_logprobs(body)
     options = read_options(request, logprobs=logprobs, grammar=grammar)
-    wanted = read_request(body, [Job(prompt, _end_after_one_call(options, tools, format_))])
+    if tools.one_call and format_.call_end:
+        options = replace(options, stop=(*options.stop, format_.call_end))
     # With a grammar, everything that the model writes is content.
     parsed_as = format_ if grammar is None else AnswerFormat()
-    offered = tools.offered or None
+    spelling = None if logprobs is None else tokenizer.token_bytes
 
-    def make_choice(index: int) -> _ChatChoice:
-        spelling = None if logprobs is None else tokenizer.token_bytes
-        return _ChatChoice(index, AnswerParser(parsed_as, offered, prompt), spelling)
+    def make_choice(index: int, _: Job) -> _ChatChoice:
+        return _ChatChoice(index, AnswerParser(parsed_as, tools.offered or None, prompt), spelling)
 
-    return await respond(request, wanted, _KIND, make_choice)
+    return await respond(request, [Job(prompt, options)], _KIND, make_choice)
 
 
 class _ChatChoice:
-    """A choice of `/v1/chat/completions`.
-
-    Args:
-        index: in the request.
-        parser: separates reasoning, content and tool calls.
-        spelling: of tokens, if log-probabilities are wanted; else None.
-    """
+    """A choice of `/v1/chat/completions`; `spelling` is None if no log-probabilities are wanted."""
 
     def __init__(self, index: int, parser: AnswerParser, spelling: TokenBytes | None) -> None:
         self._index = index
@@ -95,20 +89,17 @@ class _ChatChoice:
         return self._choice({}) | {"finish_reason": self._finish_reason(finish)}
 
     def whole(self, completion: Completion) -> dict[str, Any]:
-        parts = self._parse(completion.text, completion.finish_reason)
-        content = "".join(part.content for part in parts)
-        reasoning = "".join(part.reasoning for part in parts)
-        calls = [_tool_call(call) for part in parts for call in part.calls]
-        self._num_calls = len(calls)
+        answer = joined(self._parse(completion.text, completion.finish_reason))
+        self._num_calls = len(answer.calls)
         message: dict[str, Any] = {
             "role": "assistant",
-            "content": content or (None if calls else ""),
+            "content": answer.content or (None if answer.calls else ""),
             "refusal": None,
         }
-        if reasoning:
-            message["reasoning_content"] = reasoning
-        if calls:
-            message["tool_calls"] = calls
+        if answer.reasoning:
+            message["reasoning_content"] = answer.reasoning
+        if answer.calls:
+            message["tool_calls"] = [_tool_call(call) for call in answer.calls]
         return {
             "index": self._index,
             "message": message,
@@ -139,18 +130,8 @@ class _ChatChoice:
         """One object for each token, if log-probabilities are wanted."""
         if self._spelling is None:
             return None
-        return {
-            "content": [
-                _logprob(self._spelling, entry.token, entry.logprob)
-                | {
-                    "top_logprobs": [
-                        _logprob(self._spelling, *other) for other in entry.alternatives
-                    ]
-                }
-                for entry in entries
-            ],
-            "refusal": None,
-        }
+        content = logprob_entries(entries, partial(_logprob, self._spelling))
+        return {"content": content, "refusal": None}
 
     def _choice(self, delta: dict[str, Any]) -> dict[str, Any]:
         return {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": None}
@@ -174,13 +155,8 @@ def _tool_call(call: ToolCall) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Tools:
-    """The tools that may be called.
-
-    Attributes:
-        offered: in OpenAI's form; empty if no tool may be called.
-        must_call: whether the completion has to be a call.
-        one_call: whether it ends after the first call.
-    """
+    """The tools that may be called, in OpenAI's form, whether the completion has to be a call, and
+    whether it ends after the first call."""
 
     offered: tuple[dict[str, Any], ...] = ()
     must_call: bool = False
@@ -197,7 +173,7 @@ def _read_tools(body: Body, *, model_has_tools: bool) -> _Tools:
     """
     for name in ("functions", "function_call"):
         if body.has(name):
-            body.refuse(name, "is out of use; send `tools` and `tool_choice` instead")
+            body.refuse(name, "is obsolete; send `tools` and `tool_choice` instead")
     offered = read_offered_tools(body)
     may_call, must_call, name = _read_tool_choice(body)
     if must_call:
@@ -212,7 +188,7 @@ def _read_tools(body: Body, *, model_has_tools: bool) -> _Tools:
     if not may_call or not model_has_tools:
         return _Tools()
     parallel = body.flag("parallel_tool_calls", default=True)
-    return _Tools(tuple(offered), must_call and bool(offered), not parallel)
+    return _Tools(tuple(offered), must_call, bool(offered) and not parallel)
 
 
 def _read_tool_choice(body: Body) -> tuple[bool, bool, str]:
@@ -234,13 +210,6 @@ def _open_call(prompt: str, format_: AnswerFormat) -> str:
     """A prompt after which only a call can follow."""
     thought = f"{format_.think_end}\n\n" if format_.is_thinking(prompt) else ""
     return f"{prompt}{thought}{format_.call_start}"
-
-
-def _end_after_one_call(options: Options, tools: _Tools, format_: AnswerFormat) -> Options:
-    """The options, with a stop string after the first call if only one is wanted."""
-    if not (tools.offered and tools.one_call and format_.call_end):
-        return options
-    return replace(options, stop=(*options.stop, format_.call_end))
 
 
 def _read_logprobs(body: Body) -> int | None:

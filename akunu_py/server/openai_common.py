@@ -19,12 +19,16 @@ from akunu_py.options import DEFAULT_REPETITION_CONTEXT, Grammar, Options, Sampl
 from akunu_py.request import Completion, Event
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest
-from akunu_py.server.errors import Fault
+from akunu_py.server.errors import ApiError
 from akunu_py.server.fields import (
-    read_bias,
+    MOST_RECENT,
+    MOST_TEMPERATURE,
+    SMALLEST_TOP_P,
+    read_biases,
     read_choices,
     read_content,
-    read_drafting,
+    read_num_draft_tokens,
+    read_penalty,
     read_seed,
     read_stops,
 )
@@ -51,57 +55,22 @@ _TYPES: Final = {
     "exceed_context_size_error": "invalid_request_error",
     "not_found_error": "invalid_request_error",
 }
-_SMALLEST_TOP_P: Final = 1e-6
-_MOST_TEMPERATURE: Final = 1e3
 _MOST_PENALTY: Final = 2.0
 _MOST_REPETITION_PENALTY: Final = 1e3
-_MOST_RECENT: Final = 4096
 _LEAST_LOGPROB: Final = -9999.0
 """OpenAI's log-probability of a nearly impossible token."""
 
 
-def error_body(fault: Fault) -> dict[str, Any]:
+def error_body(error: ApiError) -> dict[str, Any]:
     """`{"error": {"message", "type", "param", "code"}}`."""
     return {
         "error": {
-            "message": fault.message,
-            "type": _TYPES.get(fault.kind, fault.kind),
-            "param": fault.param,
-            "code": _CODES.get(fault.kind),
+            "message": error.message,
+            "type": _TYPES.get(error.kind, error.kind),
+            "param": error.param,
+            "code": _CODES.get(error.kind),
         }
     }
-
-
-@dataclass(frozen=True)
-class ChoicesRequest:
-    """The choices that a client wants, and how to send them.
-
-    Attributes:
-        jobs: one for each choice, in the order of their index.
-        per_prompt: how many choices each prompt has.
-        streams: whether chunks are sent as they come.
-        reports_usage: whether a stream ends with the usage.
-    """
-
-    jobs: tuple[Job, ...]
-    per_prompt: int
-    streams: bool
-    reports_usage: bool
-
-
-def read_request(body: Body, jobs: Sequence[Job]) -> ChoicesRequest:
-    """The request for some jobs, each repeated for every choice.
-
-    Raises:
-        BodyError: if these are more than the server allows.
-    """
-    per_prompt, variants = read_choices(body, jobs, "n")
-    return ChoicesRequest(
-        jobs=variants,
-        per_prompt=per_prompt,
-        streams=body.flag("stream", default=False),
-        reports_usage=body.object("stream_options").flag("include_usage", default=False),
-    )
 
 
 def read_options(
@@ -111,14 +80,8 @@ def read_options(
     logprobs: int | None = None,
     grammar: Grammar | None = None,
 ) -> Options:
-    """How to complete.
-
-    Args:
-        request: has the body.
-        max_tokens: used if neither the body nor the server sets it; None, like a negative number,
-            goes on to the end of the context.
-        logprobs: see `Options`.
-        grammar: see `Options`.
+    """How to complete. `max_tokens` applies if neither the body nor the server has a limit; None,
+    like a negative number, goes on to the end of the context.
 
     Raises:
         BodyError: if a field cannot be served.
@@ -126,13 +89,12 @@ def read_options(
     body, defaults = request.body, request.settings.defaults
     usual = max_tokens if defaults.max_tokens is None else defaults.max_tokens
     wanted = body.integer("max_completion_tokens", "max_tokens", "n_predict", default=usual)
-    drafter, num_draft_tokens = read_drafting(body, defaults)
     return Options(
         max_tokens=None if wanted is None or wanted < 0 else wanted,
         sampling=_read_sampling(body, defaults),
         stop=read_stops(body),
-        drafter=drafter,
-        num_draft_tokens=num_draft_tokens,
+        drafter=defaults.drafter,
+        num_draft_tokens=read_num_draft_tokens(body, defaults),
         references=_read_prediction(body),
         logprobs=logprobs,
         grammar=grammar,
@@ -144,10 +106,8 @@ def _read_sampling(body: Body, defaults: Defaults) -> Sampling:
     temperature = 1.0 if defaults.temperature is None else defaults.temperature
     top_p = body.number("top_p", default=defaults.top_p or 1.0, least=0, most=1)
     return Sampling(
-        temperature=body.number(
-            "temperature", default=temperature, least=0, most=_MOST_TEMPERATURE
-        ),
-        top_p=max(top_p, _SMALLEST_TOP_P),
+        temperature=body.number("temperature", default=temperature, least=0, most=MOST_TEMPERATURE),
+        top_p=max(top_p, SMALLEST_TOP_P),
         top_k=max(body.integer("top_k", default=defaults.top_k or 0), 0),
         min_p=body.number("min_p", default=defaults.min_p or 0.0, least=0, most=1),
         seed=read_seed(body),
@@ -158,16 +118,12 @@ def _read_sampling(body: Body, defaults: Defaults) -> Sampling:
             "repetition_context_size",
             default=DEFAULT_REPETITION_CONTEXT,
             least=1,
-            most=_MOST_RECENT,
+            most=MOST_RECENT,
         ),
-        logit_bias=read_bias(body),
-        presence_penalty=_read_penalty(body, "presence_penalty"),
-        frequency_penalty=_read_penalty(body, "frequency_penalty"),
+        logit_bias=read_biases(body),
+        presence_penalty=read_penalty(body, "presence_penalty", _MOST_PENALTY),
+        frequency_penalty=read_penalty(body, "frequency_penalty", _MOST_PENALTY),
     )
-
-
-def _read_penalty(body: Body, name: str) -> float:
-    return body.number(name, default=0.0, least=-_MOST_PENALTY, most=_MOST_PENALTY)
 
 
 def _read_prediction(body: Body) -> tuple[str, ...]:
@@ -183,14 +139,7 @@ def _read_prediction(body: Body) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ResponseKind:
-    """The names in an endpoint's responses.
-
-    Attributes:
-        id_prefix: of a response's id.
-        name: the `object` of a response.
-        chunk_name: the `object` of a chunk.
-        ends_with_usage: whether the last chunk of a stream always has the usage.
-    """
+    """The names in an endpoint's responses, and whether the last chunk always has the usage."""
 
     id_prefix: str
     name: str
@@ -213,101 +162,89 @@ class Choice(Protocol):
 
 async def respond(
     request: ApiRequest,
-    wanted: ChoicesRequest,
+    prompts: Sequence[Job],
     kind: ResponseKind,
-    make_choice: Callable[[int], Choice],
+    make_choice: Callable[[int, Job], Choice],
 ) -> Response:
-    """Does the jobs of a request, one after another.
+    """Does one job after another: for every prompt as many as the client wants choices.
 
-    Args:
-        request: has the service.
-        wanted: has the jobs.
-        kind: of the response.
-        make_choice: makes the choice with an index.
+    Raises:
+        BodyError: if these are more than the server allows.
     """
+    body, service = request.body, request.service
+    per_prompt, jobs = read_choices(body, prompts, "n")
+    streams = body.flag("stream", default=False)
+    reports_usage = body.object("stream_options").flag("include_usage", default=False)
+    choices = [make_choice(index, job) for index, job in enumerate(jobs)]
+    usage = _Usage(per_prompt)
     head = {
         "id": f"{kind.id_prefix}{uuid4().hex}",
-        "object": kind.chunk_name if wanted.streams else kind.name,
+        "object": kind.chunk_name if streams else kind.name,
         "created": int(time()),
         "model": request.engine.model.name,
     }
-    if wanted.streams:
-        return StreamedResponse(
-            _stream(request, wanted, kind, head, make_choice),
-            EVENT_STREAM,
-            error_chunk=lambda fault: sse(error_body(fault)),
-        )
-    usage, choices = _Usage(), []
-    for index, job in enumerate(wanted.jobs):
-        completion = await request.service.complete(job)
-        usage.add(completion.stats, new_prompt=index % wanted.per_prompt == 0)
-        choices.append(make_choice(index).whole(completion))
-    return CompactJSONResponse(
-        head | {"choices": choices, "usage": usage.usage(), "timings": usage.timings()}
-    )
 
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        """One choice after another; the last chunk has the timings."""
+        chunk = head | ({"usage": None} if reports_usage else {})
+        for job, choice in zip(jobs, choices, strict=True):
+            async with aclosing(service.stream(job)) as events:
+                async for event in events:
+                    for part in choice.parts(event):
+                        yield sse(chunk | {"choices": [part]})
+            usage.add(event.stats)
+            end = chunk | {"choices": [choice.end(event.finish_reason or Finish.CANCELLED)]}
+            if choice is choices[-1] and not reports_usage:
+                figures = usage.figures()
+                end["timings"] = figures["timings"]
+                if kind.ends_with_usage:
+                    end["usage"] = figures["usage"]
+            yield sse(end)
+        if reports_usage:
+            yield sse(head | {"choices": []} | usage.figures())
+        yield _DONE
 
-async def _stream(
-    request: ApiRequest,
-    wanted: ChoicesRequest,
-    kind: ResponseKind,
-    head: dict[str, Any],
-    make_choice: Callable[[int], Choice],
-) -> AsyncGenerator[bytes, None]:
-    """Chunks as they come, one choice after another; the last chunk has the timings."""
-    usage = _Usage()
-    chunk = head | ({"usage": None} if wanted.reports_usage else {})
-    for index, job in enumerate(wanted.jobs):
-        choice, finish = make_choice(index), Finish.CANCELLED
-        async with aclosing(request.service.stream(job)) as events:
-            async for event in events:
-                for part in choice.parts(event):
-                    yield sse(chunk | {"choices": [part]})
-                finish = event.finish_reason or finish
-        usage.add(event.stats, new_prompt=index % wanted.per_prompt == 0)
-        is_last = index == len(wanted.jobs) - 1 and not wanted.reports_usage
-        figures = {"timings": usage.timings()} if is_last else {}
-        if is_last and kind.ends_with_usage:
-            figures["usage"] = usage.usage()
-        yield sse(chunk | {"choices": [choice.end(finish)]} | figures)
-    if wanted.reports_usage:
-        yield sse(head | {"choices": [], "usage": usage.usage(), "timings": usage.timings()})
-    yield _DONE
+    if streams:
+        return StreamedResponse(chunks(), EVENT_STREAM, lambda error: sse(error_body(error)))
+    made = []
+    for job, choice in zip(jobs, choices, strict=True):
+        completion = await service.complete(job)
+        usage.add(completion.stats)
+        made.append(choice.whole(completion))
+    return CompactJSONResponse(head | {"choices": made} | usage.figures())
 
 
 class _Usage:
-    """The sums over all choices of a request, in OpenAI's words and in llama-server's."""
+    """The sums over all choices of a request. A prompt counts once, however many choices it has."""
 
-    def __init__(self) -> None:
+    def __init__(self, per_prompt: int) -> None:
+        self._per_prompt = per_prompt
+        self._choices = 0
         self._sums = Stats()
-        self._prompt_tokens = 0
-        self._cached_tokens = 0
+        self._prompts = Stats()
 
-    def add(self, stats: Stats, *, new_prompt: bool) -> None:
-        """Adds a choice that has ended; a prompt counts once, however many choices it has."""
+    def add(self, stats: Stats) -> None:
+        """Adds the next choice, which has ended."""
         self._sums.include(stats)
-        if new_prompt:
-            self._prompt_tokens += stats.prompt_tokens
-            self._cached_tokens += stats.cached_tokens
+        if self._choices % self._per_prompt == 0:
+            self._prompts.include(stats)
+        self._choices += 1
 
-    def usage(self) -> dict[str, Any]:
-        """OpenAI's `usage`. All draft tokens count as predicted ones, not only those drafted from
-        the client's `prediction`."""
-        sums = self._sums
-        return {
-            "prompt_tokens": self._prompt_tokens,
+    def figures(self) -> dict[str, Any]:
+        """OpenAI's `usage` and llama-server's `timings`. All draft tokens count as predicted ones,
+        not only those drafted from the client's `prediction`."""
+        sums, prompts = self._sums, self._prompts
+        usage = {
+            "prompt_tokens": prompts.prompt_tokens,
             "completion_tokens": sums.generated_tokens,
-            "total_tokens": self._prompt_tokens + sums.generated_tokens,
-            "prompt_tokens_details": {"cached_tokens": self._cached_tokens},
+            "total_tokens": prompts.prompt_tokens + sums.generated_tokens,
+            "prompt_tokens_details": {"cached_tokens": prompts.cached_tokens},
             "completion_tokens_details": {
                 "accepted_prediction_tokens": sums.accepted,
                 "rejected_prediction_tokens": sums.drafted - sums.accepted,
             },
         }
-
-    def timings(self) -> dict[str, Any]:
-        """llama-server's `timings`."""
-        return timings(self._sums)
+        return {"usage": usage, "timings": timings(sums)}
 
 
 def spell(spelling: TokenBytes, token: int) -> str:

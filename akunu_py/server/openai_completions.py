@@ -21,7 +21,6 @@ from akunu_py.server.openai_common import (
     ResponseKind,
     bounded,
     read_options,
-    read_request,
     respond,
     spell,
 )
@@ -43,42 +42,39 @@ async def complete(request: ApiRequest) -> Response:
     scores_prompt = echoes and logprobs is not None
     suffix = body.text("suffix", default=None)
     if scores_prompt and suffix is not None:
-        body.refuse("logprobs", "cannot be told of an echoed prompt that has a suffix")
+        body.refuse("logprobs", "cannot be served for an echoed prompt that has a suffix")
     best_of = body.integer("best_of", default=None, least=1)
     if best_of is not None and best_of != body.integer("n", default=1):
-        body.refuse("best_of", "must be `n` or be left out: no answer is made to be thrown away")
+        body.refuse("best_of", "must equal `n` or be left out: every choice is returned")
     options = read_options(request, max_tokens=_MAX_TOKENS, logprobs=logprobs)
     options = replace(options, scores_prompt=scores_prompt)
-    wanted = read_request(body, [Job(prompt, options, suffix) for prompt in _read_prompts(body)])
     spelling = request.engine.tokenizer.token_bytes
 
     def spelled(tokens: Sequence[int]) -> str:
         return b"".join(map(spelling.of, tokens)).decode(errors="replace")
 
-    def make_choice(index: int) -> _CompletionChoice:
-        echo = wanted.jobs[index].prompt_text(spelled) if echoes else ""
-        return _CompletionChoice(index, echo, None if logprobs is None else spelling)
+    def make_choice(index: int, job: Job) -> _CompletionChoice:
+        echo = job.prompt_text(spelled) if echoes else ""
+        return _CompletionChoice(index, echo, None if logprobs is None else _Logprobs(spelling))
 
-    return await respond(request, wanted, _COMPLETION, make_choice)
+    jobs = [Job(prompt, options, suffix) for prompt in _read_prompts(body)]
+    return await respond(request, jobs, _COMPLETION, make_choice)
 
 
 async def fill(request: ApiRequest) -> Response:
     """`/v1/fim/completions`: fills the gap between `prompt` and `suffix`, or goes on from `prompt`
     if there is no suffix."""
     body = request.body
-    if not body.has("prompt"):
-        body.refuse("prompt", "is missing")
-    job = Job(
-        body.text("prompt", default=""), read_options(request), body.text("suffix", default=None)
-    )
-    return await respond(request, read_request(body, [job]), _FIM, _FimChoice)
+    body.require("prompt")
+    prompt, suffix = body.text("prompt", default=""), body.text("suffix", default=None)
+    job = Job(prompt, read_options(request), suffix)
+    return await respond(request, [job], _FIM, lambda index, _: _FimChoice(index))
 
 
 def _read_prompts(body: Body) -> list[str | list[int]]:
     """The prompts: a text, a list of texts, ids, or a list of lists of ids."""
+    body.require("prompt")
     given = body.any("prompt")
-    if given is None:
-        body.refuse("prompt", "is missing")
     if isinstance(given, list) and given:
         if all(_is_id(entry) for entry in given):
             return [given]
@@ -93,22 +89,16 @@ def _is_id(value: object) -> bool:
 
 
 class _CompletionChoice:
-    """A choice of `/v1/completions`.
+    """A choice of `/v1/completions`; `echo` is the text before the completion."""
 
-    Args:
-        index: in the request.
-        echo: the text before the completion.
-        spelling: of tokens, if log-probabilities are wanted; else None.
-    """
-
-    def __init__(self, index: int, echo: str, spelling: TokenBytes | None) -> None:
+    def __init__(self, index: int, echo: str, logprobs: "_Logprobs | None") -> None:
         self._index = index
         self._echo = echo
-        self._logprobs = None if spelling is None else _Logprobs(spelling)
+        self._logprobs = logprobs
 
     def parts(self, event: Event) -> list[dict[str, Any]]:
         text, self._echo = self._echo + event.text, ""
-        logprobs = self._take_logprobs(event, text)
+        logprobs = None if self._logprobs is None else self._logprobs.take(event, text)
         if not text and not (logprobs and logprobs["tokens"]):
             return []
         return [self._choice(text, logprobs, None)]
@@ -118,11 +108,8 @@ class _CompletionChoice:
 
     def whole(self, completion: Completion) -> dict[str, Any]:
         text = self._echo + completion.text
-        logprobs = self._take_logprobs(completion, text)
+        logprobs = None if self._logprobs is None else self._logprobs.take(completion, text)
         return self._choice(text, logprobs, FINISH_REASONS[completion.finish_reason])
-
-    def _take_logprobs(self, source: Event | Completion, text: str) -> dict[str, Any] | None:
-        return None if self._logprobs is None else self._logprobs.take(source, text)
 
     def _choice(
         self, text: str, logprobs: dict[str, Any] | None, finish: str | None
@@ -131,11 +118,7 @@ class _CompletionChoice:
 
 
 class _Logprobs:
-    """Log-probabilities as parallel lists, with the offset of each token in the text.
-
-    Args:
-        spelling: of tokens.
-    """
+    """Log-probabilities as parallel lists, with the offset of each token in the text."""
 
     def __init__(self, spelling: TokenBytes) -> None:
         self._spelling = spelling
@@ -156,7 +139,7 @@ class _Logprobs:
     def _with_prompt(
         self, prompt: PromptLogprobs, text: str, entries: list[TokenLogprob]
     ) -> dict[str, Any]:
-        """The same with those of the echoed prompt before them; its first token has none."""
+        """The lists, which begin with those of the echoed prompt; its first token has no values."""
         first = self._spelling.of(prompt.first)
         if text.encode(errors="replace").startswith(first):  # not if the tokenizer added it
             self._offset = len(self._decoder.decode(first))
@@ -191,11 +174,7 @@ class _Logprobs:
 
 class _FimChoice:
     """A choice of `/v1/fim/completions`. Every delta has a text, even an empty one, because Tabby
-    reads nothing else.
-
-    Args:
-        index: in the request.
-    """
+    reads nothing else."""
 
     def __init__(self, index: int) -> None:
         self._index = index

@@ -100,7 +100,7 @@ def _read() -> tuple[str, str]:
 
 
 def _digest(text: str, element: str) -> str:
-    """The source expression that allows the one element of this kind."""
+    """The source expression that allows the only element of this kind."""
     found = re.findall(rf"<{element}>(.*?)</{element}>", text, re.DOTALL)
     digest = hashlib.sha256(found[0].encode()).digest()
     return f"'sha256-{b64encode(digest).decode()}'"

@@ -9,12 +9,13 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
+from http import HTTPStatus
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from akunu_py.event_stream import EventStream
 from akunu_py.request import Completion, Event
-from akunu_py.server.errors import LoadingError, ShuttingDownError, SupersededError
+from akunu_py.server.errors import ApiError, LoadingError, UnavailableError
 from akunu_py.server.job import Job
 from akunu_py.server.metrics import Metrics
 from akunu_py.server.settings import ServerSettings
@@ -26,16 +27,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_SHUTTING_DOWN: Final = "The server is shutting down."
+_SUPERSEDED: Final = "A newer request has taken the place of this one."
+
 
 @dataclass(eq=False)
 class _ActiveJob:
-    """A job that waits or is being worked on.
-
-    Attributes:
-        job: as it was asked for.
-        events: of the job.
-        overdue: whether its deadline has passed.
-    """
+    """A job that waits or is being worked on. It is overdue if its deadline has passed."""
 
     job: Job
     events: EventStream
@@ -43,15 +41,7 @@ class _ActiveJob:
 
 
 class Service:
-    """Does jobs on an engine's thread. All of it belongs to one event loop.
-
-    Args:
-        worker: has the engine, or is loading it.
-        settings: say whether prompts may be logged.
-
-    Attributes:
-        metrics: what has been done so far.
-    """
+    """Does jobs on an engine's thread. All of it belongs to one event loop."""
 
     def __init__(self, worker: EngineWorker, settings: ServerSettings) -> None:
         self.metrics = Metrics()
@@ -91,26 +81,26 @@ class Service:
         """Completes a prompt, round by round; the last event, and only it, has a finish reason.
 
         Leaving the iteration cancels the job, so iterate within `contextlib.aclosing`.
-
-        Args:
-            job: what to complete.
-            at_once: whether all events may come together at the end, which spares the event loop
-                from waking up for each round.
+        With `at_once`, all events may come together at the end, which spares the event loop from
+        waking up for each round.
 
         Raises:
             LoadingError: while there is no engine.
             QueueFullError: if too many jobs wait already.
-            SupersededError: if a newer job replaces this one.
-            ShuttingDownError: if the server is about to end.
+            ApiError: if a newer job replaces this one, or the server is about to end.
             AkunuError: if the job cannot be done.
         """
         active = self._start(job, at_once=at_once)
-        deadline = _Deadline(job.predict_s)
+        deadline, has_line = None, False
         try:
             async for event in active.events:
-                if deadline.has_passed(event):
-                    active.overdue = True
-                    active.events.cancel()
+                if job.predict_s is not None:
+                    if deadline is None and event.tokens:
+                        deadline = perf_counter() + job.predict_s
+                    has_line = has_line or "\n" in event.text
+                    if has_line and deadline is not None and perf_counter() > deadline:
+                        active.overdue = True
+                        active.events.cancel()
                 yield event
         finally:
             active.events.cancel()
@@ -129,15 +119,15 @@ class Service:
         """Ends all active jobs and accepts no more."""
         self._stopping = True
         for active in self._active:
-            active.events.abort(ShuttingDownError())
+            active.events.abort(UnavailableError(_SHUTTING_DOWN))
 
     def _start(self, job: Job, *, at_once: bool) -> _ActiveJob:
         if self._stopping:
-            raise ShuttingDownError
+            raise UnavailableError(_SHUTTING_DOWN)
         _ = self.engine  # raises while there is none
         for older in self._active:
             if job.replaces(older.job):
-                older.events.abort(SupersededError())
+                older.events.abort(ApiError(HTTPStatus.CONFLICT, _SUPERSEDED, "superseded_error"))
         if self._logs_prompts:
             logger.info("prompt: %r, suffix: %r", job.prompt, job.suffix)
         events = self._worker.stream(job.prompt, job.options, suffix=job.suffix)
@@ -153,33 +143,13 @@ class Service:
         if last is not None:
             cancelled = last.finish_reason is Finish.CANCELLED and not active.overdue
             self.metrics.add(last.stats, cancelled=cancelled)
+            stats = last.stats
             logger.debug(
-                "%s", _summary(last.stats, "cancelled" if cancelled else last.finish_reason)
+                "%d prompt tokens (%d cached), %d generated (%d of %d drafts), %s",
+                stats.prompt_tokens,
+                stats.cached_tokens,
+                stats.generated_tokens,
+                stats.accepted,
+                stats.drafted,
+                "cancelled" if cancelled else last.finish_reason,
             )
-
-
-def _summary(stats: Stats, end: str | None) -> str:
-    """A job in a line of the log."""
-    return (
-        f"{stats.prompt_tokens} prompt tokens ({stats.cached_tokens} cached), "
-        f"{stats.generated_tokens} generated ({stats.accepted} of {stats.drafted} drafts), {end}"
-    )
-
-
-class _Deadline:
-    """Limits the time of a job, counted from its first token. It passes only once there is a whole
-    line, so that a slow machine still completes something."""
-
-    def __init__(self, seconds: float | None) -> None:
-        self._seconds = seconds
-        self._begun: float | None = None
-        self._has_line = False
-
-    def has_passed(self, event: Event) -> bool:
-        if self._seconds is None:
-            return False
-        now = perf_counter()
-        if self._begun is None and event.tokens:
-            self._begun = now
-        self._has_line = self._has_line or "\n" in event.text
-        return self._has_line and self._begun is not None and now - self._begun > self._seconds

@@ -52,8 +52,6 @@ class ServerSettings:
         origins: web origins that may read responses, by CORS.
         hosts: further names by which clients reach the server.
         queue: requests that may wait while one is being worked on.
-        limits: of a request.
-        defaults: of a request.
         log_prompts: whether the log may have prompts in it.
     """
 

@@ -1,14 +1,15 @@
 """What several contracts send alike: compact JSON, streams of it, timings and finish reasons."""
 
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from akunu_py.server.errors import Fault, fault_of, note_fault
+from akunu_py.sampling.logprobs import TokenLogprob
+from akunu_py.server.errors import NOTED_ERROR, ApiError, api_error_of
 from akunu_py.stats import Finish, Stats
 
 EVENT_STREAM: Final = "text/event-stream"
@@ -32,7 +33,7 @@ def compact_json(value: Any) -> bytes:
     """A value on one line and without spaces, as llama.vim's patterns need it.
 
     Raises:
-        ValueError: if there is an infinite number in it, which is a defect.
+        ValueError: if there is an infinite number in it, which is a bug.
     """
     text = _ENCODER.encode(value)
     return (text if text.isascii() else text.translate(_LINE_ENDS)).encode(errors="replace")
@@ -63,20 +64,15 @@ class StreamedResponse(Response):
     """Sends what a generator yields.
 
     It waits for the first chunk before it sends the status, so that an error before the first chunk
-    is an error response. A later error is reported within the stream.
-
-    Args:
-        chunks: bytes to send; closed when all are sent or the client disconnects.
-        media_type: of the whole.
-        error_chunk: makes the chunk that reports a fault.
+    is an error response. A later error is reported within the stream. The generator is closed when
+    all is sent or the client disconnects.
     """
 
     def __init__(
         self,
         chunks: AsyncGenerator[bytes, None],
         media_type: str,
-        *,
-        error_chunk: Callable[[Fault], bytes],
+        error_chunk: Callable[[ApiError], bytes],
     ) -> None:
         super().__init__(media_type=media_type, headers={"Cache-Control": "no-cache"})
         del self.headers["content-length"]
@@ -98,10 +94,20 @@ class StreamedResponse(Response):
                 async for chunk in chunks:
                     await send(_body(chunk))
             except Exception as error:
-                fault = fault_of(error)
-                note_fault(scope, fault)
-                await send(_body(self._error_chunk(fault)))
+                scope[NOTED_ERROR] = found = api_error_of(error)
+                await send(_body(self._error_chunk(found)))
             await send({"type": "http.response.body", "body": b""})
+
+
+def logprob_entries(
+    entries: Sequence[TokenLogprob], describe: Callable[[int, float], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """One object per token, with those of its alternatives in `top_logprobs`."""
+    return [
+        describe(entry.token, entry.logprob)
+        | {"top_logprobs": [describe(*other) for other in entry.alternatives]}
+        for entry in entries
+    ]
 
 
 def _body(chunk: bytes) -> dict[str, Any]:

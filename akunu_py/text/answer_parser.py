@@ -9,20 +9,15 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Self
+from typing import Any
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A function that the model wants to call.
-
-    Attributes:
-        name: of the function.
-        arguments: for it, as JSON text.
-        id: that the model gave the call; None if it gave none.
-    """
+    """A function that the model wants to call, with its arguments as JSON text. `id` is None if
+    the model did not name the call."""
 
     name: str
     arguments: str
@@ -46,17 +41,6 @@ class AnswerFormat:
     call_start: str = ""
     call_end: str = ""
     parse: Callable[[str, Any], Any] | None = None
-
-    @classmethod
-    def of(cls, wrapped: Any) -> Self:
-        """The format of the model that a tokenizer of mlx-lm belongs to."""
-        return cls(
-            wrapped.think_start or "",
-            wrapped.think_end or "",
-            wrapped.tool_call_start or "",
-            wrapped.tool_call_end or "",
-            wrapped.tool_parser,
-        )
 
     @property
     def has_tools(self) -> bool:
@@ -83,17 +67,21 @@ class AnswerFormat:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of an answer; only one of its fields is set.
-
-    Attributes:
-        content: text for the user.
-        reasoning: text of the model's reasoning.
-        calls: tools that the model calls.
-    """
+    """A part of an answer: text for the user, text of the model's reasoning, or tool calls. Only
+    one of its fields is set."""
 
     content: str = ""
     reasoning: str = ""
     calls: tuple[ToolCall, ...] = ()
+
+
+def joined(parts: Sequence[Part]) -> Part:
+    """Several parts as one, in which any field may be set."""
+    return Part(
+        "".join(part.content for part in parts),
+        "".join(part.reasoning for part in parts),
+        tuple(call for part in parts for call in part.calls),
+    )
 
 
 class _State(Enum):
@@ -110,7 +98,7 @@ class AnswerParser:
     nothing is lost. White space after a mark is dropped.
 
     Args:
-        format_: of the model.
+        format_: the marks to look for.
         tools: those that may be called; None leaves calls in the text.
         prompt: the prompt of the answer, which may end inside reasoning or a call.
     """
@@ -121,13 +109,12 @@ class AnswerParser:
         self._format = format_
         self._tools = tools or ()
         self._call = ""
-        self._after_mark = False
         state = _State.CONTENT
         if tools is not None and format_.has_tools and prompt.endswith(format_.call_start):
             state = _State.CALLS
         elif format_.is_thinking(prompt):
             state = _State.REASONING
-            self._after_mark = True
+        self._after_mark = state is _State.REASONING
         marks = {
             _State.CONTENT: [
                 (format_.think_start, _State.REASONING),

@@ -8,12 +8,7 @@ from akunu_py.text.tokenizer import Message, Tokenizer
 
 
 class ChatTranscript:
-    """The messages of a conversation, and the ids that the model has seen of them.
-
-    Args:
-        tokenizer: of the model that answers.
-        system: the system message, if any.
-    """
+    """The messages of a conversation, and the ids that the model has seen of them."""
 
     def __init__(self, tokenizer: Tokenizer, system: str | None = None) -> None:
         self._tokenizer = tokenizer
@@ -36,21 +31,16 @@ class ChatTranscript:
         Raises:
             InvalidRequestError: if the model's template refuses the conversation.
         """
-        asked = [*self.messages, {"role": "user", "content": question}]
-        text = self._tokenizer.render_chat(asked, open_answer=True)
-        return self._encode(text)
+        _, text = self._ask(question)
+        if self._seen_text and text.startswith(self._seen_text):
+            rest = text[len(self._seen_text) :]
+            return [*self._seen_tokens, *self._tokenizer.encode(rest, special_tokens=False)]
+        return self._tokenizer.encode(text)
 
     def add_turn(self, question: str, prompt: list[int], answer: str, tokens: list[int]) -> None:
-        """Appends a question and its answer, finished or not.
-
-        Args:
-            question: what was asked.
-            prompt: the ids that `prompt_for` gave for it.
-            answer: the answer's text.
-            tokens: the answer's ids as they were generated.
-        """
-        asked = [*self.messages, {"role": "user", "content": question}]
-        text = self._tokenizer.render_chat(asked, open_answer=True)
+        """Appends a question and its answer, finished or not: `prompt` has the ids that
+        `prompt_for` returned for the question, `tokens` the generated ids of the answer."""
+        asked, text = self._ask(question)
         self.messages = [*asked, {"role": "assistant", "content": answer}]
         self._seen_text = text + self._tokenizer.decode(tokens)
         self._seen_tokens = [*prompt, *tokens]
@@ -60,8 +50,7 @@ class ChatTranscript:
         self.messages = list(messages)
         self._seen_text, self._seen_tokens = "", []
 
-    def _encode(self, text: str) -> list[int]:
-        if self._seen_text and text.startswith(self._seen_text):
-            rest = text[len(self._seen_text) :]
-            return [*self._seen_tokens, *self._tokenizer.encode(rest, special_tokens=False)]
-        return self._tokenizer.encode(text)
+    def _ask(self, question: str) -> tuple[list[Message], str]:
+        """The messages with a question after them, and their text."""
+        asked = [*self.messages, {"role": "user", "content": question}]
+        return asked, self._tokenizer.render_chat(asked, open_answer=True)

@@ -118,10 +118,8 @@ class FillRequest:
 
     Attributes:
         prefix: the text before the gap, up to the cursor.
-        suffix: the text after it.
         files: others of the same repository, the most important last.
         filename: of the file with the gap.
-        repository: its name.
         suffix_first: uses the suffix-prefix-middle layout; False takes the model's own.
     """
 
@@ -135,26 +133,18 @@ class FillRequest:
 
 @dataclass(frozen=True)
 class FillPrompt:
-    """A prompt that asks for the text between a prefix and a suffix.
-
-    Attributes:
-        tokens: the prompt's ids.
-        end_tokens: ids that end the answer, besides the model's usual ones.
-    """
+    """The ids of a prompt that asks for the text in a gap, and the ids that end the answer, besides
+    the model's usual ones."""
 
     tokens: list[int]
     end_tokens: frozenset[int]
 
 
 def fill_prompt(tokenizer: Tokenizer, request: FillRequest, room: int = sys.maxsize) -> FillPrompt:
-    """The prompt that asks for the text in a gap.
+    """The prompt that asks for the text in a gap; it has `room` tokens at most.
 
-    Args:
-        tokenizer: of the model.
-        request: the gap and the text around it.
-        room: how many tokens the prompt may have. It keeps the tokens nearest to the gap: a
-            quarter of them after it, more if there is little text before it. It keeps the last of
-            the other files, each one whole.
+    It keeps the tokens nearest to the gap: a quarter of them after it, more if there is little text
+    before it. It keeps the last of the other files, each one whole.
 
     Raises:
         InvalidRequestError: if the model was not trained to fill gaps.

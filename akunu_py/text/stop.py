@@ -10,9 +10,6 @@ class StopScanner:
 
     Of several stop strings the one that starts first wins; the text ends before it.
 
-    Args:
-        stops: the strings to stop at.
-
     Raises:
         InvalidRequestError: if one of them is empty.
     """
@@ -32,24 +29,21 @@ class StopScanner:
         if self.stopped:
             return ""
         self._held += text
-        found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
         # A longer stop string that began earlier may still be incomplete.
-        safe = len(self._held) - _pending_length(self._held, self._stops)
-        if found and min(found) <= safe:
-            self.stopped = True
-            safe = min(found)
-        shown, self._held = self._held[:safe], self._held[safe:]
-        return shown
+        return self._release(len(self._held) - _pending_length(self._held, self._stops))
 
     def flush(self) -> str:
         """The text held back for a stop string that did not come; call it at the stream's end."""
-        if self.stopped:
-            return ""
+        return "" if self.stopped else self._release(len(self._held))
+
+    def _release(self, length: int) -> str:
+        """The first characters of the held text, up to a stop string."""
         found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
-        self.stopped = bool(found)
-        rest = self._held[: min(found)] if found else self._held
-        self._held = ""
-        return rest
+        if found and min(found) <= length:
+            self.stopped = True
+            length = min(found)
+        shown, self._held = self._held[:length], self._held[length:]
+        return shown
 
 
 def _pending_length(text: str, stops: Sequence[str]) -> int:

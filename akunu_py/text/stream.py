@@ -17,12 +17,8 @@ _CONTEXT: Final = 8
 
 
 class Detokenizer:
-    """Releases text as soon as its characters are whole.
-
-    Args:
-        tokenizer: the Rust tokenizer inside a Hugging Face one.
-        prompt: the ids of the prompt.
-    """
+    """Releases text as soon as its characters are whole; `tokenizer` is the Rust part of a Hugging
+    Face one."""
 
     def __init__(self, tokenizer: Any, prompt: Sequence[int]) -> None:
         self._tokenizer = tokenizer
@@ -36,10 +32,8 @@ class Detokenizer:
         try:
             text: str | None = self._stream.step(self._tokenizer, token)
         except Exception:  # the stream fails if an id changes the text before it
-            text = self._tokenizer.decode(self._held, skip_special_tokens=False)
-            self._settle()
+            text = self.finish()
             self._stream = self._new_stream()
-            return text or ""
         if text is None:
             return ""
         self._settle()
@@ -60,11 +54,7 @@ class Detokenizer:
 
 
 class WholeTextDetokenizer:
-    """The same for tokenizers without a Rust part: decodes the last line again for each token.
-
-    Args:
-        decode: ids to text.
-    """
+    """The same for tokenizers without a Rust part: decodes the last line again for each token."""
 
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
         self._decode = decode
@@ -100,11 +90,7 @@ class Piece:
 
 
 class TextStream:
-    """Detokenises one answer and watches for stop strings.
-
-    Args:
-        detokenizer: a new one for this answer.
-        stops: strings to stop at.
+    """Detokenises one answer, with a new detokenizer, and watches for stop strings.
 
     Raises:
         InvalidRequestError: if a stop string is empty.

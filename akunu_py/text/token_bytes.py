@@ -16,16 +16,12 @@ _ROUNDING: Final = 1e-6
 
 
 class TokenBytes:
-    """The bytes of a tokenizer's ids.
-
-    Args:
-        wrapped: a Hugging Face tokenizer, or mlx-lm's wrapper around one.
-    """
+    """The bytes of the ids of a Hugging Face tokenizer, or of mlx-lm's wrapper around one."""
 
     def __init__(self, wrapped: Any) -> None:
         self._wrapped = wrapped
         self._added = frozenset(wrapped.added_tokens_decoder)
-        self._alphabet = _byte_alphabet() if _spells_bytes(wrapped) else None
+        self._alphabet = _byte_alphabet(wrapped)
 
     def of(self, token: int) -> bytes:
         """The bytes of one id; empty for an id that the tokenizer does not have."""
@@ -46,10 +42,8 @@ class PieceLengths:
 
     Encoding megabytes takes seconds and cannot be interrupted; counting their bytes takes
     milliseconds. Assumes that every byte of a text belongs to a token that spells it, as in
-    byte-level vocabularies and in those that fall back to bytes.
-
-    Args:
-        pieces: the bytes of each vocabulary entry.
+    byte-level vocabularies and in those that fall back to bytes; `pieces` are the bytes of all
+    vocabulary entries.
     """
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
@@ -70,15 +64,12 @@ class PieceLengths:
         return floor(float(counts @ self._shares) + _ROUNDING)
 
 
-def _spells_bytes(wrapped: Any) -> bool:
-    """Whether each sign of an entry is a byte, as in GPT-2's tokenizer and many since."""
+def _byte_alphabet(wrapped: Any) -> dict[str, int] | None:
+    """GPT-2's signs for bytes, if each sign of an entry is a byte, as in many tokenizers since."""
     rust = getattr(wrapped, "backend_tokenizer", None)
     decoder = None if rust is None else rust.decoder
-    return decoder is not None and b'"ByteLevel"' in decoder.__getstate__()
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's signs for bytes."""
+    if decoder is None or b'"ByteLevel"' not in decoder.__getstate__():
+        return None
     from transformers.convert_slow_tokenizer import bytes_to_unicode  # noqa: PLC0415  (slow)
 
     return {sign: byte for byte, sign in bytes_to_unicode().items()}

@@ -17,11 +17,8 @@ _SHORT: Final = 1 << 16
 
 
 class Tokenizer:
-    """The tokenizer of a loaded model; any thread may use it.
-
-    Args:
-        wrapped: what `mlx_lm.utils.load_tokenizer` returned.
-    """
+    """The tokenizer of a loaded model, around what `mlx_lm.utils.load_tokenizer` returned; any
+    thread may use it."""
 
     def __init__(self, wrapped: Any) -> None:
         self.wrapped = wrapped
@@ -32,7 +29,14 @@ class Tokenizer:
     @cached_property
     def answer_format(self) -> AnswerFormat:
         """The marks that the model puts around reasoning and tool calls."""
-        return AnswerFormat.of(self.wrapped)
+        own = self.wrapped
+        return AnswerFormat(
+            own.think_start or "",
+            own.think_end or "",
+            own.tool_call_start or "",
+            own.tool_call_end or "",
+            own.tool_parser,
+        )
 
     @cached_property
     def token_bytes(self) -> TokenBytes:
@@ -70,7 +74,12 @@ class Tokenizer:
                 is not encoded then. A text that is a little too long is encoded whole.
         """
         if most is not None and len(text) > max(most, _SHORT):
-            self._check_length(text, most)
+            least = self._piece_lengths.least_tokens(text)
+            if least > most:
+                raise ContextOverflowError(
+                    f"The prompt has {len(text)} characters, {least} tokens at the least, and the "
+                    f"context only {most}; shorten it."
+                )
         opening = self.wrapped.bos_token
         add = special_tokens and (opening is None or not text.startswith(opening))
         with self._encoding:
@@ -134,14 +143,6 @@ class Tokenizer:
             raise InvalidRequestError(
                 f"The model's chat template refuses this conversation: {error}"
             ) from error
-
-    def _check_length(self, text: str, most: int) -> None:
-        least = self._piece_lengths.least_tokens(text)
-        if least > most:
-            raise ContextOverflowError(
-                f"The prompt has {len(text)} characters, {least} tokens at the least, and the "
-                f"context only {most}; shorten it."
-            )
 
     @cached_property
     def _piece_lengths(self) -> PieceLengths:

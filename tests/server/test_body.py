@@ -85,7 +85,7 @@ def test_an_error_names_the_wrong_field(fields: dict[str, Any], read: Any, sente
     with pytest.raises(BodyError) as error:
         read(body(**fields))
     assert sentence in str(error.value)
-    assert error.value.field is not None
+    assert error.value.param is not None
 
 
 @pytest.mark.parametrize("raw", [b"{", b"\xff\xff", b'{"x": NaN}', b"[" * 100_000, b"1" * 5000])

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Event as Flag
 from threading import get_ident
@@ -20,13 +21,7 @@ from akunu_py.errors import (
 from akunu_py.options import Options
 from akunu_py.request import Event
 from akunu_py.stats import Finish
-from akunu_py.worker import EngineWorker, Task, TaskQueue
-
-Log = list[object]
-
-
-def logging_task(log: Log) -> Task[str]:
-    return Task(log.append, log.append)
+from akunu_py.worker import EngineWorker
 
 
 @pytest.fixture
@@ -181,6 +176,19 @@ class TestWaiting:
         list(blocked.under_way)
         assert worker.call(lambda engine: engine.counters.requests) == 1
 
+    def test_the_first_comes_first(self, worker: EngineWorker) -> None:
+        blocked = Blocked(worker)
+        served: list[int] = []
+
+        def serve(number: int, _: Engine) -> None:
+            served.append(number)
+
+        outcomes = [worker.submit(partial(serve, number)) for number in range(3)]
+        blocked.let_go()
+        for outcome in outcomes:
+            outcome.result(60)
+        assert served == [0, 1, 2]
+
     def test_a_call_can_be_taken_back(self, worker: EngineWorker) -> None:
         blocked = Blocked(worker)
         called: list[Engine] = []
@@ -263,39 +271,3 @@ def test_an_event_loop_reads_several_requests(worker: EngineWorker) -> None:
 
     prompts = ["one", "two", "three"]
     assert asyncio.run(answers()) == worker.call(alone)
-
-
-class TestTaskQueue:
-    def test_first_come_first_served(self) -> None:
-        queue: TaskQueue[str] = TaskQueue()
-        tasks = [logging_task([]) for _ in range(3)]
-        for task in tasks:
-            queue.put(task)
-        assert len(queue) == 3
-        assert [queue.get() for _ in range(3)] == tasks
-
-    def test_a_task_that_is_taken_back_is_abandoned_once_and_frees_its_place(self) -> None:
-        queue: TaskQueue[str] = TaskQueue(1)
-        log: Log = []
-        task, other = logging_task(log), logging_task(log)
-        queue.put(task)
-        with pytest.raises(QueueFullError):
-            queue.put(other)
-        assert queue.take_back(task)
-        assert not queue.take_back(task)
-        assert log == [None]
-        queue.put(other)
-        assert queue.get() is other
-        assert not queue.take_back(other), "it has begun"
-
-    def test_closing_abandons_all_with_the_reason_and_refuses_more(self) -> None:
-        queue: TaskQueue[str] = TaskQueue()
-        log: Log = []
-        queue.put(logging_task(log))
-        queue.put(logging_task(log))
-        reason = EngineClosedError()
-        queue.close(reason)
-        assert log == [reason, reason]
-        assert queue.get() is None
-        with pytest.raises(EngineClosedError):
-            queue.put(logging_task(log))
