@@ -142,11 +142,10 @@ def neutral() -> Numbers:
 @contextmanager
 def in_force(numbers: Numbers) -> Iterator[None]:
     """Replaces the numbers of the code."""
-    tables = {
-        "FIRST": tuple(numbers.first.tolist()),
-        "AFFINITY_ODDS": tuple(numbers.affinity.tolist()),
-    }
-    with patch.dict(vars(expectation), tables):
+    with (
+        patch.object(expectation, "FIRST", tuple(numbers.first.tolist())),
+        patch.object(expectation, "AFFINITY_ODDS", tuple(numbers.affinity.tolist())),
+    ):
         yield
 
 

@@ -1,7 +1,7 @@
-"""CostStore: measured cost curves on disk, one file for each machine, model and library version.
+"""CostStore: measured cost curves on disk, one file per machine, model and library version.
 
-A file that is damaged, of another origin or implausible counts as none: the curve is measured
-again. A folder that cannot be written to costs nothing but the measurement.
+A damaged, foreign or implausible file is ignored, and the curve is measured again. If the folder
+cannot be written to, nothing is saved.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LARGEST_FILE: Final = 1 << 20
 
 @dataclass(frozen=True)
 class CostKey:
-    """All that a cost curve depends on; where any of it differs, it is measured anew.
+    """All that a cost curve depends on; if any of it differs, the curve is measured again.
 
     Attributes:
         device: where MLX runs.
@@ -34,8 +34,8 @@ class CostKey:
         akunu: the version of this engine, which may run a model faster than an earlier one.
         model: the model's name.
         fingerprint: of its configuration.
-        parameter_bytes: what its weights take, as they lie in memory.
-        layout: the layout they are in.
+        parameter_bytes: the size of its weights in memory.
+        layout: of its weights.
     """
 
     device: str
@@ -51,7 +51,7 @@ class CostKey:
 
     @property
     def file_name(self) -> str:
-        """The name of the file that the curve is kept in."""
+        """The name of the curve's file."""
         words = json.dumps(asdict(self), sort_keys=True)
         return f"{hashlib.sha256(words.encode()).hexdigest()[:24]}.json"
 
@@ -66,23 +66,23 @@ class CostStore:
     """The curves measured so far.
 
     Args:
-        folder: where they are kept; None takes the user's cache folder.
+        folder: where they are saved; None takes the user's cache folder.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or cache_folder() / "costs"
 
     def path(self, key: CostKey) -> Path:
-        """Where the curve of a key is kept."""
+        """The file of a key's curve."""
         return self._folder / key.file_name
 
     def load(self, key: CostKey) -> CostCurve | None:
-        """The curve measured under exactly this key, if there is a sound one."""
+        """The curve measured under exactly this key, None if there is no valid one."""
         known = _read(self.path(key))
         return known[1] if known is not None and known[0] == key else None
 
     def entries(self) -> list[tuple[CostKey, CostCurve]]:
-        """Every sound curve there is, the latest first."""
+        """All valid curves, the latest first."""
         found: list[tuple[float, CostKey, CostCurve]] = []
         for path in self._folder.glob("*.json"):
             with suppress(OSError):
@@ -92,7 +92,7 @@ class CostStore:
         return [(key, curve) for _, key, curve in found]
 
     def save(self, key: CostKey, curve: CostCurve) -> None:
-        """Keeps a curve, readable by the user alone; does nothing where that is impossible."""
+        """Saves a curve, readable by the user alone; does nothing if that is impossible."""
         content = {
             "format": _FORMAT,
             "version": _VERSION,
@@ -105,7 +105,7 @@ class CostStore:
 
 
 def _read(path: Path) -> tuple[CostKey, CostCurve] | None:
-    """What a file holds, if it is sound."""
+    """The content of a file, None if it is not valid."""
     try:
         if path.stat().st_size > _LARGEST_FILE:
             return None

@@ -16,13 +16,14 @@ LAST_PROBE: Final = 4096
 """Drafts declined in a row before one is verified all the same, at first and at most."""
 
 _RATE: Final = 0.1
+"""How fast the running means of `PipelineGain` follow: by about the last ten proposals."""
 
 
 class ProposalBackoff:
     """Proposes less often while proposals lead to no draft.
 
-    A proposal takes some 25 microseconds on new text, about 1 % of a step of a small model. Where
-    no step is under way, the device waits anyway, and a proposal is always made.
+    A proposal takes some 25 microseconds on new text (`benchmarks/drafter_cost.py`), about 1 % of a
+    small model's step. If no step is under way, the device waits anyway, so it always proposes.
     """
 
     def __init__(self) -> None:
@@ -53,8 +54,9 @@ class ProposalBackoff:
 class Probes:
     """Verifies a declined draft now and then, to learn what such rounds cost now.
 
-    Without probes, costs that were measured too high would keep the planner from ever drafting, and
-    so from ever measuring again. Acceptance needs no probes: see `DeclinedDraft`.
+    Without probes, costs that were measured too high would keep the planner from drafting, and so
+    from ever observing such a round again. Where drafts never pay, probes only cost time, so they
+    become rarer. Acceptance needs no probes: see `DeclinedDraft`.
     """
 
     def __init__(self) -> None:
@@ -63,11 +65,11 @@ class Probes:
         self._pending = False
 
     def begin(self) -> None:
-        """Starts a request: a probe that the one before did not come to is dropped."""
+        """Starts a request: a probe that is still due is dropped."""
         self._pending = False
 
     def drafted(self) -> None:
-        """Notes that a draft pays: when they do not any more, probes begin early again."""
+        """Notes that a draft pays: probes begin early again once drafts do not."""
         self._patience = FIRST_PROBE
 
     def take_pending(self, *, pipelined: bool) -> bool:

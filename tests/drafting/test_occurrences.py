@@ -8,7 +8,7 @@ from akunu_py.drafting.occurrences import VISITED, Consensus, Occurrences, bigra
 
 @given(st.lists(st.integers(0, 3), max_size=60))
 @settings(deadline=None)
-def test_the_best_match_is_one_and_is_found_where_there_is_any(text: list[int]) -> None:
+def test_a_match_is_found_if_the_last_token_occurred_before(text: list[int]) -> None:
     occurrences = Occurrences(text)
     match = occurrences.best()
     assert (match is None) == (not text or text[-1] not in text[:-1])
@@ -39,7 +39,7 @@ def test_of_equals_the_most_frequent_follower_then_the_latest_wins_or_the_earlie
     assert (latest.position, earliest.position) == (4, 1)
 
 
-def test_consensus_tells_one_from_all_and_few() -> None:
+def test_consensus_classes() -> None:
     def consensus(*text: int) -> Consensus:
         match = Occurrences(text).best()
         assert match is not None
@@ -60,7 +60,9 @@ def test_large_ids_do_not_confuse_the_chains() -> None:
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=90), st.data())
 @settings(deadline=None)
-def test_a_bond_rests_on_all_that_followed_a_token(text: list[int], data: st.DataObject) -> None:
+def test_bigram_affinity_counts_all_that_followed_a_token(
+    text: list[int], data: st.DataObject
+) -> None:
     before, token = data.draw(st.sampled_from(text)), data.draw(st.integers(0, 3))
     followers = [after for at, after in pairwise(text) if at == before]
     same = followers.count(token)
@@ -69,7 +71,7 @@ def test_a_bond_rests_on_all_that_followed_a_token(text: list[int], data: st.Dat
     )
 
 
-def test_bonds_are_told_apart_by_how_often_the_same_and_another_followed() -> None:
+def test_affinity_classes_differ_by_how_often_the_same_and_others_followed() -> None:
     counts = [(same, others) for others in (0, 1, 3, 15) for same in (0, 3, 7)]
     assert [bigram_affinity_of(*count) for count in counts] == list(range(12))
     assert [bigram_affinity_of(*count) for count in ((2, 2), (6, 14), (99, 99))] == [3, 7, 11]
@@ -77,6 +79,6 @@ def test_bonds_are_told_apart_by_how_often_the_same_and_another_followed() -> No
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60))
 @settings(deadline=None)
-def test_tells_where_the_last_token_stood(text: list[int]) -> None:
+def test_lists_the_places_of_the_last_token(text: list[int]) -> None:
     places = [index + 1 for index, token in enumerate(text) if token == text[-1]]
     assert list(Occurrences(text).after_last()) == places

@@ -96,7 +96,7 @@ def test_a_wrong_curve_is_corrected_by_live_rounds() -> None:
     assert seconds_for(met, costs, DraftPlanner(costs), slower=2.5) < plain * 1.06
 
 
-def test_parked_planners_notice_when_a_text_becomes_predictable() -> None:
+def test_a_planner_that_declines_all_notices_when_a_text_becomes_predictable() -> None:
     costs = STEPPED
     met = Text([Stretch(800, 0.03), Stretch(800, 0.95)], tells=False)
     plain = seconds_for(met, costs, FixedPlanner(0))

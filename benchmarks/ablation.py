@@ -1,0 +1,347 @@
+"""What each stage and each tuned constant of `auto` and the planner brings, by replay without it.
+
+    python -m benchmarks.ablation --data DATA [--only WORDS ...]
+
+Each variant patches the shipped code in one place while it runs, and replays the odd-numbered
+requests of every set under every published cost curve. A figure is the change of the predicted
+speedup in percent: below 0, the stage, or the value that the code has, is worth that much.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+from unittest.mock import patch
+
+from akunu_py.bench.curve_sources import NamedCurve, find_curves
+from akunu_py.bench.replay import ReplayCase, replay
+from akunu_py.drafting import alignment, auto, expectation, make_drafter, occurrences
+from akunu_py.drafting.alignment import Alignment, Rewrites
+from akunu_py.drafting.expectation import Expectations
+from akunu_py.drafting.occurrences import Consensus, Occurrences
+from akunu_py.planning import acceptance, habits, live_costs
+from akunu_py.planning.acceptance import DeclinedDraft
+from akunu_py.planning.cost_curve import CostCurve, CostLevel
+from akunu_py.planning.live_costs import LiveCosts
+from akunu_py.planning.planner import DraftPlanner
+from akunu_py.text.tokenizer import load_tokenizer
+from benchmarks.replay_data import DATA_SETS
+from benchmarks.replay_drafters import COSTS, read_sets
+from benchmarks.report import RESULTS, markdown_table, record
+
+NEVER: Final = 10**9
+BEFORE: Final = "ablation_before"
+"""The record of the code before this table was first made: what was deleted, and why."""
+
+Cell = tuple[str, str]
+Patch = tuple[Any, str, Any]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What rounds cost, and what the planner believes, relative to the published curves.
+
+    A relative curve has no overlap: a pipelined step costs as much as a round over one token. And
+    costs that are right give live costs nothing to do. So both are changed here.
+
+    Attributes:
+        name: in the table.
+        step: the true cost of a pipelined step.
+        believed: what the planner is told of rounds over `first` tokens and more.
+        first: see there.
+    """
+
+    name: str = ""
+    step: float = 1.0
+    believed: float = 1.0
+    first: int = 1
+
+    def true(self, curve: CostCurve) -> CostCurve:
+        """The curve that drives the clock."""
+        return CostCurve(
+            tuple(replace(level, decode_s=level.decode_s * self.step) for level in curve.levels)
+        )
+
+    def told(self, curve: CostCurve) -> CostCurve:
+        """The curve that the planner is given."""
+        return CostCurve(tuple(map(self._told, self.true(curve).levels)))
+
+    def _told(self, level: CostLevel) -> CostLevel:
+        rounds = (
+            (size, cost * (self.believed if size >= self.first else 1.0))
+            for size, cost in level.verify_s
+        )
+        return replace(level, verify_s=tuple(rounds))
+
+
+PUBLISHED: Final = Costs()
+OVERLAP: Final = Costs("pipelined steps 12 % cheaper", step=0.88)
+TOO_LOW: Final = Costs("5 tokens and more believed 1/1.5 as dear", believed=1 / 1.5, first=5)
+TOO_HIGH: Final = Costs("2 tokens and more believed 3 times as dear", believed=3.0, first=2)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One change of the shipped code.
+
+    Attributes:
+        stage: the part of the code that it changes.
+        change: what is off or different.
+        patches: what to replace: an object, the name of its attribute, the new value.
+        costs: what rounds cost.
+        drafter: which drafter to replay.
+    """
+
+    stage: str
+    change: str
+    patches: tuple[Patch, ...]
+    costs: Costs = PUBLISHED
+    drafter: str = "auto"
+
+
+def off(stage: str, change: str, *patches: Patch) -> Variant:
+    """A variant of `auto` under the published costs."""
+    return Variant(stage, change, patches)
+
+
+def moved(stage: str, module: Any, name: str, *values: Any) -> list[Variant]:
+    """One variant for each other value of a constant."""
+    now = getattr(module, name)
+    return [
+        off(stage, f"{name.strip('_')} {now} -> {value}", (module, name, value)) for value in values
+    ]
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+def always(answer: bool) -> Callable[..., bool]:
+    """A method that always gives one answer."""
+    return lambda *_, **__: answer
+
+
+def _only_source(self: Any, *_: int) -> float:
+    return acceptance._within(self._whole.value(acceptance.PRIOR))
+
+
+def _only_match(self: Any, match: int, _: int) -> float:
+    return acceptance._within(self._matches[match].value(self._whole.value(acceptance.PRIOR)))
+
+
+_best = Occurrences.best
+_bucket = expectation.bucket
+_copy = expectation.copy_evidence
+_match = expectation.match_evidence
+_resumed = expectation.resumed_evidence
+
+
+def planner_variants() -> Iterator[Variant]:
+    """The stages and constants of planning."""
+    no_probes = ((habits, "FIRST_PROBE", NEVER), (habits, "LAST_PROBE", NEVER))
+    often = ((habits, "LAST_PROBE", habits.FIRST_PROBE),)
+    unfollowed = ((DeclinedDraft, "decline", _nothing),)
+    yield off("proposals", "no back-off", (habits, "PROPOSE_BACKOFF", (NEVER,)))
+    for costs in (PUBLISHED, OVERLAP):
+        for answer in (True, False):
+            change = "every step pipelined" if answer else "no step pipelined"
+            fixed = ((DraftPlanner, "should_pipeline", always(answer)),)
+            yield Variant("pipelining", change, fixed, costs)
+    yield from moved("pipelining", habits, "_RATE", 0.05, 0.2)
+    yield off("declined drafts", "not followed", *unfollowed)
+    yield off("bias", "off", (acceptance._Bias, "add", _nothing))
+    yield off("probes", "none", *no_probes)
+    yield off("probes", "never rarer", *often)
+    for costs in (TOO_LOW, TOO_HIGH):
+        yield Variant("probes", "none", no_probes, costs)
+        yield Variant("probes", "never rarer", often, costs)
+        yield Variant("live costs", "off", ((LiveCosts, "_learn", _nothing),), costs)
+        yield Variant("live costs", "no shared one", ((live_costs, "_SHARED_RATE", 0.0),), costs)
+        yield Variant("live costs", "none by size", ((live_costs, "_OWN_RATE", 0.0),), costs)
+    for drafter in ("suffix", "ngram"):
+        for change, patches in {
+            "one rate for all": ((acceptance._Source, "chance", _only_source),),
+            "one rate for all positions": ((acceptance._Source, "chance", _only_match),),
+            "declined drafts not followed": unfollowed,
+        }.items():
+            yield Variant(f"rates of `{drafter}`", change, patches, drafter=drafter)
+
+
+def drafter_variants() -> Iterator[Variant]:
+    """The stages and constants of `auto`."""
+    yield off("learnt rates", "nothing is learnt", (Expectations, "learn", _nothing))
+    yield off("learnt rates", "one for all positions", (auto, "bucket", lambda e, _: _bucket(e, 0)))
+    yield from moved("learnt rates", expectation, "PRIOR_WEIGHT", 16.0)
+    yield from moved("learnt rates", expectation, "MEMORY", 256.0)
+    yield off("bigram affinity", "off", (expectation, "AFFINITY_ODDS", (1.0,) * 12))
+    yield from moved("draft's end", auto, "FAINT", 0.02, 0.2)
+    yield off("copy", "off: matches alone", (auto, "STEADY_RUN", NEVER),
+              (auto.AutoDrafter, "_copy_candidates", lambda *_: []))  # fmt: skip
+    yield from moved("copy", auto, "STEADY_RUN", NEVER)
+    for run in (4, 16):
+        change = f"SOLID_RUN 8 -> {run}"
+        yield off("copy", change, (auto, "SOLID_RUN", run), (alignment, "SOLID_RUN", run))
+    yield off("copy", "one kind of evidence for all runs",
+              (auto, "copy_evidence", lambda _, agrees: _copy(9, agrees)))  # fmt: skip
+    yield off("copy", "agreement with the match is no evidence",
+              (auto, "copy_evidence", lambda run, **_: _copy(run, agrees=True)),
+              (auto, "resumed_evidence", lambda length, far, _: _resumed(length, far, agrees=True)),
+              )  # fmt: skip
+    yield off("resumed copy", "off", (Alignment, "resumption", _nothing))
+    yield from moved("resumed copy", alignment, "RESUMED_RUN", 6)
+    yield from moved("resumed copy", alignment, "RESUMED_BONUS", 0)
+    yield from moved("resumed copy", alignment, "SEARCHED", 16)
+    yield from moved("resumed copy", alignment, "MOST_PLACES", 1)
+    yield off("resumed copy", "distance is no evidence",
+              (auto, "resumed_evidence", lambda length, _, agrees: _resumed(length, 1, agrees)),
+              )  # fmt: skip
+    yield off("rewrites", "off", (Rewrites, "learn", _nothing))
+    yield from moved("rewrites", alignment, "LONGEST_OLD", 2)
+    yield from moved("rewrites", alignment, "LONGEST_NEW", 3)
+    yield off("match", "the start of an answer is no evidence",
+              (auto, "match_evidence", lambda length, **_: _match(length, whole_answer=False)),
+              )  # fmt: skip
+    yield off("match", "consensus is no evidence",
+              (auto, "match_evidence",
+               lambda length, whole_answer: (_match(length, whole_answer)[Consensus.ONLY],) * 4),
+              )  # fmt: skip
+    yield off("match", "length is no evidence",
+              (auto, "match_evidence", lambda _, whole_answer: _match(3, whole_answer)),
+              )  # fmt: skip
+    yield off("match", "always the latest", (Occurrences, "best", lambda own, **_: _best(own)))
+    yield from moved("match", occurrences, "LONGEST_COMPARED", 6)
+    for count in (1, 3):
+        table = tuple(
+            tuple(occurrences.consensus_of(agreeing, total) for agreeing in range(total + 1))
+            for total in range(count + 2)
+        )
+        tables = [(module, "CONSENSUS", table) for module in (occurrences, auto)]
+        yield off("match", f"VISITED 6 -> {count}", (occurrences, "VISITED", count), *tables)
+
+
+def speedups(
+    variant: Variant, sets: dict[str, list[ReplayCase]], curves: Sequence[NamedCurve]
+) -> dict[Cell, float]:
+    """The predicted speedup of every set under every curve."""
+    found: dict[Cell, float] = {}
+    with ExitStack() as stack:
+        for target, name, value in variant.patches:
+            stack.enter_context(patch.object(target, name, value))
+        for kind, cases in sets.items():
+            for curve in curves:
+                kept = make_drafter(variant.drafter)
+                planner = DraftPlanner(variant.costs.told(curve.curve))
+                true = variant.costs.true(curve.curve)
+                result = replay(lambda drafter=kept: drafter, cases, planner, curve=true)  # type: ignore[misc]
+                found[kind, curve.name] = result.predicted_speedup(true)
+    return found
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """For each cell, by how many percent a variant changes the predicted speedup."""
+
+    variant: Variant
+    changes: dict[Cell, float]
+
+    def row(self) -> list[str]:
+        """A line of the table."""
+        worst = min(self.changes, key=lambda cell: self.changes[cell])
+        change = ", ".join(filter(None, (self.variant.change, self.variant.costs.name)))
+        means = (f"{mean:+.2f}" for mean in means_by_set(self.changes).values())
+        return [self.variant.stage, change, *means,
+                f"{self.changes[worst]:+.2f} ({', '.join(worst)})"]  # fmt: skip
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, in JSON's types."""
+        return {
+            "stage": self.variant.stage,
+            "change": self.variant.change,
+            "drafter": self.variant.drafter,
+            "costs": self.variant.costs.name,
+            "change_percent": by_name(self.changes, 2),
+        }
+
+
+def means_by_set(cells: dict[Cell, float]) -> dict[str, float]:
+    """The mean over the cost curves."""
+    kinds = dict.fromkeys(kind for kind, _ in cells)
+    return {name: fmean(x for (kind, _), x in cells.items() if kind == name) for name in kinds}
+
+
+def by_name(cells: dict[Cell, float], digits: int) -> dict[str, float]:
+    """Cells as JSON has them."""
+    return {", ".join(cell): round(value, digits) for cell, value in cells.items()}
+
+
+def against_before(now: dict[Cell, float]) -> str:
+    """A table of the shipped code against the code before the deletions, cell by cell."""
+    before = json.loads((RESULTS / f"{BEFORE}.json").read_text(encoding="utf-8"))["speedups"]
+    curves = list(dict.fromkeys(curve for _, curve in now))
+    lines = []
+    for kind in dict.fromkeys(kind for kind, _ in now):
+        old = {curve: before[f"{kind}, {curve}"] for curve in curves}
+        cells = [
+            f"{old[c]:.2f} -> {now[kind, c]:.2f} ({now[kind, c] / old[c] - 1:+.1%})" for c in curves
+        ]
+        lines.append((kind, *cells))
+    return markdown_table(("set", *curves), lines)
+
+
+def main() -> None:
+    """Reads the options, replays, records the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
+    parser.add_argument("--only", nargs="+", default=[""], help="words of the stages to replay")
+    parser.add_argument("--part", default="odd", help="which requests of a set")
+    parser.add_argument("--name", default="ablation", help="of the files in results/")
+    options = parser.parse_args()
+
+    sets = read_sets(options.data, list(DATA_SETS), options.part, load_tokenizer("ember"))
+    curves = find_curves(COSTS, "ember")
+    variants = [
+        variant
+        for variant in (*planner_variants(), *drafter_variants())
+        if any(word in variant.stage for word in options.only)
+    ]
+    shipped = {(PUBLISHED, "auto"): speedups(off("", ""), sets, curves)}
+    outcomes = []
+    for done, variant in enumerate(variants):
+        print(f"\r{done}/{len(variants)} variants", end="", file=sys.stderr, flush=True)
+        key = (variant.costs, variant.drafter)
+        if key not in shipped:
+            shipped[key] = speedups(replace(variant, patches=()), sets, curves)
+        found = speedups(variant, sets, curves)
+        changes = {cell: 100 * (found[cell] / now - 1) for cell, now in shipped[key].items()}
+        outcomes.append(Outcome(variant, changes))
+    now = shipped[PUBLISHED, "auto"]
+    heads = ("stage", "change", *sets, "worst cell")
+    body = (
+        f"All {options.part}-numbered requests, ember's tokenizer, the cost curves "
+        f"{', '.join(COSTS)}. Nothing here was measured: speedups are predictions.\n\n"
+        "Change of the predicted speedup in percent, for each set the mean over the curves, and "
+        "the worst cell. The requests are few, so a cell moves by about 1 with any change, and a "
+        "set's mean by about 0.4. Where the costs are named, the published ones are changed: "
+        "otherwise the planner's costs are always right, and a pipeline saves nothing. Back-off of "
+        "proposals saves the time of drafting, which a replay does not count. Bounds on searches "
+        f"(MOST_PLACES, VISITED, LONGEST_COMPARED) save time as well.\n\n"
+        f"{markdown_table(heads, [outcome.row() for outcome in outcomes])}\n\n"
+        f"## Against the code before the deletions ([what they were]({BEFORE}.md))\n\n"
+        f"{against_before(now)}"
+    )
+    result = {
+        "speedups": by_name(now, 4),
+        "rows": [outcome.as_json() for outcome in outcomes],
+    }
+    record(options.name, "What each stage of `auto` and the planner brings", body, result)
+
+
+if __name__ == "__main__":
+    main()
