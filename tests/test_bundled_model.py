@@ -23,13 +23,16 @@ def ember() -> Engine:
     return akunu_py.load()
 
 
-def prompts(engine: Engine, count: int) -> list[Prompt]:
-    return make_prompts(engine.tokenizer, engine.model.vocabulary_size, count, seed=5)
+@pytest.fixture(scope="module")
+def prompts(ember: Engine) -> list[Prompt]:
+    return make_prompts(ember.tokenizer, ember.model.vocabulary_size, 8, seed=5)
 
 
 @pytest.mark.parametrize("index", range(8))
-def test_drafted_plain_and_mlx_lms_answers_agree(ember: Engine, index: int) -> None:
-    prompt = prompts(ember, 8)[index].tokens[-1000:]
+def test_drafted_plain_and_mlx_lms_answers_agree(
+    ember: Engine, prompts: list[Prompt], index: int
+) -> None:
+    prompt = prompts[index].tokens[-1000:]
     plain = ember.generate(prompt, Options(40, drafter="none")).token_ids
     for other in (
         ember.generate(prompt, Options(40, drafter="ngram")).token_ids,
