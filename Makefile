@@ -37,8 +37,10 @@ $(TRAIN_VENV)/.ready: $(TRAIN_REQUIREMENTS) models/training/requirements.txt
 chat: $(VENV)/.ready ## a conversation with the bundled model, or MODEL=folder-or-hub-name
 	@$(BIN)/python -m akunu_py chat $(if $(MODEL),--model $(MODEL))
 
+# Each process takes a file at a time, so that a file's model or server is made once;
+# ARGS="-n 0" runs all in one process.
 test: $(VENV)/.ready ## the test suite
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 check: $(VENV)/.ready ## format, lint and types
 	$(BIN)/ruff format --check .

@@ -25,7 +25,7 @@ SEAMS = 3
 """Tokens of a prompt besides those of its texts: two special ones, and one where texts meet."""
 LINE = "    words = [word.strip() for word in text.split()]"
 NEXT_LINE = "    return sorted(words, key=len)"
-KEYSTROKES = 30
+KEYSTROKES = 20
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def test_cancelled_work_serves_the_next_keystroke(live: LiveServer, cursor: Curs
 
 
 def test_a_warm_server_answers_like_a_cold_one(live: LiveServer, cursor: Cursor) -> None:
-    cursors = list(typed(cursor, LINE, KEYSTROKES))[::15]
+    cursors = list(typed(cursor, LINE, KEYSTROKES))[::10]
 
     def answer(here: Cursor) -> str:
         body = here.body(n_predict=12, samplers=["temperature"], temperature=0)
