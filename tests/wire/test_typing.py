@@ -61,14 +61,9 @@ def cursor() -> Cursor:
     return Cursor(code[middle - BEFORE : middle], "", code[middle : middle + AFTER])
 
 
-def forget(live: LiveServer) -> None:
-    """Empties the server's caches."""
-    live.worker.call(lambda engine: engine.reset())
-
-
 @pytest.fixture(autouse=True)
 def _afresh(live: LiveServer) -> None:
-    forget(live)
+    live.reset()
 
 
 def typed(cursor: Cursor, line: str, keystrokes: int) -> Iterator[Cursor]:
@@ -155,5 +150,5 @@ def test_a_warm_server_answers_like_a_cold_one(live: LiveServer, cursor: Cursor)
 
     warm = [answer(here) for here in cursors]
     for here, text in list(zip(cursors, warm, strict=True))[1:]:  # the first one was cold
-        forget(live)
+        live.reset()
         assert answer(here) == text

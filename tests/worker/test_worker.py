@@ -53,9 +53,11 @@ def test_streams_what_the_engine_would(worker: EngineWorker, engine: Engine) -> 
 def test_requests_wait_for_each_other(worker: EngineWorker) -> None:
     options = Options(max_tokens=5)
     first, second = worker.stream("one", options), worker.stream("two", options)
-    for prompt, events in (("two", second), ("one", first)):
-        alone = worker.call(lambda engine, prompt=prompt: engine.generate(prompt, options))
-        assert [token for event in events for token in event.tokens] == alone.token_ids
+    answers = [[token for event in events for token in event.tokens] for events in (second, first)]
+    alone = worker.call(
+        lambda engine: [engine.generate(prompt, options).token_ids for prompt in ("two", "one")]
+    )
+    assert answers == alone
 
 
 def test_cancelling_ends_an_answer_with_its_last_event(worker: EngineWorker) -> None:
