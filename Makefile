@@ -37,8 +37,9 @@ $(TRAIN_VENV)/.ready: $(TRAIN_REQUIREMENTS) models/training/requirements.txt
 chat: $(VENV)/.ready ## a conversation with the bundled model, or MODEL=folder-or-hub-name
 	@$(BIN)/python -m akunu_py chat $(if $(MODEL),--model $(MODEL))
 
+# A process for each core; ARGS="-n 0" runs all in one.
 test: $(VENV)/.ready ## the test suite
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 check: $(VENV)/.ready ## format, lint and types
 	$(BIN)/ruff format --check .

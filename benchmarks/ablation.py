@@ -26,15 +26,15 @@ from akunu_py.drafting import alignment, auto, expectation, make_drafter, occurr
 from akunu_py.drafting.alignment import Alignment, Rewrites
 from akunu_py.drafting.expectation import Expectations
 from akunu_py.drafting.occurrences import Consensus, Occurrences
+from akunu_py.model import load_tokenizer
 from akunu_py.planning import acceptance, habits, live_costs
 from akunu_py.planning.acceptance import DeclinedDraft
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.planner import DraftPlanner
-from akunu_py.text.tokenizer import load_tokenizer
+from benchmarks.records import RESULTS, markdown_table, record
 from benchmarks.replay_data import DATA_SETS
 from benchmarks.replay_drafters import COSTS, read_sets
-from benchmarks.report import RESULTS, markdown_table, record
 
 NEVER: Final = 10**9
 BEFORE: Final = "ablation_before"

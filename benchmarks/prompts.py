@@ -70,8 +70,8 @@ def _functions(draw: Random) -> list[tuple[str, str]]:
         for node in ast.parse(text).body:
             if not isinstance(node, ast.FunctionDef) or not (words := ast.get_docstring(node)):
                 continue
-            source = (ast.get_source_segment(text, node) or "") + "\n"
-            if 4 <= source.count("\n") <= 25 and len(words) > 40:
-                found.append((source, words))
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if 4 <= lines <= 25 and len(words) > 40:
+                found.append(((ast.get_source_segment(text, node) or "") + "\n", words))
     draw.shuffle(found)
     return found

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from akunu_py.cli.conversation_file import ConversationFile, SavedConversation
@@ -169,6 +169,7 @@ json_values = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(key=st.sampled_from(sorted(content())), value=json_values)
 def test_any_damage_is_a_session_file_error(
     tmp_path_factory: pytest.TempPathFactory, key: str, value: Any

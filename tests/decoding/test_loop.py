@@ -1,5 +1,7 @@
 """The loop on a tiny random model: the same tokens, the same ends, the cache left in order."""
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from random import Random
 
@@ -79,6 +81,12 @@ def tokens_of(rounds: list[Round]) -> list[int]:
     return [token for one in rounds for token in one.tokens]
 
 
+@pytest.fixture(scope="module")
+def plain_tokens(model: TargetModel) -> Callable[[Sampling], list[int]]:
+    """Plain decoding's first 80 tokens, decoded once for each sampling."""
+    return cache(lambda sampling: tokens_of(plainly(model, Limits(80, NO_END), sampling)))
+
+
 @pytest.mark.parametrize(
     "sampling",
     [
@@ -92,10 +100,15 @@ def tokens_of(rounds: list[Round]) -> list[int]:
 @pytest.mark.parametrize(("error", "silence"), [(0, 0), (0.3, 0), (1, 0), (0.2, 0.5), (0, 1)])
 @pytest.mark.parametrize("num_draft_tokens", [1, 4, 9])
 def test_whatever_is_drafted_the_tokens_are_plain_decodings(
-    model: TargetModel, sampling: Sampling, error: float, silence: float, num_draft_tokens: int
+    model: TargetModel,
+    plain_tokens: Callable[[Sampling], list[int]],
+    sampling: Sampling,
+    *,
+    error: float,
+    silence: float,
+    num_draft_tokens: int,
 ) -> None:
-    limits = Limits(80, NO_END)
-    expected = tokens_of(plainly(model, limits, sampling))
+    limits, expected = Limits(80, NO_END), plain_tokens(sampling)
     drafter = OracleDrafter(len(PROMPT), expected, error=error, silence=silence)
     rounds = speculatively(model, limits, drafter, sampling, num_draft_tokens=num_draft_tokens)
 
@@ -108,10 +121,12 @@ def test_whatever_is_drafted_the_tokens_are_plain_decodings(
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=3)])
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_is_planned_the_tokens_are_plain_decodings(
-    model: TargetModel, sampling: Sampling, seed: int
+    model: TargetModel,
+    plain_tokens: Callable[[Sampling], list[int]],
+    sampling: Sampling,
+    seed: int,
 ) -> None:
-    limits = Limits(80, NO_END)
-    expected = tokens_of(plainly(model, limits, sampling))
+    limits, expected = Limits(80, NO_END), plain_tokens(sampling)
     drafter = OracleDrafter(len(PROMPT), expected, error=0.2, silence=0.2, seed=seed)
     planner = MoodyPlanner(seed)
     rounds = speculatively(model, limits, drafter, sampling, num_draft_tokens=8, planner=planner)

@@ -45,6 +45,11 @@ class RequestLines(logging.Handler):
             pass
         return line
 
+    def clear(self) -> None:
+        """Drops the lines so far."""
+        while not self._lines.empty():
+            self._lines.get()
+
 
 @dataclass(frozen=True)
 class LiveServer:
@@ -87,6 +92,12 @@ class LiveServer:
         connection = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
         connection.sendall(head.encode() + content)
         return connection
+
+    def reset(self) -> None:
+        """Forgets what earlier tests left in the caches and in the log."""
+        self.worker.call(lambda engine: engine.reset())
+        self.settle()
+        self.log.clear()
 
     def settle(self) -> None:
         """Returns once all earlier requests are done and counted."""

@@ -85,7 +85,7 @@ def test_an_error_names_the_wrong_field(fields: dict[str, Any], read: Any, sente
     with pytest.raises(BodyError) as error:
         read(body(**fields))
     assert sentence in str(error.value)
-    assert error.value.param is not None
+    assert f"`{error.value.param}`" in str(error.value)
 
 
 @pytest.mark.parametrize("raw", [b"{", b"\xff\xff", b'{"x": NaN}', b"[" * 100_000, b"1" * 5000])
@@ -109,7 +109,7 @@ def test_half_a_character_is_replaced() -> None:
 @given(st.binary(max_size=40))
 def test_any_bytes_are_a_body_or_a_body_error(raw: bytes) -> None:
     with suppress(BodyError):
-        assert Body.parse(raw, Limits()).names() is not None
+        Body.parse(raw, Limits()).names()
 
 
 Values = st.SearchStrategy[Any]

@@ -17,7 +17,7 @@ from benchmarks.load import Load
 from tests.server.live import LiveServer, serve
 
 CLIENTS = 8
-REQUESTS = 64
+REQUESTS = 40
 TOKENS = 12
 
 

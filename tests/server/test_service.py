@@ -28,7 +28,7 @@ def held(gate: Gate) -> Iterator[LiveServer]:
 
 @pytest.fixture(autouse=True)
 def _afresh(held: LiveServer, gate: Gate) -> Iterator[None]:
-    held.worker.call(lambda engine: engine.reset())
+    held.reset()
     yield
     gate.open()
     held.settle()

@@ -25,7 +25,7 @@ SEAMS = 3
 """Tokens of a prompt besides those of its texts: two special ones, and one where texts meet."""
 LINE = "    words = [word.strip() for word in text.split()]"
 NEXT_LINE = "    return sorted(words, key=len)"
-KEYSTROKES = 30
+KEYSTROKES = 20
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,9 @@ def cursor() -> Cursor:
     return Cursor(code[middle - BEFORE : middle], "", code[middle : middle + AFTER])
 
 
-def forget(live: LiveServer) -> None:
-    """Empties the server's caches."""
-    live.worker.call(lambda engine: engine.reset())
-
-
 @pytest.fixture(autouse=True)
 def _afresh(live: LiveServer) -> None:
-    forget(live)
+    live.reset()
 
 
 def typed(cursor: Cursor, line: str, keystrokes: int) -> Iterator[Cursor]:
@@ -147,7 +142,7 @@ def test_cancelled_work_serves_the_next_keystroke(live: LiveServer, cursor: Curs
 
 
 def test_a_warm_server_answers_like_a_cold_one(live: LiveServer, cursor: Cursor) -> None:
-    cursors = list(typed(cursor, LINE, KEYSTROKES))[::15]
+    cursors = list(typed(cursor, LINE, KEYSTROKES))[::10]
 
     def answer(here: Cursor) -> str:
         body = here.body(n_predict=12, samplers=["temperature"], temperature=0)
@@ -155,5 +150,5 @@ def test_a_warm_server_answers_like_a_cold_one(live: LiveServer, cursor: Cursor)
 
     warm = [answer(here) for here in cursors]
     for here, text in list(zip(cursors, warm, strict=True))[1:]:  # the first one was cold
-        forget(live)
+        live.reset()
         assert answer(here) == text

@@ -46,10 +46,13 @@ def test_streams_what_the_engine_would(worker: EngineWorker, engine: Engine) -> 
 
 
 def test_requests_wait_for_each_other(worker: EngineWorker) -> None:
-    first = worker.stream("one", Options(max_tokens=5))
-    second = worker.stream("two", Options(max_tokens=5))
-    assert len(list(second)) > 0
-    assert len(list(first)) > 0
+    options = Options(max_tokens=5)
+    first, second = worker.stream("one", options), worker.stream("two", options)
+    answers = [[token for event in events for token in event.tokens] for events in (second, first)]
+    alone = worker.call(
+        lambda engine: [engine.generate(prompt, options).token_ids for prompt in ("two", "one")]
+    )
+    assert answers == alone
 
 
 def test_cancelling_ends_an_answer_with_its_last_event(worker: EngineWorker) -> None:
@@ -104,7 +107,7 @@ def test_closing_cancels_what_is_under_way(tiny_model_dir: Path) -> None:
     events = worker.stream("hello", Options(max_tokens=None))
     next(events)
     assert worker.close(60)
-    assert list(events)[-1].finish_reason is not None
+    assert list(events)[-1].finish_reason is Finish.CANCELLED
     with pytest.raises(EngineClosedError, match="closed"):
         worker.stream("more")
 
@@ -240,7 +243,7 @@ class TestClosing:
             outcome.result(60)
         blocked.let_go()
         assert worker.close(60)
-        assert list(blocked.under_way)[-1].finish_reason is not None
+        assert list(blocked.under_way)[-1].finish_reason is Finish.LENGTH, "it wanted one token"
 
     def test_while_the_model_loads(self) -> None:
         gate = Flag()
