@@ -46,7 +46,7 @@ class RoundShape(NamedTuple):
     Attributes:
         drafted: how many drafted tokens it verifies.
         context: tokens in the cache before it.
-        pipelined: whether it was submitted before the previous round had ended.
+        pipelined: whether it was submitted before the previous round ended.
     """
 
     drafted: int
@@ -62,12 +62,9 @@ class RoundShape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What the rounds of one or more requests came to.
+    """The emitted tokens, the accepted ones, and the rounds of each shape of some requests.
 
-    Attributes:
-        emitted: tokens that the rounds emitted.
-        accepted: drafted tokens that stood.
-        rounds: how many rounds there were of each shape; contexts are rounded down.
+    The contexts of the shapes are rounded down.
     """
 
     emitted: int = 0
@@ -109,24 +106,14 @@ class ReplayResult:
         return self.emitted / self.forwards if self.rounds else 1.0
 
     @property
-    def mean_accepted(self) -> float:
-        """Accepted tokens a forward."""
-        return self.accepted / self.forwards if self.rounds else 0.0
-
-    @property
-    def mean_drafted(self) -> float:
-        """Drafted tokens a forward."""
-        return self.drafted / self.forwards if self.rounds else 0.0
-
-    @property
     def acceptance(self) -> float:
-        """The share of drafted tokens that stood; 0.0 where none was drafted."""
+        """The share of drafted tokens that were accepted; 0.0 if none was drafted."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     def predicted_speedup(self, curve: CostCurve) -> float:
         """The time of as many pipelined single steps, over that of the rounds.
 
-        Forwards alone are counted: what drafting takes, and the text's way out, are not.
+        Only forwards count, not the time that drafting and detokenizing take.
         """
         if not self.rounds:
             return 1.0
@@ -159,7 +146,7 @@ class KnownAnswer:
         return 1 + len(self._answer) + self._limit
 
     def draft_limit(self, tokens_wanted: int) -> int:
-        """Does not tell where the answer ends: what is drafted beyond it counts as drafted."""
+        """Does not reveal where the answer ends: what is drafted beyond it counts as drafted."""
         return self._limit if tokens_wanted > 0 else 0
 
     def submit(self, known: int, draft: Draft) -> _PendingRound:
@@ -209,10 +196,10 @@ def replay_rounds(
     """Replays one request, a round at a time, in the loop that the engine decodes with.
 
     Args:
-        drafter: guesses.
-        case: the request.
-        planner: says how much of a guess to verify.
-        curve: what forwards cost, and what the planner learns that rounds took.
+        drafter: proposes the drafts.
+        case: the request and its answer.
+        planner: chooses how many draft tokens to verify.
+        curve: how long forwards take, also for the planner.
         limit: the most drafted tokens that a round may verify.
     """
     trimmer = DraftTrimmer(case.end_tokens)
