@@ -101,13 +101,7 @@ def schema_file(word: str) -> Grammar:
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that an option takes.
-
-    Attributes:
-        least: the smallest one.
-        most: the largest one.
-        above: whether `least` itself is too small.
-    """
+    """The numbers that an option takes; with `above`, the least one itself is too small."""
 
     least: float
     most: float = math.inf
@@ -130,22 +124,15 @@ class Option:
 
     Attributes:
         flag: the option as it is typed; a name without dashes is a positional argument.
-        commands: which take it.
-        help: what it does, in a few words.
         read: makes the value of a word; raises ArgumentTypeError.
         short: a second way to type it.
-        metavar: the value's name in the help.
         field: the field of the settings that takes the value; as the flag if not given.
         group: the heading it stands under in the help.
-        default: the value if it is not given.
-        quick: the same for commands with `--quick`, if that is given.
+        quick: the default of commands with `--quick`, if that is given.
         default_text: the default for the help; made of `default` if not given.
-        choices: all words that are allowed.
-        within: all numbers that are allowed.
         takes: whether it takes one word, one or more, any number of them, or one each time it is
             given.
         const: the value of an option that takes no word.
-        required: whether it must be given.
     """
 
     flag: str
@@ -291,7 +278,7 @@ OPTIONS: Final = (
            "machine", group=_MODEL, default="auto", choices=WEIGHT_LAYOUTS),
     Option("--max-context", _LOADING, "tokens of context to reserve", whole_number, metavar="N",
            group=_MODEL, default_text="as many as needed", within=Range(1)),
-    Option("--draft-model", _LOADING, "a smaller model with the same tokenizer that drafts",
+    Option("--draft-model", _DRAFTING, "a smaller model with the same tokenizer that drafts",
            metavar="NAME", group=_MODEL),
 
     Option("--max-tokens", ("chat",), "tokens to generate at most; -1 sets no limit", token_limit,
