@@ -26,15 +26,12 @@ class Conversation:
 
     Args:
         worker: answers; it may still be loading.
-        options: for the next answers.
+        options: for the next answers; replace the attribute to change them.
         system: the system message, if any.
         show_drafts: whether to mark draft tokens.
         progress: called with prompt tokens done and in total, on the worker's thread.
 
     Attributes:
-        worker: as given.
-        options: for the next answers; replace it to change them.
-        show_drafts: whether to mark draft tokens.
         messages: what was said so far, as `role` and `content`.
         stats: of every turn since the conversation was started or reset.
     """
@@ -53,7 +50,7 @@ class Conversation:
         self.show_drafts = show_drafts
         self.messages: Sequence[Message] = _system_messages(system)
         self.stats: list[Stats] = []
-        self._progress = progress
+        self.progress = progress
         self._last: Turn | None = None
 
     @property
@@ -78,10 +75,6 @@ class Conversation:
             raise InvalidRequestError("There is no answer yet to try again.")
         last = self._last
         return Turn(self, last.messages_before, last.question, last.transcript_before)
-
-    def answer(self, prompt: "Callable[[Engine], list[int]]") -> EventStream:
-        """Begins an answer; `Turn` calls this."""
-        return self.worker.stream(prompt, self.options, progress=self._progress)
 
     def keep(self, turn: "Turn") -> None:
         """Makes a finished turn part of the conversation; `Turn` calls this."""
@@ -115,13 +108,8 @@ class Turn:
     """A question and its answer; iterate to have it answered.
 
     At the end the conversation keeps both, even if the answer was cut short. Only a turn that was
-    cancelled before its first token leaves no trace.
-
-    Args:
-        conversation: which the turn belongs to.
-        messages_before: what was said before it.
-        question: what is asked.
-        transcript_before: makes the transcript of `messages_before`, on the worker's thread.
+    cancelled before its first token leaves no trace. `transcript_before` makes the transcript of
+    `messages_before`, on the worker's thread.
     """
 
     def __init__(
@@ -144,7 +132,8 @@ class Turn:
         self._cancelled = False
 
     def __iter__(self) -> Iterator[Event]:
-        with self._conversation.answer(self._encode) as self._events:
+        talk = self._conversation
+        with talk.worker.stream(self._encode, talk.options, progress=talk.progress) as self._events:
             if self._cancelled:
                 self._events.cancel()
             for event in self._events:
@@ -153,7 +142,7 @@ class Turn:
                 self.stats, self.finish = event.stats, event.finish_reason
                 yield event
         if self.kept:
-            self._conversation.keep(self)
+            talk.keep(self)
 
     @property
     def kept(self) -> bool:
