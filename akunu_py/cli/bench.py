@@ -152,20 +152,16 @@ def _read_sets(settings: ReplaySettings) -> dict[str, list[ReplayCase]]:
     for file in settings.files:
         samples = list(islice(read_samples(file), settings.max_requests))
         if tokenizer is None:  # after the first file was found to be readable
-            tokenizer = _load_tokenizer(settings.model)
+            find_backend()  # without MLX this fails with a clear sentence
+            from akunu_py.model import load_tokenizer  # noqa: PLC0415
+
+            tokenizer = load_tokenizer(settings.model)
         for kind, cases in encode_samples(tokenizer, samples).items():
             sets.setdefault(kind, []).extend(cases)
     if not sets:
         names = ", ".join(str(file) for file in settings.files)
         raise InvalidRequestError(f"There is no request with an answer in {names}.")
     return sets
-
-
-def _load_tokenizer(name: str) -> "Tokenizer":
-    find_backend()  # mlx-lm loads the tokenizer; without MLX this fails with a clear sentence
-    from akunu_py.model import load_tokenizer  # noqa: PLC0415
-
-    return load_tokenizer(name)
 
 
 def _measure_curve(engine: "Engine", seconds: float) -> "CostCurve":

@@ -8,14 +8,20 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Final
 
 from akunu_py.cli.conversation import Conversation, Turn
-from akunu_py.cli.conversation_file import ConversationFile, SavedConversation
+from akunu_py.cli.conversation_file import (
+    SavedConversation,
+    load_conversation,
+    save_conversation,
+)
 from akunu_py.cli.option_table import (
     CHAT_DRAFTERS,
     PLANNED,
     draft_tokens,
+    file_path,
     number,
     token_limit,
     whole_number,
@@ -104,15 +110,15 @@ def _system(conversation: Conversation, rest: str) -> Reply:
 
 
 def _save(conversation: Conversation, rest: str) -> Reply:
-    file = ConversationFile(_file_name(rest))
+    path = _file(rest)
     model = conversation.worker.loading.result().model
-    file.save(SavedConversation(model.name, conversation.messages, conversation.options))
-    return f"Saved {count(len(conversation.messages), 'message')} to {file.path}."
+    saved = SavedConversation(model.name, conversation.messages, conversation.options)
+    save_conversation(path, saved)
+    return f"Saved {count(len(saved.messages), 'message')} to {path}."
 
 
 def _load(conversation: Conversation, rest: str) -> Reply:
-    file = ConversationFile(_file_name(rest))
-    saved = file.load()
+    saved = load_conversation(_file(rest))
     conversation.go_on_from(saved.messages)
     conversation.options = saved.options
     return (
@@ -257,10 +263,10 @@ def read_sampling(words: str, now: Sampling) -> Sampling:
         raise InvalidRequestError(f"{error}: {_PROCESSOR_USAGE}.") from None
 
 
-def _file_name(word: str) -> str:
+def _file(word: str) -> Path:
     if not word:
         raise ArgumentTypeError("Something is missing")
-    return word
+    return file_path(word)
 
 
 def _on_or_off(word: str) -> bool:

@@ -45,13 +45,7 @@ _NOT_KEPT: Final = "interrupted before the first token; the question is not kept
 
 
 class TerminalScreen(Screen):
-    """Reads from and writes to the terminal; for the main thread.
-
-    Args:
-        loading: the engine, once it is loaded.
-        model: the model's name.
-        history: what was typed before.
-    """
+    """Reads from and writes to the terminal; for the main thread."""
 
     def __init__(self, loading: "Future[Engine]", model: str, history: History) -> None:
         super().__init__(loading)
@@ -62,9 +56,11 @@ class TerminalScreen(Screen):
             [("class:prompt", _PROMPT)],
             history=history,
             multiline=True,
-            prompt_continuation=_continuation,
+            prompt_continuation=lambda width, _, wraps: [
+                ("class:prompt", " " * width if wraps else _CONTINUATION)
+            ],
             completer=SlashCompleter(),
-            complete_while_typing=Condition(_begins_command),
+            complete_while_typing=Condition(lambda: get_app().current_buffer.text.startswith("/")),
             key_bindings=_key_bindings(),
             placeholder=self._placeholder,
             style=_STYLE,
@@ -150,15 +146,6 @@ class TerminalScreen(Screen):
     def _write(self, text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
-
-
-def _continuation(width: int, _: int, wraps: int) -> StyleAndTextTuples:
-    """The prefix of a second line, or of the rest of a line that is too long."""
-    return [("class:prompt", " " * width if wraps else _CONTINUATION)]
-
-
-def _begins_command() -> bool:
-    return get_app().current_buffer.text.startswith("/")
 
 
 def _key_bindings() -> KeyBindings:

@@ -86,7 +86,7 @@ def test_system_message(conversation: Conversation) -> None:
 def test_saving_resetting_and_loading(conversation: Conversation, tmp_path: Path) -> None:
     ask(conversation, "Hello?")
     say(conversation, "/length 7")
-    assert say(conversation, f"/save {tmp_path}/my talk.json").startswith("Saved 2 messages")
+    assert say(conversation, "/save ~/my talk.json").startswith("Saved 2 messages")
     said = list(conversation.messages)
     say(conversation, "/reset")
     assert list(conversation.messages) == []
