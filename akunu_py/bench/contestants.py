@@ -26,14 +26,9 @@ from akunu_py.stats import Stats
 
 @dataclass(frozen=True)
 class Task:
-    """A request as it is timed.
+    """A request of a workload, and how it is answered.
 
-    Attributes:
-        kind: which workload it belongs to.
-        case: the request, and its right answer.
-        max_tokens: the most tokens to generate; a forced completion is the reference up to there.
-        forced: whether the reference's tokens replace the model's choices.
-        sampling: how the model chooses its own.
+    If it is forced, the tokens of the reference replace the model's choices, up to `max_tokens`.
     """
 
     kind: str
@@ -142,12 +137,7 @@ class Akunu(Policy):
 
 
 class ForcedSampler(Sampler):
-    """Chooses the tokens of a reference by their position, whatever the logits are.
-
-    Args:
-        prompt: the tokens before the reference.
-        reference: the tokens to choose.
-    """
+    """Chooses the tokens of a reference by their position, whatever the logits are."""
 
     def __init__(self, prompt: Sequence[int], reference: Sequence[int]) -> None:
         super().__init__(Sampling(), prompt)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +22,9 @@ from akunu_py.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
+
+Progress = Callable[[int, int], None]
+"""Called with the work done and the work in total, in requests."""
 
 CONFIDENCE: Final = 0.95
 _RESAMPLES: Final = 2000

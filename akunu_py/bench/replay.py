@@ -27,12 +27,9 @@ _CONTEXT_GRAIN: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ReplayCase:
-    """One request.
+    """A request, and the ids that a target would answer with.
 
-    Attributes:
-        prompt: its ids.
-        reference: the ids that a target would answer with.
-        end_tokens: ids that end the answer; drafts are cut after one, as the engine cuts them.
+    Drafts are cut after an end token, as the engine cuts them.
     """
 
     prompt: Sequence[int]
@@ -43,10 +40,8 @@ class ReplayCase:
 class RoundShape(NamedTuple):
     """What decides how long a round takes.
 
-    Attributes:
-        drafted: how many drafted tokens it verifies.
-        context: tokens in the cache before it.
-        pipelined: whether it was submitted before the previous round ended.
+    `context` counts the tokens in the cache before it; a pipelined round was submitted before the
+    previous one ended.
     """
 
     drafted: int
@@ -125,10 +120,7 @@ class ReplayResult:
 class KnownAnswer:
     """A target of the decoding loop that reads an answer instead of computing it.
 
-    Args:
-        case: the request and its answer.
-        curve: how long its forwards take.
-        limit: the most drafted tokens that one of them may verify.
+    Its forwards take as long as the curve says, and verify up to `limit` drafted tokens.
     """
 
     can_pipeline = True
@@ -195,12 +187,7 @@ def replay_rounds(
 ) -> Iterator[Round]:
     """Replays one request, a round at a time, in the loop that the engine decodes with.
 
-    Args:
-        drafter: proposes the drafts.
-        case: the request and its answer.
-        planner: chooses how many draft tokens to verify.
-        curve: how long forwards take, also for the planner.
-        limit: the most drafted tokens that a round may verify.
+    Rounds take as long as the curve says, and verify up to `limit` drafted tokens.
     """
     trimmer = DraftTrimmer(case.end_tokens)
     session = DraftSession(drafter, planner, trimmer, num_draft_tokens=limit)

@@ -14,14 +14,11 @@ from rich.table import Table
 
 from akunu_py.bench.baselines import ALL_DRAFTERS, REMEMBERS_TEXT
 from akunu_py.bench.curve_sources import NamedCurve
-from akunu_py.bench.measurement import figures_table
+from akunu_py.bench.measurement import Progress, figures_table
 from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share, replay
 from akunu_py.drafting.base import Drafter
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.planner import MOST_PLANNED_DRAFTS, DraftPlanner, FixedPlanner
-
-Progress = Callable[[int, int], None]
-"""Called with the number of finished replays and of all replays."""
 
 _HEADS: Final = (
     "",

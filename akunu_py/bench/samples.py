@@ -44,7 +44,6 @@ class Sample:
 
     Attributes:
         kind: the set or workload it belongs to.
-        reference: the answer.
         messages: the conversation up to the answer; empty if the prompt is plain text.
         prompt: plain text to continue, or the text before a gap.
         suffix: the text after the gap; None if there is no gap.

@@ -7,7 +7,7 @@ answer, and the baseline's answer to the same request in the same turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from statistics import median
@@ -16,7 +16,7 @@ from typing import Final
 
 from akunu_py.bench.baselines import add_baselines
 from akunu_py.bench.contestants import Contestant, Task, TimedCompletion
-from akunu_py.bench.measurement import Spread
+from akunu_py.bench.measurement import Progress, Spread
 from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share
 from akunu_py.engine import Engine
 from akunu_py.options import Sampling
@@ -31,9 +31,6 @@ SAMPLED: Final = frozenset({"novel"})
 
 _LaneKey = tuple[str, bool, int]
 """A workload, whether its answers are forced, and the index of a contestant."""
-
-Progress = Callable[[int, int], None]
-"""Called with the number of finished answers and of all answers."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +85,7 @@ class SpeedupRow:
     """The results of a contestant on one workload.
 
     Attributes:
-        kind: the workload.
         answers: `own` or `forced`.
-        curve: what forwards cost, for predictions.
         same: how many answers were the same, token for token, as those of `compared_with`; None
             if there is nothing to compare.
         differences: for the other answers, the index of the first token that differs.
@@ -189,12 +184,10 @@ def contest(
     """Lets contestants answer tasks in turns; after an interrupt, the results so far count.
 
     Args:
-        engine: with the model that all of them use.
-        tasks: what to answer.
         contestants: the first is the baseline, the second decodes plainly.
         rounds: how often each answers each task, after a first time that warms up.
-        curve: what forwards cost, for predictions.
-        progress: called before every answer.
+        curve: what forwards cost, for the predictions.
+        progress: called before every answer, with the answers done and all answers.
 
     Returns:
         The rows, and whether all tasks were answered as often as they should be.

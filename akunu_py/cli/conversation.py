@@ -99,9 +99,8 @@ class Conversation:
     def set_system(self, text: str | None) -> None:
         """Changes the system message and keeps the others."""
         said = [message for message in self.messages if message["role"] != "system"]
-        stats = self.stats
-        self.go_on_from([*_system_messages(text), *said])
-        self.stats = stats
+        self.messages = [*_system_messages(text), *said]
+        self._last = None
 
 
 class Turn:

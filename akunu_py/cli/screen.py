@@ -21,9 +21,6 @@ class Screen:
     """A conversation through a pipe: a turn for each line, answers as plain text.
 
     `TerminalScreen` is the one for a terminal.
-
-    Args:
-        loading: the engine, once it is loaded.
     """
 
     def __init__(self, loading: "Future[Engine]") -> None:

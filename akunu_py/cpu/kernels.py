@@ -39,10 +39,7 @@ def exponential_of(argument: Callable[..., mx.array]) -> Callable[..., mx.array]
     MLX computes the exponential one element after the other. Here e^x is 2^n * 2^f with a whole n
     and f within 0.5 of zero: a polynomial gives 2^f and the exponent bits of a float give 2^n, both
     from simple arithmetic that the compiler turns into vector instructions. The result is as exact
-    as MLX's.
-
-    Args:
-        argument: takes float32 arrays and returns one of the first one's shape.
+    as MLX's. The function takes float32 arrays and returns one of the first one's shape.
     """
     compiled_plain = _compiled(lambda *arrays: mx.exp(argument(*arrays)))
     compiled_parts = _compiled(lambda *arrays: _parts(argument(*arrays)))
