@@ -75,7 +75,7 @@ def run() -> NoReturn:
         from akunu_py.worker import THREAD_NAME  # noqa: PLC0415  (`--help` does without)
 
         if any(thread.name == THREAD_NAME for thread in threading.enumerate()):
-            # It is inside a library that cannot be stopped, and would crash while Python exits.
+            # That thread runs library code that cannot be stopped, and would crash during exit.
             sys.stdout.flush()
             os._exit(code)
     sys.exit(code)

@@ -82,7 +82,7 @@ class MlxLm:
         return "mlx-lm"
 
     def complete(self, engine: Engine, task: Task) -> TimedCompletion | None:
-        """Timed from the first token on, which mlx-lm counts to the prompt."""
+        """Timed from the first token on, whose time mlx-lm includes in the prompt's."""
         tokens: list[int] = []
         begun = now = 0.0
         for response in stream_generate(

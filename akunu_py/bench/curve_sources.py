@@ -1,4 +1,4 @@
-"""Cost curves by name: published ones, this machine's own, and those in files.
+"""Cost curves by name: published ones, those of this machine, and those in files.
 
 A published curve is relative: its unit of time is a forward over one token, which is all that a
 prediction needs.

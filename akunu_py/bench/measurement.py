@@ -40,7 +40,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """The median and quartiles of some measurements; of one, three times the same value."""
+        """The median and quartiles of some measurements; a single one is its own bounds."""
         if len(values) < 2:
             return cls(values[0], values[0], values[0])
         low, _, high = quantiles(values, n=4)
@@ -67,7 +67,7 @@ class Spread:
 
 
 def describe_machine(backend: Backend) -> dict[str, Any]:
-    """The machine and the libraries, for the head of every recorded result."""
+    """The machine and the libraries, as every recorded result begins."""
     return {
         "device": backend.device,
         "chip": _cpu_name() if backend.device == "cpu" else backend.chip,
@@ -83,7 +83,7 @@ def describe_machine(backend: Backend) -> dict[str, Any]:
 
 
 def describe_model(engine: Engine) -> dict[str, Any]:
-    """What of a model changes the figures."""
+    """The facts about a model that change the figures."""
     model = engine.model
     return {
         "name": model.name,

@@ -1,4 +1,4 @@
-"""Replay: what a drafter and a planner would have brought on a text that is already known.
+"""Replay: how much faster a drafter and a planner would have made a text that is known.
 
 The reference text plays the target (teacher forcing): the shipped decoding loop runs on a
 `KnownAnswer`, whose clock is a cost curve. Token ids come in, counts go out; knows nothing of
@@ -20,7 +20,7 @@ from akunu_py.planning.planner import MOST_PLANNED_DRAFTS, Planner
 from akunu_py.stats import Round
 
 UNIT_COSTS: Final = CostCurve((CostLevel(0, 1.0, ((1, 1.0),)),))
-"""Every forward costs the same: a speedup is then the tokens a forward."""
+"""Every forward costs the same, so the speedup is the number of tokens per forward."""
 
 _CONTEXT_GRAIN: Final = 64
 
@@ -87,7 +87,7 @@ class ReplayResult:
 
     @property
     def forwards(self) -> int:
-        """Forwards of the target, one a round."""
+        """Forwards of the target, one for each round."""
         return self.rounds.total()
 
     @property
@@ -97,7 +97,7 @@ class ReplayResult:
 
     @property
     def tokens_per_forward(self) -> float:
-        """Emitted tokens a forward; 1.0 is plain decoding."""
+        """Emitted tokens per forward; 1.0 is plain decoding."""
         return self.emitted / self.forwards if self.rounds else 1.0
 
     @property
@@ -217,7 +217,7 @@ def replay(
 
 
 def repeated_share(case: ReplayCase, length: int = 4) -> float:
-    """The share of a reference's n-grams that stood before, in the prompt or in itself."""
+    """The share of a reference's n-grams that occurred before, in the prompt or in itself."""
     tokens = [*case.prompt, *case.reference]
     first = max(0, len(case.prompt) - length + 1)
     seen: set[tuple[int, ...]] = set()

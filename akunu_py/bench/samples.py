@@ -34,7 +34,7 @@ _REFERENCES: Final = (
 )  # fmt: skip
 
 
-class _OddSampleError(Exception):
+class _InvalidSampleError(Exception):
     """A line that is not a sample; the text says why, in a few words."""
 
 
@@ -70,7 +70,7 @@ def read_samples(path: Path) -> Iterator[Sample]:
                 if line.strip():
                     try:
                         yield _sample_of(json.loads(line), kind)
-                    except (ValueError, _OddSampleError) as error:
+                    except (ValueError, _InvalidSampleError) as error:
                         raise InvalidRequestError(
                             f"Line {number} of {path} is no sample: {error}."
                         ) from error
@@ -81,7 +81,7 @@ def read_samples(path: Path) -> Iterator[Sample]:
 
 
 def _sample_of(data: Any, kind: str) -> Sample:
-    """The sample in the object of a line; raises `_OddSampleError` if it has none of `FORMS`."""
+    """The sample in the object of a line, if that has one of `FORMS`."""
     match data:
         case {"messages": messages}:
             return _read_chat(messages, kind)
@@ -94,12 +94,12 @@ def _sample_of(data: Any, kind: str) -> Sample:
             return Sample(kind, _reference(data), prompt=_text(data, "prompt"))
         case {}:
             known = ", ".join(sorted(data)) or "no keys"
-            raise _OddSampleError(f"it has {known}, where {'; or '.join(FORMS)} is expected")
-    raise _OddSampleError("it is not an object")
+            raise _InvalidSampleError(f"it has {known}, where {'; or '.join(FORMS)} is expected")
+    raise _InvalidSampleError("it is not an object")
 
 
 def encode_sample(tokenizer: Tokenizer, sample: Sample) -> ReplayCase:
-    """A sample as a model with that tokenizer sees it.
+    """A sample as a model with this tokenizer sees it.
 
     A conversation is rendered with the chat template; without one, its messages are joined. An
     answer ends with an end token; the continuation of plain text does not.
@@ -137,10 +137,10 @@ def encode_samples(tokenizer: Tokenizer, samples: Iterable[Sample]) -> dict[str,
 
 def _read_chat(messages: Any, kind: str) -> Sample:
     if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
-        raise _OddSampleError("its messages are not a list of objects")
+        raise _InvalidSampleError("its messages are not a list of objects")
     turns = [{"role": _text(one, "role"), "content": _text(one, "content")} for one in messages]
     if len(turns) < 2 or turns[-1]["role"] != "assistant":
-        raise _OddSampleError("its messages do not end with an answer of the assistant")
+        raise _InvalidSampleError("its messages do not end with an answer of the assistant")
     return Sample(kind, turns[-1]["content"], messages=tuple(turns[:-1]))
 
 
@@ -159,11 +159,11 @@ def _reference(data: dict[str, Any]) -> str:
     for name in _REFERENCES:
         if name in data:
             return _text(data, name)
-    raise _OddSampleError(f"it has no answer under any of {', '.join(_REFERENCES)}")
+    raise _InvalidSampleError(f"it has no answer under any of {', '.join(_REFERENCES)}")
 
 
 def _text(data: dict[str, Any], name: str) -> str:
     value = data.get(name)
     if not isinstance(value, str):
-        raise _OddSampleError(f"its {name} is not text")
+        raise _InvalidSampleError(f"its {name} is not text")
     return value

@@ -24,7 +24,7 @@ from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.text.stream import TextStream
 
 OWN, FORCED = "own", "forced"
-"""Which answers are decoded: the model's own, or the reference in their place."""
+"""Which answers are decoded: the model's own, or the reference instead of them."""
 
 SAMPLED: Final = frozenset({"novel"})
 """Workloads whose own answers are sampled: a small model's greedy prose repeats itself."""

@@ -1,4 +1,4 @@
-"""What `bench speedup` found, as tables and as JSON."""
+"""The results of `bench speedup`, as tables and as JSON."""
 
 from __future__ import annotations
 

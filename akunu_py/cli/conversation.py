@@ -24,15 +24,10 @@ MakeTranscript = Callable[["Engine"], ChatTranscript]
 class Conversation:
     """The messages so far, and how the next answer is made.
 
-    Args:
-        worker: answers; it may still be loading.
-        options: for the next answers; replace the attribute to change them.
-        system: the system message, if any.
-        show_drafts: whether to mark draft tokens.
-        progress: called with prompt tokens done and in total, on the worker's thread.
+    The worker may still be loading; it calls `progress` on its thread with the prompt tokens done
+    and in total. Replace `options` and `show_drafts` to change them for the next answers.
 
     Attributes:
-        messages: what was said so far, as `role` and `content`.
         stats: of every turn since the conversation was started or reset.
     """
 
@@ -60,7 +55,7 @@ class Conversation:
         return said[0] if said else None
 
     def ask(self, question: str) -> "Turn":
-        """A turn that asks a question; iterate over it to have it answered."""
+        """A turn that asks a question; iterating over it answers it."""
         if self._last is not None:
             return Turn(self, self.messages, question, self._last.transcript_after)
         return Turn(self, self.messages, question, partial(_begin_transcript, self.messages))
@@ -87,7 +82,7 @@ class Conversation:
         self.stats.append(turn.stats)
 
     def go_on_from(self, messages: Sequence[Message]) -> None:
-        """Replaces all messages, with those of a loaded conversation for example."""
+        """Replaces all messages, for example with those of a loaded conversation."""
         self.messages = list(messages)
         self._last = None
         self.stats = []
@@ -104,7 +99,7 @@ class Conversation:
 
 
 class Turn:
-    """A question and its answer; iterate to have it answered.
+    """A question and its answer; iterating over the turn produces the answer.
 
     At the end the conversation keeps both, even if the answer was cut short. Only a turn that was
     cancelled before its first token leaves no trace. `transcript_before` makes the transcript of
@@ -157,7 +152,7 @@ class Turn:
     def transcript_before(self, engine: "Engine") -> ChatTranscript:
         """The transcript without this turn; for the worker's thread."""
         transcript = self._make_transcript(engine)
-        self._make_transcript = lambda _: transcript  # made once; and the turn before can be freed
+        self._make_transcript = lambda _: transcript  # made once; this frees the turn before
         return transcript
 
     def transcript_after(self, engine: "Engine") -> ChatTranscript:

@@ -100,13 +100,13 @@ def _read_message(message: Any) -> Message:
     role, content = message["role"], _typed(message["content"], str)
     if role not in _ROLES:
         raise ValueError(f"a message of {role!r}")
-    content.encode()  # JSON can spell out halves of characters, which no tokenizer takes
+    content.encode()  # JSON can hold half a character, which no tokenizer accepts
     return {"role": role, "content": content}
 
 
 def _read_options(saved: dict[str, Any]) -> Options:
     limit = saved["max_tokens"]
-    # A file of an older version has fewer settings; the defaults are what that version did.
+    # A file of an older version has fewer settings; the defaults do what that version did.
     settings = asdict(Options()) | saved
     sampling = asdict(Sampling()) | settings["sampling"]
     plain = {

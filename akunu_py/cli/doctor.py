@@ -19,7 +19,7 @@ _MEBI: Final = 1 << 20
 
 
 def run(settings: DoctorSettings) -> int:
-    """Prints the findings and, last, the payoff.
+    """Prints the findings; the last line says whether drafting pays.
 
     Raises:
         AkunuError: if the model does not load.

@@ -25,12 +25,12 @@ from akunu_py.options import (
 from akunu_py.server.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_QUEUE
 
 CHAT_DRAFTERS: Final = ("auto", "ngram", "suffix", "storage", MODEL_DRAFTER, "none")
-"""What a user would choose."""
+"""The drafters that a user can choose."""
 BENCH_DRAFTERS: Final = tuple(ALL_DRAFTERS)
-"""Every drafter, with those of other systems to compare with."""
+"""All drafters, those of other systems included."""
 EVERY: Final = "all"
 PLANNED: Final = "auto"
-"""Said instead of a number of draft tokens: the planner chooses it for each round."""
+"""The word that leaves the number of draft tokens to the planner."""
 ANSWERS: Final = ("own", "forced")
 WORKLOADS: Final = ("edit", "fill-in", "structure", "question", "novel")
 
@@ -183,7 +183,7 @@ _ANSWER: Final = "answer"
 _DEFAULTS: Final = "answer, unless the request sets it"
 _SPECULATION: Final = "speculation: the same text in fewer forwards"
 _SERVER: Final = "server"
-_AS_EACH_API: Final = "as each API has it"
+_API_DEFAULT: Final = "the API's own"
 
 _FILTERS: Final = (
     Option("--temp", _ANSWERING, "temperature", number, metavar="T", field="temperature",
@@ -246,7 +246,7 @@ OPTIONS: Final = (
     Option("--data", _SPEEDUP, "files of further requests, as for `bench replay`; each is a "
            "workload", file_path, metavar="FILE", default=(), takes="some"),
     Option("--answers", _SPEEDUP, "own: the model's own answers; forced: the reference answers, "
-           "at the cost of all forwards, as a better model would give them", default="both",
+           "as a better model would give them, with all forwards computed", default="both",
            choices=(*ANSWERS, "both")),
     Option("--prompts", _SPEEDUP, "requests of each workload and file", whole_number, metavar="N",
            default=4, quick=2, within=Range(1)),
@@ -286,12 +286,12 @@ OPTIONS: Final = (
     Option("--max-tokens", _GENERATE, "tokens to generate at most; -1 sets no limit", token_limit,
            short="-m", metavar="N", group=_ANSWER, default=DEFAULT_MAX_TOKENS),
     Option("--max-tokens", _SERVE, "tokens to generate at most; -1 sets no limit", whole_number,
-           short="-m", metavar="N", group=_DEFAULTS, default_text=_AS_EACH_API),
+           short="-m", metavar="N", group=_DEFAULTS, default_text=_API_DEFAULT),
     Option("--stop", _ANSWERING, "end the answer before this text; may be repeated",
            metavar="TEXT", group=_ANSWER, default=(), takes="repeated"),
     *_FILTERS,
     *(
-        replace(option, commands=_SERVE, group=_DEFAULTS, default=None, default_text=_AS_EACH_API)
+        replace(option, commands=_SERVE, group=_DEFAULTS, default=None, default_text=_API_DEFAULT)
         for option in _FILTERS
     ),
     Option("--seed", _ANSWERING, "repeat a sampled answer", whole_number, metavar="N",

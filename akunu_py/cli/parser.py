@@ -84,7 +84,7 @@ def parse(words: Sequence[str]) -> Invocation:
 
 
 class _Parser(ArgumentParser):
-    """Raises what it finds wrong, as one sentence."""
+    """Raises errors, in one sentence, instead of ending the program."""
 
     def error(self, message: str) -> NoReturn:
         message = message.removeprefix("argument ").rstrip(".")
@@ -180,7 +180,7 @@ def _check_range(option: Option, value: Any) -> None:
 
 
 def _fill(kind: Any, values: Mapping[str, Any]) -> Any:
-    """Makes a dataclass: fields that are dataclasses in turn, the others by their names."""
+    """Makes a dataclass from values by the names of its fields, and the dataclasses in it."""
     hints = get_type_hints(kind)
     filled: dict[str, Any] = {}
     for field in fields(kind):

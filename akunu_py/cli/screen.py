@@ -51,7 +51,7 @@ class Screen:
         """Takes the prompt tokens done and in total; called on the worker's thread."""
 
     def show_turn(self, turn: Turn, *, show_drafts: bool) -> None:
-        """Has a turn answered, and shows the answer as it grows."""
+        """Answers a turn, and shows the answer as it grows."""
         writer = AnswerWriter(sys.stdout, show_drafts=show_drafts)
         for event in turn:
             writer.write(event.pieces)

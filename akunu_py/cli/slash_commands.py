@@ -106,7 +106,7 @@ def _system(conversation: Conversation, rest: str) -> Reply:
     if not rest:
         return conversation.system or "There is no system message."
     conversation.set_system(None if rest == "none" else rest)
-    return "The system message is gone." if rest == "none" else "The system message is set."
+    return "The system message was removed." if rest == "none" else "The system message is set."
 
 
 def _save(conversation: Conversation, rest: str) -> Reply:
@@ -285,8 +285,8 @@ COMMANDS: Final = (
     SlashCommand("/length", "[N]", "most tokens of an answer; -1 sets no limit", _length),
     SlashCommand("/processor", "[HOW]", "greedy, or e.g. sample 0.8 top-k 40 top-p 0.9",
                  _processor, _PROCESSORS),
-    SlashCommand("/speculative", "[on|off]", "whether to draft", _speculative, _SWITCH),
-    SlashCommand("/drafter", "[NAME]", "who drafts", _drafter, CHAT_DRAFTERS),
+    SlashCommand("/speculative", "[on|off]", "turn drafting on or off", _speculative, _SWITCH),
+    SlashCommand("/drafter", "[NAME]", "choose the drafter", _drafter, CHAT_DRAFTERS),
     SlashCommand("/num-draft-tokens", f"[N|{PLANNED}]", "most draft tokens of a round",
                  _num_draft_tokens, (PLANNED,)),
     SlashCommand("/show-drafts", "[on|off]", "colour accepted draft tokens", _show_drafts, _SWITCH),

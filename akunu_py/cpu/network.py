@@ -1,4 +1,4 @@
-"""A network of mlx-lm with the CPU's faster layers in place of its own.
+"""A network of mlx-lm with faster layers for the CPU instead of its own.
 
 For Llama and Qwen2 the whole stack of layers is replaced; other networks get faster norms and
 rotary layers.
