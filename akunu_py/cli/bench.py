@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from akunu_py.planning.cost_curve import CostCurve
     from akunu_py.text.tokenizer import Tokenizer
 
-_LEAST_COLUMNS: Final = 110
+_LEAST_COLUMNS: Final = 120
 """Tables are at least this wide; a narrower terminal wraps or scrolls them."""
 
 
