@@ -1,4 +1,4 @@
-"""Runs a command of the command line; every way to end has an exit code.
+"""Runs a command of the command line, and ends with an exit code.
 
 0 is success; 2 a request that cannot be served, with one sentence; 1 a defect of the program;
 130 an interruption; 141 a reader that went away.
@@ -17,16 +17,13 @@ from akunu_py.cli.render import printable
 from akunu_py.errors import AkunuError, InvalidRequestError
 
 DEBUG_VARIABLE: Final = "AKUNU_DEBUG"
-"""Environment variable that makes errors come with their traceback."""
+"""With this environment variable, errors are printed with their traceback."""
 
 _DEFECT, _REFUSED, _INTERRUPTED, _NO_READER = 1, 2, 130, 141
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code.
-
-    Args:
-        words: what follows the program's name; None takes them from the process.
+    """Runs the program and returns its exit code; `words` of None are those of the process.
 
     Raises:
         SystemExit: after `--help` or `--version` has been printed.
@@ -71,19 +68,16 @@ def _drop_output(stream: TextIO) -> None:
     os.close(nowhere)
 
 
-def _engine_works() -> bool:
-    from akunu_py.worker import THREAD_NAME  # noqa: PLC0415  (`--help` does without)
-
-    return any(thread.name == THREAD_NAME for thread in threading.enumerate())
-
-
 def run() -> NoReturn:
     """Runs the program as a process, and ends it with its exit code."""
     code = main()
-    if threading.active_count() > 1 and _engine_works():
-        # It is inside a library that cannot be stopped, and would crash while Python exits.
-        sys.stdout.flush()
-        os._exit(code)
+    if threading.active_count() > 1:
+        from akunu_py.worker import THREAD_NAME  # noqa: PLC0415  (`--help` does without)
+
+        if any(thread.name == THREAD_NAME for thread in threading.enumerate()):
+            # That thread runs library code that cannot be stopped, and would crash during exit.
+            sys.stdout.flush()
+            os._exit(code)
     sys.exit(code)
 
 

@@ -49,18 +49,19 @@ def find_model(name: str) -> Path:
         return bundled_model()
     if folder.exists():
         raise ModelLoadError(f"{name} is a file; a model is a folder with a config.json.")
-    if _looks_like_hub_name(name):
+    if is_hub_name(name):
         return _checked(_from_hub(name))
     raise ModelLoadError(f"There is no model folder {name}; check the path, or use a hub name.")
 
 
 def model_name(asked: str, folder: Path) -> str:
     """The name of a model: its hub name if that was asked for, else the name of its folder."""
-    by_hub_name = _looks_like_hub_name(asked) and not Path(asked).expanduser().is_dir()
+    by_hub_name = is_hub_name(asked) and not Path(asked).expanduser().is_dir()
     return asked if by_hub_name else folder.name
 
 
-def _looks_like_hub_name(name: str) -> bool:
+def is_hub_name(name: str) -> bool:
+    """Whether a name may be `owner/name` on the hub; a local folder may have such a name too."""
     owner, _, model = name.partition("/")
     return bool(owner and model) and "/" not in model and not name.startswith((".", "~"))
 

@@ -10,16 +10,11 @@ import argparse
 from functools import partial
 
 import akunu_py
-from akunu_py.bench.measurement import (
-    Spread,
-    describe_machine,
-    machine_line,
-    paired_ratios,
-    time_in_turns,
-)
+from akunu_py.bench.measurement import Spread, describe_machine, machine_line
 from akunu_py.cache.kv_cache import KVCache, PreallocatedKVCache
 from akunu_py.model import TargetModel
 from benchmarks.records import markdown_table, record
+from benchmarks.turns import paired_ratios, time_in_turns
 
 import mlx.core as mx  # isort: skip  (after akunu_py, which loads the BLAS)
 

@@ -1,11 +1,13 @@
 """Contestants: the ways to answer a request that `bench speedup` times against one another.
 
-A task goes in; an answer comes out, with the seconds its decoding took. Prompts are computed
-afresh and not timed.
+A task goes in; a completion comes out, with the seconds its decoding took. Prompts are computed
+anew and not timed. A forced completion shows what an engine does with the answers of a perfect
+model: every forward is computed as always, and then the token that it chose is replaced.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol
@@ -14,23 +16,19 @@ import mlx.core as mx
 from mlx_lm import stream_generate
 from mlx_lm.sample_utils import make_sampler
 
-from akunu_py.bench.forced import ForcedMlxLmSampler, ForcedSampler
 from akunu_py.bench.replay import ReplayCase, ReplayResult
+from akunu_py.bench.replay_report import Policy
 from akunu_py.engine import Engine
 from akunu_py.options import Options, Sampling
+from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Stats
 
 
 @dataclass(frozen=True)
 class Task:
-    """A request as it is timed.
+    """A request of a workload, and how it is answered.
 
-    Attributes:
-        kind: which workload it belongs to.
-        case: its ids, and the right answer.
-        max_tokens: how long an answer may be; a forced one is the reference up to there.
-        forced: whether the reference's tokens are taken as the model's choices.
-        sampling: how the model chooses its own.
+    If it is forced, the tokens of the reference replace the model's choices, up to `max_tokens`.
     """
 
     kind: str
@@ -41,19 +39,24 @@ class Task:
 
     @property
     def reference(self) -> list[int]:
-        """What a forced answer says."""
+        """The tokens of a forced completion."""
         return list(self.case.reference[: self.max_tokens])
+
+    @property
+    def limit(self) -> int:
+        """The most tokens to generate."""
+        return len(self.reference) if self.forced else self.max_tokens
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A timed answer.
+class TimedCompletion:
+    """The answer to a task, and how long its decoding took.
 
     Attributes:
-        tokens: its ids, end tokens left out.
+        tokens: its ids, without end tokens.
         seconds_per_token: of decoding, text included.
-        stats: akunu's books; None for mlx-lm.
-        rounds: what the rounds were, to predict from; empty for mlx-lm.
+        stats: akunu's; None for mlx-lm.
+        rounds: akunu's, to predict from; empty for mlx-lm.
     """
 
     tokens: list[int]
@@ -68,7 +71,7 @@ class Contestant(Protocol):
     def __str__(self) -> str:
         """Its name in tables."""
 
-    def answer(self, engine: Engine, task: Task) -> Answer | None:
+    def complete(self, engine: Engine, task: Task) -> TimedCompletion | None:
         """Answers a task with the engine's model; None if there was nothing to time."""
 
 
@@ -78,16 +81,16 @@ class MlxLm:
     def __str__(self) -> str:
         return "mlx-lm"
 
-    def answer(self, engine: Engine, task: Task) -> Answer | None:
-        """Timed from the first token on, which mlx-lm counts to the prompt."""
+    def complete(self, engine: Engine, task: Task) -> TimedCompletion | None:
+        """Timed from the first token on, whose time mlx-lm includes in the prompt's."""
         tokens: list[int] = []
         begun = now = 0.0
         for response in stream_generate(
             engine.model.original,
             engine.tokenizer.wrapped,
             list(task.case.prompt),
-            max_tokens=len(task.reference) if task.forced else task.max_tokens,
-            sampler=self._sampler(task),
+            max_tokens=task.limit,
+            sampler=_mlx_lm_sampler(task),
         ):
             now = perf_counter()
             begun = begun or now
@@ -96,41 +99,29 @@ class MlxLm:
         timed = len(tokens) - 1
         if tokens and tokens[-1] in engine.tokenizer.end_tokens:
             tokens.pop()
-        return Answer(tokens, (now - begun) / timed) if timed > 0 else None
-
-    def _sampler(self, task: Task) -> ForcedMlxLmSampler | None:
-        if task.forced:
-            return ForcedMlxLmSampler(task.reference)
-        if task.sampling.greedy:
-            return None
-        mx.random.seed(task.sampling.seed or 0)
-        sampler: ForcedMlxLmSampler = make_sampler(temp=task.sampling.temperature)
-        return sampler
+        return TimedCompletion(tokens, (now - begun) / timed) if timed > 0 else None
 
 
-@dataclass(frozen=True)
-class Akunu:
-    """This engine.
+def _mlx_lm_sampler(task: Task) -> Callable[[mx.array], mx.array] | None:
+    if task.forced:
+        return ForcedMlxLmSampler(task.reference)
+    if task.sampling.greedy:
+        return None
+    mx.random.seed(task.sampling.seed or 0)
+    sampler: Callable[[mx.array], mx.array] = make_sampler(temp=task.sampling.temperature)
+    return sampler
 
-    Attributes:
-        drafter: who drafts; `none` decodes plainly.
-        num_draft_tokens: the most drafted tokens that a round verifies; None leaves that to the
-            planner.
-    """
 
-    drafter: str
-    num_draft_tokens: int | None = None
+class Akunu(Policy):
+    """This engine with a drafter and a number of draft tokens; `none` decodes plainly."""
 
     def __str__(self) -> str:
-        if self.drafter == "none":
-            return "plain"
-        number = self.num_draft_tokens
-        return self.drafter + (" + planner" if number is None else f", num_draft_tokens={number}")
+        return "plain" if self.drafter == "none" else super().__str__()
 
-    def answer(self, engine: Engine, task: Task) -> Answer | None:
+    def complete(self, engine: Engine, task: Task) -> TimedCompletion | None:
         prompt = list(task.case.prompt)
         options = Options(
-            max_tokens=len(task.reference) if task.forced else task.max_tokens,
+            max_tokens=task.limit,
             sampling=task.sampling,
             drafter=self.drafter,
             num_draft_tokens=self.num_draft_tokens,
@@ -142,4 +133,33 @@ class Akunu:
         if not tokens:
             return None
         result, stats = ReplayResult.of(event.round for event in events), events[-1].stats
-        return Answer(tokens, stats.decode_s / result.emitted, stats, result)
+        return TimedCompletion(tokens, stats.decode_s / result.emitted, stats, result)
+
+
+class ForcedSampler(Sampler):
+    """Chooses the tokens of a reference by their position, whatever the logits are."""
+
+    def __init__(self, prompt: Sequence[int], reference: Sequence[int]) -> None:
+        super().__init__(Sampling(), prompt)
+        self._tokens = [*prompt, *reference]
+
+    def choose(self, logits: mx.array, position: int) -> mx.array:
+        """The reference's tokens from `position` on, lazy: they wait for the logits."""
+        wanted = self._tokens[position : position + logits.shape[0]]
+        return _in_place_of(super().choose(logits, position), wanted)
+
+
+class ForcedMlxLmSampler:
+    """An mlx-lm sampler that returns the tokens of a reference one after another."""
+
+    def __init__(self, reference: Sequence[int]) -> None:
+        self._left = iter(reference)
+
+    def __call__(self, logprobs: mx.array) -> mx.array:
+        return _in_place_of(mx.argmax(logprobs, axis=-1), [next(self._left, 0)])
+
+
+def _in_place_of(chosen: mx.array, wanted: Sequence[int]) -> mx.array:
+    """The wanted tokens, computed from the chosen ones; 0 past their end."""
+    padded = [*wanted, *[0] * (chosen.size - len(wanted))]
+    return mx.maximum(chosen * 0, mx.array(padded, dtype=chosen.dtype))

@@ -12,6 +12,7 @@ from typing import Any, Final
 from rich.console import Group
 from rich.table import Table
 
+from akunu_py.bench.measurement import figures_table
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.theory import (
     Payoff,
@@ -28,13 +29,7 @@ THEORY_ACCEPTANCES: Final = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 
 @dataclass(frozen=True)
 class CostReport:
-    """A curve and what follows from it.
-
-    Attributes:
-        machine: where it was measured, as `describe_machine` describes it.
-        model: which model was measured: its name, layout and bytes.
-        curve: what its forwards cost.
-    """
+    """A curve and what follows from it; machine and model as `measurement.py` describes them."""
 
     machine: dict[str, Any]
     model: dict[str, Any]
@@ -56,7 +51,7 @@ class CostReport:
         return assess(self.curve, self.context, max(self.lengths, default=1))
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, in JSON's types."""
+        """The object that `bench cost --json` prints."""
         return {
             "machine": self.machine,
             "model": self.model,
@@ -100,36 +95,25 @@ class CostReport:
         )
 
     def _costs(self) -> Table:
-        table = _table()
-        table.add_column("M", justify="right")
-        for level in self.curve.levels:
-            table.add_column(f"{level.context:,}", justify="right")
-        table.add_column("of a step", justify="right")
         contexts = [level.context for level in self.curve.levels]
         steps = [self.curve.decode_s(context) for context in contexts]
-        table.add_row("1, pipelined", *(f"{1e3 * step:.2f}" for step in steps), "1.00")
+        rows = [("1, pipelined", *(f"{1e3 * step:.2f}" for step in steps), "1.00")]
         for size, _ in self.curve.levels[0].verify_s:
             costs = [self.curve.verify_s(size, context) for context in contexts]
-            table.add_row(
-                str(size), *(f"{1e3 * cost:.2f}" for cost in costs), f"{costs[0] / steps[0]:.2f}"
-            )
-        return table
+            relative = f"{costs[0] / steps[0]:.2f}"
+            rows.append((str(size), *(f"{1e3 * cost:.2f}" for cost in costs), relative))
+        heads = ("M", *(f"{context:,}" for context in contexts), "of a step")
+        return figures_table(heads, rows, first="right")
 
     def _thresholds(self) -> Table:
-        table = _table()
-        table.add_column("num_draft_tokens", justify="right")
-        table.add_column("break-even", justify="right")
-        for acceptance in ACCEPTANCES:
-            table.add_column(f"at {acceptance:.0%}", justify="right")
+        rows = []
         for length in self.lengths:
             threshold = break_even(self.curve, length, self.context)
             speedups = (self.speedup(length, acceptance) for acceptance in ACCEPTANCES)
-            table.add_row(
-                str(length),
-                "never" if threshold is None else f"{threshold:.0%}",
-                *(f"{speedup:.2f}x" for speedup in speedups),
-            )
-        return table
+            pays = "never" if threshold is None else f"{threshold:.0%}"
+            rows.append((str(length), pays, *(f"{speedup:.2f}x" for speedup in speedups)))
+        heads = ("num_draft_tokens", "break-even", *(f"at {rate:.0%}" for rate in ACCEPTANCES))
+        return figures_table(heads, rows, first="right")
 
 
 def curve_lines(curve: CostCurve) -> Iterator[str]:
@@ -147,15 +131,9 @@ def curve_lines(curve: CostCurve) -> Iterator[str]:
 
 
 def _theory() -> Table:
-    table = _table()
-    table.add_column("D", justify="right")
-    for acceptance in THEORY_ACCEPTANCES:
-        table.add_column(f"a = {acceptance:g}", justify="right")
+    heads = ("D", *(f"a = {acceptance:g}" for acceptance in THEORY_ACCEPTANCES))
+    rows = []
     for length in DRAFT_LENGTHS:
         values = (expected_accepted(length, acceptance) for acceptance in THEORY_ACCEPTANCES)
-        table.add_row(str(length), *(f"{value:.2f}" for value in values))
-    return table
-
-
-def _table() -> Table:
-    return Table(box=None, padding=(0, 2))
+        rows.append((str(length), *(f"{value:.2f}" for value in values)))
+    return figures_table(heads, rows, first="right")

@@ -1,4 +1,4 @@
-"""Cost curves by name: published ones, this machine's own, and those in files.
+"""Cost curves by name: published ones, those of this machine, and those in files.
 
 A published curve is relative: its unit of time is a forward over one token, which is all that a
 prediction needs.
@@ -31,8 +31,6 @@ class NamedCurve:
     """A curve, and what it was measured on.
 
     Attributes:
-        name: a short name for the command line and for tables.
-        curve: the costs.
         about: the chip, the model and the libraries, in one line.
         source: who measured it.
         relative: whether its unit of time is a forward over one token, instead of a second.
@@ -45,7 +43,7 @@ class NamedCurve:
     relative: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, in JSON's types."""
+        """The curve and what is known about it, in JSON's types."""
         return {
             "name": self.name,
             "about": self.about,

@@ -1,25 +1,30 @@
-"""Measurements on a noisy machine: where they were made, in which order, and how sure they are.
+"""Measurements on a noisy machine: where they were made, how sure they are, and their tables.
 
-Contestants run in turns, warmed up; medians come with their quartiles or a confidence interval.
+Medians come with their quartiles or a confidence interval.
 """
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from random import Random
 from statistics import median, quantiles
-from time import perf_counter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
+from rich.table import Table
 
 from akunu_py.backend import Backend
 from akunu_py.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from akunu_py.engine import Engine
+
+Progress = Callable[[int, int], None]
+"""Called with the work done and the work in total, in requests."""
 
 CONFIDENCE: Final = 0.95
 _RESAMPLES: Final = 2000
@@ -35,7 +40,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """The median and quartiles of some measurements; of one, three times the same value."""
+        """The median and quartiles of some measurements; a single one is its own bounds."""
         if len(values) < 2:
             return cls(values[0], values[0], values[0])
         low, _, high = quantiles(values, n=4)
@@ -61,43 +66,8 @@ class Spread:
         return f"{self.median:{spec}} ({self.low:{spec}}-{self.high:{spec}})"
 
 
-def time_in_turns(
-    contestants: Mapping[str, Callable[[], object]], *, repeats: int, warmups: int = 1
-) -> dict[str, list[float]]:
-    """Seconds that each contestant took, run in turns whose order changes every time.
-
-    Args:
-        contestants: what to run, by name.
-        repeats: how often each is timed.
-        warmups: how often each runs before that, untimed.
-
-    Returns:
-        A list for each contestant; entries of the same index were measured in the same turn.
-    """
-    if repeats < 1:
-        raise InvalidRequestError(f"A measurement needs 1 repeat or more, not {repeats}.")
-    for _ in range(warmups):
-        for run in contestants.values():
-            run()
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    shuffle = Random(0).shuffle
-    for _ in range(repeats):
-        order = list(contestants)
-        shuffle(order)
-        for name in order:
-            begun = perf_counter()
-            contestants[name]()
-            seconds[name].append(perf_counter() - begun)
-    return seconds
-
-
-def paired_ratios(seconds: Sequence[float], baseline: Sequence[float]) -> Spread:
-    """How many times as fast as the baseline, from measurements of the same turns."""
-    return Spread.of([base / own for own, base in zip(seconds, baseline, strict=True)])
-
-
 def describe_machine(backend: Backend) -> dict[str, Any]:
-    """The machine and the libraries, for the head of every recorded result."""
+    """The machine and the libraries, as every recorded result begins."""
     return {
         "device": backend.device,
         "chip": _cpu_name() if backend.device == "cpu" else backend.chip,
@@ -112,6 +82,18 @@ def describe_machine(backend: Backend) -> dict[str, Any]:
     }
 
 
+def describe_model(engine: Engine) -> dict[str, Any]:
+    """The facts about a model that change the figures."""
+    model = engine.model
+    return {
+        "name": model.name,
+        "layout": model.layout,
+        "parameter_bytes": model.parameter_bytes,
+        "context_length": model.context_length,
+        "vocabulary_size": model.vocabulary_size,
+    }
+
+
 def machine_line(machine: dict[str, Any]) -> str:
     """The description in one line."""
     blas = f", {machine['blas']} ({machine['blas_threads']} threads)" if machine["blas"] else ""
@@ -120,6 +102,21 @@ def machine_line(machine: dict[str, Any]) -> str:
         f"{machine['system']}, {machine['device']}{blas}, "
         f"mlx {machine['mlx']}, mlx-lm {machine['mlx_lm']}, Python {machine['python']}"
     )
+
+
+def figures_table(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str]] = (),
+    *,
+    first: Literal["left", "right"] = "left",
+) -> Table:
+    """A table to be printed by rich; `first` aligns its first column, the others are figures."""
+    table = Table(box=None, padding=(0, 1), pad_edge=False)
+    for index, head in enumerate(heads):
+        table.add_column(head, justify="right" if index else first, no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _cpu_name() -> str:

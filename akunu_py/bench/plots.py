@@ -21,10 +21,13 @@ def check_can_plot(path: Path) -> None:
     Raises:
         InvalidRequestError: if matplotlib is missing or does not know the format.
     """
-    backend = _agg()
-    formats = backend.FigureCanvasAgg.get_supported_filetypes()
-    kind = path.suffix.removeprefix(".").lower()
-    if kind not in formats:
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase  # noqa: PLC0415
+    except ImportError as error:
+        raise InvalidRequestError(
+            "Plots need matplotlib, which is not installed: pip install 'akunu-py[plot]'."
+        ) from error
+    if path.suffix.removeprefix(".").lower() not in FigureCanvasBase.get_supported_filetypes():
         raise InvalidRequestError(
             f"A plot cannot be written as {path.name}; end its name with .png, .svg or .pdf."
         )
@@ -98,9 +101,7 @@ def new_figure(inches: tuple[float, float]) -> "Figure":
     """An empty figure, drawn without a screen."""
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    figure = Figure(figsize=inches, layout="constrained")
-    _agg().FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=inches, layout="constrained")
 
 
 def _title(model: dict[str, Any], machine: dict[str, Any]) -> str:
@@ -108,16 +109,6 @@ def _title(model: dict[str, Any], machine: dict[str, Any]) -> str:
         f"{model['name']}, {model['layout']} weights, on {machine['chip']} "
         f"({machine['device']}, mlx {machine['mlx']})"
     )
-
-
-def _agg() -> Any:
-    try:
-        from matplotlib.backends import backend_agg  # noqa: PLC0415
-    except ImportError as error:
-        raise InvalidRequestError(
-            "Plots need matplotlib, which is not installed: pip install 'akunu-py[plot]'."
-        ) from error
-    return backend_agg
 
 
 def _draw_costs(axes: "Axes", report: CostReport) -> None:

@@ -1,4 +1,4 @@
-"""Replay: what a drafter and a planner would have brought on a text that is already known.
+"""Replay: how much faster a drafter and a planner would have made a text that is known.
 
 The reference text plays the target (teacher forcing): the shipped decoding loop runs on a
 `KnownAnswer`, whose clock is a cost curve. Token ids come in, counts go out; knows nothing of
@@ -20,19 +20,16 @@ from akunu_py.planning.planner import MOST_PLANNED_DRAFTS, Planner
 from akunu_py.stats import Round
 
 UNIT_COSTS: Final = CostCurve((CostLevel(0, 1.0, ((1, 1.0),)),))
-"""Every forward costs the same: a speedup is then the tokens a forward."""
+"""Every forward costs the same, so the speedup is the number of tokens per forward."""
 
 _CONTEXT_GRAIN: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayCase:
-    """One request.
+    """A request, and the ids that a target would answer with.
 
-    Attributes:
-        prompt: its ids.
-        reference: the ids that a target would answer with.
-        end_tokens: ids that end the answer; drafts are cut after one, as the engine cuts them.
+    Drafts are cut after an end token, as the engine cuts them.
     """
 
     prompt: Sequence[int]
@@ -43,10 +40,8 @@ class ReplayCase:
 class RoundShape(NamedTuple):
     """What decides how long a round takes.
 
-    Attributes:
-        drafted: how many drafted tokens it verifies.
-        context: tokens in the cache before it.
-        pipelined: whether it was submitted before the previous round had ended.
+    `context` counts the tokens in the cache before it; a pipelined round was submitted before the
+    previous one ended.
     """
 
     drafted: int
@@ -62,12 +57,9 @@ class RoundShape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What the rounds of one or more requests came to.
+    """The emitted tokens, the accepted ones, and the rounds of each shape of some requests.
 
-    Attributes:
-        emitted: tokens that the rounds emitted.
-        accepted: drafted tokens that stood.
-        rounds: how many rounds there were of each shape; contexts are rounded down.
+    The contexts of the shapes are rounded down.
     """
 
     emitted: int = 0
@@ -95,7 +87,7 @@ class ReplayResult:
 
     @property
     def forwards(self) -> int:
-        """Forwards of the target, one a round."""
+        """Forwards of the target, one for each round."""
         return self.rounds.total()
 
     @property
@@ -105,28 +97,18 @@ class ReplayResult:
 
     @property
     def tokens_per_forward(self) -> float:
-        """Emitted tokens a forward; 1.0 is plain decoding."""
+        """Emitted tokens per forward; 1.0 is plain decoding."""
         return self.emitted / self.forwards if self.rounds else 1.0
 
     @property
-    def mean_accepted(self) -> float:
-        """Accepted tokens a forward."""
-        return self.accepted / self.forwards if self.rounds else 0.0
-
-    @property
-    def mean_drafted(self) -> float:
-        """Drafted tokens a forward."""
-        return self.drafted / self.forwards if self.rounds else 0.0
-
-    @property
     def acceptance(self) -> float:
-        """The share of drafted tokens that stood; 0.0 where none was drafted."""
+        """The share of drafted tokens that were accepted; 0.0 if none was drafted."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     def predicted_speedup(self, curve: CostCurve) -> float:
         """The time of as many pipelined single steps, over that of the rounds.
 
-        Forwards alone are counted: what drafting takes, and the text's way out, are not.
+        Only forwards count, not the time that drafting and detokenizing take.
         """
         if not self.rounds:
             return 1.0
@@ -138,10 +120,7 @@ class ReplayResult:
 class KnownAnswer:
     """A target of the decoding loop that reads an answer instead of computing it.
 
-    Args:
-        case: the request and its answer.
-        curve: how long its forwards take.
-        limit: the most drafted tokens that one of them may verify.
+    Its forwards take as long as the curve says, and verify up to `limit` drafted tokens.
     """
 
     can_pipeline = True
@@ -159,7 +138,7 @@ class KnownAnswer:
         return 1 + len(self._answer) + self._limit
 
     def draft_limit(self, tokens_wanted: int) -> int:
-        """Does not tell where the answer ends: what is drafted beyond it counts as drafted."""
+        """Does not reveal where the answer ends: what is drafted beyond it counts as drafted."""
         return self._limit if tokens_wanted > 0 else 0
 
     def submit(self, known: int, draft: Draft) -> _PendingRound:
@@ -208,12 +187,7 @@ def replay_rounds(
 ) -> Iterator[Round]:
     """Replays one request, a round at a time, in the loop that the engine decodes with.
 
-    Args:
-        drafter: guesses.
-        case: the request.
-        planner: says how much of a guess to verify.
-        curve: what forwards cost, and what the planner learns that rounds took.
-        limit: the most drafted tokens that a round may verify.
+    Rounds take as long as the curve says, and verify up to `limit` drafted tokens.
     """
     trimmer = DraftTrimmer(case.end_tokens)
     session = DraftSession(drafter, planner, trimmer, num_draft_tokens=limit)
@@ -243,7 +217,7 @@ def replay(
 
 
 def repeated_share(case: ReplayCase, length: int = 4) -> float:
-    """The share of a reference's n-grams that stood before, in the prompt or in itself."""
+    """The share of a reference's n-grams that occurred before, in the prompt or in itself."""
     tokens = [*case.prompt, *case.reference]
     first = max(0, len(case.prompt) - length + 1)
     seen: set[tuple[int, ...]] = set()

@@ -7,29 +7,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 
 from akunu_py.bench.baselines import ALL_DRAFTERS, REMEMBERS_TEXT
 from akunu_py.bench.curve_sources import NamedCurve
+from akunu_py.bench.measurement import Progress, figures_table
 from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share, replay
 from akunu_py.drafting.base import Drafter
+from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.planner import MOST_PLANNED_DRAFTS, DraftPlanner, FixedPlanner
 
-Progress = Callable[[int, int], None]
-"""Called with the replays done and the replays in all."""
+_HEADS: Final = (
+    "",
+    "predicted\nspeedup",
+    "tokens a\nforward",
+    "\nforwards",
+    "\ndrafted",
+    "\naccepted",
+    "accept-\nance",
+)
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Which drafter drafts, and how many of its tokens are verified.
-
-    Attributes:
-        drafter: one of `ALL_DRAFTERS`.
-        num_draft_tokens: the most draft tokens of a round; None leaves that to the planner.
-    """
+    """A drafter, and the most draft tokens of a round; None leaves the number to the planner."""
 
     drafter: str
     num_draft_tokens: int | None = None
@@ -38,30 +42,6 @@ class Policy:
         if self.num_draft_tokens is None:
             return f"{self.drafter} + planner"
         return f"{self.drafter}, num_draft_tokens={self.num_draft_tokens}"
-
-    def replay(
-        self, cases: Sequence[ReplayCase], curve: NamedCurve, *, keeps: bool = False
-    ) -> ReplayResult:
-        """Replays requests with the costs of a curve.
-
-        Args:
-            cases: the requests.
-            curve: what the planner believes forwards cost.
-            keeps: whether a drafter may know an answer from an earlier request. If not, drafters
-                that remember text are made anew for each request. Everything else that drafters
-                and planners learn is kept from request to request, as in an engine.
-        """
-        fixed = self.num_draft_tokens
-        limit = MOST_PLANNED_DRAFTS if fixed is None else fixed
-        planner = DraftPlanner(curve.curve) if fixed is None else FixedPlanner(limit)
-        make_new = ALL_DRAFTERS[self.drafter]
-        kept = make_new()
-        forgets = not keeps and self.drafter in REMEMBERS_TEXT
-
-        def make() -> Drafter:
-            return make_new() if forgets else kept
-
-        return replay(make, cases, planner, curve=curve.curve, limit=limit)
 
 
 @dataclass(frozen=True)
@@ -79,7 +59,7 @@ class ReplayRow:
         return self.result.predicted_speedup(self.curve.curve)
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, in JSON's types."""
+        """The figures, rounded."""
         result = self.result
         return {
             "set": self.kind,
@@ -98,14 +78,7 @@ class ReplayRow:
 
 @dataclass(frozen=True)
 class ReplayReport:
-    """The results of all replays.
-
-    Attributes:
-        sets: the requests, by the name of their set.
-        curves: the costs that speedups are predicted for.
-        rows: the results.
-        tokenizer: the model whose tokenizer encoded the requests.
-    """
+    """The results of replaying sets of requests, which the tokenizer of a model encoded."""
 
     sets: Mapping[str, Sequence[ReplayCase]]
     curves: Sequence[NamedCurve]
@@ -113,7 +86,7 @@ class ReplayReport:
     tokenizer: str
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, in JSON's types."""
+        """The object that `bench replay --json` prints."""
         return {
             "note": "Nothing here was measured: speedups are predictions from cost curves.",
             "tokenizer": self.tokenizer,
@@ -143,17 +116,41 @@ class ReplayReport:
         return Group(*parts)
 
     def _table(self, kind: str) -> Table:
-        table = Table(box=None, padding=(0, 1), pad_edge=False)
-        table.add_column("")
-        for name in ("predicted\nspeedup", "tokens a\nforward", "\nforwards", "\ndrafted",
-                     "\naccepted", "accept-\nance"):  # fmt: skip
-            table.add_column(name, justify="right", no_wrap=True)
+        table = figures_table(_HEADS)
         for curve in self.curves:
             table.add_row(curve.name, style="bold")
             for row in self.rows:
                 if (row.kind, row.curve) == (kind, curve):
-                    table.add_row(f"  {row.policy}", f"{row.speedup:.2f}x", *_cells(row.result))
+                    result = row.result
+                    table.add_row(
+                        f"  {row.policy}",
+                        f"{row.speedup:.2f}x",
+                        f"{result.tokens_per_forward:.2f}",
+                        f"{result.forwards:,}",
+                        f"{result.drafted:,}",
+                        f"{result.accepted:,}",
+                        f"{result.acceptance:.0%}",
+                    )
         return table
+
+
+def replay_policy(
+    policy: Policy, cases: Sequence[ReplayCase], curve: CostCurve, *, keeps: bool = False
+) -> ReplayResult:
+    """Replays requests with the costs of a curve.
+
+    What drafters and planners learn is kept from request to request, as in an engine. Only
+    drafters that remember text are made anew for each request, unless `keeps` lets them know the
+    answers of earlier ones.
+    """
+    fixed = policy.num_draft_tokens
+    limit = MOST_PLANNED_DRAFTS if fixed is None else fixed
+    planner = DraftPlanner(curve) if fixed is None else FixedPlanner(limit)
+    make: Callable[[], Drafter] = ALL_DRAFTERS[policy.drafter]
+    if keeps or policy.drafter not in REMEMBERS_TEXT:
+        kept = make()
+        return replay(lambda: kept, cases, planner, curve=curve, limit=limit)
+    return replay(make, cases, planner, curve=curve, limit=limit)
 
 
 def replay_policies(
@@ -179,19 +176,9 @@ def replay_policies(
     for done, (kind, policy, group) in enumerate(replays):
         if progress:
             progress(done, len(replays))
-        result = policy.replay(sets[kind], group[0], keeps=keeps)
+        result = replay_policy(policy, sets[kind], group[0].curve, keeps=keeps)
         for curve in group:
             yield ReplayRow(kind, policy, curve, result)
-
-
-def _cells(result: ReplayResult) -> tuple[str, ...]:
-    return (
-        f"{result.tokens_per_forward:.2f}",
-        f"{result.forwards:,}",
-        f"{result.drafted:,}",
-        f"{result.accepted:,}",
-        f"{result.acceptance:.0%}",
-    )
 
 
 def _repeated(cases: Sequence[ReplayCase]) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -34,7 +34,7 @@ _REFERENCES: Final = (
 )  # fmt: skip
 
 
-class _OddSampleError(Exception):
+class _InvalidSampleError(Exception):
     """A line that is not a sample; the text says why, in a few words."""
 
 
@@ -47,7 +47,6 @@ class Sample:
         messages: the conversation up to the answer; empty if the prompt is plain text.
         prompt: plain text to continue, or the text before a gap.
         suffix: the text after the gap; None if there is no gap.
-        reference: the answer.
     """
 
     kind: str
@@ -70,8 +69,8 @@ def read_samples(path: Path) -> Iterator[Sample]:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     try:
-                        yield sample_of(json.loads(line), kind)
-                    except (ValueError, _OddSampleError) as error:
+                        yield _sample_of(json.loads(line), kind)
+                    except (ValueError, _InvalidSampleError) as error:
                         raise InvalidRequestError(
                             f"Line {number} of {path} is no sample: {error}."
                         ) from error
@@ -81,23 +80,26 @@ def read_samples(path: Path) -> Iterator[Sample]:
         ) from error
 
 
-def sample_of(data: Any, kind: str) -> Sample:
-    """The sample in the object of a line; see `FORMS`.
-
-    Raises:
-        _OddSampleError: if it has none of the forms.
-    """
-    if not isinstance(data, dict):
-        raise _OddSampleError("it is not an object")
-    for holds, read in _READERS:
-        if holds(data):
-            return read(data, kind)
-    known = ", ".join(sorted(map(str, data))) or "no keys"
-    raise _OddSampleError(f"it has {known}, where {'; or '.join(FORMS)} is expected")
+def _sample_of(data: Any, kind: str) -> Sample:
+    """The sample in the object of a line, if that has one of `FORMS`."""
+    match data:
+        case {"messages": messages}:
+            return _read_chat(messages, kind)
+        case {"prompt": _, "suffix": _}:
+            gap = _text(data, "suffix")
+            return Sample(kind, _reference(data), prompt=_text(data, "prompt"), suffix=gap)
+        case {"instruction": _}:
+            return _read_instruction(data, kind)
+        case {"prompt": _}:
+            return Sample(kind, _reference(data), prompt=_text(data, "prompt"))
+        case {}:
+            known = ", ".join(sorted(data)) or "no keys"
+            raise _InvalidSampleError(f"it has {known}, where {'; or '.join(FORMS)} is expected")
+    raise _InvalidSampleError("it is not an object")
 
 
 def encode_sample(tokenizer: Tokenizer, sample: Sample) -> ReplayCase:
-    """A sample as a model with that tokenizer sees it.
+    """A sample as a model with this tokenizer sees it.
 
     A conversation is rendered with the chat template; without one, its messages are joined. An
     answer ends with an end token; the continuation of plain text does not.
@@ -133,20 +135,13 @@ def encode_samples(tokenizer: Tokenizer, samples: Iterable[Sample]) -> dict[str,
     return cases
 
 
-def _read_chat(data: dict[str, Any], kind: str) -> Sample:
-    messages = data["messages"]
+def _read_chat(messages: Any, kind: str) -> Sample:
     if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
-        raise _OddSampleError("its messages are not a list of objects")
+        raise _InvalidSampleError("its messages are not a list of objects")
     turns = [{"role": _text(one, "role"), "content": _text(one, "content")} for one in messages]
     if len(turns) < 2 or turns[-1]["role"] != "assistant":
-        raise _OddSampleError("its messages do not end with an answer of the assistant")
+        raise _InvalidSampleError("its messages do not end with an answer of the assistant")
     return Sample(kind, turns[-1]["content"], messages=tuple(turns[:-1]))
-
-
-def _read_gap(data: dict[str, Any], kind: str) -> Sample:
-    return Sample(
-        kind, _reference(data), prompt=_text(data, "prompt"), suffix=_text(data, "suffix")
-    )
 
 
 def _read_instruction(data: dict[str, Any], kind: str) -> Sample:
@@ -160,29 +155,15 @@ def _read_instruction(data: dict[str, Any], kind: str) -> Sample:
     return Sample(kind, answer, messages=({"role": "user", "content": instruction},))
 
 
-def _read_text(data: dict[str, Any], kind: str) -> Sample:
-    return Sample(kind, _reference(data), prompt=_text(data, "prompt"))
-
-
-_READERS: Final[
-    tuple[tuple[Callable[[dict[str, Any]], bool], Callable[[dict[str, Any], str], Sample]], ...]
-] = (
-    (lambda data: "messages" in data, _read_chat),
-    (lambda data: {"prompt", "suffix"} <= data.keys(), _read_gap),
-    (lambda data: "instruction" in data, _read_instruction),
-    (lambda data: "prompt" in data, _read_text),
-)
-
-
 def _reference(data: dict[str, Any]) -> str:
     for name in _REFERENCES:
         if name in data:
             return _text(data, name)
-    raise _OddSampleError(f"it has no answer under any of {', '.join(_REFERENCES)}")
+    raise _InvalidSampleError(f"it has no answer under any of {', '.join(_REFERENCES)}")
 
 
 def _text(data: dict[str, Any], name: str) -> str:
     value = data.get(name)
     if not isinstance(value, str):
-        raise _OddSampleError(f"its {name} is not text")
+        raise _InvalidSampleError(f"its {name} is not text")
     return value

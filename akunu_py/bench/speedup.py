@@ -7,7 +7,7 @@ answer, and the baseline's answer to the same request in the same turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from statistics import median
@@ -15,8 +15,8 @@ from time import perf_counter
 from typing import Final
 
 from akunu_py.bench.baselines import add_baselines
-from akunu_py.bench.contestants import Answer, Contestant, Task
-from akunu_py.bench.measurement import Spread
+from akunu_py.bench.contestants import Contestant, Task, TimedCompletion
+from akunu_py.bench.measurement import Progress, Spread
 from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share
 from akunu_py.engine import Engine
 from akunu_py.options import Sampling
@@ -24,7 +24,7 @@ from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.text.stream import TextStream
 
 OWN, FORCED = "own", "forced"
-"""Which answers are decoded: the model's own, or the reference in their place."""
+"""Which answers are decoded: the model's own, or the reference instead of them."""
 
 SAMPLED: Final = frozenset({"novel"})
 """Workloads whose own answers are sampled: a small model's greedy prose repeats itself."""
@@ -32,29 +32,26 @@ SAMPLED: Final = frozenset({"novel"})
 _LaneKey = tuple[str, bool, int]
 """A workload, whether its answers are forced, and the index of a contestant."""
 
-Progress = Callable[[int, int], None]
-"""Called with the answers done and the answers in all."""
-
 
 @dataclass(frozen=True)
 class SpeedupPair:
-    """An answer, with the baseline's and the plain answer to the same request in the same turn."""
+    """A completion, with the baseline's and the plain one of the same task in the same turn."""
 
     turn: int
     task: Task
-    answer: Answer
-    baseline: Answer
-    plain: Answer
+    completion: TimedCompletion
+    baseline: TimedCompletion
+    plain: TimedCompletion
 
     @property
     def speedup(self) -> float:
         """The speedup over the baseline."""
-        return self.baseline.seconds_per_token / self.answer.seconds_per_token
+        return self.baseline.seconds_per_token / self.completion.seconds_per_token
 
     @property
     def over_plain(self) -> float:
         """The speedup over plain decoding; below 1, drafting cost time."""
-        return self.plain.seconds_per_token / self.answer.seconds_per_token
+        return self.plain.seconds_per_token / self.completion.seconds_per_token
 
     def predicted_speedup(self, curve: CostCurve) -> float:
         """The speedup over the baseline that a curve predicts for the answer's rounds.
@@ -63,7 +60,7 @@ class SpeedupPair:
         decoding. The speedup of plain decoding over the baseline is the measured one.
         """
         plain = self.baseline.seconds_per_token / self.plain.seconds_per_token
-        return plain * self.answer.rounds.predicted_speedup(curve)
+        return plain * self.completion.rounds.predicted_speedup(curve)
 
 
 @dataclass(frozen=True)
@@ -88,11 +85,7 @@ class SpeedupRow:
     """The results of a contestant on one workload.
 
     Attributes:
-        kind: the workload.
         answers: `own` or `forced`.
-        contestant: its name.
-        pairs: its timed answers.
-        curve: what forwards cost, for predictions.
         same: how many answers were the same, token for token, as those of `compared_with`; None
             if there is nothing to compare.
         differences: for the other answers, the index of the first token that differs.
@@ -122,10 +115,10 @@ class SpeedupRow:
 
     def speed_of(self, other: SpeedupRow) -> Spread:
         """The median speedup over another contestant, from answers of the same turns."""
-        theirs = {pair.turn: pair.answer.seconds_per_token for pair in other.pairs}
+        theirs = {pair.turn: pair.completion.seconds_per_token for pair in other.pairs}
         return Spread.of_median(
             [
-                theirs[pair.turn] / pair.answer.seconds_per_token
+                theirs[pair.turn] / pair.completion.seconds_per_token
                 for pair in self.pairs
                 if pair.turn in theirs
             ]
@@ -134,12 +127,12 @@ class SpeedupRow:
     @property
     def milliseconds(self) -> Spread:
         """Milliseconds per token."""
-        return Spread.of([1e3 * pair.answer.seconds_per_token for pair in self.pairs])
+        return Spread.of([1e3 * pair.completion.seconds_per_token for pair in self.pairs])
 
     @property
     def rounds(self) -> ReplayResult:
         """The rounds of all answers."""
-        return sum((pair.answer.rounds for pair in self.pairs), ReplayResult())
+        return sum((pair.completion.rounds for pair in self.pairs), ReplayResult())
 
     @property
     def predicted(self) -> float | None:
@@ -155,7 +148,7 @@ class SpeedupRow:
     def repeated(self) -> float:
         """The mean share of the answers' 4-grams that occurred before, in prompt or answer."""
         shares = [
-            repeated_share(ReplayCase(pair.task.case.prompt, pair.answer.tokens))
+            repeated_share(ReplayCase(pair.task.case.prompt, pair.completion.tokens))
             for pair in self.pairs
         ]
         return sum(shares) / len(shares)
@@ -191,12 +184,10 @@ def contest(
     """Lets contestants answer tasks in turns; after an interrupt, the results so far count.
 
     Args:
-        engine: with the model that all of them use.
-        tasks: what to answer.
         contestants: the first is the baseline, the second decodes plainly.
         rounds: how often each answers each task, after a first time that warms up.
-        curve: what forwards cost, for predictions.
-        progress: called before every answer.
+        curve: what forwards cost, for the predictions.
+        progress: called before every answer, with the answers done and all answers.
 
     Returns:
         The rows, and whether all tasks were answered as often as they should be.
@@ -207,18 +198,18 @@ def contest(
     turns = [(task, False) for task in firsts] + [(task, True) for task in tasks] * rounds
     try:
         for turn, (task, counts) in enumerate(turns):
-            answers: dict[int, Answer | None] = {}
+            found: dict[int, TimedCompletion | None] = {}
             # A contestant leaves warm caches to the next one, so the order changes.
             order = Random(turn).sample(range(len(contestants)), len(contestants))
             for place, index in enumerate(order):
                 if progress:
                     progress(turn * len(contestants) + place, len(turns) * len(contestants))
-                answers[index] = contestants[index].answer(engine, task)
-            baseline, plain = answers[0], answers[1]
-            for index, answer in sorted(answers.items()):
-                if counts and answer and baseline and plain:
+                found[index] = contestants[index].complete(engine, task)
+            baseline, plain = found[0], found[1]
+            for index, completion in sorted(found.items()):
+                if counts and completion and baseline and plain:
                     lane = lanes.setdefault((task.kind, task.forced, index), [])
-                    lane.append(SpeedupPair(turn, task, answer, baseline, plain))
+                    lane.append(SpeedupPair(turn, task, completion, baseline, plain))
         complete = True
     except KeyboardInterrupt:
         if not lanes:
@@ -240,7 +231,10 @@ def _rows(
         same, differences = None, []
         if not forced and index > compared and others is not None:
             both = zip(pairs, others, strict=False)
-            found = [_first_difference(own.answer.tokens, them.answer.tokens) for own, them in both]
+            found = [
+                _first_difference(own.completion.tokens, them.completion.tokens)
+                for own, them in both
+            ]
             differences = [place for place in found if place is not None]
             same = len(found) - len(differences)
         yield SpeedupRow(
@@ -265,7 +259,7 @@ def _first_difference(tokens: Sequence[int], others: Sequence[int]) -> int | Non
 
 
 def _shares(engine: Engine, pairs: Sequence[SpeedupPair]) -> Shares | None:
-    found = [pair.answer.stats for pair in pairs if pair.answer.stats is not None]
+    found = [pair.completion.stats for pair in pairs if pair.completion.stats is not None]
     if not found:
         return None
     spent = sum(stats.decode_s for stats in found)
@@ -279,6 +273,6 @@ def _shares(engine: Engine, pairs: Sequence[SpeedupPair]) -> Shares | None:
 def _seconds_to_text(engine: Engine, pair: SpeedupPair) -> float:
     text = TextStream(engine.tokenizer.detokenizer(pair.task.case.prompt), ())
     begun = perf_counter()
-    for token in pair.answer.tokens:
+    for token in pair.completion.tokens:
         text.feed(token, drafted=False)
     return perf_counter() - begun

@@ -1,4 +1,4 @@
-"""What `bench speedup` found, as tables and as JSON."""
+"""The results of `bench speedup`, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from statistics import median
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 
-from akunu_py.bench.measurement import Spread
+from akunu_py.bench.measurement import Spread, figures_table
 from akunu_py.bench.speedup import FORCED, OWN, SAMPLED, SpeedupRow
 from akunu_py.planning.cost_curve import CostCurve
 
@@ -20,6 +19,7 @@ _ABOUT: Final = {
     "and every forward is computed and paid for",
 }
 _HEADS: Final = (
+    "",
     "ms a\ntoken",
     "speedup\n(quartiles)",
     "\npredicted",
@@ -36,10 +36,7 @@ class PlannerCheck:
     """How a planned drafter compares with the best fixed num_draft_tokens, known afterwards.
 
     Attributes:
-        kind: the workload.
-        answers: `own` or `forced`.
-        drafter: the drafter's name.
-        planned: its median speedup with the planner.
+        planned: the drafter's median speedup with the planner.
         best: the median speedup of the best fixed num_draft_tokens; plain decoding is one of them.
         best_name: the contestant that was best: the planner reaches the smallest share of it.
         share: the planner's speed over the best contestant's: the median over answers, and its
@@ -59,15 +56,11 @@ class PlannerCheck:
 
 @dataclass(frozen=True)
 class SpeedupReport:
-    """All that was measured.
+    """All that was measured; machine and model as `measurement.py` describes them.
 
     Attributes:
-        machine: where it was measured, as `describe_machine` describes it.
-        model: the model's name, layout and bytes.
-        curve: what forwards cost there.
         max_tokens: how long answers could be.
         rounds: how often each contestant answered each request.
-        rows: the results.
         complete: whether the run was not interrupted.
     """
 
@@ -89,13 +82,8 @@ class SpeedupReport:
         ]
         return median(errors) if errors else None
 
-    @property
-    def planner_checks(self) -> list[PlannerCheck]:
-        """A check for every workload and drafter that ran planned and with fixed lengths."""
-        return list(self._planner_checks())
-
     def as_json(self) -> dict[str, Any]:
-        """All of it, in JSON's types."""
+        """The object that `bench speedup --json` prints."""
         return {
             "machine": self.machine,
             "model": self.model,
@@ -105,7 +93,7 @@ class SpeedupReport:
             "complete": self.complete,
             "answers": _ABOUT,
             "prediction_error": self.prediction_error,
-            "planner": [asdict(check) for check in self.planner_checks],
+            "planner": [asdict(check) for check in self.planner_checks()],
             "rows": [_row_json(row) for row in self.rows],
         }
 
@@ -118,7 +106,7 @@ class SpeedupReport:
             parts += [
                 f"{kind}: {_ABOUT[answers]}{sampled}; {rows[-1].repeated:.0%} of their 4-grams "
                 "seen before",
-                _table(rows),
+                figures_table(_HEADS, map(_cells, rows)),
                 "",
             ]
         return Group(*parts, *self._summary())
@@ -131,14 +119,15 @@ class SpeedupReport:
                 "Measured and predicted speedups are "
                 f"{self.prediction_error:.0%} apart in the median."
             )
-        for check in self.planner_checks:
+        for check in self.planner_checks():
             yield (
                 f"{check.kind}, {check.answers}: {check.drafter} + planner reaches "
                 f"{check.share:.0%} of the best fixed num_draft_tokens ({check.best_name}), "
                 f"and is {check.over_plain:.2f}x as fast as no drafts."
             )
 
-    def _planner_checks(self) -> Iterator[PlannerCheck]:
+    def planner_checks(self) -> Iterator[PlannerCheck]:
+        """A check for every workload and drafter that ran planned and with fixed lengths."""
         for row in self.rows:
             drafter, planned, _ = row.contestant.partition(_PLANNED)
             if not planned:
@@ -147,10 +136,7 @@ class SpeedupReport:
                 other
                 for other in self.rows
                 if (other.kind, other.answers) == (row.kind, row.answers)
-                and (
-                    other.contestant.startswith(f"{drafter}, num_draft_tokens=")
-                    or other.contestant == "plain"
-                )
+                and other.contestant.startswith(("plain", f"{drafter}, num_draft_tokens="))
             ]
             if len(fixed) > 1:
                 shares = [row.speed_of(other) for other in fixed]
@@ -161,25 +147,16 @@ class SpeedupReport:
                 )  # fmt: skip
 
 
-def _table(rows: Sequence[SpeedupRow]) -> Table:
-    table = Table(box=None, padding=(0, 1), pad_edge=False)
-    table.add_column("", no_wrap=True)
-    for head in _HEADS:
-        table.add_column(head, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(row.contestant, *_cells(row))
-    return table
-
-
 def _cells(row: SpeedupRow) -> tuple[str, ...]:
     shares = row.shares
     if shares is None:
-        return f"{row.milliseconds.median:.2f}", "1", "", "1.00", "", "", ""
+        return row.contestant, f"{row.milliseconds.median:.2f}", "1", "", "1.00", "", "", ""
     parts = (shares.drafting, shares.forward, shares.detokenizing, shares.rest)
     same = "" if row.same is None else f"{row.same}/{len(row.pairs)}"
     if row.differences:
         same += f", from {min(row.differences)}"
     return (
+        row.contestant,
         f"{row.milliseconds.median:.2f}",
         f"{row.speedup:.2f}",
         f"{row.predicted:.2f}" if row.predicted else "",

@@ -152,11 +152,13 @@ def _library() -> Iterator[tuple[str, str]]:
 
 
 def _functions(text: str) -> Iterator[str]:
-    """The functions and methods of a module, dedented."""
+    """The functions and methods of a module that take arguments, dedented."""
+    lines = text.split("\n")
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef) and not node.decorator_list:
-            source = ast.get_source_segment(text, node, padded=True) or ""
+            *body, last = lines[node.lineno - 1 : node.end_lineno]
             if {arg.arg for arg in node.args.args} - {"self"}:
+                source = "\n".join([*body, last[: node.end_col_offset]])
                 yield textwrap.dedent(source) + "\n"
 
 

@@ -1,1 +1,1 @@
-"""The command line: a grammar, and one file a command."""
+"""The command line: its grammar, and one file for each command."""

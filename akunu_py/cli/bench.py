@@ -11,41 +11,40 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from rich.console import Console
+
+from akunu_py.backend import find_backend
+from akunu_py.bench.cost_report import CostReport
+from akunu_py.bench.curve_sources import about_lines, find_curves
+from akunu_py.bench.measurement import describe_machine, describe_model, machine_line
+from akunu_py.bench.plots import check_can_plot, draw_cost, draw_replay, draw_speedup
+from akunu_py.bench.replay import ReplayCase
+from akunu_py.bench.replay_report import Policy, ReplayReport, replay_policies
+from akunu_py.bench.samples import encode_samples, read_samples
 from akunu_py.cli.loading import load_engine
 from akunu_py.cli.progress import MeasuringBar
 from akunu_py.cli.settings import CostSettings, ReplaySettings, SpeedupSettings
 from akunu_py.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from akunu_py.bench.contestants import Contestant
-    from akunu_py.bench.replay import ReplayCase
+    from akunu_py.bench.speedup_report import SpeedupReport
     from akunu_py.engine import Engine
     from akunu_py.planning.cost_curve import CostCurve
     from akunu_py.text.tokenizer import Tokenizer
 
-_LEAST_COLUMNS: Final = 110
+_LEAST_COLUMNS: Final = 120
 """Tables are at least this wide; a narrower terminal wraps or scrolls them."""
 
 
 @dataclass(frozen=True)
 class _Result:
-    """What was measured.
+    """A report, what draws it, and the text before and after its tables."""
 
-    Attributes:
-        as_json: the object that `--json` prints.
-        draw: draws a plot into a file.
-        tables: what is printed otherwise.
-        head: the line before the tables, if any.
-        notes: the text after them, if any.
-    """
-
-    as_json: Callable[[], dict[str, Any]]
-    draw: Callable[[Path], None]
-    tables: "RenderableType"
-    head: str = ""
-    notes: str = ""
+    report: "CostReport | SpeedupReport | ReplayReport"
+    draw: Callable[[Any, Path], None]
+    before: str = ""
+    after: str = ""
 
 
 def run(settings: CostSettings | SpeedupSettings | ReplaySettings) -> int:
@@ -55,9 +54,7 @@ def run(settings: CostSettings | SpeedupSettings | ReplaySettings) -> int:
         AkunuError: if it cannot be measured or drawn, or a file holds no samples.
     """
     if settings.plot is not None:
-        from akunu_py.bench.plots import check_can_plot  # noqa: PLC0415  (before the long work)
-
-        check_can_plot(settings.plot)
+        check_can_plot(settings.plot)  # before the measurement, which takes long
     match settings:
         case CostSettings():
             result = _measure_cost(settings)
@@ -66,53 +63,32 @@ def run(settings: CostSettings | SpeedupSettings | ReplaySettings) -> int:
         case ReplaySettings():
             result = _replay(settings)
     if settings.plot is not None:
-        result.draw(settings.plot)
+        result.draw(result.report, settings.plot)
     if settings.as_json:
-        print(json.dumps(result.as_json()))
+        print(json.dumps(result.report.as_json()))
         return 0
-    if result.head:
-        print(f"{result.head}\n")
-    _print_tables(result.tables)
-    if result.notes:
-        print(result.notes)
+    if result.before:
+        print(f"{result.before}\n")
+    console = Console(highlight=False, soft_wrap=True)
+    console.width = max(console.width, _LEAST_COLUMNS)
+    console.print(result.report.tables())
+    if result.after:
+        print(result.after)
     if settings.plot is not None:
         print(f"Drawn into {settings.plot}.")
     return 0
 
 
-def describe_model(engine: "Engine") -> dict[str, Any]:
-    """What of a model changes the figures."""
-    model = engine.model
-    return {
-        "name": model.name,
-        "layout": model.layout,
-        "parameter_bytes": model.parameter_bytes,
-        "context_length": model.context_length,
-        "vocabulary_size": model.vocabulary_size,
-    }
-
-
 def _measure_cost(settings: CostSettings) -> _Result:
     """The cost curve of this machine; the engine uses it from now on."""
     engine = load_engine(settings.model)
-    from akunu_py.bench.cost_report import CostReport  # noqa: PLC0415
-    from akunu_py.bench.measurement import describe_machine  # noqa: PLC0415
-    from akunu_py.bench.plots import draw_cost  # noqa: PLC0415
-
-    curve = _measure_curve(engine, settings.seconds)
-    report = CostReport(describe_machine(engine.backend), describe_model(engine), curve)
-    return _Result(
-        report.as_json,
-        lambda path: draw_cost(report, path),
-        report.tables(),
-        head=_head(report.model, report.machine),
-        notes=f"\n{report.payoff}",
-    )
+    machine, model = describe_machine(engine.backend), describe_model(engine)
+    report = CostReport(machine, model, _measure_curve(engine, settings.seconds))
+    return _Result(report, draw_cost, _heading(report), f"\n{report.payoff}")
 
 
 def _measure_speedup(settings: SpeedupSettings) -> _Result:
     """How fast mlx-lm, plain decoding and every drafter answer the same requests."""
-    from akunu_py.bench.samples import encode_samples, read_samples  # noqa: PLC0415
     from akunu_py.bench.workloads import make_workloads  # noqa: PLC0415
 
     made = make_workloads(settings.prompts) if settings.workloads else []
@@ -120,9 +96,7 @@ def _measure_speedup(settings: SpeedupSettings) -> _Result:
     for path in settings.data:
         samples += islice(read_samples(path), settings.prompts)
     engine = load_engine(settings.model)
-    from akunu_py.bench.contestants import Akunu, MlxLm  # noqa: PLC0415
-    from akunu_py.bench.measurement import describe_machine  # noqa: PLC0415
-    from akunu_py.bench.plots import draw_speedup  # noqa: PLC0415
+    from akunu_py.bench.contestants import Akunu, MlxLm  # noqa: PLC0415  (these need MLX)
     from akunu_py.bench.speedup import contest, make_tasks  # noqa: PLC0415
     from akunu_py.bench.speedup_report import SpeedupReport  # noqa: PLC0415
 
@@ -150,24 +124,11 @@ def _measure_speedup(settings: SpeedupSettings) -> _Result:
         describe_machine(engine.backend), describe_model(engine), curve,
         settings.max_tokens, settings.rounds, rows, complete,
     )  # fmt: skip
-    return _Result(
-        report.as_json,
-        lambda path: draw_speedup(report, path),
-        report.tables(),
-        head=_head(report.model, report.machine),
-    )
+    return _Result(report, draw_speedup, _heading(report))
 
 
 def _replay(settings: ReplaySettings) -> _Result:
     """What drafting would bring on known answers; no model is loaded."""
-    from akunu_py.bench.curve_sources import about_lines, find_curves  # noqa: PLC0415
-    from akunu_py.bench.plots import draw_replay  # noqa: PLC0415
-    from akunu_py.bench.replay_report import (  # noqa: PLC0415
-        Policy,
-        ReplayReport,
-        replay_policies,
-    )
-
     curves = find_curves(settings.costs, settings.model)
     sets = _read_sets(settings)
     policies = [
@@ -175,41 +136,32 @@ def _replay(settings: ReplaySettings) -> _Result:
     ]
     with MeasuringBar(sys.stderr, "replaying", counts=True) as bar:
         rows = list(replay_policies(sets, policies, curves, keeps=settings.keeps, progress=bar))
-    report = ReplayReport(sets, curves, rows, settings.model)
+    costs = "\n".join(f"  {line}" for line in about_lines(curves))
     return _Result(
-        report.as_json,
-        lambda path: draw_replay(report, path),
-        report.tables(),
-        notes="Nothing here was measured: speedups are predicted from these costs of forwards:\n"
-        + "\n".join(f"  {line}" for line in about_lines(curves)),
+        ReplayReport(sets, curves, rows, settings.model),
+        draw_replay,
+        after="Nothing here was measured: speedups are predicted from these costs of forwards:\n"
+        + costs,
     )
 
 
-def _read_sets(settings: ReplaySettings) -> "dict[str, list[ReplayCase]]":
+def _read_sets(settings: ReplaySettings) -> dict[str, list[ReplayCase]]:
     """The requests in the files, by the names of the files."""
-    from akunu_py.bench.samples import encode_samples, read_samples  # noqa: PLC0415
-
     tokenizer: Tokenizer | None = None
     sets: dict[str, list[ReplayCase]] = {}
     for file in settings.files:
         samples = list(islice(read_samples(file), settings.max_requests))
         if tokenizer is None:  # after the first file was found to be readable
-            tokenizer = _load_tokenizer(settings.model)
+            find_backend()  # without MLX this fails with a clear sentence
+            from akunu_py.model import load_tokenizer  # noqa: PLC0415
+
+            tokenizer = load_tokenizer(settings.model)
         for kind, cases in encode_samples(tokenizer, samples).items():
             sets.setdefault(kind, []).extend(cases)
     if not sets:
         names = ", ".join(str(file) for file in settings.files)
         raise InvalidRequestError(f"There is no request with an answer in {names}.")
     return sets
-
-
-def _load_tokenizer(name: str) -> "Tokenizer":
-    from akunu_py.backend import find_backend  # noqa: PLC0415
-
-    find_backend()  # mlx-lm loads the tokenizer; without MLX this fails with a clear sentence
-    from akunu_py.model import load_tokenizer  # noqa: PLC0415
-
-    return load_tokenizer(name)
 
 
 def _measure_curve(engine: "Engine", seconds: float) -> "CostCurve":
@@ -234,16 +186,6 @@ def _measure_curve(engine: "Engine", seconds: float) -> "CostCurve":
     return curve
 
 
-def _head(model: dict[str, Any], machine: dict[str, Any]) -> str:
-    from akunu_py.bench.measurement import machine_line  # noqa: PLC0415
-
-    return f"{model['name']}, {model['layout']} weights; {machine_line(machine)}"
-
-
-def _print_tables(tables: "RenderableType") -> None:
-    """Prints tables to standard output, as wide as they need."""
-    from rich.console import Console  # noqa: PLC0415
-
-    console = Console(highlight=False, soft_wrap=True)
-    console.width = max(console.width, _LEAST_COLUMNS)
-    console.print(tables)
+def _heading(report: "CostReport | SpeedupReport") -> str:
+    name, layout = report.model["name"], report.model["layout"]
+    return f"{name}, {layout} weights; {machine_line(report.machine)}"

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
-from akunu_py.cli.conversation import Conversation, Turn
+from akunu_py.cli.conversation import Conversation
 from akunu_py.cli.loading import fetch_model, load_engine
-from akunu_py.cli.screen import PipeScreen, Screen
+from akunu_py.cli.screen import Screen
 from akunu_py.cli.settings import ChatSettings
-from akunu_py.cli.slash_commands import LeaveChatError, find_command, run_command
+from akunu_py.cli.slash_commands import LeaveChatError, run_command
 from akunu_py.errors import AkunuError, BackendError, ContextOverflowError
 from akunu_py.worker import EngineWorker
 
@@ -47,12 +47,7 @@ def run(settings: ChatSettings) -> int:
 
 
 class Chat:
-    """Connects a screen and a conversation.
-
-    Args:
-        conversation: answers.
-        screen: reads the user's input and shows the answers.
-    """
+    """Connects a screen and a conversation."""
 
     def __init__(self, conversation: Conversation, screen: Screen) -> None:
         self._conversation = conversation
@@ -81,16 +76,17 @@ class Chat:
                     self._screen.complain(error)
 
     def _take(self, said: str) -> None:
-        command = find_command(said)
-        if command is None:
+        reply = run_command(self._conversation, said)
+        if reply is None:
             self._prepare()
-            self._show(self._conversation.ask(said))
-            return
-        reply = run_command(command, self._conversation, said)
+            reply = self._conversation.ask(said)
         if isinstance(reply, str):
             self._screen.say(reply)
-        else:
-            self._show(reply)
+            return
+        try:
+            self._screen.show_turn(reply, show_drafts=self._conversation.show_drafts)
+        except RuntimeError as error:
+            raise BackendError(f"MLX failed ({error}); the conversation is unchanged.") from error
 
     def _prepare(self) -> None:
         """Waits for the model; the first time, shows its notices."""
@@ -100,17 +96,11 @@ class Chat:
             for notice in engine.notices:
                 self._screen.notice(notice)
 
-    def _show(self, turn: Turn) -> None:
-        try:
-            self._screen.show_turn(turn, show_drafts=self._conversation.show_drafts)
-        except RuntimeError as error:
-            raise BackendError(f"MLX failed ({error}); the conversation is unchanged.") from error
-
 
 def _screen_maker() -> Callable[["Future[Engine]", str], Screen]:
     """Imports what the screen needs before the engine's thread competes for the interpreter."""
     if not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
-        return lambda loading, _: PipeScreen(loading)
+        return lambda loading, _: Screen(loading)
     from akunu_py.cli.terminal import (  # noqa: PLC0415  (a pipe needs no line editor)
         TerminalScreen,
         open_history,

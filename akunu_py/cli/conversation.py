@@ -24,18 +24,10 @@ MakeTranscript = Callable[["Engine"], ChatTranscript]
 class Conversation:
     """The messages so far, and how the next answer is made.
 
-    Args:
-        worker: answers; it may still be loading.
-        options: for the next answers.
-        system: the system message, if any.
-        show_drafts: whether to mark draft tokens.
-        progress: called with prompt tokens done and in total, on the worker's thread.
+    The worker may still be loading; it calls `progress` on its thread with the prompt tokens done
+    and in total. Replace `options` and `show_drafts` to change them for the next answers.
 
     Attributes:
-        worker: as given.
-        options: for the next answers; replace it to change them.
-        show_drafts: whether to mark draft tokens.
-        messages: what was said so far, as `role` and `content`.
         stats: of every turn since the conversation was started or reset.
     """
 
@@ -53,7 +45,7 @@ class Conversation:
         self.show_drafts = show_drafts
         self.messages: Sequence[Message] = _system_messages(system)
         self.stats: list[Stats] = []
-        self._progress = progress
+        self.progress = progress
         self._last: Turn | None = None
 
     @property
@@ -63,7 +55,7 @@ class Conversation:
         return said[0] if said else None
 
     def ask(self, question: str) -> "Turn":
-        """A turn that asks a question; iterate over it to have it answered."""
+        """A turn that asks a question; iterating over it answers it."""
         if self._last is not None:
             return Turn(self, self.messages, question, self._last.transcript_after)
         return Turn(self, self.messages, question, partial(_begin_transcript, self.messages))
@@ -79,10 +71,6 @@ class Conversation:
         last = self._last
         return Turn(self, last.messages_before, last.question, last.transcript_before)
 
-    def answer(self, prompt: "Callable[[Engine], list[int]]") -> EventStream:
-        """Begins an answer; `Turn` calls this."""
-        return self.worker.stream(prompt, self.options, progress=self._progress)
-
     def keep(self, turn: "Turn") -> None:
         """Makes a finished turn part of the conversation; `Turn` calls this."""
         self.messages = [
@@ -94,7 +82,7 @@ class Conversation:
         self.stats.append(turn.stats)
 
     def go_on_from(self, messages: Sequence[Message]) -> None:
-        """Replaces all messages, with those of a loaded conversation for example."""
+        """Replaces all messages, for example with those of a loaded conversation."""
         self.messages = list(messages)
         self._last = None
         self.stats = []
@@ -106,22 +94,16 @@ class Conversation:
     def set_system(self, text: str | None) -> None:
         """Changes the system message and keeps the others."""
         said = [message for message in self.messages if message["role"] != "system"]
-        stats = self.stats
-        self.go_on_from([*_system_messages(text), *said])
-        self.stats = stats
+        self.messages = [*_system_messages(text), *said]
+        self._last = None
 
 
 class Turn:
-    """A question and its answer; iterate to have it answered.
+    """A question and its answer; iterating over the turn produces the answer.
 
     At the end the conversation keeps both, even if the answer was cut short. Only a turn that was
-    cancelled before its first token leaves no trace.
-
-    Args:
-        conversation: which the turn belongs to.
-        messages_before: what was said before it.
-        question: what is asked.
-        transcript_before: makes the transcript of `messages_before`, on the worker's thread.
+    cancelled before its first token leaves no trace. `transcript_before` makes the transcript of
+    `messages_before`, on the worker's thread.
     """
 
     def __init__(
@@ -144,7 +126,8 @@ class Turn:
         self._cancelled = False
 
     def __iter__(self) -> Iterator[Event]:
-        with self._conversation.answer(self._encode) as self._events:
+        talk = self._conversation
+        with talk.worker.stream(self._encode, talk.options, progress=talk.progress) as self._events:
             if self._cancelled:
                 self._events.cancel()
             for event in self._events:
@@ -153,7 +136,7 @@ class Turn:
                 self.stats, self.finish = event.stats, event.finish_reason
                 yield event
         if self.kept:
-            self._conversation.keep(self)
+            talk.keep(self)
 
     @property
     def kept(self) -> bool:
@@ -169,7 +152,7 @@ class Turn:
     def transcript_before(self, engine: "Engine") -> ChatTranscript:
         """The transcript without this turn; for the worker's thread."""
         transcript = self._make_transcript(engine)
-        self._make_transcript = lambda _: transcript  # made once; and the turn before can be freed
+        self._make_transcript = lambda _: transcript  # made once; this frees the turn before
         return transcript
 
     def transcript_after(self, engine: "Engine") -> ChatTranscript:

@@ -1,4 +1,4 @@
-"""ConversationFile: a conversation on disk, as JSON.
+"""Conversations on disk, as JSON.
 
 A file is written completely or not at all, and only an older conversation is ever overwritten.
 """
@@ -26,103 +26,87 @@ _KINDS: Final = {float: (float, int), int: (int,), bool: (bool,), NoneType: (int
 
 @dataclass(frozen=True)
 class SavedConversation:
-    """The content of a file.
-
-    Attributes:
-        model: the name of the model that answered.
-        messages: what was said.
-        options: for the next answer.
-    """
+    """The content of a file: who answered, what was said, and the options for the next answer."""
 
     model: str
     messages: Sequence[Message]
     options: Options = field(default_factory=Options)
 
 
-class ConversationFile:
-    """A file that holds one conversation.
+def save_conversation(path: Path, saved: SavedConversation) -> None:
+    """Writes a conversation; replaces an older one.
 
-    Args:
-        path: of the file; `~` is the user's home.
+    Raises:
+        SessionFileError: if it cannot be written; an older one is intact then.
     """
+    content = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "model": saved.model,
+        "messages": [dict(message) for message in saved.messages],
+        "settings": asdict(saved.options),
+    }
+    text = json.dumps(content, ensure_ascii=False, indent=2)
+    target = Path(os.path.realpath(path))  # a link stays a link
+    try:
+        if target.exists() and not target.is_file():
+            target.write_text(text, encoding="utf-8")  # a device or a pipe
+            return
+        if target.exists():
+            _refuse_foreign(path)
+        write_atomically(target, text)
+    except OSError as error:
+        raise SessionFileError(
+            f"The conversation could not be saved to {path}: {error.strerror}."
+        ) from error
 
-    def __init__(self, path: str) -> None:
-        self.path = Path(path).expanduser()
 
-    def save(self, saved: SavedConversation) -> None:
-        """Writes a conversation; replaces an older one.
+def load_conversation(path: Path) -> SavedConversation:
+    """Reads a conversation.
 
-        Raises:
-            SessionFileError: if it cannot be written; an older one is intact then.
-        """
-        content = json.dumps(
-            {
-                "format": _FORMAT,
-                "version": _VERSION,
-                "model": saved.model,
-                "messages": [dict(message) for message in saved.messages],
-                "settings": asdict(saved.options),
-            },
-            ensure_ascii=False,
-            indent=2,
-        )
-        target = Path(os.path.realpath(self.path))  # a link stays a link
-        try:
-            if target.exists() and not target.is_file():
-                target.write_text(content, encoding="utf-8")  # a device or a pipe
-            else:
-                self._refuse_foreign(target)
-                write_atomically(target, content)
-        except OSError as error:
-            raise SessionFileError(
-                f"The conversation could not be saved to {self.path}: {error.strerror}."
-            ) from error
+    Raises:
+        SessionFileError: if the file cannot be read or holds something else.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SessionFileError(f"{path} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise _foreign(path, "it is not JSON in UTF-8") from error
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise _foreign(path, "it was written by another program")
+    if content.get("version") != _VERSION:
+        raise _foreign(path, "it was written by another version of this program")
+    try:
+        messages = [_read_message(message) for message in content["messages"]]
+        options = _read_options(content["settings"])
+        return SavedConversation(str(content["model"]), messages, options)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _foreign(path, f"it is damaged ({error})") from error
 
-    def load(self) -> SavedConversation:
-        """Reads a conversation.
 
-        Raises:
-            SessionFileError: if the file cannot be read or holds something else.
-        """
-        try:
-            content = json.loads(self.path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise SessionFileError(f"{self.path} cannot be read: {error.strerror}.") from error
-        except (ValueError, RecursionError) as error:
-            raise self._foreign("it is not JSON in UTF-8") from error
-        if not isinstance(content, dict) or content.get("format") != _FORMAT:
-            raise self._foreign("it was written by another program")
-        if content.get("version") != _VERSION:
-            raise self._foreign("it was written by another version of this program")
-        try:
-            messages = [_read_message(message) for message in content["messages"]]
-            options = _read_options(content["settings"])
-            return SavedConversation(str(content["model"]), messages, options)
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._foreign(f"it is damaged ({error})") from error
+def _refuse_foreign(path: Path) -> None:
+    try:
+        load_conversation(path)
+    except SessionFileError as error:
+        raise SessionFileError(f"{error} Choose another name to save to.") from None
 
-    def _refuse_foreign(self, target: Path) -> None:
-        try:
-            if target.exists():
-                self.load()
-        except SessionFileError as error:
-            raise SessionFileError(f"{error} Choose another name to save to.") from None
 
-    def _foreign(self, reason: str) -> SessionFileError:
-        return SessionFileError(f"{self.path} holds no saved conversation: {reason}.")
+def _foreign(path: Path, reason: str) -> SessionFileError:
+    return SessionFileError(f"{path} holds no saved conversation: {reason}.")
 
 
 def _read_message(message: Any) -> Message:
     role, content = message["role"], _typed(message["content"], str)
     if role not in _ROLES:
         raise ValueError(f"a message of {role!r}")
-    content.encode()  # JSON can spell out halves of characters, which no tokenizer takes
+    content.encode()  # JSON can hold half a character, which no tokenizer accepts
     return {"role": role, "content": content}
 
 
 def _read_options(saved: dict[str, Any]) -> Options:
     limit = saved["max_tokens"]
-    # A file of an older version has fewer settings; the defaults are what that version did.
+    # A file of an older version has fewer settings; the defaults do what that version did.
     settings = asdict(Options()) | saved
     sampling = asdict(Sampling()) | settings["sampling"]
     plain = {

@@ -3,13 +3,15 @@
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from akunu_py.cli.bench import describe_model
+from akunu_py.backend import free_memory_bytes
+from akunu_py.bench.cost_report import CostReport, curve_lines
+from akunu_py.bench.measurement import describe_machine, describe_model
 from akunu_py.cli.loading import find_costs_with_bar, load_engine
 from akunu_py.cli.render import count
 from akunu_py.cli.settings import DoctorSettings
+from akunu_py.planning.theory import Payoff
 
 if TYPE_CHECKING:
-    from akunu_py.bench.cost_report import CostReport
     from akunu_py.engine import Engine
 
 _NAME_WIDTH: Final = 10
@@ -17,26 +19,19 @@ _MEBI: Final = 1 << 20
 
 
 def run(settings: DoctorSettings) -> int:
-    """Prints the findings and, last, the payoff.
+    """Prints the findings; the last line says whether drafting pays.
 
     Raises:
         AkunuError: if the model does not load.
     """
-    engine = load_engine(settings.model)
-    findings, lines = examine(engine)
-    if settings.as_json:
-        print(json.dumps(findings))
-    else:
-        print("\n".join(lines))
+    findings, lines = _examine(load_engine(settings.model))
+    print(json.dumps(findings) if settings.as_json else "\n".join(lines))
     return 0
 
 
-def examine(engine: "Engine") -> tuple[dict[str, Any], list[str]]:
+def _examine(engine: "Engine") -> tuple[dict[str, Any], list[str]]:
     """The findings about an engine, as a JSON object and as lines of text."""
-    from akunu_py.backend import free_memory_bytes  # noqa: PLC0415
-    from akunu_py.bench.cost_report import CostReport, curve_lines  # noqa: PLC0415
-    from akunu_py.bench.measurement import describe_machine  # noqa: PLC0415
-    from akunu_py.calibration import NoCurveError  # noqa: PLC0415
+    from akunu_py.calibration import NoCurveError  # noqa: PLC0415  (needs MLX)
 
     machine, model = describe_machine(engine.backend), describe_model(engine)
     free = free_memory_bytes()
@@ -51,26 +46,21 @@ def examine(engine: "Engine") -> tuple[dict[str, Any], list[str]]:
         return findings, [*lines, *engine.notices]
     report = CostReport(machine, model, curve)
     lines += [
-        _line("cost" if not index else "", told) for index, told in enumerate(curve_lines(curve))
+        _line("" if index else "cost", costs) for index, costs in enumerate(curve_lines(curve))
     ]
-    recommended = recommend(report)
+    recommended = _recommend(report.payoff)
     lines.append(_line("settings", recommended["why"]))
     findings |= report.as_json() | {"recommended": recommended}
     return findings, [*lines, *engine.notices, "", str(report.payoff)]
 
 
-def recommend(report: "CostReport") -> dict[str, Any]:
+def _recommend(payoff: Payoff) -> dict[str, Any]:
     """The settings that suit a machine, and why."""
-    payoff = report.payoff
-    if not payoff.pays:
-        return {
-            "drafter": "none", "num_draft_tokens": 0,
-            "why": "the defaults, which do not draft here; --no-speculate does the same",
-        }  # fmt: skip
-    return {
-        "drafter": "auto", "num_draft_tokens": None,
-        "why": "the defaults: --drafter auto, with as many draft tokens as pay",
-    }  # fmt: skip
+    if payoff.pays:
+        why = "the defaults: --drafter auto, with as many draft tokens as pay"
+        return {"drafter": "auto", "num_draft_tokens": None, "why": why}
+    why = "the defaults, which do not draft here; --no-speculate does the same"
+    return {"drafter": "none", "num_draft_tokens": 0, "why": why}
 
 
 def _machine_lines(machine: dict[str, Any], model: dict[str, Any], free: int) -> list[str]:

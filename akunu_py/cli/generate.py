@@ -30,37 +30,31 @@ def run(settings: GenerateSettings) -> int:
         _tell(notice)
     completion = _complete(engine, settings, prompt)
     if settings.as_json:
-        print(json.dumps(completion_object(completion)))
+        found = {
+            "model": completion.model,
+            "text": completion.text,
+            "token_ids": completion.token_ids,
+            "prompt_tokens": completion.stats.prompt_tokens,
+            "generated_tokens": completion.stats.generated_tokens,
+            "finish_reason": completion.finish_reason,
+            "stats": completion.stats.as_dict(),
+        }
+        print(json.dumps(found))
     if settings.verbose or sys.stderr.isatty():
         _tell(stats_line(completion.stats, completion.finish_reason))
     return 0
 
 
-def completion_object(completion: Completion) -> dict[str, object]:
-    """What `--json` prints."""
-    return {
-        "model": completion.model,
-        "text": completion.text,
-        "token_ids": completion.token_ids,
-        "prompt_tokens": completion.stats.prompt_tokens,
-        "generated_tokens": completion.stats.generated_tokens,
-        "finish_reason": completion.finish_reason,
-        "stats": completion.stats.as_dict(),
-    }
-
-
 def _complete(engine: "Engine", settings: GenerateSettings, prompt: str) -> Completion:
     """Answers, and prints the text as it grows unless it is wanted as JSON."""
+    asked: str | list[int] = prompt
+    if settings.as_question:
+        asked = ChatTranscript(engine.tokenizer, settings.system_prompt).prompt_for(prompt)
     completion = Completion(engine.model.name)
     writer = AnswerWriter(sys.stdout, show_drafts=settings.show_drafts)
     bar = PrefillBar(sys.stderr)
     try:
-        for event in engine.stream(
-            _prompt_ids(engine, settings, prompt) if settings.as_question else prompt,
-            settings.options,
-            suffix=settings.suffix,
-            progress=bar,
-        ):
+        for event in engine.stream(asked, settings.options, suffix=settings.suffix, progress=bar):
             bar.close()
             completion.add(event)
             if not settings.as_json:
@@ -70,11 +64,6 @@ def _complete(engine: "Engine", settings: GenerateSettings, prompt: str) -> Comp
     if not settings.as_json:
         writer.end_line()
     return completion
-
-
-def _prompt_ids(engine: "Engine", settings: GenerateSettings, question: str) -> list[int]:
-    transcript = ChatTranscript(engine.tokenizer, settings.system_prompt)
-    return transcript.prompt_for(question)
 
 
 def _tell(line: str) -> None:

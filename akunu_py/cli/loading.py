@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from akunu_py.backend import find_backend
 from akunu_py.cli.progress import MeasuringBar
 from akunu_py.cli.settings import ModelSettings
-from akunu_py.model_files import find_model
+from akunu_py.model_files import find_model, is_hub_name
 
 if TYPE_CHECKING:
     from akunu_py.backend import Backend
@@ -21,17 +21,17 @@ def load_engine(
     shows_measuring: bool = False,
     prefill_step_size: int | None = None,
 ) -> "Engine":
-    """Loads a model.
+    """Loads a model; `prefill_step_size` of None leaves it to the engine.
 
-    Args:
-        settings: which one.
-        shows_measuring: whether to show a bar on standard error while the first use of a model
-            measures the machine.
-        prefill_step_size: prompt tokens per forward; None leaves it to the engine.
+    With `shows_measuring`, the first use of a model shows a bar on standard error while it
+    measures the machine.
 
     Raises:
         AkunuError: if the model does not load.
     """
+    for name in _names(settings):
+        if not is_hub_name(name):
+            find_model(name)  # refuses a wrong path before the libraries load
     find_backend()  # without MLX this fails with a clear sentence
     from akunu_py.calibration import find_cost_curve  # noqa: PLC0415  (takes a second)
     from akunu_py.engine import load  # noqa: PLC0415
@@ -65,6 +65,9 @@ def fetch_model(settings: ModelSettings) -> None:
     Raises:
         ModelLoadError: if there is no such model, or it cannot be fetched.
     """
-    for name in (settings.name, settings.draft_model):
-        if name is not None:
-            find_model(name)
+    for name in _names(settings):
+        find_model(name)
+
+
+def _names(settings: ModelSettings) -> list[str]:
+    return [name for name in (settings.name, settings.draft_model) if name is not None]

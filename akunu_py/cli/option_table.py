@@ -25,12 +25,12 @@ from akunu_py.options import (
 from akunu_py.server.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_QUEUE
 
 CHAT_DRAFTERS: Final = ("auto", "ngram", "suffix", "storage", MODEL_DRAFTER, "none")
-"""What a user would choose."""
+"""The drafters that a user can choose."""
 BENCH_DRAFTERS: Final = tuple(ALL_DRAFTERS)
-"""Every drafter, with those of other systems to compare with."""
+"""All drafters, those of other systems included."""
 EVERY: Final = "all"
 PLANNED: Final = "auto"
-"""Said instead of a number of draft tokens: the planner chooses it for each round."""
+"""The word that leaves the number of draft tokens to the planner."""
 ANSWERS: Final = ("own", "forced")
 WORKLOADS: Final = ("edit", "fill-in", "structure", "question", "novel")
 
@@ -101,13 +101,7 @@ def schema_file(word: str) -> Grammar:
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that an option takes.
-
-    Attributes:
-        least: the smallest one.
-        most: the largest one.
-        above: whether `least` itself is too small.
-    """
+    """The numbers that an option takes; with `above`, the least one itself is too small."""
 
     least: float
     most: float = math.inf
@@ -130,22 +124,15 @@ class Option:
 
     Attributes:
         flag: the option as it is typed; a name without dashes is a positional argument.
-        commands: which take it.
-        help: what it does, in a few words.
         read: makes the value of a word; raises ArgumentTypeError.
         short: a second way to type it.
-        metavar: the value's name in the help.
         field: the field of the settings that takes the value; as the flag if not given.
         group: the heading it stands under in the help.
-        default: the value if it is not given.
-        quick: the same for commands with `--quick`, if that is given.
+        quick: the default of commands with `--quick`, if that is given.
         default_text: the default for the help; made of `default` if not given.
-        choices: all words that are allowed.
-        within: all numbers that are allowed.
         takes: whether it takes one word, one or more, any number of them, or one each time it is
             given.
         const: the value of an option that takes no word.
-        required: whether it must be given.
     """
 
     flag: str
@@ -196,7 +183,7 @@ _ANSWER: Final = "answer"
 _DEFAULTS: Final = "answer, unless the request sets it"
 _SPECULATION: Final = "speculation: the same text in fewer forwards"
 _SERVER: Final = "server"
-_AS_EACH_API: Final = "as each API has it"
+_API_DEFAULT: Final = "the API's own"
 
 _FILTERS: Final = (
     Option("--temp", _ANSWERING, "temperature", number, metavar="T", field="temperature",
@@ -259,7 +246,7 @@ OPTIONS: Final = (
     Option("--data", _SPEEDUP, "files of further requests, as for `bench replay`; each is a "
            "workload", file_path, metavar="FILE", default=(), takes="some"),
     Option("--answers", _SPEEDUP, "own: the model's own answers; forced: the reference answers, "
-           "at the cost of all forwards, as a better model would give them", default="both",
+           "as a better model would give them, with all forwards computed", default="both",
            choices=(*ANSWERS, "both")),
     Option("--prompts", _SPEEDUP, "requests of each workload and file", whole_number, metavar="N",
            default=4, quick=2, within=Range(1)),
@@ -291,7 +278,7 @@ OPTIONS: Final = (
            "machine", group=_MODEL, default="auto", choices=WEIGHT_LAYOUTS),
     Option("--max-context", _LOADING, "tokens of context to reserve", whole_number, metavar="N",
            group=_MODEL, default_text="as many as needed", within=Range(1)),
-    Option("--draft-model", _LOADING, "a smaller model with the same tokenizer that drafts",
+    Option("--draft-model", _DRAFTING, "a smaller model with the same tokenizer that drafts",
            metavar="NAME", group=_MODEL),
 
     Option("--max-tokens", ("chat",), "tokens to generate at most; -1 sets no limit", token_limit,
@@ -299,12 +286,12 @@ OPTIONS: Final = (
     Option("--max-tokens", _GENERATE, "tokens to generate at most; -1 sets no limit", token_limit,
            short="-m", metavar="N", group=_ANSWER, default=DEFAULT_MAX_TOKENS),
     Option("--max-tokens", _SERVE, "tokens to generate at most; -1 sets no limit", whole_number,
-           short="-m", metavar="N", group=_DEFAULTS, default_text=_AS_EACH_API),
+           short="-m", metavar="N", group=_DEFAULTS, default_text=_API_DEFAULT),
     Option("--stop", _ANSWERING, "end the answer before this text; may be repeated",
            metavar="TEXT", group=_ANSWER, default=(), takes="repeated"),
     *_FILTERS,
     *(
-        replace(option, commands=_SERVE, group=_DEFAULTS, default=None, default_text=_AS_EACH_API)
+        replace(option, commands=_SERVE, group=_DEFAULTS, default=None, default_text=_API_DEFAULT)
         for option in _FILTERS
     ),
     Option("--seed", _ANSWERING, "repeat a sampled answer", whole_number, metavar="N",

@@ -29,35 +29,29 @@ PROGRAM: Final = "akunu-py"
 
 @dataclass(frozen=True)
 class Command:
-    """A command of the program.
-
-    Attributes:
-        name: the words that call it: `chat`, or `bench cost`.
-        summary: what it does, in a few words.
-        settings: the dataclass of its settings.
-        home: the module whose `run(settings)` does it and returns the exit code.
-    """
+    """A command of the program, by the words that call it: `chat`, or `bench cost`."""
 
     name: str
     summary: str
     settings: type
-    home: str
+
+    @property
+    def home(self) -> str:
+        """The module whose `run(settings)` runs it and returns the exit code."""
+        return f"akunu_py.cli.{self.name.split()[0]}"
 
 
 COMMANDS: Final = (
-    Command("chat", "a conversation; from a pipe, one turn per line", ChatSettings,
-            "akunu_py.cli.chat"),
-    Command("generate", "one completion of a prompt", GenerateSettings, "akunu_py.cli.generate"),
-    Command("serve", "the completion backend for editors and agents", ServeSettings,
-            "akunu_py.cli.serve"),
+    Command("chat", "a conversation; from a pipe, one turn per line", ChatSettings),
+    Command("generate", "one completion of a prompt", GenerateSettings),
+    Command("serve", "the completion backend for editors and agents", ServeSettings),
     Command("bench cost", "what a forward of M tokens costs here, and when drafting pays",
-            CostSettings, "akunu_py.cli.bench"),
+            CostSettings),
     Command("bench speedup", "how much faster than mlx-lm answers are, on several kinds of text",
-            SpeedupSettings, "akunu_py.cli.bench"),
+            SpeedupSettings),
     Command("bench replay", "a prediction, without a model: what drafting would bring on known "
-            "answers, here or on another chip", ReplaySettings, "akunu_py.cli.bench"),
-    Command("doctor", "the machine, the model, and whether drafting pays here", DoctorSettings,
-            "akunu_py.cli.doctor"),
+            "answers, here or on another chip", ReplaySettings),
+    Command("doctor", "the machine, the model, and whether drafting pays here", DoctorSettings),
 )  # fmt: skip
 _FAMILIES: Final = {"bench": "measurements of this machine"}
 
@@ -90,7 +84,7 @@ def parse(words: Sequence[str]) -> Invocation:
 
 
 class _Parser(ArgumentParser):
-    """Raises what it finds wrong, as one sentence."""
+    """Raises errors, in one sentence, instead of ending the program."""
 
     def error(self, message: str) -> NoReturn:
         message = message.removeprefix("argument ").rstrip(".")
@@ -110,11 +104,11 @@ def _make_parser() -> ArgumentParser:
     for command in COMMANDS:
         family, _, name = command.name.rpartition(" ")
         if family and family not in families:
-            own = commands.add_parser(family, **_told(_FAMILIES[family]))
+            own = commands.add_parser(family, **_described(_FAMILIES[family]))
             families[family] = own.add_subparsers(
                 title="measurements", metavar="WHAT", required=True
             )
-        own = families.get(family, commands).add_parser(name, **_told(command.summary))
+        own = families.get(family, commands).add_parser(name, **_described(command.summary))
         own.set_defaults(command=command)
         groups: dict[str, ArgumentParser | _ArgumentGroup] = {"": own}
         for option in options_of(command.name):
@@ -124,7 +118,7 @@ def _make_parser() -> ArgumentParser:
     return parser
 
 
-def _told(summary: str) -> dict[str, Any]:
+def _described(summary: str) -> dict[str, Any]:
     return {
         "help": summary,
         "description": f"{summary[0].upper()}{summary[1:]}.",
@@ -186,7 +180,7 @@ def _check_range(option: Option, value: Any) -> None:
 
 
 def _fill(kind: Any, values: Mapping[str, Any]) -> Any:
-    """Makes a dataclass: fields that are dataclasses in turn, the others by their names."""
+    """Makes a dataclass from values by the names of its fields, and the dataclasses in it."""
     hints = get_type_hints(kind)
     filled: dict[str, Any] = {}
     for field in fields(kind):

@@ -13,12 +13,8 @@ _LONG_WAIT_S: Final = 1.0
 class MeasuringBar:
     """A progress bar; call it with the work done and the work in total.
 
-    It appears with the first call, and is removed when it is closed.
-
-    Args:
-        stream: where it is drawn, if that is a terminal.
-        title: what is going on.
-        counts: whether the work is counted, and shown as a number.
+    It appears with the first call if the stream is a terminal, and disappears when it is closed.
+    With `counts`, it also shows the work as numbers.
     """
 
     def __init__(
@@ -51,12 +47,9 @@ class MeasuringBar:
 
 
 class PrefillBar(MeasuringBar):
-    """A progress bar for prompt tokens, only for prompts that take long.
+    """A progress bar for the tokens of a prompt, only for prompts that take long.
 
-    It is removed when all tokens are done.
-
-    Args:
-        stream: where it is drawn, if that is a terminal.
+    It disappears when all tokens are done.
     """
 
     def __init__(self, stream: TextIO) -> None:

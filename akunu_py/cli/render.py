@@ -1,7 +1,7 @@
 """Text for the user: answers as they grow, and the line of statistics after them.
 
-A model may write anything, even terminal commands. On a terminal, every control character except
-newline and tab is shown as a symbol; a pipe gets the text unchanged.
+A model may write anything, even terminal commands. So a terminal shows every control character
+except newline and tab as a symbol; a pipe gets the text unchanged.
 """
 
 import os
@@ -64,18 +64,13 @@ def palette_for(stream: TextIO) -> Palette:
 
 
 class AnswerWriter:
-    """Writes an answer to a stream as it grows.
-
-    Args:
-        stream: where to write.
-        show_drafts: whether to mark drafted pieces, if the stream shows styles.
-    """
+    """Writes an answer to a stream as it grows; marks drafted pieces if the stream shows styles."""
 
     def __init__(self, stream: TextIO, *, show_drafts: bool = False) -> None:
         self._stream = stream
         self._palette = palette_for(stream)
         self._drafted_style = self._palette.drafted if show_drafts else ""
-        self._harmless = stream.isatty()
+        self._is_terminal = stream.isatty()
         self._at_line_start = True
 
     def write(self, pieces: "Iterable[Piece]") -> None:
@@ -85,7 +80,7 @@ class AnswerWriter:
             if not text:
                 continue
             self._at_line_start = text.endswith("\n")
-            if self._harmless:
+            if self._is_terminal:
                 text = printable(text)
             self._stream.write(self._palette.paint(self._drafted_style if drafted else "", text))
         self._stream.flush()

@@ -1,10 +1,10 @@
-"""Screen: the input and output of a conversation; the screen for pipes; standard input as text."""
+"""Screen: the input and output of a conversation through a pipe; standard input as text."""
 
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from akunu_py.cli.conversation import Turn
 from akunu_py.cli.render import AnswerWriter
@@ -17,50 +17,10 @@ if TYPE_CHECKING:
 CONTEXT_FULL: Final = "The context is full; /reset starts again, and /save FILE keeps a copy."
 
 
-class Screen(Protocol):
-    """What a chat needs of a terminal or a pipe."""
+class Screen:
+    """A conversation through a pipe: a turn for each line, answers as plain text.
 
-    def session(self) -> AbstractContextManager[None]:
-        """A context for the whole conversation."""
-
-    def read(self) -> str | None:
-        """The user's next input; None once the user has left.
-
-        Raises:
-            AkunuError: if the model has failed to load in the meantime.
-        """
-
-    def await_model(self) -> "Engine":
-        """Waits until the model is loaded.
-
-        Raises:
-            AkunuError: if it does not load.
-        """
-
-    def progress(self, done: int, total: int) -> None:
-        """Takes the prompt tokens done and in total; called on the worker's thread."""
-
-    def show_turn(self, turn: Turn, *, show_drafts: bool) -> None:
-        """Has a turn answered, and shows the answer as it grows."""
-
-    def say(self, text: str) -> None:
-        """Shows the reply of a command."""
-
-    def notice(self, text: str) -> None:
-        """Shows one line of information."""
-
-    def complain(self, error: AkunuError) -> None:
-        """Shows an error, or raises it if the user cannot react to it."""
-
-    def interrupted(self) -> None:
-        """Handles Ctrl-C outside an answer; may raise `KeyboardInterrupt`."""
-
-
-class PipeScreen:
-    """One turn a line of standard input; answers go to standard output as plain text.
-
-    Args:
-        loading: the engine, once it is loaded.
+    `TerminalScreen` is the one for a terminal.
     """
 
     def __init__(self, loading: "Future[Engine]") -> None:
@@ -68,18 +28,30 @@ class PipeScreen:
         self._lines: Iterator[str] = read_lines()
 
     def session(self) -> AbstractContextManager[None]:
+        """A context for the whole conversation."""
         return nullcontext()
 
     def read(self) -> str | None:
+        """The user's next input; None once the user has left.
+
+        Raises:
+            AkunuError: if the model has failed to load in the meantime.
+        """
         return next((line for line in self._lines if line.strip()), None)
 
     def await_model(self) -> "Engine":
+        """Waits until the model is loaded.
+
+        Raises:
+            AkunuError: if it does not load.
+        """
         return self._loading.result()
 
     def progress(self, done: int, total: int) -> None:
-        pass
+        """Takes the prompt tokens done and in total; called on the worker's thread."""
 
     def show_turn(self, turn: Turn, *, show_drafts: bool) -> None:
+        """Answers a turn, and shows the answer as it grows."""
         writer = AnswerWriter(sys.stdout, show_drafts=show_drafts)
         for event in turn:
             writer.write(event.pieces)
@@ -88,15 +60,19 @@ class PipeScreen:
             self.notice(CONTEXT_FULL)
 
     def say(self, text: str) -> None:
+        """Shows the reply of a command."""
         self.notice(text)
 
     def notice(self, text: str) -> None:
+        """Shows one line of information."""
         print(text, file=sys.stderr)
 
     def complain(self, error: AkunuError) -> None:
+        """Shows an error, or raises it if the user cannot react to it."""
         raise error
 
     def interrupted(self) -> None:
+        """Handles Ctrl-C outside an answer; may raise `KeyboardInterrupt`."""
         raise KeyboardInterrupt
 
 

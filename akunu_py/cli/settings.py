@@ -68,7 +68,7 @@ class ServeSettings:
     def __post_init__(self) -> None:
         if self.server.api_key == "":
             raise InvalidRequestError("--api-key must not be empty.")
-        defaults = self.server.defaults  # checked as the fields of a request are
+        defaults = self.server.defaults  # within the limits of a request's fields
         names = ("temperature", "top_p", "top_k", "min_p")
         given = {name: value for name in names if (value := getattr(defaults, name)) is not None}
         Options(

@@ -8,14 +8,20 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Final, TypeVar
+from pathlib import Path
+from typing import Final
 
 from akunu_py.cli.conversation import Conversation, Turn
-from akunu_py.cli.conversation_file import ConversationFile, SavedConversation
+from akunu_py.cli.conversation_file import (
+    SavedConversation,
+    load_conversation,
+    save_conversation,
+)
 from akunu_py.cli.option_table import (
     CHAT_DRAFTERS,
     PLANNED,
     draft_tokens,
+    file_path,
     number,
     token_limit,
     whole_number,
@@ -25,7 +31,6 @@ from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options, Sampling
 from akunu_py.stats import Stats
 
-T = TypeVar("T")
 Reply = str | Turn
 
 _SWITCH: Final = ("on", "off")
@@ -42,12 +47,9 @@ class SlashCommand:
     """A command of the conversation.
 
     Attributes:
-        name: with its slash.
-        arguments: what may follow the name, for `/help`.
-        summary: what it does, in a few words.
-        run: does it.
+        arguments: what may follow the name, in the notation of `/help`.
+        run: does it; raises `ArgumentTypeError` if the words after the name make no sense.
         choices: words that may follow, for completion.
-        takes_file: whether a path follows.
     """
 
     name: str
@@ -58,20 +60,25 @@ class SlashCommand:
     takes_file: bool = False
 
 
-def find_command(line: str) -> SlashCommand | None:
-    """The command that a line calls; None if the line is a question.
+def run_command(conversation: Conversation, line: str) -> Reply | None:
+    """Runs the command that a line calls; None if the line is a question.
 
     Several lines that begin with a slash are a question unless they begin with a command's name.
 
     Raises:
-        InvalidRequestError: if there is no such command; the text suggests one.
+        AkunuError: if there is no such command, its words make no sense, or it cannot be done.
+        LeaveChatError: if the command is to leave.
     """
     if not line.startswith("/"):
         return None
-    name = line.split(maxsplit=1)[0]
+    name, *rest = line.split(maxsplit=1)
     for command in COMMANDS:
         if name in (command.name, *_ALIASES.get(command.name, ())):
-            return command
+            try:
+                return command.run(conversation, rest[0].strip() if rest else "")
+            except ArgumentTypeError as error:
+                usage = f"{command.name} {command.arguments.strip('[]')}"
+                raise InvalidRequestError(f"{error}: {usage}.") from None
     if "\n" in line:
         return None
     if name == "/":
@@ -81,17 +88,6 @@ def find_command(line: str) -> SlashCommand | None:
     raise InvalidRequestError(
         f"There is no command {name}; {remedy} A space before the slash makes it a question."
     )
-
-
-def run_command(command: SlashCommand, conversation: Conversation, line: str) -> Reply:
-    """Runs the command that a line calls.
-
-    Raises:
-        AkunuError: if the words after its name make no sense, or it cannot be done.
-        LeaveChatError: if the command is to leave.
-    """
-    _, *rest = line.split(maxsplit=1)
-    return command.run(conversation, rest[0].strip() if rest else "")
 
 
 def _help(_: Conversation, __: str) -> Reply:
@@ -110,19 +106,19 @@ def _system(conversation: Conversation, rest: str) -> Reply:
     if not rest:
         return conversation.system or "There is no system message."
     conversation.set_system(None if rest == "none" else rest)
-    return "The system message is gone." if rest == "none" else "The system message is set."
+    return "The system message was removed." if rest == "none" else "The system message is set."
 
 
 def _save(conversation: Conversation, rest: str) -> Reply:
-    file = ConversationFile(_required(rest, "/save FILE"))
+    path = _file(rest)
     model = conversation.worker.loading.result().model
-    file.save(SavedConversation(model.name, conversation.messages, conversation.options))
-    return f"Saved {count(len(conversation.messages), 'message')} to {file.path}."
+    saved = SavedConversation(model.name, conversation.messages, conversation.options)
+    save_conversation(path, saved)
+    return f"Saved {count(len(saved.messages), 'message')} to {path}."
 
 
 def _load(conversation: Conversation, rest: str) -> Reply:
-    file = ConversationFile(_required(rest, "/load FILE"))
-    saved = file.load()
+    saved = load_conversation(_file(rest))
     conversation.go_on_from(saved.messages)
     conversation.options = saved.options
     return (
@@ -135,49 +131,52 @@ def _retry(conversation: Conversation, _: str) -> Reply:
     return conversation.retry()
 
 
-def _speculative(conversation: Conversation, rest: str) -> Reply:
-    options = conversation.options
-    if rest:
-        drafts = _read(_on_or_off, rest, "/speculative on|off")
-        if drafts != (options.drafter != "none"):
-            return _change(conversation, replace(options, drafter="auto" if drafts else "none"))
-    return describe_options(options)
+def _setting(change: Callable[[Options, str], Options]) -> Callable[[Conversation, str], Reply]:
+    """A command that changes the options, if words follow its name, and shows them."""
+
+    def run(conversation: Conversation, rest: str) -> Reply:
+        if rest:
+            conversation.options = change(conversation.options, rest)
+        return describe_options(conversation.options)
+
+    return run
 
 
-def _drafter(conversation: Conversation, rest: str) -> Reply:
-    if rest and rest not in CHAT_DRAFTERS:
+@_setting
+def _speculative(options: Options, rest: str) -> Options:
+    drafts = _on_or_off(rest)
+    if drafts == (options.drafter != "none"):
+        return options
+    return replace(options, drafter="auto" if drafts else "none")
+
+
+@_setting
+def _drafter(options: Options, rest: str) -> Options:
+    if rest not in CHAT_DRAFTERS:
         raise InvalidRequestError(
             f"There is no drafter {rest}; choose one of {', '.join(CHAT_DRAFTERS)}."
         )
-    options = conversation.options
-    return _change(conversation, replace(options, drafter=rest) if rest else options)
+    return replace(options, drafter=rest)
 
 
-def _num_draft_tokens(conversation: Conversation, rest: str) -> Reply:
-    options = conversation.options
-    if rest:
-        most = _read(draft_tokens, rest, f"/num-draft-tokens N|{PLANNED}")
-        options = replace(options, num_draft_tokens=most)
-    return _change(conversation, options)
+@_setting
+def _num_draft_tokens(options: Options, rest: str) -> Options:
+    return replace(options, num_draft_tokens=draft_tokens(rest))
 
 
-def _processor(conversation: Conversation, rest: str) -> Reply:
-    options = conversation.options
-    if rest:
-        options = replace(options, sampling=read_sampling(rest, options.sampling))
-    return _change(conversation, options)
+@_setting
+def _processor(options: Options, rest: str) -> Options:
+    return replace(options, sampling=read_sampling(rest, options.sampling))
 
 
-def _length(conversation: Conversation, rest: str) -> Reply:
-    options = conversation.options
-    if rest:
-        options = replace(options, max_tokens=_read(token_limit, rest, "/length N"))
-    return _change(conversation, options)
+@_setting
+def _length(options: Options, rest: str) -> Options:
+    return replace(options, max_tokens=token_limit(rest))
 
 
 def _show_drafts(conversation: Conversation, rest: str) -> Reply:
     if rest:
-        conversation.show_drafts = _read(_on_or_off, rest, "/show-drafts on|off")
+        conversation.show_drafts = _on_or_off(rest)
     return f"Draft tokens are {'coloured' if conversation.show_drafts else 'not marked'}."
 
 
@@ -207,11 +206,6 @@ def _quit(_: Conversation, __: str) -> Reply:
     raise LeaveChatError
 
 
-def _change(conversation: Conversation, options: Options) -> str:
-    conversation.options = options
-    return describe_options(options)
-
-
 def describe_options(options: Options) -> str:
     """How answers are made, in one line."""
     sampling, limit, most = options.sampling, options.max_tokens, options.num_draft_tokens
@@ -239,9 +233,8 @@ def describe_options(options: Options) -> str:
 def read_sampling(words: str, now: Sampling) -> Sampling:
     """Reads `greedy`, or any of `sample T`, `top-k K`, `top-p P`, `min-p P` and `seed N`.
 
-    Args:
-        words: name the filters from now on; `sample` alone means a temperature of 1.
-        now: the temperature, if it has one, and the seed stay unless they are named.
+    `sample` alone means a temperature of 1. The temperature, if there was one, and the seed stay as
+    they are `now` unless they are named; other filters are off.
 
     Raises:
         InvalidRequestError: if the words make no sense.
@@ -257,28 +250,23 @@ def read_sampling(words: str, now: Sampling) -> Sampling:
         bare = name == "sample" and (not left or left[0] in _PROCESSORS)
         given[name] = "1" if bare else left.pop(0) if left else ""
     temperature = "1" if now.greedy else str(now.temperature)
-    return replace(
-        now,
-        temperature=_read(number, given.get("sample", temperature), _PROCESSOR_USAGE),
-        top_p=_read(number, given.get("top-p", "1"), _PROCESSOR_USAGE),
-        top_k=_read(whole_number, given.get("top-k", "0"), _PROCESSOR_USAGE),
-        min_p=_read(number, given.get("min-p", "0"), _PROCESSOR_USAGE),
-        seed=_read(whole_number, given["seed"], _PROCESSOR_USAGE) if "seed" in given else now.seed,
-    )
-
-
-def _required(rest: str, usage: str) -> str:
-    if not rest:
-        raise InvalidRequestError(f"Something is missing: {usage}.")
-    return rest
-
-
-def _read(read: Callable[[str], T], word: str, usage: str) -> T:
-    """Reads a word as the option table does; a refusal shows the usage."""
     try:
-        return read(word)
+        return replace(
+            now,
+            temperature=number(given.get("sample", temperature)),
+            top_p=number(given.get("top-p", "1")),
+            top_k=whole_number(given.get("top-k", "0")),
+            min_p=number(given.get("min-p", "0")),
+            seed=whole_number(given["seed"]) if "seed" in given else now.seed,
+        )
     except ArgumentTypeError as error:
-        raise InvalidRequestError(f"{error}: {usage}.") from None
+        raise InvalidRequestError(f"{error}: {_PROCESSOR_USAGE}.") from None
+
+
+def _file(word: str) -> Path:
+    if not word:
+        raise ArgumentTypeError("Something is missing")
+    return file_path(word)
 
 
 def _on_or_off(word: str) -> bool:
@@ -297,8 +285,8 @@ COMMANDS: Final = (
     SlashCommand("/length", "[N]", "most tokens of an answer; -1 sets no limit", _length),
     SlashCommand("/processor", "[HOW]", "greedy, or e.g. sample 0.8 top-k 40 top-p 0.9",
                  _processor, _PROCESSORS),
-    SlashCommand("/speculative", "[on|off]", "whether to draft", _speculative, _SWITCH),
-    SlashCommand("/drafter", "[NAME]", "who drafts", _drafter, CHAT_DRAFTERS),
+    SlashCommand("/speculative", "[on|off]", "turn drafting on or off", _speculative, _SWITCH),
+    SlashCommand("/drafter", "[NAME]", "choose the drafter", _drafter, CHAT_DRAFTERS),
     SlashCommand("/num-draft-tokens", f"[N|{PLANNED}]", "most draft tokens of a round",
                  _num_draft_tokens, (PLANNED,)),
     SlashCommand("/show-drafts", "[on|off]", "colour accepted draft tokens", _show_drafts, _SWITCH),

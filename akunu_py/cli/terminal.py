@@ -27,7 +27,7 @@ from prompt_toolkit.styles import Style
 from akunu_py.cli.conversation import Turn
 from akunu_py.cli.progress import PrefillBar
 from akunu_py.cli.render import AnswerWriter, palette_for, printable, stats_line
-from akunu_py.cli.screen import CONTEXT_FULL
+from akunu_py.cli.screen import CONTEXT_FULL, Screen
 from akunu_py.cli.slash_commands import COMMANDS
 from akunu_py.errors import AkunuError
 from akunu_py.stats import Finish
@@ -40,21 +40,15 @@ _CONTINUATION: Final = ". "
 _STYLE: Final = Style.from_dict({"prompt": "bold", "placeholder": "ansibrightblack"})
 _ERASE_LINE: Final = "\r\x1b[K"
 _PATIENCE: Final = 3
-"""This press of Ctrl-C no longer waits for the answer to stop."""
+"""The third press of Ctrl-C no longer waits for the answer to stop."""
 _NOT_KEPT: Final = "interrupted before the first token; the question is not kept"
 
 
-class TerminalScreen:
-    """Reads from and writes to the terminal; for the main thread.
-
-    Args:
-        loading: the engine, once it is loaded.
-        model: the model's name.
-        history: what was typed before.
-    """
+class TerminalScreen(Screen):
+    """Reads from and writes to the terminal; for the main thread."""
 
     def __init__(self, loading: "Future[Engine]", model: str, history: History) -> None:
-        self._loading = loading
+        super().__init__(loading)
         self._model = printable(model)
         self._palette = palette_for(sys.stdout)
         self._bar = PrefillBar(sys.stdout)
@@ -62,9 +56,11 @@ class TerminalScreen:
             [("class:prompt", _PROMPT)],
             history=history,
             multiline=True,
-            prompt_continuation=_continuation,
+            prompt_continuation=lambda width, _, wraps: [
+                ("class:prompt", " " * width if wraps else _CONTINUATION)
+            ],
             completer=SlashCompleter(),
-            complete_while_typing=Condition(_begins_command),
+            complete_while_typing=Condition(lambda: get_app().current_buffer.text.startswith("/")),
             key_bindings=_key_bindings(),
             placeholder=self._placeholder,
             style=_STYLE,
@@ -83,7 +79,7 @@ class TerminalScreen:
                 return None
             except KeyboardInterrupt:
                 if not self._session.default_buffer.text:
-                    self._note("Press Ctrl-D to leave.")
+                    self.notice("Press Ctrl-D to leave.")
                 continue
             return said.encode(errors="replace").decode().strip("\n").rstrip()
 
@@ -94,7 +90,7 @@ class TerminalScreen:
                 self._loading.exception()
             finally:
                 self._write(_ERASE_LINE)
-        return self._loading.result()
+        return super().await_model()
 
     def progress(self, done: int, total: int) -> None:
         self._bar(done, total)
@@ -109,22 +105,22 @@ class TerminalScreen:
         finally:
             self._bar.close()
             writer.end_line()
-        self._note(stats_line(turn.stats, turn.finish) if turn.kept else _NOT_KEPT)
+        self.notice(stats_line(turn.stats, turn.finish) if turn.kept else _NOT_KEPT)
         if turn.finish is Finish.CONTEXT:
-            self._note(CONTEXT_FULL)
+            self.notice(CONTEXT_FULL)
         self._write("\n")
 
     def say(self, text: str) -> None:
         self._write(f"{printable(text)}\n\n")
 
     def notice(self, text: str) -> None:
-        self._note(text)
+        self._write(self._palette.paint(self._palette.dim, printable(text)) + "\n")
 
     def complain(self, error: AkunuError) -> None:
         self._write(self._palette.paint(self._palette.error, printable(str(error))) + "\n\n")
 
     def interrupted(self) -> None:
-        self._note("Interrupted; press Ctrl-D to leave.")
+        self.notice("Interrupted; press Ctrl-D to leave.")
 
     def _placeholder(self) -> StyleAndTextTuples:
         if get_app().is_done:
@@ -133,7 +129,7 @@ class TerminalScreen:
         return [("class:placeholder", text)]
 
     def _watch_loading(self) -> None:
-        """Has the prompt show that the model is loaded, or end with the error."""
+        """Makes the prompt show that the model is loaded, or end with the error."""
         if not self._loading.done():
             application = get_app()
             application.create_background_task(self._await_loading(application))
@@ -141,27 +137,15 @@ class TerminalScreen:
     async def _await_loading(self, application: Application[str]) -> None:
         try:
             await asyncio.wrap_future(self._loading)
-        except Exception as error:  # read() is to raise whatever it is
+        except Exception as error:  # whatever it is, read() raises it
             if application.is_running and not application.is_done:
                 application.exit(exception=error)
         else:
             application.invalidate()
 
-    def _note(self, text: str) -> None:
-        self._write(self._palette.paint(self._palette.dim, printable(text)) + "\n")
-
     def _write(self, text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
-
-
-def _continuation(width: int, _: int, wraps: int) -> StyleAndTextTuples:
-    """The prefix of a second line, or of the rest of a line that is too long."""
-    return [("class:prompt", " " * width if wraps else _CONTINUATION)]
-
-
-def _begins_command() -> bool:
-    return get_app().current_buffer.text.startswith("/")
 
 
 def _key_bindings() -> KeyBindings:
@@ -248,13 +232,10 @@ def unseen_keys() -> Iterator[None]:
 
 @contextmanager
 def stopped_by_ctrl_c(stop: Callable[[], None]) -> Iterator[None]:
-    """A context in which Ctrl-C calls a function instead of raising.
+    """A context in which Ctrl-C calls `stop`, in a signal handler, instead of raising.
 
     The third press raises `KeyboardInterrupt` after all, if that did not help. For the main thread
     only, where signals arrive.
-
-    Args:
-        stop: called from a signal handler.
     """
     presses = count(1)
 

@@ -38,9 +38,7 @@ class CausalMask:
 class FusedAttention(nn.Module):  # type: ignore[misc]
     """An attention layer of Llama or Qwen2, over the rows of one sequence, in fewer operations.
 
-    Args:
-        original: the layer that it replaces; see `can_replace`. The weights of the original's
-            input projections become views of the joined ones.
+    The weights of the original's input projections become views of the joined ones.
     """
 
     def __init__(self, original: nn.Module) -> None:
@@ -92,10 +90,8 @@ def grouped_attention(
 
     Args:
         queries: `[batch, heads, count, head_dim]`, float32.
-        keys: `[batch, kv_heads, total, head_dim]`.
-        values: as the keys.
-        scale: of the scores.
-        mask: `[count, total]`, added to the scores; None masks nothing.
+        keys: `[batch, kv_heads, total, head_dim]`, and `values` alike.
+        mask: `[count, total]`, added to the scores.
 
     Returns:
         `[batch * count, heads * head_dim]`.

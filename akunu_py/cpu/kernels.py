@@ -1,7 +1,7 @@
 """Compiled operations for the CPU: the exponential, SwiGLU, and root-mean-square norms."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from math import e, factorial, log, log2
 from typing import Any, Final
 
@@ -26,19 +26,23 @@ _MOST_FUSED_ROWS: Final = 16
 one."""
 
 
+_compiled: Final[Callable[..., Any]] = partial(mx.compile, shapeless=True)
+_compiled_exponent: Final = _compiled(
+    lambda bits: mx.left_shift(bits, _MANTISSA_BITS) + (_BIAS << _MANTISSA_BITS)
+)
+"""The bits of the float 2^n, from the bits of a float with n in the lowest."""
+
+
 def exponential_of(argument: Callable[..., mx.array]) -> Callable[..., mx.array]:
     """The exponential of a function of arrays, compiled together with that function.
 
     MLX computes the exponential one element after the other. Here e^x is 2^n * 2^f with a whole n
     and f within 0.5 of zero: a polynomial gives 2^f and the exponent bits of a float give 2^n, both
     from simple arithmetic that the compiler turns into vector instructions. The result is as exact
-    as MLX's.
-
-    Args:
-        argument: takes float32 arrays and returns one of the first one's shape.
+    as MLX's. The function takes float32 arrays and returns one of the first one's shape.
     """
-    compiled_plain = mx.compile(lambda *arrays: mx.exp(argument(*arrays)), shapeless=True)
-    compiled_parts = mx.compile(lambda *arrays: _parts(argument(*arrays)), shapeless=True)
+    compiled_plain = _compiled(lambda *arrays: mx.exp(argument(*arrays)))
+    compiled_parts = _compiled(lambda *arrays: _parts(argument(*arrays)))
 
     def exponential(*arrays: mx.array) -> mx.array:
         result: mx.array
@@ -46,7 +50,7 @@ def exponential_of(argument: Callable[..., mx.array]) -> Callable[..., mx.array]
             result = compiled_plain(*arrays)
         else:
             whole, power = compiled_parts(*arrays)
-            result = power * _compiled_exponent()(whole.view(mx.int32)).view(mx.float32)
+            result = power * _compiled_exponent(whole.view(mx.int32)).view(mx.float32)
         return result
 
     return exponential
@@ -66,42 +70,19 @@ def _parts(x: mx.array) -> tuple[mx.array, mx.array]:
 def swiglu(gate: mx.array, up: mx.array) -> mx.array:
     """SiLU of the gate, times the input; float32."""
     if gate.size < FEW:
-        gated: mx.array = _compiled_swiglu()(gate, up)
+        gated: mx.array = _compiled_swiglu(gate, up)
     else:
-        gated = _compiled_gate()(gate, up, _exponential_of_negative()(gate))
+        gated = _compiled_gate(gate, up, _exponential_of_negative(gate))
     return gated
 
 
-@cache
-def _exponential_of_negative() -> Callable[..., mx.array]:
-    return exponential_of(mx.negative)
-
-
-@cache
-def _compiled_gate() -> Any:
-    return mx.compile(lambda gate, up, power: gate / (1.0 + power) * up, shapeless=True)
-
-
-@cache
-def _compiled_swiglu() -> Any:
-    return mx.compile(lambda gate, up: gate / (1.0 + mx.exp(-gate)) * up, shapeless=True)
-
-
-@cache
-def _compiled_exponent() -> Any:
-    """The bits of the float 2^n, from the bits of a float with n in the lowest."""
-    return mx.compile(
-        lambda bits: mx.left_shift(bits, _MANTISSA_BITS) + (_BIAS << _MANTISSA_BITS),
-        shapeless=True,
-    )
+_exponential_of_negative = exponential_of(mx.negative)
+_compiled_gate = _compiled(lambda gate, up, power: gate / (1.0 + power) * up)
+_compiled_swiglu = _compiled(lambda gate, up: gate / (1.0 + mx.exp(-gate)) * up)
 
 
 class FusedRMSNorm(nn.RMSNorm):  # type: ignore[misc]
-    """`nn.RMSNorm`, in fewer operations if only a few rows are normalised.
-
-    Args:
-        original: the norm that it replaces; its results are the same to the bit.
-    """
+    """`nn.RMSNorm` in fewer operations for a few rows; the results are the same to the bit."""
 
     def __init__(self, original: nn.RMSNorm) -> None:
         super().__init__(original.weight.size, original.eps)
@@ -115,20 +96,15 @@ class FusedRMSNorm(nn.RMSNorm):  # type: ignore[misc]
         return normalised
 
     def after(self, x: mx.array, change: mx.array) -> tuple[mx.array, mx.array]:
-        """Adds the output of a layer to its input, and normalises the sum.
+        """Adds the output of a layer to its input; returns the sum, and the sum normalised.
 
-        Args:
-            x: `[count, hidden_size]`, float32.
-            change: as `x`.
-
-        Returns:
-            The sum, and the sum normalised.
+        All are `[count, hidden_size]`, float32.
         """
         if not _are_few(x):
             added = x + change
             normalised: mx.array = super().__call__(added)
         else:
-            added, squares = _compiled_sum_and_squares()(x, change)
+            added, squares = _compiled_sum_and_squares(x, change)
             total = mx.sum(squares, axis=-1, keepdims=True)
             compiled = _compiled_division(self.eps, 1.0 / x.shape[-1])
             normalised = compiled(added, total, self.weight)
@@ -142,21 +118,15 @@ def _are_few(x: mx.array) -> bool:
 
 @cache
 def _compiled_rms_norm(eps: float) -> Any:
-    return mx.compile(lambda x, weight: mx.fast.rms_norm(x, weight, eps), shapeless=True)
+    return _compiled(lambda x, weight: mx.fast.rms_norm(x, weight, eps))
 
 
-@cache
-def _compiled_sum_and_squares() -> Any:
-    def sum_and_squares(x: mx.array, change: mx.array) -> tuple[mx.array, mx.array]:
-        added = x + change
-        return added, mx.square(added)
-
-    return mx.compile(sum_and_squares, shapeless=True)
+@_compiled
+def _compiled_sum_and_squares(x: mx.array, change: mx.array) -> tuple[mx.array, mx.array]:
+    added = x + change
+    return added, mx.square(added)
 
 
 @cache
 def _compiled_division(eps: float, share: float) -> Any:
-    def divide(x: mx.array, total: mx.array, weight: mx.array) -> mx.array:
-        return x * mx.rsqrt(total * share + eps) * weight
-
-    return mx.compile(divide, shapeless=True)
+    return _compiled(lambda x, total, weight: x * mx.rsqrt(total * share + eps) * weight)

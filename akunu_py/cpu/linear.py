@@ -16,9 +16,6 @@ FEED_FORWARD_LAYERS: Final = (llama.MLP, qwen2.MLP)
 class JoinedLinear(nn.Module):  # type: ignore[misc]
     """Linear layers of the same input as one; their outputs follow each other on the last axis.
 
-    Args:
-        layers: at least one; see `can_join`.
-
     Attributes:
         matrix: `[inputs, outputs]`, the transposed view of the layers' weights: transposing them in
             every forward would be one more operation. The weights of a single layer are not copied.
@@ -57,9 +54,7 @@ def can_join(layers: Sequence[nn.Module]) -> bool:
 class FusedFeedForward(nn.Module):  # type: ignore[misc]
     """A gated feed-forward block of Llama or Qwen2: one multiplication for gate and input.
 
-    Args:
-        original: the block that it replaces; see `can_replace`. The original's weights become
-            views of the joined ones.
+    The weights of the original become views of the joined ones.
     """
 
     def __init__(self, original: nn.Module) -> None:

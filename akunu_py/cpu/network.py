@@ -1,4 +1,4 @@
-"""A network of mlx-lm with the CPU's faster layers in place of its own.
+"""A network of mlx-lm with faster layers for the CPU instead of its own.
 
 For Llama and Qwen2 the whole stack of layers is replaced; other networks get faster norms and
 rotary layers.
@@ -24,6 +24,8 @@ DECODERS: Final = (llama.LlamaModel, qwen2.Qwen2Model)
 
 Segment = Callable[..., tuple[mx.array, ...]]
 """The operations between two attentions, as a function of arrays only."""
+_Tables = dict[Hashable, RotaryTable]
+"""The tables of a network's rotary layers, by the layers' settings."""
 
 
 def with_fused_layers(network: nn.Module) -> nn.Module:
@@ -39,55 +41,42 @@ def with_fused_layers(network: nn.Module) -> nn.Module:
 
 def _replacements(network: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The path and the faster form of each outermost layer that has one."""
-    forms = _FasterForms()
+    tables: _Tables = {}
     outermost = None
     for path, layer in sorted(network.named_modules(), key=lambda item: item[0].split(".")):
         if outermost is not None and path.startswith(f"{outermost}."):
             continue
-        form = forms.of(layer)
+        form = _faster_form(layer, tables)
         if form is not None:
             outermost = path
             yield path, form
 
 
-class _FasterForms:
-    """Makes the faster forms of a network's layers, which share rotary tables."""
+def _faster_form(layer: nn.Module, tables: _Tables) -> nn.Module | None:
+    form: nn.Module | None = None
+    if type(layer) is nn.RMSNorm:
+        form = FusedRMSNorm(layer)
+    elif type(layer) in ROTARY_LAYERS and (table := _table_of(layer, tables)):
+        form = TableRoPE(layer, table)
+    elif FusedDecoder.can_replace(layer):
+        shared = {_table_of(block.self_attn.rope, tables) for block in layer.layers}
+        if len(shared) == 1 and (table := shared.pop()):
+            form = FusedDecoder(layer, table)
+    return form
 
-    def __init__(self) -> None:
-        self._tables: dict[Hashable, RotaryTable] = {}
 
-    def of(self, layer: nn.Module) -> nn.Module | None:
-        """The faster form of a layer, or None if there is none."""
-        form: nn.Module | None = None
-        if type(layer) is nn.RMSNorm:
-            form = FusedRMSNorm(layer)
-        elif type(layer) in ROTARY_LAYERS and (table := self._table_of(layer)):
-            form = TableRoPE(layer, table)
-        elif FusedDecoder.can_replace(layer):
-            tables = {self._table_of(block.self_attn.rope) for block in layer.layers}
-            if len(tables) == 1 and (table := tables.pop()):
-                form = FusedDecoder(layer, table)
-        return form
-
-    def _table_of(self, rope: nn.Module) -> RotaryTable | None:
-        """The angles of a rotary layer; None if a table would not give its results."""
-        if type(rope) not in ROTARY_LAYERS:
-            return None
-        table = self._tables.setdefault(settings_of(rope), RotaryTable(rope))
-        return table if table.is_right else None
+def _table_of(rope: nn.Module, tables: _Tables) -> RotaryTable | None:
+    """The angles of a rotary layer; None if a table would not give its results."""
+    if type(rope) not in ROTARY_LAYERS:
+        return None
+    table = tables.setdefault(settings_of(rope), RotaryTable(rope))
+    return table if table.is_right else None
 
 
 class FusedLayer(nn.Module):  # type: ignore[misc]
-    """One layer without the attention itself: the parts before it and after it.
+    """One layer without the attention itself: the parts before it and after it."""
 
-    Args:
-        original: the layer.
-
-    Attributes:
-        use_sliding: read by mlx-lm on layers of Llama before it makes a cache.
-    """
-
-    use_sliding = False
+    use_sliding = False  # mlx-lm reads this on layers of Llama before it makes a cache
 
     def __init__(self, original: nn.Module) -> None:
         super().__init__()
@@ -99,15 +88,10 @@ class FusedLayer(nn.Module):  # type: ignore[misc]
     def finish(
         self, x: mx.array, mixed: mx.array, next_norm: FusedRMSNorm
     ) -> tuple[mx.array, mx.array]:
-        """The layer's output, from its input rows and the output of the attention.
+        """The layer's output, as it is and normalised for the next one.
 
-        Args:
-            x: `[count, hidden_size]`, float32.
-            mixed: `[count, heads * head_dim]`.
-            next_norm: the norm after the layer.
-
-        Returns:
-            `[count, hidden_size]`, as it is and normalised.
+        Takes the layer's input `[count, hidden_size]`, float32, and the output of its attention,
+        `[count, heads * head_dim]`.
         """
         x, normed = self.feed_forward_norm.after(x, self.attention.output(mixed))
         return next_norm.after(x, self.feed_forward(normed))
@@ -118,12 +102,8 @@ class FusedDecoder(nn.Module):  # type: ignore[misc]
 
     The rows of one sequence have no batch axis; a norm is computed with the sum before it; and for
     a single row, the operations between two attentions are traced once and reused, which saves most
-    of the time of building a graph.
-
-    Args:
-        original: the stack that it replaces, and which computes what this does not cover: several
-            sequences at once, a forward without a cache, and masks that are not causal.
-        table: the angles of its rotary layers.
+    of the time of building a graph. The original computes what this does not cover: several
+    sequences at once, a forward without a cache, and masks that are not causal.
     """
 
     def __init__(self, original: nn.Module, table: RotaryTable) -> None:

@@ -1,7 +1,7 @@
 """Rotary positions for the CPU, from a table; the results are the same to the bit."""
 
 from collections.abc import Hashable
-from functools import cache
+from functools import partial
 from typing import Any, Final
 
 import mlx.core as mx
@@ -20,11 +20,8 @@ _FIRST_POSITIONS: Final = 2048
 class RotaryTable:
     """The cosines and sines of a rotary layer's angles, for every position up to some length.
 
-    They are computed by the layer itself, from vectors of ones, so that they include any scaling of
-    its frequencies.
-
-    Args:
-        layer: called with `[..., positions, dims]` and an offset.
+    The layer itself computes them, from vectors of ones, so that they include any scaling of its
+    frequencies. It is called with `[..., positions, dims]` and an offset.
     """
 
     def __init__(self, layer: Any) -> None:
@@ -59,11 +56,9 @@ class RotaryTable:
 
 
 class TableRoPE(nn.Module):  # type: ignore[misc]
-    """A rotary layer that takes its angles from a table.
+    """A rotary layer with a table, which all layers with the same settings share.
 
-    Args:
-        original: the layer that it replaces, and which computes what the table does not cover.
-        table: shared by all layers with the same settings.
+    The original computes what the table does not cover: other types, and offsets by row.
     """
 
     def __init__(self, original: nn.Module, table: RotaryTable) -> None:
@@ -78,10 +73,17 @@ class TableRoPE(nn.Module):  # type: ignore[misc]
         return rotated
 
 
+@partial(mx.compile, shapeless=True)
+def _rotate_halves(
+    first: mx.array, second: mx.array, cosine: mx.array, sine: mx.array
+) -> tuple[mx.array, mx.array]:
+    return first * cosine - second * sine, first * sine + second * cosine
+
+
 def rotate(x: mx.array, cosines: mx.array, sines: mx.array) -> mx.array:
     """Rotates float32 `[..., positions, dims]` by the angles of these positions."""
     first, second = mx.split(x, 2, axis=-1)
-    return mx.concatenate(_compiled_rotation()(first, second, cosines, sines), axis=-1)
+    return mx.concatenate(list(_rotate_halves(first, second, cosines, sines)), axis=-1)
 
 
 def settings_of(layer: nn.Module) -> Hashable:
@@ -90,15 +92,3 @@ def settings_of(layer: nn.Module) -> Hashable:
         (name, repr(value.tolist() if isinstance(value, mx.array) else value))
         for name, value in sorted({**vars(layer), **layer}.items())
     )
-
-
-@cache
-def _compiled_rotation() -> Any:
-    """Rotates the two halves of vectors by the angles of these cosines and sines."""
-
-    def halves(
-        first: mx.array, second: mx.array, cosine: mx.array, sine: mx.array
-    ) -> tuple[mx.array, mx.array]:
-        return first * cosine - second * sine, first * sine + second * cosine
-
-    return mx.compile(halves, shapeless=True)

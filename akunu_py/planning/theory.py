@@ -94,10 +94,10 @@ class Payoff:
     def __str__(self) -> str:
         if self.acceptance is None or not self.pays:
             return "Drafting does not pay here: checking drafts costs as much as they could save."
-        lengths = "K up to 1" if self.most_drafts == 1 else f"K up to {self.most_drafts}"
         return (
-            f"Drafting pays here from {self.acceptance:.0%} acceptance; {lengths}, "
-            f"where drafts that all stand make decoding {self.best_speedup:.1f}x as fast."
+            f"Drafting pays here from {self.acceptance:.0%} acceptance; with num_draft_tokens up "
+            f"to {self.most_drafts}, drafts that are all accepted make decoding "
+            f"{self.best_speedup:.1f}x as fast."
         )
 
 

@@ -3,8 +3,14 @@
 import mlx.core as mx
 import pytest
 
-from akunu_py.bench.contestants import Akunu, Contestant, MlxLm, Task
-from akunu_py.bench.forced import ForcedMlxLmSampler, ForcedSampler
+from akunu_py.bench.contestants import (
+    Akunu,
+    Contestant,
+    ForcedMlxLmSampler,
+    ForcedSampler,
+    MlxLm,
+    Task,
+)
 from akunu_py.bench.replay import ReplayCase
 from akunu_py.bench.speedup import FORCED, OWN, SpeedupRow, contest, make_tasks
 from akunu_py.bench.speedup_report import SpeedupReport
@@ -22,7 +28,7 @@ CONTESTANTS = [Akunu("none"), Akunu("ngram", 4), Akunu("auto", 8), Akunu("auto")
 def test_a_forced_answer_is_the_reference_and_every_forward_is_run(
     engine: Engine, contestant: Akunu
 ) -> None:
-    answer = contestant.answer(engine, Task("edit", CASE, 40, forced=True))
+    answer = contestant.complete(engine, Task("edit", CASE, 40, forced=True))
     assert answer is not None
     assert answer.stats is not None
     assert answer.tokens == REFERENCE[:40]
@@ -37,7 +43,7 @@ def test_a_forced_answer_is_the_reference_and_every_forward_is_run(
 @pytest.mark.parametrize("contestant", CONTESTANTS, ids=str)
 def test_an_own_answer_is_what_mlx_lm_says(engine: Engine, contestant: Akunu) -> None:
     task = Task("edit", CASE, 24, forced=False)
-    answer, baseline = contestant.answer(engine, task), MlxLm().answer(engine, task)
+    answer, baseline = contestant.complete(engine, task), MlxLm().complete(engine, task)
     assert answer is not None
     assert baseline is not None
     assert answer.tokens == baseline.tokens
@@ -45,13 +51,13 @@ def test_an_own_answer_is_what_mlx_lm_says(engine: Engine, contestant: Akunu) ->
 
 
 def test_mlx_lm_is_forced_as_well(engine: Engine) -> None:
-    answer = MlxLm().answer(engine, Task("edit", CASE, 40, forced=True))
+    answer = MlxLm().complete(engine, Task("edit", CASE, 40, forced=True))
     assert answer is not None
     assert answer.tokens == REFERENCE[:40]
 
 
 def test_nothing_is_timed_where_there_is_one_token(engine: Engine) -> None:
-    assert MlxLm().answer(engine, Task("edit", CASE, 1, forced=True)) is None
+    assert MlxLm().complete(engine, Task("edit", CASE, 1, forced=True)) is None
 
 
 def test_a_forced_choice_waits_for_the_logits_and_ends_with_the_reference() -> None:
@@ -110,8 +116,8 @@ def test_an_interrupt_loses_only_the_turn_under_way(
 
 def test_the_report_tells_where_answers_part_and_what_the_planner_reached(engine: Engine) -> None:
     class Stutterer(Akunu):
-        def answer(self, engine: Engine, task: Task):  # type: ignore[no-untyped-def]
-            answer = super().answer(engine, task)
+        def complete(self, engine: Engine, task: Task):  # type: ignore[no-untyped-def]
+            answer = super().complete(engine, task)
             assert answer is not None
             answer.tokens[3] += 1
             return answer
@@ -130,7 +136,7 @@ def test_the_report_tells_where_answers_part_and_what_the_planner_reached(engine
     assert told["auto, num_draft_tokens=4"]["predicted_speedup"] == pytest.approx(
         told["plain"]["speedup"]["median"] * rounds
     )
-    (check,) = report.planner_checks
+    (check,) = report.planner_checks()
     assert (check.drafter, check.answers) == ("auto", OWN)
     plain, fixed, planned = rows[1:]
     shares = [planned.speed_of(other).median for other in (plain, fixed)]

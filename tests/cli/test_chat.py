@@ -14,7 +14,7 @@ from prompt_toolkit.output import DummyOutput
 from akunu_py.__main__ import main
 from akunu_py.cli.chat import Chat
 from akunu_py.cli.conversation import Conversation
-from akunu_py.cli.screen import PipeScreen
+from akunu_py.cli.screen import Screen
 from akunu_py.cli.terminal import TerminalScreen
 from akunu_py.errors import ContextOverflowError, InvalidRequestError, ModelLoadError
 from akunu_py.options import Options
@@ -43,7 +43,7 @@ def talk_through_pipe(
     worker: EngineWorker, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> Conversation:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(said)))
-    screen = PipeScreen(worker.loading)
+    screen = Screen(worker.loading)
     conversation = Conversation(worker, Options(), progress=screen.progress)
     Chat(conversation, screen).run()
     return conversation

@@ -11,7 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from akunu_py.cli.conversation_file import ConversationFile, SavedConversation
+from akunu_py.cli.conversation_file import (
+    SavedConversation,
+    load_conversation,
+    save_conversation,
+)
 from akunu_py.errors import SessionFileError
 from akunu_py.options import Options, Sampling
 
@@ -37,56 +41,56 @@ STRICT = SavedConversation(
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
-    file = ConversationFile(str(tmp_path / "talk.json"))
-    file.save(SavedConversation("other", []))
-    file.save(SAVED)
-    assert file.load() == SAVED
-    file.save(STRICT)
-    assert file.load() == STRICT
+    file = tmp_path / "talk.json"
+    save_conversation(file, SavedConversation("other", []))
+    save_conversation(file, SAVED)
+    assert load_conversation(file) == SAVED
+    save_conversation(file, STRICT)
+    assert load_conversation(file) == STRICT
     assert os.listdir(tmp_path) == ["talk.json"]
-    assert file.path.stat().st_mode & 0o777 == 0o600
+    assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_users_home_and_links_are_followed(tmp_path: Path) -> None:
+def test_links_are_followed(tmp_path: Path) -> None:
     (tmp_path / "link.json").symlink_to(tmp_path / "talk.json")
-    ConversationFile("~/link.json").save(SAVED)
+    save_conversation(tmp_path / "link.json", SAVED)
     assert (tmp_path / "link.json").is_symlink()
-    assert ConversationFile(str(tmp_path / "talk.json")).load() == SAVED
+    assert load_conversation(tmp_path / "talk.json") == SAVED
 
 
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = ConversationFile(str(tmp_path / "talk.json"))
-    file.save(SAVED)
+    file = tmp_path / "talk.json"
+    save_conversation(file, SAVED)
 
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(SessionFileError, match=r"talk.json: No space left on device\.$"):
-        file.save(SavedConversation("other", []))
-    assert file.load() == SAVED
+        save_conversation(file, SavedConversation("other", []))
+    assert load_conversation(file) == SAVED
     assert os.listdir(tmp_path) == ["talk.json"]
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
 def test_a_full_device() -> None:
     with pytest.raises(SessionFileError, match="No space left"):
-        ConversationFile("/dev/full").save(SAVED)
+        save_conversation(Path("/dev/full"), SAVED)
     assert Path("/dev/full").is_char_device()
 
 
 def test_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(SessionFileError, match="No such file"):
-        ConversationFile(str(tmp_path / "no" / "talk.json")).save(SAVED)
+        save_conversation(tmp_path / "no" / "talk.json", SAVED)
     with pytest.raises(SessionFileError, match="Is a directory"):
-        ConversationFile(str(tmp_path)).save(SAVED)
+        save_conversation(tmp_path, SAVED)
 
 
 def test_a_foreign_file_is_not_overwritten(tmp_path: Path) -> None:
     notes = tmp_path / "notes.txt"
     notes.write_text("precious")
     with pytest.raises(SessionFileError, match="another name"):
-        ConversationFile(str(notes)).save(SAVED)
+        save_conversation(notes, SAVED)
     assert notes.read_text() == "precious"
 
 
@@ -110,7 +114,7 @@ def content(**changes: Any) -> dict[str, Any]:
 def test_the_format_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "talk.json"
     path.write_text(json.dumps(content()))
-    assert ConversationFile(str(path)).load() == SavedConversation(
+    assert load_conversation(path) == SavedConversation(
         "ember", [{"role": "user", "content": "A?"}], Options(max_tokens=5, num_draft_tokens=4)
     )
 
@@ -118,7 +122,7 @@ def test_the_format_is_kept(tmp_path: Path) -> None:
 def test_a_drafter_that_only_bench_has_becomes_auto(tmp_path: Path) -> None:
     path = tmp_path / "talk.json"
     path.write_text(json.dumps(content(settings=content()["settings"] | {"drafter": "llama-mod"})))
-    assert ConversationFile(str(path)).load().options.drafter == "auto"
+    assert load_conversation(path).options.drafter == "auto"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +152,7 @@ def test_a_file_that_is_not_a_conversation_is_refused_in_one_sentence(
     path = tmp_path / "talk.json"
     path.write_text(text)
     with pytest.raises(SessionFileError, match="holds no saved conversation") as refusal:
-        ConversationFile(str(path)).load()
+        load_conversation(path)
     assert reason in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
@@ -157,9 +161,9 @@ def test_bytes_that_are_not_text(tmp_path: Path) -> None:
     path = tmp_path / "talk.json"
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(SessionFileError, match="not JSON in UTF-8"):
-        ConversationFile(str(path)).load()
+        load_conversation(path)
     with pytest.raises(SessionFileError, match="cannot be read"):
-        ConversationFile(str(tmp_path / "none.json")).load()
+        load_conversation(tmp_path / "none.json")
 
 
 json_values = st.recursive(
@@ -177,4 +181,4 @@ def test_any_damage_is_a_session_file_error(
     path = tmp_path_factory.getbasetemp() / "damaged.json"
     path.write_text(json.dumps(content(**{key: value})))
     with suppress(SessionFileError):
-        ConversationFile(str(path)).load()
+        load_conversation(path)

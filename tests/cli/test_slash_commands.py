@@ -10,7 +10,6 @@ from akunu_py.cli.slash_commands import (
     COMMANDS,
     LeaveChatError,
     describe_options,
-    find_command,
     read_sampling,
     run_command,
 )
@@ -26,9 +25,8 @@ def conversation(start: Callable[[FakeEngine], EngineWorker]) -> Conversation:
 
 
 def say(conversation: Conversation, line: str) -> str:
-    command = find_command(line)
-    assert command is not None
-    reply = run_command(command, conversation, line)
+    reply = run_command(conversation, line)
+    assert reply is not None
     if isinstance(reply, Turn):
         return "".join(event.text for event in reply)
     return reply
@@ -88,7 +86,7 @@ def test_system_message(conversation: Conversation) -> None:
 def test_saving_resetting_and_loading(conversation: Conversation, tmp_path: Path) -> None:
     ask(conversation, "Hello?")
     say(conversation, "/length 7")
-    assert say(conversation, f"/save {tmp_path}/my talk.json").startswith("Saved 2 messages")
+    assert say(conversation, "/save ~/my talk.json").startswith("Saved 2 messages")
     said = list(conversation.messages)
     say(conversation, "/reset")
     assert list(conversation.messages) == []
@@ -157,8 +155,8 @@ def test_a_wrong_command_changes_nothing(
 
 
 @pytest.mark.parametrize("line", ["hello", " /help", "what is /help?", "/a/path\nand its meaning"])
-def test_lines_that_are_questions(line: str) -> None:
-    assert find_command(line) is None
+def test_lines_that_are_questions(conversation: Conversation, line: str) -> None:
+    assert run_command(conversation, line) is None
 
 
 def test_a_command_may_span_lines(conversation: Conversation) -> None:

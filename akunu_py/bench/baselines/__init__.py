@@ -1,4 +1,4 @@
-"""Baselines: the drafters of other systems, to compare this project's own with.
+"""Baselines: drafters of other systems, to compare with the drafters of this project.
 
 `bench` and `benchmarks/` offer them; `chat`, `generate` and `serve` do not.
 """

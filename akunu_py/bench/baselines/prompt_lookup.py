@@ -14,7 +14,7 @@ from akunu_py.drafting.base import FIRST_BOUNDARY, NO_DRAFT, Draft, joined, unti
 
 
 class _Lookup:
-    """The request's tokens, and how a copy of some of them becomes a draft."""
+    """The tokens of a request, and a draft that copies some of them."""
 
     name: str
 
@@ -61,11 +61,8 @@ class TransformersLookup(_Lookup):
     """Transformers' prompt lookup: the leftmost match of 2 tokens, else of 1; copies 10."""
 
     name = "transformers-lookup"
-
-    def __init__(self, longest_match: int = 2, copied: int = 10) -> None:
-        super().__init__()
-        self._longest_match = longest_match
-        self._copied = copied
+    _longest_match: Final = 2
+    _copied: Final = 10
 
     def propose(self, limit: int) -> Draft:
         for length in range(self._longest_match, 0, -1):
@@ -78,10 +75,7 @@ class VllmNGram(_Lookup):
     """vLLM's `ngram`: the earliest match of exactly 5 tokens; copies up to the limit."""
 
     name = "vllm-ngram"
-
-    def __init__(self, match: int = 5) -> None:
-        super().__init__()
-        self._match = match
+    _match: Final = 5
 
     def propose(self, limit: int) -> Draft:
         start = self._after_first(self._match)
@@ -92,15 +86,11 @@ class LlamaSimple(_Lookup):
     """llama.cpp's `ngram-simple`: the latest match of 12 tokens; copies 48."""
 
     name = "llama-simple"
-
-    def __init__(self, key: int = 12, copied: int = 48) -> None:
-        super().__init__()
-        self._key = key
-        self._copied = copied
-        self._starts: dict[tuple[int, ...], list[int]] = {}
+    _key: Final = 12
+    _copied: Final = 48
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
-        self._starts = {}
+        self._starts: dict[tuple[int, ...], list[int]] = {}
         super().begin(prompt, references)
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -118,16 +108,12 @@ class LlamaSimple(_Lookup):
 
 
 class LlamaMapK(LlamaSimple):
-    """llama.cpp's `ngram-map-k`: simple, but copies what was accepted last time at most."""
+    """llama.cpp's `ngram-map-k`: copies no more than the same key had accepted last time."""
 
     name = "llama-map-k"
 
-    def __init__(self, key: int = 12, copied: int = 48) -> None:
-        super().__init__(key, copied)
-        self._last_accepted: dict[tuple[int, ...], int] = {}
-
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
-        self._last_accepted = {}
+        self._last_accepted: dict[tuple[int, ...], int] = {}
         super().begin(prompt, references)
 
     def propose(self, limit: int) -> Draft:
@@ -139,7 +125,7 @@ class LlamaMapK(LlamaSimple):
 
 
 class LlamaMapK4v(LlamaSimple):
-    """llama.cpp's `ngram-map-k4v`: of 4 values a key at most, one that outnumbers the rest 3:1."""
+    """llama.cpp's `ngram-map-k4v`: up to 4 values a key; copies one that outnumbers them 3:1."""
 
     name = "llama-map-k4v"
     _values: Final = 4
@@ -168,16 +154,16 @@ class LlamaMod(_Lookup):
     """
 
     name = "llama-mod"
+    _key: Final = 24
+    _shortest: Final = 48
+    _longest: Final = 64
     _slots: Final = 4 * 1024 * 1024
     _occupancy: Final = 0.25
     _acceptance: Final = 0.25
     _patience: Final = 5
 
-    def __init__(self, key: int = 24, shortest: int = 48, longest: int = 64) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._key = key
-        self._shortest = shortest
-        self._longest = longest
         self._next: dict[int, int] = {}
         self._bad_rounds = 0
 
@@ -230,12 +216,12 @@ class LlamaCache(_Lookup):
 
     name = "llama-cache"
     _longest: Final = 4
+    _copied: Final = 8
     _lax: Final = {4: (1, 0.50), 3: (1, 0.50), 2: (2, 0.50), 1: (2, 0.66)}
     _strict: Final = {4: (2, 0.66), 3: (2, 0.66), 2: (3, 0.66), 1: (4, 0.75)}
 
-    def __init__(self, copied: int = 8) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._copied = copied
         self._request: dict[tuple[int, ...], Counter[int]] = {}
         self._earlier: dict[tuple[int, ...], Counter[int]] = {}
 

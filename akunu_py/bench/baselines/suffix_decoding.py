@@ -12,10 +12,6 @@ from typing import Final
 
 from akunu_py.drafting.base import FIRST_BOUNDARY, NO_DRAFT, Draft, joined
 
-DEPTH: Final = 24
-FACTOR: Final = 1.0
-MIN_PROBABILITY: Final = 0.1
-
 
 class _Node:
     """A sequence of tokens, how often it occurred, and what followed it.
@@ -36,13 +32,10 @@ class SuffixDecoding:
     """A trie with counts of every sequence of up to `depth` tokens."""
 
     name = "suffix-decoding"
+    _least: Final = 0.1
 
-    def __init__(
-        self, depth: int = DEPTH, factor: float = FACTOR, least: float = MIN_PROBABILITY
-    ) -> None:
+    def __init__(self, depth: int = 24) -> None:
         self._depth = depth
-        self._factor = factor
-        self._least = least
         self.begin(())
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
@@ -73,7 +66,7 @@ class SuffixDecoding:
         best: tuple[int, ...] = ()
         best_score, best_length = 0.0, 0
         for length, node in enumerate(self._repeated, start=1):
-            longest = min(limit, int(self._factor * length), self._depth - length)
+            longest = min(limit, length, self._depth - length)
             path, score = self._path(node, longest)
             if score >= best_score:
                 best, best_score, best_length = path, score, length
