@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from akunu_py.drafting.occurrences import Occurrences
 
 SOLID_RUN: Final = 8
-"""A shorter run may be chance: it is not drafted from, and nothing is searched for where it ends."""
+"""A shorter run may be chance: it is not drafted from, and not searched for once it breaks."""
 
 RESUMED_RUN: Final = 3
 RESUMED_BONUS: Final = 8
