@@ -30,6 +30,7 @@ MOST_PLACES: Final = 6
 
 LONGEST_OLD: Final = 6
 LONGEST_NEW: Final = 8
+"""A longer edit is hardly ever repeated, so it is not learnt."""
 
 
 @dataclass(frozen=True, slots=True)
