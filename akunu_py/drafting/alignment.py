@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from akunu_py.drafting.occurrences import Occurrences
 
 SOLID_RUN: Final = 8
-"""A shorter run may be chance: it is not drafted from, and its end is not searched for."""
+"""A shorter run may be chance: it is not drafted from, and not searched for once it breaks."""
 
 RESUMED_RUN: Final = 3
 RESUMED_BONUS: Final = 8
@@ -30,6 +30,7 @@ MOST_PLACES: Final = 6
 
 LONGEST_OLD: Final = 6
 LONGEST_NEW: Final = 8
+"""A longer edit is hardly ever repeated, so it is not learnt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,8 @@ from akunu_py.drafting.occurrences import CONSENSUS, Consensus, Match, Occurrenc
 from akunu_py.errors import InvalidRequestError
 
 PRICE: Final = 0.12
+"""The usual price of a drafted token: a compromise between the chips that were measured."""
+
 FAINT: Final = 0.1
 """A draft ends before a token that is reached and accepted with a lower probability than this."""
 

@@ -12,11 +12,14 @@ from typing import Final
 
 POSITIONS: Final = 6
 PRIOR_WEIGHT: Final = 4.0
+"""A prior counts as much as so many outcomes."""
+
 MEMORY: Final = 64.0
 """A value is the mean of at most so many outcomes, so that older ones fade."""
 
 _LEAST, _MOST = 0.002, 0.998
 
+# The class of each run and of each match length, up to those that share the last one.
 _COPY_RUNS: Final = (1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3, 4)
 _MATCH_LENGTHS: Final = (0, 0, 1, 2, 3, 3, 4, 4, 4, 5)
 

@@ -25,7 +25,7 @@ def suggested(draft: Draft) -> int:
 
 
 def decode(drafter: AutoDrafter, text: list[int], limit: int = 32) -> list[tuple[Draft, int]]:
-    """Rounds that emit `text`: each draft at its suggested length, and how much was accepted."""
+    """Rounds that emit `text`: each draft, cut to its suggested length, and what was accepted."""
     rounds = []
     while text:
         draft = drafter.propose(limit)

@@ -145,6 +145,13 @@ class TestLiveCosts:
         assert costs.decode_s(256) == pytest.approx(STEPPED.decode_s(256), rel=0.1)
         assert costs.verify_table(256, 5)[4] == pytest.approx(2 * STEPPED.verify_s(5, 256), rel=0.1)
 
+    def test_single_steps_that_are_waited_for_tell_what_pipelined_ones_take(self) -> None:
+        costs = LiveCosts(STEPPED, 33)
+        for _ in range(150):
+            costs.observe_round(1, STEPPED.verify_s(1, 256), 256)
+            costs.observe_round(5, 2 * STEPPED.verify_s(5, 256), 256)
+        assert costs.decode_s(256) == pytest.approx(STEPPED.decode_s(256), rel=0.1)
+
     def test_one_hiccup_hardly_matters(self) -> None:
         costs = LiveCosts(STEPPED, 33)
         costs.observe_round(5, 1000.0, 256)
