@@ -196,7 +196,7 @@ def test_predicted_output(client: openai.OpenAI) -> None:
     details = predicted.usage.completion_tokens_details
     assert details is not None
     assert details.accepted_prediction_tokens is not None
-    assert details.accepted_prediction_tokens <= predicted.usage.completion_tokens
+    assert 0 < details.accepted_prediction_tokens <= predicted.usage.completion_tokens
 
 
 def test_sampling_is_the_engines(live: LiveServer, client: openai.OpenAI) -> None:
