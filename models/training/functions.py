@@ -43,10 +43,6 @@ class Function:
             raise ValueError("the text of a Function must define exactly one function")
         return node
 
-    @property
-    def num_lines(self) -> int:
-        return self.text.count("\n") + 1
-
 
 def outline(text: str) -> bytes:
     """A hash that near-copies share: comments, strings, spacing and names' spelling aside."""

@@ -189,6 +189,3 @@ class Llama(nn.Module):
         """The logits of `tokens` `[rows, length]` at the wanted positions."""
         hidden, _ = self.model(tokens)
         return self.logits(hidden, wanted)
-
-    def num_parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.parameters())
