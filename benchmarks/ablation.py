@@ -184,25 +184,21 @@ def drafter_variants() -> Iterator[Variant]:
     yield from moved("learnt rates", expectation, "MEMORY", 256.0)
     yield off("bigram affinity", "off", (expectation, "AFFINITY_ODDS", (1.0,) * 12))
     yield from moved("draft's end", auto, "FAINT", 0.02, 0.2)
-    yield off("copy", "off: matches alone", (auto, "STEADY_RUN", NEVER),
-              (auto.AutoDrafter, "_copy_candidates", lambda *_: []))  # fmt: skip
+    yield off("copy", "off: matches alone",
+              (auto, "SOLID_RUN", NEVER), (Alignment, "resumption", _nothing))  # fmt: skip
     yield from moved("copy", auto, "STEADY_RUN", NEVER)
     for run in (4, 16):
         change = f"SOLID_RUN 8 -> {run}"
         yield off("copy", change, (auto, "SOLID_RUN", run), (alignment, "SOLID_RUN", run))
     yield off("copy", "one kind of evidence for all runs",
-              (auto, "copy_evidence", lambda _, agrees: _copy(9, agrees)))  # fmt: skip
-    yield off("copy", "agreement with the match is no evidence",
-              (auto, "copy_evidence", lambda run, **_: _copy(run, agrees=True)),
-              (auto, "resumed_evidence", lambda length, far, _: _resumed(length, far, agrees=True)),
-              )  # fmt: skip
+              (auto, "copy_evidence", lambda _: _copy(9)))  # fmt: skip
     yield off("resumed copy", "off", (Alignment, "resumption", _nothing))
     yield from moved("resumed copy", alignment, "RESUMED_RUN", 6)
     yield from moved("resumed copy", alignment, "RESUMED_BONUS", 0)
     yield from moved("resumed copy", alignment, "SEARCHED", 16)
     yield from moved("resumed copy", alignment, "MOST_PLACES", 1)
     yield off("resumed copy", "distance is no evidence",
-              (auto, "resumed_evidence", lambda length, _, agrees: _resumed(length, 1, agrees)),
+              (auto, "resumed_evidence", lambda length, _: _resumed(length, 1)),
               )  # fmt: skip
     yield off("rewrites", "off", (Rewrites, "learn", _nothing))
     yield from moved("rewrites", alignment, "LONGEST_OLD", 2)

@@ -120,19 +120,23 @@ class AutoDrafter:
 
     def _best_candidate(self) -> CopyCandidate | None:
         alignment = self._alignment
-        if alignment.source >= 0 and alignment.run >= STEADY_RUN:
-            evidence = copy_evidence(alignment.run, agrees=True)
-            return CopyCandidate("copy", evidence, alignment.source, alignment.run)
+        copy: CopyCandidate | None = None
+        if alignment.source >= 0 and alignment.run >= SOLID_RUN:
+            evidence = copy_evidence(alignment.run)
+            copy = CopyCandidate("copy", evidence, alignment.source, alignment.run)
+            if alignment.run >= STEADY_RUN:
+                return copy
+        elif (found := alignment.resumption()) is not None:
+            evidence = resumed_evidence(found.length, found.distance)
+            copy = CopyCandidate("resumed", evidence, found.position, found.length, found.anchor)
         match = self._occurrences.best(earliest=not alignment.has_copied)
-        candidates = self._copy_candidates(match)
-        if match is not None:
-            evidence = self._match_evidence(match)[match.consensus]
-            candidates.append(
-                CopyCandidate("match", evidence, match.position, match.length, None, match)
-            )
-        if len(candidates) < 2:
-            return candidates[0] if candidates else None
-        return max(candidates, key=self._accept_prob)
+        if match is None:
+            return copy
+        evidence = self._match_evidence(match)[match.consensus]
+        followed = CopyCandidate("match", evidence, match.position, match.length, None, match)
+        if copy is None or self._accept_prob(copy) < self._accept_prob(followed):
+            return followed
+        return copy
 
     def _accept_prob(self, candidate: CopyCandidate) -> float:
         """How likely its first token is to be accepted."""
@@ -144,23 +148,6 @@ class AutoDrafter:
         """By `Consensus`, the evidence of a match."""
         answered = len(self._occurrences.tokens) - self._answer_start
         return match_evidence(match.length, whole_answer=answered <= match.length)
-
-    def _copy_candidates(self, match: Match | None) -> list[CopyCandidate]:
-        """The copy under way, or else the places where a broken one may continue."""
-        alignment = self._alignment
-        tokens = self._occurrences.tokens
-        likeliest = None if match is None else tokens[match.position]
-        candidates = []
-        if (position := alignment.source) >= 0 and alignment.run >= SOLID_RUN:
-            evidence = copy_evidence(alignment.run, agrees=tokens[position] == likeliest)
-            candidates.append(CopyCandidate("copy", evidence, position, alignment.run))
-        elif (found := alignment.resumption()) is not None:
-            agrees = tokens[found.position] == likeliest
-            evidence = resumed_evidence(found.length, found.distance, agrees)
-            candidates.append(
-                CopyCandidate("resumed", evidence, found.position, found.length, found.anchor)
-            )
-        return candidates
 
     def _draft(self, candidate: CopyCandidate, limit: int) -> Draft:
         """Follows the candidate up to the limit, or until acceptance is too unlikely."""

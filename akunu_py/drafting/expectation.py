@@ -20,13 +20,13 @@ MEMORY: Final = 64.0
 _LEAST, _MOST = 0.002, 0.998
 
 # The class of each run and of each match length, up to those that share the last one.
-_COPY_RUNS: Final = (1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3, 4)
+_COPY_RUNS: Final = (0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 3)
 _MATCH_LENGTHS: Final = (0, 0, 1, 2, 3, 3, 4, 4, 4, 5)
 
 _COPY: Final = 0
-_MATCH: Final = _COPY + 5
+_MATCH: Final = _COPY + 4
 _RESUMED: Final = _MATCH + 18
-_REWRITE: Final = _RESUMED + 12
+_REWRITE: Final = _RESUMED + 6
 EVIDENCE: Final = _REWRITE + 2
 """How many kinds of evidence there are."""
 _FIRST_REWRITE_BUCKET: Final = POSITIONS * _REWRITE
@@ -35,42 +35,41 @@ _FIRST_REWRITE_BUCKET: Final = POSITIONS * _REWRITE
 # even-numbered requests of `benchmarks/replay_data.py` under ember's tokenizer.
 
 FIRST: Final = (
-    # copy: the best match disagrees; it agrees, after runs of up to 8, 9-11, 12-16, 17 and more
-    *(0.63, 0.64, 0.83, 0.93, 0.97),
+    # copy: runs of up to 8, 9-11, 12-16, 17 and more
+    *(0.61, 0.72, 0.94, 0.97),
     # match: lengths of 1, 2, 3, 4-5, 6-8, 9 and more; all occurrences agree, there is only one
-    *(0.37, 0.27),
-    *(0.69, 0.49),
-    *(0.70, 0.52),
-    *(0.77, 0.69),
-    *(0.89, 0.77),
-    *(0.85, 0.87),
+    *(0.36, 0.25),
+    *(0.69, 0.50),
+    *(0.71, 0.63),
+    *(0.77, 0.70),
+    *(0.89, 0.78),
+    *(0.87, 0.87),
     # match of any length: half of the occurrences agree, fewer
-    *(0.33, 0.16),
+    *(0.35, 0.17),
     # match of the whole answer so far: all, only one, half, fewer
-    *(0.38, 0.93, 0.94, 0.90),
-    # resumed: 1 token agrees, or more; at its place, within 3 tokens, farther; the best match
-    # disagrees, agrees
-    *(0.40, 0.67, 0.25, 0.54, 0.09, 0.34),
-    *(0.62, 0.84, 0.62, 0.82, 0.28, 0.56),
+    *(0.86, 0.93, 0.94, 0.91),
+    # resumed: 1 token agrees, or more; at its place, within 3 tokens, farther
+    *(0.51, 0.38, 0.23),
+    *(0.80, 0.75, 0.45),
     # rewrite: not begun, begun
     *(0.94, 0.99),
 )
 """How likely the first token of a draft is to be accepted, for each kind of evidence."""
 
 AFFINITY_ODDS: Final = (
-    *(1.67, 5.50, 15.41),
-    *(0.39, 1.18, 1.51),
-    *(0.62, 0.76, 1.43),
-    *(0.42, 0.45, 0.67),
+    *(1.78, 5.89, 16.57),
+    *(0.38, 1.22, 1.59),
+    *(0.58, 0.78, 1.52),
+    *(0.39, 0.42, 0.65),
 )
 """By what a bigram affinity (`bigram_affinity_of`) multiplies the odds: in rows by how often other
 tokens followed, in columns by how often the same did. Rewrites are exempt, because they replace
 what followed so far."""
 
 
-def copy_evidence(run: int, agrees: bool) -> int:
-    """The evidence of a copy of `run` tokens; `agrees`: the best match has the same next token."""
-    return _COPY + (_COPY_RUNS[min(run, 17)] if agrees else 0)
+def copy_evidence(run: int) -> int:
+    """The evidence of a copy of `run` tokens."""
+    return _COPY + _COPY_RUNS[min(run, 17)]
 
 
 def match_evidence(length: int, whole_answer: bool) -> tuple[int, int, int, int]:
@@ -87,9 +86,9 @@ def match_evidence(length: int, whole_answer: bool) -> tuple[int, int, int, int]
     return first, first + 1, _RESUMED - 6, _RESUMED - 5
 
 
-def resumed_evidence(length: int, distance: int, agrees: bool) -> int:
+def resumed_evidence(length: int, distance: int) -> int:
     """The evidence of a copy that was found again, by the fields of its `Resumption`."""
-    return _RESUMED + 6 * (length > 1) + 2 * min(distance, 2) + agrees
+    return _RESUMED + 3 * (length > 1) + min(distance, 2)
 
 
 def rewrite_evidence(begun: bool) -> int:

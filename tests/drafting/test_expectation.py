@@ -17,23 +17,17 @@ from akunu_py.drafting.occurrences import Consensus, bigram_affinity_of
 
 def test_every_kind_of_evidence_has_a_place_of_its_own() -> None:
     kinds = [
-        copy_evidence(17, agrees=False),
-        *(copy_evidence(run, agrees=True) for run in (5, 9, 12, 17)),
+        *(copy_evidence(run) for run in (8, 9, 12, 17)),
         *(kind for length in (1, 2, 3, 4, 6, 9) for kind in match_evidence(length, False)[:2]),
         *match_evidence(1, False)[2:],
         *match_evidence(1, True),
-        *(
-            resumed_evidence(length, distance, agrees)
-            for length in (1, 2)
-            for distance in range(3)
-            for agrees in (False, True)
-        ),
+        *(resumed_evidence(length, distance) for length in (1, 2) for distance in range(3)),
         *(rewrite_evidence(begun) for begun in (False, True)),
     ]
     assert kinds == list(range(EVIDENCE))
-    assert copy_evidence(10**6, agrees=True) == copy_evidence(17, agrees=True)
+    assert copy_evidence(10**6) == copy_evidence(17)
     assert match_evidence(10**6, False) == match_evidence(9, False)
-    assert resumed_evidence(10**6, 3, True) == resumed_evidence(2, 2, True)
+    assert resumed_evidence(10**6, 3) == resumed_evidence(2, 2)
 
 
 NEUTRAL = bigram_affinity_of(3, 3)
@@ -78,7 +72,7 @@ def test_old_outcomes_fade() -> None:
 def test_what_always_followed_is_expected_more_than_what_sometimes_did() -> None:
     expectations = Expectations()
     pair = match_evidence(2, False)[Consensus.ALL]
-    for where in (bucket(copy_evidence(9, agrees=True), 0), bucket(pair, 3)):
+    for where in (bucket(copy_evidence(9), 0), bucket(pair, 3)):
         always, mostly, once, hardly = (
             expectations.of(where, bigram_affinity_of(*counts))
             for counts in ((9, 0), (9, 2), (1, 2), (1, 40))
