@@ -122,31 +122,31 @@ class Stats:
     accepted_by_position: list[int] = field(default_factory=list)
     accepted_counts: Counter[int] = field(default_factory=Counter)
 
-    def add(self, done: Round) -> None:
+    def add(self, outcome: Round) -> None:
         """Books a round, already cut at a stop."""
-        drafted = done.drafted
-        self.generated_tokens += len(done.tokens)
-        self.target_forwards += 1 + done.recheck_forwards
-        self.target_tokens += 1 + drafted + done.recheck_forwards
-        self.rechecked += done.recheck_forwards > 0
-        self.recheck_forwards += done.recheck_forwards
+        drafted = outcome.drafted
+        self.generated_tokens += len(outcome.tokens)
+        self.target_forwards += 1 + outcome.recheck_forwards
+        self.target_tokens += 1 + drafted + outcome.recheck_forwards
+        self.rechecked += outcome.recheck_forwards > 0
+        self.recheck_forwards += outcome.recheck_forwards
         self.drafted += drafted
-        self.accepted += done.accepted
-        own = len(done.tokens) - done.accepted
+        self.accepted += outcome.accepted
+        own = len(outcome.tokens) - outcome.accepted
         if not drafted:
             self.plain += own
-        elif done.has_bonus:
+        elif outcome.has_bonus:
             self.bonus += own
         else:
             self.corrected += own
         if drafted:
-            self.accepted_counts[done.accepted] += 1
+            self.accepted_counts[outcome.accepted] += 1
             missing = drafted - len(self.accepted_by_position)
             self.accepted_by_position.extend([0] * missing)
-            for position in range(done.accepted):
+            for position in range(outcome.accepted):
                 self.accepted_by_position[position] += 1
-        self.draft_s += done.draft_s
-        self.forward_s += done.forward_s
+        self.draft_s += outcome.draft_s
+        self.forward_s += outcome.forward_s
 
     def include(self, other: Stats) -> None:
         """Adds another request's sums; the time to first token becomes the total of them."""

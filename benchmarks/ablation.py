@@ -27,7 +27,7 @@ from akunu_py.drafting.alignment import Alignment, Rewrites
 from akunu_py.drafting.expectation import Expectations
 from akunu_py.drafting.occurrences import Consensus, Occurrences
 from akunu_py.model import load_tokenizer
-from akunu_py.planning import acceptance, habits, live_costs
+from akunu_py.planning import acceptance, live_costs, policies
 from akunu_py.planning.acceptance import DeclinedDraft
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from akunu_py.planning.live_costs import LiveCosts
@@ -147,16 +147,16 @@ _resumed = expectation.resumed_evidence
 
 def planner_variants() -> Iterator[Variant]:
     """The stages and constants of planning."""
-    no_probes = ((habits, "FIRST_PROBE", NEVER), (habits, "LAST_PROBE", NEVER))
-    often = ((habits, "LAST_PROBE", habits.FIRST_PROBE),)
+    no_probes = ((policies, "FIRST_PROBE", NEVER), (policies, "LAST_PROBE", NEVER))
+    often = ((policies, "LAST_PROBE", policies.FIRST_PROBE),)
     unfollowed = ((DeclinedDraft, "decline", _nothing),)
-    yield off("proposals", "no back-off", (habits, "PROPOSE_BACKOFF", (NEVER,)))
+    yield off("proposals", "no back-off", (policies, "PROPOSE_BACKOFF", (NEVER,)))
     for costs in (PUBLISHED, OVERLAP):
         for answer in (True, False):
             change = "every step pipelined" if answer else "no step pipelined"
             fixed = ((DraftPlanner, "should_pipeline", always(answer)),)
             yield Variant("pipelining", change, fixed, costs)
-    yield from moved("pipelining", habits, "_RATE", 0.05, 0.2)
+    yield from moved("pipelining", policies, "_RATE", 0.05, 0.2)
     yield off("declined drafts", "not followed", *unfollowed)
     yield off("bias", "off", (acceptance._Bias, "add", _nothing))
     yield off("probes", "none", *no_probes)

@@ -129,18 +129,20 @@ class DraftSession:
         length = self._planner.choose(draft, context=context, limit=limit, pipelined=pipelined)
         return draft.cut(length) if length else NO_DRAFT
 
-    def learn(self, done: Round) -> None:
+    def learn(self, outcome: Round) -> None:
         """Takes in the outcome of a round."""
         if not self.num_draft_tokens:
             return
-        is_own = done.draft.source != FORCED
-        self._drafter.feedback(done.draft if is_own else NO_DRAFT, done.accepted if is_own else 0)
-        self._unread.extend(done.tokens)
-        if done.top_ids and isinstance(self._drafter, LearnsFromAlternatives):
+        is_own = outcome.draft.source != FORCED
+        self._drafter.feedback(
+            outcome.draft if is_own else NO_DRAFT, outcome.accepted if is_own else 0
+        )
+        self._unread.extend(outcome.tokens)
+        if outcome.top_ids and isinstance(self._drafter, LearnsFromAlternatives):
             self._update_drafter()
-            self._drafter.learn_alternatives(done.context + 1, done.top_ids)
-        self._trimmer.extend(done.tokens)
-        self._planner.observe(done)
+            self._drafter.learn_alternatives(outcome.context + 1, outcome.top_ids)
+        self._trimmer.extend(outcome.tokens)
+        self._planner.observe(outcome)
 
     def end(self) -> None:
         """Gives the drafter the last tokens; some remember them for later requests."""

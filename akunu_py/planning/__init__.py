@@ -1,1 +1,1 @@
-"""Planning: what a forward costs on this machine, and how long a draft pays."""
+"""Planning: what a forward costs on this machine, and how long a draft should be."""

@@ -1,8 +1,8 @@
 """Acceptance: how likely each token of a draft is to be accepted, learnt from earlier drafts.
 
-A drafter's own estimates are only corrected by how far off they were for its source. If a drafter
-has none, they are learnt by source, match length and position. Drafts that were declined are
-learnt from as well. Knows no costs and no clocks.
+A drafter's own estimates (as `auto` learns them in `drafting/expectation.py`) are only corrected by
+how far off they were for its source. If a drafter has none, they are learnt here, by source, match
+length and position. Declined drafts are learnt from as well. Knows no costs and no clocks.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _MEMORY: Final = 64.0
 _SLOWEST_RATE: Final = 0.02
 _MAX_MATCH_LENGTH: Final = 63
 _LAST_POSITION: Final = 31
-_LEAST, _MOST = 0.001, 0.999
+_MIN_PROB, _MAX_PROB = 0.001, 0.999
 
 
 class AcceptanceModel:
-    """What was learnt of every source; it outlives requests."""
+    """What was learnt about each source of drafts; it outlives requests."""
 
     def __init__(self) -> None:
         self._sources: defaultdict[str, _Source] = defaultdict(_Source)
@@ -35,14 +35,14 @@ class AcceptanceModel:
         """For each token, the probability that it is accepted if those before it are."""
         source = self._sources[draft.source]
         if len(draft.accept_probs) == len(draft.tokens):
-            return [source.bias.corrected(_within(chance)) for chance in draft.accept_probs]
+            return [source.bias.corrected(_within(prob)) for prob in draft.accept_probs]
         match = _match_class(draft.match_length)
         known: dict[int, float] = {}
         accept_probs = []
         for index in range(len(draft)):
             position = _position_class(index)
             if position not in known:
-                known[position] = source.chance(match, position)
+                known[position] = source.accept_prob(match, position)
             accept_probs.append(known[position])
         return accept_probs
 
@@ -66,7 +66,7 @@ class AcceptanceModel:
 
 
 class DeclinedDraft:
-    """Compares a declined draft with what is emitted in its place, up to the first miss.
+    """Compares a declined draft with what is emitted instead, up to the first miss.
 
     So a planner that verifies nothing still learns whether it should.
 
@@ -83,7 +83,7 @@ class DeclinedDraft:
         self._draft, self._accepted = NO_DRAFT, 0
 
     def decline(self, draft: Draft) -> None:
-        """Notes a declined draft; one that is still being compared stays instead."""
+        """Notes a declined draft, unless an earlier one is still being compared."""
         if not self._draft:
             self._draft, self._accepted = draft, 0
 
@@ -151,7 +151,7 @@ class _Source:
         self._matches: defaultdict[int, _Rate] = defaultdict(_Rate)
         self._positions: defaultdict[tuple[int, int], _Rate] = defaultdict(_Rate)
 
-    def chance(self, match: int, position: int) -> float:
+    def accept_prob(self, match: int, position: int) -> float:
         by_match = self._matches[match].value(self._whole.value(PRIOR))
         return _within(self._positions[match, position].value(by_match))
 
@@ -170,8 +170,8 @@ def _position_class(position: int) -> int:
     return min(position, _LAST_POSITION).bit_length()
 
 
-def _within(chance: float) -> float:
+def _within(prob: float) -> float:
     """A probability that is neither 0 nor 1; NaN counts as the prior."""
-    if _LEAST <= chance <= _MOST:
-        return chance
-    return PRIOR if math.isnan(chance) else max(_LEAST, min(_MOST, chance))
+    if _MIN_PROB <= prob <= _MAX_PROB:
+        return prob
+    return PRIOR if math.isnan(prob) else max(_MIN_PROB, min(_MAX_PROB, prob))

@@ -19,8 +19,8 @@ _MIN_S: Final = 1e-7
 _MAX_S: Final = 3600.0
 _MAX_TOKENS: Final = 4096
 _PLAUSIBLE_FACTOR: Final = 5.0
-"""A cost is implausible if it is this many times below that of a round over one token, or above
-that of as many such rounds."""
+"""How far a measured cost may be off: this many times less than a round over one token, or this
+many times more than one such round per token."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class CostCurve:
 
     Args:
         levels: by context, ascending. The first has all points. The others may have fewer: they
-            only tell how much a longer context adds.
+            only say how much a longer context adds.
 
     Raises:
         ValueError: if there is no level, or if they are not ascending.
@@ -74,8 +74,13 @@ class CostCurve:
         return self.levels[0].verify_s[-1][0]
 
     def decode_s(self, context: int) -> float:
-        """Seconds of a single step in a pipelined loop."""
-        return _along(self._contexts, self._steps, context)
+        """Seconds of a single step in a pipelined loop.
+
+        At most those of a synchronised round over one token: pipelining never costs time, so a
+        slower step was measured at a bad moment.
+        """
+        measured = _along(self._contexts, self._steps, context)
+        return min(measured, self.verify_s(1, context))
 
     def verify_s(self, tokens: int, context: int) -> float:
         """Seconds of a synchronised round over `tokens` positions."""
@@ -163,7 +168,8 @@ class CostCurve:
 
 
 def never_falling(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The nearest points that never fall: neighbours that fall are replaced by their mean."""
+    """The nearest points that never fall, by isotonic regression (pool adjacent violators):
+    neighbours that fall are replaced by their mean."""
     pools: list[tuple[float, int]] = []
     for _, value in points:
         mean, count = value, 1

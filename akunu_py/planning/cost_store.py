@@ -33,9 +33,9 @@ class CostKey:
         mlx: MLX's version.
         akunu: the version of this engine, which may run a model faster than an earlier one.
         model: the model's name.
-        fingerprint: of its configuration.
+        fingerprint: a hash of its configuration.
         parameter_bytes: the size of its weights in memory.
-        layout: of its weights.
+        layout: the layout of its weights.
     """
 
     device: str

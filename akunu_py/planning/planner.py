@@ -1,6 +1,6 @@
 """Planners: how many tokens of a draft the next round verifies.
 
-`DraftPlanner` takes the number that promises the most tokens a second on this machine, 0 included;
+`DraftPlanner` takes the number, 0 included, that promises the most tokens per second here;
 `FixedPlanner` takes the same number every time. Neither can change what is emitted, only when.
 """
 
@@ -12,8 +12,8 @@ from typing import Final, Protocol
 from akunu_py.drafting.base import Draft
 from akunu_py.planning.acceptance import AcceptanceModel, DeclinedDraft
 from akunu_py.planning.cost_curve import CostCurve
-from akunu_py.planning.habits import PipelineGain, Probes, ProposalBackoff
 from akunu_py.planning.live_costs import LiveCosts
+from akunu_py.planning.policies import PipelineGain, Probes, ProposalBackoff
 from akunu_py.planning.theory import expected_tokens
 from akunu_py.stats import Round
 
@@ -31,17 +31,17 @@ class Planner(Protocol):
         """Whether to ask the drafter for a proposal now; if not, the round has no draft.
 
         Args:
-            pipelined: whether a single step is under way.
+            pipelined: whether a single step is in flight.
         """
 
     def should_pipeline(self, context: int) -> bool:
         """Whether to submit the next single step before the result of this one is known.
 
-        Called while a round without a draft is under way. If False, the loop waits for the result,
+        Called while a round without a draft is in flight. If False, the loop waits for the result,
         and the next round may verify a draft that follows it.
 
         Args:
-            context: tokens in the cache, with those of this round.
+            context: tokens in the cache, those of this round included.
         """
 
     def choose(self, draft: Draft, *, context: int, limit: int, pipelined: bool) -> int:
@@ -51,11 +51,11 @@ class Planner(Protocol):
             draft: the proposal.
             context: tokens in the cache.
             limit: the most that fit.
-            pipelined: whether a single step is under way. If so, 0 continues the pipeline; more
+            pipelined: whether a single step is in flight. If so, 0 continues the pipeline; more
                 stops it, and the loop asks again, with a new proposal, once the step is done.
         """
 
-    def observe(self, done: Round) -> None:
+    def observe(self, outcome: Round) -> None:
         """Learns from a round; called before the next proposal."""
 
 
@@ -82,12 +82,12 @@ class FixedPlanner:
         suggested_length = len(draft) if draft.suggested_length is None else draft.suggested_length
         return max(0, min(self._num_draft_tokens, limit, len(draft), suggested_length))
 
-    def observe(self, done: Round) -> None:
+    def observe(self, outcome: Round) -> None:
         pass
 
 
 class DraftPlanner:
-    """Takes the length that promises the most tokens a second; 0 if none beats plain decoding.
+    """Takes the length that promises the most tokens per second; 0 if none beats plain decoding.
 
     It outlives requests: what it learns of acceptance and costs holds for the next one too. While
     no length pays, it still compares the drafts that it declines with what is emitted, so it
@@ -123,8 +123,8 @@ class DraftPlanner:
 
     def should_pipeline(self, context: int) -> bool:
         step = self._costs.decode_s(context)
-        alone = self._costs.verify_table(context, 1)[0]
-        return self._pipeline_gain.should_pipeline(max(0.0, alone / step - 1.0))
+        unpipelined_s = self._costs.verify_table(context, 1)[0]
+        return self._pipeline_gain.should_pipeline(max(0.0, unpipelined_s / step - 1.0))
 
     def choose(self, draft: Draft, *, context: int, limit: int, pipelined: bool) -> int:
         limit = min(limit, len(draft.tokens), self._longest)
@@ -133,12 +133,12 @@ class DraftPlanner:
             return 0
         tokens = expected_tokens(self._acceptance.accept_probs(draft)[:limit])[1:]
         step = self._costs.decode_s(context)
-        alone, *rounds = self._costs.verify_table(context, 1 + limit)
+        unpipelined_s, *rounds = self._costs.verify_table(context, 1 + limit)
         if self._after_step:
-            # Learnt even if a step is under way: it tells whether to pipeline the next one.
+            # Learnt even if a step is in flight: it tells whether to pipeline the next one.
             self._pipeline_gain.drafted(step * max(map(truediv, tokens, rounds)))
         # Stopping the pipeline costs a step that is not pipelined, before the next one that is.
-        refill = max(0.0, alone - step) if pipelined else 0.0
+        refill = max(0.0, unpipelined_s - step) if pipelined else 0.0
         speeds = [emitted / (cost + refill) for emitted, cost in zip(tokens, rounds, strict=True)]
         fastest = max(speeds)
         if fastest * step > 1.0:
@@ -149,15 +149,15 @@ class DraftPlanner:
         self._backoff.drafted()
         return 1 + speeds.index(fastest)
 
-    def observe(self, done: Round) -> None:
-        self._after_step = not done.draft
-        self._declined_draft.follow(done.tokens)
-        if done.draft:
-            self._acceptance.learn(done.draft, done.accepted)
-        if done.seconds is None:
+    def observe(self, outcome: Round) -> None:
+        self._after_step = not outcome.draft
+        self._declined_draft.follow(outcome.tokens)
+        if outcome.draft:
+            self._acceptance.learn(outcome.draft, outcome.accepted)
+        if outcome.seconds is None:
             return
-        if done.pipelined:
-            self._costs.observe_step(done.seconds, done.context)
+        if outcome.pipelined:
+            self._costs.observe_step(outcome.seconds, outcome.context)
         else:
-            size = 1 + len(done.draft)
-            self._costs.observe_round(size, done.seconds, done.context)
+            size = 1 + len(outcome.draft)
+            self._costs.observe_round(size, outcome.seconds, outcome.context)

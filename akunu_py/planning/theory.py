@@ -20,10 +20,10 @@ _MIN_GAIN: Final = 1.03
 
 
 def expected_accepted(num_draft_tokens: int, acceptance: float) -> float:
-    """How many draft tokens are accepted on average, if each is with the same probability.
+    """How many draft tokens are accepted on average, if each has the same probability.
 
-    E = sum over k < D of k a^k (1 - a), + D a^D: the formula of akunu's book. It is the sum of the
-    probabilities a^k that the first k are all accepted.
+    The sum over k of the probability a^k that the first k are all accepted; akunu's book writes it
+    as E = sum over k < D of k a^k (1 - a), + D a^D.
     """
     return sum(acceptance**k for k in range(1, num_draft_tokens + 1))
 
@@ -50,7 +50,7 @@ def predicted_speedup(
 
 
 def break_even(curve: CostCurve, num_draft_tokens: int, context: int) -> float | None:
-    """The acceptance from which `num_draft_tokens` per round pay; None if they never do."""
+    """The lowest acceptance at which `num_draft_tokens` per round pay; None if they never do."""
     if predicted_speedup(curve, num_draft_tokens, 1.0, context) <= 1.0:
         return None
     low, high = 0.0, 1.0

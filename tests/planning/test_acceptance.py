@@ -61,7 +61,7 @@ def test_wrong_estimates_are_corrected(claimed: float, true: float) -> None:
 def test_nonsense_is_brought_into_range(expected: float) -> None:
     model = AcceptanceModel()
     model.learn(draft(expected=expected), 2)
-    assert all(0 < chance < 1 for chance in model.accept_probs(draft(expected=expected)))
+    assert all(0 < prob < 1 for prob in model.accept_probs(draft(expected=expected)))
 
 
 class TestDeclinedDraft:

@@ -31,12 +31,12 @@ def test_measured_points_come_back() -> None:
     assert TWO_LEVELS.decode_s(100) == 0.009
 
 
-def test_between_them_costs_lie_on_a_line() -> None:
+def test_costs_between_points_are_linear() -> None:
     assert TWO_LEVELS.verify_s(3, 100) == pytest.approx(0.012)
     assert TWO_LEVELS.verify_s(11, 100) == pytest.approx(0.025)
 
 
-def test_beyond_them_they_go_on_as_they_rose() -> None:
+def test_costs_beyond_the_points_continue_to_rise() -> None:
     assert (
         TWO_LEVELS.verify_s(32, 100) > TWO_LEVELS.verify_s(24, 100) > TWO_LEVELS.verify_s(16, 100)
     )
@@ -51,7 +51,7 @@ def test_a_longer_context_keeps_the_steps_of_the_shorter() -> None:
 
 
 positive = st.floats(1e-4, 1.0)
-SIZES_OF_THE_MIDDLE_ALONE = CostCurve(
+SIZES_ONLY_IN_THE_MIDDLE = CostCurve(
     (level(0, {1: 0.5}, 1.0), level(1, {1: 0.5, 2: 1.0, 3: 1.0}, 1.0), level(2, {1: 0.5}, 1.0))
 )
 
@@ -67,7 +67,7 @@ def curves(draw: st.DrawFn) -> CostCurve:
 
 
 @given(curve=curves(), context=st.integers(0, 20_000))
-@example(SIZES_OF_THE_MIDDLE_ALONE, 1)
+@example(SIZES_ONLY_IN_THE_MIDDLE, 1)
 def test_no_cost_falls_with_tokens_or_with_context(curve: CostCurve, context: int) -> None:
     costs = curve.verify_table(context, 40)
     assert all(low <= high + 1e-12 for low, high in pairwise(costs))
@@ -76,13 +76,20 @@ def test_no_cost_falls_with_tokens_or_with_context(curve: CostCurve, context: in
     assert curve.decode_s(context) <= curve.decode_s(context + 500) + 1e-12
 
 
-def test_never_falling_keeps_what_rises_and_evens_out_what_does_not() -> None:
+@given(curve=curves(), context=st.integers(0, 20_000))
+def test_a_pipelined_step_never_costs_more_than_a_round_of_one_token(
+    curve: CostCurve, context: int
+) -> None:
+    assert curve.decode_s(context) <= curve.verify_s(1, context)
+
+
+def test_never_falling_keeps_rising_points_and_averages_falling_ones() -> None:
     assert never_falling([(1, 1.0), (2, 2.0), (3, 3.0)]) == [(1, 1.0), (2, 2.0), (3, 3.0)]
     assert never_falling([(1, 1.0), (2, 3.0), (3, 2.0)]) == [(1, 1.0), (2, 2.5), (3, 2.5)]
 
 
 @pytest.mark.parametrize("curve", [FLAT, LINEAR, STEPPED, TWO_LEVELS])
-def test_json_there_and_back(curve: CostCurve) -> None:
+def test_a_curve_survives_json(curve: CostCurve) -> None:
     assert CostCurve.from_json(json.loads(json.dumps(curve.as_json()))) == curve
 
 
@@ -119,25 +126,25 @@ def damaged(**changes: Any) -> Any:
         damaged(rounds_s=[[1, 0.01]]),
     ],
 )
-def test_what_is_no_curve_or_no_plausible_one_is_refused(data: Any) -> None:
+def test_damaged_and_implausible_curves_are_refused(data: Any) -> None:
     with pytest.raises(ValueError, match=r".+"):
         CostCurve.from_json(data)
 
 
 class TestLiveCosts:
-    def test_begin_as_measured(self) -> None:
+    def test_costs_begin_as_measured(self) -> None:
         costs = LiveCosts(STEPPED, 33)
         assert costs.decode_s(256) == STEPPED.decode_s(256)
         assert costs.verify_table(256, 8) == STEPPED.verify_table(256, 8)
 
-    def test_a_machine_that_slows_down_slows_everything_down(self) -> None:
+    def test_a_slower_machine_raises_all_costs(self) -> None:
         costs = LiveCosts(STEPPED, 33)
         for _ in range(60):
             costs.observe_step(2 * STEPPED.decode_s(256), 256)
         assert costs.decode_s(256) == pytest.approx(2 * STEPPED.decode_s(256), rel=0.1)
         assert costs.verify_table(256, 5)[4] > 1.5 * STEPPED.verify_s(5, 256)
 
-    def test_what_is_wrong_in_one_place_is_put_right_there(self) -> None:
+    def test_an_error_at_one_size_is_corrected_there(self) -> None:
         costs = LiveCosts(STEPPED, 33)
         for _ in range(150):
             costs.observe_step(STEPPED.decode_s(256), 256)
@@ -145,20 +152,20 @@ class TestLiveCosts:
         assert costs.decode_s(256) == pytest.approx(STEPPED.decode_s(256), rel=0.1)
         assert costs.verify_table(256, 5)[4] == pytest.approx(2 * STEPPED.verify_s(5, 256), rel=0.1)
 
-    def test_single_steps_that_are_waited_for_tell_what_pipelined_ones_take(self) -> None:
+    def test_synchronised_steps_correct_the_cost_of_pipelined_ones(self) -> None:
         costs = LiveCosts(STEPPED, 33)
         for _ in range(150):
             costs.observe_round(1, STEPPED.verify_s(1, 256), 256)
             costs.observe_round(5, 2 * STEPPED.verify_s(5, 256), 256)
         assert costs.decode_s(256) == pytest.approx(STEPPED.decode_s(256), rel=0.1)
 
-    def test_one_hiccup_hardly_matters(self) -> None:
+    def test_one_outlier_changes_little(self) -> None:
         costs = LiveCosts(STEPPED, 33)
         costs.observe_round(5, 1000.0, 256)
         assert costs.verify_table(256, 5)[4] < 1.1 * STEPPED.verify_s(5, 256)
 
     @pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])
-    def test_what_is_no_time_is_passed_over(self, seconds: float) -> None:
+    def test_invalid_times_are_ignored(self, seconds: float) -> None:
         costs = LiveCosts(FLAT, 33)
         costs.observe_step(seconds, 256)
         costs.observe_round(4, seconds, 256)

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.planning.cost_curve import CostCurve
-from akunu_py.planning.habits import FIRST_PROBE, PROPOSE_BACKOFF
 from akunu_py.planning.planner import DraftPlanner, FixedPlanner
+from akunu_py.planning.policies import FIRST_PROBE, PROPOSE_BACKOFF
 from akunu_py.stats import Round
 from tests.planning.curves import FLAT, LINEAR, M1_LIKE, STEPPED, curve
 from tests.planning.simulation import CONTEXT, Oracle, Stretch, Text, seconds_for
@@ -23,8 +23,8 @@ TEXTS = {
 }
 
 
-def certain(length: int, chance: float = 0.99) -> Draft:
-    return Draft(tuple(range(length)), "test", 8, None, (chance,) * length)
+def certain(length: int, prob: float = 0.99) -> Draft:
+    return Draft(tuple(range(length)), "test", 8, None, (prob,) * length)
 
 
 def chosen(planner: DraftPlanner, draft: Draft, *, pipelined: bool = False) -> int:
@@ -48,9 +48,9 @@ class TestCurves:
         length = chosen(DraftPlanner(STEPPED), certain(12, 0.999))
         assert length == 9
 
-    @pytest.mark.parametrize(("chance", "drafts"), [(0.5, False), (0.8, False), (0.999, True)])
-    def test_m1_parks_unless_the_draft_is_almost_certain(self, chance: float, drafts: bool) -> None:
-        assert bool(chosen(DraftPlanner(M1_LIKE), certain(16, chance))) is drafts
+    @pytest.mark.parametrize(("prob", "drafts"), [(0.5, False), (0.8, False), (0.999, True)])
+    def test_m1_parks_unless_the_draft_is_almost_certain(self, prob: float, drafts: bool) -> None:
+        assert bool(chosen(DraftPlanner(M1_LIKE), certain(16, prob))) is drafts
 
 
 @pytest.mark.parametrize("tells", [True, False], ids=["told", "learnt"])

@@ -1,4 +1,4 @@
-"""The arithmetic: the book's formula with the right sums, thresholds, verdicts."""
+"""The arithmetic: the book's formula with the right sums, thresholds, payoffs."""
 
 import pytest
 from hypothesis import given
@@ -40,24 +40,24 @@ def test_the_best_length_stops_at_the_step() -> None:
     assert best_drafts(LINEAR, 0.9, CONTEXT, 32) == 0
 
 
-class TestVerdict:
-    def test_where_drafting_pays(self) -> None:
+class TestPayoff:
+    def test_drafting_pays_if_forwards_cost_in_steps(self) -> None:
         payoff = assess(STEPPED, CONTEXT, 32)
         assert payoff.pays
         assert str(payoff).startswith("Drafting pays here from 10% acceptance; with num_draft")
 
-    def test_where_it_never_does(self) -> None:
+    def test_drafting_never_pays_if_each_token_costs_a_forward(self) -> None:
         for curve in (LINEAR,):
             payoff = assess(curve, CONTEXT, 32)
             assert not payoff.pays
             assert "does not pay" in str(payoff)
 
-    def test_where_it_hardly_does(self) -> None:
+    def test_drafting_needs_high_acceptance_if_tokens_are_expensive(self) -> None:
         payoff = assess(M1_LIKE, CONTEXT, 32)
         assert payoff.acceptance is not None
         assert payoff.acceptance > 0.9
 
-    def test_where_it_costs_nothing(self) -> None:
+    def test_drafting_always_pays_if_tokens_are_free(self) -> None:
         payoff = assess(FLAT, CONTEXT, 32)
         assert payoff.acceptance is not None
         assert payoff.acceptance < 0.01

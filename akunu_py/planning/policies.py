@@ -9,11 +9,12 @@ from bisect import bisect_left
 from typing import Final
 
 PROPOSE_BACKOFF: Final = (16, 48, 48)
-"""After this many empty proposals, skip one more step between proposals."""
+"""After more empty proposals in a row than each of these, skip one more step between proposals:
+1 step from the 17th on, 3 steps (48 stands here twice) from the 49th on."""
 
 FIRST_PROBE: Final = 128
 LAST_PROBE: Final = 4096
-"""Drafts declined in a row before one is verified all the same, at first and at most."""
+"""How many drafts in a row are declined before one is verified anyway: at first, and at most."""
 
 _RATE: Final = 0.1
 """How fast the running means of `PipelineGain` follow: by about the last ten proposals."""
@@ -23,7 +24,7 @@ class ProposalBackoff:
     """Proposes less often while proposals lead to no draft.
 
     A proposal takes some 25 microseconds on new text (`benchmarks/drafter_cost.py`), about 1 % of a
-    small model's step. If no step is under way, the device waits anyway, so it always proposes.
+    small model's step. If no step is in flight, the device waits anyway, so it always proposes.
     """
 
     def __init__(self) -> None:
@@ -52,10 +53,10 @@ class ProposalBackoff:
 
 
 class Probes:
-    """Verifies a declined draft now and then, to learn what such rounds cost now.
+    """Verifies a declined draft now and then, to learn what such rounds cost at present.
 
     Without probes, costs that were measured too high would keep the planner from drafting, and so
-    from ever observing such a round again. Where drafts never pay, probes only cost time, so they
+    from ever observing such a round again. If drafts never pay, probes only cost time, so they
     become rarer. Acceptance needs no probes: see `DeclinedDraft`.
     """
 
@@ -69,19 +70,19 @@ class Probes:
         self._pending = False
 
     def drafted(self) -> None:
-        """Notes that a draft pays: probes begin early again once drafts do not."""
+        """Notes that a draft pays: once drafts do not, probes begin early again."""
         self._patience = FIRST_PROBE
 
     def take_pending(self, *, pipelined: bool) -> bool:
-        """Whether a probe was due; while a step is under way, this drops it."""
+        """Whether a probe was due; if a step is in flight, this drops the probe."""
         pending, self._pending = self._pending, False
         return pending and not pipelined
 
     def due(self, *, pipelined: bool) -> bool:
-        """Counts a declined draft; whether to verify it all the same.
+        """Counts a declined draft; returns whether to verify it anyway.
 
-        Only a step that is under way is interrupted: the draft is proposed again once the step is
-        done, and `take_pending` lets it through.
+        Only if a step is in flight: once it is done, the draft is proposed again, and
+        `take_pending` lets it through.
         """
         self._declined += 1
         if self._declined < self._patience or not pipelined:
@@ -93,7 +94,7 @@ class Probes:
 
 
 class PipelineGain:
-    """What a single step gains by not being pipelined: a draft may follow it at once.
+    """What a single step gains by not being pipelined: a draft may follow it immediately.
 
     Both numbers are running means over the proposals after single steps.
     """
