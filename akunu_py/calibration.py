@@ -38,11 +38,11 @@ BUDGET_S: Final = 2.5
 
 _SIZES_FARTHER: Final = (1, 5, 17)
 _PASSES: Final = 9
-_FEWEST_PASSES: Final = 2
+_MIN_PASSES: Final = 2
 _STEPS_A_TURN: Final = 4
 _JUMP: Final = 0.15
-_MOST_HALVINGS: Final = 6
-_MOST_CACHE_BYTES: Final = 512 << 20
+_MAX_HALVINGS: Final = 6
+_MAX_CACHE_BYTES: Final = 512 << 20
 
 CalibrationProgress = Callable[[float, float], None]
 """Called with the seconds spent so far, and the seconds to spend."""
@@ -165,7 +165,7 @@ class _Bench:
         """Whether another context length fits the model and takes little memory."""
         bytes_per_token = self._cache.nbytes / self._cache.capacity
         room = self._model.context_length - max(SIZES) - _STEPS_A_TURN
-        return self._context < context <= room and context * bytes_per_token < _MOST_CACHE_BYTES
+        return self._context < context <= room and context * bytes_per_token < _MAX_CACHE_BYTES
 
     def measure(
         self,
@@ -194,20 +194,20 @@ class _Bench:
         self._steps()
         steps = [self._steps()]
         for turn in range(1, _PASSES):
-            if turn >= _FEWEST_PASSES and perf_counter() > until:
+            if turn >= _MIN_PASSES and perf_counter() > until:
                 break
             steps.append(self._steps())
             for size, times in rounds.items():
                 times.append(self._round(size))
                 tick()
-            if between and turn + 1 == _FEWEST_PASSES:
+            if between and turn + 1 == _MIN_PASSES:
                 self._measure_between(rounds, until)
         points = tuple(sorted((size, min(times)) for size, times in rounds.items()))
         return CostLevel(self._context, min(steps), points)
 
     def _measure_between(self, rounds: dict[int, list[float]], until: float) -> None:
         """Measures in the middle of the gaps where the cost jumps, the largest jump first."""
-        for _ in range(_MOST_HALVINGS):
+        for _ in range(_MAX_HALVINGS):
             known = sorted((size, min(times)) for size, times in rounds.items())
             jumps = [
                 ((high - low) / low, (below + above) // 2)
@@ -218,7 +218,7 @@ class _Bench:
             if jump < _JUMP or perf_counter() > until:
                 return
             self._round(size)
-            rounds[size] = [self._round(size) for _ in range(_FEWEST_PASSES)]
+            rounds[size] = [self._round(size) for _ in range(_MIN_PASSES)]
 
     def _round(self, size: int) -> float:
         """Seconds of one round as decoding runs it: submit a forward, wait for it, roll back."""

@@ -16,12 +16,12 @@ DEFAULT_DRAFT_TOKENS: Final = 4
 """Draft tokens in a token buffer of the usual shape, `[known, d0 .. d3]`."""
 DEFAULT_REPETITION_CONTEXT: Final = 20
 """As in mlx-lm."""
-MOST_DRAFT_TOKENS: Final = 1024
+MAX_DRAFT_TOKENS: Final = 1024
 """A longer draft would be more like a prefill than a guess at the next few tokens."""
-MOST_SLOTS: Final = 16
+MAX_SLOTS: Final = 16
 """The most caches of earlier requests that an engine keeps."""
 
-MOST_ALTERNATIVES: Final = 100
+MAX_ALTERNATIVES: Final = 100
 """The most alternatives reported with a token's log-probability."""
 
 _COLDEST: Final = 1e-5
@@ -201,19 +201,19 @@ class Options:
             raise InvalidRequestError(
                 f"The number of tokens to generate must be 0 or more, not {self.max_tokens}."
             )
-        if not 0 <= (self.num_draft_tokens or 0) <= MOST_DRAFT_TOKENS:
+        if not 0 <= (self.num_draft_tokens or 0) <= MAX_DRAFT_TOKENS:
             raise InvalidRequestError(
-                f"The number of draft tokens must be from 0 to {MOST_DRAFT_TOKENS}, "
+                f"The number of draft tokens must be from 0 to {MAX_DRAFT_TOKENS}, "
                 f"not {self.num_draft_tokens}."
             )
-        if self.slot is not None and not 0 <= self.slot < MOST_SLOTS:
+        if self.slot is not None and not 0 <= self.slot < MAX_SLOTS:
             raise InvalidRequestError(
-                f"The slot must be from 0 to {MOST_SLOTS - 1}, not {self.slot}."
+                f"The slot must be from 0 to {MAX_SLOTS - 1}, not {self.slot}."
             )
-        if not 0 <= (self.logprobs or 0) <= MOST_ALTERNATIVES:
+        if not 0 <= (self.logprobs or 0) <= MAX_ALTERNATIVES:
             raise InvalidRequestError(
                 "The number of alternatives to report log-probabilities of must be from 0 to "
-                f"{MOST_ALTERNATIVES}, not {self.logprobs}."
+                f"{MAX_ALTERNATIVES}, not {self.logprobs}."
             )
         if self.scores_prompt and self.logprobs is None:
             raise InvalidRequestError("To score a prompt, say how many alternatives to report.")

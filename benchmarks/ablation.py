@@ -196,13 +196,13 @@ def drafter_variants() -> Iterator[Variant]:
     yield from moved("resumed copy", alignment, "RESUMED_RUN", 6)
     yield from moved("resumed copy", alignment, "RESUMED_BONUS", 0)
     yield from moved("resumed copy", alignment, "SEARCHED", 16)
-    yield from moved("resumed copy", alignment, "MOST_PLACES", 1)
+    yield from moved("resumed copy", alignment, "MAX_PLACES", 1)
     yield off("resumed copy", "distance is no evidence",
               (auto, "resumed_evidence", lambda length, _: _resumed(length, 1)),
               )  # fmt: skip
     yield off("rewrites", "off", (Rewrites, "learn", _nothing))
-    yield from moved("rewrites", alignment, "LONGEST_OLD", 2)
-    yield from moved("rewrites", alignment, "LONGEST_NEW", 3)
+    yield from moved("rewrites", alignment, "MAX_OLD_LENGTH", 2)
+    yield from moved("rewrites", alignment, "MAX_NEW_LENGTH", 3)
     yield off("match", "the start of an answer is no evidence",
               (auto, "match_evidence", lambda length, **_: _match(length, whole_answer=False)),
               )  # fmt: skip
@@ -214,7 +214,7 @@ def drafter_variants() -> Iterator[Variant]:
               (auto, "match_evidence", lambda _, whole_answer: _match(3, whole_answer)),
               )  # fmt: skip
     yield off("match", "always the latest", (Occurrences, "best", lambda own, **_: _best(own)))
-    yield from moved("match", occurrences, "LONGEST_COMPARED", 6)
+    yield from moved("match", occurrences, "MAX_COMPARED", 6)
     for count in (1, 3):
         table = tuple(
             tuple(occurrences.consensus_of(agreeing, total) for agreeing in range(total + 1))
@@ -331,7 +331,7 @@ def main() -> None:
         "set's mean by about 0.4. Where the costs are named, the published ones are changed: "
         "otherwise the planner's costs are always right, and a pipeline saves nothing. Back-off of "
         "proposals saves the time of drafting, which a replay does not count. Bounds on searches "
-        f"(MOST_PLACES, VISITED, LONGEST_COMPARED) save time as well.\n\n"
+        f"(MAX_PLACES, VISITED, MAX_COMPARED) save time as well.\n\n"
         f"{markdown_table(heads, [outcome.row() for outcome in outcomes])}\n\n"
         f"## Against the code before the deletions ([what they were]({BEFORE}.md))\n\n"
         f"{against_before(now)}"

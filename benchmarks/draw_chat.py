@@ -49,7 +49,7 @@ class Recording(StringIO):
         return True
 
 
-LONGEST_ANSWER = 96
+MAX_ANSWER_TOKENS = 96
 """Tokens; a long answer does not fit a picture."""
 
 
@@ -63,7 +63,7 @@ def record_turn(settings: ModelSettings, question: str) -> str:
     ):
         list(Conversation(worker, Options(max_tokens=16)).ask("Hello."))  # the first is slower
         screen = TerminalScreen(worker.loading, settings.name, InMemoryHistory())
-        options = Options(max_tokens=LONGEST_ANSWER)
+        options = Options(max_tokens=MAX_ANSWER_TOKENS)
         conversation = Conversation(worker, options, progress=screen.progress)
         first, *rest = question.splitlines()
         for prompt, line in (("> ", first), *((". ", line) for line in rest)):

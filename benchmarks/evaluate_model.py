@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[1]
 TEXT_WINDOW = 1024
 TEXT_BYTES = 200_000
 MAX_TOKENS = 2000
-LONGEST_LINE = 48
+MAX_LINE_LENGTH = 48
 """The most tokens of a line that is filled in."""
 
 
@@ -74,7 +74,7 @@ def function_lines(scorer: Scorer, cases: Iterable[Hole]) -> dict[str, float]:
     """Shares of function lines: filled exactly, ended within the line, and still parsable."""
     counts: dict[str, float] = defaultdict(float)
     for hole in cases:
-        answer, ended = scorer.answer(hole_prompt(scorer, hole), LONGEST_LINE)
+        answer, ended = scorer.answer(hole_prompt(scorer, hole), MAX_LINE_LENGTH)
         in_line = ended and bool(answer.strip()) and "\n" not in answer
         counts["cases"] += 1
         counts["exact"] += ended and answer == hole.middle

@@ -27,7 +27,7 @@ from akunu_py.bench.replay import ReplayCase
 from akunu_py.drafting import auto, expectation
 from akunu_py.drafting.expectation import EVIDENCE, POSITIONS, Expectations
 from akunu_py.model import load_tokenizer
-from akunu_py.planning.planner import MOST_PLANNED_DRAFTS
+from akunu_py.planning.planner import MAX_PLANNED_TOKENS
 from benchmarks.records import markdown_table, record
 from benchmarks.replay_data import DATA_SETS
 from benchmarks.replay_drafters import read_sets
@@ -82,7 +82,7 @@ def collect(cases: Iterable[ReplayCase]) -> Counter[Outcome]:
     for case in cases:
         drafter.begin(case.prompt)
         for position, token in enumerate(case.reference):
-            draft = drafter.propose(MOST_PLANNED_DRAFTS)
+            draft = drafter.propose(MAX_PLANNED_TOKENS)
             wanted = case.reference[position : position + len(draft)]
             pairs = zip(draft.tokens, wanted, strict=False)
             accepted = next((at for at, (ours, right) in enumerate(pairs) if ours != right), None)

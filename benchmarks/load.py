@@ -21,7 +21,7 @@ import httpx2
 BUSY: Final = (429, 503)
 """The statuses of a server that cannot take another request."""
 PATIENCE_S: Final = 600.0
-_LONGEST_STAY_S: Final = 0.5
+_MAX_STAY_S: Final = 0.5
 _AT_ONCE: Final = 1 << 16
 _TEXTS: Final = (
     "import os\n\n\ndef size_of(path):\n    return ",
@@ -117,7 +117,7 @@ class Load:
         draw = self._draw
         plans = [
             (draw.randrange(len(self._questions)),
-             draw.uniform(0, _LONGEST_STAY_S) if draw.random() < self._leaving else None)
+             draw.uniform(0, _MAX_STAY_S) if draw.random() < self._leaving else None)
             for _ in range(requests)
         ]  # fmt: skip
         shares = [plans[start::clients] for start in range(clients)]

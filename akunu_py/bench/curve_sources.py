@@ -21,7 +21,7 @@ HERE: Final = "here"
 """The name of the curve that was measured on this machine."""
 
 _PUBLISHED: Final = "published_costs.json"
-_LARGEST_FILE: Final = 1 << 20
+_MAX_FILE_BYTES: Final = 1 << 20
 _ABOUT: Final = ("chip", "name", "layout", "mlx")
 """The fields of a recorded machine and model that describe a curve."""
 
@@ -92,7 +92,7 @@ def read_curve(path: Path) -> NamedCurve:
         InvalidRequestError: if the file cannot be read, or holds no curve.
     """
     try:
-        if path.stat().st_size > _LARGEST_FILE:
+        if path.stat().st_size > _MAX_FILE_BYTES:
             raise ValueError("too large for a cost curve")
         data = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(data, dict) and "relative" in data:

@@ -16,7 +16,7 @@ from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
 from akunu_py.decoding.loop import Limits, decode
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
-from akunu_py.planning.planner import MOST_PLANNED_DRAFTS, Planner
+from akunu_py.planning.planner import MAX_PLANNED_TOKENS, Planner
 from akunu_py.stats import Round
 
 UNIT_COSTS: Final = CostCurve((CostLevel(0, 1.0, ((1, 1.0),)),))
@@ -183,7 +183,7 @@ def replay_rounds(
     planner: Planner,
     *,
     curve: CostCurve = UNIT_COSTS,
-    limit: int = MOST_PLANNED_DRAFTS,
+    limit: int = MAX_PLANNED_TOKENS,
 ) -> Iterator[Round]:
     """Replays one request, a round at a time, in the loop that the engine decodes with.
 
@@ -205,7 +205,7 @@ def replay(
     planner: Planner,
     *,
     curve: CostCurve = UNIT_COSTS,
-    limit: int = MOST_PLANNED_DRAFTS,
+    limit: int = MAX_PLANNED_TOKENS,
 ) -> ReplayResult:
     """Replays requests under one planner, each on the drafter that `make` gives for it."""
     rounds = (

@@ -18,7 +18,7 @@ from akunu_py.bench.measurement import Progress, figures_table
 from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share, replay
 from akunu_py.drafting.base import Drafter
 from akunu_py.planning.cost_curve import CostCurve
-from akunu_py.planning.planner import MOST_PLANNED_DRAFTS, DraftPlanner, FixedPlanner
+from akunu_py.planning.planner import MAX_PLANNED_TOKENS, DraftPlanner, FixedPlanner
 
 _HEADS: Final = (
     "",
@@ -144,7 +144,7 @@ def replay_policy(
     answers of earlier ones.
     """
     fixed = policy.num_draft_tokens
-    limit = MOST_PLANNED_DRAFTS if fixed is None else fixed
+    limit = MAX_PLANNED_TOKENS if fixed is None else fixed
     planner = DraftPlanner(curve) if fixed is None else FixedPlanner(limit)
     make: Callable[[], Drafter] = ALL_DRAFTERS[policy.drafter]
     if keeps or policy.drafter not in REMEMBERS_TEXT:

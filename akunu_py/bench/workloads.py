@@ -32,7 +32,7 @@ _HELD_OUT_PERCENT: Final = 4
 _NEW_NAMES: Final = ("total", "value", "entry", "result_list", "cursor", "payload")
 _PREFIX, _SUFFIX = 900, 450
 _FIRST_RECORDS, _RECORDS = 6, 30
-_FIRST_PROSE, _LEAST_PROSE = 160, 450
+_FIRST_PROSE, _MIN_PROSE = 160, 450
 _DOCSTRING: Final = re.compile(r'(?:\s|#[^\n]*\n)*[rR]?"""(.*?)"""', re.DOTALL)
 
 
@@ -130,7 +130,7 @@ def _prose(library: Mapping[str, str], draw: Random) -> Iterator[Sample]:
         docstring = _DOCSTRING.match(text)
         paragraphs = docstring[1].strip().split("\n\n") if docstring else []
         prose = "\n\n".join(part for part in paragraphs if _is_prose(part))
-        if len(prose) >= _LEAST_PROSE:
+        if len(prose) >= _MIN_PROSE:
             texts.append(prose)
     draw.shuffle(texts)
     while True:

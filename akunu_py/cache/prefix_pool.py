@@ -11,7 +11,7 @@ from time import time
 from typing import Final
 
 from akunu_py.cache.kv_cache import KVCache, PreallocatedKVCache
-from akunu_py.options import MOST_SLOTS
+from akunu_py.options import MAX_SLOTS
 
 FIRST_CAPACITY: Final = 2048
 """Tokens that a slot has room for if its first request needs no more."""
@@ -207,7 +207,7 @@ class PrefixPool:
             spared = None
         self._free(needed, spared=spared, slots=1)
         if slot_id is None:
-            slot_id = next(number for number in range(MOST_SLOTS) if number not in self._slots)
+            slot_id = next(number for number in range(MAX_SLOTS) if number not in self._slots)
         self._slots[slot_id] = PrefixSlot(self._make_cache, capacity, slot_id)
         return self._slots[slot_id]
 
@@ -216,7 +216,7 @@ class PrefixPool:
         others = [slot for slot in self._slots.values() if slot is not spared]
         for slot in others:
             nbytes = sum(slot.cache.nbytes for slot in self._slots.values())
-            if nbytes + needed <= self.memory and len(self._slots) + slots <= MOST_SLOTS:
+            if nbytes + needed <= self.memory and len(self._slots) + slots <= MAX_SLOTS:
                 return
             del self._slots[slot.id]
 

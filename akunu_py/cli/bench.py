@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from akunu_py.planning.cost_curve import CostCurve
     from akunu_py.text.tokenizer import Tokenizer
 
-_LEAST_COLUMNS: Final = 120
+_MIN_COLUMNS: Final = 120
 """Tables are at least this wide; a narrower terminal wraps or scrolls them."""
 
 
@@ -70,7 +70,7 @@ def run(settings: CostSettings | SpeedupSettings | ReplaySettings) -> int:
     if result.before:
         print(f"{result.before}\n")
     console = Console(highlight=False, soft_wrap=True)
-    console.width = max(console.width, _LEAST_COLUMNS)
+    console.width = max(console.width, _MIN_COLUMNS)
     console.print(result.report.tables())
     if result.after:
         print(result.after)

@@ -19,7 +19,7 @@ from akunu_py.model_files import BUNDLED_MODEL
 from akunu_py.options import (
     DEFAULT_MAX_TOKENS,
     DEFAULT_REPETITION_CONTEXT,
-    MOST_DRAFT_TOKENS,
+    MAX_DRAFT_TOKENS,
     Grammar,
 )
 from akunu_py.server.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_QUEUE
@@ -35,8 +35,8 @@ ANSWERS: Final = ("own", "forced")
 WORKLOADS: Final = ("edit", "fill-in", "structure", "question", "novel")
 
 _CHAT_MAX_TOKENS: Final = 1024  # an answer in a conversation often repeats a whole file
-_LARGEST_PORT: Final = 65535
-_LONGEST_S: Final = 3600.0
+_MAX_PORT: Final = 65535
+_MAX_S: Final = 3600.0
 _NO_LIMIT: Final = -1
 
 
@@ -215,7 +215,7 @@ OPTIONS: Final = (
     Option("--host", _SERVE, "the address to listen on", metavar="HOST", group=_SERVER,
            default=DEFAULT_HOST, default_text=f"{DEFAULT_HOST}, this machine only"),
     Option("--port", _SERVE, "the port; 0 takes a free one", whole_number, metavar="N",
-           group=_SERVER, default=DEFAULT_PORT, within=Range(0, _LARGEST_PORT)),
+           group=_SERVER, default=DEFAULT_PORT, within=Range(0, _MAX_PORT)),
     Option("--api-key", _SERVE, "what clients must send as a Bearer token", metavar="KEY",
            group=_SERVER),
     Option("--cors", _SERVE, "let web pages of this origin use the server; may be repeated",
@@ -237,10 +237,10 @@ OPTIONS: Final = (
            choices=(*BENCH_DRAFTERS, EVERY), takes="some"),
     Option("--num-draft-tokens", _SPEEDUP, f"most draft tokens of a round; {PLANNED} leaves it to "
            "the planner", draft_tokens, metavar="N", default=(None, 4, 8, 16),
-           default_text=f"{PLANNED} 4 8 16", within=Range(0, MOST_DRAFT_TOKENS), takes="some"),
+           default_text=f"{PLANNED} 4 8 16", within=Range(0, MAX_DRAFT_TOKENS), takes="some"),
     Option("--num-draft-tokens", _REPLAY, f"most draft tokens of a round; {PLANNED} leaves it to "
            "the planner", draft_tokens, metavar="N", default=(None,), default_text=PLANNED,
-           within=Range(0, MOST_DRAFT_TOKENS), takes="some"),
+           within=Range(0, MAX_DRAFT_TOKENS), takes="some"),
     Option("--workloads", _SPEEDUP, f"built-in requests to run: {', '.join(WORKLOADS)}",
            metavar="KIND", default=WORKLOADS, default_text="all", choices=WORKLOADS, takes="any"),
     Option("--data", _SPEEDUP, "files of further requests, as for `bench replay`; each is a "
@@ -265,7 +265,7 @@ OPTIONS: Final = (
     Option("--max-requests", _REPLAY, "take the first N requests of each file", whole_number,
            metavar="N", default_text="all", within=Range(1)),
     Option("--seconds", _TIMED, "how long to measure the cost of forwards", number, metavar="S",
-           default=10.0, default_text="10", within=Range(0, _LONGEST_S, above=True)),
+           default=10.0, default_text="10", within=Range(0, _MAX_S, above=True)),
 
     Option("--json", ("generate", "doctor", *_BENCH), "print one JSON object", field="as_json",
            default=False, const=True),
@@ -311,7 +311,7 @@ OPTIONS: Final = (
            group=_SPECULATION, default_text="auto, or model with --draft-model",
            choices=CHAT_DRAFTERS),
     Option("--num-draft-tokens", _DRAFTING, f"most draft tokens of a round, up to "
-           f"{MOST_DRAFT_TOKENS}", whole_number, metavar="N", group=_SPECULATION,
+           f"{MAX_DRAFT_TOKENS}", whole_number, metavar="N", group=_SPECULATION,
            default_text="as many as pay on this machine"),
     Option("--no-speculate", _DRAFTING, "decode plainly, as with --drafter none", field="drafter",
            group=_SPECULATION, const="none"),

@@ -21,7 +21,7 @@ _ROUNDER: Final = 1.5 * 2.0**23
 the lowest bits."""
 _MANTISSA_BITS: Final = 23
 _BIAS: Final = 127
-_MOST_FUSED_ROWS: Final = 16
+_MAX_FUSED_ROWS: Final = 16
 """Above this many rows, MLX's own operations, which are vectorised, are faster than a compiled
 one."""
 
@@ -112,7 +112,7 @@ class FusedRMSNorm(nn.RMSNorm):  # type: ignore[misc]
 
 
 def _are_few(x: mx.array) -> bool:
-    few: bool = x.size <= _MOST_FUSED_ROWS * x.shape[-1]
+    few: bool = x.size <= _MAX_FUSED_ROWS * x.shape[-1]
     return few
 
 

@@ -19,7 +19,7 @@ from akunu_py.model import TargetModel
 from akunu_py.options import Options
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.live_costs import LiveCosts
-from akunu_py.planning.planner import MOST_PLANNED_DRAFTS, DraftPlanner, FixedPlanner, Planner
+from akunu_py.planning.planner import MAX_PLANNED_TOKENS, DraftPlanner, FixedPlanner, Planner
 from akunu_py.prompt import Prompt
 from akunu_py.sampling.sampler import Sampler
 
@@ -130,7 +130,7 @@ class SpeculationState:
             return FixedPlanner(options.num_draft_tokens)
         if self._costs is None:
             self.cost_curve = self._calibrate(self._model, self._backend)
-            self._costs = LiveCosts(self.cost_curve, MOST_PLANNED_DRAFTS + 1)
+            self._costs = LiveCosts(self.cost_curve, MAX_PLANNED_TOKENS + 1)
         experience = self._experience[fills_gap]
         if experience.planner is None:
             experience.planner = DraftPlanner(self._costs)
@@ -156,4 +156,4 @@ class SpeculationState:
 def longest_draft(options: Options) -> int:
     """The most drafted tokens that one forward of a request may verify."""
     asked = options.num_draft_tokens
-    return MOST_PLANNED_DRAFTS if asked is None else asked
+    return MAX_PLANNED_TOKENS if asked is None else asked

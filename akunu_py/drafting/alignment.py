@@ -25,11 +25,11 @@ RESUMED_BONUS: Final = 8
 SEARCHED: Final = 64
 """An edit longer than this ends a copy, whether it removes tokens or adds them."""
 
-MOST_PLACES: Final = 6
+MAX_PLACES: Final = 6
 """Places compared per search, which bounds its time."""
 
-LONGEST_OLD: Final = 6
-LONGEST_NEW: Final = 8
+MAX_OLD_LENGTH: Final = 6
+MAX_NEW_LENGTH: Final = 8
 """A longer edit is hardly ever repeated, so it is not learnt."""
 
 
@@ -73,7 +73,7 @@ class Rewrites:
             new: the tokens put in their place.
             following: the token after both; it anchors an edit that only adds or only removes.
         """
-        if len(old) > LONGEST_OLD or len(new) > LONGEST_NEW:
+        if len(old) > MAX_OLD_LENGTH or len(new) > MAX_NEW_LENGTH:
             return
         if not old or not new:
             old, new = (*old, following), (*new, following)
@@ -202,7 +202,7 @@ class Alignment:
         _, end = self._occurrences.document(source)
         lowest = bisect_right(places, source)
         last = bisect_right(places, min(end - 1, source + SEARCHED + gap), lowest)
-        return places[lowest : min(last, lowest + MOST_PLACES)]
+        return places[lowest : min(last, lowest + MAX_PLACES)]
 
     def _arrive(self, position: int) -> None:
         self.source = position

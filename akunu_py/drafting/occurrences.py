@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from akunu_py.drafting.base import FIRST_BOUNDARY
 
 VISITED: Final = 6
-LONGEST_COMPARED: Final = 16
+MAX_COMPARED: Final = 16
 
 _TOKEN_BITS: Final = 32
 _PAIR_PRIME: Final = 0x9E3779B97F4A7C15
@@ -57,11 +57,11 @@ def bigram_affinity_of(same: int, others: int) -> int:
     return 3 * ((others > 0) + (others > 2) + (others > 14)) + (same > 2) + (same > 6)
 
 
-_MOST_SAME, _MOST_OTHERS = 7, 15
+_MAX_SAME, _MAX_OTHERS = 7, 15
 # A table, because every drafted token needs it.
 _AFFINITIES: Final = tuple(
-    bytes(bigram_affinity_of(same, others) for same in range(_MOST_SAME + 1))
-    for others in range(_MOST_OTHERS + 1)
+    bytes(bigram_affinity_of(same, others) for same in range(_MAX_SAME + 1))
+    for others in range(_MAX_OTHERS + 1)
 )
 
 
@@ -70,7 +70,7 @@ class Match(NamedTuple):
 
     Attributes:
         position: index of the token that followed it.
-        length: how many tokens agree, at most `LONGEST_COMPARED`.
+        length: how many tokens agree, at most `MAX_COMPARED`.
         visited: the same index for every occurrence that was visited, latest first.
         consensus: how many of these were followed by the same token.
     """
@@ -178,10 +178,10 @@ class Occurrences:
         return self._after_one[self._last]
 
     def agreement(self, position: int) -> int:
-        """How many tokens before `position` agree with the last ones, up to `LONGEST_COMPARED`."""
+        """How many tokens before `position` agree with the last ones, up to `MAX_COMPARED`."""
         tokens = self.tokens
         size = len(tokens)
-        most = min(LONGEST_COMPARED, position)
+        most = min(MAX_COMPARED, position)
         length = 0
         while length < most and tokens[position - 1 - length] == tokens[size - 1 - length]:
             length += 1
@@ -192,11 +192,11 @@ class Occurrences:
         others = len(self._after_one[before]) - (before == self._last)
         place = self._latest_two.get(before << _TOKEN_BITS ^ token)
         if place is None:
-            return _AFFINITIES[others if others < _MOST_OTHERS else _MOST_OTHERS][0]
+            return _AFFINITIES[others if others < _MAX_OTHERS else _MAX_OTHERS][0]
         same = self._count_two[place]
         others -= same
-        row = _AFFINITIES[others if others < _MOST_OTHERS else _MOST_OTHERS]
-        return row[same if same < _MOST_SAME else _MOST_SAME]
+        row = _AFFINITIES[others if others < _MAX_OTHERS else _MAX_OTHERS]
+        return row[same if same < _MAX_SAME else _MAX_SAME]
 
     def _linked(self, chain: array[int]) -> list[int]:
         """The latest indexes of a chain, without those where a document ends."""
@@ -219,13 +219,13 @@ class Occurrences:
     def _longest_of(self, visited: list[int]) -> tuple[list[int], int]:
         """The indexes with the longest agreement before them, and how long it is."""
         tokens = self.tokens
-        recent = tokens[: -LONGEST_COMPARED - 1 : -1]
+        recent = tokens[: -MAX_COMPARED - 1 : -1]
         longest: list[int] = []
         longest_length = 1
         for position in visited:
             # `agreement`, inlined: this loop takes most of the time of finding a match.
             compared, length = position - 1, 0
-            for token in recent if position >= LONGEST_COMPARED else recent[:position]:
+            for token in recent if position >= MAX_COMPARED else recent[:position]:
                 if tokens[compared] != token:
                     break
                 length += 1

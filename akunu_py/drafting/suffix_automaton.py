@@ -15,7 +15,7 @@ from typing import Final
 from akunu_py.drafting.base import NO_DRAFT, Draft, joined, until_boundary
 
 MARKED: Final = 4
-SHORTEST_MATCH: Final = 1
+MIN_MATCH_LENGTH: Final = 1
 FACTOR: Final = 2
 
 _ROOT: Final = 0
@@ -148,7 +148,7 @@ class SuffixAutomatonDrafter:
         factor: how many tokens to draft for each token of the match.
     """
 
-    def __init__(self, shortest_match: int = SHORTEST_MATCH, factor: int = FACTOR) -> None:
+    def __init__(self, shortest_match: int = MIN_MATCH_LENGTH, factor: int = FACTOR) -> None:
         self._shortest_match = shortest_match
         self._factor = factor
         self.begin(())

@@ -20,7 +20,7 @@ PRIOR: Final = 0.6
 _PRIOR_WEIGHT: Final = 4.0
 _MEMORY: Final = 64.0
 _SLOWEST_RATE: Final = 0.02
-_LONGEST_MATCH: Final = 63
+_MAX_MATCH_LENGTH: Final = 63
 _LAST_POSITION: Final = 31
 _LEAST, _MOST = 0.001, 0.999
 
@@ -162,7 +162,7 @@ class _Source:
 
 def _match_class(length: int) -> int:
     """0, 1, 2-3, 4-7 ... 32 and more."""
-    return max(0, min(length, _LONGEST_MATCH)).bit_length()
+    return max(0, min(length, _MAX_MATCH_LENGTH)).bit_length()
 
 
 def _position_class(position: int) -> int:

@@ -15,9 +15,9 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
 
-_SHORTEST_S: Final = 1e-7
-_LONGEST_S: Final = 3600.0
-_MOST_TOKENS: Final = 4096
+_MIN_S: Final = 1e-7
+_MAX_S: Final = 3600.0
+_MAX_TOKENS: Final = 4096
 _PLAUSIBLE_FACTOR: Final = 5.0
 """A cost is implausible if it is this many times below that of a round over one token, or above
 that of as many such rounds."""
@@ -42,10 +42,10 @@ class CostLevel:
         sizes = [size for size, _ in self.verify_s]
         if sizes[:1] != [1] or any(a >= b for a, b in pairwise(sizes)):
             raise ValueError(f"rounds must be of 1 token and more, ascending, not of {sizes}")
-        if sizes[-1] > _MOST_TOKENS or self.context < 0:
+        if sizes[-1] > _MAX_TOKENS or self.context < 0:
             raise ValueError(f"no forward takes {sizes[-1]} tokens at context {self.context}")
         seconds = [self.decode_s, *(cost for _, cost in self.verify_s)]
-        if not all(_SHORTEST_S < cost < _LONGEST_S for cost in seconds):
+        if not all(_MIN_S < cost < _MAX_S for cost in seconds):
             raise ValueError(f"no forward takes such times: {seconds}")
 
 

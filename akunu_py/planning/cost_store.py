@@ -18,7 +18,7 @@ from akunu_py.planning.cost_curve import CostCurve
 
 _FORMAT: Final = "akunu-py cost curve"
 _VERSION: Final = 1
-_LARGEST_FILE: Final = 1 << 20
+_MAX_FILE_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class CostStore:
 def _read(path: Path) -> tuple[CostKey, CostCurve] | None:
     """The content of a file, None if it is not valid."""
     try:
-        if path.stat().st_size > _LARGEST_FILE:
+        if path.stat().st_size > _MAX_FILE_BYTES:
             return None
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict) or content.get("format") != _FORMAT:

@@ -16,8 +16,8 @@ _SHARED_RATE: Final = 0.1
 _OWN_RATE: Final = 0.05
 _CLIP: Final = math.log(1.6)
 """An observation counts as at most this far from its prediction: one hiccup must not matter."""
-_LARGEST_SHARED: Final = math.log(16)
-_LARGEST_OWN: Final = math.log(3)
+_MAX_SHARED: Final = math.log(16)
+_MAX_OWN: Final = math.log(3)
 
 _RANGES: Final = 7
 _CONTEXT_GRAIN: Final = 128
@@ -89,8 +89,8 @@ class LiveCosts:
             return
         surprise = math.log(seconds / measured) - self._shared - self._own[index]
         surprise = _clipped(surprise, _CLIP)
-        self._shared = _clipped(self._shared + _SHARED_RATE * surprise, _LARGEST_SHARED)
-        self._own[index] = _clipped(self._own[index] + _OWN_RATE * surprise, _LARGEST_OWN)
+        self._shared = _clipped(self._shared + _SHARED_RATE * surprise, _MAX_SHARED)
+        self._own[index] = _clipped(self._own[index] + _OWN_RATE * surprise, _MAX_OWN)
         self._shared_factor = math.exp(self._shared)
         self._own_factors[index] = math.exp(self._own[index])
 

@@ -17,7 +17,7 @@ from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.theory import expected_tokens
 from akunu_py.stats import Round
 
-MOST_PLANNED_DRAFTS: Final = 32
+MAX_PLANNED_TOKENS: Final = 32
 """The most draft tokens of a planned round: the buffer's size if no number is given."""
 
 
@@ -99,7 +99,7 @@ class DraftPlanner:
         longest: the most draft tokens of a round.
     """
 
-    def __init__(self, costs: CostCurve | LiveCosts, longest: int = MOST_PLANNED_DRAFTS) -> None:
+    def __init__(self, costs: CostCurve | LiveCosts, longest: int = MAX_PLANNED_TOKENS) -> None:
         self._costs = costs if isinstance(costs, LiveCosts) else LiveCosts(costs, longest + 1)
         self._longest = longest
         self._acceptance = AcceptanceModel()

@@ -15,7 +15,7 @@ from akunu_py.planning.cost_curve import CostCurve
 
 _EVEN_ENOUGH: Final = 0.02
 """Draft lengths whose speed differs by less than this count as equally good."""
-_LEAST_GAIN: Final = 1.03
+_MIN_GAIN: Final = 1.03
 """A smaller speedup does not count as one."""
 
 
@@ -89,7 +89,7 @@ class Payoff:
     @property
     def pays(self) -> bool:
         """Whether drafting can speed up decoding."""
-        return self.acceptance is not None and self.best_speedup >= _LEAST_GAIN
+        return self.acceptance is not None and self.best_speedup >= _MIN_GAIN
 
     def __str__(self) -> str:
         if self.acceptance is None or not self.pays:

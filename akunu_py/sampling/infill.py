@@ -15,7 +15,7 @@ import numpy as np
 
 DEFAULT_CANDIDATES: Final = 40
 """What llama.cpp's top-k leaves if a request sets none."""
-MOST_CANDIDATES: Final = 128
+MAX_CANDIDATES: Final = 128
 
 _END_WEIGHT: Final = 3
 """End tokens win if their probability, times this and the number of candidates, exceeds the
@@ -44,7 +44,7 @@ class InfillFilter:
             scores: log-probabilities, up to a constant per row, `[rows, vocabulary]`.
             top_k: the request's top-k; 0 if it has none.
         """
-        count = min(top_k or DEFAULT_CANDIDATES, MOST_CANDIDATES, scores.shape[-1])
+        count = min(top_k or DEFAULT_CANDIDATES, MAX_CANDIDATES, scores.shape[-1])
         ids = mx.argpartition(-scores, kth=count - 1, axis=-1)[:, :count]
         values = mx.take_along_axis(scores, ids, axis=-1)
         slots = np.array(ids)

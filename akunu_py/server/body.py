@@ -13,7 +13,7 @@ from akunu_py.server.settings import Limits
 
 D = TypeVar("D")
 
-_LARGEST_INTEGER: Final = 1 << 63
+_MAX_INTEGER: Final = 1 << 63
 """No client means an integer beyond 64 bits."""
 _KINDS: Final = {type(None): "null", bool: "a boolean", int: "a number", float: "a number",
                  str: "a string", list: "a list", dict: "an object"}  # fmt: skip
@@ -142,7 +142,7 @@ class Body:
     def _check_range(
         self, name: str, value: float, least: float | None, most: float | None
     ) -> None:
-        if abs(value) >= _LARGEST_INTEGER:
+        if abs(value) >= _MAX_INTEGER:
             self.refuse(name, "is too large")
         if least is not None and value < least:
             self.refuse(name, f"must be {least} or more, not {value}")

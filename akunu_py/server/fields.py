@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from akunu_py.options import MOST_DRAFT_TOKENS
+from akunu_py.options import MAX_DRAFT_TOKENS
 from akunu_py.server.body import Body
 from akunu_py.server.job import Job
 from akunu_py.server.settings import Defaults
 
 _SEEDS: Final = 1 << 32
-_MOST_MESSAGES: Final = 4096
-_MOST_TOOLS: Final = 512
-SMALLEST_TOP_P: Final = 1e-6
-MOST_TEMPERATURE: Final = 1e3
-MOST_RECENT: Final = 4096
+_MAX_MESSAGES: Final = 4096
+_MAX_TOOLS: Final = 512
+MIN_TOP_P: Final = 1e-6
+MAX_TEMPERATURE: Final = 1e3
+MAX_RECENT: Final = 4096
 FORBIDDEN: Final = -1e9
 """The logit bias that forbids a token: far below every logit, and still a finite number."""
 
@@ -45,11 +45,11 @@ def read_num_draft_tokens(body: Body, defaults: Defaults) -> int | None:
     """The most draft tokens of a forward: `num_draft_tokens`, or llama-server's
     `speculative.n_max`, flat or nested; 0 decodes plainly."""
     number = body.integer(
-        "num_draft_tokens", "speculative.n_max", default=None, least=0, most=MOST_DRAFT_TOKENS
+        "num_draft_tokens", "speculative.n_max", default=None, least=0, most=MAX_DRAFT_TOKENS
     )
     if number is None and isinstance(body.any("speculative"), dict):
         nested = body.object("speculative")
-        number = nested.integer("n_max", default=None, least=0, most=MOST_DRAFT_TOKENS)
+        number = nested.integer("n_max", default=None, least=0, most=MAX_DRAFT_TOKENS)
     return defaults.num_draft_tokens if number is None else number
 
 
@@ -99,7 +99,7 @@ def read_messages(body: Body) -> list[dict[str, Any]]:
     Raises:
         BodyError: if there are none, or one has no role, or content that is not text.
     """
-    messages = body.objects("messages", most=_MOST_MESSAGES)
+    messages = body.objects("messages", most=_MAX_MESSAGES)
     if not messages:
         body.refuse("messages", "must have at least one message")
     return [_message(message) for message in messages]
@@ -147,7 +147,7 @@ def read_offered_tools(body: Body) -> list[dict[str, Any]]:
     Raises:
         BodyError: if one is not a function, or has no name.
     """
-    return [_tool(tool) for tool in body.objects("tools", most=_MOST_TOOLS)]
+    return [_tool(tool) for tool in body.objects("tools", most=_MAX_TOOLS)]
 
 
 def _tool(tool: Body) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import PlainTextResponse, Response
 
-from akunu_py.options import MOST_SLOTS, Options
+from akunu_py.options import MAX_SLOTS, Options
 from akunu_py.package import __version__
 from akunu_py.request import Completion, Event
 from akunu_py.sampling.logprobs import TokenLogprob
@@ -42,7 +42,7 @@ _STOP_TYPES: Final = {
     Finish.CONTEXT: "limit",
     Finish.CANCELLED: "limit",
 }
-_LEAST_LOGPROB: Final = -1e9
+_MIN_LOGPROB: Final = -1e9
 """The log-probability of an impossible token, because JSON has no infinity."""
 _ABSENT: Final = object()
 
@@ -148,7 +148,7 @@ class _ResultFormat:
             "id": token,
             "token": spelling.decode(errors="replace"),
             "bytes": list(spelling),
-            "logprob": max(logprob, _LEAST_LOGPROB),
+            "logprob": max(logprob, _MIN_LOGPROB),
         }
 
 
@@ -244,7 +244,7 @@ async def props(request: ApiRequest) -> Response:
                 "n_ctx": engine.context_limit,
                 "params": _generation_settings(engine, read_options(request), DEFAULT_SAMPLERS),
             },
-            "total_slots": MOST_SLOTS,
+            "total_slots": MAX_SLOTS,
             "model_alias": engine.model.name,
             "model_path": engine.model.name,
             "modalities": {"vision": False, "audio": False},

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from akunu_py.options import MOST_ALTERNATIVES, Grammar, Options, Sampling
+from akunu_py.options import MAX_ALTERNATIVES, Grammar, Options, Sampling
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest
 from akunu_py.server.fields import (
     FORBIDDEN,
-    MOST_RECENT,
-    MOST_TEMPERATURE,
-    SMALLEST_TOP_P,
+    MAX_RECENT,
+    MAX_TEMPERATURE,
+    MIN_TOP_P,
     read_biases,
     read_choices,
     read_num_draft_tokens,
@@ -40,10 +40,10 @@ DEFAULT_SAMPLERS: Final = SAMPLERS[:-1]
 
 _LETTERS: Final = {"e": "penalties", "k": "top_k", "p": "top_p", "m": "min_p", "t": "temperature",
                    "i": "infill"}  # fmt: skip
-_MOST_PENALTY: Final = 1e3
+_MAX_PENALTY: Final = 1e3
 _RECENT: Final = 64
-_MOST_FILES: Final = 1024
-_LONGEST_GRAMMAR: Final = 1 << 16
+_MAX_FILES: Final = 1024
+_MAX_GRAMMAR_LENGTH: Final = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def read_infill(request: ApiRequest) -> CompletionRequest:
     body.require("input_prefix", "input_suffix")
     files = tuple(  # pieces of other files, the latest last
         RepositoryFile(extra.text("filename", default=""), extra.text("text", default=""))
-        for extra in body.objects("input_extra", most=_MOST_FILES)
+        for extra in body.objects("input_extra", most=_MAX_FILES)
     )
     gap = FillRequest(
         body.text("input_prefix", default="") + body.text("prompt", default=""),
@@ -128,7 +128,7 @@ def read_options(request: ApiRequest) -> Options:
     """
     body, defaults = request.body, request.settings.defaults
     wanted = body.integer("n_predict", "max_tokens", default=defaults.max_tokens)
-    alternatives = body.integer("n_probs", default=0, least=0, most=MOST_ALTERNATIVES)
+    alternatives = body.integer("n_probs", default=0, least=0, most=MAX_ALTERNATIVES)
     if alternatives and body.flag("post_sampling_probs", default=False):
         body.refuse("post_sampling_probs", "is not served; probabilities are the model's own")
     return Options(
@@ -189,21 +189,21 @@ def read_sampling(body: Body, defaults: Defaults, end_tokens: frozenset[int]) ->
     forbids the `end_tokens`."""
     samplers = _read_samplers(body)
     temperature = body.number(
-        "temperature", "temp", default=_either(defaults.temperature, 0.8), most=MOST_TEMPERATURE
+        "temperature", "temp", default=_either(defaults.temperature, 0.8), most=MAX_TEMPERATURE
     )
     top_k = body.integer("top_k", default=_either(defaults.top_k, 40))
     top_p = body.number("top_p", default=_either(defaults.top_p, 0.95), most=1)
     min_p = body.number("min_p", default=_either(defaults.min_p, 0.05), most=1)
-    penalty = body.number("repeat_penalty", default=1.0, most=_MOST_PENALTY)
-    recent = body.integer("repeat_last_n", default=_RECENT, most=MOST_RECENT)
-    recent = MOST_RECENT if recent < 0 else recent
+    penalty = body.number("repeat_penalty", default=1.0, most=_MAX_PENALTY)
+    recent = body.integer("repeat_last_n", default=_RECENT, most=MAX_RECENT)
+    recent = MAX_RECENT if recent < 0 else recent
     penalizes = "penalties" in samplers and recent > 0
     biases = read_biases(body)
     if body.flag("ignore_eos", default=False):
         biases += tuple((token, FORBIDDEN) for token in sorted(end_tokens))
     return Sampling(
         temperature=max(temperature, 0.0) if "temperature" in samplers else 1.0,
-        top_p=max(top_p, SMALLEST_TOP_P) if "top_p" in samplers else 1.0,
+        top_p=max(top_p, MIN_TOP_P) if "top_p" in samplers else 1.0,
         top_k=max(top_k, 0) if "top_k" in samplers else 0,
         min_p=max(min_p, 0.0) if "min_p" in samplers else 0.0,
         infill="infill" in samplers,
@@ -211,10 +211,8 @@ def read_sampling(body: Body, defaults: Defaults, end_tokens: frozenset[int]) ->
         repetition_penalty=penalty if penalizes and penalty > 0 else 1.0,
         repetition_context_size=recent if penalizes else _RECENT,
         logit_bias=biases,
-        presence_penalty=read_penalty(body, "presence_penalty", _MOST_PENALTY)
-        if penalizes
-        else 0.0,
-        frequency_penalty=read_penalty(body, "frequency_penalty", _MOST_PENALTY)
+        presence_penalty=read_penalty(body, "presence_penalty", _MAX_PENALTY) if penalizes else 0.0,
+        frequency_penalty=read_penalty(body, "frequency_penalty", _MAX_PENALTY)
         if penalizes
         else 0.0,
     )
@@ -243,8 +241,8 @@ def _read_grammar(body: Body) -> Grammar | None:
 def _lark(body: Body, grammar: str) -> str:
     from llguidance.gbnf_to_lark import any_to_lark  # noqa: PLC0415  (most requests need none)
 
-    if len(grammar) > _LONGEST_GRAMMAR:
-        body.refuse("grammar", f"is longer than {_LONGEST_GRAMMAR} characters")
+    if len(grammar) > _MAX_GRAMMAR_LENGTH:
+        body.refuse("grammar", f"is longer than {_MAX_GRAMMAR_LENGTH} characters")
     try:
         return any_to_lark(grammar)
     except Exception as error:  # the converter raises many kinds of errors

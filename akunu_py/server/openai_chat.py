@@ -28,8 +28,8 @@ from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ToolCa
 from akunu_py.text.token_bytes import TokenBytes
 
 _KIND: Final = ResponseKind("chatcmpl-", "chat.completion", "chat.completion.chunk")
-_MOST_TOP_LOGPROBS: Final = 20
-_LONGEST_EFFORT: Final = 16
+_MAX_TOP_LOGPROBS: Final = 20
+_MAX_EFFORT_LENGTH: Final = 16
 """Characters of a `reasoning_effort`; each model has its own words for it."""
 
 
@@ -215,7 +215,7 @@ def _open_call(prompt: str, format_: AnswerFormat) -> str:
 def _read_logprobs(body: Body) -> int | None:
     """How many alternatives each token comes with; None for no log-probabilities at all."""
     wanted = body.flag("logprobs", default=False)
-    alternatives = body.integer("top_logprobs", default=0, least=0, most=_MOST_TOP_LOGPROBS)
+    alternatives = body.integer("top_logprobs", default=0, least=0, most=_MAX_TOP_LOGPROBS)
     if alternatives and not wanted:
         body.refuse("top_logprobs", "needs `logprobs` to be true")
     return alternatives if wanted else None
@@ -229,7 +229,7 @@ def _read_template_settings(body: Body) -> dict[str, bool | str]:
         settings["enable_thinking"] = thinking
     effort = body.text("reasoning_effort", default=None)
     if effort is not None:
-        settings["reasoning_effort"] = effort[:_LONGEST_EFFORT]
+        settings["reasoning_effort"] = effort[:_MAX_EFFORT_LENGTH]
     return settings
 
 

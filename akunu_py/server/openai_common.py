@@ -21,9 +21,9 @@ from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest
 from akunu_py.server.errors import ApiError
 from akunu_py.server.fields import (
-    MOST_RECENT,
-    MOST_TEMPERATURE,
-    SMALLEST_TOP_P,
+    MAX_RECENT,
+    MAX_TEMPERATURE,
+    MIN_TOP_P,
     read_biases,
     read_choices,
     read_content,
@@ -55,9 +55,9 @@ _TYPES: Final = {
     "exceed_context_size_error": "invalid_request_error",
     "not_found_error": "invalid_request_error",
 }
-_MOST_PENALTY: Final = 2.0
-_MOST_REPETITION_PENALTY: Final = 1e3
-_LEAST_LOGPROB: Final = -9999.0
+_MAX_PENALTY: Final = 2.0
+_MAX_REPETITION_PENALTY: Final = 1e3
+_MIN_LOGPROB: Final = -9999.0
 """OpenAI's log-probability of a nearly impossible token."""
 
 
@@ -106,23 +106,23 @@ def _read_sampling(body: Body, defaults: Defaults) -> Sampling:
     temperature = 1.0 if defaults.temperature is None else defaults.temperature
     top_p = body.number("top_p", default=defaults.top_p or 1.0, least=0, most=1)
     return Sampling(
-        temperature=body.number("temperature", default=temperature, least=0, most=MOST_TEMPERATURE),
-        top_p=max(top_p, SMALLEST_TOP_P),
+        temperature=body.number("temperature", default=temperature, least=0, most=MAX_TEMPERATURE),
+        top_p=max(top_p, MIN_TOP_P),
         top_k=max(body.integer("top_k", default=defaults.top_k or 0), 0),
         min_p=body.number("min_p", default=defaults.min_p or 0.0, least=0, most=1),
         seed=read_seed(body),
         repetition_penalty=body.number(
-            "repetition_penalty", default=1.0, least=1e-3, most=_MOST_REPETITION_PENALTY
+            "repetition_penalty", default=1.0, least=1e-3, most=_MAX_REPETITION_PENALTY
         ),
         repetition_context_size=body.integer(
             "repetition_context_size",
             default=DEFAULT_REPETITION_CONTEXT,
             least=1,
-            most=MOST_RECENT,
+            most=MAX_RECENT,
         ),
         logit_bias=read_biases(body),
-        presence_penalty=read_penalty(body, "presence_penalty", _MOST_PENALTY),
-        frequency_penalty=read_penalty(body, "frequency_penalty", _MOST_PENALTY),
+        presence_penalty=read_penalty(body, "presence_penalty", _MAX_PENALTY),
+        frequency_penalty=read_penalty(body, "frequency_penalty", _MAX_PENALTY),
     )
 
 
@@ -254,4 +254,4 @@ def spell(spelling: TokenBytes, token: int) -> str:
 
 def bounded(logprob: float) -> float:
     """A log-probability that JSON can have: it knows no infinity."""
-    return max(logprob, _LEAST_LOGPROB)
+    return max(logprob, _MIN_LOGPROB)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from akunu_py.options import MOST_ALTERNATIVES
+from akunu_py.options import MAX_ALTERNATIVES
 from akunu_py.request import Completion, Event
 from akunu_py.sampling.logprobs import PromptLogprobs, TokenLogprob
 from akunu_py.server.body import Body
@@ -37,7 +37,7 @@ _MAX_TOKENS: Final = 16
 async def complete(request: ApiRequest) -> Response:
     """`/v1/completions`: completes a prompt, or several."""
     body = request.body
-    logprobs = body.integer("logprobs", default=None, least=0, most=MOST_ALTERNATIVES)
+    logprobs = body.integer("logprobs", default=None, least=0, most=MAX_ALTERNATIVES)
     echoes = body.flag("echo", default=False)
     scores_prompt = echoes and logprobs is not None
     suffix = body.text("suffix", default=None)

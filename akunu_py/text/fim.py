@@ -21,7 +21,7 @@ from typing import Final
 from akunu_py.errors import InvalidRequestError
 from akunu_py.text.tokenizer import Tokenizer
 
-LONGEST_WINDOW: Final = 4096
+MAX_WINDOW: Final = 4096
 """The most tokens around a gap that go into a prompt."""
 
 _STEPS: Final = 16
@@ -158,7 +158,7 @@ def fill_prompt(tokenizer: Tokenizer, request: FillRequest, room: int = sys.maxs
     layout = _Layout(tokenizer, format_, request)
     opening = tokenizer.encode("")
     room -= len(opening) + len(layout.around((), (), ()))
-    window = min(LONGEST_WINDOW, max(1, room))
+    window = min(MAX_WINDOW, max(1, room))
     head, line = layout.split(request.prefix)
     most = window * tokenizer.longest_piece  # characters that fill a window in any case
     head_ids, line_ids, suffix_ids = _trim(

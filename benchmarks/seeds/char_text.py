@@ -14,7 +14,7 @@ from typing import Final
 
 from akunu_py.errors import InvalidRequestError
 
-LEAST_CHARACTERS: Final = 10_000
+MIN_CHARACTERS: Final = 10_000
 TRAINING_SHARE: Final = 0.9
 
 
@@ -74,10 +74,10 @@ def read_char_text(path: Path | None) -> CharText:
         raise InvalidRequestError(f"{path} is not text in UTF-8.") from error
     except OSError as error:
         raise InvalidRequestError(f"{path} cannot be read: {error.strerror}.") from error
-    if len(content) < LEAST_CHARACTERS:
+    if len(content) < MIN_CHARACTERS:
         raise InvalidRequestError(
             f"{path} has {len(content):,} characters, and a model needs at least "
-            f"{LEAST_CHARACTERS:,} to learn from; name a longer text."
+            f"{MIN_CHARACTERS:,} to learn from; name a longer text."
         )
     return CharText(path.name, content)
 

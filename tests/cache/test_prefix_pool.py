@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from akunu_py.backend import find_backend
 from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot, common_prefix_length
 from akunu_py.model import TargetModel, load_target
-from akunu_py.options import MOST_SLOTS
+from akunu_py.options import MAX_SLOTS
 
 NO_LIMIT = 1 << 40
 LIMIT = 1024
@@ -63,12 +63,12 @@ def test_a_short_shared_prefix_is_copied_to_another_slot(model: TargetModel) -> 
 
 def test_the_least_recently_used_slot_is_dropped(model: TargetModel) -> None:
     pool = make_pool(model)
-    prompts = [run(first, 30) for first in range(MOST_SLOTS)]
+    prompts = [run(first, 30) for first in range(MAX_SLOTS)]
     for prompt in prompts:
         serve(pool, model, prompt)
     serve(pool, model, prompts[0])
     serve(pool, model, run(100, 30))
-    assert len(pool.statuses) == MOST_SLOTS
+    assert len(pool.statuses) == MAX_SLOTS
     assert serve(pool, model, prompts[0])[1] == 29
     assert serve(pool, model, prompts[1])[1] == 0
 

@@ -1,4 +1,4 @@
-from akunu_py.drafting.alignment import LONGEST_OLD, SOLID_RUN, Alignment, Rewrites
+from akunu_py.drafting.alignment import MAX_OLD_LENGTH, SOLID_RUN, Alignment, Rewrites
 from akunu_py.drafting.occurrences import Occurrences
 
 SOURCE = list(range(100, 140))
@@ -109,7 +109,7 @@ def test_a_pure_insertion_or_removal_is_anchored_by_what_follows() -> None:
 
 def test_runs_too_long_to_be_repeated_are_ignored() -> None:
     rewrites = Rewrites()
-    rewrites.learn([1] * (LONGEST_OLD + 1), [2], 0)
+    rewrites.learn([1] * (MAX_OLD_LENGTH + 1), [2], 0)
     assert not rewrites
 
 

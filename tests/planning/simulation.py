@@ -10,7 +10,7 @@ from random import Random
 
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.planning.cost_curve import CostCurve
-from akunu_py.planning.planner import MOST_PLANNED_DRAFTS, Planner
+from akunu_py.planning.planner import MAX_PLANNED_TOKENS, Planner
 from akunu_py.planning.theory import expected_tokens
 from akunu_py.stats import Round
 
@@ -84,7 +84,7 @@ def seconds_for(text: Text, curve: CostCurve, planner: Planner, *, slower: float
     draft = NO_DRAFT
 
     def chosen(*, ahead: bool) -> Draft:
-        limit = min(MOST_PLANNED_DRAFTS, len(text) - position)
+        limit = min(MAX_PLANNED_TOKENS, len(text) - position)
         should_propose = limit > 0 and planner.should_propose(pipelined=ahead)
         proposed = text.draft(position, limit) if should_propose else NO_DRAFT
         if not proposed:

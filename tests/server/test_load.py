@@ -11,7 +11,7 @@ import pytest
 
 import akunu_py
 from akunu_py.event_stream import EventStream
-from akunu_py.options import MOST_SLOTS
+from akunu_py.options import MAX_SLOTS
 from akunu_py.server.settings import ServerSettings
 from benchmarks.load import Load
 from tests.server.live import LiveServer, serve
@@ -53,5 +53,5 @@ def test_many_clients_get_their_answers_and_leave_nothing_behind(crowded: LiveSe
     assert outcome.left > REQUESTS / 5
     answers = crowded.service.metrics.answers - before
     assert outcome.answered <= answers <= outcome.answered + outcome.left
-    assert len(crowded.worker.loading.result().slots) <= MOST_SLOTS
+    assert len(crowded.worker.loading.result().slots) <= MAX_SLOTS
     assert streams() <= held

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from akunu_py.cache.prefix_pool import common_prefix_length
 from akunu_py.errors import InvalidRequestError
 from akunu_py.text.fim import (
-    LONGEST_WINDOW,
+    MAX_WINDOW,
     FillRequest,
     RepositoryFile,
     fill_prompt,
@@ -210,7 +210,7 @@ def test_typing_changes_little_of_the_prompt(length: int, suffix_first: bool) ->
         anew += changed > 42
         last = tokens
     assert anew <= 1 + 4, "the first, and at a few coarse steps"
-    assert len(last) <= LONGEST_WINDOW + 3
+    assert len(last) <= MAX_WINDOW + 3
 
 
 @pytest.mark.parametrize("newline", ["", "\n"], ids=["in one line", "in lines"])

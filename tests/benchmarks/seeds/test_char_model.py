@@ -12,7 +12,7 @@ from akunu_py.options import Options, Sampling
 from akunu_py.package import CACHE_VARIABLE
 from benchmarks.seeds import char_model
 from benchmarks.seeds.char_model import CharModel, Recipe, find_char_model, train, validation_loss
-from benchmarks.seeds.char_text import LEAST_CHARACTERS, CharText, read_char_text
+from benchmarks.seeds.char_text import MIN_CHARACTERS, CharText, read_char_text
 from tests.benchmarks.seeds.conftest import TEXT, TINY
 
 
@@ -24,7 +24,7 @@ class TestText:
 
     def test_a_file_is_split_and_encoded_by_its_characters(self, tmp_path: Path) -> None:
         path = tmp_path / "poem.txt"
-        path.write_text("ab\n" * LEAST_CHARACTERS, encoding="utf-8")
+        path.write_text("ab\n" * MIN_CHARACTERS, encoding="utf-8")
         text = read_char_text(path)
         assert (text.name, text.alphabet) == ("poem.txt", ["\n", "a", "b"])
         assert text.training + text.validation == text.content
@@ -38,7 +38,7 @@ class TestText:
         path.write_text("short")
         with pytest.raises(InvalidRequestError, match="has 5 characters, and a model needs"):
             read_char_text(path)
-        path.write_bytes(b"\xff\xfe\x00" * LEAST_CHARACTERS)
+        path.write_bytes(b"\xff\xfe\x00" * MIN_CHARACTERS)
         with pytest.raises(InvalidRequestError, match="is not text in UTF-8"):
             read_char_text(path)
 
