@@ -168,7 +168,7 @@ def describe(numbers: Numbers, outcomes: Counter[Outcome]) -> str:
     return (
         f"Fitted on {sum(outcomes.values()):,} outcomes of the even-numbered requests of the sets "
         f"{', '.join(DATA_SETS)}, under ember's tokenizer, in {PASSES} passes.\n\n"
-        f"```python\n{numbers.paste()}\n```\n\n"
+        f"```text\n{numbers.paste()}\n```\n\n"
         "`FIRST` holds at an average bigram affinity, so it differs from the share of first tokens "
         f"that were accepted.\n\n{markdown_table(heads, lines)}"
     )

@@ -40,20 +40,20 @@ class OracleDrafter:
         self._random = Random(seed)
         self._error = error
         self._silence = silence
-        self._seen = 0
+        self.num_seen = 0
         self.verified: list[tuple[int, int]] = []
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         assert len(prompt) == self._prompt_length
-        self._seen = 0
+        self.num_seen = 0
 
     def extend(self, tokens: Sequence[int]) -> None:
-        self._seen += len(tokens)
+        self.num_seen += len(tokens)
 
     def propose(self, limit: int) -> Draft:
         if self._random.random() < self._silence:
             return NO_DRAFT
-        ahead = self._answer[self._seen : self._seen + limit]
+        ahead = self._answer[self.num_seen : self.num_seen + limit]
         guesses = [token if self._random.random() >= self._error else token + 1 for token in ahead]
         return Draft(tuple(guesses), "oracle", len(guesses))
 
@@ -118,3 +118,18 @@ class MoodyPlanner:
 
     def observe(self, done: Round) -> None:
         self.rounds.append(done)
+
+
+class EveryOther(MoodyPlanner):
+    """Proposes every other time."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self._asked = 0
+
+    def should_pipeline(self, context: int) -> bool:
+        return True
+
+    def should_propose(self, *, pipelined: bool) -> bool:
+        self._asked += 1
+        return self._asked % 2 == 0

@@ -79,14 +79,14 @@ class Target(Protocol[P]):
 
 
 def decode(target: Target[P], session: DraftSession, known: int, limits: Limits) -> Iterator[Round]:
-    """Decodes one sequence, a round an iteration, until the text ends.
+    """Decodes one sequence, one round per iteration, until the text ends.
 
-    If the text ends with an end token, the cache may hold that token and one after it; the caller
-    rolls back. Several sequences will need one `target` for each and one forward for all of them;
-    nothing here depends on a sequence being alone.
+    The loop is rotated: an iteration reads one forward and submits the next. The caller may cut a
+    round while it has it, and may stop iterating at any time. If the text ends with an end token,
+    the cache may hold that token and one after it; the caller rolls back.
 
     Args:
-        target: its cache holds everything before `known` and has room for 1 token or more.
+        target: its cache holds everything before `known` and has room for at least 1 token.
         session: has begun with the whole prompt, `known` included.
         known: the last token of the prompt.
         limits: where to end.
@@ -94,55 +94,63 @@ def decode(target: Target[P], session: DraftSession, known: int, limits: Limits)
     emitted = 0
     draft = session.propose(target.draft_limit(limits.max_tokens), target.length)
     pending = target.submit(known, draft)
-    draft = NO_DRAFT  # proposed while a step was in flight; the next forward verifies it
-    while True:
-        # Forward: with no draft in sight the device gets the next step before this one is read.
-        ahead: P | None = None
-        may_pipeline = target.can_pipeline and not (pending.draft or draft)
-        may_continue = emitted + 1 < limits.max_tokens and target.room > 0
-        if may_pipeline and may_continue and session.should_pipeline(target.length):
-            ahead = target.submit_step_after(pending)
+    forecast = NO_DRAFT  # proposed before the step in flight is read: it only stops the pipeline
+    try:
+        while True:
+            # Forward: without a draft in sight, the device gets the next step before this one is
+            # read. This one emits 1 token, and the next must still be wanted and have room.
+            ahead: P | None = None
+            may_pipeline = target.can_pipeline and not (pending.draft or forecast)
+            may_continue = emitted + 1 < limits.max_tokens and target.room > 0
+            if may_pipeline and may_continue and session.should_pipeline(target.length):
+                ahead = target.submit_step_after(pending)
 
-        # Verify. A near-tie that was decided again has rolled the cache back: the step is void.
-        done = target.read(pending)
-        emitted += len(done.tokens)
-        if done.recheck_forwards:
-            ahead = None
+            # Verify. A near-tie that was decided again has rolled the cache back: the step ahead
+            # is void.
+            outcome = target.read(pending)
+            emitted += len(outcome.tokens)
+            if outcome.recheck_forwards:
+                ahead = None
 
-        # Roll back what was rejected, learn from the round, and propose and plan the next one.
-        kept = done.context + 1 + done.accepted
-        if ahead is None and target.length > kept:
-            target.rollback(kept)
-        begun = perf_counter()
-        session.learn(done)
-        limit = target.draft_limit(limits.max_tokens - emitted)
-        draft = session.propose(limit, target.length, pipelined=ahead is not None)
-        done.draft_s = perf_counter() - begun
+            # Roll back: the cache keeps the known token and the accepted ones. A step ahead means
+            # that nothing was drafted, so nothing is rejected.
+            kept = outcome.context + 1 + outcome.accepted
+            if ahead is None and target.length > kept:
+                target.rollback(kept)
 
-        # Keep the device busy while the caller has the round.
-        is_full = ahead is None and target.room == 0
-        _mark_end(done, emitted, limits, is_full=is_full)
-        if done.finish is not None:
-            session.end()
-        elif ahead is not None:
-            pending = ahead
-        else:
-            pending, draft = target.submit(done.tokens[-1], draft), NO_DRAFT
-        handed_over = perf_counter()
-        yield done
-        target.note_pause(perf_counter() - handed_over)
-        if done.finish is not None:
-            return
+            # Learn from the whole round, then end the text or propose and plan the next round.
+            begun = perf_counter()
+            session.learn(outcome)
+            _mark_end(outcome, emitted, limits, is_full=ahead is None and target.room == 0)
+            if outcome.finish is None:
+                limit = target.draft_limit(limits.max_tokens - emitted)
+                draft = session.propose(limit, target.length, pipelined=ahead is not None)
+            outcome.draft_s = perf_counter() - begun
+
+            # Keep the device busy while the caller has the round.
+            if outcome.finish is None and ahead is None:
+                pending, forecast = target.submit(outcome.tokens[-1], draft), NO_DRAFT
+            elif ahead is not None:
+                pending, forecast = ahead, draft
+
+            # Hand over.
+            handed_over = perf_counter()
+            yield outcome
+            target.note_pause(perf_counter() - handed_over)
+            if outcome.finish is not None:
+                return
+    finally:
+        session.end()
 
 
-def _mark_end(done: Round, emitted: int, limits: Limits, *, is_full: bool) -> None:
+def _mark_end(outcome: Round, emitted: int, limits: Limits, *, is_full: bool) -> None:
     """Says why the text ends with this round, if it does; an end token decides before the rest."""
-    done.cut_at_end_token(limits.end_tokens)
-    if done.finish is not None:
+    outcome.cut_at_end_token(limits.end_tokens)
+    if outcome.finish is not None:
         return
-    if done.grammar_complete:
-        done.finish = Finish.EOS
+    if outcome.grammar_complete:
+        outcome.finish = Finish.EOS
     elif emitted >= limits.max_tokens:
-        done.finish = Finish.LENGTH
+        outcome.finish = Finish.LENGTH
     elif is_full:
-        done.finish = Finish.CONTEXT
+        outcome.finish = Finish.CONTEXT

@@ -127,7 +127,7 @@ class ModelTarget:
                 verdict, drafted, pending.ties, pending.start
             )
         tokens = (*drafted[: verdict.accepted], verdict.next_token)
-        done = Round(
+        outcome = Round(
             tokens,
             pending.draft,
             verdict.accepted,
@@ -137,15 +137,15 @@ class ModelTarget:
         )
         if (constraint := sampler.constraint) is not None:
             constraint.extend(position, tokens)
-            done.grammar_complete = constraint.complete
+            outcome.grammar_complete = constraint.complete
         if pending.logprobs is not None:
-            done.logprobs = pending.logprobs.logprobs(tokens)
-            done.top_ids = pending.logprobs.top_ids(len(tokens))
+            outcome.logprobs = pending.logprobs.logprobs(tokens)
+            outcome.top_ids = pending.logprobs.top_ids(len(tokens))
         wait_s = perf_counter() - begun
-        done.forward_s = pending.build_s + wait_s
+        outcome.forward_s = pending.build_s + wait_s
         seconds = self._clock.lap(wait_s)
-        done.seconds = None if rechecks else seconds
-        return done
+        outcome.seconds = None if rechecks else seconds
+        return outcome
 
     def _submit(self, tokens: mx.array, draft: Draft, *, pipelined: bool = False) -> PendingForward:
         """Starts a forward over ids `[rows]` without waiting for it."""

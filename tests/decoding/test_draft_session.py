@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.stats import Round
-from tests.fakes import MoodyPlanner
+from tests.fakes import EveryOther
 
 texts = st.text("abc", max_size=9)
 
@@ -31,21 +31,6 @@ class Diary:
 
     def feedback(self, draft: Draft, accepted: int) -> None:
         pass
-
-
-class EveryOther(MoodyPlanner):
-    """Proposes every other time."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
-        self._asked = 0
-
-    def should_pipeline(self, context: int) -> bool:
-        return True
-
-    def should_propose(self, *, pipelined: bool) -> bool:
-        self._asked += 1
-        return self._asked % 2 == 0
 
 
 def test_skipped_tokens_reach_the_drafter_before_its_next_proposal() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -18,7 +19,7 @@ from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.planner import DraftPlanner, Planner
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Finish, Round
-from tests.fakes import MoodyPlanner, OracleDrafter, rounds_of
+from tests.fakes import EveryOther, MoodyPlanner, OracleDrafter, rounds_of
 from tests.planning.curves import FLAT, LINEAR, M1_LIKE, STEPPED
 
 NO_END: frozenset[int] = frozenset()
@@ -245,3 +246,18 @@ def test_silent_drafters_leave_the_loop_pipelined(model: TargetModel) -> None:
     for emitted, _ in enumerate(loop, start=1):
         if emitted < limits.max_tokens:
             assert cache.length == len(PROMPT) + emitted, "the emitted token is in flight already"
+
+
+def test_the_drafter_gets_every_token_even_if_the_caller_stops(model: TargetModel) -> None:
+    expected = tokens_of(plainly(model, Limits(40, NO_END)))
+    drafter = OracleDrafter(len(PROMPT), expected, silence=1)
+    drafter.begin(PROMPT)
+    cache, sampler = prefilled(model, PROMPT), Sampler(Sampling(), PROMPT)
+    planner = EveryOther()
+    loop = rounds_of(
+        model, cache, sampler, PROMPT[-1], Limits(40, NO_END), drafter=drafter, planner=planner
+    )
+    emitted = tokens_of(list(islice(loop, 6)))
+    assert drafter.num_seen < len(emitted)
+    del loop
+    assert drafter.num_seen == len(emitted)
