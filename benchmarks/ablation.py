@@ -183,7 +183,7 @@ def drafter_variants() -> Iterator[Variant]:
     yield from moved("learnt rates", expectation, "PRIOR_WEIGHT", 16.0)
     yield from moved("learnt rates", expectation, "MEMORY", 256.0)
     yield off("bigram affinity", "off", (expectation, "AFFINITY_ODDS", (1.0,) * 12))
-    yield from moved("draft's end", auto, "FAINT", 0.02, 0.2)
+    yield from moved("draft's end", auto, "MIN_REACH_PROB", 0.02, 0.2)
     yield off("copy", "off: matches alone",
               (auto, "SOLID_RUN", NEVER), (Alignment, "resumption", _nothing))  # fmt: skip
     yield from moved("copy", auto, "STEADY_RUN", NEVER)

@@ -117,9 +117,9 @@ def fit(outcomes: Counter[Outcome]) -> Numbers:
     def put(table: Floats, at: int, where: Mask, bounds: Bounds, borrowed: float) -> None:
         def tokens(value: float) -> float:
             table[at] = value
-            chance = first[evidence[where]]
+            prob = first[evidence[where]]
             shift = np.where(bound[where], log_odds[affinities[where]], 0.0)
-            odds = chance / (1.0 - chance) * np.exp(shift)
+            odds = prob / (1.0 - prob) * np.exp(shift)
             return float((tried[where] * odds / (1.0 + odds)).sum()) + borrowed * value
 
         table[at] = solve(tokens, float(accepted[where].sum()) + borrowed / 2, bounds)

@@ -37,7 +37,6 @@ RANKS = {part: rank for rank, row in enumerate(LAYERS) for part in row}
 WITHOUT_MLX = (
     "drafting/",
     "planning/",
-    "memory/",
     "bench/replay.py",
     "bench/replay_report.py",
     "bench/baselines/",
@@ -48,7 +47,7 @@ WITHOUT_MLX = (
     "decoding/loop.py",
     "decoding/token_buffer.py",
     "decoding/verification.py",
-    "sampling/chance.py",
+    "sampling/random.py",
     "sampling/logprobs.py",
     "options.py",
     "request.py",
@@ -76,6 +75,8 @@ TERMINAL_OR_HTTP = {"rich", "prompt_toolkit", "starlette", "uvicorn", "httptools
 def files(*places: str, but: tuple[str, ...] = ()) -> list[str]:
     """The files in some places, relative to the package."""
     found = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
+    unknown = [place for place in places if not any(file.startswith(place) for file in found)]
+    assert not unknown, f"no files in {unknown}"
     return [file for file in found if file.startswith(places) and not file.startswith(but)]
 
 

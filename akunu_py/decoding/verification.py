@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from akunu_py.drafting.base import Draft
-from akunu_py.sampling.chance import draw
+from akunu_py.sampling.random import draw
 
 Rows = npt.NDArray[np.floating[Any]]
 """Distributions over the vocabulary, one a row."""

@@ -2,7 +2,7 @@
 
 A source pointer says which earlier token is expected next and moves on while the copy holds. Where
 the copy breaks, the place is remembered as an anchor, and the copy is searched for near it after
-the next tokens. The edit between is learnt as a rewrite. Knows positions and tokens, no drafts.
+the next tokens. The edit in between is learnt as a rewrite. Knows positions and tokens, no drafts.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final, NamedTuple
 from akunu_py.drafting.occurrences import Occurrences
 
 SOLID_RUN: Final = 8
-"""A shorter run may be chance: it is not drafted from, and not searched for once it breaks."""
+"""A shorter run may be a coincidence: it is not drafted from, nor searched for after it breaks."""
 
 RESUMED_RUN: Final = 3
 RESUMED_BONUS: Final = 8
-"""A copy found again counts as one that held for so many tokens more, once it held for
-`RESUMED_RUN`: it continues a solid one."""
+"""Once a copy that was found again has held for `RESUMED_RUN` tokens, it counts as this many tokens
+longer, because it continues a solid one."""
 
 SEARCHED: Final = 64
 """An edit longer than this ends a copy, whether it removes tokens or adds them."""
@@ -30,7 +30,7 @@ MAX_PLACES: Final = 6
 
 MAX_OLD_LENGTH: Final = 6
 MAX_NEW_LENGTH: Final = 8
-"""A longer edit is hardly ever repeated, so it is not learnt."""
+"""A longer edit is rarely repeated, so it is not learnt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Rewrite:
 
 
 class Rewrites:
-    """What the request replaced by what while it copied, for example `x` by `total`.
+    """The replacements that the request made while it copied, for example `x` by `total`.
 
     A rewrite is learnt from one edit between two copied stretches. It is expected again wherever
     the copied text shows the same tokens, until these are copied unchanged. There is one rewrite
@@ -101,7 +101,7 @@ class Resumption(NamedTuple):
         length: how many of the tokens since the break agree with those before `position`.
         distance: how far `position` is from where the copy would continue after a replacement of
             equal length or after an insertion: 0 exactly there, 1 within 3 tokens, 2 within 12,
-            3 farther.
+            3 further away.
     """
 
     anchor: Anchor
@@ -114,9 +114,9 @@ class Alignment:
     """The source pointer of one request.
 
     Attributes:
-        source: index of the earlier token expected next, -1 if no copy is under way.
+        source: index of the earlier token expected next, -1 if nothing is being copied.
         run: how many tokens the copy has held for, with the match that it began with.
-        rewrite: the rewrite under way at `source`, if any.
+        rewrite: the rewrite expected at `source`, or None.
         rewritten: how many of the rewrite's new tokens were already emitted.
         rewrites: the edits learnt so far.
     """
@@ -173,7 +173,7 @@ class Alignment:
         return self._anchor is not None
 
     def resumption(self) -> Resumption | None:
-        """The likeliest place near the anchor where the last tokens occur again."""
+        """The most likely place near the anchor where the last tokens occur again."""
         tokens, anchor = self._tokens, self._anchor
         if anchor is None or (gap := len(tokens) - anchor.output) > SEARCHED:
             return None

@@ -25,10 +25,11 @@ from akunu_py.drafting.expectation import (
 from akunu_py.drafting.occurrences import CONSENSUS, Consensus, Match, Occurrences
 from akunu_py.errors import InvalidRequestError
 
-PRICE: Final = 0.12
-"""The usual price of a drafted token: a compromise between the chips that were measured."""
+TOKEN_COST: Final = 0.12
+"""What verifying one drafted token usually costs, in forwards: a compromise between the chips that
+were measured."""
 
-FAINT: Final = 0.1
+MIN_REACH_PROB: Final = 0.1
 """A draft ends before a token that is reached and accepted with a lower probability than this."""
 
 STEADY_RUN: Final = 12
@@ -47,30 +48,30 @@ class CopyCandidate(NamedTuple):
 
 
 class AutoDrafter:
-    """Drafts much while a copy is under way, and nothing where it would have to guess.
+    """Drafts many tokens during a copy, and none without evidence.
 
     What it learns of its own acceptance outlives the request; the tokens do not.
 
-    It drafts as long as there is any chance of acceptance, for a planner that knows the machine's
-    costs and cuts the draft by `Draft.accept_probs`. For a planner that does not,
-    `Draft.suggested_length` is how many of the tokens are worth verifying at the usual price.
+    It drafts until acceptance is less likely than `MIN_REACH_PROB`, for a planner that knows the
+    machine's costs and cuts the draft by `Draft.accept_probs`. For a planner that does not know
+    them, `Draft.suggested_length` is how many of the tokens are worth their usual cost.
 
     Args:
-        price: of verifying one drafted token, in forwards. A draft is worth continuing while its
-            next token is expected to bring more for its price than the draft so far: an unlikely
-            token is worth a try at the start of a draft, but not at the end of a long copy, which
-            the next round can continue.
+        token_cost: the cost of verifying one drafted token, in forwards. The suggested length
+            continues while the next token's expected gain per cost is above the draft's average so
+            far: an unlikely token is worth a try at the start of a draft, but not at the end of a
+            long copy, which the next round can continue.
 
     Raises:
-        InvalidRequestError: if `price` is negative.
+        InvalidRequestError: if `token_cost` is negative.
     """
 
-    def __init__(self, price: float = PRICE) -> None:
-        if not price >= 0:
+    def __init__(self, token_cost: float = TOKEN_COST) -> None:
+        if not token_cost >= 0:
             raise InvalidRequestError(
-                f"The price of a drafted token must be 0 or more, not {price}."
+                f"The cost of a drafted token must be 0 or more, not {token_cost}."
             )
-        self._price = price
+        self._token_cost = token_cost
         self._expectations = Expectations()
         self.begin(())
 
@@ -89,8 +90,8 @@ class AutoDrafter:
     def extend(self, tokens: Sequence[int]) -> None:
         if self._untried is not None and len(tokens):
             # A first token that was proposed but not verified is compared with what came.
-            where, bigram_affinity, guess = self._untried
-            self._expectations.learn(where, bigram_affinity, guess == tokens[0])
+            token_bucket, bigram_affinity, guess = self._untried
+            self._expectations.learn(token_bucket, bigram_affinity, guess == tokens[0])
             self._untried = None
         advance, append = self._alignment.advance, self._occurrences.append
         for token in tokens:
@@ -113,8 +114,8 @@ class AutoDrafter:
             return
         self._untried = None
         learn = self._expectations.learn
-        for where, bigram_affinity in self._buckets[:accepted]:
-            learn(where, bigram_affinity, True)
+        for token_bucket, bigram_affinity in self._buckets[:accepted]:
+            learn(token_bucket, bigram_affinity, True)
         if accepted < verified:
             learn(*self._buckets[accepted], False)
 
@@ -154,27 +155,27 @@ class AutoDrafter:
         tokens, size = self._occurrences.tokens, len(self._occurrences.tokens)
         affinity, expectation = self._occurrences.bigram_affinity, self._expectations.of
         before = tokens[-1]
-        price = self._price
+        token_cost = self._token_cost
         expected: list[float] = []
         buckets: list[tuple[int, int]] = []
-        chance, gain, cost = 1.0, 1.0, 1.0
+        reach_prob, gain, cost = 1.0, 1.0, 1.0
         suggested_length: int | None = None
         match = candidate.match
         steps = self._copied(candidate) if match is None else self._agreed(match)
-        # The draft is appended to the tokens while it is made, so that a copy may run on into it.
+        # The draft is appended to the tokens while it is made, so that a copy may continue into it.
         try:
-            for token, where in steps:
+            for token, token_bucket in steps:
                 bigram_affinity = affinity(before, token)
-                acceptance = expectation(where, bigram_affinity)
-                buckets.append((where, bigram_affinity))
+                acceptance = expectation(token_bucket, bigram_affinity)
+                buckets.append((token_bucket, bigram_affinity))
                 before = token
-                chance *= acceptance
-                if chance < FAINT or len(expected) >= limit:
+                reach_prob *= acceptance
+                if reach_prob < MIN_REACH_PROB or len(expected) >= limit:
                     break
-                if suggested_length is None and chance * cost < price * gain:
+                if suggested_length is None and reach_prob * cost < token_cost * gain:
                     suggested_length = len(expected)
-                gain += chance
-                cost += price
+                gain += reach_prob
+                cost += token_cost
                 expected.append(acceptance)
                 tokens.append(token)
             self._drafted, self._buckets = tuple(tokens[size:]), buckets
@@ -216,7 +217,7 @@ class AutoDrafter:
             rewrite = None if plain else self._rewrite_at(position, size)
 
     def _agreed(self, match: Match) -> Iterator[tuple[int, int]]:
-        """What most of the occurrences that agreed so far have next, each with its bucket."""
+        """The most frequent next tokens of the occurrences that agreed so far, with buckets."""
         tokens = self._occurrences.tokens
         evidence = self._match_evidence(match)
         position, live = match.position, match.visited
@@ -238,9 +239,9 @@ class AutoDrafter:
                 token = max(followers, key=followers.count)
                 agreeing = followers.count(token)
             agreed = CONSENSUS[len(live)][agreeing]
-        alone = evidence[Consensus.ONLY]
+        only_one = evidence[Consensus.ONLY]
         while token < FIRST_BOUNDARY:
-            yield token, bucket(alone, ahead)
+            yield token, bucket(only_one, ahead)
             ahead += 1
             token = tokens[live[0] + ahead]
 

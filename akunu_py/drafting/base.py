@@ -80,7 +80,7 @@ class Drafter(Protocol):
         """
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Appends tokens that were emitted. It makes no difference in how many pieces they come."""
+        """Appends tokens that were emitted. How they are split over calls makes no difference."""
 
     def propose(self, limit: int) -> Draft:
         """A guess of at most `limit` tokens; empty if there is no evidence for any."""
@@ -103,12 +103,12 @@ class LearnsFromAlternatives(Protocol):
         """How many ids a row should have; 0 if the drafter does not want any."""
 
     def learn_alternatives(self, position: int, rows: Sequence[Sequence[int]]) -> None:
-        """Learns the target's likeliest ids at positions that `extend` has already appended.
+        """Learns the target's most likely ids at positions that `extend` has already appended.
 
         Args:
             position: the position of the first row, counted over prompt and emitted tokens:
-                `rows[i]` are the ids likeliest at `position + i`, given the tokens before it.
-            rows: one row per position, the likeliest id first.
+                `rows[i]` are the most likely ids at `position + i`, given the tokens before it.
+            rows: one row per position, the most likely id first.
         """
 
 

@@ -17,7 +17,7 @@ from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model import TargetModel
 from akunu_py.options import Sampling
-from akunu_py.sampling.chance import mix64
+from akunu_py.sampling.random import mix64
 from akunu_py.sampling.sampler import Sampler
 
 _FIRST_CAPACITY: Final = 2048
@@ -96,7 +96,7 @@ class DraftModelDrafter:
     Args:
         source: the model to draft with.
         sampling: the request's sampling options.
-        seed: of the request.
+        seed: the seed of the request.
     """
 
     def __init__(self, source: DraftModel, sampling: Sampling, seed: int) -> None:
@@ -146,8 +146,8 @@ def why_no_match(draft: TargetModel, target: TargetModel) -> str | None:
     """Why two models do not share a vocabulary; None if they do.
 
     Special tokens are compared too, but not which of them end a text: the target decides where an
-    answer ends, so a draft model with other end tokens (a base model that drafts for a chat model,
-    say) can only miss the very last token.
+    answer ends, so a draft model with other end tokens (a base model that drafts for a chat
+    model) can only miss the very last token.
     """
     theirs, ours = (model.tokenizer.wrapped.get_vocab() for model in (draft, target))
     if len(theirs) != len(ours):

@@ -1,9 +1,10 @@
-"""Expectations: how likely a drafted token is to be accepted, learnt while a request runs.
+"""Expectations: how likely `auto`'s drafted tokens are to be accepted, learnt from its own drafts.
 
 A drafted token falls into a bucket, by its evidence (which source it comes from, and how strong the
 evidence is) and its position in the draft. Each bucket starts from a prior and moves with every
 outcome. How often the token followed the one before it (its bigram affinity) changes its odds.
-Knows no tokens.
+Knows no tokens. A planner corrects these probabilities once more, by source and for any drafter:
+see `planning/acceptance.py`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import Final
 
 POSITIONS: Final = 6
 PRIOR_WEIGHT: Final = 4.0
-"""A prior counts as much as so many outcomes."""
+"""A prior counts as much as this many outcomes."""
 
 MEMORY: Final = 64.0
-"""A value is the mean of at most so many outcomes, so that older ones fade."""
+"""A value is the mean of at most this many outcomes, so that older ones fade."""
 
-_LEAST, _MOST = 0.002, 0.998
+_MIN_PROB, _MAX_PROB = 0.002, 0.998
 
 # The class of each run and of each match length, up to those that share the last one.
 _COPY_RUNS: Final = (0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 3)
@@ -25,7 +26,9 @@ _MATCH_LENGTHS: Final = (0, 0, 1, 2, 3, 3, 4, 4, 4, 5)
 
 _COPY: Final = 0
 _MATCH: Final = _COPY + 4
-_RESUMED: Final = _MATCH + 18
+_UNSURE_MATCH: Final = _MATCH + 12
+_WHOLE_ANSWER: Final = _UNSURE_MATCH + 2
+_RESUMED: Final = _WHOLE_ANSWER + 4
 _REWRITE: Final = _RESUMED + 6
 EVIDENCE: Final = _REWRITE + 2
 """How many kinds of evidence there are."""
@@ -44,11 +47,11 @@ FIRST: Final = (
     *(0.77, 0.70),
     *(0.89, 0.78),
     *(0.87, 0.87),
-    # match of any length: half of the occurrences agree, fewer
+    # unsure match, of any length: half of the occurrences agree, fewer
     *(0.35, 0.17),
     # match of the whole answer so far: all, only one, half, fewer
     *(0.86, 0.93, 0.94, 0.91),
-    # resumed: 1 token agrees, or more; at its place, within 3 tokens, farther
+    # resumed: 1 token agrees, or more; at its place, within 3 tokens, further away
     *(0.51, 0.38, 0.23),
     *(0.80, 0.75, 0.45),
     # rewrite: not begun, begun
@@ -76,14 +79,15 @@ def match_evidence(length: int, whole_answer: bool) -> tuple[int, int, int, int]
     """By `Consensus`, the evidence of what followed occurrences of the last `length` tokens.
 
     Args:
-        length: of the match.
-        whole_answer: whether it goes back to the start of the answer. It cannot be longer then, and
-            answers to similar requests often start alike.
+        length: the length of the match.
+        whole_answer: whether the match reaches back to the start of the answer. Such a match is
+            short only because the answer is short, and similar requests often have answers that
+            start alike.
     """
     if whole_answer:
-        return _RESUMED - 4, _RESUMED - 3, _RESUMED - 2, _RESUMED - 1
+        return _WHOLE_ANSWER, _WHOLE_ANSWER + 1, _WHOLE_ANSWER + 2, _WHOLE_ANSWER + 3
     first = _MATCH + 2 * _MATCH_LENGTHS[min(length, 9)]
-    return first, first + 1, _RESUMED - 6, _RESUMED - 5
+    return first, first + 1, _UNSURE_MATCH, _UNSURE_MATCH + 1
 
 
 def resumed_evidence(length: int, distance: int) -> int:
@@ -112,13 +116,13 @@ class Expectations:
 
     def of(self, bucket: int, bigram_affinity: int) -> float:
         """The probability that a token is accepted if those before it are."""
-        chance = self._values[bucket]
-        odds = chance * AFFINITY_ODDS[bigram_affinity] if bucket < _FIRST_REWRITE_BUCKET else chance
-        return odds / (1.0 - chance + odds)
+        prob = self._values[bucket]
+        odds = prob * AFFINITY_ODDS[bigram_affinity] if bucket < _FIRST_REWRITE_BUCKET else prob
+        return odds / (1.0 - prob + odds)
 
     def learn(self, bucket: int, bigram_affinity: int, accepted: bool) -> None:
         """Learns from one outcome."""
         tried = self._tried[bucket] + 1.0
         value = self._values[bucket] + (accepted - self.of(bucket, bigram_affinity)) / tried
-        self._values[bucket] = max(_LEAST, min(_MOST, value))
+        self._values[bucket] = max(_MIN_PROB, min(_MAX_PROB, value))
         self._tried[bucket] = min(tried, MEMORY)

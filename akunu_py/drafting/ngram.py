@@ -75,7 +75,7 @@ class NGramDrafter:
         pass
 
     def _longest_known(self, window: tuple[int, ...]) -> tuple[int, ...]:
-        """The longest end of the window that is in the table; empty where none is."""
+        """The longest end of the window that is in the table; empty if none is."""
         while window and window not in self._table:
             window = window[1:]
         return window

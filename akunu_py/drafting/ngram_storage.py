@@ -1,4 +1,4 @@
-"""N-gram storages: the likeliest next token of a context, updated as counts grow.
+"""N-gram storages: the most likely next token of a context, updated as counts grow.
 
 Romsto's storage, which falls back from long contexts to short ones, and the drafter over it.
 Corrected here: contexts of one token are used, a prompt shorter than a context is no error, and an
@@ -12,10 +12,9 @@ from typing import Final, Protocol
 
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.errors import InvalidRequestError
-from akunu_py.sampling.chance import uniform
+from akunu_py.sampling.random import uniform
 
 DEFAULT_ORDER: Final = 3
-NUM_DRAFT_TOKENS: Final = 5
 FILLER_TOP_K: Final = 3
 
 
@@ -28,7 +27,7 @@ class Storage(Protocol):
         """Counts that `token` follows the last tokens of `context`."""
 
     def next_token(self, context: Sequence[int]) -> tuple[int, int] | None:
-        """The likeliest token after `context`, and the length of the context that was found."""
+        """The most likely token after `context`, and the length of the context that was found."""
 
 
 class _Level:
@@ -82,19 +81,20 @@ class MultiLevelStorage:
 
 
 class StorageDrafter:
-    """Chains a storage's likeliest tokens, and adds the target's likeliest tokens to the storage.
+    """Chains a storage's most likely tokens, and adds the target's most likely tokens to it.
 
     Romsto's n-gram assisted decoding. The storage outlives the request.
 
     Args:
         storage: one level or several.
-        num_draft_tokens: how many tokens to draft at most.
-        filler_top_k: how many of the target's likeliest tokens to count at each emitted position;
+        num_draft_tokens: how many tokens to draft at most, besides the limit of a proposal; None
+            adds no limit.
+        filler_top_k: how many of the target's most likely tokens to count at each emitted position;
             0 counts none.
         stop_if_unknown: whether a draft ends at an unknown context; if not, a random token is
             drafted there.
         vocabulary: how many ids to draw a random token from.
-        seed: of the random tokens, which depend only on it and on their position.
+        seed: the seed of the random tokens; each depends only on it and on its position.
 
     Raises:
         InvalidRequestError: if random tokens are wanted without a vocabulary.
@@ -104,7 +104,7 @@ class StorageDrafter:
         self,
         storage: Storage | None = None,
         *,
-        num_draft_tokens: int = NUM_DRAFT_TOKENS,
+        num_draft_tokens: int | None = None,
         filler_top_k: int = FILLER_TOP_K,
         stop_if_unknown: bool = True,
         vocabulary: int = 0,
@@ -146,10 +146,12 @@ class StorageDrafter:
                     self._storage.count(context, token)
 
     def propose(self, limit: int) -> Draft:
+        if self._num_draft_tokens is not None:
+            limit = min(limit, self._num_draft_tokens)
         context = self._context(len(self._tokens))
         drafted: list[int] = []
         match_length = 0
-        while len(drafted) < min(limit, self._num_draft_tokens):
+        while len(drafted) < limit:
             known = self._storage.next_token(context)
             if known is None and self._stop_if_unknown:
                 break
@@ -166,8 +168,7 @@ class StorageDrafter:
         return self._tokens[max(0, position - self._storage.order + 1) : position]
 
     def _random_token(self, offset: int) -> int:
-        chance = uniform(self._seed, len(self._tokens) + offset)
-        return int(chance * self._vocabulary)
+        return int(uniform(self._seed, len(self._tokens) + offset) * self._vocabulary)
 
 
 def _checked(order: int) -> int:

@@ -20,10 +20,10 @@ from mlx_lm.sample_utils import (
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options, Sampling
-from akunu_py.sampling.chance import GOLDEN_GAMMA, mix64, uniform
 from akunu_py.sampling.constraint import Constraint, ConstraintFactory
 from akunu_py.sampling.infill import InfillFilter
 from akunu_py.sampling.penalties import make_penalties
+from akunu_py.sampling.random import GOLDEN_GAMMA, mix64, uniform
 from akunu_py.text.tokenizer import Tokenizer
 
 _TO_ACCEPT: Final = 1

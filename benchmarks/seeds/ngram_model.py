@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.errors import InvalidRequestError
-from akunu_py.sampling.chance import draw, uniform
+from akunu_py.sampling.random import draw, uniform
 
 Row = npt.NDArray[np.float64]
 

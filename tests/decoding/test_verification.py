@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from akunu_py.decoding.verification import accept_or_resample, match_choices, needs_distributions
 from akunu_py.drafting.base import Draft
-from akunu_py.sampling.chance import uniform
+from akunu_py.sampling.random import uniform
 
 tokens = st.lists(st.integers(0, 3), max_size=12)
 

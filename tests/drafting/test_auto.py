@@ -80,7 +80,7 @@ def test_a_copy_goes_on_right_after_a_changed_token() -> None:
     assert draft.tokens[:4] == tuple(text[51:55])
 
 
-def test_a_learnt_habit_is_given_up_when_it_ends() -> None:
+def test_a_learnt_rewrite_is_forgotten_when_it_ends() -> None:
     drafter = AutoDrafter()
     text, renamed = with_name((OLD,)), with_name(NEW)
     drafter.begin([*text, 1, 2, *text[:4]])
@@ -102,7 +102,7 @@ def test_every_token_has_an_expected_acceptance() -> None:
     drafter.begin([*CODE, 1, *CODE[:20]])
     draft = drafter.propose(16)
     assert len(draft.accept_probs) == len(draft) >= 8
-    assert all(0.5 < chance < 1 for chance in draft.accept_probs)
+    assert all(0.5 < reach_prob < 1 for reach_prob in draft.accept_probs)
 
 
 def test_expectations_hold_on_a_text_with_edits() -> None:
@@ -115,10 +115,10 @@ def test_expectations_hold_on_a_text_with_edits() -> None:
         edited = [token if random.random() < 0.93 else 999 for token in code]
         drafter.begin([*code, 1_000, *code[:3]])
         for draft, accepted in decode(drafter, edited[3:]):
-            chance = 1.0
+            reach_prob = 1.0
             for acceptance in draft.accept_probs:
-                chance *= acceptance
-                expected += chance
+                reach_prob *= acceptance
+                expected += reach_prob
             accepted_in_all += accepted
     assert accepted_in_all == pytest.approx(expected, rel=0.2)
 
@@ -132,16 +132,16 @@ def test_rejections_make_it_draft_less() -> None:
     assert suggested(drafter.propose(32)) < before
 
 
-def test_a_higher_price_shortens_the_suggested_length() -> None:
+def test_a_higher_token_cost_shortens_the_suggested_length() -> None:
     drafts = []
-    for price in (0.0, 0.05, 0.12, 0.5, 2.0):
-        drafter = AutoDrafter(price)
+    for token_cost in (0.0, 0.05, 0.12, 0.5, 2.0):
+        drafter = AutoDrafter(token_cost)
         drafter.begin([*CODE, 1, *CODE[:9]])
         drafts.append(drafter.propose(32))
     lengths = [suggested(draft) for draft in drafts]
     assert lengths == sorted(lengths, reverse=True)
     assert (lengths[0], lengths[-1]) == (32, 0)
-    # A planner that knows the costs is offered all tokens that have a chance.
+    # A planner that knows the costs is offered all tokens that may be accepted.
     assert {len(draft) for draft in drafts} == {32}
 
 
@@ -169,6 +169,6 @@ def test_feedback_on_another_draft_or_none_is_harmless() -> None:
     assert drafter.propose(4).tokens == tuple(CODE[10:14])
 
 
-def test_a_negative_price_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match="price of a drafted token"):
+def test_a_negative_token_cost_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="cost of a drafted token"):
         AutoDrafter(-1.0)

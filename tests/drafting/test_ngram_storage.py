@@ -40,6 +40,12 @@ def test_a_prompt_shorter_than_a_context_is_no_error() -> None:
     assert not drafter.propose(3)
 
 
+def test_drafts_as_many_tokens_as_it_may() -> None:
+    drafter = StorageDrafter()
+    drafter.begin([1] * 10)
+    assert len(drafter.propose(16)) == 16
+
+
 def test_drafts_at_most_num_draft_tokens() -> None:
     drafter = StorageDrafter(num_draft_tokens=2)
     drafter.begin([1] * 10)

@@ -34,7 +34,7 @@ def check(draft: Draft, seen: set[int], limit: int) -> None:
     assert set(draft.tokens) <= seen
     assert all(isinstance(token, int) for token in draft.tokens)
     assert len(draft.accept_probs) in (0, len(draft))
-    assert all(0 <= chance <= 1 for chance in draft.accept_probs)
+    assert all(0 <= prob <= 1 for prob in draft.accept_probs)
     if draft.probabilities is not None:
         assert draft.probabilities.shape == (len(draft), VOCABULARY)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from akunu_py.errors import InvalidRequestError
-from akunu_py.sampling.chance import draw, uniform
+from akunu_py.sampling.random import draw, uniform
 from benchmarks.seeds.ngram_model import NGramModel, NGramModelDrafter, bigram, trigram
 
 VOCABULARY = 5

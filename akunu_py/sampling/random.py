@@ -1,8 +1,8 @@
 """Repeatable random numbers: each depends only on a seed, a position and a stream.
 
 A random decision is keyed by the position of its token, never by how many tokens were drawn before.
-Streams separate the several numbers that one position needs: drafters use stream 0 and verification
-uses others, so that the two are independent.
+Streams separate the numbers that one position needs: drafters use stream 0 and verification uses
+others, so that the two are independent.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def uniform(seed: int, position: int, stream: int = 0) -> float:
     return (mixed >> 11) / (1 << 53)
 
 
-def draw(row: npt.NDArray[np.floating[Any]], chance: float) -> int:
-    """The token where the cumulative sum of a row reaches the share `chance`, from 0 to 1.
+def draw(row: npt.NDArray[np.floating[Any]], fraction: float) -> int:
+    """The token where the cumulative sum of a row reaches a fraction, from 0 to 1, of its total.
 
     The row need not be normalised. A token of probability 0 is never drawn.
     """
     import numpy as np  # noqa: PLC0415  (drafters that do not sample load without it)
 
     cumulative = np.cumsum(row, dtype=np.float64)
-    token = int(np.searchsorted(cumulative, chance * cumulative[-1], side="right"))
+    token = int(np.searchsorted(cumulative, fraction * cumulative[-1], side="right"))
     return min(token, int(np.searchsorted(cumulative, cumulative[-1], side="left")))
