@@ -15,7 +15,7 @@ from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot, SlotStatus
 from akunu_py.calibration import find_cost_curve
 from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.decoding.loop import Limits, decode
-from akunu_py.decoding.speculation import Calibrate, DrafterMaker, SpeculationState
+from akunu_py.decoding.speculation import Calibrate, DrafterFactory, SpeculationState
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
 from akunu_py.model import PREFILL_STEP, PrefillProgress, TargetModel, load_target
@@ -139,7 +139,7 @@ class Engine:
         """What the caches hold; any thread may read it."""
         return self._prefixes.statuses
 
-    def add_drafter(self, name: str, make: DrafterMaker) -> None:
+    def add_drafter(self, name: str, make: DrafterFactory) -> None:
         """Lets requests name a drafter of your own.
 
         Args:

@@ -12,8 +12,6 @@ from typing import Any, Final, Literal, Self
 from akunu_py.errors import InvalidRequestError
 
 DEFAULT_MAX_TOKENS: Final = 256
-DEFAULT_DRAFT_TOKENS: Final = 4
-"""Draft tokens in a token buffer of the usual shape, `[known, d0 .. d3]`."""
 DEFAULT_REPETITION_CONTEXT: Final = 20
 """As in mlx-lm."""
 MAX_DRAFT_TOKENS: Final = 1024

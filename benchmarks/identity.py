@@ -21,7 +21,7 @@ from akunu_py.bench.baselines import ALL_DRAFTERS, add_baselines
 from akunu_py.bench.measurement import describe_machine, machine_line
 from akunu_py.drafting import MODEL_DRAFTER
 from akunu_py.engine import Engine
-from akunu_py.options import DEFAULT_DRAFT_TOKENS, Options
+from akunu_py.options import Options
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Stats
 from benchmarks.prompts import KINDS, Prompt, make_prompts
@@ -205,7 +205,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--limit", type=int, default=200, help="prompts, the four kinds in turns")
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--drafters", nargs="+", choices=(*DRAFTERS, _ALL), default=["ngram"])
-    parser.add_argument("--num-draft-tokens", type=int, default=DEFAULT_DRAFT_TOKENS)
+    parser.add_argument("--num-draft-tokens", type=int, default=4)
     parser.add_argument("--exact", action="store_true", help="also answer exactly")
     parser.add_argument("--name", default="identity", help="of the files in results/")
     return parser.parse_args()

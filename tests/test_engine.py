@@ -141,7 +141,7 @@ def test_drafts_do_not_go_beyond_a_stop_string(
     whole = engine.generate(PROMPT, Options(max_tokens=60, drafter="none"))
     length = len(engine.tokenizer.encode(PROMPT))
     drafter = OracleDrafter(length, whole.token_ids)
-    monkeypatch.setitem(engine.speculation._makers, "told", lambda _: drafter)
+    monkeypatch.setitem(engine.speculation._factories, "told", lambda _: drafter)
     stop = whole.text[20:23]
     options = Options(60, stop=(stop,), drafter="told", num_draft_tokens=20)
     answer = engine.generate(PROMPT, options)

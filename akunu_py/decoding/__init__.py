@@ -1,1 +1,1 @@
-"""The loops that turn forwards into tokens, and what judges a draft."""
+"""The decoding loop, its forwards, and verification."""

@@ -1,4 +1,4 @@
-"""DraftSession: the drafting side of one answer, from the proposal to what is learnt of it.
+"""DraftSession: the drafting side of one answer, from the proposal to what is learnt from it.
 
 Decides what a round verifies: asks the planner whether to propose, the drafter what, cuts the
 draft where the text would end or leave its grammar, and asks the planner how much of it to verify.
@@ -27,7 +27,7 @@ class DraftTrimmer:
     """Cuts drafts where the text would end: at end tokens and stop strings.
 
     The token that ends the text is kept and those behind it are dropped. So whether a token is
-    verified never depends on which one it is, as `verification.py` demands.
+    verified depends only on the tokens before it, as `verification.py` demands.
 
     Args:
         end_tokens: ids that end the answer.
@@ -71,14 +71,14 @@ class DraftTrimmer:
 
 
 class DraftSession:
-    """What one answer is drafted with. Without arguments nothing is drafted.
+    """What drafts one answer. Without arguments nothing is drafted.
 
     Args:
-        drafter: guesses.
+        drafter: makes the guesses.
         planner: says how much of a guess to verify.
         trimmer: cuts drafts where the text would end.
-        constraint: the grammar that the text must keep to, if any.
-        num_draft_tokens: the most tokens of a draft.
+        constraint: the grammar that the text must match, or None.
+        num_draft_tokens: the most tokens that a draft may have.
     """
 
     def __init__(
@@ -95,22 +95,22 @@ class DraftSession:
         self._planner = planner or FixedPlanner(0)
         self._trimmer = trimmer or DraftTrimmer()
         self._constraint = constraint
-        self._unread: list[int] = []  # emitted tokens that the drafter has not been given yet
+        self._unread: list[int] = []  # emitted tokens that the drafter does not have yet
         self.should_pipeline = self._planner.should_pipeline
 
     @property
     def num_top_ids(self) -> int:
-        """How many of the target's likeliest ids at each position the drafter learns from."""
+        """How many of the target's most likely ids at each position the drafter learns from."""
         drafter = self._drafter
         return drafter.alternatives_wanted if isinstance(drafter, LearnsFromAlternatives) else 0
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
-        """Starts an answer to `prompt`; the references are texts that it may be copied from."""
+        """Starts an answer to `prompt`; the references are texts that the answer may be copied from."""
         self._drafter.begin(prompt, references)
         self._planner.begin()
 
     def propose(self, limit: int, context: int, *, pipelined: bool = False) -> Draft:
-        """The draft that the next round should verify; empty if none.
+        """The draft that the next round should verify; empty if it should verify none.
 
         Args:
             limit: the most tokens that it may have.
@@ -130,7 +130,7 @@ class DraftSession:
         return draft.cut(length) if length else NO_DRAFT
 
     def learn(self, outcome: Round) -> None:
-        """Takes in the outcome of a round."""
+        """Learns from the outcome of a round."""
         if not self.num_draft_tokens:
             return
         is_own = outcome.draft.source != FORCED
@@ -149,14 +149,14 @@ class DraftSession:
         self._update_drafter()
 
     def _update_drafter(self) -> None:
-        """Gives the drafter the tokens emitted since its last proposal, all at once."""
+        """Gives the drafter the tokens emitted since its last proposal, together."""
         if self._unread:
             self._drafter.extend(tuple(self._unread))
             self._unread.clear()
 
 
 def steer(constraint: Constraint, draft: Draft, limit: int) -> Draft:
-    """The part of a draft that a grammar allows; or the tokens that the grammar forces.
+    """The part of a draft that a grammar allows, or the tokens that the grammar forces.
 
     A draft that was sampled from distributions keeps its first forbidden token, which will be
     rejected, and is never replaced: see `decoding/verification.py`.

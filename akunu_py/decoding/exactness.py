@@ -1,10 +1,10 @@
-"""Exactness to the token: near-ties that another kernel could have decided otherwise.
+"""Exactness to the token: near-ties that another kernel could have decided differently.
 
 A forward over several positions is computed by other kernels than a forward over one, so its
-logits, and the keys and values it leaves in the cache, differ in the last bits. Where the two best
-logits are closer than such differences, the choice is not the one plain decoding makes. A margin
-measured for the loaded model on this machine finds those positions; there, the tokens since the
-last entry of the cache that plain decoding would have left are computed again, one a forward.
+logits, and the keys and values it leaves in the cache, differ in the last bits. If the two best
+logits are closer than such differences, the choice may not be the one plain decoding makes. A
+margin measured for the loaded model on this machine finds those positions. There, all tokens since
+the last cache entry written by a single-token forward are computed again, one per forward.
 """
 
 from typing import Final, cast
@@ -19,8 +19,8 @@ from akunu_py.sampling.sampler import Sampler
 SAFETY: Final = 8
 """The margin over the largest difference measured.
 
-A factor of 2, because two logits may move against one another; times 4, because a few hundred
-positions do not show the largest difference there is.
+A factor of 2, because two logits may move in opposite directions; times 4, because a few hundred
+positions do not show the largest possible difference.
 """
 
 _POSITIONS: Final = 48
@@ -38,25 +38,26 @@ The harbour was quiet that morning; two boats lay at the pier, and nobody had co
 '''
 
 
-def measure_difference(model: TargetModel, max_drafts: int) -> float:
+def measure_difference(model: TargetModel, num_draft_tokens: int) -> float:
     """The largest difference between logits of batched and of single-token forwards.
 
     Both decode the same texts, one random and one real, each on the cache that its own forwards
-    leave behind: what is measured is the difference along a whole answer, not in one forward.
+    wrote. So this is the difference along a whole answer, not in one forward.
 
     Args:
         model: the model, loaded as it will be used.
-        max_drafts: the most drafts that a forward will verify.
+        num_draft_tokens: the most draft tokens that a forward will verify.
     """
     length = min(_PREFIX + _POSITIONS, model.context_length)
     random = mx.random.randint(0, model.vocabulary_size, (length,), key=mx.random.key(0))
     real = mx.array(model.tokenizer.encode(_SAMPLE)[:length])
     largest = 0.0
+    most_rows = num_draft_tokens + 1
     for tokens in (random, real):
-        alone = _logits_along(model, tokens, 1)
-        for rows in sorted({2, (max_drafts + 3) // 2, max_drafts + 1} - {1}):
-            together = _logits_along(model, tokens, min(rows, _POSITIONS))
-            difference = mx.abs(together - alone).max()
+        single_logits = _logits_along(model, tokens, 1)
+        for rows in sorted({2, (2 + most_rows) // 2, most_rows} - {1}):  # fewest, middle, most
+            batched_logits = _logits_along(model, tokens, min(rows, _POSITIONS))
+            difference = mx.abs(batched_logits - single_logits).max()
             largest = max(largest, cast(float, difference.item()))
     return largest
 
@@ -70,14 +71,14 @@ def near_ties(logits: mx.array, margin: float) -> mx.array:
 class TieBreaker:
     """Decides near-ties of one answer as plain decoding from the same cache would.
 
-    It is told of every forward that was read, in order.
+    `decide` must be called for every forward that was read, in order.
 
     Args:
         model: the target.
         cache: the one decoding uses.
         sampler: how tokens are chosen, greedily.
-        known: the last token of the prompt, the next to go into the cache.
-        margin: between two logits; see `SAFETY`. 0 finds no ties.
+        known: the last token of the prompt, which is not in the cache yet.
+        margin: the difference of two logits that counts as a tie; see `SAFETY`. 0 finds no ties.
     """
 
     def __init__(
@@ -93,44 +94,47 @@ class TieBreaker:
         self._sampler = sampler
         self._margin = margin
         self._known = known
-        self._batched: list[int] = []  # tokens whose entries are not those of plain decoding
+        self._batched: list[
+            int
+        ] = []  # the last tokens whose cache entries no single-token forward wrote
 
     def ties_of(self, logits: mx.array) -> mx.array | None:
-        """What `decide` wants to know of a forward, lazily; None where no row can be a tie."""
+        """What `decide` needs to know about a forward, lazily; None if no row can be a tie."""
         return near_ties(logits, self._margin) if self._margin > 0 else None
 
     def decide(
-        self, verdict: Verdict, drafts: tuple[int, ...], ties: mx.array | None, start: int
+        self, verdict: Verdict, draft_tokens: tuple[int, ...], ties: mx.array | None, start: int
     ) -> tuple[Verdict, int]:
         """The verdict, cut at the first near-tie and decided there by single-token forwards.
 
         Args:
-            verdict: on the forward over the known token and `drafts`.
-            drafts: what it verified.
-            ties: from `ties_of` the forward's logits.
+            verdict: the verdict on the forward over the known token and `draft_tokens`.
+            draft_tokens: what it verified.
+            ties: what `ties_of` returned for the forward's logits.
             start: the cache's length before the forward.
 
         Returns:
             The verdict, and how many single-token forwards it took: 0 unless there was a near-tie.
-            If there was, the cache has been rolled back to what the verdict lets stand.
+            If there was, the cache has been rolled back to the tokens that the verdict accepts.
         """
         if ties is None:
             return verdict, 0
-        plain = not (drafts or self._batched)
+        # This forward is the very one that plain decoding makes, so it cannot decide differently.
+        plain = not (draft_tokens or self._batched)
         unsure = [] if plain else cast(list[bool], ties.tolist())[: verdict.accepted + 1]
-        stands = unsure.index(True) if True in unsure else verdict.accepted
+        accepted = unsure.index(True) if True in unsure else verdict.accepted
         forwards = 0
-        again = [*self._batched, self._known, *drafts[:stands]]
+        again = [*self._batched, self._known, *draft_tokens[:accepted]]
         if True in unsure:
             forwards = len(again)
             token = self._decode_again(again, start - len(self._batched))
-            verdict = Verdict(stands, token)
+            verdict = Verdict(accepted, token)
         self._batched = [] if plain or forwards else again
         self._known = verdict.next_token
         return verdict, forwards
 
     def _decode_again(self, tokens: list[int], start: int) -> int:
-        """Replaces what the cache holds from `start` on; returns the token chosen after it."""
+        """Replaces what the cache holds from `start` on; returns the token that follows."""
         self._cache.rollback(start)
         for token in tokens:
             inputs = mx.array([token])
@@ -142,7 +146,7 @@ class TieBreaker:
 
 
 def _logits_along(model: TargetModel, tokens: mx.array, rows: int) -> mx.array:
-    """Logits after each token behind the prefix, `rows` tokens a forward; float32."""
+    """Logits after each token behind the prefix, `rows` tokens per forward; float32."""
     cache = model.make_cache(tokens.size)
     prefix = min(_PREFIX, tokens.size // 2)
     model.prefill(tokens[:prefix].tolist(), cache)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """SpeculationState: what an engine keeps of speculation from one request to the next.
 
-Drafters and what they learnt of their own acceptance, the planner with its costs, a draft model,
+Drafters and what they learnt about their own acceptance, the planner with its costs, a draft model,
 and the margins that exact answers need. Each is made or measured when a request first needs it.
 """
 
@@ -26,33 +26,33 @@ from akunu_py.sampling.sampler import Sampler
 Calibrate = Callable[[TargetModel, Backend], CostCurve]
 """Returns what forwards of a model cost on a machine, measured now or earlier."""
 
-DrafterMaker = Callable[[Sampler], Drafter]
+DrafterFactory = Callable[[Sampler], Drafter]
 """Makes the drafter of one request, given how that request's tokens are chosen."""
 
 
 @dataclass
 class _Experience:
-    """What was learnt from requests of one kind."""
+    """What was learnt from fill-ins, or from other requests."""
 
     drafters: dict[str, Drafter] = field(default_factory=dict)
     planner: DraftPlanner | None = None
 
 
 class SpeculationState:
-    """Makes the `DraftSession` of each request, from what earlier ones taught.
+    """Makes the `DraftSession` of each request, with what earlier requests taught.
 
-    What fill-ins teach is kept apart from what other requests teach: a short answer in the middle
-    of a file ends where a copy of that file would go on.
+    What is learnt from fill-ins is kept apart from what is learnt from other requests: a short
+    answer in the middle of a file ends where a copy of that file would continue.
 
     Args:
         model: the target.
         backend: the machine it was loaded for.
-        calibrate: called once, by the first request that leaves the length of drafts to the
-            planner.
+        calibrate: called once, by the first request that leaves the number of draft tokens to
+            the planner.
         draft_model: drafts for requests whose drafter is `model`.
 
     Attributes:
-        cost_curve: what forwards cost, once a request needed to know; any thread may read it.
+        cost_curve: what forwards cost; None until a request needs it. Any thread may read it.
         logit_differences: what `measure_difference` found, by `num_draft_tokens`; empty until a
             request wants an exact answer.
 
@@ -73,24 +73,25 @@ class SpeculationState:
         self._backend = backend
         self._calibrate = calibrate
         self._draft_model = None if draft_model is None else DraftModel(draft_model, model)
-        self._makers: dict[str, DrafterMaker] = {}
+        self._factories: dict[str, DrafterFactory] = {}
         self._experience = {fills_gap: _Experience() for fills_gap in (False, True)}
         self._costs: LiveCosts | None = None
 
-    def add_drafter(self, name: str, make: DrafterMaker) -> None:
+    def add_drafter(self, name: str, make: DrafterFactory) -> None:
         """Lets requests name a drafter of the caller's own; `make` is called for each of them."""
-        self._makers[name] = make
+        self._factories[name] = make
 
     def session(
         self, options: Options, sampler: Sampler, prompt: Prompt, *, can_roll_back: bool
     ) -> DraftSession:
-        """The drafting side of one request; it drafts nothing if nothing can or need be drafted.
+        """The drafting side of one request; it drafts nothing if drafting is off or impossible.
 
         The first request of a kind measures costs and margins here, before its clock starts.
 
         Raises:
             InvalidRequestError: if the request names a drafter that does not exist.
         """
+        # Made even if nothing will be drafted, so that a wrong name is always an error.
         drafter = self.drafter(options.drafter, sampler, fills_gap=prompt.fills_gap)
         needs_drafts = options.drafts and (options.max_tokens is None or options.max_tokens > 1)
         if not needs_drafts or not can_roll_back:
@@ -106,7 +107,7 @@ class SpeculationState:
         )
 
     def drafter(self, name: str, sampler: Sampler, *, fills_gap: bool = False) -> Drafter:
-        """The drafter called `name`; requests of a kind share it unless the caller added it.
+        """The drafter called `name`; requests of one kind share it unless the caller added it.
 
         Raises:
             InvalidRequestError: if it does not exist, or needs a draft model and there is none.
@@ -117,15 +118,15 @@ class SpeculationState:
                     "There is no draft model to draft with; load one with --draft-model NAME."
                 )
             return DraftModelDrafter(self._draft_model, sampler.sampling, sampler.seed)
-        if name in self._makers:
-            return self._makers[name](sampler)
+        if name in self._factories:
+            return self._factories[name](sampler)
         drafters = self._experience[fills_gap].drafters
         if name not in drafters:
             drafters[name] = make_drafter(name)
         return drafters[name]
 
     def planner(self, options: Options, *, fills_gap: bool = False) -> Planner:
-        """The planner of a request: one for all of a kind, unless the request fixes the length."""
+        """The planner of a request: one per kind of request, unless the request sets `num_draft_tokens`."""
         if options.num_draft_tokens is not None:
             return FixedPlanner(options.num_draft_tokens)
         if self._costs is None:
@@ -146,7 +147,7 @@ class SpeculationState:
         return TieBreaker(self._model, cache, sampler, known, margin)
 
     def logit_difference(self, num_draft_tokens: int) -> float:
-        """How far logits of forwards that verify this many drafted tokens are from plain ones."""
+        """The largest difference of logits that verifying this many draft tokens causes."""
         if num_draft_tokens not in self.logit_differences:
             difference = measure_difference(self._model, num_draft_tokens)
             self.logit_differences[num_draft_tokens] = difference
@@ -154,6 +155,6 @@ class SpeculationState:
 
 
 def longest_draft(options: Options) -> int:
-    """The most drafted tokens that one forward of a request may verify."""
+    """The most draft tokens that one forward of a request may verify."""
     asked = options.num_draft_tokens
     return MAX_PLANNED_TOKENS if asked is None else asked

@@ -1,4 +1,4 @@
-"""TokenBuffer: the fixed buffer `[known, d0 .. d3]` that a round sends through the target.
+"""TokenBuffer: the fixed buffer `[known, d0 .. d(n-1)]` that a round sends through the target.
 
 It is allocated once, and its guard says how much of a draft fits. Knows NumPy only.
 """
@@ -9,22 +9,21 @@ import numpy as np
 import numpy.typing as npt
 
 from akunu_py.errors import InvalidRequestError
-from akunu_py.options import DEFAULT_DRAFT_TOKENS
 
 
 class TokenBuffer:
-    """A fixed buffer of one known token and up to `num_draft_tokens` drafted ones.
+    """A fixed buffer of one known token and up to `num_draft_tokens` draft tokens.
 
-    Layout and guard follow akunu's `decode_speculative`.
+    Layout and guard are those of akunu's `decode_speculative`.
 
     Args:
-        num_draft_tokens: the most drafted tokens of a round; 4 gives `[known, d0 .. d3]`.
+        num_draft_tokens: `n`, the most draft tokens of a round.
 
     Raises:
         InvalidRequestError: if that number is negative.
     """
 
-    def __init__(self, num_draft_tokens: int = DEFAULT_DRAFT_TOKENS) -> None:
+    def __init__(self, num_draft_tokens: int) -> None:
         if num_draft_tokens < 0:
             raise InvalidRequestError(
                 f"The number of draft tokens must be 0 or more, not {num_draft_tokens}."
@@ -33,10 +32,10 @@ class TokenBuffer:
         self._slots = np.zeros(1 + num_draft_tokens, dtype=np.int32)
 
     def draft_limit(self, *, cache_room: int, tokens_wanted: int) -> int:
-        """The guard: how many drafted tokens the next round may carry, 0 or more.
+        """The guard: how many draft tokens the next round may have, 0 or more.
 
-        A drafted token is useful only while the round's last token is still wanted, and possible
-        only while the cache has room for the known token and the whole draft.
+        A draft token is useful only if the round's last token is still wanted, and possible only if
+        the cache has room for the known token and the whole draft.
 
         Args:
             cache_room: positions left in the KV cache.

@@ -153,7 +153,7 @@ def test_a_user_cannot_choose_a_baseline() -> None:
 def test_an_engine_keeps_a_baseline_with_what_it_learned(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.speculation, "_makers", {})
+    monkeypatch.setattr(engine.speculation, "_factories", {})
     add_baselines(engine)
     sampler = Sampler(Sampling())
     engine.speculation.drafter("llama-mod", sampler).begin([*LONG_KEY, *COPY])

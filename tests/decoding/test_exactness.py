@@ -1,4 +1,4 @@
-"""Greedy answers exact to the token, where forwards of several rows are computed otherwise."""
+"""Greedy answers exact to the token, even if forwards over several rows compute differently."""
 
 from pathlib import Path
 from random import Random
@@ -100,7 +100,7 @@ def test_near_ties_are_rows_whose_best_two_are_close() -> None:
     assert near_ties(logits, 0.1).tolist() == [True, False, True]
 
 
-class RestlessModel(MarkovModel):
+class NoisyModel(MarkovModel):
     """A batch of several rows reads other logits than a single one: never far off, often wrong."""
 
     def forward(self, tokens: mx.array, cache: KVCache) -> mx.array:
@@ -111,23 +111,25 @@ class RestlessModel(MarkovModel):
         return logits + noise
 
 
-class RestlessTokenizer:
+class NoisyTokenizer:
     """Says how a sample is spelled."""
 
     def encode(self, text: str) -> list[int]:
         return [ord(character) % VOCABULARY for character in text]
 
 
-def restless_model() -> TargetModel:
-    model = RestlessModel(free_text(seed=5) * 0.2)
-    model.tokenizer = RestlessTokenizer()  # type: ignore[assignment]
+def noisy_model() -> TargetModel:
+    model = NoisyModel(free_text(seed=5) * 0.2)
+    model.tokenizer = NoisyTokenizer()  # type: ignore[assignment]
     return model  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(("error", "silence"), [(0, 0), (0.3, 0), (1, 0), (0.2, 0.5)])
 @pytest.mark.parametrize("num_draft_tokens", [1, 4])
-def test_whatever_is_drafted(error: float, silence: float, num_draft_tokens: int) -> None:
-    model = restless_model()
+def test_any_draft_gives_plain_decodings_text(
+    error: float, silence: float, num_draft_tokens: int
+) -> None:
+    model = noisy_model()
     limits = Limits(200, frozenset())
     margin = SAFETY * measure_difference(model, num_draft_tokens)
     assert margin > 0.4

@@ -21,8 +21,8 @@ def test_the_guard_lets_through_what_fits_everywhere_and_no_less(
 
     assert limit >= 0
     if limit:
-        assert 1 + limit <= cache_room, "the forward writes the known token and every draft"
-        assert limit + 1 <= tokens_wanted, "every draft and the bonus may still be emitted"
+        assert 1 + limit <= cache_room, "the forward writes the known token and every draft token"
+        assert limit + 1 <= tokens_wanted, "every draft token and the bonus may still be emitted"
         assert buffer.load(0, [0] * limit).size == 1 + limit
     one_more = limit + 1
     assert one_more > num_draft_tokens or 1 + one_more > cache_room or one_more + 1 > tokens_wanted
@@ -40,7 +40,7 @@ def test_the_buffer_is_allocated_once() -> None:
 
 
 def test_akunus_shape_is_the_default() -> None:
-    buffer = TokenBuffer()
+    buffer = TokenBuffer(4)
     assert buffer.num_draft_tokens == 4
     assert buffer.load(0, [1, 2, 3, 4]).size == 5
 

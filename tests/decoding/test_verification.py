@@ -13,15 +13,15 @@ tokens = st.lists(st.integers(0, 3), max_size=12)
 
 @given(choices=st.lists(st.integers(0, 3), min_size=1, max_size=12), data=st.data())
 def test_emits_what_choosing_one_at_a_time_would(choices: list[int], data: st.DataObject) -> None:
-    drafts = data.draw(
+    draft_tokens = data.draw(
         st.lists(st.integers(0, 3), min_size=len(choices) - 1, max_size=len(choices) - 1)
     )
-    verdict = match_choices(choices, drafts)
+    verdict = match_choices(choices, draft_tokens)
 
-    assert drafts[: verdict.accepted] == choices[: verdict.accepted]
+    assert draft_tokens[: verdict.accepted] == choices[: verdict.accepted]
     assert verdict.next_token == choices[verdict.accepted]
-    if verdict.accepted < len(drafts):
-        assert drafts[verdict.accepted] != choices[verdict.accepted]
+    if verdict.accepted < len(draft_tokens):
+        assert draft_tokens[verdict.accepted] != choices[verdict.accepted]
 
 
 def test_no_draft_yields_the_targets_token() -> None:
@@ -42,32 +42,36 @@ def test_rejection_emits_only_what_the_target_may_say(
     weights[weights.sum(axis=1) == 0] = 1
     rows = (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
     target, proposal = rows[: drafted + 1], rows[drafted + 1 :]
-    drafts = [int(draw.choice(5, p=row / row.sum())) for row in proposal.astype(np.float64)]
+    draft_tokens = [int(draw.choice(5, p=row / row.sum())) for row in proposal.astype(np.float64)]
 
-    verdict = accept_or_resample(target, drafts, proposal, uniforms(seed))
-    for index, token in enumerate([*drafts[: verdict.accepted], verdict.next_token]):
+    verdict = accept_or_resample(target, draft_tokens, proposal, uniforms(seed))
+    for index, token in enumerate([*draft_tokens[: verdict.accepted], verdict.next_token]):
         assert target[index, token] > 0
     if verdict.accepted < drafted:
-        fallen = verdict.accepted
-        assert target[fallen, drafts[fallen]] < proposal[fallen, drafts[fallen]]
-        assert target[fallen, verdict.next_token] > proposal[fallen, verdict.next_token]
+        rejected = verdict.accepted
+        assert target[rejected, draft_tokens[rejected]] < proposal[rejected, draft_tokens[rejected]]
+        assert target[rejected, verdict.next_token] > proposal[rejected, verdict.next_token]
 
 
-@given(seed=st.integers(0, 2**32), drafts=st.lists(st.integers(0, 4), max_size=5))
-def test_a_draft_without_probabilities_counts_as_certain(seed: int, drafts: list[int]) -> None:
-    target = np.random.default_rng(seed).dirichlet(np.ones(5), len(drafts) + 1)
-    certain = np.eye(5)[drafts]
-    assert accept_or_resample(target, drafts, None, uniforms(seed)) == accept_or_resample(
-        target, drafts, certain, uniforms(seed)
+@given(seed=st.integers(0, 2**32), draft_tokens=st.lists(st.integers(0, 4), max_size=5))
+def test_a_draft_without_probabilities_counts_as_certain(
+    seed: int, draft_tokens: list[int]
+) -> None:
+    target = np.random.default_rng(seed).dirichlet(np.ones(5), len(draft_tokens) + 1)
+    certain = np.eye(5)[draft_tokens]
+    assert accept_or_resample(target, draft_tokens, None, uniforms(seed)) == accept_or_resample(
+        target, draft_tokens, certain, uniforms(seed)
     )
 
 
 @given(seed=st.integers(0, 2**32), length=st.integers(1, 5))
-def test_drafts_drawn_from_the_target_always_stand(seed: int, length: int) -> None:
+def test_drafts_drawn_from_the_target_are_always_accepted(seed: int, length: int) -> None:
     draw = np.random.default_rng(seed)
     target = draw.dirichlet(np.ones(5), length + 1)
-    drafts = [int(draw.choice(5, p=row)) for row in target[:length]]
-    assert accept_or_resample(target, drafts, target[:length], uniforms(seed)).accepted == length
+    draft_tokens = [int(draw.choice(5, p=row)) for row in target[:length]]
+    assert (
+        accept_or_resample(target, draft_tokens, target[:length], uniforms(seed)).accepted == length
+    )
 
 
 def test_which_verifier_serves_which_draft() -> None:

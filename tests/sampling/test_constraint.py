@@ -47,7 +47,7 @@ SAMPLINGS = [
 def drafted_by(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, drafter: Drafter, options: Options
 ) -> akunu_py.Completion:
-    monkeypatch.setitem(engine.speculation._makers, "told", lambda _: drafter)
+    monkeypatch.setitem(engine.speculation._factories, "told", lambda _: drafter)
     told = {**vars(options), "drafter": "told", "num_draft_tokens": 5}
     return engine.generate(PROMPT, Options(**told))
 

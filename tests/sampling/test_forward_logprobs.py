@@ -55,7 +55,7 @@ def test_drafted_and_plain_values_are_the_models(
     assert_of_the_model(engine, plain, alternatives)
 
     oracle = OracleDrafter(len(PROMPT), plain.token_ids, error=0.3, silence=0.3)
-    monkeypatch.setitem(engine.speculation._makers, "told", lambda _: oracle)
+    monkeypatch.setitem(engine.speculation._factories, "told", lambda _: oracle)
     drafted = engine.generate(
         PROMPT, Options(40, sampling, drafter="told", num_draft_tokens=4, logprobs=alternatives)
     )
@@ -69,7 +69,7 @@ def test_values_are_right_if_drafts_are_rejected_at_random(
 ) -> None:
     text = [Random(1).randrange(VOCABULARY) for _ in range(2000)]
     drafter = NGramModelDrafter(bigram(VOCABULARY, [text]), seed=2)
-    monkeypatch.setitem(engine.speculation._makers, "told", lambda _: drafter)
+    monkeypatch.setitem(engine.speculation._factories, "told", lambda _: drafter)
     asked = Options(40, Sampling(temperature=2.0, seed=3), drafter="told", num_draft_tokens=3)
     answer = engine.generate(PROMPT, Options(**{**vars(asked), "logprobs": 2}))
     assert answer.token_ids == engine.generate(PROMPT, asked).token_ids
@@ -145,7 +145,7 @@ def test_a_drafter_gets_the_most_likely_tokens_at_every_position(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listener = Listener(PROMPT)
-    monkeypatch.setitem(engine.speculation._makers, "told", lambda _: listener)
+    monkeypatch.setitem(engine.speculation._factories, "told", lambda _: listener)
     answer = engine.generate(PROMPT, Options(40, drafter="told", num_draft_tokens=2, logprobs=5))
     expected = [[token for token, _ in entry.alternatives[:3]] for entry in answer.logprobs]
     assert listener.heard == expected

@@ -104,7 +104,7 @@ def test_drafts_do_not_change_the_text(
     for silence in (0.0, 0.4):
         oracle = OracleDrafter(len(PROMPT), plain.token_ids, error=0.2, silence=silence)
         make = partial(give, oracle)
-        monkeypatch.setitem(engine.speculation._makers, "told", make)
+        monkeypatch.setitem(engine.speculation._factories, "told", make)
         told = Options(40, sampling, drafter="told", num_draft_tokens=4)
         assert engine.generate(PROMPT, told).token_ids == plain.token_ids
 
