@@ -1,6 +1,6 @@
 """Calibration: measures what forwards of the loaded model cost, and keeps the result.
 
-It times rounds as decoding runs them, on a cache of its own. It takes turns over all sizes, so that
+It times rounds as decoding runs them, on a cache of its own. It measures all sizes in turn, so that
 a busy moment cannot affect only one of them, and keeps the shortest time of each: the time without
 other load. The time for measuring is fixed: a slow model gets fewer points.
 """
@@ -36,10 +36,10 @@ CONTEXTS: Final = (128, 1024, 4096)
 BUDGET_S: Final = 2.5
 """Seconds that the first use of a model may spend on measuring."""
 
-_SIZES_FARTHER: Final = (1, 5, 17)
+_OTHER_SIZES: Final = (1, 5, 17)
 _PASSES: Final = 9
 _MIN_PASSES: Final = 2
-_STEPS_A_TURN: Final = 4
+_STEPS_PER_TURN: Final = 4
 _JUMP: Final = 0.15
 _MAX_HALVINGS: Final = 6
 _MAX_CACHE_BYTES: Final = 512 << 20
@@ -99,10 +99,10 @@ def measure_cost_curve(
     """Measures the costs of a model, and frees the memory that this took.
 
     Args:
-        model: one whose cache can be rolled back.
-        budget_s: seconds to spend, about; even the fewest points of a slow model may take longer.
+        model: a model whose cache can be rolled back.
+        budget_s: about how many seconds to spend; a slow model may take longer.
         contexts: context lengths to measure at, as far as the model and the memory allow.
-        progress: called again and again.
+        progress: called often.
 
     Raises:
         NoCurveError: if the model's cache cannot be rolled back.
@@ -121,9 +121,9 @@ def _measure(
 ) -> CostCurve:
     first = _Bench(model, min(contexts[0], model.context_length // 2))
     begun = perf_counter()
-    farther = [context for context in contexts[1:] if first.allows(context)]
+    other_contexts = [context for context in contexts[1:] if first.allows(context)]
     # The first level matters most for planning, so it gets most of the time.
-    share = 1.0 if not farther else 0.7
+    share = 1.0 if not other_contexts else 0.7
 
     def tick() -> None:
         if progress:
@@ -131,10 +131,10 @@ def _measure(
 
     levels = [first.measure(SIZES, begun + share * budget_s, tick, between=True)]
     del first
-    for index, context in enumerate(farther, start=1):
+    for index, context in enumerate(other_contexts, start=1):
         if perf_counter() - begun < budget_s:
-            until = (share + (1.0 - share) * index / len(farther)) * budget_s
-            levels.append(_Bench(model, context).measure(_SIZES_FARTHER, begun + until, tick))
+            until = (share + (1.0 - share) * index / len(other_contexts)) * budget_s
+            levels.append(_Bench(model, context).measure(_OTHER_SIZES, begun + until, tick))
     return CostCurve(tuple(levels))
 
 
@@ -150,7 +150,7 @@ class _Bench:
         draw = Random(0)
         # Different tokens, because a mixture of experts sends them to different experts.
         self._tokens = [draw.randrange(model.vocabulary_size) for _ in range(max(SIZES))]
-        cache = model.make_cache(context + max(SIZES) + _STEPS_A_TURN + 4)
+        cache = model.make_cache(context + max(SIZES) + _STEPS_PER_TURN + 4)
         if not isinstance(cache, PreallocatedKVCache):
             raise NoCurveError(f"The cache of {model.name} cannot be rolled back.")
         self._cache = cache
@@ -164,7 +164,7 @@ class _Bench:
     def allows(self, context: int) -> bool:
         """Whether another context length fits the model and takes little memory."""
         bytes_per_token = self._cache.nbytes / self._cache.capacity
-        room = self._model.context_length - max(SIZES) - _STEPS_A_TURN
+        room = self._model.context_length - max(SIZES) - _STEPS_PER_TURN
         return self._context < context <= room and context * bytes_per_token < _MAX_CACHE_BYTES
 
     def measure(
@@ -175,12 +175,12 @@ class _Bench:
         *,
         between: bool = False,
     ) -> CostLevel:
-        """Times the sizes, as many and as often as there is time for, but always one token.
+        """Times as many sizes as often as time allows, and always size 1.
 
         Args:
             sizes: tokens per round, the most important first.
             until: when to stop, on `perf_counter`'s clock.
-            tick: called again and again.
+            tick: called often.
             between: whether to search for steps between the sizes.
         """
         rounds: dict[int, list[float]] = {}
@@ -231,13 +231,13 @@ class _Bench:
 
     def _steps(self) -> float:
         """Seconds of a pipelined single-token step, the mean of a few."""
-        limits = Limits(_STEPS_A_TURN + 3, frozenset())
+        limits = Limits(_STEPS_PER_TURN + 3, frozenset())
         rounds = decode(self._target, DraftSession(), self._tokens[0], limits)
         next(rounds)
         begun = perf_counter()
-        for _ in range(_STEPS_A_TURN):
+        for _ in range(_STEPS_PER_TURN):
             next(rounds)
-        seconds = (perf_counter() - begun) / _STEPS_A_TURN
+        seconds = (perf_counter() - begun) / _STEPS_PER_TURN
         self._cache.evaluate()  # waits for the step that was submitted ahead
         self._cache.rollback(self._context)
         return seconds

@@ -32,7 +32,7 @@ from akunu_py.text.stream import TextStream
 
 @dataclass
 class _Request:
-    """A request under way: what it asked for, and what it has come to so far."""
+    """A running request: what it asked for, and its results so far."""
 
     prompt: Prompt
     options: Options
@@ -44,22 +44,22 @@ class _Request:
     stats: Stats = field(default_factory=Stats)
     scorer: PromptScorer | None = None
 
-    def event(self, done: Round) -> Event:
+    def event(self, outcome: Round) -> Event:
         """Turns a round into text, cuts it where the text stops, and only then counts it."""
         pieces = []
-        for position, token in enumerate(done.tokens):
-            pieces.append(self.text.feed(token, drafted=position < done.accepted))
+        for position, token in enumerate(outcome.tokens):
+            pieces.append(self.text.feed(token, drafted=position < outcome.accepted))
             if self.text.stopped:
-                done.cut(position + 1, Finish.STOP)
+                outcome.cut(position + 1, Finish.STOP)
                 break
-        if done.finish is None and self.cancelled():
-            done.finish = Finish.CANCELLED
-        if done.finish is not None:
+        if outcome.finish is None and self.cancelled():
+            outcome.finish = Finish.CANCELLED
+        if outcome.finish is not None:
             pieces.append(self.text.finish())
             if self.text.stopped:
-                done.finish = Finish.STOP
-        self.stats.add(done)
-        return Event(done, tuple(pieces), self.stats)
+                outcome.finish = Finish.STOP
+        self.stats.add(outcome)
+        return Event(outcome, tuple(pieces), self.stats)
 
 
 class Engine:
@@ -69,19 +69,19 @@ class Engine:
         model: the target.
         backend: the machine it was loaded for.
         max_context: tokens that a prompt and its answer may have together; None leaves that to
-            the model. Caches grow up to there as requests need it.
-        calibrate: called once, by the first request that leaves the length of drafts to the
+            the model. Caches grow up to this size as requests need it.
+        calibrate: called once, by the first request that leaves the number of draft tokens to the
             planner; the default measures for a few seconds on a model's first use and keeps the
             result on disk.
         draft_model: drafts for requests whose drafter is `model`.
-        prefill_step_size: prompt tokens per forward; a cancelled request stops after the one
-            under way.
+        prefill_step_size: prompt tokens per forward; a cancelled request stops after the current
+            one.
         cache_memory: bytes that the caches of requests may take together; None takes a share of
             the free memory. One request is always served, whatever it takes.
 
     Attributes:
         speculation: drafters, planners and costs, kept between requests.
-        counters: what was done since it was loaded; any thread may read it.
+        counters: what the engine has done since it was loaded; any thread may read it.
 
     Raises:
         ContextOverflowError: if `max_context` exceeds the model's.
@@ -171,18 +171,17 @@ class Engine:
         progress: PrefillProgress | None = None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Generator[Event, None, None]:
-        """Answers a prompt a round at a time; the last event, and only it, has a finish reason.
+        """Answers a prompt round by round; only the last event has a finish reason.
 
         A new request ends the one before it.
 
         Args:
-            prompt: text, ids as the model shall see them, or a gap with the text around it.
-            options: what else the request asks for; the defaults are greedy and speculative.
-            suffix: text that follows the gap after `prompt`, if the model can fill gaps.
-            sampler: chooses the tokens instead of the options' own; benchmarks force known answers
-                with it.
-            progress: called with the prompt tokens done and all that are to do.
-            cancelled: asked between the chunks of a prefill and between rounds.
+            prompt: text, ids exactly as the model should see them, or a gap and the text around it.
+            options: what else the request asks for; the default is greedy and speculative.
+            suffix: the text after the gap that follows `prompt`, if the model can fill gaps.
+            sampler: replaces the sampler of the options; benchmarks force known answers with it.
+            progress: called with the number of prompt tokens done, and the number of all.
+            cancelled: called between the chunks of a prefill and between rounds.
 
         Raises:
             InvalidRequestError: if the prompt is empty or the options cannot be served.
@@ -205,7 +204,7 @@ class Engine:
         return self._active
 
     def reset(self) -> None:
-        """Forgets what the caches hold, so that the next prompt is computed whole."""
+        """Empties the caches, so that the next prompt is computed whole."""
         self._prefixes.clear()
 
     def _run(self, request: _Request) -> Generator[Event, None, None]:
@@ -216,8 +215,9 @@ class Engine:
         begun = perf_counter()
         slot = self._take_slot(request)
         try:
-            # The last token goes into the first round, which predicts what follows it.
-            missing = prompt[stats.cached_tokens : len(prompt) - decodes]
+            # The first round computes the last token, because it predicts what follows.
+            end = len(prompt) - 1 if decodes else len(prompt)
+            missing = prompt[stats.cached_tokens : end]
             is_whole = self._prefill(missing, slot, request)
             scored = request.scorer.logprobs if request.scorer and is_whole else None
             prefilled = perf_counter()
@@ -226,22 +226,24 @@ class Engine:
                 finish = Finish.LENGTH if is_whole else Finish.CANCELLED
                 yield Event(Round(finish=finish), (), stats, scored)
                 return
-            if scored is not None:
+            if (
+                scored is not None
+            ):  # an empty round that only carries the prompt's log-probabilities
                 yield Event(Round(), (), stats, scored)
-            for done in self._decode(request, slot):
+            for outcome in self._decode(request, slot):
                 self.counters.rounds += 1
-                computed.extend(done.tokens)
-                if done.end_token is not None:
-                    computed.append(done.end_token)
+                computed.extend(outcome.tokens)
+                if outcome.end_token is not None:
+                    computed.append(outcome.end_token)
                 now = perf_counter()
                 stats.decode_s = now - prefilled
                 stats.ttft_s = stats.ttft_s or now - begun
-                event = request.event(done)
+                event = request.event(outcome)
                 yield event
                 if event.finish_reason is not None:
                     return
         except RuntimeError:
-            # MLX failed within a forward, so the content of the buffers is unknown.
+            # MLX failed during a forward, so the content of the buffers is unknown.
             self._prefixes.drop(slot)
             raise
         finally:
@@ -250,7 +252,8 @@ class Engine:
     def _take_slot(self, request: _Request) -> PrefixSlot:
         """The cache to answer from, which may hold a part of the prompt already.
 
-        A prompt that is scored is computed from its first token on.
+        A prompt that is scored is computed from its first token on. Without a limit, only
+        the prompt gets room at first; the cache grows with the answer.
         """
         prompt, options = request.prompt.tokens, request.options
         room = min(len(prompt) + (options.max_tokens or 0), self.context_limit)

@@ -43,7 +43,7 @@ class EventStream:
         self._reader: asyncio.Future[None] | None = None
 
     def cancel(self) -> None:
-        """Ends the request: at once if it still waits, else after the current chunk or round.
+        """Ends the request: immediately if it still waits, else after the current chunk or round.
 
         The last event still comes, with the finish reason CANCELLED. Any thread may call this, and
         so may a signal handler.
@@ -52,7 +52,7 @@ class EventStream:
         self._on_cancel()
 
     def abort(self, error: BaseException) -> None:
-        """Cancels the request and raises `error` at the reader at once; for the event loop."""
+        """Cancels the request and raises `error` at the reader immediately; for the event loop."""
         self._aborted = error
         self._wake_reader()
         self.cancel()

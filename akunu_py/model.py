@@ -35,7 +35,7 @@ _FALLBACK_CONTEXT: Final = 4096
 _FLOAT32_BYTES: Final = 4
 
 PrefillProgress = Callable[[int, int], None]
-"""Called with the number of prompt tokens done, and of all."""
+"""Called with the number of prompt tokens done, and the number of all."""
 
 
 class TargetModel:
@@ -43,10 +43,10 @@ class TargetModel:
 
     Args:
         network: an mlx-lm model, evaluated.
-        tokenizer: of the model.
+        tokenizer: the tokenizer of the model.
         config: its `config.json`.
         name: its name in output.
-        layout: of its weights.
+        layout: the layout of its weights.
         original: the network as mlx-lm made it, if `network` is a faster form of it; benchmarks
             compare with it.
     """
@@ -105,7 +105,7 @@ class TargetModel:
 
         Args:
             tokens: ids of shape `[positions]`.
-            cache: with room for them.
+            cache: must have room for them.
 
         Returns:
             Lazy logits `[positions, vocabulary]`.
@@ -127,8 +127,8 @@ class TargetModel:
         """Computes the cache of prompt tokens, a chunk at a time.
 
         Args:
-            tokens: to append to the cache.
-            cache: with room for them.
+            tokens: the tokens to append to the cache.
+            cache: must have room for them.
             step: tokens per chunk.
             progress: called after each chunk.
             cancelled: asked before each chunk.

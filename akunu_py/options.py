@@ -156,8 +156,8 @@ class Options:
     """The options of a request.
 
     Attributes:
-        max_tokens: how many tokens to generate at most; None goes on to the end of the context, and
-            0 only computes the prompt's cache.
+        max_tokens: how many tokens to generate at most; None continues to the end of the context,
+            and 0 only computes the prompt's cache.
         sampling: how tokens are chosen; greedy by default.
         stop: strings to stop at; none of them appears in the text.
         drafter: the name of the drafter; `auto` is the recommended one, `none` decodes plainly, and
@@ -214,7 +214,7 @@ class Options:
                 f"{MAX_ALTERNATIVES}, not {self.logprobs}."
             )
         if self.scores_prompt and self.logprobs is None:
-            raise InvalidRequestError("To score a prompt, say how many alternatives to report.")
+            raise InvalidRequestError("To score a prompt, set `logprobs`.")
         if "" in self.stop:
             raise InvalidRequestError("A stop string must not be empty.")
         if self.exact and not self.sampling.greedy:

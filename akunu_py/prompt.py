@@ -10,7 +10,7 @@ from akunu_py.text.fim import FillRequest, fill_prompt, fills_gap
 from akunu_py.text.tokenizer import Tokenizer
 
 PromptInput = str | Sequence[int] | FillRequest
-"""Text, ids as the model shall see them, or a gap to fill."""
+"""Text, ids exactly as the model should see them, or a gap to fill."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Prompt:
     """A prompt as the model sees it.
 
     Attributes:
-        tokens: its ids, 1 at least.
+        tokens: its ids, at least 1.
         end_tokens: ids that end the answer.
         fills_gap: whether the answer fills a gap between two pieces of text.
     """
@@ -35,9 +35,9 @@ def encode_prompt(
 
     Args:
         model: the target.
-        asked: the input as the caller gave it.
+        asked: the input of the caller.
         suffix: text after the gap to fill; None continues the prompt.
-        options: of the request; they say how much room the answer to a gap needs.
+        options: the options of the request; they say how much room an answer needs.
         limit: how many tokens a prompt and its answer may have together.
 
     Raises:
@@ -75,10 +75,10 @@ def encode_prompt(
 def encode_references(tokenizer: Tokenizer, texts: Sequence[str], limit: int) -> list[list[int]]:
     """The ids of texts that an answer may repeat: the last ones, up to the size of a context.
 
-    An answer mostly repeats whole lines. So each text is split into tokens as after a line break.
+    An answer mostly repeats whole lines. So each text is encoded as if it followed a line break.
 
     Args:
-        tokenizer: of the target.
+        tokenizer: the tokenizer of the target.
         texts: the most important last.
         limit: how many tokens a prompt and its answer may have together.
     """

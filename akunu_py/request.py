@@ -13,9 +13,9 @@ class Event:
 
     Attributes:
         round: its tokens, what was drafted, and the finish reason if the text ends with it.
-        pieces: the text that can be shown now, a piece a token.
+        pieces: the text that can be shown now, one piece per token.
         stats: the request's running sums.
-        prompt_logprobs: those of the prompt, if the request asked for them; once, before any token.
+        prompt_logprobs: the prompt's, if the request asked for them; once, before any token.
     """
 
     round: Round
@@ -30,17 +30,17 @@ class Event:
 
     @property
     def finish_reason(self) -> Finish | None:
-        """Why the text ended; None while it goes on."""
+        """Why the text ended; None while it continues."""
         return self.round.finish
 
     @property
     def logprobs(self) -> tuple[TokenLogprob, ...]:
-        """One a token, if the request asked for them."""
+        """One per token, if the request asked for them."""
         return self.round.logprobs
 
     @property
     def end_logprob(self) -> TokenLogprob | None:
-        """That of the end token that the text ended with, if the request asked for it."""
+        """The one of the end token that the text ended with, if the request asked for it."""
         return self.round.end_logprob
 
     @property
@@ -59,9 +59,9 @@ class Completion:
         token_ids: the generated ids, without end tokens.
         finish_reason: why the text ended; CANCELLED until the last event says otherwise.
         stats: the request's statistics.
-        logprobs: one for each token, if they were asked for.
-        end_logprob: that of the end token, likewise.
-        prompt_logprobs: those of the prompt, if they were asked for.
+        logprobs: one per token, if the request asked for them.
+        end_logprob: the one of the end token, if there is one and the request asked for it.
+        prompt_logprobs: the prompt's, if the request asked for them.
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""What a round did, sums of rounds, and sums of requests. Nothing is counted anywhere else."""
+"""What a round did, sums of rounds, and sums of requests. Nothing else counts anything."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ class Finish(StrEnum):
 class Round:
     """One round of decoding: the draft that went into a forward of the target, and its outcome.
 
-    It is filled in as the round goes along, and cut where the text ends.
+    It is filled in during the round, and cut where the text ends.
 
     Attributes:
         tokens: the tokens emitted, in order: the accepted drafted ones, then the target's own.
         draft: what the forward verified.
         accepted: how many of `tokens` were drafted; they come first.
-        context: tokens in the cache before the forward.
+        context: how many tokens the cache held before the forward, as `context` means everywhere in
+            `planning/`; the limit of a prompt and its answer is called `context_limit`.
         pipelined: whether the forward was submitted before the previous round had ended.
         seconds: from the end of the previous round to the end of this one; None if the interval
             includes other work.
@@ -42,10 +43,10 @@ class Round:
         recheck_forwards: single-token forwards that decided a near-tie; see
             `decoding/exactness.py`.
         grammar_complete: whether the grammar allows nothing to follow.
-        finish: why the text ends with this round; None while it goes on.
+        finish: why the text ends with this round; None while it continues.
         end_token: the end token that finished the text, which is not among `tokens`.
-        logprobs: one a token, if the request asked for them.
-        end_logprob: that of the end token, likewise.
+        logprobs: one per token, if the request asked for them.
+        end_logprob: the one of the end token, if there is one and the request asked for it.
         top_ids: for each token the ids that the target found most likely there, if the drafter
             asked for them.
     """
@@ -123,7 +124,7 @@ class Stats:
     accepted_counts: Counter[int] = field(default_factory=Counter)
 
     def add(self, outcome: Round) -> None:
-        """Books a round, already cut at a stop."""
+        """Adds a round, already cut at a stop."""
         drafted = outcome.drafted
         self.generated_tokens += len(outcome.tokens)
         self.target_forwards += 1 + outcome.recheck_forwards
@@ -158,7 +159,7 @@ class Stats:
 
     @property
     def acceptance_rate(self) -> float:
-        """Accepted drafts over drafted ones; 0 where nothing was drafted."""
+        """Accepted draft tokens over all draft tokens; 0 if there were none."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
@@ -168,7 +169,7 @@ class Stats:
 
     @property
     def tokens_per_s(self) -> float:
-        """Decoding speed, prefill left out."""
+        """Decoding speed, without the prefill."""
         return self.generated_tokens / self.decode_s if self.decode_s else 0.0
 
     def as_dict(self) -> dict[str, Any]:
@@ -204,9 +205,9 @@ class EngineCounters:
     """What an engine has done since it was loaded; any thread may read it.
 
     Attributes:
-        requests: those that reached the model, cancelled ones included.
+        requests: how many reached the model, cancelled ones included.
         prefill_chunks: forwards over a stretch of a prompt.
-        prefill_tokens: prompt tokens that these computed.
+        prefill_tokens: how many prompt tokens they computed.
         rounds: rounds of decoding.
     """
 

@@ -48,7 +48,7 @@ class _Task:
 
 
 class EngineWorker:
-    """Begins to load an engine at once, and then serves requests one after another.
+    """Starts loading an engine immediately, and then serves requests one after another.
 
     Args:
         load: makes the engine; runs on the worker's thread.

@@ -93,7 +93,9 @@ def load_once(folder: str, quantized: bool) -> Engine:
 
 @pytest.mark.parametrize("drafter", ["none", "ngram"])
 @pytest.mark.parametrize("prompt", [random_prompt(1, 50), random_prompt(2, 3)])
-def test_penalty_and_bias_are_mlx_lms(engine: Engine, prompt: list[int], drafter: str) -> None:
+def test_penalty_and_bias_work_as_in_mlx_lm(
+    engine: Engine, prompt: list[int], drafter: str
+) -> None:
     sampling = Sampling(
         repetition_penalty=1.3, repetition_context_size=12, logit_bias=((66, 2.0), (7, -1.0))
     )
@@ -149,14 +151,14 @@ def test_drafts_do_not_go_beyond_a_stop_string(
     assert answer.stats.target_tokens <= len(answer.token_ids) + 1
 
 
-def test_no_tokens_wanted_only_fills_the_cache(engine: Engine) -> None:
+def test_zero_tokens_only_fill_the_cache(engine: Engine) -> None:
     answer = engine.generate(PROMPT, Options(max_tokens=0))
     assert (answer.text, answer.token_ids, answer.finish_reason) == ("", [], Finish.LENGTH)
     again = engine.generate(PROMPT, Options(max_tokens=1))
     assert again.stats.cached_tokens == again.stats.prompt_tokens - 1
 
 
-def test_no_limit_goes_on_to_the_end_of_the_context(tiny_model_dir: Path) -> None:
+def test_no_limit_continues_to_the_end_of_the_context(tiny_model_dir: Path) -> None:
     engine = akunu_py.load(str(tiny_model_dir), max_context=96)
     answer = engine.generate(random_prompt(3), Options(max_tokens=None))
     assert answer.finish_reason in (Finish.CONTEXT, Finish.EOS)
@@ -193,7 +195,7 @@ class TestPrefixReuse:
 
 
 class TestCancelling:
-    def test_between_rounds(self, engine: Engine) -> None:
+    def test_a_request_can_be_cancelled_between_rounds(self, engine: Engine) -> None:
         asked: list[None] = []
 
         def cancelled() -> bool:
@@ -204,7 +206,7 @@ class TestCancelling:
         assert events[-1].finish_reason is Finish.CANCELLED
         assert 0 < events[-1].stats.target_forwards <= 5
 
-    def test_a_prefill_ends_with_the_chunk_under_way(self, tiny_model_dir: Path) -> None:
+    def test_a_cancelled_prefill_ends_after_the_current_chunk(self, tiny_model_dir: Path) -> None:
         engine = akunu_py.load(str(tiny_model_dir), prefill_step_size=16)
         stop = Flag()
 
@@ -220,7 +222,7 @@ class TestCancelling:
         assert again.stats.cached_tokens == 112, "what was computed is kept"
         assert engine.counters.prefill_tokens == 299
 
-    def test_decoding_ends_with_the_round_under_way(self, engine: Engine) -> None:
+    def test_cancelled_decoding_ends_after_the_current_round(self, engine: Engine) -> None:
         stop = Flag()
         stream = engine.stream(PROMPT, Options(max_tokens=60), cancelled=stop.is_set)
         before = engine.counters.rounds
@@ -229,61 +231,63 @@ class TestCancelling:
         assert [event.finish_reason for event in stream] == [Finish.CANCELLED]
         assert engine.counters.rounds - before == 2
 
-    def test_before_the_prefill(self, engine: Engine) -> None:
+    def test_a_request_can_be_cancelled_before_the_prefill(self, engine: Engine) -> None:
         events = list(engine.stream(PROMPT, cancelled=lambda: True))
         assert [event.finish_reason for event in events] == [Finish.CANCELLED]
         assert events[0].stats.target_forwards == 0
 
 
 class TestRefusals:
-    def test_an_empty_prompt(self, engine: Engine) -> None:
+    def test_an_empty_prompt_is_refused(self, engine: Engine) -> None:
         with pytest.raises(InvalidRequestError, match="prompt is empty"):
             engine.stream("")
 
-    def test_a_prompt_longer_than_the_models_context(self, engine: Engine) -> None:
+    def test_a_prompt_longer_than_the_models_context_is_refused(self, engine: Engine) -> None:
         with pytest.raises(ContextOverflowError, match="has 1025 tokens and the context only 1024"):
             engine.stream([1] * 1025)
 
-    def test_a_prompt_longer_than_the_context_asked_for(self, tiny_model_dir: Path) -> None:
+    def test_a_prompt_longer_than_the_wanted_context_is_refused(self, tiny_model_dir: Path) -> None:
         small = akunu_py.load(str(tiny_model_dir), max_context=16)
         with pytest.raises(ContextOverflowError, match="raise --max-context"):
             small.stream([1] * 17)
 
     @pytest.mark.parametrize("capacity", [0, -5, 1025])
-    def test_a_context_the_model_cannot_have(self, tiny_model_dir: Path, capacity: int) -> None:
+    def test_a_context_beyond_the_models_is_refused(
+        self, tiny_model_dir: Path, capacity: int
+    ) -> None:
         with pytest.raises(ContextOverflowError, match="from 1 to 1024"):
             akunu_py.load(str(tiny_model_dir), max_context=capacity)
 
-    def test_tokens_outside_the_vocabulary(self, engine: Engine) -> None:
+    def test_tokens_outside_the_vocabulary_are_refused(self, engine: Engine) -> None:
         with pytest.raises(InvalidRequestError, match="outside the vocabulary"):
             engine.stream([1, 10**6])
 
-    def test_an_unknown_drafter(self, engine: Engine) -> None:
+    def test_an_unknown_drafter_is_refused(self, engine: Engine) -> None:
         with pytest.raises(InvalidRequestError, match="no drafter 'oracle'"):
             engine.stream(PROMPT, Options(drafter="oracle"))
 
-    def test_a_draft_model_that_was_not_loaded(self, engine: Engine) -> None:
+    def test_a_draft_model_that_was_not_loaded_is_refused(self, engine: Engine) -> None:
         with pytest.raises(InvalidRequestError, match="--draft-model NAME"):
             engine.stream(PROMPT, Options(drafter="model"))
 
-    def test_a_bias_for_a_token_there_is_not(self, engine: Engine) -> None:
+    def test_a_bias_for_an_unknown_token_is_refused(self, engine: Engine) -> None:
         with pytest.raises(InvalidRequestError, match="no token 320 to bias"):
             engine.stream(PROMPT, Options(sampling=Sampling(logit_bias=((320, 1.0),))))
 
-    def test_a_step_without_tokens(self, tiny_model_dir: Path) -> None:
+    def test_a_prefill_step_without_tokens_is_refused(self, tiny_model_dir: Path) -> None:
         with pytest.raises(InvalidRequestError, match="1 token or more, not 0"):
             akunu_py.load(str(tiny_model_dir), prefill_step_size=0)
 
-    def test_a_negative_number_of_tokens(self) -> None:
+    def test_a_negative_number_of_tokens_is_refused(self) -> None:
         with pytest.raises(InvalidRequestError, match="0 or more, not -3"):
             Options(max_tokens=-3)
 
-    def test_a_suffix_with_ids(self, engine: Engine) -> None:
+    def test_a_suffix_after_ids_is_refused(self, engine: Engine) -> None:
         with pytest.raises(InvalidRequestError, match="needs a prompt that is text"):
             engine.stream([1, 2], suffix="x")
 
 
-def test_a_suffix_is_put_behind_the_gap(engine: Engine) -> None:
+def test_a_suffix_follows_the_gap(engine: Engine) -> None:
     filled = "<|fim_prefix|>x\n<|fim_suffix|>b<|fim_middle|>a"
     expected = engine.generate(engine.tokenizer.encode(filled), Options(max_tokens=20))
     for answer in (

@@ -148,7 +148,7 @@ def test_a_model_keeps_the_name_that_the_user_gave(tmp_path: Path) -> None:
     assert model_name("ember", Path("/package/bundled/ember")) == "ember"
 
 
-def test_layouts(quantized_model_dir: Path) -> None:
+def test_weights_have_the_wanted_layout(quantized_model_dir: Path) -> None:
     backend = find_backend()
     quantized = load_target(str(quantized_model_dir), backend, "quantized")
     dense = load_target(str(quantized_model_dir), backend, "dense")

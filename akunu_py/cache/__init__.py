@@ -1,1 +1,1 @@
-"""Keys and values: buffers with a length, and which of them serves a request."""
+"""The KV cache of one sequence, and the pool of caches that requests share."""

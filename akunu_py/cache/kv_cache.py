@@ -49,7 +49,7 @@ class LayerCache:
         return own_keys[..., :end, :], own_values[..., :end, :]
 
     def grow(self, capacity: int) -> None:
-        """Moves to larger buffers, and so copies what it holds."""
+        """Moves its content to larger buffers."""
         old = LayerCache(self.capacity)
         old._buffers, self._buffers = self._buffers, None
         self.capacity = capacity
@@ -125,7 +125,9 @@ class PreallocatedKVCache:
         """
         room = self.capacity - self.length
         if tokens > room:
-            raise ContextOverflowError(f"{tokens} tokens do not fit where {room} are free.")
+            raise ContextOverflowError(
+                f"{tokens} tokens do not fit into the {room} free places of the cache."
+            )
         for layer in self.layers:
             layer.offset += tokens
 

@@ -1,8 +1,9 @@
-"""PrefixPool: several caches with the tokens in them, and which of them serves a request.
+"""PrefixPool: several caches with their tokens, and the choice of one for each request.
 
 A request is served by the slot that shares most with its prompt, which rolls back to the shared
-part, if that keeps more than it drops. Otherwise that slot stays as it is, and the shared part is
-copied into another one: a new slot while memory lasts, then the least recently used one.
+part, if that keeps more than half of its tokens. Otherwise that slot stays as it is, and the
+shared part is copied into another one: a new slot while memory lasts, then the least recently used
+one.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,7 +44,7 @@ class SlotStatus:
 
 
 class PrefixSlot:
-    """A cache that remembers which tokens it holds, so that a shared prefix is computed once.
+    """A cache that knows its tokens, so that a shared prefix is computed once.
 
     `make_cache` makes its cache, and a new one if the old one cannot be rolled back.
     """
@@ -116,7 +117,7 @@ class PrefixPool:
         clock: returns the time in seconds since 1970.
 
     Attributes:
-        statuses: of every slot; any thread may read it.
+        statuses: what every slot holds; any thread may read it.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class PrefixPool:
         """The slot for a prompt, and how many tokens of the prompt it holds already.
 
         Args:
-            prompt: 1 token at least.
+            prompt: at least 1 token.
             tokens: how many tokens it must have room for, at most `limit`.
             slot_id: the slot that is wanted; None takes the best one.
         """
@@ -229,7 +230,7 @@ def common_prefix_length(left: Sequence[int], right: Sequence[int]) -> int:
     most = min(len(left), len(right))
     shared = 0
     while shared < most and left[shared : shared + _STRIDE] == right[shared : shared + _STRIDE]:
-        shared += _STRIDE  # comparing stretches is much faster than comparing tokens
+        shared += _STRIDE  # comparing slices is much faster than comparing tokens
     while shared < most and left[shared] == right[shared]:
         shared += 1
     return min(shared, most)

@@ -1,7 +1,7 @@
 """Attention for the CPU, with the projections of Llama and Qwen2.
 
 One multiplication makes queries, keys and values; queries and keys are rotated together; and all
-heads that share keys are multiplied with them at once. If there are many scores, the division of
+heads that share keys are multiplied with them together. If there are many scores, the division of
 the softmax comes after the values are mixed, when there are fewer numbers to divide.
 """
 

@@ -14,7 +14,7 @@ FEW: Final = 3000
 _LOG2_E: Final = log2(e)
 _DEGREE: Final = 6
 _TAYLOR: Final = tuple(log(2.0) ** power / factorial(power) for power in range(_DEGREE + 1))
-_LEAST, _MOST = -126.0, 127.0
+_MIN_EXPONENT, _MAX_EXPONENT = -126.0, 127.0
 """The exponents of normal floats; results beyond them are clamped."""
 _ROUNDER: Final = 1.5 * 2.0**23
 """A float of this size has no bits for fractions: adding it rounds, and leaves the whole number in
@@ -58,7 +58,7 @@ def exponential_of(argument: Callable[..., mx.array]) -> Callable[..., mx.array]
 
 def _parts(x: mx.array) -> tuple[mx.array, mx.array]:
     """The two factors of e^x: a float with n in its lowest bits, and 2^f."""
-    exponent = mx.minimum(mx.maximum(x * _LOG2_E, _LEAST), _MOST)
+    exponent = mx.minimum(mx.maximum(x * _LOG2_E, _MIN_EXPONENT), _MAX_EXPONENT)
     whole = exponent + _ROUNDER
     fraction = exponent - (whole - _ROUNDER)
     power = mx.array(_TAYLOR[-1])

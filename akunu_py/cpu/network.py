@@ -103,7 +103,7 @@ class FusedDecoder(nn.Module):  # type: ignore[misc]
     The rows of one sequence have no batch axis; a norm is computed with the sum before it; and for
     a single row, the operations between two attentions are traced once and reused, which saves most
     of the time of building a graph. The original computes what this does not cover: several
-    sequences at once, a forward without a cache, and masks that are not causal.
+    sequences together, a forward without a cache, and masks that are not causal.
     """
 
     def __init__(self, original: nn.Module, table: RotaryTable) -> None:

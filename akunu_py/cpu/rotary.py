@@ -87,7 +87,7 @@ def rotate(x: mx.array, cosines: mx.array, sines: mx.array) -> mx.array:
 
 
 def settings_of(layer: nn.Module) -> Hashable:
-    """All numbers of a rotary layer: layers with the same ones can share a table."""
+    """All numbers of a rotary layer; layers with equal numbers can share a table."""
     return type(layer), tuple(
         (name, repr(value.tolist() if isinstance(value, mx.array) else value))
         for name, value in sorted({**vars(layer), **layer}.items())

@@ -105,7 +105,7 @@ class DraftSession:
         return drafter.alternatives_wanted if isinstance(drafter, LearnsFromAlternatives) else 0
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
-        """Starts an answer to `prompt`; the references are texts that the answer may be copied from."""
+        """Starts an answer to `prompt`, which may be copied from the references."""
         self._drafter.begin(prompt, references)
         self._planner.begin()
 
@@ -134,9 +134,8 @@ class DraftSession:
         if not self.num_draft_tokens:
             return
         is_own = outcome.draft.source != FORCED
-        self._drafter.feedback(
-            outcome.draft if is_own else NO_DRAFT, outcome.accepted if is_own else 0
-        )
+        draft, accepted = (outcome.draft, outcome.accepted) if is_own else (NO_DRAFT, 0)
+        self._drafter.feedback(draft, accepted)
         self._unread.extend(outcome.tokens)
         if outcome.top_ids and isinstance(self._drafter, LearnsFromAlternatives):
             self._update_drafter()

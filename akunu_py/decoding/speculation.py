@@ -126,7 +126,7 @@ class SpeculationState:
         return drafters[name]
 
     def planner(self, options: Options, *, fills_gap: bool = False) -> Planner:
-        """The planner of a request: one per kind of request, unless the request sets `num_draft_tokens`."""
+        """The planner of a request, shared by its kind unless it sets `num_draft_tokens`."""
         if options.num_draft_tokens is not None:
             return FixedPlanner(options.num_draft_tokens)
         if self._costs is None:

@@ -1,8 +1,8 @@
 """Constraint: keeps an answer within a grammar, whether its tokens were drafted or not.
 
 A constraint is a logits processor: for each row it masks the tokens that the grammar forbids after
-the tokens before that row. It also tells how far a draft is allowed and which tokens the grammar
-forces. Its state is keyed by position: a forward that begins earlier takes back what came after.
+the tokens before that row. It also says how far a draft is allowed and which tokens the grammar
+forces. Its state is keyed by position: a forward that begins earlier undoes what came after.
 llguidance does the work; it is imported when the first grammar is asked for.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 _WHITESPACE: Final = r"[ ]?|\n[ \t]{0,20}"
-"""The white space allowed between the parts of JSON: a model must not emit blanks forever."""
+"""The white space allowed between the parts of JSON, so that a model cannot emit blanks forever."""
 
 _BITS: Final = 32
 
@@ -30,7 +30,7 @@ class Constraint:
     """A grammar's state along one answer.
 
     Args:
-        matcher: of the grammar, at its beginning.
+        matcher: the grammar's matcher, at its beginning.
         start: position of the answer's first token.
         vocabulary: how many ids the matcher knows.
     """
@@ -62,7 +62,7 @@ class Constraint:
         Rows after a forbidden input allow everything, because nothing is read from them.
 
         Args:
-            position: of the token that the first row predicts.
+            position: the position of the token that the first row predicts.
             inputs: the token before it, and the draft tokens.
         """
         masks = np.full((len(inputs), self._words), 0xFFFFFFFF, dtype=np.uint32)
@@ -75,7 +75,7 @@ class Constraint:
         return masks
 
     def extend(self, position: int, tokens: Sequence[int]) -> None:
-        """Takes the tokens emitted from `position` on, in place of those drafted there."""
+        """Takes the tokens emitted from `position` on, which replace those drafted there."""
         for index, token in enumerate(tokens, start=position):
             if not self._take(token, index):
                 return
@@ -119,7 +119,7 @@ class ConstraintFactory:
     """Makes constraints for one model's answers; they share one llguidance tokenizer.
 
     Args:
-        tokenizer: of the model.
+        tokenizer: the tokenizer of the model.
         vocabulary_size: how many ids the model predicts.
     """
 

@@ -22,8 +22,8 @@ class ForwardLogprobs:
     """The model's own distribution after each position of one forward.
 
     Args:
-        logits: `[rows, vocabulary]` as they left the model.
-        choices: the tokens that `logprobs` will probably be asked for, `[rows]`, lazy; None if
+        logits: `[rows, vocabulary]`, as the model computed them.
+        choices: the tokens that `logprobs` will probably be called with, `[rows]`, lazy; None if
             they are not known before the forward has been read.
         logprob_request: what will be read; nothing else is computed.
 
@@ -52,7 +52,7 @@ class ForwardLogprobs:
                 self.lazy.append(self._chosen)
 
     def logprobs(self, tokens: Sequence[int]) -> tuple[TokenLogprob, ...]:
-        """One entry for each token, the first row's first; none if none were asked for."""
+        """One entry for each token, in order; empty if the request asked for none."""
         wanted = self._logprob_request.logprobs
         if wanted is None:
             return ()
@@ -108,7 +108,7 @@ class PromptScorer:
 
     @property
     def logprobs(self) -> PromptLogprobs:
-        """Those found so far."""
+        """The log-probabilities found so far."""
         return PromptLogprobs(self._prompt[0], tuple(self._found))
 
     def take(self, logits: mx.array) -> None:

@@ -1,6 +1,6 @@
 """InfillFilter: llama.cpp's `infill` sampler, which ends a fill-in-the-middle answer in time.
 
-It looks at the few tokens that top-k and top-p have left. If the end tokens are likely enough, it
+It looks at the few tokens that top-k and top-p left. If the end tokens are likely enough, it
 keeps only these. Otherwise tokens whose texts begin alike count as one, unlikely ones are dropped,
 and if none is left the answer ends. The result for a row depends only on that row.
 Source: the description of `llama_sampler_init_infill` in llama.cpp's `llama.h`.
@@ -20,8 +20,8 @@ MAX_CANDIDATES: Final = 128
 _END_WEIGHT: Final = 3
 """End tokens win if their probability, times this and the number of candidates, exceeds the
 probability of the others."""
-_LEAST: Final = 0.2
-"""The least probability of a text, with those that begin alike counted together."""
+_MIN_PROB: Final = 0.2
+"""Less likely texts are dropped; texts that begin alike count as one."""
 
 
 class InfillFilter:
@@ -29,7 +29,7 @@ class InfillFilter:
 
     Args:
         end_tokens: ids that end the answer; the first is used if no other token is left.
-        text_of: the bytes of a token's text; none for special tokens.
+        text_of: returns the bytes of a token's text, empty for special tokens.
     """
 
     def __init__(self, end_tokens: Sequence[int], text_of: Callable[[int], bytes]) -> None:
@@ -68,7 +68,7 @@ class InfillFilter:
         if _END_WEIGHT * sum(ends.values()) * len(ordered) > 1 - sum(ends.values()):
             return _normalised(ends)
         texts = self._merged([pair for pair in ordered if pair[0] not in ends])
-        kept = {token: value for token, value in texts.items() if value >= _LEAST}
+        kept = {token: value for token, value in texts.items() if value >= _MIN_PROB}
         if not kept:
             token = next(iter(texts)) if self._last_resort is None else self._last_resort
             return {token: 1.0}

@@ -1,4 +1,4 @@
-"""Log-probabilities as plain records: what a request asks for, and what it is given.
+"""Log-probabilities as plain records: what a request asks for, and what it gets.
 
 Plain Python: `forward_logprobs.py` computes them.
 """

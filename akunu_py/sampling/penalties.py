@@ -13,7 +13,7 @@ from mlx_lm.sample_utils import make_repetition_penalty
 from akunu_py.options import Sampling
 
 _FORWARDS_AHEAD: Final = 8
-"""Tokens, besides those of one forward, that a pipelined loop may take back."""
+"""How many tokens a pipelined loop may undo, besides those of one forward."""
 
 
 class LogitsProcessor(Protocol):

@@ -36,9 +36,9 @@ class Sampler:
 
     Args:
         sampling: what the request asked for.
-        prompt: its tokens, which penalties look back on.
-        constraint: of the request's grammar, if it has one.
-        infill: the filter that is applied after the others, if any.
+        prompt: its tokens, which the penalties count too.
+        constraint: the constraint of the request's grammar, or None.
+        infill: the filter to apply after the others, or None.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Sampler:
 
     @property
     def max_logit_gain(self) -> float:
-        """By which factor `process_logits` may increase the difference of two logits."""
+        """The factor by which `process_logits` may increase the difference of two logits."""
         penalty = self.sampling.repetition_penalty
         return max(penalty, 1 / penalty)
 
@@ -76,7 +76,7 @@ class Sampler:
 
         Args:
             logits: `[rows, vocabulary]`; row `i` predicts the token at `position + i`.
-            position: of the token that the first row predicts.
+            position: the position of the token that the first row predicts.
             inputs: the input tokens of the forward, `[rows]`; `inputs[i]` is the token just before
                 the one that row `i` predicts. They may be lazy, and the last ones draft tokens.
         """
@@ -91,7 +91,7 @@ class Sampler:
 
         Args:
             logits: row `i` predicts the token at `position + i`.
-            position: of the token that the first row predicts, 0-based.
+            position: the position of the token that the first row predicts, 0-based.
         """
         if self.sampling.greedy and self._infill is None:
             return mx.argmax(logits, axis=-1)
@@ -107,7 +107,7 @@ class Sampler:
         return mx.softmax(log_distribution(logits, self.sampling, self._infill), axis=-1)
 
     def uniforms(self, position: int) -> tuple[float, float]:
-        """The random numbers that accept a draft token at `position`, and that replace it."""
+        """The random numbers that accept or replace a draft token at `position`."""
         return (
             uniform(self.seed, position, _TO_ACCEPT),
             uniform(self.seed, position, _TO_CORRECT),
@@ -118,7 +118,7 @@ class SamplerFactory:
     """Makes samplers that fit a model's vocabulary.
 
     Args:
-        tokenizer: of the model.
+        tokenizer: the tokenizer of the model.
         vocabulary_size: how many ids the model predicts.
     """
 
@@ -133,7 +133,7 @@ class SamplerFactory:
         """The sampler for the answer to `prompt`.
 
         Args:
-            options: of the request.
+            options: the options of the request.
             prompt: its ids.
             end_tokens: ids that end this answer, besides the model's usual ones.
 

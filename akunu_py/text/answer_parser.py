@@ -93,9 +93,9 @@ class _State(Enum):
 class AnswerParser:
     """Splits one answer into its parts; where the stream is cut makes no difference.
 
-    Content and reasoning are released at once, except for text that may begin a mark; calls when
-    they are complete. A call that cannot be read is released as content, with its marks, so that
-    nothing is lost. White space after a mark is dropped.
+    Content and reasoning are released immediately, except for text that may begin a mark; calls
+    are released when they are complete. A call that cannot be read is released as content, with its
+    marks, so that nothing is lost. White space after a mark is dropped.
 
     Args:
         format_: the marks to look for.

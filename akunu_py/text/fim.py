@@ -118,8 +118,8 @@ class FillRequest:
 
     Attributes:
         prefix: the text before the gap, up to the cursor.
-        files: others of the same repository, the most important last.
-        filename: of the file with the gap.
+        files: other files of the same repository, the most important last.
+        filename: the name of the file with the gap.
         suffix_first: uses the suffix-prefix-middle layout; False takes the model's own.
     """
 

@@ -124,7 +124,7 @@ def test_skipped_tokens_take_room() -> None:
     cache.skip(3)
     keys, _ = cache.layers[0].update_and_fetch(*layer_input([5]))
     assert keys[0, 1, :, 2].tolist() == [1, 0, 0, 0, 5]
-    with pytest.raises(ContextOverflowError, match="2 tokens do not fit where 1 are free"):
+    with pytest.raises(ContextOverflowError, match="2 tokens do not fit into the 1 free places"):
         cache.skip(2)
 
 

@@ -96,7 +96,9 @@ def engine_brace(engine: Engine) -> int:
     ],
     ids=["regex", "lark"],
 )
-def test_other_grammars(engine: Engine, grammar: Grammar, texts: set[str] | None) -> None:
+def test_regular_expressions_and_grammars_are_followed(
+    engine: Engine, grammar: Grammar, texts: set[str] | None
+) -> None:
     answer = engine.generate(PROMPT, Options(40, grammar=grammar))
     assert answer.finish_reason == "eos"
     assert answer.text in texts if texts else answer.text.endswith("!")

@@ -57,7 +57,7 @@ def test_tokens_that_are_left(candidates: dict[int, float], left: dict[int, floa
     assert InfillFilter([END, STOP], spelled).left_of(candidates) == pytest.approx(left)
 
 
-def test_without_end_tokens_the_likeliest_text_is_left() -> None:
+def test_without_end_tokens_the_most_likely_text_is_left() -> None:
     candidates = {100 + i: 0.1 for i in range(10)}
     assert InfillFilter([], lambda token: b"%d" % token).left_of(candidates) == {100: 1.0}
 
@@ -109,6 +109,6 @@ def test_drafts_do_not_change_the_text(
         assert engine.generate(PROMPT, told).token_ids == plain.token_ids
 
 
-def test_it_cannot_be_exact() -> None:
+def test_infill_answers_cannot_be_exact() -> None:
     with pytest.raises(InvalidRequestError, match="infill"):
         Options(sampling=Sampling(infill=True), exact=True)

@@ -78,5 +78,5 @@ def test_scoring_can_be_cancelled_between_chunks(engine: Engine) -> None:
 
 
 def test_scoring_needs_a_number_of_alternatives() -> None:
-    with pytest.raises(InvalidRequestError, match="how many alternatives"):
+    with pytest.raises(InvalidRequestError, match="set `logprobs`"):
         Options(scores_prompt=True)

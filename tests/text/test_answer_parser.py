@@ -135,7 +135,7 @@ def test_a_prompt_may_open_the_call() -> None:
     assert read(parser, f"\n{JSON_ADD}\n</tool_call>") == Part(calls=(ADD,))
 
 
-def test_text_is_released_at_once_unless_it_may_begin_a_mark() -> None:
+def test_text_is_released_immediately_unless_it_may_begin_a_mark() -> None:
     parser = AnswerParser(THINKING, TOOLS, "")
     assert parser.feed("if a <") == [Part("if a ")]
     assert parser.feed(" b") == [Part("< b")]
