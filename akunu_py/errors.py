@@ -40,7 +40,7 @@ class EngineClosedError(AkunuError):
     """The engine has been closed and takes no more requests."""
 
     def __init__(self) -> None:
-        super().__init__("The engine has been closed; start it again to go on.")
+        super().__init__("The engine has been closed; start it again to continue.")
 
 
 class SessionFileError(AkunuError):

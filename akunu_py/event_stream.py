@@ -88,7 +88,9 @@ class EventStream:
         self._wake_pending = True
         try:
             self._wake()
-        except Exception:  # the event loop is closed: nobody reads, but the thread must go on
+        except (
+            Exception
+        ):  # the event loop is closed: there is no reader, but the thread must continue
             self._wake = None
             self.cancelled = True
 

@@ -24,7 +24,7 @@ TEMPLATE = (
     "{{ tool_call.arguments | tojson }}}\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""Tells of tools and calls as Qwen2.5's does."""
+"""Presents tools and calls like Qwen2.5's template."""
 
 
 class ParrotNetwork:

@@ -57,7 +57,7 @@ WITHOUT_MLX = (
     "model_files.py",
     "text/stop.py",
 )
-# These import MLX in functions at most, so that they load at once and can report its absence.
+# These import MLX only in functions, so that they load quickly and can report its absence.
 LOADS_WITHOUT_MLX = (
     *WITHOUT_MLX,
     "text/",

@@ -169,7 +169,7 @@ def test_auto_is_quantized_on_a_gpu_and_dense_on_a_cpu_if_it_fits() -> None:
     assert cpu.weight_layout("auto", 1 << 50) == "quantized"
 
 
-def test_a_prefill_in_steps_is_the_prefill_at_once(tiny_model_dir: Path) -> None:
+def test_a_prefill_in_steps_equals_a_prefill_in_one(tiny_model_dir: Path) -> None:
     model = load_target(str(tiny_model_dir), find_backend())
     tokens = [(7 * i) % 256 for i in range(50)]
     told: list[tuple[int, int]] = []

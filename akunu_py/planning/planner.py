@@ -135,7 +135,7 @@ class DraftPlanner:
         step = self._costs.decode_s(context)
         unpipelined_s, *rounds = self._costs.verify_table(context, 1 + limit)
         if self._after_step:
-            # Learnt even if a step is in flight: it tells whether to pipeline the next one.
+            # Learnt even if a step is in flight: it decides whether to pipeline the next one.
             self._pipeline_gain.drafted(step * max(map(truediv, tokens, rounds)))
         # Stopping the pipeline costs a step that is not pipelined, before the next one that is.
         refill = max(0.0, unpipelined_s - step) if pipelined else 0.0

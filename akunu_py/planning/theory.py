@@ -63,7 +63,7 @@ def break_even(curve: CostCurve, num_draft_tokens: int, context: int) -> float |
     return high
 
 
-def best_drafts(curve: CostCurve, acceptance: float, context: int, most: int) -> int:
+def best_num_draft_tokens(curve: CostCurve, acceptance: float, context: int, most: int) -> int:
     """The smallest number of draft tokens, 0 included, that is about as fast as the best number."""
     speedups = [predicted_speedup(curve, k, acceptance, context) for k in range(most + 1)]
     enough = max(speedups) * (1.0 - _EVEN_ENOUGH)
@@ -104,13 +104,13 @@ class Payoff:
 def assess(curve: CostCurve, context: int, most: int) -> Payoff:
     """The payoff of drafts of at most `most` tokens."""
     thresholds = [
-        (threshold, drafts)
-        for drafts in range(1, most + 1)
-        if (threshold := break_even(curve, drafts, context)) is not None
+        (threshold, length)
+        for length in range(1, most + 1)
+        if (threshold := break_even(curve, length, context)) is not None
     ]
-    longest = best_drafts(curve, 1.0, context, most)
+    longest = best_num_draft_tokens(curve, 1.0, context, most)
     speedup = predicted_speedup(curve, longest, 1.0, context)
     if not thresholds:
         return Payoff(None, 0, 0, 1.0)
-    acceptance, drafts = min(thresholds)
-    return Payoff(acceptance, drafts, longest, speedup)
+    acceptance, length = min(thresholds)
+    return Payoff(acceptance, length, longest, speedup)

@@ -30,7 +30,7 @@ class AnswerFormat:
 
     Attributes:
         think_start, think_end: around reasoning.
-        call_start, call_end: around tool calls; if only the end is empty, calls go on to the end
+        call_start, call_end: around tool calls; if only the end is empty, calls reach to the end
             of the answer.
         parse: mlx-lm's parser of the text between the marks, called with that and the tools; None
             if the model cannot call tools.

@@ -100,7 +100,7 @@ def plain_tokens(model: TargetModel) -> Callable[[Sampling], list[int]]:
 )
 @pytest.mark.parametrize(("error", "silence"), [(0, 0), (0.3, 0), (1, 0), (0.2, 0.5), (0, 1)])
 @pytest.mark.parametrize("num_draft_tokens", [1, 4, 9])
-def test_whatever_is_drafted_the_tokens_are_plain_decodings(
+def test_no_draft_changes_the_tokens_of_plain_decoding(
     model: TargetModel,
     plain_tokens: Callable[[Sampling], list[int]],
     sampling: Sampling,
@@ -121,7 +121,7 @@ def test_whatever_is_drafted_the_tokens_are_plain_decodings(
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=3)])
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_is_planned_the_tokens_are_plain_decodings(
+def test_no_plan_changes_the_tokens_of_plain_decoding(
     model: TargetModel,
     plain_tokens: Callable[[Sampling], list[int]],
     sampling: Sampling,
@@ -147,7 +147,7 @@ def test_the_planner_changes_no_token(model: TargetModel, curve: CostCurve) -> N
     assert tokens_of(rounds) == expected
 
 
-def test_reports_tell_pipelined_steps_from_rounds(model: TargetModel) -> None:
+def test_rounds_say_whether_they_were_pipelined(model: TargetModel) -> None:
     limits = Limits(60, NO_END)
     expected = tokens_of(plainly(model, limits))
     planner = MoodyPlanner(1)
@@ -169,7 +169,7 @@ def test_a_perfect_draft_takes_a_fifth_of_the_forwards(model: TargetModel) -> No
     assert all(one.has_bonus for one in rounds)
 
 
-def test_feedback_tells_of_every_verified_draft(model: TargetModel) -> None:
+def test_feedback_reports_every_verified_draft(model: TargetModel) -> None:
     limits = Limits(60, NO_END)
     expected = tokens_of(plainly(model, limits))
     drafter = OracleDrafter(len(PROMPT), expected, error=0.3, silence=0.2)
@@ -196,7 +196,7 @@ def test_the_first_end_token_by_position_ends_the_text(model: TargetModel, posit
         assert rounds[-1].accepted <= len(rounds[-1].tokens)
 
 
-def test_what_would_come_after_an_end_token_is_not_verified(model: TargetModel) -> None:
+def test_draft_tokens_after_an_end_token_are_not_verified(model: TargetModel) -> None:
     expected = tokens_of(plainly(model, Limits(60, NO_END)))
     end = expected.index(expected[22])
     limits = Limits(60, frozenset({expected[end]}))

@@ -16,7 +16,7 @@ def speculation(engine: Engine) -> SpeculationState:
     return engine.speculation
 
 
-def test_requests_of_a_kind_share_what_is_learnt(speculation: SpeculationState) -> None:
+def test_requests_of_one_kind_share_what_is_learnt(speculation: SpeculationState) -> None:
     for gap in (False, True):
         drafter = speculation.drafter("auto", SAMPLER, fills_gap=gap)
         assert speculation.drafter("auto", SAMPLER, fills_gap=gap) is drafter
@@ -24,7 +24,7 @@ def test_requests_of_a_kind_share_what_is_learnt(speculation: SpeculationState) 
         assert speculation.planner(Options(), fills_gap=gap) is planner
 
 
-def test_gaps_and_other_requests_share_costs_alone(speculation: SpeculationState) -> None:
+def test_fill_ins_and_other_requests_share_only_costs(speculation: SpeculationState) -> None:
     drafters = [speculation.drafter("auto", SAMPLER, fills_gap=gap) for gap in (False, True)]
     assert drafters[0] is not drafters[1]
     planners = [speculation.planner(Options(), fills_gap=gap) for gap in (False, True)]
@@ -32,6 +32,6 @@ def test_gaps_and_other_requests_share_costs_alone(speculation: SpeculationState
     assert planners[0]._costs is planners[1]._costs  # type: ignore[attr-defined]
 
 
-def test_a_fixed_length_knows_nothing(speculation: SpeculationState) -> None:
+def test_a_fixed_number_of_draft_tokens_learns_nothing(speculation: SpeculationState) -> None:
     planner = speculation.planner(Options(num_draft_tokens=3), fills_gap=True)
     assert isinstance(planner, FixedPlanner)

@@ -5,7 +5,7 @@ SOURCE = list(range(100, 140))
 
 
 def copying(*output: int, length: int = SOLID_RUN) -> tuple[Occurrences, Alignment]:
-    """A copy of `SOURCE` under way for `length` tokens, after which `output` came."""
+    """A copy of `SOURCE` that held for `length` tokens and was followed by `output`."""
     occurrences = Occurrences([*SOURCE, 1])
     alignment = Alignment(occurrences)
     alignment.follow(0, 0)
@@ -19,7 +19,7 @@ def feed(occurrences: Occurrences, alignment: Alignment, *tokens: int) -> None:
         occurrences.append(token)
 
 
-def test_a_copy_moves_on_with_every_token_that_holds() -> None:
+def test_a_copy_advances_with_every_token_that_agrees() -> None:
     _, alignment = copying()
     assert (alignment.source, alignment.run) == (SOLID_RUN, SOLID_RUN)
 
@@ -49,7 +49,7 @@ def test_a_copy_is_found_again_after_replacement_insertion_and_removal() -> None
         assert found.position == position
 
 
-def test_what_was_edited_between_is_learnt() -> None:
+def test_the_edit_between_two_copies_is_learnt() -> None:
     occurrences, alignment = copying(7, 8, SOURCE[SOLID_RUN + 1])
     found = alignment.resumption()
     assert found is not None
@@ -86,7 +86,7 @@ def test_a_copy_does_not_resume_in_another_reference() -> None:
     assert found is None or found.position < 12
 
 
-def test_the_whole_old_run_must_stand_there() -> None:
+def test_a_rewrite_needs_the_whole_old_run() -> None:
     rewrites = Rewrites()
     rewrites.learn([1, 2], [9], 0)
     assert rewrites.at([0, 1, 2], 1) is not None

@@ -40,7 +40,7 @@ def decode(drafter: AutoDrafter, text: list[int], limit: int = 32) -> list[tuple
     return rounds
 
 
-def test_a_copy_soon_takes_the_whole_limit() -> None:
+def test_a_copy_soon_uses_the_whole_limit() -> None:
     drafter = AutoDrafter()
     drafter.begin([*CODE, 1, 2, *CODE[:2]])
     rounds = decode(drafter, CODE[2:])
@@ -50,7 +50,7 @@ def test_a_copy_soon_takes_the_whole_limit() -> None:
     assert all(accepted == len(draft) for draft, accepted in rounds[:-2])
 
 
-def test_an_answer_that_begins_as_an_earlier_text_is_drafted_far_at_once() -> None:
+def test_an_answer_that_begins_like_an_earlier_text_gets_a_long_draft_immediately() -> None:
     drafter = AutoDrafter()
     drafter.begin([*CODE, 1, 2, CODE[0], 3, 2])
     drafter.extend(CODE[40:42])
@@ -70,7 +70,7 @@ def test_a_rename_is_repeated_after_it_was_seen() -> None:
     assert drafted_names >= 8, "of 12, and the first could not be known"
 
 
-def test_a_copy_goes_on_right_after_a_changed_token() -> None:
+def test_a_copy_continues_right_after_a_changed_token() -> None:
     drafter = AutoDrafter()
     text = with_name((OLD,))
     drafter.begin([*text, 1, 2, *text[:30]])
@@ -90,7 +90,7 @@ def test_a_learnt_rewrite_is_forgotten_when_it_ends() -> None:
     assert sum(accepted for _, accepted in rounds[-4:]) > 10
 
 
-def test_new_text_is_hardly_drafted_for() -> None:
+def test_new_text_gets_few_draft_tokens() -> None:
     random = Random(3)
     words = [random.choices(range(400), k=1_200) for _ in range(2)]
     result = replay(AutoDrafter, [ReplayCase(words[0], words[1])], FixedPlanner(32))

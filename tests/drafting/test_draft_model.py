@@ -27,21 +27,23 @@ def paired_engine(tiny_model_dir: Path) -> Engine:
 
 @pytest.fixture(scope="module")
 def mismatched_engine(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    """Another random model drafts; it agrees hardly ever, and has a larger vocabulary."""
+    """Another random model drafts; it rarely agrees, and has a larger vocabulary."""
     other = write_tiny_model(
         tmp_path_factory.mktemp("models") / "other", seed=9, num_hidden_layers=1, vocab_size=384
     )
     return akunu_py.load(str(tiny_model_dir), draft_model=str(other))
 
 
-@pytest.mark.parametrize("max_drafts", [1, 4, 7])
+@pytest.mark.parametrize("num_draft_tokens", [1, 4, 7])
 def test_greedy_answers_do_not_change(
-    paired_engine: Engine, mismatched_engine: Engine, max_drafts: int
+    paired_engine: Engine, mismatched_engine: Engine, num_draft_tokens: int
 ) -> None:
     for engine in (paired_engine, mismatched_engine):
         engine.reset()
         plain = engine.generate(PROMPT, Options(50, drafter="none")).token_ids
-        drafted = engine.generate(PROMPT, Options(50, drafter="model", num_draft_tokens=max_drafts))
+        drafted = engine.generate(
+            PROMPT, Options(50, drafter="model", num_draft_tokens=num_draft_tokens)
+        )
         assert drafted.token_ids == plain
         assert drafted.stats.drafted > 0
 
@@ -85,7 +87,7 @@ def test_what_is_drafted_depends_on_the_context_alone() -> None:
     assert rolled.propose(6).tokens == fresh.propose(6).tokens
 
 
-def test_it_falls_silent_at_the_end_of_its_context() -> None:
+def test_a_draft_model_stops_at_the_end_of_its_context() -> None:
     model = MarkovModel(free_text())
     model.context_length = 4
     drafter = DraftModelDrafter(

@@ -15,7 +15,7 @@ from akunu_py.drafting.expectation import (
 from akunu_py.drafting.occurrences import Consensus, bigram_affinity_of
 
 
-def test_every_kind_of_evidence_has_a_place_of_its_own() -> None:
+def test_every_kind_of_evidence_has_its_own_place() -> None:
     kinds = [
         *(copy_evidence(run) for run in (8, 9, 12, 17)),
         *(kind for length in (1, 2, 3, 4, 6, 9) for kind in match_evidence(length, False)[:2]),
@@ -54,7 +54,7 @@ def test_learns_the_rate_of_its_outcomes(rate: float) -> None:
     assert expectations.of(7, NEUTRAL) == pytest.approx(rate, abs=0.15)
 
 
-def test_buckets_learn_apart() -> None:
+def test_buckets_learn_separately() -> None:
     expectations = Expectations()
     before = expectations.of(bucket(20, 0), NEUTRAL)
     for _ in range(10):
@@ -73,11 +73,11 @@ def test_what_always_followed_is_expected_more_than_what_sometimes_did() -> None
     expectations = Expectations()
     pair = match_evidence(2, False)[Consensus.ALL]
     for where in (bucket(copy_evidence(9), 0), bucket(pair, 3)):
-        always, mostly, once, hardly = (
+        always, mostly, once, rarely = (
             expectations.of(where, bigram_affinity_of(*counts))
             for counts in ((9, 0), (9, 2), (1, 2), (1, 40))
         )
-        assert always > mostly > max(once, hardly)
+        assert always > mostly > max(once, rarely)
 
 
 def test_bigram_affinity_does_not_matter_to_a_rewrite() -> None:

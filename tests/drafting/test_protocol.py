@@ -42,7 +42,7 @@ def check(draft: Draft, seen: set[int], limit: int) -> None:
 @pytest.mark.parametrize("make", LOOKUPS)
 @given(prompt=streams, text=streams, data=st.data())
 @settings(max_examples=50, deadline=None)
-def test_lookups_keep_to_their_limit_and_to_what_they_saw(
+def test_lookups_draft_only_seen_tokens_within_the_limit(
     make: Callable[[], Drafter], prompt: list[int], text: list[int], data: st.DataObject
 ) -> None:
     decode(make(), prompt, text, data, known=set())
@@ -65,7 +65,7 @@ def test_lookups_draft_from_references_and_from_nothing_between_them(
 @pytest.mark.parametrize("make", SAMPLERS)
 @given(prompt=streams, text=streams, data=st.data())
 @settings(max_examples=50, deadline=None)
-def test_samplers_keep_to_their_limit_and_vocabulary(
+def test_samplers_draft_only_vocabulary_within_the_limit(
     make: Callable[[], Drafter], prompt: list[int], text: list[int], data: st.DataObject
 ) -> None:
     decode(make(), prompt, text, data, known=set(range(VOCABULARY)))
@@ -105,7 +105,7 @@ def agreement(drafted: Sequence[int], text: Sequence[int]) -> int:
 @pytest.mark.parametrize("make", LOOKUPS + SAMPLERS)
 @given(prompt=streams, text=streams, cuts=st.lists(st.integers(0, 60), max_size=4))
 @settings(max_examples=50, deadline=None)
-def test_extending_in_pieces_is_extending_at_once(
+def test_extending_in_pieces_makes_no_difference(
     make: Callable[[], Drafter], prompt: list[int], text: list[int], cuts: list[int]
 ) -> None:
     whole, pieces = make(), make()
@@ -120,7 +120,7 @@ def test_extending_in_pieces_is_extending_at_once(
 
 
 @pytest.mark.parametrize("name", [name for name in ALL_DRAFTERS if name != "none"])
-def test_who_remembers_the_text_of_earlier_requests(name: str) -> None:
+def test_only_some_drafters_remember_the_text_of_earlier_requests(name: str) -> None:
     drafter = ALL_DRAFTERS[name]()
     told = Random(3).sample(range(1_000), 300)
     drafter.begin([*told, *told])
@@ -141,7 +141,7 @@ def test_who_remembers_the_text_of_earlier_requests(name: str) -> None:
         pytest.param(Random(2).choices(range(3), k=20_000), id="three tokens"),
     ],
 )
-def test_survives_the_extremes(make: Callable[[], Drafter], tokens: list[int]) -> None:
+def test_drafters_survive_extreme_inputs(make: Callable[[], Drafter], tokens: list[int]) -> None:
     drafter = make()
     drafter.begin(tokens)
     for limit in (32, 0, 1):
@@ -230,7 +230,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
         make_drafter("oracle")
 
 
-def test_a_cut_draft_keeps_its_expectations_in_step() -> None:
+def test_a_cut_draft_keeps_the_probabilities_of_its_tokens() -> None:
     draft = Draft((1, 2, 3), "here", 2, accept_probs=(0.9, 0.8, 0.7))
     assert draft.cut(2) == Draft((1, 2), "here", 2, accept_probs=(0.9, 0.8))
     assert draft.cut(3) is draft

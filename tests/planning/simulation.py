@@ -41,17 +41,19 @@ class Text:
     Args:
         stretches: what it consists of.
         seed: of the random numbers.
-        tells: whether drafts carry their true probabilities.
+        has_probs: whether drafts carry their true probabilities.
     """
 
-    def __init__(self, stretches: Sequence[Stretch], *, seed: int = 0, tells: bool = True) -> None:
+    def __init__(
+        self, stretches: Sequence[Stretch], *, seed: int = 0, has_probs: bool = True
+    ) -> None:
         draw = Random(seed)
         self._stretches = [stretch for stretch in stretches for _ in range(stretch.tokens)]
         self._stands = [
             stretch.acceptance is not None and draw.random() < stretch.acceptance
             for stretch in self._stretches
         ]
-        self._tells = tells
+        self._has_probs = has_probs
 
     def __len__(self) -> int:
         return len(self._stretches)
@@ -65,7 +67,7 @@ class Text:
         while end < min(position + limit, len(self)) and self._stretches[end] == stretch:
             end += 1
         tokens = [at if self._stands[at] else WRONG for at in range(position, end)]
-        expected = (stretch.acceptance,) * len(tokens) if self._tells else ()
+        expected = (stretch.acceptance,) * len(tokens) if self._has_probs else ()
         return Draft(tuple(tokens), "coins", stretch.match_length, None, expected)
 
 
@@ -110,7 +112,7 @@ def seconds_for(text: Text, curve: CostCurve, planner: Planner, *, slower: float
         elif (pipelined and stops) or not planner.should_pipeline(CONTEXT):
             draft, pipelined, stops = chosen(ahead=False), False, False
         else:
-            # A step is already under way; a draft that is wanted now waits for it.
+            # A step is already in flight; a draft that is wanted now waits for it.
             stops, pipelined = bool(chosen(ahead=True)), True
     return spent
 

@@ -17,7 +17,7 @@ def test_an_unknown_source_has_the_prior() -> None:
     assert AcceptanceModel().accept_probs(draft()) == pytest.approx([PRIOR] * 4)
 
 
-def test_positions_and_matches_are_told_apart() -> None:
+def test_positions_and_matches_are_distinguished() -> None:
     model = AcceptanceModel()
     for _ in range(60):
         model.learn(draft(match=3), 1)
@@ -58,14 +58,14 @@ def test_wrong_estimates_are_corrected(claimed: float, true: float) -> None:
 
 
 @pytest.mark.parametrize("expected", [float("nan"), float("inf"), -1.0, 2.0])
-def test_nonsense_is_brought_into_range(expected: float) -> None:
+def test_impossible_estimates_are_clamped(expected: float) -> None:
     model = AcceptanceModel()
     model.learn(draft(expected=expected), 2)
     assert all(0 < prob < 1 for prob in model.accept_probs(draft(expected=expected)))
 
 
 class TestDeclinedDraft:
-    def test_teaches_acceptance_up_to_its_first_miss(self) -> None:
+    def test_a_declined_draft_teaches_acceptance_up_to_its_first_miss(self) -> None:
         acceptance = AcceptanceModel()
         declined = DeclinedDraft(acceptance)
         for _ in range(100):
@@ -77,7 +77,7 @@ class TestDeclinedDraft:
         assert first > 0.9
         assert second < 0.1
 
-    def test_a_second_one_waits_until_the_first_is_settled(self) -> None:
+    def test_a_second_declined_draft_is_ignored_until_the_first_is_settled(self) -> None:
         acceptance = AcceptanceModel()
         declined = DeclinedDraft(acceptance)
         for _ in range(100):
@@ -88,7 +88,7 @@ class TestDeclinedDraft:
         assert min(acceptance.accept_probs(draft(2))) > 0.9
         assert acceptance.accept_probs(draft(source="b"))[0] == pytest.approx(PRIOR)
 
-    def test_is_forgotten_with_its_request(self) -> None:
+    def test_a_declined_draft_is_forgotten_with_its_request(self) -> None:
         acceptance = AcceptanceModel()
         declined = DeclinedDraft(acceptance)
         declined.decline(draft())

@@ -24,7 +24,7 @@ def model(tiny_model_dir: Path) -> TargetModel:
     return load_target(str(tiny_model_dir), find_backend())
 
 
-def test_measures_both_costs_at_several_sizes_and_contexts(model: TargetModel) -> None:
+def test_both_costs_are_measured_at_several_sizes_and_contexts(model: TargetModel) -> None:
     news: list[float] = []
     curve = measure(model, budget_s=0.4, progress=lambda spent, _: news.append(spent))
     assert [level.context for level in curve.levels] == list(CONTEXTS[: len(curve.levels)])
@@ -46,7 +46,7 @@ def test_a_context_that_the_model_does_not_have_is_left_out(model: TargetModel) 
     assert [level.context for level in curve.levels] == [64]
 
 
-def test_is_measured_once_and_kept(
+def test_a_curve_is_measured_once_and_kept(
     model: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured = []
@@ -74,7 +74,9 @@ class TestEngine:
 
         return akunu_py.load(str(folder), calibrate=calibrate)
 
-    def test_measures_once_and_only_if_the_planner_decides(self, tiny_model_dir: Path) -> None:
+    def test_costs_are_measured_once_and_only_if_the_planner_decides(
+        self, tiny_model_dir: Path
+    ) -> None:
         asked: list[TargetModel] = []
         engine = self.engine(tiny_model_dir, asked)
         engine.generate("abc", Options(8, drafter="none"))

@@ -43,7 +43,7 @@ def test_what_was_saved_is_loaded(store: CostStore) -> None:
         replace(KEY, layout="quantized"),
     ],
 )
-def test_whatever_changes_has_a_curve_of_its_own(store: CostStore, other: CostKey) -> None:
+def test_every_part_of_the_key_separates_curves(store: CostStore, other: CostKey) -> None:
     store.save(KEY, STEPPED)
     assert store.load(other) is None
     store.save(other, FLAT)
@@ -90,7 +90,7 @@ def test_a_foreign_file_counts_as_none(store: CostStore, place: str) -> None:
     assert store.load(KEY) is None
 
 
-def test_a_curve_of_another_machine_under_this_ones_name_is_not_trusted(store: CostStore) -> None:
+def test_a_curve_with_another_machines_key_is_not_used(store: CostStore) -> None:
     other = replace(KEY, chip="Another CPU")
     store.save(other, STEPPED)
     store.path(other).rename(store.path(KEY))

@@ -32,33 +32,37 @@ def chosen(planner: DraftPlanner, draft: Draft, *, pipelined: bool = False) -> i
 
 
 class TestCurves:
-    def test_flat_drafts_as_long_as_it_can(self) -> None:
+    def test_on_flat_costs_drafts_are_as_long_as_possible(self) -> None:
         assert chosen(DraftPlanner(FLAT), certain(32)) == 32
 
-    def test_flat_drafts_even_what_is_hardly_ever_accepted(self) -> None:
+    def test_on_flat_costs_even_unlikely_tokens_are_drafted(self) -> None:
         assert chosen(DraftPlanner(FLAT), certain(32, 0.2)) > 0
 
-    def test_linear_parks_however_good_the_draft(self) -> None:
+    def test_on_linear_costs_nothing_is_drafted(self) -> None:
         assert chosen(DraftPlanner(LINEAR), certain(32, 1.0)) == 0
 
-    def test_stepped_stops_where_the_next_step_begins(self) -> None:
+    def test_on_stepped_costs_drafts_end_before_the_next_step(self) -> None:
         assert chosen(DraftPlanner(STEPPED), certain(12, 0.8)) == 4
 
-    def test_stepped_goes_on_to_the_last_step_that_pays(self) -> None:
+    def test_on_stepped_costs_drafts_reach_the_last_step_that_pays(self) -> None:
         length = chosen(DraftPlanner(STEPPED), certain(12, 0.999))
         assert length == 9
 
     @pytest.mark.parametrize(("prob", "drafts"), [(0.5, False), (0.8, False), (0.999, True)])
-    def test_m1_parks_unless_the_draft_is_almost_certain(self, prob: float, drafts: bool) -> None:
+    def test_on_m1_costs_only_almost_certain_drafts_are_verified(
+        self, prob: float, drafts: bool
+    ) -> None:
         assert bool(chosen(DraftPlanner(M1_LIKE), certain(16, prob))) is drafts
 
 
-@pytest.mark.parametrize("tells", [True, False], ids=["told", "learnt"])
+@pytest.mark.parametrize("has_probs", [True, False], ids=["known", "learnt"])
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("name", CURVES)
-def test_as_good_as_the_best_fixed_length_and_an_oracle(name: str, text: str, tells: bool) -> None:
+def test_the_planner_is_as_good_as_the_best_fixed_length_and_an_oracle(
+    name: str, text: str, has_probs: bool
+) -> None:
     costs = CURVES[name]
-    met = Text(TEXTS[text], tells=tells)
+    met = Text(TEXTS[text], has_probs=has_probs)
     planned = seconds_for(met, costs, DraftPlanner(costs))
     best_fixed = min(seconds_for(met, costs, FixedPlanner(k)) for k in (0, 1, 2, 4, 5, 9, 16, 32))
     oracle = seconds_for(Text(TEXTS[text]), costs, Oracle(costs))
@@ -68,9 +72,9 @@ def test_as_good_as_the_best_fixed_length_and_an_oracle(name: str, text: str, te
 
 @pytest.mark.parametrize("name", CURVES)
 @pytest.mark.parametrize("text", ["novel", "prose"])
-def test_never_slower_where_drafts_fail(name: str, text: str) -> None:
+def test_the_planner_is_never_slower_if_drafts_fail(name: str, text: str) -> None:
     costs = CURVES[name]
-    met = Text(TEXTS[text] * 4, seed=1, tells=False)
+    met = Text(TEXTS[text] * 4, seed=1, has_probs=False)
     plain = seconds_for(met, costs, FixedPlanner(0))
     assert seconds_for(met, costs, DraftPlanner(costs)) <= plain / 0.98
 
@@ -81,7 +85,7 @@ def test_expectations_that_are_too_high_are_soon_corrected() -> None:
             draft = super().draft(position, min(limit, 4))
             return Draft(draft.tokens, "boaster", 9, None, (0.95,) * len(draft))
 
-    met = Boaster([Stretch(1500, 0.05)], tells=False)
+    met = Boaster([Stretch(1500, 0.05)], has_probs=False)
     plain = seconds_for(met, STEPPED, FixedPlanner(0))
     assert seconds_for(met, STEPPED, DraftPlanner(STEPPED)) <= plain / 0.97
 
@@ -89,7 +93,7 @@ def test_expectations_that_are_too_high_are_soon_corrected() -> None:
 def test_a_wrong_curve_is_corrected_by_live_rounds() -> None:
     """Rounds with drafts take 2.5 times what was measured, and so do not pay."""
     costs = curve(lambda size: 10.0 + 0.2 * size)
-    met = Text([Stretch(30, None), Stretch(30, 0.55)] * 60, tells=False)
+    met = Text([Stretch(30, None), Stretch(30, 0.55)] * 60, has_probs=False)
     plain = seconds_for(met, costs, FixedPlanner(0))
     believed = seconds_for(met, costs, FixedPlanner(4), slower=2.5)
     assert plain < believed
@@ -98,12 +102,12 @@ def test_a_wrong_curve_is_corrected_by_live_rounds() -> None:
 
 def test_a_planner_that_declines_all_notices_when_a_text_becomes_predictable() -> None:
     costs = STEPPED
-    met = Text([Stretch(800, 0.03), Stretch(800, 0.95)], tells=False)
+    met = Text([Stretch(800, 0.03), Stretch(800, 0.95)], has_probs=False)
     plain = seconds_for(met, costs, FixedPlanner(0))
     assert seconds_for(met, costs, DraftPlanner(costs)) < 0.75 * plain
 
 
-def test_leaving_the_pipeline_must_pay_for_filling_it_again() -> None:
+def test_a_draft_must_pay_for_refilling_the_pipeline() -> None:
     costs = curve(lambda size: 12.0 + 0.1 * size, overlap=5.0)
     draft = certain(1, 0.8)
     assert chosen(DraftPlanner(costs), draft, pipelined=False) == 1
@@ -112,26 +116,26 @@ def test_leaving_the_pipeline_must_pay_for_filling_it_again() -> None:
 
 class TestProposals:
     def should_propose(self, planner: DraftPlanner, steps: int) -> int:
-        """At how many of so many pipelined steps it asks for a proposal."""
+        """How many of these pipelined steps ask for a proposal."""
         return sum(planner.should_propose(pipelined=True) for _ in range(steps))
 
-    def test_become_rarer_while_they_are_empty(self) -> None:
+    def test_empty_proposals_become_rarer(self) -> None:
         planner = DraftPlanner(FLAT)
         assert self.should_propose(planner, 16) == 16
         assert 400 < self.should_propose(planner, 2000) < 700
 
-    def test_are_never_skipped_while_no_step_is_under_way(self) -> None:
+    def test_proposals_are_never_skipped_if_no_step_is_in_flight(self) -> None:
         planner = DraftPlanner(FLAT)
         self.should_propose(planner, 1000)
         assert all(planner.should_propose(pipelined=False) for _ in range(10))
 
-    def test_become_frequent_again_with_a_draft(self) -> None:
+    def test_proposals_become_frequent_again_with_a_draft(self) -> None:
         planner = DraftPlanner(FLAT)
         self.should_propose(planner, 1000)
         assert chosen(planner, certain(8), pipelined=True) > 0
         assert self.should_propose(planner, 16) == 16
 
-    def test_become_more_frequent_again_with_a_request(self) -> None:
+    def test_proposals_become_more_frequent_again_with_a_request(self) -> None:
         planner = DraftPlanner(FLAT)
         self.should_propose(planner, 1000)
         planner.begin()
@@ -146,11 +150,11 @@ class TestPipelining:
         planner.choose(draft, context=CONTEXT, limit=8, pipelined=False)
         return planner.should_pipeline(CONTEXT)
 
-    def test_goes_on_while_nothing_is_drafted(self) -> None:
+    def test_steps_are_pipelined_while_nothing_is_drafted(self) -> None:
         planner = DraftPlanner(curve(lambda size: 12.0 + 0.1 * size, overlap=2.0))
         assert all(self.step(planner, NO_DRAFT) for _ in range(10))
 
-    def test_stops_where_drafts_follow_single_steps(self) -> None:
+    def test_steps_are_not_pipelined_if_drafts_follow_them(self) -> None:
         planner = DraftPlanner(curve(lambda size: 12.0 + 0.1 * size, overlap=2.0))
         ran = [self.step(planner, certain(8)) for _ in range(10)]
         assert ran[0]
@@ -159,14 +163,14 @@ class TestPipelining:
         assert not ran[0]
         assert ran[-1]
 
-    def test_goes_on_where_drafts_are_not_worth_waiting_for(self) -> None:
+    def test_steps_are_pipelined_if_drafts_are_not_worth_waiting_for(self) -> None:
         planner = DraftPlanner(curve(lambda size: 12.0 + 0.1 * size, overlap=9.0))
         assert all(self.step(planner, certain(1, 0.3)) for _ in range(20))
 
 
 class TestProbes:
     def decline(self, planner: DraftPlanner, times: int) -> int:
-        """Declines drafts while steps are pipelined; how many were verified all the same."""
+        """Declines drafts while steps are pipelined; how many were verified anyway."""
         probes = 0
         for at in range(times):
             if planner.choose(certain(4, 0.9), context=CONTEXT, limit=8, pipelined=True):
@@ -178,7 +182,7 @@ class TestProbes:
             planner.observe(Round((100 + at,), NO_DRAFT, 0, CONTEXT, True, None))
         return probes
 
-    def test_are_rare_and_get_rarer(self) -> None:
+    def test_probes_are_rare_and_become_rarer(self) -> None:
         planner = DraftPlanner(LINEAR)
         assert self.decline(planner, FIRST_PROBE - 1) == 0
         assert self.decline(planner, 1) == 1
@@ -220,7 +224,7 @@ drafts = st.builds(
     costs=st.sampled_from(list(CURVES.values())),
     longest=st.integers(0, 32),
 )
-def test_never_raises_nor_exceeds_what_is_allowed(
+def test_no_planner_raises_or_exceeds_its_limits(
     rounds: list[tuple[Draft, int, int, bool, int, float | None, list[int]]],
     costs: CostCurve,
     longest: int,
@@ -241,7 +245,7 @@ def test_never_raises_nor_exceeds_what_is_allowed(
             planner.observe(Round(tuple(tokens), tried, stood, context, pipelined, seconds))
 
 
-def test_fixed_takes_what_there_is_up_to_its_number() -> None:
+def test_the_fixed_planner_takes_what_there_is_up_to_its_number() -> None:
     planner = FixedPlanner(4)
     for available, limit, length in ((9, 9, 4), (3, 9, 3), (9, 2, 2), (0, 9, 0)):
         chose = planner.choose(certain(available), context=0, limit=limit, pipelined=False)

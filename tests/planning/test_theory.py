@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from akunu_py.planning.theory import (
     assess,
-    best_drafts,
+    best_num_draft_tokens,
     break_even,
     expected_accepted,
     expected_tokens,
@@ -18,7 +18,9 @@ CONTEXT = 256
 
 
 @pytest.mark.parametrize(("acceptance", "accepted"), [(0.5, 0.94), (0.7, 1.77), (0.9, 3.10)])
-def test_four_drafts_bring_what_the_formula_says(acceptance: float, accepted: float) -> None:
+def test_four_draft_tokens_are_accepted_as_the_formula_says(
+    acceptance: float, accepted: float
+) -> None:
     assert round(expected_accepted(4, acceptance), 2) == accepted
 
 
@@ -36,8 +38,8 @@ def test_break_even_is_where_the_speedup_is_one() -> None:
 
 
 def test_the_best_length_stops_at_the_step() -> None:
-    assert best_drafts(STEPPED, 0.7, CONTEXT, 32) == 4
-    assert best_drafts(LINEAR, 0.9, CONTEXT, 32) == 0
+    assert best_num_draft_tokens(STEPPED, 0.7, CONTEXT, 32) == 4
+    assert best_num_draft_tokens(LINEAR, 0.9, CONTEXT, 32) == 0
 
 
 class TestPayoff:

@@ -99,7 +99,7 @@ def test_drafts_do_not_change_the_text(
     sampling = Sampling(temperature=temperature, top_k=40, top_p=0.9, seed=2, infill=True)
     plain = engine.generate(PROMPT, Options(40, sampling, drafter="none"))
     unfiltered = Sampling(temperature=temperature, top_k=40, top_p=0.9, seed=2)
-    if temperature:  # else the likeliest token is what the filter leaves, mostly
+    if temperature:  # else the most likely token is what the filter leaves, mostly
         assert plain.token_ids != engine.generate(PROMPT, Options(40, unfiltered)).token_ids
     for silence in (0.0, 0.4):
         oracle = OracleDrafter(len(PROMPT), plain.token_ids, error=0.2, silence=silence)

@@ -39,8 +39,8 @@ def test_a_prompts_log_probabilities_are_the_models_own(
     assert [found.first, *(entry.token for entry in found.following)] == PROMPT
     for row, entry in zip(expected, found.following, strict=False):
         assert entry.logprob == pytest.approx(row[entry.token], abs=TOLERANCE)
-        likeliest = [value for _, value in entry.alternatives]
-        assert likeliest == pytest.approx(sorted(row, reverse=True)[:3], abs=TOLERANCE)
+        most_likely = [value for _, value in entry.alternatives]
+        assert most_likely == pytest.approx(sorted(row, reverse=True)[:3], abs=TOLERANCE)
 
 
 def test_scoring_does_not_change_the_answer(engine: Engine) -> None:

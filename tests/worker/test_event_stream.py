@@ -133,7 +133,7 @@ def test_the_end_is_reported_once_even_if_the_events_are_not_read(end_only: bool
     assert asyncio.run(wait()) == 1
 
 
-def test_aborting_raises_at_once_and_cancels() -> None:
+def test_aborting_raises_immediately_and_cancels() -> None:
     async def read() -> None:
         cancelled: list[None] = []
         events = EventStream(lambda: cancelled.append(None))

@@ -84,7 +84,7 @@ def test_leaving_a_stream_cancels_it(worker: EngineWorker) -> None:
     assert events.cancelled
 
 
-def test_errors_reach_the_caller_and_the_worker_goes_on(worker: EngineWorker) -> None:
+def test_errors_reach_the_caller_and_the_worker_continues(worker: EngineWorker) -> None:
     with pytest.raises(InvalidRequestError, match="empty"):
         list(worker.stream(""))
     with pytest.raises(ZeroDivisionError):
@@ -102,7 +102,7 @@ def test_every_request_fails_if_the_model_does_not_load(tmp_path: Path) -> None:
     assert worker.close(60)
 
 
-def test_closing_cancels_what_is_under_way(tiny_model_dir: Path) -> None:
+def test_closing_cancels_the_running_request(tiny_model_dir: Path) -> None:
     worker = EngineWorker(lambda: akunu_py.load(str(tiny_model_dir)))
     events = worker.stream("hello", Options(max_tokens=None))
     next(events)
@@ -139,7 +139,7 @@ class Blocked:
     def __init__(self, worker: EngineWorker) -> None:
         self._gate = Flag()
         self._begun = Flag()
-        self.under_way = worker.stream("first", Options(max_tokens=1), progress=self._wait)
+        self.running = worker.stream("first", Options(max_tokens=1), progress=self._wait)
         assert self._begun.wait(60)
 
     def _wait(self, *_: int) -> None:
@@ -151,7 +151,7 @@ class Blocked:
 
 
 class TestWaiting:
-    def test_a_full_queue_refuses_at_once_and_says_how_many_wait(
+    def test_a_full_queue_refuses_immediately_and_says_how_many_wait(
         self, tiny_model_dir: Path
     ) -> None:
         worker = EngineWorker(lambda: akunu_py.load(str(tiny_model_dir)), queue_limit=2)
@@ -164,22 +164,24 @@ class TestWaiting:
                 put()
             assert refused.value.waiting == 2
         blocked.let_go()
-        assert all(list(events) for events in (blocked.under_way, *waiting))
+        assert all(list(events) for events in (blocked.running, *waiting))
         assert worker.call(lambda _: worker.busy)
         assert worker.queue_depth == 0
         assert worker.close(60)
 
-    def test_a_cancelled_one_ends_at_once_and_leaves_its_place(self, worker: EngineWorker) -> None:
+    def test_a_cancelled_request_ends_immediately_and_frees_its_place(
+        self, worker: EngineWorker
+    ) -> None:
         blocked = Blocked(worker)
         events = worker.stream("second", Options(max_tokens=None))
         events.cancel()
         assert worker.queue_depth == 0
         assert [event.finish_reason for event in events] == [Finish.CANCELLED]
         blocked.let_go()
-        list(blocked.under_way)
+        list(blocked.running)
         assert worker.call(lambda engine: engine.counters.requests) == 1
 
-    def test_the_first_comes_first(self, worker: EngineWorker) -> None:
+    def test_requests_are_served_in_order(self, worker: EngineWorker) -> None:
         blocked = Blocked(worker)
         served: list[int] = []
 
@@ -243,7 +245,7 @@ class TestClosing:
             outcome.result(60)
         blocked.let_go()
         assert worker.close(60)
-        assert list(blocked.under_way)[-1].finish_reason is Finish.LENGTH, "it wanted one token"
+        assert list(blocked.running)[-1].finish_reason is Finish.LENGTH, "it wanted one token"
 
     def test_while_the_model_loads(self) -> None:
         gate = Flag()
