@@ -34,7 +34,7 @@ CONTEXTS: Final = (128, 1024, 4096)
 """Context lengths: all sizes at the first, a few at the others."""
 
 BUDGET_S: Final = 2.5
-"""Seconds that the first use of a model may spend on measuring."""
+"""How many seconds the first use of a model may spend on measuring."""
 
 _OTHER_SIZES: Final = (1, 5, 17)
 _PASSES: Final = 9

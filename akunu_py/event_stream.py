@@ -88,9 +88,7 @@ class EventStream:
         self._wake_pending = True
         try:
             self._wake()
-        except (
-            Exception
-        ):  # the event loop is closed: there is no reader, but the thread must continue
+        except Exception:  # the event loop is closed; the thread must continue
             self._wake = None
             self.cancelled = True
 

@@ -133,7 +133,7 @@ class PrefixPool:
     def take(
         self, prompt: Sequence[int], tokens: int, slot_id: int | None = None
     ) -> tuple[PrefixSlot, int]:
-        """The slot for a prompt, and how many tokens of the prompt it holds already.
+        """The slot for a prompt, and how many tokens of the prompt it already holds.
 
         Args:
             prompt: at least 1 token.
@@ -177,12 +177,12 @@ class PrefixPool:
         self._update_statuses()
 
     def drop(self, slot: PrefixSlot) -> None:
-        """Forgets a slot with all that it holds."""
+        """Removes a slot and its content."""
         self._slots.pop(slot.id, None)
         self._update_statuses()
 
     def clear(self) -> None:
-        """Forgets every slot."""
+        """Removes every slot."""
         self._slots.clear()
         self._update_statuses()
 

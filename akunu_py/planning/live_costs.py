@@ -15,7 +15,7 @@ from akunu_py.planning.cost_curve import CostCurve
 _SHARED_RATE: Final = 0.1
 _OWN_RATE: Final = 0.05
 _CLIP: Final = math.log(1.6)
-"""An observation counts as at most this far from its prediction: one hiccup must not matter."""
+"""An observation counts as at most this far from its prediction: one outlier must not matter."""
 _MAX_SHARED: Final = math.log(16)
 _MAX_OWN: Final = math.log(3)
 
@@ -33,7 +33,7 @@ _SHORT_CALLER: Final = 0.1
 class LiveCosts:
     """The expected time of a single step and of a round, now.
 
-    A busy or hot machine slows everything down alike; a curve that was measured at a bad moment is
+    A busy or hot machine slows everything down; a curve that was measured at a bad moment is
     wrong at some sizes. So two corrections are learnt, both as running means of the logarithm of
     observed over predicted time: one that all costs share, and one for each range of sizes. A
     pipelined step has that of rounds over one token, because either may be all that is observed.

@@ -10,7 +10,7 @@ from typing import Final
 
 PROPOSE_BACKOFF: Final = (16, 48, 48)
 """After more empty proposals in a row than each of these, skip one more step between proposals:
-1 step from the 17th on, 3 steps (48 stands here twice) from the 49th on."""
+1 step from the 17th on, 3 steps from the 49th on, because 48 is listed twice."""
 
 FIRST_PROBE: Final = 128
 LAST_PROBE: Final = 4096

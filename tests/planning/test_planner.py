@@ -241,8 +241,8 @@ def test_no_planner_raises_or_exceeds_its_limits(
             length = planner.choose(draft, context=context, limit=limit, pipelined=pipelined)
             assert 0 <= length <= min(limit, len(draft), longest)
             tried = draft.cut(length) if length else NO_DRAFT
-            stood = min(accepted, length)
-            planner.observe(Round(tuple(tokens), tried, stood, context, pipelined, seconds))
+            kept = min(accepted, length)
+            planner.observe(Round(tuple(tokens), tried, kept, context, pipelined, seconds))
 
 
 def test_the_fixed_planner_takes_what_there_is_up_to_its_number() -> None:

@@ -157,7 +157,7 @@ def test_masks_depend_on_the_tokens_before_each_row(
         drafts = [tokens[index] for index in picked]
         position = start + len(answer)
         masks = constraint.masks(position, [known, *drafts])
-        stands = 0
+        accepted = 0
         for row in range(len(drafts) + 1):
             fresh = maker.make(grammar, start)
             fresh.extend(start, [*answer, *drafts[:row]])
@@ -169,11 +169,11 @@ def test_masks_depend_on_the_tokens_before_each_row(
             assert (masks[row] == expected).all()
             if row < len(drafts) and not _allows(masks[row], drafts[row]):
                 break
-            stands = row
-        stands = min(stands, kept)
-        choices = [token for token in tokens if _allows(masks[stands], token)]
+            accepted = row
+        accepted = min(accepted, kept)
+        choices = [token for token in tokens if _allows(masks[accepted], token)]
         known = data.draw(st.sampled_from(choices))
-        emitted = [*drafts[:stands], known]
+        emitted = [*drafts[:accepted], known]
         constraint.extend(position, emitted)
         answer += emitted
 

@@ -38,8 +38,8 @@ def assert_processes(
             np.testing.assert_allclose(
                 np.array(processed[row]), expected(before, before[len(prompt) :]), atol=1e-5
             )
-        stands = max(1, rows - taken_back)
-        text = [*known, *inputs[:stands], int(draw.integers(VOCABULARY))]
+        accepted = max(1, rows - taken_back)
+        text = [*known, *inputs[:accepted], int(draw.integers(VOCABULARY))]
 
 
 @given(forwards=FORWARDS, size=st.integers(1, 9), prompt=PROMPTS)
