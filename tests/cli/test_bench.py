@@ -65,7 +65,7 @@ class TestCost:
     def test_a_missing_matplotlib_is_named(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setitem(sys.modules, "matplotlib.backend_bases", None)
+        monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
         assert main(["bench", "cost", "--plot", str(tmp_path / "cost.png")]) == 2
         assert "pip install 'akunu-py[plot]'" in capsys.readouterr().err
 

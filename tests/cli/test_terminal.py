@@ -84,10 +84,10 @@ def test_without_a_history_file_the_chat_goes_on(
     ("line", "offered"),
     [
         ("/re", ["/reset", "/retry"]),
-        ("/speculative ", ["on", "off"]),
-        ("/speculative o", ["on", "off"]),
+        ("/speculate ", ["on", "off"]),
+        ("/speculate o", ["on", "off"]),
         ("/drafter no", ["none"]),
-        ("/processor sample 0.8 top", ["top-k", "top-p"]),
+        ("/sampler temp 0.8 top", ["top-k", "top-p"]),
         ("/unknown x", []),
         ("re", []),
         ("a\n/re", []),

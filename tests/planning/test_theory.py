@@ -44,7 +44,7 @@ class TestVerdict:
     def test_where_drafting_pays(self) -> None:
         payoff = assess(STEPPED, CONTEXT, 32)
         assert payoff.pays
-        assert str(payoff).startswith("Drafting pays here from 10% acceptance; with num_draft")
+        assert str(payoff).startswith("Drafting pays here from 10% acceptance, with ")
 
     def test_where_it_never_does(self) -> None:
         for curve in (LINEAR,):
