@@ -86,7 +86,7 @@ class Examinee:
 
     Args:
         engine: with the model.
-        max_tokens: of an answer.
+        max_tokens: the maximum length of an answer.
         drafters: their names; each is a way to answer.
         num_draft_tokens: the most draft tokens that a forward verifies.
         exact: whether every drafter also answers exactly, as a second way.

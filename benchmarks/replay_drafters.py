@@ -63,7 +63,7 @@ def by_drafter(rows: Sequence[ReplayRow], curves: Sequence[NamedCurve]) -> str:
 
 
 def by_length(rows: Sequence[ReplayRow]) -> str:
-    """A row for each drafter, a column for each fixed length: tokens per forward, drafted tokens."""
+    """A row per drafter, a column per fixed length: tokens per forward, drafted tokens."""
     lines = []
     for drafter in dict.fromkeys(row.policy.drafter for row in rows):
         found = {

@@ -1,6 +1,6 @@
 """`chat`: answers questions and runs slash commands until the user leaves.
 
-The prompt appears at once; the model loads meanwhile, on a thread of its own.
+The prompt appears immediately; the model loads meanwhile, on a thread of its own.
 """
 
 import sys

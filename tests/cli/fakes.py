@@ -38,7 +38,7 @@ class FakeEngine:
     Args:
         answers: what to say.
         interrupts: how often to press Ctrl-C during an endless answer.
-        context: how many tokens a prompt may have.
+        context: the maximum of tokens in a prompt.
     """
 
     def __init__(self, *answers: str, interrupts: int = 0, context: int = 1000) -> None:

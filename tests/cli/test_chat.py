@@ -54,7 +54,7 @@ def said_in(conversation: Conversation) -> list[str]:
 
 
 class TestPipe:
-    def test_one_turn_a_line(
+    def test_one_turn_per_line(
         self, start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         worker = start(FakeEngine("Hi.\n", "Bye."))
