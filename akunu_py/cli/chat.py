@@ -58,7 +58,7 @@ class Chat:
         """Runs until the user leaves.
 
         Raises:
-            AkunuError: if the model does not load, or the screen cannot go on after an error.
+            AkunuError: if the model does not load, or the screen cannot continue after an error.
         """
         with self._screen.session():
             while (said := self._screen.read()) is not None:

@@ -52,8 +52,8 @@ COMMANDS: Final = (
     Command("chat", "a conversation; from a pipe, one turn per line", ChatSettings),
     Command("generate", "one completion of a prompt", GenerateSettings),
     Command("serve", "the completion backend for editors and agents", ServeSettings),
-    Command("bench cost", "measure anew what a forward of M tokens costs here, and keep it for "
-            "the engine; when drafting pays",
+    Command("bench cost", "what a forward of M tokens costs here, and when drafting pays; saves "
+            "the costs, which the engine then uses",
             CostSettings),
     Command("bench speedup", "how much faster than mlx-lm answers are, on several kinds of text",
             SpeedupSettings),

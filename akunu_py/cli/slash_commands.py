@@ -230,7 +230,7 @@ def describe_options(options: Options) -> str:
     """How answers are made, in one line."""
     sampling, limit, most = options.sampling, options.max_tokens, options.num_draft_tokens
     drafts = (
-        "number of draft tokens chosen in each round"
+        "num_draft_tokens chosen in each round"
         if most is None
         else f"up to {count(most, 'draft token')} per round"
     )

@@ -252,7 +252,7 @@ def _nanoseconds(seconds: float) -> int:
 def _read_options(request: ApiRequest) -> Options:
     """How to complete: `format`, and `options`, which are llama.cpp's with Ollama's defaults.
 
-    Without a positive `num_predict` the completion goes on to the end of the context. `num_ctx` is
+    Without a positive `num_predict` the completion lasts to the end of the context. `num_ctx` is
     ignored: the context is as long as the server's.
 
     Raises:

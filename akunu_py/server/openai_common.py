@@ -81,7 +81,7 @@ def read_options(
     grammar: Grammar | None = None,
 ) -> Options:
     """How to complete. `max_tokens` applies if neither the body nor the server has a limit; None,
-    like a negative number, goes on to the end of the context.
+    like a negative number, continues to the end of the context.
 
     Raises:
         BodyError: if a field cannot be served.

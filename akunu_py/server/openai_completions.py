@@ -1,6 +1,6 @@
 """OpenAI's `/v1/completions` and Mistral's `/v1/fim/completions`.
 
-The first one goes on from a prompt, or fills the gap before a `suffix`. `echo` with `logprobs`
+The first one continues a prompt, or fills the gap before a `suffix`. `echo` with `logprobs`
 includes the prompt's log-probabilities, with which evaluation harnesses score texts.
 """
 
