@@ -14,7 +14,7 @@ from akunu_py.server.settings import Limits
 D = TypeVar("D")
 
 _LARGEST_INTEGER: Final = 1 << 63
-"""Integers beyond 64 bits are refused as mistakes."""
+"""No client means an integer beyond 64 bits."""
 _KINDS: Final = {type(None): "null", bool: "a boolean", int: "a number", float: "a number",
                  str: "a string", list: "a list", dict: "an object"}  # fmt: skip
 """The names of JSON's types."""

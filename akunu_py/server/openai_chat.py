@@ -30,7 +30,7 @@ from akunu_py.text.token_bytes import TokenBytes
 _KIND: Final = ResponseKind("chatcmpl-", "chat.completion", "chat.completion.chunk")
 _MOST_TOP_LOGPROBS: Final = 20
 _LONGEST_EFFORT: Final = 16
-"""The maximum length of a `reasoning_effort` in characters; each model has its own words for it."""
+"""Characters of a `reasoning_effort`; each model has its own words for it."""
 
 
 async def chat(request: ApiRequest) -> Response:

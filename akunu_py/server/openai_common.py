@@ -253,5 +253,5 @@ def spell(spelling: TokenBytes, token: int) -> str:
 
 
 def bounded(logprob: float) -> float:
-    """A log-probability that JSON can represent, which has no infinity."""
+    """A log-probability that JSON can have: it knows no infinity."""
     return max(logprob, _LEAST_LOGPROB)
