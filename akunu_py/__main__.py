@@ -1,7 +1,7 @@
 """Runs a command of the command line, and ends with an exit code.
 
-0 is success; 2 a request that cannot be served, with one sentence; 1 a defect of the program;
-130 an interruption; 141 a reader that went away.
+0: success. 1: a defect of the program. 2: a request that cannot be served, with one sentence.
+130: the user interrupted it. 141: the reader of its output closed the pipe.
 """
 
 import os
@@ -23,7 +23,7 @@ _DEFECT, _REFUSED, _INTERRUPTED, _NO_READER = 1, 2, 130, 141
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code; `words` of None are those of the process.
+    """Runs the program and returns its exit code; without `words`, it reads `sys.argv`.
 
     Raises:
         SystemExit: after `--help` or `--version` has been printed.
@@ -35,7 +35,7 @@ def main(words: Sequence[str] | None = None) -> int:
         invocation = parse(sys.argv[1:] if words is None else words)
         if sys.stdout is None:
             raise InvalidRequestError("Standard output is closed, so nothing could be answered.")
-        code = import_module(invocation.command.home).run(invocation.settings)
+        code = import_module(invocation.command.module).run(invocation.settings)
         sys.stdout.flush()
     except AkunuError as error:
         return _report(str(error), _REFUSED)

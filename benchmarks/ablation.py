@@ -56,7 +56,7 @@ class Costs:
     Attributes:
         name: in the table.
         step: the true cost of a pipelined step.
-        believed: what the planner is told of rounds over `first` tokens and more.
+        believed: the factor on the planner's costs of rounds over `first` tokens and more.
         first: see there.
     """
 
@@ -71,7 +71,7 @@ class Costs:
             tuple(replace(level, decode_s=level.decode_s * self.step) for level in curve.levels)
         )
 
-    def told(self, curve: CostCurve) -> CostCurve:
+    def believed_curve(self, curve: CostCurve) -> CostCurve:
         """The curve that the planner is given."""
         return CostCurve(tuple(map(self._told, self.true(curve).levels)))
 
@@ -235,7 +235,7 @@ def speedups(
         for kind, cases in sets.items():
             for curve in curves:
                 kept = make_drafter(variant.drafter)
-                planner = DraftPlanner(variant.costs.told(curve.curve))
+                planner = DraftPlanner(variant.costs.believed_curve(curve.curve))
                 true = variant.costs.true(curve.curve)
                 result = replay(lambda drafter=kept: drafter, cases, planner, curve=true)  # type: ignore[misc]
                 found[kind, curve.name] = result.predicted_speedup(true)

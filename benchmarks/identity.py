@@ -86,7 +86,7 @@ class Examinee:
 
     Args:
         engine: with the model.
-        max_tokens: of an answer.
+        max_tokens: the maximum length of an answer.
         drafters: their names; each is a way to answer.
         num_draft_tokens: the most draft tokens that a forward verifies.
         exact: whether every drafter also answers exactly, as a second way.
@@ -234,8 +234,8 @@ def main() -> None:
 
     body = (
         f"{machine_line(machine)}\n\nModel {engine.model.name}, {engine.model.layout} weights, "
-        f"up to {arguments.num_draft_tokens} draft tokens a forward, "
-        f"{arguments.max_tokens} tokens an answer.\n\n"
+        f"up to {arguments.num_draft_tokens} draft tokens per forward, "
+        f"{arguments.max_tokens} tokens per answer.\n\n"
         f"{identity_table(prompts, differences, examinee.others)}\n\n{examinee.cost_table()}"
     )
     result = {

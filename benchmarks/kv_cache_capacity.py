@@ -77,7 +77,7 @@ def main() -> None:
     del caches
     buffers, peak = peak_over_buffers(model, int(largest), arguments.length)
     table = markdown_table(
-        ["capacity", "ms a step: median (quartiles)", f"time over that at {smallest}"], rows
+        ["capacity", "ms per step: median (quartiles)", f"time over that at {smallest}"], rows
     )
     ratio = paired_ratios(seconds[smallest], seconds[largest]).median
     body = (

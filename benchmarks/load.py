@@ -1,4 +1,4 @@
-"""Load: many clients at once, of all contracts, some of which hang up in the middle.
+"""Load: many simultaneous clients, of all contracts, some of which hang up in the middle.
 
 Every answer is compared with the answer to the same request when it is alone. Errors that a server
 under load may return are counted apart from the others. Knows a server by its address only.
@@ -36,7 +36,7 @@ class Question:
     """A request whose answer is greedy, so that it can be repeated.
 
     Attributes:
-        path: of the contract.
+        path: the endpoint's path.
         body: the JSON object to send.
     """
 
@@ -98,10 +98,10 @@ class Load:
     """Puts a load on a server.
 
     Args:
-        url: of the server.
+        url: the server's address.
         tokens: how long answers are at most.
         leaving: the share of requests whose client hangs up.
-        seed: of the choice of requests, and of when clients hang up.
+        seed: the seed of the choice of requests, and of when clients hang up.
     """
 
     def __init__(self, url: str, *, tokens: int, leaving: float = 1 / 3, seed: int = 0) -> None:

@@ -32,10 +32,10 @@ def make_prompts(
     """`count` prompts, the four kinds in turns, the same on every run of one Python version.
 
     Args:
-        tokenizer: of the model that answers them.
+        tokenizer: the tokenizer of the model that answers them.
         vocabulary: how many ids random prompts are drawn from.
         count: how many to make.
-        seed: of all draws.
+        seed: the seed of all draws.
     """
     draw = Random(seed)
     functions = _functions(draw)

@@ -78,7 +78,7 @@ def speedup_markdown(found: dict[str, Any]) -> str:
         "answers are the right ones in place of the model's choices; every forward is computed.",
         markdown_table(
             ("text", "answers", "akunu_py", "over mlx-lm", "predicted", "over no drafts",
-             "tokens a forward"),
+             "tokens per forward"),
             [_speedup_cells(row) for row in found["rows"] if row["contestant"] in SHOWN],
         ),
         "The planner's speed over that of the best fixed num_draft_tokens, which is known only "

@@ -63,7 +63,7 @@ def by_drafter(rows: Sequence[ReplayRow], curves: Sequence[NamedCurve]) -> str:
 
 
 def by_length(rows: Sequence[ReplayRow]) -> str:
-    """A row for each drafter, a column for each fixed length: tokens a forward, drafted tokens."""
+    """A row per drafter, a column per fixed length: tokens per forward, drafted tokens."""
     lines = []
     for drafter in dict.fromkeys(row.policy.drafter for row in rows):
         found = {
@@ -105,12 +105,12 @@ def describe(report: ReplayReport) -> str:
         "\n".join(f"- {line}" for line in about_lines(report.curves)),
         "A cell of a set's second table: the predicted speedup with the planner / with the best "
         f"fixed num_draft_tokens of {', '.join(map(str, LENGTHS))}, which is named in brackets. A "
-        "cell of its third table: tokens a forward with that fixed num_draft_tokens (drafted "
+        "cell of its third table: tokens per forward with that fixed num_draft_tokens (drafted "
         "tokens in all).",
         "Share of best fixed: the planner's speedup over that of the fixed num_draft_tokens that "
         "is best for `auto` on this set and chip, known only afterwards; 0 is one of them.",
     ]
-    heads = ("costs", "auto + planner", "share of best fixed", "tokens a forward",
+    heads = ("costs", "auto + planner", "share of best fixed", "tokens per forward",
              "acceptance", "best of the others'", "auto is", "policies ahead")  # fmt: skip
     for kind, cases in report.sets.items():
         rows = [row for row in report.rows if row.kind == kind]

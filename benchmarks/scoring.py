@@ -1,6 +1,6 @@
 """Scores a text with one forward of a model: its probability, and where greedy decoding agrees.
 
-A greedy answer equals the expected one if and only if every expected token is the likeliest one
+A greedy answer equals the expected one if and only if every expected token is the most likely one
 after the tokens before it, so one forward decides it and no answer has to be generated.
 """
 
@@ -18,7 +18,7 @@ MIN_COPIED = 4
 
 @dataclass(frozen=True)
 class Score:
-    """Whether each token of an answer was the likeliest one, and the nats of the whole answer."""
+    """Whether each token of an answer was the most likely one, and the nats of the whole answer."""
 
     hits: npt.NDArray[np.bool_]
     nats: float

@@ -92,8 +92,8 @@ class Race:
     """The same answer by a server and by an engine, without drafts and without an early end.
 
     Args:
-        engine: with the server's model.
-        client: of the server.
+        engine: an engine with the server's model.
+        client: a connection to the server.
     """
 
     def __init__(self, engine: Engine, client: HTTPConnection) -> None:

@@ -26,7 +26,7 @@ from akunu_py.stats import Stats
 
 @dataclass(frozen=True)
 class Task:
-    """A request of a workload, and how it is answered.
+    """A request of a workload, and how to answer it.
 
     If it is forced, the tokens of the reference replace the model's choices, up to `max_tokens`.
     """
@@ -53,10 +53,10 @@ class TimedCompletion:
     """The answer to a task, and how long its decoding took.
 
     Attributes:
-        tokens: its ids, without end tokens.
-        seconds_per_token: of decoding, text included.
-        stats: akunu's; None for mlx-lm.
-        rounds: akunu's, to predict from; empty for mlx-lm.
+        tokens: the ids, without end tokens.
+        seconds_per_token: decoding time per token, including the conversion to text.
+        stats: this engine's sums; None for mlx-lm.
+        rounds: this engine's rounds, to predict from; empty for mlx-lm.
     """
 
     tokens: list[int]
@@ -76,13 +76,13 @@ class Contestant(Protocol):
 
 
 class MlxLm:
-    """mlx-lm's `stream_generate`: the pipelined loop that all others are compared with."""
+    """mlx-lm's `stream_generate`: the pipelined loop that the others are compared with."""
 
     def __str__(self) -> str:
         return "mlx-lm"
 
     def complete(self, engine: Engine, task: Task) -> TimedCompletion | None:
-        """Timed from the first token on, whose time mlx-lm includes in the prompt's."""
+        """Timed from the first token on: mlx-lm counts its time as part of the prompt's."""
         tokens: list[int] = []
         begun = now = 0.0
         for response in stream_generate(

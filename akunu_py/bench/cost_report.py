@@ -85,12 +85,12 @@ class CostReport:
     def tables(self) -> Group:
         """The costs, the thresholds and the theory, to be printed by rich."""
         return Group(
-            "Milliseconds of a round over M tokens, by tokens of context",
+            "Milliseconds per forward over M tokens, by tokens of context",
             self._costs(),
             f"\nWhen drafts pay, at {self.context:,} tokens of context: the acceptance rate that "
             "num_draft_tokens needs to break even, and the speedup at other rates",
             self._thresholds(),
-            "\nTheory: accepted tokens a round with D draft tokens, E = sum k a^k (1 - a) + D a^D",
+            "\nTheory: accepted tokens per round of D draft tokens, E = sum k a^k (1 - a) + D a^D",
             _theory(),
         )
 
@@ -120,13 +120,15 @@ def curve_lines(curve: CostCurve) -> Iterator[str]:
     """A curve, one line for each context."""
     for level in curve.levels:
         costs = (
-            f"{size}: {1e3 * curve.verify_s(size, level.context):.2f}"
-            for size in (1, 2, 5, 9, 17, 33)
+            f"{size} tokens {1e3 * curve.verify_s(size, level.context):.2f}"
+            for size in (2, 5, 9, 17, 33)
             if size <= curve.longest
         )
+        single = 1e3 * curve.verify_s(1, level.context)
         yield (
-            f"context {level.context:,}: a step {1e3 * curve.decode_s(level.context):.2f} ms, "
-            f"rounds of {', '.join(costs)} ms"
+            f"context {level.context:,}: a pipelined step "
+            f"{1e3 * curve.decode_s(level.context):.2f} ms; "
+            f"forwards of {', '.join([f'1 token {single:.2f}', *costs])} ms"
         )
 
 

@@ -124,7 +124,7 @@ def _find_curve(word: str, model: str, published: dict[str, NamedCurve]) -> Name
         return read_curve(path)
     known = ", ".join(published)
     raise InvalidRequestError(
-        f"There are no costs {word}: neither a file nor one of {HERE}, {known}."
+        f"There is no cost curve {word}; give a file or one of {HERE}, {known}."
     )
 
 

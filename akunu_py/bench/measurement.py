@@ -28,6 +28,7 @@ Progress = Callable[[int, int], None]
 
 CONFIDENCE: Final = 0.95
 _RESAMPLES: Final = 2000
+_MIN_FOR_QUARTILES: Final = 4
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,10 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """The median and quartiles of some measurements; a single one is its own bounds."""
-        if len(values) < 2:
-            return cls(values[0], values[0], values[0])
-        low, _, high = quantiles(values, n=4)
+        """The median and quartiles of some measurements; of fewer than 4, their whole range."""
+        if len(values) < _MIN_FOR_QUARTILES:
+            return cls(median(values), min(values), max(values))
+        low, _, high = quantiles(values, n=4, method="inclusive")
         return cls(median(values), low, high)
 
     @classmethod

@@ -1,7 +1,7 @@
-"""Plots of the reports, as files. matplotlib is imported only when a plot is asked for."""
+"""Plots of the reports, as files. matplotlib is imported only if a plot is requested."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from akunu_py.bench.cost_report import THEORY_ACCEPTANCES, CostReport
 from akunu_py.errors import InvalidRequestError
@@ -15,19 +15,22 @@ if TYPE_CHECKING:
     from akunu_py.bench.speedup_report import SpeedupReport
 
 
+_FORMATS: Final = (".png", ".svg", ".pdf")
+
+
 def check_can_plot(path: Path) -> None:
     """Checks before anything is measured that a plot can be drawn.
 
     Raises:
-        InvalidRequestError: if matplotlib is missing or does not know the format.
+        InvalidRequestError: if matplotlib is missing or the name has another ending.
     """
     try:
-        from matplotlib.backend_bases import FigureCanvasBase  # noqa: PLC0415
+        import matplotlib.figure  # noqa: F401, PLC0415
     except ImportError as error:
         raise InvalidRequestError(
             "Plots need matplotlib, which is not installed: pip install 'akunu-py[plot]'."
         ) from error
-    if path.suffix.removeprefix(".").lower() not in FigureCanvasBase.get_supported_filetypes():
+    if path.suffix.lower() not in _FORMATS:
         raise InvalidRequestError(
             f"A plot cannot be written as {path.name}; end its name with .png, .svg or .pdf."
         )
@@ -116,7 +119,7 @@ def _draw_costs(axes: "Axes", report: CostReport) -> None:
     sizes = range(1, curve.longest + 1)
     for level in curve.levels:
         costs = [1e3 * curve.verify_s(size, level.context) for size in sizes]
-        (line,) = axes.plot(sizes, costs, label=f"round, context {level.context:,}")
+        (line,) = axes.plot(sizes, costs, label=f"forward, context {level.context:,}")
         measured = [1e3 * seconds for _, seconds in level.verify_s]
         axes.plot([size for size, _ in level.verify_s], measured, ".", color=line.get_color())
     step = 1e3 * curve.decode_s(report.context)
@@ -144,5 +147,5 @@ def _draw_theory(axes: "Axes", lengths: list[int]) -> None:
     for acceptance in THEORY_ACCEPTANCES:
         accepted = [expected_accepted(drafts, acceptance) for drafts in lengths]
         axes.plot(lengths, accepted, label=f"a = {acceptance:g}")
-    axes.set(title="Theory: accepted tokens a round", xlabel="num_draft_tokens", ylabel="E")
+    axes.set(title="Theory: accepted tokens per round", xlabel="num_draft_tokens", ylabel="E")
     axes.legend(fontsize="small")

@@ -1,4 +1,4 @@
-"""Replay: how much faster a drafter and a planner would have made a text that is known.
+"""Replay: how much faster a known text would have been generated with a drafter and a planner.
 
 The reference text plays the target (teacher forcing): the shipped decoding loop runs on a
 `KnownAnswer`, whose clock is a cost curve. Token ids come in, counts go out; knows nothing of
@@ -78,11 +78,11 @@ class ReplayResult:
         """Counts some rounds; an end token counts as emitted."""
         emitted = accepted = 0
         shapes: Counter[RoundShape] = Counter()
-        for done in rounds:
-            emitted += len(done.tokens) + (done.end_token is not None)
-            accepted += done.accepted
-            context = done.context // _CONTEXT_GRAIN * _CONTEXT_GRAIN
-            shapes[RoundShape(done.drafted, context, done.pipelined)] += 1
+        for round_ in rounds:
+            emitted += len(round_.tokens) + (round_.end_token is not None)
+            accepted += round_.accepted
+            context = round_.context // _CONTEXT_GRAIN * _CONTEXT_GRAIN
+            shapes[RoundShape(round_.drafted, context, round_.pipelined)] += 1
         return cls(emitted, accepted, shapes)
 
     @property
@@ -106,7 +106,7 @@ class ReplayResult:
         return self.accepted / self.drafted if self.drafted else 0.0
 
     def predicted_speedup(self, curve: CostCurve) -> float:
-        """The time of as many pipelined single steps, over that of the rounds.
+        """The time of this many pipelined steps, divided by the time of the rounds.
 
         Only forwards count, not the time that drafting and detokenizing take.
         """
@@ -138,7 +138,7 @@ class KnownAnswer:
         return 1 + len(self._answer) + self._limit
 
     def draft_limit(self, tokens_wanted: int) -> int:
-        """Does not reveal where the answer ends: what is drafted beyond it counts as drafted."""
+        """Does not depend on where the answer ends: tokens drafted beyond its end count too."""
         return self._limit if tokens_wanted > 0 else 0
 
     def submit(self, known: int, draft: Draft) -> _PendingRound:
@@ -207,7 +207,7 @@ def replay(
     curve: CostCurve = UNIT_COSTS,
     limit: int = MAX_PLANNED_TOKENS,
 ) -> ReplayResult:
-    """Replays requests under one planner, each on the drafter that `make` gives for it."""
+    """Replays requests with one planner, each with the drafter that `make` returns."""
     rounds = (
         done
         for case in cases

@@ -33,7 +33,7 @@ _HEADS: Final = (
 
 @dataclass(frozen=True)
 class Policy:
-    """A drafter, and the most draft tokens of a round; None leaves the number to the planner."""
+    """A drafter, and the maximum of draft tokens per round; None leaves it to the planner."""
 
     drafter: str
     num_draft_tokens: int | None = None

@@ -94,7 +94,7 @@ def _sample_of(data: Any, kind: str) -> Sample:
             return Sample(kind, _reference(data), prompt=_text(data, "prompt"))
         case {}:
             known = ", ".join(sorted(data)) or "no keys"
-            raise _InvalidSampleError(f"it has {known}, where {'; or '.join(FORMS)} is expected")
+            raise _InvalidSampleError(f"it has {known} instead of {'; or '.join(FORMS)}")
     raise _InvalidSampleError("it is not an object")
 
 

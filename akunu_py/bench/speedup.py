@@ -27,7 +27,7 @@ OWN, FORCED = "own", "forced"
 """Which answers are decoded: the model's own, or the reference instead of them."""
 
 SAMPLED: Final = frozenset({"novel"})
-"""Workloads whose own answers are sampled: a small model's greedy prose repeats itself."""
+"""Workloads whose own answers are sampled, because a small model's greedy prose repeats itself."""
 
 _LaneKey = tuple[str, bool, int]
 """A workload, whether its answers are forced, and the index of a contestant."""
@@ -50,7 +50,7 @@ class SpeedupPair:
 
     @property
     def over_plain(self) -> float:
-        """The speedup over plain decoding; below 1, drafting cost time."""
+        """The speedup over plain decoding; below 1 means that drafting cost time."""
         return self.plain.seconds_per_token / self.completion.seconds_per_token
 
     def predicted_speedup(self, curve: CostCurve) -> float:

@@ -1,6 +1,6 @@
 """`chat`: answers questions and runs slash commands until the user leaves.
 
-The prompt appears at once; the model loads meanwhile, on a thread of its own.
+The prompt appears immediately; the model loads meanwhile, on a thread of its own.
 """
 
 import sys
@@ -58,7 +58,7 @@ class Chat:
         """Runs until the user leaves.
 
         Raises:
-            AkunuError: if the model does not load, or the screen cannot go on after an error.
+            AkunuError: if the model does not load, or the screen cannot continue after an error.
         """
         with self._screen.session():
             while (said := self._screen.read()) is not None:

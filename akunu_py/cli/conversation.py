@@ -28,7 +28,7 @@ class Conversation:
     and in total. Replace `options` and `show_drafts` to change them for the next answers.
 
     Attributes:
-        stats: of every turn since the conversation was started or reset.
+        stats: the stats of every turn since the conversation was started or reset.
     """
 
     def __init__(

@@ -48,6 +48,7 @@ def _examine(engine: "Engine") -> tuple[dict[str, Any], list[str]]:
     lines += [
         _line("" if index else "cost", costs) for index, costs in enumerate(curve_lines(curve))
     ]
+    lines.append(_line("", "measured once and kept; `bench cost` measures again"))
     recommended = _recommend(report.payoff)
     lines.append(_line("settings", recommended["why"]))
     findings |= report.as_json() | {"recommended": recommended}
@@ -57,7 +58,7 @@ def _examine(engine: "Engine") -> tuple[dict[str, Any], list[str]]:
 def _recommend(payoff: Payoff) -> dict[str, Any]:
     """The settings that suit a machine, and why."""
     if payoff.pays:
-        why = "the defaults: --drafter auto, with as many draft tokens as pay"
+        why = "the defaults: --drafter auto, with num_draft_tokens chosen in each round"
         return {"drafter": "auto", "num_draft_tokens": None, "why": why}
     why = "the defaults, which do not draft here; --no-speculate does the same"
     return {"drafter": "none", "num_draft_tokens": 0, "why": why}

@@ -6,7 +6,7 @@ by field. Plain Python: a wrong option is refused before any library is loaded.
 
 import math
 from argparse import ArgumentTypeError
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -24,7 +24,7 @@ from akunu_py.options import (
 )
 from akunu_py.server.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_QUEUE
 
-CHAT_DRAFTERS: Final = ("auto", "ngram", "suffix", "storage", MODEL_DRAFTER, "none")
+USER_DRAFTERS: Final = ("auto", "ngram", "suffix", "storage", MODEL_DRAFTER, "none")
 """The drafters that a user can choose."""
 BENCH_DRAFTERS: Final = tuple(ALL_DRAFTERS)
 """All drafters, those of other systems included."""
@@ -38,6 +38,7 @@ _CHAT_MAX_TOKENS: Final = 1024  # an answer in a conversation often repeats a wh
 _MAX_PORT: Final = 65535
 _MAX_S: Final = 3600.0
 _NO_LIMIT: Final = -1
+_MAX_HINTS: Final = 3
 
 
 def text(word: str) -> str:
@@ -68,6 +69,10 @@ def number(word: str) -> float:
 def token_limit(word: str) -> int | None:
     """Reads a number of tokens to generate at most: as in mlx-lm, -1 sets no limit."""
     limit = whole_number(word)
+    if limit < _NO_LIMIT:
+        raise ArgumentTypeError(
+            f"the number of tokens must be 0 or more, or {_NO_LIMIT} for no limit, not {limit}"
+        )
     return None if limit == _NO_LIMIT else limit
 
 
@@ -78,7 +83,9 @@ def draft_tokens(word: str) -> int | None:
 
 def token_bias(word: str) -> tuple[int, float]:
     """Reads `ID=VALUE`."""
-    token, _, bias = word.partition("=")
+    token, equals, bias = word.partition("=")
+    if not equals:
+        raise ArgumentTypeError(f"{word!r} must be ID=VALUE")
     return whole_number(token), number(bias)
 
 
@@ -126,12 +133,12 @@ class Option:
         flag: the option as it is typed; a name without dashes is a positional argument.
         read: makes the value of a word; raises ArgumentTypeError.
         short: a second way to type it.
-        field: the field of the settings that takes the value; as the flag if not given.
-        group: the heading it stands under in the help.
+        field: the field of the settings that takes the value; named like the flag if not given.
+        group: its heading in the help.
         quick: the default of commands with `--quick`, if that is given.
-        default_text: the default for the help; made of `default` if not given.
-        takes: whether it takes one word, one or more, any number of them, or one each time it is
-            given.
+        default_text: the default in the help; made from `default` if not given.
+        nargs: how many words it takes, as in argparse: one if None, `+` or `*`.
+        repeated: whether it may be given several times, with one word each.
         const: the value of an option that takes no word.
     """
 
@@ -149,7 +156,8 @@ class Option:
     default_text: str | None = None
     choices: tuple[str, ...] | None = None
     within: Range | None = None
-    takes: Literal["one", "some", "any", "repeated"] = "one"
+    nargs: Literal["+", "*"] | None = None
+    repeated: bool = False
     const: Any = None
     required: bool = False
 
@@ -170,7 +178,7 @@ class Option:
 _LOADING: Final = ("chat", "generate", "serve", "doctor", "bench cost", "bench speedup")
 _ANSWERING: Final = ("chat", "generate")
 _DRAFTING: Final = (*_ANSWERING, "serve")
-_POLICIES: Final = ("bench speedup", "bench replay")
+_COMPARISONS: Final = ("bench speedup", "bench replay")
 _TIMED: Final = ("bench cost", "bench speedup")
 _BENCH: Final = (*_TIMED, "bench replay")
 _SERVE: Final = ("serve",)
@@ -188,17 +196,17 @@ _API_DEFAULT: Final = "the API's own"
 _FILTERS: Final = (
     Option("--temp", _ANSWERING, "temperature", number, metavar="T", field="temperature",
            group=_ANSWER, default=0.0, default_text="0, greedy"),
-    Option("--top-p", _ANSWERING, "sample from the likeliest tokens that make up P", number,
+    Option("--top-p", _ANSWERING, "sample from the most likely tokens that make up P", number,
            metavar="P", group=_ANSWER, default=1.0, default_text="1, all"),
-    Option("--top-k", _ANSWERING, "sample from the K likeliest tokens", whole_number, metavar="K",
+    Option("--top-k", _ANSWERING, "sample from the K most likely tokens", whole_number, metavar="K",
            group=_ANSWER, default=0, default_text="0, all"),
-    Option("--min-p", _ANSWERING, "sample from tokens at least P times as likely as the likeliest",
+    Option("--min-p", _ANSWERING, "sample from tokens at least P times as likely as the best one",
            number, metavar="P", group=_ANSWER, default=0.0, default_text="0, all"),
 )  # fmt: skip
 
 OPTIONS: Final = (
     Option("FILE", _REPLAY, "JSON lines, gzipped or not: prompts and their answers", file_path,
-           field="files", takes="some"),
+           field="files", nargs="+"),
     Option("--prompt", _GENERATE, "the text to continue; - reads it from standard input",
            short="-p", metavar="TEXT", required=True),
     Option("--suffix", _GENERATE, "fill the gap between the prompt and this text", metavar="TEXT"),
@@ -219,9 +227,9 @@ OPTIONS: Final = (
     Option("--api-key", _SERVE, "what clients must send as a Bearer token", metavar="KEY",
            group=_SERVER),
     Option("--cors", _SERVE, "let web pages of this origin use the server; may be repeated",
-           metavar="ORIGIN", field="origins", group=_SERVER, default=(), takes="repeated"),
+           metavar="ORIGIN", field="origins", group=_SERVER, default=(), repeated=True),
     Option("--allow-host", _SERVE, "another name of this server for its clients; may be repeated",
-           metavar="NAME", field="hosts", group=_SERVER, default=(), takes="repeated"),
+           metavar="NAME", field="hosts", group=_SERVER, default=(), repeated=True),
     Option("--queue", _SERVE, "requests that may wait", whole_number, metavar="N", group=_SERVER,
            default=DEFAULT_QUEUE, within=Range(1)),
     Option("--prefill-step-size", _SERVE, "prompt tokens per forward; a cancelled request ends "
@@ -232,19 +240,19 @@ OPTIONS: Final = (
     Option("--log-prompts", _SERVE, "allow prompts in the log", group=_SERVER, default=False,
            const=True),
 
-    Option("--drafter", _POLICIES, f"the drafters: {', '.join(BENCH_DRAFTERS)}, or {EVERY}",
+    Option("--drafter", _COMPARISONS, f"the drafters: {', '.join(BENCH_DRAFTERS)}, or {EVERY}",
            metavar="NAME", field="drafters", default=("auto", "ngram"), default_text="auto ngram",
-           choices=(*BENCH_DRAFTERS, EVERY), takes="some"),
-    Option("--num-draft-tokens", _SPEEDUP, f"most draft tokens of a round; {PLANNED} leaves it to "
-           "the planner", draft_tokens, metavar="N", default=(None, 4, 8, 16),
-           default_text=f"{PLANNED} 4 8 16", within=Range(0, MAX_DRAFT_TOKENS), takes="some"),
-    Option("--num-draft-tokens", _REPLAY, f"most draft tokens of a round; {PLANNED} leaves it to "
-           "the planner", draft_tokens, metavar="N", default=(None,), default_text=PLANNED,
-           within=Range(0, MAX_DRAFT_TOKENS), takes="some"),
+           choices=(*BENCH_DRAFTERS, EVERY), nargs="+"),
+    Option("--num-draft-tokens", _SPEEDUP, f"maximum of draft tokens per round; with {PLANNED}, "
+           "the planner chooses", draft_tokens, metavar="N", default=(None, 4, 8, 16),
+           default_text=f"{PLANNED} 4 8 16", within=Range(0, MAX_DRAFT_TOKENS), nargs="+"),
+    Option("--num-draft-tokens", _REPLAY, f"maximum of draft tokens per round; with {PLANNED}, "
+           "the planner chooses", draft_tokens, metavar="N", default=(None,), default_text=PLANNED,
+           within=Range(0, MAX_DRAFT_TOKENS), nargs="+"),
     Option("--workloads", _SPEEDUP, f"built-in requests to run: {', '.join(WORKLOADS)}",
-           metavar="KIND", default=WORKLOADS, default_text="all", choices=WORKLOADS, takes="any"),
+           metavar="KIND", default=WORKLOADS, default_text="all", choices=WORKLOADS, nargs="*"),
     Option("--data", _SPEEDUP, "files of further requests, as for `bench replay`; each is a "
-           "workload", file_path, metavar="FILE", default=(), takes="some"),
+           "workload", file_path, metavar="FILE", default=(), nargs="+"),
     Option("--answers", _SPEEDUP, "own: the model's own answers; forced: the reference answers, "
            "as a better model would give them, with all forwards computed", default="both",
            choices=(*ANSWERS, "both")),
@@ -258,7 +266,7 @@ OPTIONS: Final = (
     Option("--model", _REPLAY, "the model whose tokenizer to use; its weights are not needed",
            metavar="NAME", default=BUNDLED_MODEL),
     Option("--costs", _REPLAY, "published costs by name (m4-pro, m5-max ...), a file made by "
-           "`bench cost --json`, or `here`", metavar="NAME", default=(), takes="some",
+           "`bench cost --json`, or `here`", metavar="NAME", default=(), nargs="+",
            default_text="all published ones, and those measured here"),
     Option("--keep", _REPLAY, "let drafters use the text of earlier requests",
            field="keeps", default=False, const=True),
@@ -269,7 +277,7 @@ OPTIONS: Final = (
 
     Option("--json", ("generate", "doctor", *_BENCH), "print one JSON object", field="as_json",
            default=False, const=True),
-    Option("--plot", _BENCH, "draw the result into a .png, .svg or .pdf", file_path,
+    Option("--plot", _BENCH, "draw the result into a .png, .svg or .pdf file", file_path,
            metavar="FILE"),
 
     Option("--model", _LOADING, f"a folder, a name on the hub, or `{BUNDLED_MODEL}`, the bundled "
@@ -286,9 +294,10 @@ OPTIONS: Final = (
     Option("--max-tokens", _GENERATE, "tokens to generate at most; -1 sets no limit", token_limit,
            short="-m", metavar="N", group=_ANSWER, default=DEFAULT_MAX_TOKENS),
     Option("--max-tokens", _SERVE, "tokens to generate at most; -1 sets no limit", whole_number,
-           short="-m", metavar="N", group=_DEFAULTS, default_text=_API_DEFAULT),
+           short="-m", metavar="N", group=_DEFAULTS, default_text=_API_DEFAULT,
+           within=Range(_NO_LIMIT)),
     Option("--stop", _ANSWERING, "end the answer before this text; may be repeated",
-           metavar="TEXT", group=_ANSWER, default=(), takes="repeated"),
+           metavar="TEXT", group=_ANSWER, default=(), repeated=True),
     *_FILTERS,
     *(
         replace(option, commands=_SERVE, group=_DEFAULTS, default=None, default_text=_API_DEFAULT)
@@ -305,19 +314,32 @@ OPTIONS: Final = (
     Option("--frequency-penalty", _ANSWERING, "the same, for each time that a token was generated",
            number, metavar="P", group=_ANSWER, default=0.0, default_text="0, off"),
     Option("--logit-bias", _ANSWERING, "add VALUE to the logit of the token ID; may be repeated",
-           token_bias, metavar="ID=VALUE", group=_ANSWER, default=(), takes="repeated"),
+           token_bias, metavar="ID=VALUE", group=_ANSWER, default=(), repeated=True),
 
-    Option("--drafter", _DRAFTING, f"the drafter: {', '.join(CHAT_DRAFTERS)}", metavar="NAME",
+    Option("--drafter", _DRAFTING, f"the drafter: {', '.join(USER_DRAFTERS)}", metavar="NAME",
            group=_SPECULATION, default_text="auto, or model with --draft-model",
-           choices=CHAT_DRAFTERS),
-    Option("--num-draft-tokens", _DRAFTING, f"most draft tokens of a round, up to "
+           choices=USER_DRAFTERS),
+    Option("--num-draft-tokens", _DRAFTING, "maximum of draft tokens per round, up to "
            f"{MAX_DRAFT_TOKENS}", whole_number, metavar="N", group=_SPECULATION,
-           default_text="as many as pay on this machine"),
-    Option("--no-speculate", _DRAFTING, "decode plainly, as with --drafter none", field="drafter",
-           group=_SPECULATION, const="none"),
+           default_text="chosen in each round"),
+    Option("--no-speculate", _DRAFTING, "decode plainly, as with --drafter none",
+           group=_SPECULATION, default=False, const=True),
     Option("--exact", _ANSWERING, "decide near-ties as plain decoding does, with more forwards",
            group=_SPECULATION, default=False, const=True),
 )  # fmt: skip
+
+
+def did_you_mean(word: str, names: Sequence[str]) -> str:
+    """A question that names what the user may have meant; empty if no name is similar.
+
+    A name that begins with the word, or that the word begins with, is preferred.
+    """
+    from difflib import get_close_matches  # noqa: PLC0415  (needed only when something is wrong)
+
+    meant = [name for name in names if name.startswith(word) or word.startswith(name)]
+    if not 0 < len(meant) <= _MAX_HINTS:
+        meant = get_close_matches(word, names, n=1)
+    return f"did you mean {' or '.join(meant)}?" if meant else ""
 
 
 def options_of(command: str) -> tuple[Option, ...]:

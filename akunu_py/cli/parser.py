@@ -1,7 +1,7 @@
 """The command line's grammar: words in, a command and its frozen settings out.
 
-A command is a line in `COMMANDS`. Its program is imported only when it runs, so that `--help` and
-a wrong option answer at once.
+A command is a line in `COMMANDS`. Its module is imported only when it runs, so that `--help` and
+the refusal of a wrong option are immediate.
 """
 
 import sys
@@ -10,7 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final, NoReturn, get_type_hints
 
-from akunu_py.cli.option_table import ANSWERS, BENCH_DRAFTERS, EVERY, Option, options_of
+from akunu_py.cli.option_table import (
+    ANSWERS,
+    BENCH_DRAFTERS,
+    EVERY,
+    Option,
+    did_you_mean,
+    options_of,
+)
 from akunu_py.cli.settings import (
     ChatSettings,
     CostSettings,
@@ -36,7 +43,7 @@ class Command:
     settings: type
 
     @property
-    def home(self) -> str:
+    def module(self) -> str:
         """The module whose `run(settings)` runs it and returns the exit code."""
         return f"akunu_py.cli.{self.name.split()[0]}"
 
@@ -45,7 +52,8 @@ COMMANDS: Final = (
     Command("chat", "a conversation; from a pipe, one turn per line", ChatSettings),
     Command("generate", "one completion of a prompt", GenerateSettings),
     Command("serve", "the completion backend for editors and agents", ServeSettings),
-    Command("bench cost", "what a forward of M tokens costs here, and when drafting pays",
+    Command("bench cost", "what a forward of M tokens costs here, and when drafting pays; saves "
+            "the costs, which the engine then uses",
             CostSettings),
     Command("bench speedup", "how much faster than mlx-lm answers are, on several kinds of text",
             SpeedupSettings),
@@ -114,7 +122,7 @@ def _make_parser() -> ArgumentParser:
         for option in options_of(command.name):
             if option.group not in groups:
                 groups[option.group] = own.add_argument_group(option.group)
-            _declare(groups[option.group], option)
+            _add_argument(groups[option.group], option)
     return parser
 
 
@@ -126,21 +134,21 @@ def _described(summary: str) -> dict[str, Any]:
     }
 
 
-def _declare(group: ArgumentParser | _ArgumentGroup, option: Option) -> None:
-    told: dict[str, Any] = {"help": option.described, "default": SUPPRESS}
+def _add_argument(group: ArgumentParser | _ArgumentGroup, option: Option) -> None:
+    keywords: dict[str, Any] = {"help": option.described, "default": SUPPRESS}
     if option.const is not None:
-        told |= {"action": "store_const", "const": option.const}
+        keywords |= {"action": "store_const", "const": option.const}
     else:
-        told |= {"type": option.read, "metavar": option.metavar, "choices": option.choices}
-        if option.takes == "repeated":
-            told["action"] = "append"
-        elif option.takes != "one":
-            told["nargs"] = "+" if option.takes == "some" else "*"
+        keywords |= {"type": option.read, "metavar": option.metavar, "choices": option.choices}
+        if option.repeated:
+            keywords["action"] = "append"
+        elif option.nargs:
+            keywords["nargs"] = option.nargs
     if option.flag.startswith("-"):
         flags = [option.flag, option.short] if option.short else [option.flag]
-        group.add_argument(*flags, dest=option.name, required=option.required, **told)
+        group.add_argument(*flags, dest=option.name, required=option.required, **keywords)
     else:
-        group.add_argument(option.name, **(told | {"metavar": option.flag}))
+        group.add_argument(option.name, **(keywords | {"metavar": option.flag}))
 
 
 def _values(options: Sequence[Option], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,10 +162,12 @@ def _values(options: Sequence[Option], given: Mapping[str, Any]) -> dict[str, An
     for option in options:
         if option.name in given:
             value = given[option.name]
-            if option.takes in ("some", "any"):
-                value = dict.fromkeys(value)  # each once
-            values[option.name] = tuple(value) if option.takes != "one" else value
-            _check_range(option, values[option.name])
+            if option.nargs:
+                value = tuple(dict.fromkeys(value))  # each once
+            elif option.repeated:
+                value = tuple(value)
+            _check_range(option, value)
+            values[option.name] = value
         else:
             default = option.default if option.quick is None or not quick else option.quick
             values.setdefault(option.name, default)
@@ -167,6 +177,12 @@ def _values(options: Sequence[Option], given: Mapping[str, Any]) -> dict[str, An
         values["answers"] = ANSWERS if values["answers"] == "both" else (values["answers"],)
     if "drafter" in values:
         second = values["draft_model"] is not None
+        if values["no_speculate"]:
+            for name, harmless in (("drafter", "none"), ("num_draft_tokens", 0)):
+                if values[name] not in (None, harmless):
+                    flag = f"--{name.replace('_', '-')} {values[name]}"
+                    raise InvalidRequestError(f"--no-speculate turns drafting off; omit {flag}.")
+            values["drafter"] = "none"
         if values["drafter"] == MODEL_DRAFTER and not second:
             raise InvalidRequestError("--drafter model needs --draft-model NAME.")
         values["drafter"] = values["drafter"] or (MODEL_DRAFTER if second else "auto")
@@ -193,10 +209,7 @@ def _fill(kind: Any, values: Mapping[str, Any]) -> Any:
 
 def _about_unknown(word: str, command: Command) -> str:
     """What to say about a word that no option takes."""
-    from difflib import get_close_matches  # noqa: PLC0415  (needed only when something is wrong)
-
     flag = word.partition("=")[0]
-    close = get_close_matches(flag, [option.flag for option in options_of(command.name)], n=1)
-    remedy = f"did you mean {close[0]}?" if close else f"see `{PROGRAM} {command.name} --help`."
+    hint = did_you_mean(flag, [option.flag for option in options_of(command.name)])
     refusal = "has no option" if word.startswith("-") else "does not take the word"
-    return f"{command.name} {refusal} {flag}; {remedy}"
+    return f"{command.name} {refusal} {flag}; {hint or f'see `{PROGRAM} {command.name} --help`.'}"

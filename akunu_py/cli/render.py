@@ -94,10 +94,16 @@ class AnswerWriter:
 
 
 def stats_line(stats: Stats, finish: Finish | None = None) -> str:
-    """Tokens, tokens per forward, acceptance, speed, and why the answer ended if not by itself."""
+    """Tokens, tokens per forward, acceptance, speed, and why the answer ended if not by itself.
+
+    Tokens per forward include the token that ended the text, which a forward produced too. So
+    plain decoding has 1.00.
+    """
     facts = [count(stats.generated_tokens, "token")]
     if stats.generated_tokens:
-        facts.append(f"{stats.tokens_per_forward:.2f} per forward")
+        rounds = stats.target_forwards - stats.recheck_forwards
+        computed = max(stats.generated_tokens, stats.accepted + rounds)
+        facts.append(f"{computed / stats.target_forwards:.2f} per forward")
     if stats.drafted:
         facts.append(f"{stats.acceptance_rate:.0%} of drafts accepted")
     if stats.rechecked:

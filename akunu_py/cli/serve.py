@@ -29,7 +29,7 @@ _SECONDS_TO_STOP: Final = 2.0
 
 
 def run(settings: ServeSettings) -> int:
-    """Listens at once, and answers as soon as the model is loaded.
+    """Listens immediately, and answers as soon as the model is loaded.
 
     Raises:
         AkunuError: if the address is not available, or the model does not load.

@@ -55,6 +55,10 @@ class ChatSettings:
     system_prompt: str | None
     show_drafts: bool
 
+    def __post_init__(self) -> None:
+        if self.options.max_tokens == 0:
+            raise InvalidRequestError("A chat needs --max-tokens of 1 or more, or -1 for no limit.")
+
 
 @dataclass(frozen=True)
 class ServeSettings:

@@ -7,9 +7,8 @@ turn to answer. It raises an `AkunuError` if the words make no sense, and change
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from akunu_py.cli.conversation import Conversation, Turn
 from akunu_py.cli.conversation_file import (
@@ -18,8 +17,9 @@ from akunu_py.cli.conversation_file import (
     save_conversation,
 )
 from akunu_py.cli.option_table import (
-    CHAT_DRAFTERS,
     PLANNED,
+    USER_DRAFTERS,
+    did_you_mean,
     draft_tokens,
     file_path,
     number,
@@ -34,8 +34,8 @@ from akunu_py.stats import Stats
 Reply = str | Turn
 
 _SWITCH: Final = ("on", "off")
-_PROCESSORS: Final = ("greedy", "sample", "top-k", "top-p", "min-p", "seed")
-_PROCESSOR_USAGE: Final = "greedy, or any of sample 0.8, top-k 40, top-p 0.9, min-p 0.05, seed 1"
+_SAMPLER: Final = ("greedy", "temp", "top-k", "top-p", "min-p", "seed")
+_SAMPLER_USAGE: Final = "greedy, or any of temp 0.8, top-k 40, top-p 0.9, min-p 0.05, seed 1"
 
 
 class LeaveChatError(Exception):
@@ -78,15 +78,16 @@ def run_command(conversation: Conversation, line: str) -> Reply | None:
                 return command.run(conversation, rest[0].strip() if rest else "")
             except ArgumentTypeError as error:
                 usage = f"{command.name} {command.arguments.strip('[]')}"
-                raise InvalidRequestError(f"{error}: {usage}.") from None
+                reason = str(error)
+                raise InvalidRequestError(f"{reason[0].upper()}{reason[1:]}: {usage}.") from None
     if "\n" in line:
         return None
     if name == "/":
         raise InvalidRequestError("A command follows the slash; /help lists them.")
-    close = get_close_matches(name, [command.name for command in COMMANDS], n=1)
-    remedy = f"did you mean {close[0]}?" if close else "/help lists the commands."
+    hint = did_you_mean(name, [command.name for command in COMMANDS])
     raise InvalidRequestError(
-        f"There is no command {name}; {remedy} A space before the slash makes it a question."
+        f"There is no command {name}; {hint or '/help lists the commands.'} "
+        "To ask a question that begins with a slash, type a space before it."
     )
 
 
@@ -143,7 +144,7 @@ def _setting(change: Callable[[Options, str], Options]) -> Callable[[Conversatio
 
 
 @_setting
-def _speculative(options: Options, rest: str) -> Options:
+def _speculate(options: Options, rest: str) -> Options:
     drafts = _on_or_off(rest)
     if drafts == (options.drafter != "none"):
         return options
@@ -152,9 +153,9 @@ def _speculative(options: Options, rest: str) -> Options:
 
 @_setting
 def _drafter(options: Options, rest: str) -> Options:
-    if rest not in CHAT_DRAFTERS:
+    if rest not in USER_DRAFTERS:
         raise InvalidRequestError(
-            f"There is no drafter {rest}; choose one of {', '.join(CHAT_DRAFTERS)}."
+            f"There is no drafter {rest}; choose one of {', '.join(USER_DRAFTERS)}."
         )
     return replace(options, drafter=rest)
 
@@ -165,13 +166,32 @@ def _num_draft_tokens(options: Options, rest: str) -> Options:
 
 
 @_setting
-def _processor(options: Options, rest: str) -> Options:
+def _sampler(options: Options, rest: str) -> Options:
     return replace(options, sampling=read_sampling(rest, options.sampling))
 
 
+def _sampling_field(
+    name: str, read: Callable[[str], float | None]
+) -> Callable[[Conversation, str], Reply]:
+    """A command that changes one field of the sampling, as the option of the same name does."""
+
+    def change(options: Options, rest: str) -> Options:
+        given: dict[str, Any] = {name: read(rest)}
+        return replace(options, sampling=replace(options.sampling, **given))
+
+    return _setting(change)
+
+
+def _seed_or_none(word: str) -> int | None:
+    return None if word == "none" else whole_number(word)
+
+
 @_setting
-def _length(options: Options, rest: str) -> Options:
-    return replace(options, max_tokens=token_limit(rest))
+def _max_tokens(options: Options, rest: str) -> Options:
+    limit = token_limit(rest)
+    if limit == 0:
+        raise ArgumentTypeError("an answer needs 1 token or more")
+    return replace(options, max_tokens=limit)
 
 
 def _show_drafts(conversation: Conversation, rest: str) -> Reply:
@@ -210,11 +230,13 @@ def describe_options(options: Options) -> str:
     """How answers are made, in one line."""
     sampling, limit, most = options.sampling, options.max_tokens, options.num_draft_tokens
     drafts = (
-        "as many draft tokens as pay" if most is None else f"up to {count(most, 'draft token')}"
+        "num_draft_tokens chosen in each round"
+        if most is None
+        else f"up to {count(most, 'draft token')} per round"
     )
     penalises = sampling.repetition_penalty != 1
     facts = [
-        "greedy" if sampling.greedy else f"sample {sampling.temperature:g}",
+        "greedy" if sampling.greedy else f"temp {sampling.temperature:g}",
         f"top-k {sampling.top_k}" if sampling.top_k else "",
         f"top-p {sampling.top_p:g}" if sampling.top_p < 1 else "",
         f"min-p {sampling.min_p:g}" if sampling.min_p else "",
@@ -231,10 +253,11 @@ def describe_options(options: Options) -> str:
 
 
 def read_sampling(words: str, now: Sampling) -> Sampling:
-    """Reads `greedy`, or any of `sample T`, `top-k K`, `top-p P`, `min-p P` and `seed N`.
+    """Reads `greedy`, or any of `temp T`, `top-k K`, `top-p P`, `min-p P` and `seed N`.
 
-    `sample` alone means a temperature of 1. The temperature, if there was one, and the seed stay as
-    they are `now` unless they are named; other filters are off.
+    `sample` is another word for `temp`; without a number, it means a temperature of 1. The
+    temperature, if there was one, and the seed stay as they are `now` unless they are named; other
+    filters are off.
 
     Raises:
         InvalidRequestError: if the words make no sense.
@@ -245,27 +268,28 @@ def read_sampling(words: str, now: Sampling) -> Sampling:
     left = words.split()
     while left:
         name = left.pop(0)
-        if name not in _PROCESSORS or name == "greedy":
-            raise InvalidRequestError(f"There is no processor {name} here; try {_PROCESSOR_USAGE}.")
-        bare = name == "sample" and (not left or left[0] in _PROCESSORS)
+        name = "temp" if name == "sample" else name
+        if name not in _SAMPLER or name == "greedy":
+            raise InvalidRequestError(f"There is no sampler {name} here; try {_SAMPLER_USAGE}.")
+        bare = name == "temp" and (not left or left[0] in _SAMPLER)
         given[name] = "1" if bare else left.pop(0) if left else ""
     temperature = "1" if now.greedy else str(now.temperature)
     try:
         return replace(
             now,
-            temperature=number(given.get("sample", temperature)),
+            temperature=number(given.get("temp", temperature)),
             top_p=number(given.get("top-p", "1")),
             top_k=whole_number(given.get("top-k", "0")),
             min_p=number(given.get("min-p", "0")),
             seed=whole_number(given["seed"]) if "seed" in given else now.seed,
         )
     except ArgumentTypeError as error:
-        raise InvalidRequestError(f"{error}: {_PROCESSOR_USAGE}.") from None
+        raise InvalidRequestError(f"{error}: {_SAMPLER_USAGE}.") from None
 
 
 def _file(word: str) -> Path:
     if not word:
-        raise ArgumentTypeError("Something is missing")
+        raise ArgumentTypeError("the name of a file is missing")
     return file_path(word)
 
 
@@ -282,18 +306,37 @@ COMMANDS: Final = (
     SlashCommand("/system", "[TEXT|none]", "set the system message", _system, ("none",)),
     SlashCommand("/save", "FILE", "save the conversation", _save, takes_file=True),
     SlashCommand("/load", "FILE", "continue a saved conversation", _load, takes_file=True),
-    SlashCommand("/length", "[N]", "most tokens of an answer; -1 sets no limit", _length),
-    SlashCommand("/processor", "[HOW]", "greedy, or e.g. sample 0.8 top-k 40 top-p 0.9",
-                 _processor, _PROCESSORS),
-    SlashCommand("/speculative", "[on|off]", "turn drafting on or off", _speculative, _SWITCH),
-    SlashCommand("/drafter", "[NAME]", "choose the drafter", _drafter, CHAT_DRAFTERS),
-    SlashCommand("/num-draft-tokens", f"[N|{PLANNED}]", "most draft tokens of a round",
+    SlashCommand("/max-tokens", "[N]", "maximum length of an answer; -1 sets no limit",
+                 _max_tokens),
+    SlashCommand("/temp", "[T]", "temperature; 0 is greedy",
+                 _sampling_field("temperature", number)),
+    SlashCommand("/top-p", "[P]", "sample from the most likely tokens that make up P",
+                 _sampling_field("top_p", number)),
+    SlashCommand("/top-k", "[K]", "sample from the K most likely tokens",
+                 _sampling_field("top_k", whole_number)),
+    SlashCommand("/min-p", "[P]", "ignore tokens that are relatively unlikely",
+                 _sampling_field("min_p", number)),
+    SlashCommand("/seed", "[N|none]", "repeat a sampled answer",
+                 _sampling_field("seed", _seed_or_none), ("none",)),
+    SlashCommand("/sampler", "[HOW]", "all of these: greedy, or e.g. temp 0.8 top-k 40", _sampler,
+                 _SAMPLER),
+    SlashCommand("/speculate", "[on|off]", "turn drafting on or off", _speculate, _SWITCH),
+    SlashCommand("/drafter", "[NAME]", "choose the drafter", _drafter, USER_DRAFTERS),
+    SlashCommand("/num-draft-tokens", f"[N|{PLANNED}]", "maximum of draft tokens per round",
                  _num_draft_tokens, (PLANNED,)),
     SlashCommand("/show-drafts", "[on|off]", "colour accepted draft tokens", _show_drafts, _SWITCH),
     SlashCommand("/stats", "", "tokens, forwards and time so far", _stats),
     SlashCommand("/quit", "", "leave", _quit),
 )  # fmt: skip
-_ALIASES: Final = {"/quit": ("/exit", "/bye"), "/help": ("/?",), "/reset": ("/clear",)}
+_ALIASES: Final = {
+    "/quit": ("/exit", "/bye"),
+    "/help": ("/?",),
+    "/reset": ("/clear",),
+    "/system": ("/system-prompt",),
+    "/max-tokens": ("/length",),
+    "/sampler": ("/processor",),
+    "/speculate": ("/speculative",),
+}
 _KEYS: Final = (
     "",
     "Alt-Enter, or a backslash before Enter, starts a new line; Tab completes.",

@@ -137,7 +137,7 @@ class TerminalScreen(Screen):
     async def _await_loading(self, application: Application[str]) -> None:
         try:
             await asyncio.wrap_future(self._loading)
-        except Exception as error:  # whatever it is, read() raises it
+        except Exception as error:  # read() raises it
             if application.is_running and not application.is_done:
                 application.exit(exception=error)
         else:

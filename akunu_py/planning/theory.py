@@ -95,9 +95,9 @@ class Payoff:
         if self.acceptance is None or not self.pays:
             return "Drafting does not pay here: checking drafts costs as much as they could save."
         return (
-            f"Drafting pays here from {self.acceptance:.0%} acceptance; with num_draft_tokens up "
-            f"to {self.most_drafts}, drafts that are all accepted make decoding "
-            f"{self.best_speedup:.1f}x as fast."
+            f"Drafting pays here from {self.acceptance:.0%} acceptance, with {self.drafts} draft "
+            f"token{'' if self.drafts == 1 else 's'} per round; rounds with {self.most_drafts}, if "
+            f"all are accepted, decode {self.best_speedup:.1f}x as fast."
         )
 
 

@@ -25,7 +25,7 @@ from akunu_py.server.service import Service
 from akunu_py.server.settings import ServerSettings
 
 CONTRACTS: Final[tuple[Contract, ...]] = (LLAMA, OPENAI, OLLAMA, PAGE)
-"""The first contract also reports errors at paths that belong to no contract."""
+"""The first contract also reports the errors of paths that belong to no contract."""
 
 
 def create_app(service: Service, settings: ServerSettings) -> ASGIApp:
@@ -56,7 +56,7 @@ def create_app(service: Service, settings: ServerSettings) -> ASGIApp:
 
 
 def _contract_of(path: str) -> Contract:
-    """The contract that reports the errors of a path: the one that has the path, or else one with
+    """The contract that reports the errors of a path: the one that serves it, or else one that has
     a prefix of it."""
     for contract in CONTRACTS:
         if any(endpoint.path == path for endpoint in contract.endpoints):

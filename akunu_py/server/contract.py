@@ -39,9 +39,9 @@ class Endpoint:
     """A method and a path, and the handler that makes the response or raises an error.
 
     Attributes:
-        path: in Starlette's notation.
+        path: the path, in Starlette's notation.
         is_open: whether it needs no API key.
-        is_polled: whether clients ask it all the time, so that its log lines are for debugging
+        is_polled: whether clients call it all the time, so that its log lines are for debugging
             only.
     """
 

@@ -42,7 +42,7 @@ def read_penalty(body: Body, name: str, most: float) -> float:
 
 
 def read_num_draft_tokens(body: Body, defaults: Defaults) -> int | None:
-    """The most draft tokens of a forward: `num_draft_tokens`, or llama-server's
+    """The maximum of draft tokens per forward: `num_draft_tokens`, or llama-server's
     `speculative.n_max`, flat or nested; 0 decodes plainly."""
     number = body.integer(
         "num_draft_tokens", "speculative.n_max", default=None, least=0, most=MAX_DRAFT_TOKENS
@@ -81,7 +81,7 @@ def read_biases(body: Body) -> tuple[tuple[int, float], ...]:
 
 
 def read_choices(body: Body, jobs: Sequence[Job], *names: str) -> tuple[int, tuple[Job, ...]]:
-    """How many choices each prompt has, and the jobs, each repeated for every choice.
+    """How many choices each prompt has, and the jobs, repeated for every choice.
 
     Raises:
         BodyError: if these are more than the server allows.
@@ -89,7 +89,7 @@ def read_choices(body: Body, jobs: Sequence[Job], *names: str) -> tuple[int, tup
     most = body.limits.choices
     choices = body.integer(*names, default=1, least=1, most=most)
     if len(jobs) * choices > most:
-        body.refuse("prompt", f"asks for more than {most} answers at once")
+        body.refuse("prompt", f"asks for more than {most} answers in one request")
     return choices, tuple(job.variant(choice) for job in jobs for choice in range(choices))
 
 

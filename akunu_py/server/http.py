@@ -15,10 +15,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _SECONDS_TO_FINISH: Final = 1
 _SECONDS_OF_SILENCE: Final = 75
-"""Between two requests of a connection, as in nginx. Clients close idle connections sooner. If the
-server closed first, a client might just be writing its next request."""
+"""Seconds between two requests of a connection, as in nginx. Most clients close idle connections
+sooner: if the server closes first, a client may be writing its next request at that moment."""
 _HEAD_BYTES: Final = 64 << 10
-"""Of a request's head, beyond its first packet."""
+"""The size of a request's head, beyond its first packet."""
 
 
 class HttpServer:
@@ -41,7 +41,7 @@ class HttpServer:
         self._server = _Uvicorn(config)
 
     async def serve(self, listener: socket.socket) -> None:
-        """Serves until it is stopped; then responses have a second to finish."""
+        """Serves until it is stopped; then responses have one second to finish."""
         # Without this option a body waits up to 40 ms for the acknowledgement of its head.
         # Connections inherit it, and asyncio sets it only on sockets with an explicit protocol.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,4 +1,4 @@
-"""Job: one completion that a client wants, in the engine's words."""
+"""Job: one completion that a client wants, in the engine's terms."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

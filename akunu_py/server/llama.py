@@ -53,7 +53,7 @@ def error_body(error: ApiError) -> dict[str, Any]:
 
 
 async def complete(request: ApiRequest) -> Response:
-    """`/completion`: goes on from a prompt, or from several."""
+    """`/completion`: continues a prompt, or several."""
     return await _respond(request, read_completion(request))
 
 
@@ -71,7 +71,7 @@ async def _respond(request: ApiRequest, wanted: CompletionRequest) -> Response:
         return CompactJSONResponse(results[0] if len(results) == 1 else results)
 
     async def chunks() -> AsyncGenerator[bytes, None]:
-        """The text as it comes, and after the end of each completion its statistics."""
+        """The text as it is generated, and the statistics at the end of each completion."""
         for format_ in formats:
             completion = Completion(request.engine.model.name)
             async with aclosing(service.stream(format_.job)) as events:
@@ -179,7 +179,7 @@ def _generation_settings(
 
 def _pick(result: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
     """The wanted fields. A nested field, such as `timings/prompt_n`, keeps its whole name and is
-    not nested in the result. Unknown fields are left out; no fields at all mean everything."""
+    not nested in the result. Unknown fields are left out; no fields mean all of them."""
     if not fields:
         return result
     picked: dict[str, Any] = {}

@@ -91,7 +91,7 @@ def read_infill(request: ApiRequest) -> CompletionRequest:
         body.text("input_suffix", default=""),
         files,
     )
-    # Even files that the prompt has no room for are worth drafting from.
+    # Drafts may be copied even from files that do not fit into the prompt.
     options = replace(read_options(request), references=tuple(file.text for file in files))
     return _request(request, [gap], options)
 
@@ -121,7 +121,7 @@ def _request(
 
 
 def read_options(request: ApiRequest) -> Options:
-    """How to complete; an `n_predict` of -1, or none, goes on to the end of the context.
+    """How to complete; an `n_predict` of -1, or none, continues to the end of the context.
 
     Raises:
         BodyError: if a field cannot be served.

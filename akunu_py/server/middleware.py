@@ -151,7 +151,7 @@ def _is_address(name: str) -> bool:
 
 
 class DisconnectMiddleware:
-    """Reads the body, then runs the application for as long as the client is connected.
+    """Reads the body, then runs the application while the client is connected.
 
     The application is cancelled when the client disconnects, whether or not it is sending. This
     closes the generator that feeds its response, which cancels the job on the engine's thread.

@@ -56,7 +56,7 @@ def error_body(error: ApiError) -> dict[str, Any]:
 
 
 async def generate(request: ApiRequest) -> Response:
-    """`/api/generate`: completes a prompt; an empty one only asks whether the model is loaded.
+    """`/api/generate`: completes a prompt; an empty one only checks that the model is loaded.
 
     The prompt is put into the model's chat template, except with `raw`, with a `suffix`, or if it
     contains the model's fill-in-the-middle tokens: then the client made the whole prompt itself.
@@ -85,7 +85,7 @@ async def generate(request: ApiRequest) -> Response:
 
 
 async def chat(request: ApiRequest) -> Response:
-    """`/api/chat`: continues a conversation; one without messages only asks whether the model is
+    """`/api/chat`: continues a conversation; one without messages only checks that the model is
     loaded. Tools are ignored if the model's template has none."""
     body, tokenizer = request.body, request.engine.tokenizer
     format_ = tokenizer.answer_format
@@ -162,7 +162,7 @@ class _Reply:
         return self._head() | text | self._pieces(completion.pieces) | self._end(completion)
 
     def loaded(self) -> dict[str, Any]:
-        """The response to a request that only asks whether the model is loaded."""
+        """The response to a request that only checks that the model is loaded."""
         return self._head() | self._no_text() | {"done": True, "done_reason": "load"}
 
     def _text(self, text: str, *, ends: bool) -> dict[str, Any]:
@@ -252,7 +252,7 @@ def _nanoseconds(seconds: float) -> int:
 def _read_options(request: ApiRequest) -> Options:
     """How to complete: `format`, and `options`, which are llama.cpp's with Ollama's defaults.
 
-    Without a positive `num_predict` the completion goes on to the end of the context. `num_ctx` is
+    Without a positive `num_predict` the completion lasts to the end of the context. `num_ctx` is
     ignored: the context is as long as the server's.
 
     Raises:
@@ -298,7 +298,7 @@ def _read_think(body: Body) -> dict[str, bool | str]:
 def _refuse_images(body: Body) -> None:
     """Raises BodyError if there are images."""
     if body.values("images"):
-        body.refuse("images", "cannot be served; this model reads nothing but text")
+        body.refuse("images", "cannot be served; this model reads only text")
 
 
 def _read_context(body: Body) -> list[int]:

@@ -22,7 +22,7 @@ _NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 def served_name(engine: "Engine") -> str:
-    """The model's name with a tag, as Ollama's names have one."""
+    """The model's name with a tag, which every name in Ollama has."""
     return f"{engine.model.name}:latest"
 
 
@@ -54,7 +54,7 @@ async def ps(request: ApiRequest) -> Response:
 
 
 async def show(request: ApiRequest) -> Response:
-    """The model in detail, whatever the name in the request."""
+    """The model in detail, whatever name the request contains."""
     engine = request.engine
     model, config = engine.model, engine.model.config
     family = _family(engine)

@@ -31,7 +31,7 @@ async def show_model(request: ApiRequest) -> Response:
     """The model, if it has the name in the path."""
     entry = _entry(request.engine)
     if request.path_params["model"] != entry["id"]:
-        raise NotFoundError(f"There is no such model here; this server has {entry['id']}.")
+        raise NotFoundError(f"There is no such model; this server has {entry['id']}.")
     return CompactJSONResponse(entry)
 
 

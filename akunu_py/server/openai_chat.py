@@ -73,7 +73,7 @@ class _ChatChoice:
         self._has_begun = False
         self._num_calls = 0
 
-    def parts(self, event: Event) -> list[dict[str, Any]]:
+    def chunk_choices(self, event: Event) -> list[dict[str, Any]]:
         deltas = list(map(self._delta, self._parse(event.text, event.finish_reason)))
         if event.logprobs and not deltas:
             deltas = [{"content": ""}]
@@ -155,8 +155,10 @@ def _tool_call(call: ToolCall) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Tools:
-    """The tools that may be called, in OpenAI's form, whether the completion has to be a call, and
-    whether it ends after the first call."""
+    """The tools that the model may call, in OpenAI's form.
+
+    With `must_call`, the completion has to be a call; with `one_call`, it ends after the first.
+    """
 
     offered: tuple[dict[str, Any], ...] = ()
     must_call: bool = False
@@ -213,7 +215,7 @@ def _open_call(prompt: str, format_: AnswerFormat) -> str:
 
 
 def _read_logprobs(body: Body) -> int | None:
-    """How many alternatives each token comes with; None for no log-probabilities at all."""
+    """How many alternatives to report per token; None reports no log-probabilities."""
     wanted = body.flag("logprobs", default=False)
     alternatives = body.integer("top_logprobs", default=0, least=0, most=_MAX_TOP_LOGPROBS)
     if alternatives and not wanted:

@@ -81,7 +81,7 @@ def read_options(
     grammar: Grammar | None = None,
 ) -> Options:
     """How to complete. `max_tokens` applies if neither the body nor the server has a limit; None,
-    like a negative number, goes on to the end of the context.
+    like a negative number, continues to the end of the context.
 
     Raises:
         BodyError: if a field cannot be served.
@@ -127,7 +127,7 @@ def _read_sampling(body: Body, defaults: Defaults) -> Sampling:
 
 
 def _read_prediction(body: Body) -> tuple[str, ...]:
-    """`{"type": "content", "content": text or parts}`: what the completion will mostly repeat."""
+    """`{"type": "content", "content": text or parts}`: text that the completion will repeat."""
     if not body.has("prediction"):
         return ()
     prediction = body.object("prediction")
@@ -150,7 +150,7 @@ class ResponseKind:
 class Choice(Protocol):
     """Formats one completion as a choice of a response, or of chunks."""
 
-    def parts(self, event: Event) -> list[dict[str, Any]]:
+    def chunk_choices(self, event: Event) -> list[dict[str, Any]]:
         """The choices of the chunks for the next event of a stream."""
 
     def end(self, finish: Finish) -> dict[str, Any]:
@@ -162,17 +162,17 @@ class Choice(Protocol):
 
 async def respond(
     request: ApiRequest,
-    prompts: Sequence[Job],
+    prompt_jobs: Sequence[Job],
     kind: ResponseKind,
     make_choice: Callable[[int, Job], Choice],
 ) -> Response:
-    """Does one job after another: for every prompt as many as the client wants choices.
+    """Does the job of every prompt, as often as the client wants choices of it.
 
     Raises:
         BodyError: if these are more than the server allows.
     """
     body, service = request.body, request.service
-    per_prompt, jobs = read_choices(body, prompts, "n")
+    per_prompt, jobs = read_choices(body, prompt_jobs, "n")
     streams = body.flag("stream", default=False)
     reports_usage = body.object("stream_options").flag("include_usage", default=False)
     choices = [make_choice(index, job) for index, job in enumerate(jobs)]
@@ -190,9 +190,9 @@ async def respond(
         for job, choice in zip(jobs, choices, strict=True):
             async with aclosing(service.stream(job)) as events:
                 async for event in events:
-                    for part in choice.parts(event):
-                        yield sse(chunk | {"choices": [part]})
-            usage.add(event.stats)
+                    for chunk_choice in choice.chunk_choices(event):
+                        yield sse(chunk | {"choices": [chunk_choice]})
+            usage.add(event.stats)  # the last one: a stream has one event or more
             end = chunk | {"choices": [choice.end(event.finish_reason or Finish.CANCELLED)]}
             if choice is choices[-1] and not reports_usage:
                 figures = usage.figures()
@@ -248,7 +248,7 @@ class _Usage:
 
 
 def spell(spelling: TokenBytes, token: int) -> str:
-    """A token's text, with backslashes where it is only a part of a character."""
+    """A token's text, with backslashes in place of an incomplete character."""
     return spelling.of(token).decode(errors="backslashreplace")
 
 

@@ -1,6 +1,6 @@
 """OpenAI's `/v1/completions` and Mistral's `/v1/fim/completions`.
 
-The first one goes on from a prompt, or fills the gap before a `suffix`. `echo` with `logprobs`
+The first one continues a prompt, or fills the gap before a `suffix`. `echo` with `logprobs`
 includes the prompt's log-probabilities, with which evaluation harnesses score texts.
 """
 
@@ -62,8 +62,8 @@ async def complete(request: ApiRequest) -> Response:
 
 
 async def fill(request: ApiRequest) -> Response:
-    """`/v1/fim/completions`: fills the gap between `prompt` and `suffix`, or goes on from `prompt`
-    if there is no suffix."""
+    """`/v1/fim/completions`: fills the gap between `prompt` and `suffix`, or continues `prompt` if
+    there is no suffix."""
     body = request.body
     body.require("prompt")
     prompt, suffix = body.text("prompt", default=""), body.text("suffix", default=None)
@@ -96,7 +96,7 @@ class _CompletionChoice:
         self._echo = echo
         self._logprobs = logprobs
 
-    def parts(self, event: Event) -> list[dict[str, Any]]:
+    def chunk_choices(self, event: Event) -> list[dict[str, Any]]:
         text, self._echo = self._echo + event.text, ""
         logprobs = None if self._logprobs is None else self._logprobs.take(event, text)
         if not text and not (logprobs and logprobs["tokens"]):
@@ -179,7 +179,7 @@ class _FimChoice:
     def __init__(self, index: int) -> None:
         self._index = index
 
-    def parts(self, event: Event) -> list[dict[str, Any]]:
+    def chunk_choices(self, event: Event) -> list[dict[str, Any]]:
         return [self._choice("delta", event.text, None)] if event.text else []
 
     def end(self, finish: Finish) -> dict[str, Any]:

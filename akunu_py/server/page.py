@@ -54,7 +54,7 @@ async def page(_: ApiRequest) -> Response:
 
 
 async def status(request: ApiRequest) -> Response:
-    """The figures; fewer while the model loads. They contain nothing of a user's text."""
+    """The figures; fewer while the model loads. They contain no text of users."""
     service = request.service
     found = {
         "version": __version__,
@@ -149,7 +149,7 @@ def _sums(service: Service) -> dict[str, Any]:
 
 
 def _costs(curve: CostCurve) -> list[dict[str, Any]]:
-    """The measured milliseconds for each context: of a pipelined step, and of rounds by their
+    """The measured milliseconds for each context: per pipelined step, and per forward by its
     number of tokens."""
     return [
         {

@@ -1,4 +1,4 @@
-"""Service: the engine's thread, as asyncio sees it.
+"""Service: the engine's thread, as an object for asyncio.
 
 Jobs go in, events or completions come out. A newer job may replace an older one, a job may have a
 deadline, and finished jobs are counted. The service knows neither the fields of a contract nor
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SHUTTING_DOWN: Final = "The server is shutting down."
-_SUPERSEDED: Final = "A newer request has taken the place of this one."
+_SUPERSEDED: Final = "A newer request has replaced this one."
 
 
 @dataclass(eq=False)
 class _ActiveJob:
-    """A job that waits or is being worked on. It is overdue if its deadline has passed."""
+    """A job that waits or runs. It is overdue if its deadline has passed."""
 
     job: Job
     events: EventStream
@@ -41,7 +41,7 @@ class _ActiveJob:
 
 
 class Service:
-    """Does jobs on an engine's thread. All of it belongs to one event loop."""
+    """Does jobs on an engine's thread. Use it only in one event loop."""
 
     def __init__(self, worker: EngineWorker, settings: ServerSettings) -> None:
         self.metrics = Metrics()
@@ -64,7 +64,7 @@ class Service:
 
     @property
     def processing(self) -> int:
-        """How many jobs are being worked on: one at most."""
+        """How many jobs run: one at most."""
         return int(self._worker.busy)
 
     @property
@@ -77,11 +77,11 @@ class Service:
         """The statistics of the active jobs so far."""
         return [active.events.last.stats for active in self._active if active.events.last]
 
-    async def stream(self, job: Job, *, at_once: bool = False) -> AsyncGenerator[Event, None]:
+    async def stream(self, job: Job, *, end_only: bool = False) -> AsyncGenerator[Event, None]:
         """Completes a prompt, round by round; the last event, and only it, has a finish reason.
 
         Leaving the iteration cancels the job, so iterate within `contextlib.aclosing`.
-        With `at_once`, all events may come together at the end, which spares the event loop from
+        With `end_only`, all events may come together at the end, which spares the event loop from
         waking up for each round.
 
         Raises:
@@ -90,7 +90,7 @@ class Service:
             ApiError: if a newer job replaces this one, or the server is about to end.
             AkunuError: if the job cannot be done.
         """
-        active = self._start(job, at_once=at_once)
+        active = self._start(job, end_only=end_only)
         deadline, has_line = None, False
         try:
             async for event in active.events:
@@ -109,8 +109,8 @@ class Service:
         """Completes a prompt and returns the whole; see `stream` for the errors. Cancelling the
         call cancels the job."""
         completion = Completion(self.engine.model.name)
-        at_once = job.predict_s is None  # a deadline needs every event when it comes
-        async with aclosing(self.stream(job, at_once=at_once)) as events:
+        end_only = job.predict_s is None  # a deadline needs each event when it happens
+        async with aclosing(self.stream(job, end_only=end_only)) as events:
             async for event in events:
                 completion.add(event)
         return completion
@@ -121,7 +121,7 @@ class Service:
         for active in self._active:
             active.events.abort(UnavailableError(_SHUTTING_DOWN))
 
-    def _start(self, job: Job, *, at_once: bool) -> _ActiveJob:
+    def _start(self, job: Job, *, end_only: bool) -> _ActiveJob:
         if self._stopping:
             raise UnavailableError(_SHUTTING_DOWN)
         _ = self.engine  # raises while there is none
@@ -133,7 +133,7 @@ class Service:
         events = self._worker.stream(job.prompt, job.options, suffix=job.suffix)
         active = _ActiveJob(job, events)
         self._active.append(active)
-        events.attach(lambda: self._finish(active), end_only=at_once)
+        events.attach(lambda: self._finish(active), end_only=end_only)
         return active
 
     def _finish(self, active: _ActiveJob) -> None:

@@ -13,10 +13,10 @@ class Limits:
     """How much a request may ask for, so that no request can exhaust the machine.
 
     Attributes:
-        body_bytes: of a request's body.
-        prompt_characters: of any one text in the body, including files around a gap.
+        body_bytes: the size of a request's body.
+        prompt_characters: the length of any one text in the body, including files around a gap.
         stops: number of stop strings.
-        stop_characters: of one stop string.
+        stop_characters: the length of one stop string.
         choices: completions for one request, counted over all prompts and samples.
         biases: tokens with a logit bias.
     """
@@ -31,7 +31,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Defaults:
-    """Used where a request leaves a field out; None leaves it to the contract."""
+    """The values of fields that a request leaves out; None means the contract's own default."""
 
     max_tokens: int | None = None
     temperature: float | None = None
@@ -48,11 +48,11 @@ class ServerSettings:
 
     Attributes:
         host, port: where to listen; port 0 takes a free one.
-        api_key: what clients must send; None for nothing.
+        api_key: the key that clients must send; None requires none.
         origins: web origins that may read responses, by CORS.
         hosts: further names by which clients reach the server.
-        queue: requests that may wait while one is being worked on.
-        log_prompts: whether the log may have prompts in it.
+        queue: how many requests may wait while one runs.
+        log_prompts: whether the log may contain prompts.
     """
 
     host: str = DEFAULT_HOST

@@ -37,5 +37,11 @@ def test_no_measurements_are_refused() -> None:
         Spread.of_median([])
 
 
+def test_quartiles_lie_within_the_measurements() -> None:
+    assert Spread.of([3.0]) == Spread(3.0, 3.0, 3.0)
+    assert Spread.of([1.0, 14.0]) == Spread(7.5, 1.0, 14.0)
+    assert Spread.of([1.0, 2.0, 3.0, 4.0, 5.0]) == Spread(3.0, 2.0, 4.0)
+
+
 def test_a_spread_is_printed_with_its_bounds() -> None:
     assert f"{Spread(1.5, 1.25, 1.75):.2f}" == "1.50 (1.25-1.75)"

@@ -42,7 +42,7 @@ class Fixed(NoDrafter):
         return Draft(self._guess[:limit])
 
 
-def test_counts_forwards_drafts_and_what_stood() -> None:
+def test_counts_forwards_drafts_and_accepted_tokens() -> None:
     case = ReplayCase([0], [2, 3, 2, 2, 4])
     result = replayed(Fixed(2, 9), case, FixedPlanner(2))
     # [2] 3 with one stood, [2] 2 with one, and 4 alone.
@@ -68,15 +68,15 @@ def test_an_empty_reference_takes_no_forward() -> None:
     assert result.tokens_per_forward == result.predicted_speedup(FLAT) == 1.0
 
 
-def test_without_drafts_decoding_is_pipelined_and_emits_one_token_a_forward() -> None:
+def test_without_drafts_decoding_is_pipelined_and_emits_one_token_per_forward() -> None:
     rounds = list(replay_rounds(NoDrafter(), ReplayCase([1], [2, 3, 4]), FixedPlanner(4)))
     assert [len(done.tokens) for done in rounds] == [1, 1, 1]
     assert [done.pipelined for done in rounds] == [False, True, True]
     assert [done.context for done in rounds] == [0, 1, 2]
 
 
-def test_a_draft_waits_for_the_step_under_way() -> None:
-    """As in decoding: while nothing is drafted a step runs ahead, and is read before the draft."""
+def test_a_draft_waits_for_the_step_in_flight() -> None:
+    """As in decoding: without a draft, the next step is pipelined, and is read before the draft."""
 
     class Late(Fixed):
         def propose(self, limit: int) -> Draft:
@@ -102,7 +102,7 @@ def test_the_drafter_sees_all_of_the_text_and_every_token_is_emitted(
 
 
 @given(reference=st.lists(st.integers(0, 5), min_size=2, max_size=40), limit=st.integers(1, 8))
-def test_an_oracle_emits_a_whole_draft_and_one_token_a_forward(
+def test_an_oracle_emits_a_whole_draft_and_one_token_per_forward(
     reference: list[int], limit: int
 ) -> None:
     case = ReplayCase([1, 2, 3], reference)
@@ -118,7 +118,7 @@ def test_each_request_has_a_drafter_of_its_own() -> None:
     assert twice == once + once
 
 
-def test_a_prediction_is_the_time_of_single_steps_over_that_of_the_rounds() -> None:
+def test_the_predicted_speedup_is_the_time_of_single_steps_over_that_of_the_rounds() -> None:
     # A step takes 9 ms, a round of up to 5 tokens 10 ms, of 6 to 10 tokens 18 ms.
     case = ReplayCase([0, 1, 2], list(range(12)))
     for drafts, spent in ((4, 10 + 10 + 10), (5, 18 + 18)):
@@ -127,12 +127,12 @@ def test_a_prediction_is_the_time_of_single_steps_over_that_of_the_rounds() -> N
         assert result.predicted_speedup(STEPPED) == pytest.approx(12 * 9 / spent)
 
 
-def test_a_step_that_runs_ahead_costs_a_step_and_a_round_costs_a_round() -> None:
+def test_pipelined_rounds_cost_decode_s_and_others_verify_s() -> None:
     assert RoundShape(4, 100, pipelined=False).seconds(FLAT) == FLAT.verify_s(5, 100)
     assert RoundShape(0, 100, pipelined=True).seconds(FLAT) == FLAT.decode_s(100)
 
 
-def test_the_planner_goes_by_the_curve_it_is_given() -> None:
+def test_the_planner_uses_the_curve_that_it_gets() -> None:
     cases = [ReplayCase([0, 1, 2], [index % 7 for index in range(200)])] * 3
     for curve, drafts in ((FLAT, True), (LINEAR, False)):
         result = replay(NGramDrafter, cases, DraftPlanner(curve), curve=curve)

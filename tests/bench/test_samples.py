@@ -94,7 +94,7 @@ def test_requests_without_an_answer_are_left_out(tokenizer: Tokenizer, tmp_path:
     [
         ('{"prompt": "a"', "Line 2 of .* is no sample: "),
         ("[1]", "it is not an object"),
-        ('{"text": "a", "id": 1}', "it has id, text, where .*prompt.* is expected"),
+        ('{"text": "a", "id": 1}', "it has id, text instead of .*prompt.*"),
         ('{"prompt": "a"}', "no answer under any of reference, "),
         ('{"prompt": 3, "reference": "a"}', "its prompt is not text"),
         ('{"messages": "a"}', "not a list of objects"),

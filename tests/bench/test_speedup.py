@@ -1,4 +1,4 @@
-"""`bench speedup` on the tiny model: what is decoded, compared and told; never how fast."""
+"""`bench speedup` on the tiny model: what is decoded, compared and reported; never how fast."""
 
 import mlx.core as mx
 import pytest
@@ -56,7 +56,7 @@ def test_mlx_lm_is_forced_as_well(engine: Engine) -> None:
     assert answer.tokens == REFERENCE[:40]
 
 
-def test_nothing_is_timed_where_there_is_one_token(engine: Engine) -> None:
+def test_an_answer_of_one_token_is_not_timed(engine: Engine) -> None:
     assert MlxLm().complete(engine, Task("edit", CASE, 1, forced=True)) is None
 
 
@@ -68,7 +68,7 @@ def test_a_forced_choice_waits_for_the_logits_and_ends_with_the_reference() -> N
     assert [forced(logits[:1]).tolist() for _ in range(3)] == [[3], [4], [0]]
 
 
-def test_answers_are_compared_and_differences_told(engine: Engine) -> None:
+def test_answers_are_compared_and_differences_reported(engine: Engine) -> None:
     tasks = make_tasks({"edit": [CASE], "novel": [CASE]}, 16, (OWN, FORCED))
     assert [task.sampling.greedy for task in tasks] == [True, False, True, False]
     contestants: list[Contestant] = [MlxLm(), *CONTESTANTS]
@@ -84,13 +84,13 @@ def test_answers_are_compared_and_differences_told(engine: Engine) -> None:
         assert len(row.pairs) == 2
         assert (row.shares is None) == (row.contestant == "mlx-lm")
         assert (row.predicted is None) == (row.rounds.drafted == 0)
-        judge = {"edit": "mlx-lm", "novel": "plain"}[row.kind]
-        judged = row.answers == OWN and row.contestant not in ("mlx-lm", judge)
-        assert (row.same, row.compared_with) == ((2, judge) if judged else (None, ""))
+        reference = {"edit": "mlx-lm", "novel": "plain"}[row.kind]
+        compared = row.answers == OWN and row.contestant not in ("mlx-lm", reference)
+        assert (row.same, row.compared_with) == ((2, reference) if compared else (None, ""))
 
 
 @pytest.mark.parametrize(("interrupted", "pairs"), [(3, 0), (5, 0), (6, 1), (8, 1), (9, 2)])
-def test_an_interrupt_loses_only_the_turn_under_way(
+def test_an_interrupt_loses_only_the_current_turn(
     engine: Engine, interrupted: int, pairs: int
 ) -> None:
     def interrupt(done: int, _total: int) -> None:
@@ -114,7 +114,7 @@ def test_an_interrupt_loses_only_the_turn_under_way(
             contested()
 
 
-def test_the_report_tells_where_answers_part_and_what_the_planner_reached(engine: Engine) -> None:
+def test_the_report_has_the_first_differences_and_the_planners_share(engine: Engine) -> None:
     class Stutterer(Akunu):
         def complete(self, engine: Engine, task: Task):  # type: ignore[no-untyped-def]
             answer = super().complete(engine, task)
@@ -127,14 +127,14 @@ def test_the_report_tells_where_answers_part_and_what_the_planner_reached(engine
     rows, complete = contest(engine, tasks, contestants, rounds=1, curve=FLAT)
     assert complete
     report = SpeedupReport({}, {}, FLAT, 16, 1, rows)
-    told = {row["contestant"]: row for row in report.as_json()["rows"]}
-    assert told["auto, num_draft_tokens=4"]["same_answers"] == 0
-    assert told["auto, num_draft_tokens=4"]["differences_at"] == [3]
-    assert told["auto + planner"]["same_answers"] == 1
-    assert told["plain"]["predicted_speedup"] is None
+    found = {row["contestant"]: row for row in report.as_json()["rows"]}
+    assert found["auto, num_draft_tokens=4"]["same_answers"] == 0
+    assert found["auto, num_draft_tokens=4"]["differences_at"] == [3]
+    assert found["auto + planner"]["same_answers"] == 1
+    assert found["plain"]["predicted_speedup"] is None
     rounds = rows[2].rounds.predicted_speedup(FLAT)
-    assert told["auto, num_draft_tokens=4"]["predicted_speedup"] == pytest.approx(
-        told["plain"]["speedup"]["median"] * rounds
+    assert found["auto, num_draft_tokens=4"]["predicted_speedup"] == pytest.approx(
+        found["plain"]["speedup"]["median"] * rounds
     )
     (check,) = report.planner_checks()
     assert (check.drafter, check.answers) == ("auto", OWN)

@@ -38,7 +38,7 @@ class FakeEngine:
     Args:
         answers: what to say.
         interrupts: how often to press Ctrl-C during an endless answer.
-        context: how many tokens a prompt may have.
+        context: the maximum of tokens in a prompt.
     """
 
     def __init__(self, *answers: str, interrupts: int = 0, context: int = 1000) -> None:
@@ -71,12 +71,13 @@ class FakeEngine:
 
     def _answer(self, answer: str, cancelled: Callable[[], bool]) -> Iterator[Event]:
         stats = Stats(decode_s=0.5)
-        for position, character in enumerate(answer):
-            drafted = position % 2 == 1
-            token = (ord(character),)
-            done = Round(token, Draft(token if drafted else ()), accepted=int(drafted))
+        for start in (0, *range(1, len(answer), 2)):  # a plain step, then rounds with one draft
+            text = answer[start : start + 2 if start else 1]
+            tokens = tuple(map(ord, text))
+            done = Round(tokens, Draft(tokens[:1] if start else ()), accepted=int(start > 0))
             stats.add(done)
-            yield Event(done, (Piece(character, drafted),), stats)
+            pieces = [Piece(it, start > 0 and not index) for index, it in enumerate(text)]
+            yield Event(done, tuple(pieces), stats)
         if answer in (ENDLESS, SILENT):
             for _ in range(self._interrupts):
                 os.kill(os.getpid(), signal.SIGINT)

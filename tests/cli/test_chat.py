@@ -54,7 +54,7 @@ def said_in(conversation: Conversation) -> list[str]:
 
 
 class TestPipe:
-    def test_one_turn_a_line(
+    def test_one_turn_per_line(
         self, start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         worker = start(FakeEngine("Hi.\n", "Bye."))
@@ -68,7 +68,7 @@ class TestPipe:
         self, start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         engine = FakeEngine()
-        talk_through_pipe(start(engine), monkeypatch, b"/length 3\nHello?\n/quit\nnever said\n")
+        talk_through_pipe(start(engine), monkeypatch, b"/max-tokens 3\nHello?\n/quit\nnever said\n")
         assert engine.options[0].max_tokens == 3
         printed = capsys.readouterr()
         assert printed.out == "OK\n"
@@ -110,7 +110,7 @@ class TestTerminal:
         assert said_in(conversation) == ["Hello?", "Hi.", "Done?", "Bye."]
         shown = capsys.readouterr().out
         assert "It is only a fake." in shown
-        assert "Hi.\n3 tokens · 1.00 per forward · 100% of drafts accepted" in shown
+        assert "Hi.\n3 tokens · 1.50 per forward · 100% of drafts accepted" in shown
 
     @pytest.mark.parametrize(
         "typed", ["one\\\rtwo\r", "one\x1b\rtwo\r", f"{PASTE_BEGINS}one\ntwo\n{PASTE_ENDS}\r"]
@@ -126,7 +126,7 @@ class TestTerminal:
     def test_commands_and_mistakes_keep_the_session(
         self, start: Start, keys: PipeInput, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        keys.send_text("/rest\r/length 5\rHello?\r/quit\r")
+        keys.send_text("/rest\r/max-tokens 5\rHello?\r/quit\r")
         conversation = talk_on_terminal(start(FakeEngine()))
         assert said_in(conversation) == ["Hello?", "OK"]
         shown = capsys.readouterr().out

@@ -29,7 +29,7 @@ def test_it_reports_everything_and_ends_with_the_payoff(
     names = [line.split()[0] for line in lines if line[:1].strip()]
     assert names[:6] == ["device", "memory", "blas", "software", "model", "weights"]
     assert {"cost", "settings"} <= set(names)
-    assert lines[-1].startswith("Drafting pays here from 10% acceptance; ")
+    assert lines[-1].startswith("Drafting pays here from 10% acceptance, with ")
 
 
 def test_it_advises_against_drafting_if_it_does_not_pay(

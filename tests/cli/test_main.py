@@ -40,8 +40,8 @@ def test_an_error_cannot_control_the_terminal(
     ends_with: Callable[[BaseException], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     ends_with(ModelLoadError("There is no \x1b[2J\x9b2J."))
-    assert "\x1b" not in (told := capsys.readouterr().err)
-    assert "\x9b" not in told
+    assert "\x1b" not in (shown := capsys.readouterr().err)
+    assert "\x9b" not in shown
 
 
 def test_defects_say_how_to_debug_them(
@@ -50,8 +50,8 @@ def test_defects_say_how_to_debug_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert ends_with(RuntimeError("on\nfire")) == 1
-    told = capsys.readouterr().err
-    assert told == "akunu-py: RuntimeError: on fire (a defect; AKUNU_DEBUG=1 shows where)\n"
+    shown = capsys.readouterr().err
+    assert shown == "akunu-py: RuntimeError: on fire (a defect; AKUNU_DEBUG=1 shows where)\n"
     monkeypatch.setenv(DEBUG_VARIABLE, "1")
     assert ends_with(RuntimeError("on fire")) == 1
     assert "Traceback" in capsys.readouterr().err

@@ -113,8 +113,13 @@ def test_options_of_one_command() -> None:
     [
         ("generate", "required: --prompt/-p"),
         ("generate -p x --max-token 3", "did you mean --max-tokens?"),
+        ("generate -p x --max 4", "did you mean --max-context or --max-tokens?"),
+        ("chat --max-tokens 0", "1 or more, or -1 for no limit"),
+        ("serve --max-tokens -5", "--max-tokens must be -1 or more"),
+        ("chat --no-speculate --drafter auto", "--no-speculate turns drafting off; omit --drafter"),
+        ("chat --no-speculate --num-draft-tokens 4", "omit --num-draft-tokens 4"),
         ("generate -p x --max-tokens many", "'many' is not a whole number"),
-        ("generate -p x --max-tokens -2", "0 or more, not -2"),
+        ("generate -p x --max-tokens -2", "0 or more, or -1 for no limit, not -2"),
         ("generate -p x --temp -1", "temperature must be 0 or more"),
         ("generate -p x --temp nan", "temperature"),
         ("generate -p x --temp warm", "'warm' is not a number"),
@@ -130,7 +135,7 @@ def test_options_of_one_command() -> None:
         ("generate -p x --suffix y --chat", "leave --chat out"),
         ("generate -p x --drafter model", "needs --draft-model NAME"),
         ("generate -p x --exact --temp 1", "Only greedy answers can be exact"),
-        ("generate -p x --logit-bias 5", "is not a number"),
+        ("generate -p x --logit-bias 5", "must be ID=VALUE"),
         ("generate -p x --logit-bias a=5", "is not a whole number"),
         ("generate -p x --repetition-penalty 0", "repetition penalty must be above 0"),
         ("generate -p x --system-prompt y", "needs --chat"),
@@ -217,11 +222,10 @@ def test_words_that_are_not_text_are_refused() -> None:
         parse(["generate", "-p", "\udcff"])
 
 
-def test_every_command_has_a_program() -> None:
+def test_every_command_has_a_module() -> None:
     for command in COMMANDS:
-        home = command.home.replace(".", "/")
-        assert home.startswith("akunu_py/cli/")
-        assert __import__(command.home, fromlist=["run"]).run
+        assert command.module.startswith("akunu_py.cli.")
+        assert __import__(command.module, fromlist=["run"]).run
 
 
 @pytest.mark.parametrize(

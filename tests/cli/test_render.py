@@ -82,6 +82,15 @@ def test_the_statistics_have_size_speculation_and_speed() -> None:
     assert line == "4 tokens · 2.00 per forward · 50% of drafts accepted · 2,000 tokens/s"
 
 
+def test_an_end_token_counts_as_a_token_of_its_forward() -> None:
+    stats = Stats()
+    for tokens in [(1,), (2,), ()]:
+        stats.add(Round(tokens))
+    assert stats_line(stats, Finish.EOS) == "2 tokens · 1.00 per forward"
+    assert stats_line(stats, Finish.STOP) == "2 tokens · 1.00 per forward"
+    assert stats_line(stats) == "2 tokens · 1.00 per forward"
+
+
 def test_the_statistics_have_near_ties() -> None:
     stats = Stats()
     stats.add(Round((1, 2), Draft((1, 0, 0, 0)), accepted=1, recheck_forwards=5))

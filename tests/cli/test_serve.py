@@ -142,7 +142,7 @@ def test_words_become_settings() -> None:
         ("--queue 0", "--queue must be 1 or more"),
         ("--api-key=", "--api-key must not be empty"),
         ("--temp -1", "temperature must be 0 or more"),
-        ("--max-tokens -2", "0 or more, not -2"),
+        ("--max-tokens -2", "--max-tokens must be -1 or more"),
         ("--num-draft-tokens 5000", "from 0 to 1024"),
         ("--drafter model", "needs --draft-model NAME"),
         ("--prefill-step-size 0", "--prefill-step-size must be 1 or more"),

@@ -37,24 +37,33 @@ def ask(conversation: Conversation, question: str) -> None:
 
 
 def test_help_names_every_command(conversation: Conversation) -> None:
-    told = say(conversation, "/help")
-    assert all(command.name in told for command in COMMANDS)
-    assert max(map(len, told.splitlines())) <= 80
+    shown = say(conversation, "/help")
+    assert all(command.name in shown for command in COMMANDS)
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
     ("line", "options"),
     [
+        ("/max-tokens 9", Options(max_tokens=9)),
         ("/length 9", Options(max_tokens=9)),
-        ("/length -1", Options(max_tokens=None)),
+        ("/max-tokens -1", Options(max_tokens=None)),
         ("/num-draft-tokens 8", Options(num_draft_tokens=8)),
         ("/drafter none", Options(drafter="none")),
+        ("/speculate off", Options(drafter="none")),
         ("/speculative off", Options(drafter="none")),
-        ("/speculative on", Options()),
+        ("/speculate on", Options()),
+        ("/temp 0.5", Options(sampling=Sampling(0.5))),
+        ("/top-p 0.9", Options(sampling=Sampling(top_p=0.9))),
+        ("/top-k 40", Options(sampling=Sampling(top_k=40))),
+        ("/min-p 0.1", Options(sampling=Sampling(min_p=0.1))),
+        ("/seed 7", Options(sampling=Sampling(seed=7))),
+        ("/seed none", Options()),
+        ("/sampler temp 0.5", Options(sampling=Sampling(0.5))),
         ("/processor sample 0.5", Options(sampling=Sampling(0.5))),
-        ("/processor top-k 40", Options(sampling=Sampling(1.0, top_k=40))),
-        ("/processor greedy", Options()),
-        ("/length", Options()),
+        ("/sampler top-k 40", Options(sampling=Sampling(1.0, top_k=40))),
+        ("/sampler greedy", Options()),
+        ("/max-tokens", Options()),
         ("/num-draft-tokens", Options()),
     ],
 )
@@ -65,7 +74,7 @@ def test_settings(conversation: Conversation, line: str, options: Options) -> No
 
 def test_switching_speculation_on_keeps_a_drafter(conversation: Conversation) -> None:
     say(conversation, "/drafter ngram")
-    say(conversation, "/speculative on")
+    say(conversation, "/speculate on")
     assert conversation.options.drafter == "ngram"
 
 
@@ -85,7 +94,7 @@ def test_system_message(conversation: Conversation) -> None:
 
 def test_saving_resetting_and_loading(conversation: Conversation, tmp_path: Path) -> None:
     ask(conversation, "Hello?")
-    say(conversation, "/length 7")
+    say(conversation, "/max-tokens 7")
     assert say(conversation, "/save ~/my talk.json").startswith("Saved 2 messages")
     said = list(conversation.messages)
     say(conversation, "/reset")
@@ -102,9 +111,9 @@ def test_stats_of_all_turns(conversation: Conversation) -> None:
     assert say(conversation, "/stats") == "Nothing has been answered yet."
     ask(conversation, "Hello?")
     ask(conversation, "And?")
-    told = say(conversation, "/stats")
-    assert told.startswith("2 answers: 5 tokens · 1.00 per forward")
-    assert "of 1,000 tokens in use" in told
+    shown = say(conversation, "/stats")
+    assert shown.startswith("2 answers: 5 tokens · 1.50 per forward")
+    assert "of 1,000 tokens in use" in shown
 
 
 def test_retry_answers_again(conversation: Conversation) -> None:
@@ -123,22 +132,26 @@ def test_leaving(conversation: Conversation, line: str) -> None:
     [
         ("/", "/help lists them"),
         ("/rest", "did you mean /reset?"),
-        ("/usr/bin is what?", "A space before the slash makes it a question"),
-        ("/save", "/save FILE"),
+        ("/usr/bin is what?", "type a space before it"),
+        ("/save", "The name of a file is missing: /save FILE"),
         ("/load", "/load FILE"),
         ("/load /nowhere/talk.json", "cannot be read"),
         ("/drafter nobody", "There is no drafter nobody"),
         ("/num-draft-tokens many", "'many' is not a whole number"),
         ("/num-draft-tokens -1", "from 0 to 1024"),
-        ("/length -5", "0 or more, not -5"),
-        ("/speculative maybe", "neither on nor off"),
+        ("/max-tokens -5", "0 or more, or -1 for no limit, not -5"),
+        ("/max-tokens 0", "1 token or more"),
+        ("/speculate maybe", "neither on nor off"),
+        ("/max", "did you mean /max-tokens?"),
+        ("/top", "did you mean /top-p or /top-k?"),
+        ("/temperature 1", "did you mean /temp?"),
         ("/show-drafts maybe", "neither on nor off"),
-        ("/processor", None),
-        ("/processor beam", "There is no processor beam"),
-        ("/processor sample hot", "'hot' is not a number"),
-        ("/processor sample -1", "temperature must be 0 or more"),
-        ("/processor top-k", "'' is not a whole number"),
-        ("/processor top-p 0", "top-p must be above 0"),
+        ("/sampler", None),
+        ("/sampler beam", "There is no sampler beam"),
+        ("/sampler temp hot", "'hot' is not a number"),
+        ("/temp -1", "temperature must be 0 or more"),
+        ("/sampler top-k", "'' is not a whole number"),
+        ("/top-p 0", "top-p must be above 0"),
         ("/retry", "no answer yet"),
     ],
 )
@@ -168,16 +181,16 @@ def test_a_command_may_span_lines(conversation: Conversation) -> None:
     ("words", "sampling"),
     [
         ("sample", Sampling(1.0)),
-        ("sample 0.8 top-k 40 top-p 0.9 min-p 0.05", Sampling(0.8, 0.9, 40, 0.05)),
+        ("temp 0.8 top-k 40 top-p 0.9 min-p 0.05", Sampling(0.8, 0.9, 40, 0.05)),
         ("sample top-k 3", Sampling(1.0, top_k=3)),
         ("top-p 0.5 seed 12345678901234567890", Sampling(1.0, 0.5, seed=12345678901234567890)),
     ],
 )
-def test_processors_can_be_combined(words: str, sampling: Sampling) -> None:
+def test_samplers_can_be_combined(words: str, sampling: Sampling) -> None:
     assert read_sampling(words, Sampling()) == sampling
 
 
-def test_processors_keep_temperature_and_seed() -> None:
+def test_samplers_keep_temperature_and_seed() -> None:
     assert read_sampling("top-k 3", Sampling(0.3, 0.9, seed=5)) == Sampling(0.3, top_k=3, seed=5)
     with pytest.raises(InvalidRequestError):
         read_sampling("greedy top-k 3", Sampling())
@@ -186,5 +199,5 @@ def test_processors_keep_temperature_and_seed() -> None:
 def test_options_in_words() -> None:
     options = Options(None, Sampling(0.5, 0.9, 4, 0.1, 7), drafter="none")
     assert describe_options(options) == (
-        "sample 0.5 · top-k 4 · top-p 0.9 · min-p 0.1 · seed 7 · no drafts · no token limit"
+        "temp 0.5 · top-k 4 · top-p 0.9 · min-p 0.1 · seed 7 · no drafts · no token limit"
     )

@@ -67,7 +67,7 @@ def test_history_is_the_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert os.stat(history.filename).st_mode & 0o777 == 0o600
 
 
-def test_without_a_history_file_the_chat_goes_on(
+def test_without_a_history_file_the_chat_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -84,10 +84,10 @@ def test_without_a_history_file_the_chat_goes_on(
     ("line", "offered"),
     [
         ("/re", ["/reset", "/retry"]),
-        ("/speculative ", ["on", "off"]),
-        ("/speculative o", ["on", "off"]),
+        ("/speculate ", ["on", "off"]),
+        ("/speculate o", ["on", "off"]),
         ("/drafter no", ["none"]),
-        ("/processor sample 0.8 top", ["top-k", "top-p"]),
+        ("/sampler temp 0.8 top", ["top-k", "top-p"]),
         ("/unknown x", []),
         ("re", []),
         ("a\n/re", []),

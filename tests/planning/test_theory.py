@@ -46,7 +46,7 @@ class TestPayoff:
     def test_drafting_pays_if_forwards_cost_in_steps(self) -> None:
         payoff = assess(STEPPED, CONTEXT, 32)
         assert payoff.pays
-        assert str(payoff).startswith("Drafting pays here from 10% acceptance; with num_draft")
+        assert str(payoff).startswith("Drafting pays here from 10% acceptance, with ")
 
     def test_drafting_never_pays_if_each_token_costs_a_forward(self) -> None:
         for curve in (LINEAR,):

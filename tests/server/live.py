@@ -30,7 +30,7 @@ FRIEND = "http://friend.example"
 
 
 class RequestLines(logging.Handler):
-    """What the server logged, a line a request."""
+    """What the server logged, one line per request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,16 +106,19 @@ class LiveServer:
 
 
 def parse_events(text: str) -> list[Any]:
-    """The JSON of server-sent events; a final line that is no JSON stays text."""
+    """The JSON of server-sent events; a final line that is not JSON stays text."""
     data = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
     return [json.loads(line) if line[0] in "{[" and line != "[DONE]" else line for line in data]
 
 
 @contextmanager
 def serve(
-    load: Callable[[], Engine], settings: ServerSettings | None = None, *, waits: bool = True
+    load: Callable[[], Engine],
+    settings: ServerSettings | None = None,
+    *,
+    wait_until_loaded: bool = True,
 ) -> Iterator[LiveServer]:
-    """Serves an engine; `waits` for it to be loaded."""
+    """Serves an engine."""
     settings = settings or ServerSettings()
     worker = EngineWorker(load, queue_limit=settings.queue)
     service = Service(worker, settings)
@@ -129,7 +132,7 @@ def serve(
         thread = Thread(target=lambda: uvloop.run(server.serve(listener)), daemon=True)
         thread.start()
         try:
-            if waits:
+            if wait_until_loaded:
                 worker.loading.result(PATIENCE_S)
             with httpx2.Client(base_url=url, timeout=PATIENCE_S) as client:
                 yield LiveServer(url, service, worker, client, log)
@@ -140,12 +143,12 @@ def serve(
             logger.removeHandler(log)
 
 
-class Gate:
+class HeldEngine:
     """Loads an engine whose forwards can be held.
 
     Args:
-        model: its folder.
-        settings: of the engine.
+        model: the folder of its model.
+        settings: the arguments of `load`.
     """
 
     def __init__(self, model: Path, **settings: Any) -> None:
@@ -170,16 +173,16 @@ class Gate:
         model.forward = held_forward
         return engine
 
-    def close(self, *, after: int) -> None:
+    def hold(self, *, after: int) -> None:
         """Holds the engine after this many more forwards."""
         self._open.clear()
         self._reached.clear()
         self._left = after
 
-    def wait(self) -> None:
+    def wait_until_held(self) -> None:
         """Waits until the engine is held."""
         assert self._reached.wait(PATIENCE_S)
 
-    def open(self) -> None:
-        """Lets the engine go on."""
+    def release(self) -> None:
+        """Lets the engine continue."""
         self._open.set()

@@ -38,9 +38,9 @@ def test_prompts_are_logged_only_on_request(
     body = {"prompt": "a secret", "n_predict": 1}
     assert live.post("/completion", body).status_code == 200
     assert "a secret" not in caplog.text
-    told = ServerSettings(log_prompts=True)
-    with serve(lambda: akunu_py.load(str(tiny_model_dir)), told) as telling:
-        assert telling.post("/completion", body).status_code == 200
+    logs_prompts = ServerSettings(log_prompts=True)
+    with serve(lambda: akunu_py.load(str(tiny_model_dir)), logs_prompts) as server:
+        assert server.post("/completion", body).status_code == 200
     assert "prompt: 'a secret'" in caplog.text
 
 

@@ -288,9 +288,9 @@ def with_field(body: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]
 
 def complaint(path: str, response: httpx2.Response) -> str:
     """The sentence of an error, after checking that it has its contract's form."""
-    told = response.json()
-    assert list(told) == ["error"]
-    error = told["error"]
+    answer = response.json()
+    assert list(answer) == ["error"]
+    error = answer["error"]
     if CONTRACT_OF[path] == "ollama":
         assert isinstance(error, str)
         return error
@@ -304,14 +304,14 @@ def assert_is_whole(response: httpx2.Response) -> None:
     """Checks that a response is whole, streamed or not."""
     kind = response.headers["content-type"]
     if kind.startswith("text/event-stream"):
-        told = parse_events(response.text)
-        assert told[-1] == "[DONE]" or told[-1].get("stop", True)
+        answer = parse_events(response.text)
+        assert answer[-1] == "[DONE]" or answer[-1].get("stop", True)
     elif kind == "application/x-ndjson":
-        told = [json.loads(line) for line in response.text.splitlines()]
-        assert told[-1]["done"]
+        answer = [json.loads(line) for line in response.text.splitlines()]
+        assert answer[-1]["done"]
     else:
-        told = [response.json()]
-    assert not any("error" in part for part in told if isinstance(part, dict))
+        answer = [response.json()]
+    assert not any("error" in part for part in answer if isinstance(part, dict))
 
 
 SOME: Final = settings(

@@ -12,7 +12,7 @@ import pytest
 
 from akunu_py.model import PREFILL_STEP
 from akunu_py.stats import EngineCounters
-from tests.server.live import Gate, LiveServer, serve
+from tests.server.live import HeldEngine, LiveServer, serve
 from tests.tiny_model import write_tiny_model
 
 PROMPT_TOKENS = 1500
@@ -24,23 +24,23 @@ streamed_or_not = pytest.mark.parametrize("streams", [True, False], ids=["stream
 
 
 @pytest.fixture(scope="module")
-def gate(tmp_path_factory: pytest.TempPathFactory) -> Gate:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> HeldEngine:
     folder = tmp_path_factory.mktemp("models") / "tiny"
-    return Gate(write_tiny_model(folder, max_position_embeddings=4096))
+    return HeldEngine(write_tiny_model(folder, max_position_embeddings=4096))
 
 
 @pytest.fixture(scope="module")
-def held(gate: Gate) -> Iterator[LiveServer]:
+def held(engine: HeldEngine) -> Iterator[LiveServer]:
     """A server whose engine can be held."""
-    with serve(gate.load) as server:
+    with serve(engine.load) as server:
         yield server
 
 
 @pytest.fixture(autouse=True)
-def _afresh(held: LiveServer, gate: Gate) -> Iterator[None]:
+def _afresh(held: LiveServer, engine: HeldEngine) -> Iterator[None]:
     held.reset()
     yield
-    gate.open()
+    engine.release()
     held.settle()
 
 
@@ -60,13 +60,15 @@ def body(path: str, **changes: Any) -> dict[str, Any]:
 
 @everywhere
 @streamed_or_not
-def test_in_the_middle_of_a_prefill(held: LiveServer, gate: Gate, path: str, streams: bool) -> None:
+def test_in_the_middle_of_a_prefill(
+    held: LiveServer, engine: HeldEngine, path: str, streams: bool
+) -> None:
     before = replace(held.counters)
-    gate.close(after=1)
+    engine.hold(after=1)
     with held.dial(path, body(path, stream=streams)):
-        gate.wait()
+        engine.wait_until_held()
         at_the_disconnect = replace(held.counters)
-    done = left(held, gate, path)
+    done = left(held, engine, path)
     assert at_the_disconnect.prefill_chunks - before.prefill_chunks == 1
     assert done.prefill_chunks - at_the_disconnect.prefill_chunks <= 1 < CHUNKS - 1
     assert done.prefill_tokens - before.prefill_tokens <= 2 * PREFILL_STEP < PROMPT_TOKENS
@@ -77,32 +79,32 @@ def test_in_the_middle_of_a_prefill(held: LiveServer, gate: Gate, path: str, str
 @streamed_or_not
 @pytest.mark.parametrize("drafts", [0, 4], ids=["plain", "speculative"])
 def test_in_the_middle_of_decoding(
-    held: LiveServer, gate: Gate, path: str, streams: bool, drafts: int
+    held: LiveServer, engine: HeldEngine, path: str, streams: bool, drafts: int
 ) -> None:
     before = replace(held.counters)
-    gate.close(after=CHUNKS + 8)
+    engine.hold(after=CHUNKS + 8)
     with held.dial(path, body(path, stream=streams, num_draft_tokens=drafts)) as connection:
-        gate.wait()
+        engine.wait_until_held()
         at_the_disconnect = replace(held.counters)
         if streams:
             assert connection.recv(100).startswith(b"HTTP/1.1 200")
-    done = left(held, gate, path)
+    done = left(held, engine, path)
     assert at_the_disconnect.rounds > before.rounds
     assert done.rounds - at_the_disconnect.rounds <= 1
 
 
-def test_cancelled_work_stays_in_the_cache(held: LiveServer, gate: Gate) -> None:
-    gate.close(after=1)
+def test_cancelled_work_stays_in_the_cache(held: LiveServer, engine: HeldEngine) -> None:
+    engine.hold(after=1)
     with held.dial("/completion", body("/completion")):
-        gate.wait()
-    left(held, gate, "/completion")
+        engine.wait_until_held()
+    left(held, engine, "/completion")
     answer = held.post("/completion", body("/completion", max_tokens=1)).json()
     assert answer["timings"]["cache_n"] == 2 * PREFILL_STEP
 
 
-def left(held: LiveServer, gate: Gate, path: str) -> EngineCounters:
+def left(held: LiveServer, engine: HeldEngine, path: str) -> EngineCounters:
     """The counters once the server has noticed the disconnect and the engine is free."""
     held.log.wait_for(path)
-    gate.open()
+    engine.release()
     held.settle()
     return replace(held.counters)

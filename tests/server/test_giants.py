@@ -1,4 +1,4 @@
-"""Texts of megabytes are never encoded whole: prompts that cannot fit are refused at once, and
+"""Texts of megabytes are never encoded whole: prompts that cannot fit are refused immediately, and
 texts around a gap are cut to what is near it."""
 
 from typing import Any

@@ -146,10 +146,10 @@ def test_false_forbids_a_token(live: LiveServer) -> None:
 def test_every_token_has_its_probabilities(live: LiveServer) -> None:
     answer = ask(live, n_probs=3)
     assert len(answer["completion_probabilities"]) == 6
-    told = answer["completion_probabilities"][0]
-    assert told["logprob"] <= 0
-    assert told["top_logprobs"][0]["id"] == told["id"]
-    assert len(told["top_logprobs"]) == 3
+    first = answer["completion_probabilities"][0]
+    assert first["logprob"] <= 0
+    assert first["top_logprobs"][0]["id"] == first["id"]
+    assert len(first["top_logprobs"]) == 3
 
 
 def test_an_answer_follows_a_schema_or_a_grammar(live: LiveServer) -> None:
@@ -215,7 +215,7 @@ def test_a_server_says_that_its_model_is_loading(tiny_model_dir: Path) -> None:
         gate.wait()
         return akunu_py.load(str(tiny_model_dir))
 
-    with serve(load, waits=False) as loading:
+    with serve(load, wait_until_loaded=False) as loading:
         responses = [loading.get("/health"), loading.get("/props"),
                      loading.post("/completion", {"prompt": "a"})]  # fmt: skip
         assert loading.get("/metrics").status_code == 200

@@ -1,4 +1,4 @@
-"""Many clients at once, a third of which disconnect: the others get answers, and nothing leaks.
+"""Many clients together, a third of which disconnect: the others get answers, and nothing leaks.
 
 The same load at its full size, on the bundled model: `python -m benchmarks.serving_load`.
 """

@@ -145,8 +145,10 @@ def test_results_go_back_to_the_model(parrot: LiveServer) -> None:
 
 
 def test_capabilities_are_reported(parrot: LiveServer, live: LiveServer) -> None:
-    told = [server.post("/api/show", {}).json()["capabilities"] for server in (parrot, live)]
-    assert told == [["completion", "tools", "thinking"], ["completion", "insert"]]
+    capabilities = [
+        server.post("/api/show", {}).json()["capabilities"] for server in (parrot, live)
+    ]
+    assert capabilities == [["completion", "tools", "thinking"], ["completion", "insert"]]
 
 
 def test_contradictory_fields_are_refused(parrot: LiveServer) -> None:

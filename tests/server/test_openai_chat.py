@@ -100,7 +100,7 @@ def test_other_content_is_refused(live: LiveServer) -> None:
     assert response.json()["error"]["param"] == "messages[0].content[0].type"
 
 
-def test_logprobs_are_one_object_a_token(live: LiveServer) -> None:
+def test_logprobs_are_one_object_per_token(live: LiveServer) -> None:
     answer = ask(live, logprobs=True, top_logprobs=3, max_tokens=6)
     entries = answer["choices"][0]["logprobs"]["content"]
     assert len(entries) == answer["usage"]["completion_tokens"]
@@ -230,7 +230,7 @@ def test_a_call_that_cannot_be_parsed_is_content(parrot: LiveServer) -> None:
     assert choice["finish_reason"] == "stop"
 
 
-def test_one_call_may_be_enough(parrot: LiveServer) -> None:
+def test_without_parallel_calls_the_answer_ends_after_the_first(parrot: LiveServer) -> None:
     choice = choice_of(parrot, f"{CALL}\n{CALL}", parallel_tool_calls=False)
     (call,) = choice["message"]["tool_calls"]
     assert_reads_the_file(call)

@@ -82,7 +82,7 @@ def test_the_figures_are_available_while_the_model_loads(shared_engine: Engine) 
         release.wait(PATIENCE_S)
         return shared_engine
 
-    with serve(load, waits=False) as server:
+    with serve(load, wait_until_loaded=False) as server:
         found = server.get("/status").json()
         release.set()
     assert found["state"] == "loading"

@@ -8,29 +8,29 @@ from typing import Any
 import pytest
 
 from akunu_py.server.settings import ServerSettings
-from tests.server.live import Gate, LiveServer, serve
+from tests.server.live import HeldEngine, LiveServer, serve
 
 STEP = 16
 PROMPT = "0123456789abcdef" * 20
 
 
 @pytest.fixture(scope="module")
-def gate(tiny_model_dir: Path) -> Gate:
-    return Gate(tiny_model_dir, prefill_step_size=STEP)
+def engine(tiny_model_dir: Path) -> HeldEngine:
+    return HeldEngine(tiny_model_dir, prefill_step_size=STEP)
 
 
 @pytest.fixture(scope="module")
-def held(gate: Gate) -> Iterator[LiveServer]:
+def held(engine: HeldEngine) -> Iterator[LiveServer]:
     """A server whose engine can be held, with room for one request in its queue."""
-    with serve(gate.load, ServerSettings(queue=1)) as server:
+    with serve(engine.load, ServerSettings(queue=1)) as server:
         yield server
 
 
 @pytest.fixture(autouse=True)
-def _afresh(held: LiveServer, gate: Gate) -> Iterator[None]:
+def _afresh(held: LiveServer, engine: HeldEngine) -> Iterator[None]:
     held.reset()
     yield
-    gate.open()
+    engine.release()
     held.settle()
 
 
@@ -40,32 +40,32 @@ def completion(**fields: Any) -> dict[str, Any]:
 
 
 def test_a_waiting_request_leaves_the_queue_when_its_client_disconnects(
-    held: LiveServer, gate: Gate
+    held: LiveServer, engine: HeldEngine
 ) -> None:
     before = held.counters.requests
-    gate.close(after=0)
+    engine.hold(after=0)
     with held.dial("/completion", completion(n_predict=1)) as first:
-        gate.wait()
+        engine.wait_until_held()
         with held.dial("/completion", completion(prompt="b")):
             while not held.service.waiting:
                 pass
         held.log.wait_for("499")
-        gate.open()
+        engine.release()
         assert first.recv(100).startswith(b"HTTP/1.1 200")
     held.settle()
     assert held.counters.requests - before == 1
 
 
-def test_a_full_queue_says_when_to_retry(held: LiveServer, gate: Gate) -> None:
-    gate.close(after=0)
+def test_a_full_queue_says_when_to_retry(held: LiveServer, engine: HeldEngine) -> None:
+    engine.hold(after=0)
     with ThreadPoolExecutor() as pool:
         first = pool.submit(held.post, "/completion", completion(n_predict=1))
-        gate.wait()
+        engine.wait_until_held()
         second = pool.submit(held.post, "/completion", completion(n_predict=1))
         while not held.service.waiting:
             pass
         refused = held.post("/completion", completion(n_predict=1))
-        gate.open()
+        engine.release()
         assert (first.result().status_code, second.result().status_code) == (200, 200)
     assert refused.status_code == 429
     assert int(refused.headers["retry-after"]) > 0
@@ -74,15 +74,15 @@ def test_a_full_queue_says_when_to_retry(held: LiveServer, gate: Gate) -> None:
 
 @pytest.mark.parametrize("streams", [True, False])
 def test_a_newer_request_with_the_same_slot_replaces_the_older_one(
-    held: LiveServer, gate: Gate, streams: bool
+    held: LiveServer, engine: HeldEngine, streams: bool
 ) -> None:
-    gate.close(after=0)
+    engine.hold(after=0)
     with ThreadPoolExecutor() as pool:
         older = pool.submit(held.post, "/completion", completion(id_slot=3, stream=streams))
-        gate.wait()
+        engine.wait_until_held()
         newer = pool.submit(held.post, "/completion", completion(id_slot=3, n_predict=2))
         assert older.result().status_code == 409
-        gate.open()
+        engine.release()
         assert newer.result().json()["tokens_predicted"] == 2
 
 
@@ -92,14 +92,14 @@ def infill(**fields: Any) -> dict[str, Any]:
     return gap | {"n_predict": 2, "num_draft_tokens": 0} | fields
 
 
-def test_typing_on_replaces_the_older_request(held: LiveServer, gate: Gate) -> None:
-    gate.close(after=0)
+def test_typing_on_replaces_the_older_request(held: LiveServer, engine: HeldEngine) -> None:
+    engine.hold(after=0)
     with ThreadPoolExecutor() as pool:
         older = pool.submit(held.post, "/infill", infill())
-        gate.wait()
+        engine.wait_until_held()
         newer = pool.submit(held.post, "/infill", infill(prompt="tw"))
         assert older.result().status_code == 409
-        gate.open()
+        engine.release()
         assert newer.result().status_code == 200
 
 
@@ -115,16 +115,16 @@ def test_typing_on_replaces_the_older_request(held: LiveServer, gate: Gate) -> N
     ids=["another place", "another file", "a warm-up", "another slot", "no slot"],
 )
 def test_other_editors_and_warm_ups_replace_nothing(
-    held: LiveServer, gate: Gate, other: dict[str, Any]
+    held: LiveServer, engine: HeldEngine, other: dict[str, Any]
 ) -> None:
-    gate.close(after=0)
+    engine.hold(after=0)
     with ThreadPoolExecutor() as pool:
         older = pool.submit(held.post, "/infill", infill())
-        gate.wait()
+        engine.wait_until_held()
         newer = pool.submit(held.post, "/infill", infill(**other))
         while not held.service.waiting:
             pass
-        gate.open()
+        engine.release()
         assert (older.result().status_code, newer.result().status_code) == (200, 200)
 
 
@@ -157,15 +157,15 @@ def test_the_server_survives_an_engine_failure(
 
 
 def test_a_failure_within_a_stream_ends_it_with_an_error(
-    held: LiveServer, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    held: LiveServer, engine: HeldEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = held.worker.loading.result()
-    gate.close(after=4)
+    model = held.worker.loading.result().model
+    engine.hold(after=4)
     with ThreadPoolExecutor() as pool, monkeypatch.context() as patch:
         events = pool.submit(held.events, "/completion", completion(prompt="a"))
-        gate.wait()
-        patch.setattr(engine.model, "forward", None)
-        gate.open()
+        engine.wait_until_held()
+        patch.setattr(model, "forward", None)
+        engine.release()
         assert events.result()[0]["stop"] is False
         assert events.result()[-1]["error"]["code"] == 500
 

@@ -48,8 +48,10 @@ def find_neovim() -> str | None:
     path = shutil.which("nvim")
     if path is None or PLUGIN is None:
         return None
-    told = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
-    version = re.match(r"NVIM v(\d+)\.(\d+)", told)
+    reported = subprocess.run(
+        [path, "--version"], capture_output=True, text=True, check=True
+    ).stdout
+    version = re.match(r"NVIM v(\d+)\.(\d+)", reported)
     return path if version and tuple(map(int, version.groups())) >= OLDEST else None
 
 
@@ -152,8 +154,8 @@ def test_the_result_of_an_instruction_replaces_the_selection(editor: Neovim) -> 
     first, last = SELECTED
     editor.keys(f"{first}GV{last}G:LlamaInstruct<CR>Rename width to w<CR>")
     ready = f"{shown('vt_inst', 'virt_lines')}->map({{_, line -> line[0]}})"
-    told = editor.wait_for(f"filter({ready}, {{_, part -> part[1] =~# 'ready'}})")
-    answer = [text for text, _ in told[1:-1]]
+    reported = editor.wait_for(f"filter({ready}, {{_, part -> part[1] =~# 'ready'}})")
+    answer = [text for text, _ in reported[1:-1]]
     before = editor.lines()
     editor.keys("<Tab>")
     editor.wait_for(f"empty({shown('vt_inst', 'virt_lines')})")

@@ -169,7 +169,7 @@ def test_it_chats(client: ollama.Client) -> None:
     assert "".join(part.message.content or "" for part in parts) == whole.message.content
 
 
-def test_it_asks_for_json(client: ollama.Client) -> None:
+def test_a_chat_with_format_json_answers_in_json(client: ollama.Client) -> None:
     answer = client.generate("ember", "{", format="json", options=GREEDY)
     assert (answer.response or "").lstrip().startswith("{")
 

@@ -56,7 +56,7 @@ MINUET = {
 }
 
 
-def test_minuet_asks_three_times_at_once(live: LiveServer) -> None:
+def test_minuet_sends_three_requests_together(live: LiveServer) -> None:
     with ThreadPoolExecutor(3) as clients:
         futures = [clients.submit(live.events, "/v1/completions", MINUET) for _ in range(3)]
     for future in futures:
@@ -307,7 +307,7 @@ def harness_body(prompts: Any) -> dict[str, Any]:
 
 
 def harness_score(choice: Any, context: int) -> tuple[float, bool]:
-    """What it reads: how likely the continuation is, and whether it is the likeliest. The token
+    """What it reads: how likely the continuation is, and whether it is the most likely. The token
     that had to be generated is left out."""
     logprobs = choice["logprobs"]["token_logprobs"][context:-1]
     tops = choice["logprobs"]["top_logprobs"][context:-1]
@@ -331,7 +331,7 @@ def test_continuations_are_scored_behind_their_context(live: LiveServer) -> None
     assert not bad[1]
 
 
-def test_the_models_own_greedy_text_scores_as_the_likeliest(live: LiveServer) -> None:
+def test_the_models_own_greedy_text_scores_as_the_most_likely(live: LiveServer) -> None:
     body = {"prompt": CONTEXT, "max_tokens": 8, "temperature": 0, "logprobs": 1}
     said = live.post("/v1/completions", body).json()["choices"][0]
     ids = live.post("/tokenize", {"content": CONTEXT + said["text"]}).json()["tokens"]

@@ -36,7 +36,7 @@ class _Lookup:
         return Draft(tokens, self.name, match_length) if tokens else NO_DRAFT
 
     def _after_first(self, length: int) -> int | None:
-        """Index after the earliest occurrence of the last `length` tokens, None without one."""
+        """Index after the earliest occurrence of the last `length` tokens, or None."""
         tokens = self._tokens
         end = len(tokens) - length
         if end <= 0:
@@ -50,7 +50,7 @@ class _Lookup:
 
 
 def _index(tokens: list[int], token: int, start: int, end: int) -> int:
-    """The first index of `token` in `tokens[start:end]`; -1 without one."""
+    """The first index of `token` in `tokens[start:end]`; or -1."""
     try:
         return tokens.index(token, start, end)
     except ValueError:
@@ -125,7 +125,7 @@ class LlamaMapK(LlamaSimple):
 
 
 class LlamaMapK4v(LlamaSimple):
-    """llama.cpp's `ngram-map-k4v`: up to 4 values a key; copies one that outnumbers them 3:1."""
+    """llama.cpp's `ngram-map-k4v`: up to 4 values per key; copies one that outnumbers them 3:1."""
 
     name = "llama-map-k4v"
     _values: Final = 4

@@ -1,6 +1,6 @@
 """SuffixDecoding's policy over one request. Source: SuffixDecoding (ArcticInference).
 
-Follows the likeliest path below each suffix of the context (up to 24 tokens), drafts as many
+Follows the most likely path below each suffix of the context (up to 24 tokens), drafts as many
 tokens as the match is long, and takes the suffix whose path promises the most accepted tokens. Its
 trees over earlier requests are left out.
 """
@@ -76,7 +76,7 @@ class SuffixDecoding:
         pass
 
     def _path(self, node: _Node, length: int) -> tuple[tuple[int, ...], float]:
-        """The likeliest path below `node`, and the accepted tokens to expect from it."""
+        """The most likely path below `node`, and the accepted tokens to expect from it."""
         tokens: list[int] = []
         probability, score = 1.0, 0.0
         while len(tokens) < length and (children := self._children(node)):
