@@ -6,6 +6,7 @@ that loaded it: MLX arrays belong to the thread that made them.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -59,7 +60,7 @@ class _Request:
             if self.text.stopped:
                 outcome.finish = Finish.STOP
         self.stats.add(outcome)
-        return Event(outcome, tuple(pieces), self.stats)
+        return Event(outcome, tuple(pieces), copy(self.stats))
 
 
 class Engine:

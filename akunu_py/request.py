@@ -14,7 +14,7 @@ class Event:
     Attributes:
         round: its tokens, what was drafted, and the finish reason if the text ends with it.
         pieces: the text that can be shown now, one piece per token.
-        stats: the request's running sums.
+        stats: the request's sums up to this round.
         prompt_logprobs: the prompt's, if the request asked for them; once, before any token.
     """
 

@@ -141,11 +141,13 @@ class Stats:
         else:
             self.corrected += own
         if drafted:
-            self.accepted_counts[outcome.accepted] += 1
+            # New containers: a copy of the sums, which an event has, keeps the old ones.
+            self.accepted_counts = self.accepted_counts + Counter({outcome.accepted: 1})
             missing = drafted - len(self.accepted_by_position)
-            self.accepted_by_position.extend([0] * missing)
+            by_position = [*self.accepted_by_position, *[0] * missing]
             for position in range(outcome.accepted):
-                self.accepted_by_position[position] += 1
+                by_position[position] += 1
+            self.accepted_by_position = by_position
         self.draft_s += outcome.draft_s
         self.forward_s += outcome.forward_s
 

@@ -48,6 +48,18 @@ def test_streamed_events_add_up_to_the_completion(engine: Engine) -> None:
     assert events[-1].finish_reason == whole.finish_reason
 
 
+@pytest.mark.parametrize("drafter", ["none", "ngram"])
+def test_an_event_keeps_its_sums(engine: Engine, drafter: str) -> None:
+    """A reader that lags behind the engine still sees the sums up to each event."""
+    events = list(engine.stream(PROMPT, Options(max_tokens=40, drafter=drafter)))
+    emitted = drafted = 0
+    for event in events:
+        emitted += len(event.tokens)
+        drafted += event.round.drafted
+        assert (event.stats.generated_tokens, event.stats.drafted) == (emitted, drafted)
+        assert sum(event.stats.accepted_by_position) == event.stats.accepted
+
+
 @pytest.mark.parametrize("drafter", ["auto", "ngram", "suffix", "none"])
 def test_references_are_drafted_from_and_change_nothing(engine: Engine, drafter: str) -> None:
     options = Options(60, drafter=drafter, num_draft_tokens=6)

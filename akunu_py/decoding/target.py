@@ -136,8 +136,11 @@ class ModelTarget:
             recheck_forwards=rechecks,
         )
         if (constraint := sampler.constraint) is not None:
-            constraint.extend(position, tokens)
+            taken = constraint.extend(position, tokens)
             outcome.grammar_complete = constraint.complete
+            if outcome.grammar_complete:  # the draft may have completed it: no bonus token then
+                outcome.tokens = tokens = tokens[:taken]
+                outcome.accepted = min(outcome.accepted, taken)
         if pending.logprobs is not None:
             outcome.logprobs = pending.logprobs.logprobs(tokens)
             outcome.top_ids = pending.logprobs.top_ids(len(tokens))

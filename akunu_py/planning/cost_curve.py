@@ -79,8 +79,7 @@ class CostCurve:
         At most those of a synchronised round over one token: pipelining never costs time, so a
         slower step was measured at a bad moment.
         """
-        measured = _along(self._contexts, self._steps, context)
-        return min(measured, self.verify_s(1, context))
+        return _along(self._contexts, self._steps, context)
 
     def verify_s(self, tokens: int, context: int) -> float:
         """Seconds of a synchronised round over `tokens` positions."""
@@ -134,7 +133,7 @@ class CostCurve:
 
     @cached_property
     def _steps(self) -> list[float]:
-        steps = [level.decode_s for level in self.levels]
+        steps = [min(level.decode_s, level.verify_s[0][1]) for level in self.levels]
         return [max(steps[: index + 1]) for index in range(len(steps))]
 
     @cached_property

@@ -74,11 +74,18 @@ class Constraint:
             self._check()
         return masks
 
-    def extend(self, position: int, tokens: Sequence[int]) -> None:
-        """Takes the tokens emitted from `position` on, which replace those drafted there."""
-        for index, token in enumerate(tokens, start=position):
-            if not self._take(token, index):
-                return
+    def extend(self, position: int, tokens: Sequence[int]) -> int:
+        """Takes the tokens emitted from `position` on, which replace those drafted there.
+
+        Returns:
+            How many of them the grammar took; nothing can follow the one that completes it.
+        """
+        for count, token in enumerate(tokens):
+            if not self._take(token, position + count):
+                return count
+            if self.complete:
+                return count + 1
+        return len(tokens)
 
     def allowed_length(self, tokens: Sequence[int]) -> int:
         """How many of these tokens, from the first on, may follow the emitted ones."""

@@ -46,7 +46,11 @@ class Detokenizer:
         return text
 
     def _new_stream(self) -> DecodeStream:
-        return DecodeStream(ids=self._recent, skip_special_tokens=False)
+        # A context that ends with U+FFFD looks incomplete to the stream, which would then release
+        # its text with the first token.
+        context: str = self._tokenizer.decode(self._recent, skip_special_tokens=False)
+        ids = [] if context.endswith("\ufffd") else self._recent
+        return DecodeStream(ids=ids, skip_special_tokens=False)
 
     def _settle(self) -> None:
         self._recent = [*self._recent, *self._held][-_CONTEXT:]

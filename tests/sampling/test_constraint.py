@@ -57,7 +57,8 @@ def drafted_by(
 def test_drafts_do_not_change_the_text(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, sampling: Sampling, error: float
 ) -> None:
-    options = Options(120, sampling, drafter="none", grammar=Grammar.json_schema(PERSON))
+    grammar = Grammar.json_schema(PERSON)
+    options = Options(120, sampling, drafter="none", logprobs=0, grammar=grammar)
     plain = engine.generate(PROMPT, options)
     person = json.loads(plain.text)
     assert plain.finish_reason == "eos"
@@ -69,6 +70,7 @@ def test_drafts_do_not_change_the_text(
         oracle = OracleDrafter(length, plain.token_ids, error=error, silence=silence)
         drafted = drafted_by(engine, monkeypatch, oracle, options)
         assert (drafted.token_ids, drafted.finish_reason) == (plain.token_ids, "eos")
+        assert (drafted.end_logprob is None) == (plain.end_logprob is None)
         assert drafted.stats.target_forwards < plain.stats.target_forwards
 
 

@@ -32,6 +32,15 @@ def test_a_character_is_shown_once_it_is_whole(engine: Engine) -> None:
     assert [detokenizer.add(token) for token in tokens] == ["", "é", "", "", "", "😀", "!"]
 
 
+@pytest.mark.parametrize("prompt", ["caf\ufffd", "hello \U0001f600"])
+def test_nothing_of_a_prompt_that_ends_oddly_is_repeated(engine: Engine, prompt: str) -> None:
+    """With a real U+FFFD at its end, or cut inside a character."""
+    tokens = engine.tokenizer.encode_plain(prompt)
+    for end in (len(tokens), len(tokens) - 1):
+        shown = streamed(engine.tokenizer.detokenizer(tokens[:end]), engine.tokenizer.encode_plain("xyz"))
+        assert shown == "xyz"
+
+
 @pytest.mark.parametrize("text", [" leading", "   indented", "\tx", "\n\n"])
 def test_leading_space_survives(engine: Engine, text: str) -> None:
     prompt = engine.tokenizer.encode("x =")
