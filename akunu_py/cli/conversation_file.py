@@ -20,8 +20,8 @@ from akunu_py.text.tokenizer import Message
 _FORMAT: Final = "akunu-py conversation"
 _VERSION: Final = 1
 _ROLES: Final = ("system", "user", "assistant")
-_KINDS: Final = {float: (float, int), int: (int,), bool: (bool,), NoneType: (int, NoneType)}
-"""The types that a setting may have, by the type of its default."""
+_KINDS: Final = {int: (int,), bool: (bool,), NoneType: (int, NoneType)}
+"""The types that a setting other than a float may have, by the type of its default."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def load_conversation(path: Path) -> SavedConversation:
         messages = [_read_message(message) for message in content["messages"]]
         options = _read_options(content["settings"])
         return SavedConversation(str(content["model"]), messages, options)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise _foreign(path, f"it is damaged ({error})") from error
 
 
@@ -110,12 +110,13 @@ def _read_options(saved: dict[str, Any]) -> Options:
     settings = asdict(Options()) | saved
     sampling = asdict(Sampling()) | settings["sampling"]
     plain = {
-        name: _typed(sampling[name], *_KINDS[type(default)])
+        name: _number(sampling[name])
+        if isinstance(default, float)
+        else _typed(sampling[name], *_KINDS[type(default)])
         for name, default in asdict(Sampling()).items()
         if name != "logit_bias"
     }
-    biases = [(_typed(token, int), _typed(bias, float, int)) for token, bias in
-              sampling["logit_bias"]]  # fmt: skip
+    biases = [(_typed(token, int), _number(bias)) for token, bias in sampling["logit_bias"]]
     drafter = settings["drafter"]
     if drafter not in USER_DRAFTERS:
         if drafter not in BENCH_DRAFTERS:
@@ -138,3 +139,8 @@ def _typed(value: Any, *kinds: type) -> Any:
     if type(value) not in kinds:
         raise TypeError(f"{value!r} instead of {kinds[0].__name__}")
     return value
+
+
+def _number(value: Any) -> float:
+    """A number as a float; OverflowError if an integer is too large."""
+    return float(_typed(value, float, int))
