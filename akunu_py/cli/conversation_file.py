@@ -20,8 +20,8 @@ from akunu_py.text.tokenizer import Message
 _FORMAT: Final = "akunu-py conversation"
 _VERSION: Final = 1
 _ROLES: Final = ("system", "user", "assistant")
-_KINDS: Final = {int: (int,), bool: (bool,), NoneType: (int, NoneType)}
-"""The types that a setting other than a float may have, by the type of its default."""
+_KINDS: Final = {float: (float, int), int: (int,), bool: (bool,), NoneType: (int, NoneType)}
+"""The types that a setting may have, by the type of its default."""
 
 
 @dataclass(frozen=True)
@@ -110,13 +110,12 @@ def _read_options(saved: dict[str, Any]) -> Options:
     settings = asdict(Options()) | saved
     sampling = asdict(Sampling()) | settings["sampling"]
     plain = {
-        name: _number(sampling[name])
-        if isinstance(default, float)
-        else _typed(sampling[name], *_KINDS[type(default)])
+        name: _typed(sampling[name], *_KINDS[type(default)])
         for name, default in asdict(Sampling()).items()
         if name != "logit_bias"
     }
-    biases = [(_typed(token, int), _number(bias)) for token, bias in sampling["logit_bias"]]
+    biases = [(_typed(token, int), _typed(bias, float, int)) for token, bias in
+              sampling["logit_bias"]]  # fmt: skip
     drafter = settings["drafter"]
     if drafter not in USER_DRAFTERS:
         if drafter not in BENCH_DRAFTERS:
@@ -138,9 +137,4 @@ def _read_options(saved: dict[str, Any]) -> Options:
 def _typed(value: Any, *kinds: type) -> Any:
     if type(value) not in kinds:
         raise TypeError(f"{value!r} instead of {kinds[0].__name__}")
-    return value
-
-
-def _number(value: Any) -> float:
-    """A number as a float; OverflowError if an integer is too large."""
-    return float(_typed(value, float, int))
+    return float(value) if float in kinds else value  # OverflowError if an integer is too large
