@@ -81,7 +81,7 @@ def load_conversation(path: Path) -> SavedConversation:
         messages = [_read_message(message) for message in content["messages"]]
         options = _read_options(content["settings"])
         return SavedConversation(str(content["model"]), messages, options)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise _foreign(path, f"it is damaged ({error})") from error
 
 
@@ -137,4 +137,4 @@ def _read_options(saved: dict[str, Any]) -> Options:
 def _typed(value: Any, *kinds: type) -> Any:
     if type(value) not in kinds:
         raise TypeError(f"{value!r} instead of {kinds[0].__name__}")
-    return value
+    return float(value) if float in kinds else value  # OverflowError if an integer is too large

@@ -5,6 +5,7 @@ by field. Plain Python: a wrong option is refused before any library is loaded.
 """
 
 import math
+import os
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -90,8 +91,10 @@ def token_bias(word: str) -> tuple[int, float]:
 
 
 def file_path(word: str) -> Path:
-    """Reads a path; `~` is the user's home."""
-    return Path(text(word)).expanduser()
+    """Reads a path; `~` is the user's home. As in a shell, the name of no user stays as it is."""
+    if "\0" in word:
+        raise ArgumentTypeError("a file name cannot contain a null character")
+    return Path(os.path.expanduser(text(word)))
 
 
 def schema_file(word: str) -> Grammar:

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Final
 
 import uvloop
@@ -73,10 +73,11 @@ async def _serve(worker: EngineWorker, settings: ServeSettings, listener: socket
         server.stop()
 
     def loaded(loading: "Future[Engine]") -> None:
-        if loading.exception() is None:
-            loop.call_soon_threadsafe(_tell_ready, loading.result())
-        else:
-            loop.call_soon_threadsafe(stop)
+        with suppress(RuntimeError):  # the event loop is closed: a signal came during loading
+            if loading.exception() is None:
+                loop.call_soon_threadsafe(_tell_ready, loading.result())
+            else:
+                loop.call_soon_threadsafe(stop)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)

@@ -18,6 +18,7 @@ from typing import Any, Final
 _MIN_S: Final = 1e-7
 _MAX_S: Final = 3600.0
 _MAX_TOKENS: Final = 4096
+_MAX_CONTEXT: Final = 1 << 40
 _PLAUSIBLE_FACTOR: Final = 5.0
 """How far a measured cost may be off: this many times less than a round over one token, or this
 many times more than one such round per token."""
@@ -219,10 +220,15 @@ def _check_plausible(level: CostLevel) -> None:
 def _whole(value: Any) -> int:
     if type(value) is not int:
         raise TypeError(f"{value!r} is not a whole number")
+    if value > _MAX_CONTEXT:
+        raise ValueError(f"no context has {value} tokens")
     return value
 
 
 def _real(value: Any) -> float:
     if type(value) not in (int, float):
         raise TypeError(f"{value!r} is not a number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise ValueError(f"{value!r} is too large") from error

@@ -11,7 +11,7 @@ from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 _SECONDS_TO_FINISH: Final = 1
 _SECONDS_OF_SILENCE: Final = 75
@@ -53,10 +53,14 @@ class HttpServer:
 
 
 class _Protocol(HttpToolsProtocol):
-    """Refuses a head without an end, because the parser would keep all of it in memory."""
+    """Refuses a head without an end, because the parser would keep all of it in memory.
+
+    Tells every request of a connection that the client has left; uvicorn tells only the latest one.
+    """
 
     _in_head = False
     _head_bytes = 0
+    _cycles: tuple[RequestResponseCycle, ...] = ()
 
     def on_message_begin(self) -> None:
         self._in_head, self._head_bytes = True, 0
@@ -65,6 +69,15 @@ class _Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         super().on_headers_complete()
+        if self.cycle is not None and self.cycle not in self._cycles:
+            unfinished = (cycle for cycle in self._cycles if not cycle.response_complete)
+            self._cycles = (*unfinished, self.cycle)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for cycle in self._cycles:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         goes_on = self._in_head

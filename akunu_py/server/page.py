@@ -27,16 +27,17 @@ if TYPE_CHECKING:
     from akunu_py.engine import Engine
 
 _STARTED: Final = monotonic()
-_SUMMED: Final = (
-    "prompt_tokens",
-    "cached_tokens",
-    "generated_tokens",
-    "target_forwards",
-    "drafted",
-    "accepted",
-    "prefill_s",
-    "decode_s",
-)
+_SUMMED: Final = {
+    "prompt_tokens": "prompt_tokens",
+    "cached_tokens": "cached_tokens",
+    "generated_tokens": "generated_tokens",
+    "target_calls": "target_forwards",
+    "drafted": "drafted",
+    "accepted": "accepted",
+    "prefill_s": "prefill_s",
+    "decode_s": "decode_s",
+}
+"""The keys of the sums, which clients know, and the statistics behind them."""
 
 
 async def page(_: ApiRequest) -> Response:
@@ -143,7 +144,7 @@ def _sums(service: Service) -> dict[str, Any]:
     parts = [service.metrics.sums, *service.running]
     by_position = zip_longest(*(list(part.accepted_by_position) for part in parts), fillvalue=0)
     sums: dict[str, Any] = {
-        name: round(sum(getattr(part, name) for part in parts), 6) for name in _SUMMED
+        key: round(sum(getattr(part, name) for part in parts), 6) for key, name in _SUMMED.items()
     }
     return sums | {"accepted_by_position": [sum(counts) for counts in by_position]}
 
@@ -154,7 +155,7 @@ def _costs(curve: CostCurve) -> list[dict[str, Any]]:
     return [
         {
             "context": level.context,
-            "step_ms": round(level.decode_s * 1000, 4),
+            "step_ms": round(curve.decode_s(level.context) * 1000, 4),
             "rounds_ms": [[size, round(cost * 1000, 4)] for size, cost in level.verify_s],
         }
         for level in curve.levels

@@ -65,7 +65,7 @@ class StreamedResponse(Response):
 
     It waits for the first chunk before it sends the status, so that an error before the first chunk
     is an error response. A later error is reported within the stream. The generator is closed when
-    all is sent or the client disconnects.
+    all is sent, sending fails, or the client disconnects.
     """
 
     def __init__(
@@ -90,12 +90,15 @@ class StreamedResponse(Response):
                 }
             )
             await send(_body(first))
-            try:
-                async for chunk in chunks:
-                    await send(_body(chunk))
-            except Exception as error:
-                scope[NOTED_ERROR] = found = api_error_of(error)
-                await send(_body(self._error_chunk(found)))
+            while NOTED_ERROR not in scope:
+                try:
+                    chunk = await anext(chunks)
+                except StopAsyncIteration:
+                    break
+                except Exception as error:
+                    scope[NOTED_ERROR] = found = api_error_of(error)
+                    chunk = self._error_chunk(found)
+                await send(_body(chunk))
             await send({"type": "http.response.body", "body": b""})
 
 

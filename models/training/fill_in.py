@@ -23,7 +23,7 @@ from models.training.examples import END_OF_TEXT, Example, Segment
 OPENING = 3
 """A filling's first tokens; they and its last are taught to look at the borders of the hole."""
 MAX_PREFIX, MAX_SUFFIX, MAX_MIDDLE = 700, 350, 300
-LEAST_DEFINITION, MOST_DEFINITION = 60, 500
+MIN_DEFINITION, MAX_DEFINITION = 60, 500
 """Characters of a definition that stands alone around its hole."""
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -66,14 +66,14 @@ def definition(text: str, rng: random.Random) -> str | None:
         return None
     header = rng.choice(headers)
     indentation = len(header.group()) - len(header.group().lstrip())
-    limit = rng.randint(LEAST_DEFINITION, MOST_DEFINITION)
+    limit = rng.randint(MIN_DEFINITION, MAX_DEFINITION)
     kept: list[str] = []
     for line in text[header.start() : header.start() + limit].split("\n")[:-1]:
         if kept and line.strip() and len(line) - len(line.lstrip()) <= indentation:
             break
         kept.append(line)
     found = textwrap.dedent("\n".join(kept)).rstrip("\n") + "\n"
-    return found if len(found) >= LEAST_DEFINITION else None
+    return found if len(found) >= MIN_DEFINITION else None
 
 
 def told_lines(lines: list[str]) -> list[int]:

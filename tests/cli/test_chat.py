@@ -133,6 +133,24 @@ class TestTerminal:
         assert "did you mean /reset?" in shown
         assert "up to 5 tokens" in shown
 
+    def test_a_file_of_no_user_and_a_damaged_one_keep_the_session(
+        self, start: Start, keys: PipeInput, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        saved = tmp_path / "saved.json"
+        keys.send_text(f"/save {saved}\r\x04")
+        talk_on_terminal(start(FakeEngine()))
+        damaged = saved.read_text().replace('"temperature": 0.0', f'"temperature": {10**400}')
+        saved.write_text(damaged)
+        keys.send_text(
+            f"Hello?\r/save ~nosuchuser/x\r/load ~nosuchuser/x\r/load {saved}\rAgain?\r\x04"
+        )
+        conversation = talk_on_terminal(start(FakeEngine()))
+        assert said_in(conversation) == ["Hello?", "OK", "Again?", "OK"]
+        shown = capsys.readouterr().out
+        assert "could not be saved to ~nosuchuser/x: No such file or directory." in shown
+        assert "~nosuchuser/x cannot be read: No such file or directory." in shown
+        assert "holds no saved conversation" in shown
+
     @pytest.mark.parametrize("presses", [1, 2])
     def test_ctrl_c_stops_the_answer_and_keeps_it(
         self, start: Start, keys: PipeInput, capsys: pytest.CaptureFixture[str], presses: int

@@ -140,6 +140,17 @@ def test_a_drafter_that_only_bench_has_becomes_auto(tmp_path: Path) -> None:
         (json.dumps(content(settings={})), "damaged"),
         (json.dumps(content(settings=content()["settings"] | {"drafter": "me"})), "drafter 'me'"),
         (json.dumps(content(settings=content()["settings"] | {"max_tokens": -3})), "not -3"),
+        *(
+            (
+                json.dumps(content(settings=content()["settings"] | {"sampling": sampling})),
+                "too large",
+            )
+            for sampling in (
+                {"temperature": 10**400},
+                {"logit_bias": [[5, 10**400]]},
+                {"presence_penalty": -(10**400)},
+            )
+        ),
         (
             json.dumps(content(settings=content()["settings"] | {"max_tokens": "9"})),
             "instead of int",

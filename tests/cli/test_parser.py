@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from akunu_py.__main__ import main
 from akunu_py.cli.parser import COMMANDS, parse
 from akunu_py.cli.settings import (
     ChatSettings,
@@ -56,6 +57,36 @@ def test_a_schema_is_read_from_its_file(tmp_path: Path) -> None:
     for path, said in [(schema, "not UTF-8"), (tmp_path, "cannot be read")]:
         with pytest.raises(InvalidRequestError, match=said):
             generate_settings("--schema", str(path))
+
+
+def test_the_file_of_an_unknown_user_is_refused_in_one_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = "~nosuchuser/x.svg"
+    for words in (
+        ["generate", "-p", "x", "--schema", file],
+        ["bench", "cost", "--plot", file],
+        ["bench", "speedup", "--data", file],
+        ["bench", "replay", file],
+    ):
+        assert main(words) == 2
+        printed = capsys.readouterr().err
+        assert "~nosuchuser" in printed
+        assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["generate", "-p", "x", "--schema", "a\0b"],
+        ["bench", "cost", "--plot", "a\0b.svg"],
+        ["bench", "speedup", "--data", "a\0b"],
+        ["bench", "replay", "a\0b"],
+    ],
+)
+def test_a_file_name_with_a_null_character_is_refused(words: list[str]) -> None:
+    with pytest.raises(InvalidRequestError, match="cannot contain a null character"):
+        parse(words)
 
 
 def test_the_defaults_are_those_of_the_python_api() -> None:

@@ -81,6 +81,17 @@ def test_a_signal_ends_it_with_requests_in_flight(
     assert "Traceback" not in process.stderr.read()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_model_loads_ends_it_quietly(
+    process: "subprocess.Popen[str]", number: signal.Signals
+) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("Serving ")
+    process.send_signal(number)
+    _, complaints = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, complaints) == (0, "")
+
+
 def test_a_port_in_use_is_one_sentence(tiny_model_dir: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

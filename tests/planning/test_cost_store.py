@@ -80,6 +80,17 @@ def test_a_damaged_file_counts_as_none(store: CostStore, content: bytes) -> None
     assert store.load(KEY) == STEPPED
 
 
+@pytest.mark.parametrize("place", ["context", "step_s", "rounds_s"])
+def test_a_number_that_is_too_large_counts_as_damage(store: CostStore, place: str) -> None:
+    store.save(KEY, STEPPED)
+    path = store.path(KEY)
+    content = json.loads(path.read_text())
+    content["curve"]["levels"][-1][place] = {"1": 10**400} if place == "rounds_s" else 10**400
+    path.write_text(json.dumps(content))
+    assert store.load(KEY) is None
+    assert store.entries() == []
+
+
 @pytest.mark.parametrize("place", ["format", "version", "key", "curve"])
 def test_a_foreign_file_counts_as_none(store: CostStore, place: str) -> None:
     store.save(KEY, STEPPED)

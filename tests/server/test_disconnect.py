@@ -1,9 +1,12 @@
 """A client that disconnects frees the engine within one prefill chunk or one round.
 
-Told by the work counters, on a prompt as long as an editor's file and with the steps of a server
-that was started with none named.
+The work counters show it, on a prompt as long as an editor's file, with the default steps.
 """
 
+import logging
+import re
+import socket
+import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -91,6 +94,25 @@ def test_in_the_middle_of_decoding(
     done = left(held, engine, path)
     assert at_the_disconnect.rounds > before.rounds
     assert done.rounds - at_the_disconnect.rounds <= 1
+
+
+@everywhere
+def test_with_a_second_request_behind_it_on_the_connection(
+    held: LiveServer, engine: HeldEngine, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server does not read from such a connection, so it notices when it sends."""
+    caplog.set_level(logging.INFO)
+    cancelled = held.service.metrics.cancelled
+    engine.hold(after=CHUNKS + 8)
+    with held.dial(path, body(path, stream=True, num_draft_tokens=0)) as connection:
+        connection.sendall(b"GET /props HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        engine.wait_until_held()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    engine.release()
+    assert re.fullmatch(rf"POST {path} 200 [\d.]+ ms", held.log.wait_for(path))
+    held.settle()
+    assert held.service.metrics.cancelled == cancelled + 1
+    assert "failed" not in caplog.text
 
 
 def test_cancelled_work_stays_in_the_cache(held: LiveServer, engine: HeldEngine) -> None:

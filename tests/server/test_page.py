@@ -60,7 +60,7 @@ def test_the_figures_describe_the_model_the_machine_and_the_work(live: LiveServe
         ("generated_tokens", "eval_count"),
         ("drafted", "draft_count"),
         ("accepted", "draft_accepted_count"),
-        ("target_forwards", "forward_count"),
+        ("target_calls", "forward_count"),
     ):
         assert after["sums"][sum_] - before["sums"][sum_] == answer[figure]
     assert sum(after["sums"]["accepted_by_position"]) == after["sums"]["accepted"]

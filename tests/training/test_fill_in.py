@@ -93,7 +93,7 @@ LAST = 1
     for one in filter(None, found):
         assert one.startswith(("class Stack:", "def "))
         assert "LAST" not in one
-        assert len(one) >= fill_in.LEAST_DEFINITION
+        assert len(one) >= fill_in.MIN_DEFINITION
     assert fill_in.definition("LAST = 1\n", random.Random(0)) is None
 
 
