@@ -5,6 +5,7 @@ weights.
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Final
 
@@ -42,7 +43,7 @@ def find_model(name: str) -> Path:
     Raises:
         ModelLoadError: if there is no such model, or it cannot be downloaded.
     """
-    folder = Path(name).expanduser()
+    folder = Path(os.path.expanduser(name))
     if folder.is_dir():
         return _checked(folder)
     if name == BUNDLED_MODEL:
@@ -56,7 +57,7 @@ def find_model(name: str) -> Path:
 
 def model_name(asked: str, folder: Path) -> str:
     """The name of a model: its hub name if that was asked for, else the name of its folder."""
-    by_hub_name = is_hub_name(asked) and not Path(asked).expanduser().is_dir()
+    by_hub_name = is_hub_name(asked) and not Path(os.path.expanduser(asked)).is_dir()
     return asked if by_hub_name else folder.name
 
 

@@ -15,7 +15,7 @@ CACHE_VARIABLE: Final = "AKUNU_CACHE"
 def cache_folder() -> Path:
     """The folder for what can be computed again; it may not exist yet."""
     if named := os.environ.get(CACHE_VARIABLE):
-        return Path(named).expanduser()
+        return Path(os.path.expanduser(named))
     from platformdirs import user_cache_path  # noqa: PLC0415  (only where it is not named)
 
     return user_cache_path("akunu-py", appauthor=False)

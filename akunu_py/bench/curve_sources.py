@@ -7,6 +7,7 @@ prediction needs.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -119,7 +120,7 @@ def _find_curve(word: str, model: str, published: dict[str, NamedCurve]) -> Name
         raise InvalidRequestError(
             f"The costs of {model} were not measured on this machine yet; run `bench cost` first."
         )
-    path = Path(word).expanduser()
+    path = Path(os.path.expanduser(word))
     if path.is_file():
         return read_curve(path)
     known = ", ".join(published)

@@ -37,7 +37,9 @@ def test_nothing_of_a_prompt_that_ends_oddly_is_repeated(engine: Engine, prompt:
     """With a real U+FFFD at its end, or cut inside a character."""
     tokens = engine.tokenizer.encode_plain(prompt)
     for end in (len(tokens), len(tokens) - 1):
-        shown = streamed(engine.tokenizer.detokenizer(tokens[:end]), engine.tokenizer.encode_plain("xyz"))
+        shown = streamed(
+            engine.tokenizer.detokenizer(tokens[:end]), engine.tokenizer.encode_plain("xyz")
+        )
         assert shown == "xyz"
 
 
