@@ -101,7 +101,14 @@ def read_curve(path: Path) -> NamedCurve:
         curve = CostCurve.from_json(data.get("curve", data) if isinstance(data, dict) else data)
     except OSError as error:
         raise InvalidRequestError(f"{path} cannot be read: {error.strerror}.") from error
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (
+        ArithmeticError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise InvalidRequestError(
             f"{path} holds no cost curve ({error}); `bench cost --json` prints one."
         ) from error
