@@ -146,9 +146,13 @@ class AutoDrafter:
         return self._expectations.of(bucket(candidate.evidence, 0), bigram_affinity)
 
     def _match_evidence(self, match: Match) -> tuple[int, int, int, int]:
-        """By `Consensus`, the evidence of a match."""
+        """By `Consensus`, the evidence of a match.
+
+        A match of the whole answer so far is strong, but not before the answer has a token: then
+        it has only seen the chat template, and would repeat the question.
+        """
         answered = len(self._occurrences.tokens) - self._answer_start
-        return match_evidence(match.length, whole_answer=answered <= match.length)
+        return match_evidence(match.length, whole_answer=0 < answered <= match.length)
 
     def _draft(self, candidate: CopyCandidate, limit: int) -> Draft:
         """Follows the candidate up to the limit, or until acceptance is too unlikely."""

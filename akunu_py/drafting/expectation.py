@@ -39,31 +39,31 @@ _FIRST_REWRITE_BUCKET: Final = POSITIONS * _REWRITE
 
 FIRST: Final = (
     # copy: runs of up to 8, 9-11, 12-16, 17 and more
-    *(0.61, 0.72, 0.94, 0.97),
+    *(0.61, 0.80, 0.94, 0.97),
     # match: lengths of 1, 2, 3, 4-5, 6-8, 9 and more; all occurrences agree, there is only one
     *(0.36, 0.25),
     *(0.69, 0.50),
-    *(0.71, 0.63),
-    *(0.77, 0.70),
-    *(0.89, 0.78),
-    *(0.87, 0.87),
+    *(0.70, 0.54),
+    *(0.78, 0.70),
+    *(0.90, 0.78),
+    *(0.88, 0.88),
     # unsure match, of any length: half of the occurrences agree, fewer
-    *(0.35, 0.17),
+    *(0.36, 0.30),
     # match of the whole answer so far: all, only one, half, fewer
-    *(0.86, 0.93, 0.94, 0.91),
+    *(0.87, 0.93, 0.97, 0.21),
     # resumed: 1 token agrees, or more; at its place, within 3 tokens, further away
-    *(0.51, 0.38, 0.23),
-    *(0.80, 0.75, 0.45),
+    *(0.46, 0.37, 0.24),
+    *(0.81, 0.75, 0.44),
     # rewrite: not begun, begun
     *(0.94, 0.99),
 )
 """How likely the first token of a draft is to be accepted, for each kind of evidence."""
 
 AFFINITY_ODDS: Final = (
-    *(1.78, 5.89, 16.57),
-    *(0.38, 1.22, 1.59),
-    *(0.58, 0.78, 1.52),
-    *(0.39, 0.42, 0.65),
+    *(1.81, 6.00, 16.79),
+    *(0.36, 1.17, 1.57),
+    *(0.64, 0.72, 1.41),
+    *(0.37, 0.40, 0.61),
 )
 """By what a bigram affinity (`bigram_affinity_of`) multiplies the odds: in rows by how often other
 tokens followed, in columns by how often the same did. Rewrites are exempt, because they replace

@@ -16,6 +16,10 @@ FIRST_PROBE: Final = 128
 LAST_PROBE: Final = 4096
 """How many drafts in a row are declined before one is verified anyway: at first, and at most."""
 
+MIN_SAVING: Final = 0.05
+"""The part of a step that a draft must save on average before the pipeline is given up for it. A
+pipeline also hides the time of proposals, which costs of forwards do not contain."""
+
 _RATE: Final = 0.1
 """How fast the running means of `PipelineGain` follow: by about the last ten proposals."""
 
@@ -123,4 +127,4 @@ class PipelineGain:
             refill: how much longer a step takes if it is not pipelined, in steps. It is lost only
                 if no draft follows.
         """
-        return self._saving <= (1.0 - self._frequency) * refill
+        return self._saving <= (1.0 - self._frequency) * refill + MIN_SAVING
