@@ -15,6 +15,7 @@ from akunu_py.errors import InvalidRequestError
 from akunu_py.sampling.random import uniform
 
 DEFAULT_ORDER: Final = 3
+NUM_DRAFT_TOKENS: Final = 5
 FILLER_TOP_K: Final = 3
 
 
@@ -87,8 +88,8 @@ class StorageDrafter:
 
     Args:
         storage: one level or several.
-        num_draft_tokens: how many tokens to draft at most, besides the limit of a proposal; None
-            adds no limit.
+        num_draft_tokens: how many tokens to draft at most, besides the limit of a proposal. The
+            published number: later tokens of such a chain are rarely accepted.
         filler_top_k: how many of the target's most likely tokens to count at each emitted position;
             0 counts none.
         stop_if_unknown: whether a draft ends at an unknown context; if not, a random token is
@@ -104,7 +105,7 @@ class StorageDrafter:
         self,
         storage: Storage | None = None,
         *,
-        num_draft_tokens: int | None = None,
+        num_draft_tokens: int = NUM_DRAFT_TOKENS,
         filler_top_k: int = FILLER_TOP_K,
         stop_if_unknown: bool = True,
         vocabulary: int = 0,
@@ -146,8 +147,7 @@ class StorageDrafter:
                     self._storage.count(context, token)
 
     def propose(self, limit: int) -> Draft:
-        if self._num_draft_tokens is not None:
-            limit = min(limit, self._num_draft_tokens)
+        limit = min(limit, self._num_draft_tokens)
         context = self._context(len(self._tokens))
         drafted: list[int] = []
         match_length = 0

@@ -40,7 +40,7 @@ class OneLevelStorage(MultiLevelStorage):
 
 
 BASELINES: Final[dict[str, Callable[[], Drafter]]] = {
-    "storage-one-level": lambda: StorageDrafter(OneLevelStorage(), num_draft_tokens=5),
+    "storage-one-level": lambda: StorageDrafter(OneLevelStorage()),
     "suffix-decoding": SuffixDecoding,
     "transformers-lookup": TransformersLookup,
     "vllm-ngram": VllmNGram,
