@@ -171,8 +171,8 @@ def planner_variants() -> Iterator[Variant]:
         yield Variant("live costs", "none by size", ((live_costs, "_OWN_RATE", 0.0),), costs)
     for drafter in ("suffix", "ngram"):
         for change, patches in {
-            "one rate for all": ((acceptance._Source, "chance", _only_source),),
-            "one rate for all positions": ((acceptance._Source, "chance", _only_match),),
+            "one rate for all": ((acceptance._Source, "accept_prob", _only_source),),
+            "one rate for all positions": ((acceptance._Source, "accept_prob", _only_match),),
             "declined drafts not followed": unfollowed,
         }.items():
             yield Variant(f"rates of `{drafter}`", change, patches, drafter=drafter)
