@@ -27,7 +27,7 @@ from akunu_py.drafting.alignment import Alignment, Rewrites
 from akunu_py.drafting.expectation import Expectations
 from akunu_py.drafting.occurrences import Consensus, Occurrences
 from akunu_py.model import load_tokenizer
-from akunu_py.planning import acceptance, live_costs, planner, policies
+from akunu_py.planning import acceptance, live_costs, policies
 from akunu_py.planning.acceptance import DeclinedDraft
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from akunu_py.planning.live_costs import LiveCosts
@@ -158,7 +158,6 @@ def planner_variants() -> Iterator[Variant]:
             yield Variant("pipelining", change, fixed, costs)
     yield from moved("pipelining", policies, "_RATE", 0.05, 0.2)
     yield from moved("pipelining", policies, "MIN_SAVING", 0.0)
-    yield from moved("hysteresis", planner, "HYSTERESIS", 0.0)
     yield off("declined drafts", "not followed", *unfollowed)
     yield off("bias", "off", (acceptance._Bias, "add", _nothing))
     yield off("probes", "none", *no_probes)

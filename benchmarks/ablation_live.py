@@ -1,6 +1,6 @@
 """What stages of the planner bring in `bench speedup`: live rounds, with time that a replay lacks.
 
-    python -m benchmarks.ablation_live [--prompts 6]
+    python -m benchmarks.ablation_live [--prompts 6] [--variants "no least saving" ...]
 
 Each variant is a contestant with an engine of its own on the same weights and cost curve; its patch
 is in force only while it answers. A figure is its speed over the shipped planner's, answer by
@@ -23,7 +23,7 @@ from akunu_py.bench.speedup import contest, make_tasks
 from akunu_py.bench.workloads import make_workloads
 from akunu_py.calibration import measure_cost_curve
 from akunu_py.engine import Engine
-from akunu_py.planning import acceptance, live_costs, planner, policies
+from akunu_py.planning import acceptance, live_costs, policies
 from benchmarks.records import markdown_table, progress_line, record
 
 NEVER: Final = 10**9
@@ -53,7 +53,6 @@ def variants() -> dict[str, tuple[Patch, ...]]:
     """The stages of the planner, each off."""
     return {
         "as shipped": (),
-        "no hysteresis": ((planner, "HYSTERESIS", 0.0),),
         "no least saving": ((policies, "MIN_SAVING", 0.0),),
         "every step pipelined": ((policies, "MIN_SAVING", NEVER),),
         "no step pipelined": ((policies, "MIN_SAVING", -NEVER),),
@@ -68,8 +67,15 @@ def main() -> None:
     """Reads the options, lets all variants answer in turns, records the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--prompts", type=int, default=6, help="requests of each workload")
+    parser.add_argument("--variants", nargs="+", choices=list(variants())[1:], metavar="NAME",
+                        help="of the stages; all by default")  # fmt: skip
     parser.add_argument("--name", default="ablation_live", help="of the files in results/")
     options = parser.parse_args()
+    compared = {
+        name: patches
+        for name, patches in variants().items()
+        if not patches or options.variants is None or name in options.variants
+    }
 
     first = akunu_py.load()
     curve = measure_cost_curve(first.model, budget_s=10.0)
@@ -79,7 +85,7 @@ def main() -> None:
         *(
             Patched("auto", None, Engine(first.model, first.backend, calibrate=lambda *_: curve),
                     name, patches)
-            for name, patches in variants().items()
+            for name, patches in compared.items()
         ),
     ]  # fmt: skip
     sets = encode_samples(first.tokenizer, make_workloads(options.prompts))
@@ -91,7 +97,7 @@ def main() -> None:
     places = list(dict.fromkeys((row.kind, row.answers) for row in rows))
     table: dict[str, dict[str, float]] = {}
     lines = []
-    for name in variants():
+    for name in compared:
         cells = {}
         for kind, answers in places:
             row, shipped = found[kind, answers, name], found[kind, answers, "as shipped"]

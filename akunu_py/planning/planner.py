@@ -20,10 +20,6 @@ from akunu_py.stats import Round
 MAX_PLANNED_TOKENS: Final = 32
 """The most draft tokens of a planned round: the buffer's size if no number is given."""
 
-HYSTERESIS: Final = 0.03
-"""How much faster than plain decoding a draft must be after one was declined. Drafts cost time that
-no forward contains, so near the break-even point they lose; a replay does not count this time."""
-
 
 class Planner(Protocol):
     """Chooses the length of drafts. Never raises, whatever a drafter proposes."""
@@ -112,7 +108,6 @@ class DraftPlanner:
         self._probes = Probes()
         self._pipeline_gain = PipelineGain()
         self._after_step = False
-        self._parked = True  # no draft was worth it lately
 
     def begin(self) -> None:
         self._backoff.begin()
@@ -146,11 +141,9 @@ class DraftPlanner:
         refill = max(0.0, unpipelined_s - step) if pipelined else 0.0
         speeds = [emitted / (cost + refill) for emitted, cost in zip(tokens, rounds, strict=True)]
         fastest = max(speeds)
-        if fastest * step > 1.0 + HYSTERESIS * self._parked:
+        if fastest * step > 1.0:
             self._probes.drafted()
-            self._parked = False
         elif not (self._probes.due(pipelined=pipelined) or is_probe):
-            self._parked = True
             self._declined_draft.decline(draft.cut(self._longest))
             return 0
         self._backoff.drafted()
