@@ -9,9 +9,9 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Final
 
 from akunu_py.backend import Backend, find_backend, spare_cache_bytes
-from akunu_py.cache.kv_cache import PreallocatedKVCache, no_rollback_reason
 from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot, SlotStatus
 from akunu_py.calibration import find_cost_curve
 from akunu_py.decoding.draft_session import DraftSession
@@ -29,6 +29,12 @@ from akunu_py.sampling.logprobs import LogprobRequest
 from akunu_py.sampling.sampler import Sampler, SamplerFactory
 from akunu_py.stats import EngineCounters, Finish, Round, Stats
 from akunu_py.text.stream import TextStream
+
+_CHECKPOINT_EVERY: Final = 2048
+"""Prompt tokens between two checkpoints of a cache that needs them."""
+
+_KEPT_TURNS: Final = 4
+"""How many of the last special tokens of a prompt get a checkpoint before them."""
 
 
 @dataclass
@@ -119,7 +125,6 @@ class Engine:
             limit=max_context or model.context_length,
             memory=spare_cache_bytes() if cache_memory is None else cache_memory,
         )
-        self._why_no_rollback = no_rollback_reason(model.make_cache(1))
         self.speculation = SpeculationState(model, backend, calibrate, draft_model)
         self._samplers = SamplerFactory(self.tokenizer, model.vocabulary_size)
         self._active: Generator[Event, None, None] | None = None
@@ -127,7 +132,7 @@ class Engine:
     @property
     def notices(self) -> list[str]:
         """Lines that the user should see once: what this machine or this model cannot do."""
-        lines = (self.backend.warning, self._why_no_rollback)
+        lines = (self.backend.warning, self.speculation.why_impossible)
         return [line for line in lines if line]
 
     @property
@@ -191,9 +196,7 @@ class Engine:
         options = options or Options()
         asked = encode_prompt(self.model, prompt, suffix, options, self.context_limit)
         sampler = sampler or self._samplers.make(options, asked.tokens, asked.end_tokens)
-        session = self.speculation.session(
-            options, sampler, asked, can_roll_back=self._why_no_rollback is None
-        )
+        session = self.speculation.session(options, sampler, asked)
         text = TextStream(self.tokenizer.detokenizer(asked.tokens), options.stop)
         request = _Request(asked, options, sampler, session, text, progress, cancelled)
         request.stats.prompt_tokens = len(asked.tokens)
@@ -243,8 +246,10 @@ class Engine:
                 yield event
                 if event.finish_reason is not None:
                     return
-        except RuntimeError:
-            # MLX failed during a forward, so the content of the buffers is unknown.
+        except GeneratorExit:  # between two rounds
+            raise
+        except BaseException:
+            # A forward may have ended early: its layers then hold different numbers of tokens.
             self._prefixes.drop(slot)
             raise
         finally:
@@ -269,10 +274,13 @@ class Engine:
     def _prefill(self, tokens: Sequence[int], slot: PrefixSlot, request: _Request) -> bool:
         """Computes prompt tokens; False if the request was cancelled before they were all done."""
         before, scorer, step = self.counters.prefill_tokens, request.scorer, self._prefill_step_size
+        ends = self._checkpoint_lengths(request) if slot.cache.needs_checkpoints else []
 
         def count(done: int, total: int) -> None:
             self.counters.prefill_chunks += 1
             self.counters.prefill_tokens = before + done
+            if slot.cache.length in ends:
+                self._prefixes.keep(slot)
             if request.progress:
                 request.progress(done, total)
 
@@ -283,13 +291,28 @@ class Engine:
             progress=count,
             cancelled=request.cancelled,
             observe=scorer.take if scorer else None,
+            ends=ends,
+        )
+
+    def _checkpoint_lengths(self, request: _Request) -> list[int]:
+        """Where to keep checkpoints of a prompt: every so many tokens, where its last turns begin,
+        and at its end.
+
+        A turn begins with a special token. The next prompt of a conversation may differ from there
+        on: many templates leave out what an earlier answer thought.
+        """
+        prompt = request.prompt.tokens
+        special = self.tokenizer.special_tokens
+        turns = [at for at, token in enumerate(prompt) if token in special][-_KEPT_TURNS:]
+        return sorted(
+            {*range(_CHECKPOINT_EVERY, len(prompt), _CHECKPOINT_EVERY), *turns, len(prompt) - 1}
         )
 
     def _decode(self, request: _Request, slot: PrefixSlot) -> Iterator[Round]:
         """The rounds that answer a prompt whose last token is not in the cache yet."""
         prompt, options, session = request.prompt.tokens, request.options, request.session
         begun, tie_breaker = perf_counter(), None
-        if session.num_draft_tokens and isinstance(slot.cache, PreallocatedKVCache):
+        if session.num_draft_tokens:
             references = encode_references(self.tokenizer, options.references, self.context_limit)
             session.begin(prompt, references)
             tie_breaker = self.speculation.tie_breaker(

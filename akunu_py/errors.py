@@ -20,6 +20,10 @@ class ContextOverflowError(InvalidRequestError):
     """The prompt does not fit into the cache, or the cache into the model's context."""
 
 
+class CacheError(AkunuError):
+    """A model leaves its cache in a state that no answer can be computed from."""
+
+
 class BackendError(AkunuError):
     """MLX, or the library it computes with, is missing or unusable on this machine."""
 

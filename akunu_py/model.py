@@ -123,6 +123,7 @@ class TargetModel:
         progress: PrefillProgress | None = None,
         cancelled: Callable[[], bool] = lambda: False,
         observe: Callable[[mx.array], object] | None = None,
+        ends: Sequence[int] = (),
     ) -> bool:
         """Computes the cache of prompt tokens, a chunk at a time.
 
@@ -133,6 +134,7 @@ class TargetModel:
             progress: called after each chunk.
             cancelled: asked before each chunk.
             observe: called with the lazy logits of each chunk; without it they are not computed.
+            ends: lengths of the cache, ascending, at which a chunk must end.
 
         Returns:
             False if `cancelled` returned true; the cache then holds the chunks done before.
@@ -141,7 +143,8 @@ class TargetModel:
         while done < len(tokens):
             if cancelled():
                 return False
-            chunk = tokens[done : done + step]
+            following = next((end for end in ends if end > cache.length), cache.length + step)
+            chunk = tokens[done : done + min(step, following - cache.length)]
             logits = self.forward(mx.array(list(chunk)), cache)
             if observe:
                 observe(logits)

@@ -40,6 +40,8 @@ class Round:
             includes other work.
         forward_s: seconds the loop spent on building the forward and waiting for it.
         draft_s: seconds spent on learning from the round and on the next proposal.
+        replayed: how many tokens of earlier rounds the forward computed again, because the cache
+            had been rolled back past them.
         recheck_forwards: single-token forwards that decided a near-tie; see
             `decoding/exactness.py`.
         grammar_complete: whether the grammar allows nothing to follow.
@@ -59,6 +61,7 @@ class Round:
     seconds: float | None = None
     forward_s: float = 0.0
     draft_s: float = 0.0
+    replayed: int = 0
     recheck_forwards: int = 0
     grammar_complete: bool = False
     finish: Finish | None = None
@@ -99,8 +102,10 @@ class Stats:
     """Sums over the rounds of a request, and its clock.
 
     `generated_tokens == accepted + bonus + corrected + plain` always holds; `plain` counts the
-    tokens of rounds without a draft. `rechecked` counts the near-ties that were decided again, and
-    `recheck_forwards` the single-token forwards this took, which `target_forwards` includes.
+    tokens of rounds without a draft. `replayed` counts the tokens that were computed again after a
+    rollback, which `target_tokens` includes. `rechecked` counts the near-ties that were decided
+    again, and `recheck_forwards` the single-token forwards this took, which `target_forwards`
+    includes.
     """
 
     prompt_tokens: int = 0
@@ -113,6 +118,7 @@ class Stats:
     bonus: int = 0
     corrected: int = 0
     plain: int = 0
+    replayed: int = 0
     rechecked: int = 0
     recheck_forwards: int = 0
     prefill_s: float = 0.0
@@ -128,7 +134,8 @@ class Stats:
         drafted = outcome.drafted
         self.generated_tokens += len(outcome.tokens)
         self.target_forwards += 1 + outcome.recheck_forwards
-        self.target_tokens += 1 + drafted + outcome.recheck_forwards
+        self.target_tokens += outcome.replayed + 1 + drafted + outcome.recheck_forwards
+        self.replayed += outcome.replayed
         self.rechecked += outcome.recheck_forwards > 0
         self.recheck_forwards += outcome.recheck_forwards
         self.drafted += drafted
@@ -185,6 +192,7 @@ class Stats:
             "bonus": self.bonus,
             "corrected": self.corrected,
             "plain": self.plain,
+            "replayed": self.replayed,
             "rechecked": self.rechecked,
             "recheck_calls": self.recheck_forwards,
             "acceptance_rate": round(self.acceptance_rate, 4),

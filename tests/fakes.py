@@ -111,7 +111,9 @@ class MoodyPlanner:
     def should_propose(self, *, pipelined: bool) -> bool:
         return self._random.random() < 0.9
 
-    def choose(self, draft: Draft, *, context: int, limit: int, pipelined: bool) -> int:
+    def choose(
+        self, draft: Draft, *, context: int, limit: int, replayed: int = 0, pipelined: bool
+    ) -> int:
         assert 0 < len(draft) <= limit
         self.chosen.append(self._random.randrange(len(draft) + 1))
         return self.chosen[-1]

@@ -8,7 +8,8 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from akunu_py.cache.kv_cache import KVCache, PreallocatedKVCache
+from akunu_py.cache.kv_cache import KVCache
+from akunu_py.cache.layers import LayerCache
 from akunu_py.model import TargetModel
 
 Table = npt.NDArray[np.float64]
@@ -59,13 +60,14 @@ class MarkovModel:
         self.vocabulary_size = len(table)
         self.tokenizer = _Tokenizer({str(token): token for token in range(len(table))})
 
-    def make_cache(self, capacity: int) -> PreallocatedKVCache:
-        return PreallocatedKVCache(1, capacity)
+    def make_cache(self, capacity: int) -> KVCache:
+        return KVCache(lambda capacity: [LayerCache(capacity)], capacity)
 
     def forward(self, tokens: mx.array, cache: KVCache) -> mx.array:
         for layer in cache.layers:
             assert layer.offset + tokens.size <= layer.capacity
             layer.offset += tokens.size
+        cache.advance(tokens.size)
         return self._table[tokens]
 
     def prefill(self, tokens: Sequence[int], cache: KVCache, **_: Any) -> bool:

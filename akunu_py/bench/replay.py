@@ -124,6 +124,7 @@ class KnownAnswer:
     """
 
     can_pipeline = True
+    replayed = 0
 
     def __init__(self, case: ReplayCase, curve: CostCurve, limit: int) -> None:
         self._answer = case.reference

@@ -1,121 +1,173 @@
-"""PreallocatedKVCache: keys and values in buffers, allocated once per layer and written in place.
+"""KVCache: a model's whole context, which `rollback` shortens whatever its layers are.
 
-It serves as the cache of unmodified mlx-lm models. Rolling back moves a counter: nothing is copied
-or cleared, because what lies after the counter is overwritten before it is read.
+Layers that keep keys and values roll back by a counter. Recurrent layers keep only their latest
+states, so these are checkpointed: MLX arrays are immutable, and keeping the states of an earlier
+moment takes no time. A rollback goes to the last checkpoint before the wanted length, and says how
+many tokens the next forward has to compute again.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import mlx.core as mx
 from mlx import nn
+from mlx_lm.models.cache import CacheList, ChunkedKVCache, RotatingKVCache, make_prompt_cache
 from mlx_lm.models.cache import KVCache as GrowingLayerCache
-from mlx_lm.models.cache import create_attention_mask, make_prompt_cache
 
-from akunu_py.errors import ContextOverflowError
+from akunu_py.cache.layers import ChunkLayerCache, LayerCache, WindowLayerCache
+from akunu_py.errors import CacheError, ContextOverflowError
+
+MakeLayers = Callable[[int], list[Any]]
+"""Makes a model's caches, empty, for a capacity; a list as mlx-lm's models take it."""
+
+_SCALARS: Final = (bool, int, float, str, type(None))
 
 
-class LayerCache:
-    """One layer's keys and values, as mlx-lm's attention layers use a cache.
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """What it takes to return a cache to a length at which it was.
 
-    The two buffers have shape `[batch, kv_heads, capacity, head_dim]` and the dtype of the first
-    keys that arrive. They are written in place, which MLX does only while nothing else holds a
-    reference to them: never hand them out, only slices.
-
-    `offset` counts the tokens in them.
+    Attributes:
+        length: how many tokens it held.
+        states: the attributes of each cache that is not a `LayerCache`.
+        windows: what each sliding window held; None if they were not copied, so that it can be
+            returned to only while they still hold it.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.offset = 0
-        self.nbytes = 0  # no property, because every request asks all caches
-        self._buffers: tuple[mx.array, mx.array] | None = None
-
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Appends `[batch, kv_heads, tokens, head_dim]`; returns all keys and values so far.
-
-        Raises:
-            ContextOverflowError: if the tokens do not fit; nothing is written then.
-        """
-        start, end = self.offset, self.offset + keys.shape[2]
-        if end > self.capacity:
-            raise ContextOverflowError(
-                f"{end} tokens do not fit into a cache made for {self.capacity}."
-            )
-        own_keys, own_values = self._buffers or self._allocate(keys, values)
-        own_keys[..., start:end, :] = keys
-        own_values[..., start:end, :] = values
-        self.offset = end
-        return own_keys[..., :end, :], own_values[..., :end, :]
-
-    def grow(self, capacity: int) -> None:
-        """Moves its content to larger buffers."""
-        old = LayerCache(self.capacity)
-        old._buffers, self._buffers = self._buffers, None
-        self.capacity = capacity
-        self.copy(old, self.offset)
-
-    def copy(self, other: "LayerCache", tokens: int) -> None:
-        """Copies the first `tokens` of another layer; they must fit."""
-        if other._buffers is None:
-            return
-        keys, values = other._buffers
-        own_keys, own_values = self._buffers or self._allocate(keys, values)
-        own_keys[..., :tokens, :] = keys[..., :tokens, :]
-        own_values[..., :tokens, :] = values[..., :tokens, :]
-        mx.eval(own_keys, own_values)
-        self.offset = tokens
-
-    def make_mask(self, tokens: int, **options: Any) -> Any:
-        """The causal mask for the next `tokens` positions, in the form mlx-lm's models expect."""
-        return create_attention_mask(tokens, offset=self.offset, **options)
-
-    @property
-    def state(self) -> tuple[mx.array, ...]:
-        """The arrays to evaluate after a prefill. Keep no reference: see the class."""
-        return self._buffers or ()
-
-    def _allocate(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Empty buffers for keys and values of these shapes."""
-        empty_keys, empty_values = (
-            mx.zeros((*like.shape[:2], self.capacity, like.shape[3]), dtype=like.dtype)
-            for like in (keys, values)
-        )
-        self._buffers = empty_keys, empty_values
-        self.nbytes = empty_keys.nbytes + empty_values.nbytes
-        return self._buffers
-
-
-class PreallocatedKVCache:
-    """A model's whole cache, with room for `capacity` tokens: a counter over one `LayerCache` per
-    layer."""
-
-    can_roll_back = True
-
-    def __init__(self, layers: int, capacity: int) -> None:
-        self.capacity = capacity
-        self.layers = [LayerCache(capacity) for _ in range(layers)]
-
-    @property
-    def length(self) -> int:
-        """How many tokens are in the cache."""
-        return self.layers[0].offset
+    length: int
+    states: tuple[dict[str, Any], ...]
+    windows: tuple[tuple[mx.array, ...], ...] | None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all buffers; 0 before the first forward."""
-        return sum(layer.nbytes for layer in self.layers)
+        """Bytes of the arrays that it keeps alive."""
+        return sum(array.nbytes for array in _arrays([*self.states, self.windows]))
 
-    def rollback(self, to: int) -> None:
-        """Forgets every token after the first `to`.
+
+_START: Final = Checkpoint(0, (), None)
+
+
+class KVCache:
+    """A model's whole cache, with room for `capacity` tokens.
+
+    Args:
+        make_layers: makes its layers: caches from `layers.py`, mlx-lm's caches of recurrent layers,
+            and mlx-lm's lists of both.
+        capacity: the tokens that it has room for.
+
+    Attributes:
+        layers: what mlx-lm's models are called with.
+        length: how many tokens it holds.
+        checkpoints: those kept for later prompts, the shortest first.
+        can_roll_back: whether every layer is of a kind that can return to an earlier length.
+        replays: whether a rollback by a few tokens may leave tokens to compute again.
+        needs_checkpoints: whether long rollbacks need checkpoints.
+    """
+
+    def __init__(self, make_layers: MakeLayers, capacity: int) -> None:
+        self.capacity = capacity
+        self._make_layers = make_layers
+        self._start()
+        self.can_roll_back = not self.unknown_kinds
+        self.replays = bool(self._states) and self.can_roll_back
+        self.needs_checkpoints = self.replays or (bool(self._windows) and self.can_roll_back)
+
+    def _start(self) -> None:
+        """Begins anew, with empty layers."""
+        self.layers = self._make_layers(self.capacity)
+        parts = list(_parts(self.layers))
+        self._counted = [part for part in parts if isinstance(part, LayerCache)]
+        self._windows = [part for part in self._counted if isinstance(part, WindowLayerCache)]
+        self._states = [part for part in parts if not isinstance(part, LayerCache)]
+        self.length = 0
+        self.checkpoints: list[Checkpoint] = []
+        self._mark: Checkpoint | None = None
+
+    @property
+    def unknown_kinds(self) -> list[str]:
+        """The names of the layers' caches that cannot be rolled back."""
+        return sorted({type(part).__name__ for part in self._states if not _is_plain(vars(part))})
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers, states and checkpoints; 0 before the first forward."""
+        nbytes = sum(layer.nbytes for layer in self._counted)
+        if self._states or self.checkpoints:
+            nbytes += sum(array.nbytes for array in _arrays([vars(part) for part in self._states]))
+            nbytes += sum(checkpoint.nbytes for checkpoint in self.checkpoints)
+        return nbytes
+
+    def advance(self, tokens: int) -> None:
+        """Counts the tokens of a forward that has been built.
+
+        Raises:
+            CacheError: if a layer holds another number of tokens than the forwards had.
+        """
+        self.length += tokens
+        for layer in self._counted:
+            # Some models make caches for layers that never use them.
+            if layer.offset != self.length and layer.offset:
+                raise CacheError(
+                    f"The model's layers disagree on the context: one holds {layer.offset} tokens "
+                    f"of {self.length}. Please report its architecture."
+                )
+
+    def reach(self, to: int) -> int:
+        """The most tokens, `to` or fewer, that it can be rolled back to."""
+        return to if to == self.length or self._counters_reach(to) else self._latest(to).length
+
+    def rollback(self, to: int, checkpoint: Checkpoint | None = None) -> int:
+        """Forgets every token after the first `to`, and more if it has to.
+
+        Args:
+            to: how many tokens are wanted.
+            checkpoint: one that the caller made at `to` tokens or fewer; the cache returns to it.
+
+        Returns:
+            How many of the wanted tokens are missing: the next forward must begin with them.
 
         Raises:
             ValueError: if `to` is negative or beyond `length`.
         """
         if not 0 <= to <= self.length:
             raise ValueError(f"Cannot roll a cache of {self.length} tokens back to {to}.")
-        for layer in self.layers:
-            layer.offset = to
+        if checkpoint is None and (to == self.length or self._counters_reach(to)):
+            for layer in self._counted:
+                layer.rollback(to)
+            self._forget(to)
+            return 0
+        checkpoint = checkpoint or self._latest(to)
+        if checkpoint.length:
+            self._restore(checkpoint)
+            self._forget(checkpoint.length)
+        else:
+            self._start()
+        return to - checkpoint.length
+
+    def checkpoint(self, *, whole: bool = False) -> Checkpoint:
+        """What it takes to return to the present length.
+
+        Args:
+            whole: whether to copy the windows, so that it holds however many tokens follow.
+        """
+        windows = tuple(layer.snapshot() for layer in self._windows) if whole else None
+        return Checkpoint(self.length, tuple(_copy(vars(part)) for part in self._states), windows)
+
+    def mark(self) -> None:
+        """Lets `rollback` return to the present length, until the next mark.
+
+        Called before a forward that may be rolled back. It takes no time and no memory, but for
+        the states of one moment.
+        """
+        if self.replays:
+            self._mark = self.checkpoint()
+
+    def keep(self) -> None:
+        """Keeps a checkpoint at the present length, for later prompts that begin with it."""
+        kept = self.checkpoints[-1].length if self.checkpoints else 0
+        if self.needs_checkpoints and self.length > kept:
+            self.checkpoints.append(self.checkpoint(whole=True))
 
     def skip(self, tokens: int) -> None:
         """Counts tokens that were never computed, to measure what a long context costs.
@@ -128,8 +180,9 @@ class PreallocatedKVCache:
             raise ContextOverflowError(
                 f"{tokens} tokens do not fit into the {room} free places of the cache."
             )
-        for layer in self.layers:
-            layer.offset += tokens
+        for layer in self._counted:
+            layer.skip(tokens)
+        self.length += tokens
 
     def grow(self, capacity: int) -> None:
         """Makes room for more tokens and keeps those it holds.
@@ -139,82 +192,149 @@ class PreallocatedKVCache:
         """
         if capacity < self.capacity:
             raise ValueError(f"A cache of {self.capacity} tokens cannot shrink to {capacity}.")
-        for layer in self.layers:
+        for layer in self._counted:
             layer.grow(capacity)
         self.capacity = capacity
 
-    def copy(self, other: "PreallocatedKVCache", tokens: int) -> None:
-        """Becomes a copy of the first `tokens` of another cache of the same model.
+    def copy(self, other: "KVCache", tokens: int) -> None:
+        """Becomes a copy of another cache of the same model, rolled back to `tokens`.
 
         Raises:
-            ValueError: if the other has fewer.
+            ValueError: if the other cannot be rolled back to so many.
             ContextOverflowError: if they do not fit.
         """
-        if tokens > other.length:
+        if tokens > other.length or other.reach(tokens) != tokens:
             raise ValueError(f"A cache of {other.length} tokens cannot give {tokens}.")
         if tokens > self.capacity:
             raise ContextOverflowError(
                 f"{tokens} tokens do not fit into a cache made for {self.capacity}."
             )
-        for own, others in zip(self.layers, other.layers, strict=True):
-            own.copy(others, tokens)
-
-    def advance(self, tokens: int) -> None:
-        """Does nothing: the layers count the tokens of a forward themselves."""
-
-    def evaluate(self) -> None:
-        """Waits until everything appended so far has been computed."""
-        mx.eval([layer.state for layer in self.layers])
-
-
-class ForwardOnlyKVCache:
-    """The cache of a model whose own caches cannot be rolled back: rotating, recurrent, hybrid.
-
-    It is enough for plain decoding. To drop tokens, make a new one.
-    """
-
-    can_roll_back = False
-
-    def __init__(self, layers: Sequence[Any], capacity: int) -> None:
-        self.capacity = capacity
-        self.layers = list(layers)
-        self.length = 0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all buffers."""
-        return sum(int(layer.nbytes) for layer in self.layers)
-
-    def grow(self, capacity: int) -> None:
-        """Allows more tokens; the model's own layers grow by themselves."""
-        self.capacity = capacity
-
-    def advance(self, tokens: int) -> None:
-        """Counts the tokens of a forward."""
-        self.length += tokens
+        self._start()
+        if not tokens:
+            return
+        checkpoint = other.checkpoint() if tokens == other.length else other._latest(tokens)
+        for own, others in zip(self._counted, other._counted, strict=True):
+            if others.floor <= tokens:
+                own.copy(others, tokens)
+        others_windows = zip(self._windows, other._windows, checkpoint.windows or (), strict=False)
+        for own_window, window, content in others_windows:
+            if window.floor > tokens:
+                own_window.restore(content, tokens)
+        self._restore_states(checkpoint)
+        self.checkpoints = [one for one in other.checkpoints if one.length <= tokens]
+        self.length = tokens
 
     def evaluate(self) -> None:
         """Waits until everything appended so far has been computed."""
-        mx.eval([layer.state for layer in self.layers])
+        mx.eval([layer.state for layer in self._counted])
+        if self._states:
+            mx.eval(list(_arrays([vars(part) for part in self._states])))
 
+    def _counters_reach(self, to: int) -> bool:
+        """Whether moving counters is all that a rollback takes."""
+        return not self._states and self._windows_reach(to)
 
-KVCache = PreallocatedKVCache | ForwardOnlyKVCache
+    def _windows_reach(self, to: int) -> bool:
+        return all(layer.floor <= to for layer in self._windows) or not to
+
+    def _latest(self, to: int) -> Checkpoint:
+        """The last checkpoint that can be returned to, of at most `to` tokens; else the start."""
+        kept = self.checkpoints if self._mark is None else [*self.checkpoints, self._mark]
+        usable = (
+            one
+            for one in kept
+            if one.length <= to and (one.windows is not None or self._windows_reach(one.length))
+        )
+        return max(usable, key=lambda one: one.length, default=_START)
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        """Returns to a checkpoint; windows that no longer hold its content get it from there."""
+        length = checkpoint.length
+        lost = [layer.floor > length for layer in self._windows]
+        for layer in self._counted:
+            if layer.floor <= length:
+                layer.rollback(length)
+        if any(lost):
+            assert checkpoint.windows is not None, "the windows still hold it"
+            for window, content in zip(self._windows, checkpoint.windows, strict=True):
+                window.restore(content, length)
+        self._restore_states(checkpoint)
+
+    def _restore_states(self, checkpoint: Checkpoint) -> None:
+        for part, saved in zip(self._states, checkpoint.states, strict=True):
+            vars(part).update(_copy(saved))
+
+    def _forget(self, length: int) -> None:
+        """Shortens the count, and drops checkpoints of what has been dropped."""
+        self.length = length
+        self.checkpoints = [one for one in self.checkpoints if one.length <= length]
+        if self._mark is not None and self._mark.length > length:
+            self._mark = None
 
 
 def make_kv_cache(model: nn.Module, capacity: int) -> KVCache:
-    """The cache for an mlx-lm model: preallocated if the model's own could be rolled back."""
-    own = make_prompt_cache(model)
-    if all(type(layer) is GrowingLayerCache for layer in own):
-        return PreallocatedKVCache(len(own), capacity)
-    return ForwardOnlyKVCache(own, capacity)
+    """The cache for an mlx-lm model: its own caches, replaced by ours where they can be."""
+
+    def make_layers(capacity: int) -> list[Any]:
+        return [_layer(own, capacity) for own in make_prompt_cache(model)]
+
+    return KVCache(make_layers, capacity)
 
 
 def no_rollback_reason(cache: KVCache) -> str | None:
     """One line for the user if a cache cannot be rolled back; None if it can."""
     if cache.can_roll_back:
         return None
-    kinds = sorted({type(layer).__name__ for layer in cache.layers} - {GrowingLayerCache.__name__})
     return (
-        f"Speculation is off: this model keeps its context in {' and '.join(kinds)}, "
+        f"Speculation is off: this model keeps its context in {' and '.join(cache.unknown_kinds)}, "
         "which cannot be rolled back to drop a rejected draft."
     )
+
+
+def _layer(own: Any, capacity: int) -> Any:
+    """The cache to use in the place of one of mlx-lm's."""
+    if type(own) is GrowingLayerCache:
+        return LayerCache(capacity)
+    if type(own) is RotatingKVCache and not own.keep:
+        return WindowLayerCache(capacity, own.max_size)
+    if type(own) is ChunkedKVCache:
+        return ChunkLayerCache(capacity, own.chunk_size)
+    if type(own) is CacheList:
+        return CacheList(*(_layer(part, capacity) for part in own.caches))
+    return own
+
+
+def _parts(layers: Sequence[Any]) -> Iterator[Any]:
+    """The single caches of a list that may have lists in it."""
+    for layer in layers:
+        yield from _parts(layer.caches) if isinstance(layer, CacheList) else (layer,)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether `_copy` copies all of a value."""
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, (mx.array, *_SCALARS))
+
+
+def _copy(value: Any) -> Any:
+    """A copy of a tree of containers that later writes to the original do not change.
+
+    Its arrays share their memory until one of both is written to.
+    """
+    if isinstance(value, dict):
+        return {name: _copy(held) for name, held in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_copy, value))
+    return mx.array(value) if isinstance(value, mx.array) else value
+
+
+def _arrays(value: Any) -> Iterator[mx.array]:
+    """The arrays of a tree of containers."""
+    if isinstance(value, mx.array):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for held in value.values() if isinstance(value, dict) else value:
+            yield from _arrays(held)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from time import time
 from typing import Final
 
-from akunu_py.cache.kv_cache import KVCache, PreallocatedKVCache
+from akunu_py.cache.kv_cache import KVCache
 from akunu_py.options import MAX_SLOTS
 
 FIRST_CAPACITY: Final = 2048
@@ -44,17 +44,13 @@ class SlotStatus:
 
 
 class PrefixSlot:
-    """A cache that knows its tokens, so that a shared prefix is computed once.
+    """A cache that knows its tokens, so that a shared prefix is computed once."""
 
-    `make_cache` makes its cache, and a new one if the old one cannot be rolled back.
-    """
-
-    def __init__(self, make_cache: MakeCache, capacity: int, slot_id: int = 0) -> None:
+    def __init__(self, cache: KVCache, slot_id: int = 0) -> None:
         self.id = slot_id
-        self.cache = make_cache(capacity)
+        self.cache = cache
         self.last_used = 0.0
         self.busy = False
-        self._make_cache = make_cache
         self._tokens: list[int] = []
 
     @property
@@ -76,8 +72,7 @@ class PrefixSlot:
         At least the last one must: its prediction is what a request needs.
         """
         shared = min(common_prefix_length(self._tokens, prompt), len(prompt) - 1)
-        whole = shared == self.cache.length
-        return shared if whole or self.cache.can_roll_back else 0
+        return self.cache.reach(shared)
 
     def reuse(self, prompt: Sequence[int]) -> int:
         """Prepares the cache for a prompt; returns how many of its tokens are in it already."""
@@ -86,26 +81,20 @@ class PrefixSlot:
         return shared
 
     def copy(self, other: "PrefixSlot", tokens: int) -> None:
-        """Becomes the first `tokens` of another slot, if the caches can be rolled back."""
-        own, others = self.cache, other.cache
-        if isinstance(own, PreallocatedKVCache) and isinstance(others, PreallocatedKVCache):
-            own.copy(others, tokens)
+        """Becomes the first `tokens` of another slot; see `usable`."""
+        if other.cache.can_roll_back:
+            self.cache.copy(other.cache, tokens)
             self._tokens = other._tokens[:tokens]
 
     def settle(self, tokens: Sequence[int]) -> None:
         """Records what the cache holds after a request: `tokens` as far as they were computed."""
-        kept = min(self.cache.length, len(tokens))
-        if kept < self.cache.length and not self.cache.can_roll_back:
-            kept = 0
-        self._keep(tokens, kept)
+        self._keep(tokens, self.cache.reach(min(self.cache.length, len(tokens))))
+        self.cache.keep()
 
     def _keep(self, tokens: Sequence[int], length: int) -> None:
         """Drops all but the first tokens, which are the first of `tokens`."""
         self._tokens = list(tokens[:length])
-        if isinstance(self.cache, PreallocatedKVCache):
-            self.cache.rollback(length)
-        elif length < self.cache.length:
-            self.cache = self._make_cache(self.cache.capacity)
+        self.cache.rollback(length)
 
 
 class PrefixPool:
@@ -165,6 +154,12 @@ class PrefixPool:
         self._free((capacity - slot.cache.capacity) * self._bytes_per_token, spared=slot)
         slot.cache.grow(capacity)
 
+    def keep(self, slot: PrefixSlot) -> None:
+        """Keeps a checkpoint of a slot at its present length, if memory lasts."""
+        slot.cache.keep()
+        if slot.cache.needs_checkpoints:
+            self._free(0, spared=slot)
+
     def settle(self, slot: PrefixSlot, tokens: Sequence[int]) -> None:
         """Records what a slot holds after a request: `tokens` as far as they were computed."""
         slot.settle(tokens)
@@ -209,17 +204,42 @@ class PrefixPool:
         self._free(needed, spared=spared, slots=1)
         if slot_id is None:
             slot_id = next(number for number in range(MAX_SLOTS) if number not in self._slots)
-        self._slots[slot_id] = PrefixSlot(self._make_cache, capacity, slot_id)
+        self._slots[slot_id] = PrefixSlot(self._make_cache(capacity), slot_id)
         return self._slots[slot_id]
 
     def _free(self, needed: float, *, spared: PrefixSlot | None, slots: int = 0) -> None:
         """Drops the least recently used slots until this many bytes and slots are free."""
+        while self._nbytes + needed > self.memory and self._drop_checkpoint():
+            pass
         others = [slot for slot in self._slots.values() if slot is not spared]
         for slot in others:
-            nbytes = sum(slot.cache.nbytes for slot in self._slots.values())
-            if nbytes + needed <= self.memory and len(self._slots) + slots <= MAX_SLOTS:
+            if self._nbytes + needed <= self.memory and len(self._slots) + slots <= MAX_SLOTS:
                 return
             del self._slots[slot.id]
+
+    @property
+    def _nbytes(self) -> int:
+        return sum(slot.cache.nbytes for slot in self._slots.values())
+
+    def _drop_checkpoint(self) -> bool:
+        """Drops the checkpoint whose neighbours are closest; False if there is none to drop.
+
+        A prompt that needed it is computed from the one before it. The last two of each slot stay:
+        the next turn of a conversation begins there.
+        """
+        gaps = [
+            (after.length - before, index, checkpoints)
+            for slot in self._slots.values()
+            for checkpoints in [slot.cache.checkpoints]
+            for index, (before, after) in enumerate(
+                zip((0, *(one.length for one in checkpoints)), checkpoints[1:], strict=False)
+            )
+            if index < len(checkpoints) - 2
+        ]
+        if gaps:
+            _, index, checkpoints = min(gaps, key=lambda gap: gap[0])
+            del checkpoints[index]
+        return bool(gaps)
 
     def _update_statuses(self) -> None:
         self.statuses = tuple(self._slots[slot_id].status for slot_id in sorted(self._slots))

@@ -109,12 +109,15 @@ class DraftSession:
         self._drafter.begin(prompt, references)
         self._planner.begin()
 
-    def propose(self, limit: int, context: int, *, pipelined: bool = False) -> Draft:
+    def propose(
+        self, limit: int, context: int, *, replayed: int = 0, pipelined: bool = False
+    ) -> Draft:
         """The draft that the next round should verify; empty if it should verify none.
 
         Args:
             limit: the most tokens that it may have.
             context: tokens in the cache.
+            replayed: how many of them the next forward has to compute again.
             pipelined: whether a single step is in flight; the draft is then only a forecast, and
                 the loop asks again once that step has been read.
         """
@@ -126,7 +129,9 @@ class DraftSession:
             draft = steer(self._constraint, draft, limit)
         if not draft:
             return NO_DRAFT
-        length = self._planner.choose(draft, context=context, limit=limit, pipelined=pipelined)
+        length = self._planner.choose(
+            draft, context=context, limit=limit, replayed=replayed, pipelined=pipelined
+        )
         return draft.cut(length) if length else NO_DRAFT
 
     def learn(self, outcome: Round) -> None:

@@ -11,7 +11,7 @@ from typing import Final, cast
 
 import mlx.core as mx
 
-from akunu_py.cache.kv_cache import PreallocatedKVCache
+from akunu_py.cache.kv_cache import Checkpoint, KVCache
 from akunu_py.decoding.verification import Verdict
 from akunu_py.model import TargetModel
 from akunu_py.sampling.sampler import Sampler
@@ -84,7 +84,7 @@ class TieBreaker:
     def __init__(
         self,
         model: TargetModel,
-        cache: PreallocatedKVCache,
+        cache: KVCache,
         sampler: Sampler,
         known: int,
         margin: float,
@@ -94,13 +94,18 @@ class TieBreaker:
         self._sampler = sampler
         self._margin = margin
         self._known = known
-        self._batched: list[
-            int
-        ] = []  # the last tokens whose cache entries no single-token forward wrote
+        # The last tokens whose cache entries no single-token forward wrote, and where they begin.
+        self._batched: list[int] = []
+        self._begin: Checkpoint | None = None
 
     def ties_of(self, logits: mx.array) -> mx.array | None:
         """What `decide` needs to know about a forward, lazily; None if no row can be a tie."""
         return near_ties(logits, self._margin) if self._margin > 0 else None
+
+    def before_draft(self) -> None:
+        """Must be called before a forward with a draft is submitted."""
+        if not self._batched and self._margin > 0 and self._cache.needs_checkpoints:
+            self._begin = self._cache.checkpoint(whole=True)
 
     def decide(
         self, verdict: Verdict, draft_tokens: tuple[int, ...], ties: mx.array | None, start: int
@@ -135,7 +140,7 @@ class TieBreaker:
 
     def _decode_again(self, tokens: list[int], start: int) -> int:
         """Replaces what the cache holds from `start` on; returns the token that follows."""
-        self._cache.rollback(start)
+        self._cache.rollback(start, self._begin)
         for token in tokens:
             inputs = mx.array([token])
             logits = self._model.forward(inputs, self._cache)

@@ -45,11 +45,15 @@ class Target(Protocol[P]):
 
     @property
     def length(self) -> int:
-        """How many tokens are in the cache."""
+        """How many tokens are in the cache, those to compute again included."""
 
     @property
     def room(self) -> int:
         """How many more fit."""
+
+    @property
+    def replayed(self) -> int:
+        """How many tokens the next forward computes again, because a rollback went past them."""
 
     @property
     def can_pipeline(self) -> bool:
@@ -112,8 +116,9 @@ def decode(target: Target[P], session: DraftSession, known: int, limits: Limits)
             if outcome.recheck_forwards:
                 ahead = None
 
-            # Roll back: the cache keeps the known token and the accepted ones. A step ahead means
-            # that nothing was drafted, so nothing is rejected.
+            # Roll back: the cache keeps the known token and the accepted ones; what it cannot keep,
+            # the next forward computes again. A step ahead means that nothing was drafted, so
+            # nothing is rejected.
             kept = outcome.context + 1 + outcome.accepted
             if ahead is None and target.length > kept:
                 target.rollback(kept)
@@ -124,7 +129,9 @@ def decode(target: Target[P], session: DraftSession, known: int, limits: Limits)
             _mark_end(outcome, emitted, limits, is_full=ahead is None and target.room == 0)
             if outcome.finish is None:
                 limit = target.draft_limit(limits.max_tokens - emitted)
-                draft = session.propose(limit, target.length, pipelined=ahead is not None)
+                draft = session.propose(
+                    limit, target.length, replayed=target.replayed, pipelined=ahead is not None
+                )
             outcome.draft_s = perf_counter() - begun
 
             # Keep the device busy while the caller has the round.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from akunu_py.backend import Backend
-from akunu_py.cache.kv_cache import PreallocatedKVCache
+from akunu_py.cache.kv_cache import KVCache, no_rollback_reason
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
 from akunu_py.decoding.exactness import SAFETY, TieBreaker, measure_difference
 from akunu_py.drafting import MODEL_DRAFTER, make_drafter
@@ -53,6 +53,7 @@ class SpeculationState:
 
     Attributes:
         cost_curve: what forwards cost; None until a request needs it. Any thread may read it.
+        why_impossible: one line for the user if the model's cache cannot be rolled back, or None.
         logit_differences: what `measure_difference` found, by `num_draft_tokens`; empty until a
             request wants an exact answer.
 
@@ -76,14 +77,15 @@ class SpeculationState:
         self._factories: dict[str, DrafterFactory] = {}
         self._experience = {fills_gap: _Experience() for fills_gap in (False, True)}
         self._costs: LiveCosts | None = None
+        cache = model.make_cache(1)
+        self.why_impossible = no_rollback_reason(cache)
+        self._replays = cache.replays
 
     def add_drafter(self, name: str, make: DrafterFactory) -> None:
         """Lets requests name a drafter of the caller's own; `make` is called for each of them."""
         self._factories[name] = make
 
-    def session(
-        self, options: Options, sampler: Sampler, prompt: Prompt, *, can_roll_back: bool
-    ) -> DraftSession:
+    def session(self, options: Options, sampler: Sampler, prompt: Prompt) -> DraftSession:
         """The drafting side of one request; it drafts nothing if drafting is off or impossible.
 
         The first request of a kind measures costs and margins here, before its clock starts.
@@ -94,7 +96,7 @@ class SpeculationState:
         # Made even if nothing will be drafted, so that a wrong name is always an error.
         drafter = self.drafter(options.drafter, sampler, fills_gap=prompt.fills_gap)
         needs_drafts = options.drafts and (options.max_tokens is None or options.max_tokens > 1)
-        if not needs_drafts or not can_roll_back:
+        if not needs_drafts or self.why_impossible:
             return DraftSession()
         if options.exact:
             self.logit_difference(longest_draft(options))
@@ -134,11 +136,11 @@ class SpeculationState:
             self._costs = LiveCosts(self.cost_curve, MAX_PLANNED_TOKENS + 1)
         experience = self._experience[fills_gap]
         if experience.planner is None:
-            experience.planner = DraftPlanner(self._costs)
+            experience.planner = DraftPlanner(self._costs, replays=self._replays)
         return experience.planner
 
     def tie_breaker(
-        self, options: Options, cache: PreallocatedKVCache, sampler: Sampler, known: int
+        self, options: Options, cache: KVCache, sampler: Sampler, known: int
     ) -> TieBreaker | None:
         """Finds near-ties by a margin measured on this model; None unless the answer is exact."""
         if not options.exact:

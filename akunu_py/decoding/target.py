@@ -12,7 +12,7 @@ from typing import Final, cast
 import mlx.core as mx
 import numpy as np
 
-from akunu_py.cache.kv_cache import ForwardOnlyKVCache, KVCache
+from akunu_py.cache.kv_cache import KVCache
 from akunu_py.decoding.exactness import TieBreaker
 from akunu_py.decoding.token_buffer import TokenBuffer
 from akunu_py.decoding.verification import accept_or_resample, match_choices, needs_distributions
@@ -34,6 +34,8 @@ _NO_LOGPROBS: Final = LogprobRequest()
 class PendingForward:
     """A forward that was submitted: where it began, what it verifies, and its lazy results.
 
+    `start` is the position of the known token; `replayed` tokens were computed again before it.
+
     `choices` has the token chosen after each position, or the distribution there if the draft has
     to be verified by rejection sampling.
     """
@@ -46,6 +48,7 @@ class PendingForward:
     logprobs: ForwardLogprobs | None
     build_s: float
     pipelined: bool
+    replayed: int
 
 
 class ModelTarget:
@@ -83,30 +86,48 @@ class ModelTarget:
         self._logprobs = logprobs
         self._tie_breaker = tie_breaker
         self._forwards = 0
+        self._sent: list[int] = []
+        self._sent_from = 0
+        self._replayed: list[int] = []
         self._clock = RoundClock()
         self.can_pipeline = not sampler.blocks
         self.note_pause = self._clock.note_pause
 
     @property
     def length(self) -> int:
-        return self._cache.length
+        return self._cache.length + len(self._replayed)
 
     @property
     def room(self) -> int:
-        return self._limit - self._cache.length
+        return self._limit - self.length
+
+    @property
+    def replayed(self) -> int:
+        return len(self._replayed)
 
     def draft_limit(self, tokens_wanted: int) -> int:
-        return self._buffer.draft_limit(cache_room=self.room, tokens_wanted=tokens_wanted)
+        return self._buffer.draft_limit(
+            cache_room=self.room, tokens_wanted=tokens_wanted, replayed=len(self._replayed)
+        )
 
     def submit(self, known: int, draft: Draft) -> PendingForward:
-        return self._submit(mx.array(self._buffer.load(known, draft.tokens)), draft)
+        start, replayed = self.length, len(self._replayed)
+        self._sent, self._sent_from = [*self._replayed, known, *draft.tokens], self._cache.length
+        tokens = mx.array(self._buffer.load(known, draft.tokens, self._replayed))
+        self._replayed = []
+        if draft:
+            self._cache.mark()
+            if self._tie_breaker:
+                self._tie_breaker.before_draft()
+        return self._submit(tokens, draft, start, replayed=replayed)
 
     def submit_step_after(self, pending: PendingForward) -> PendingForward:
-        return self._submit(pending.choices, NO_DRAFT, pipelined=True)
+        return self._submit(pending.choices, NO_DRAFT, self.length, pipelined=True)
 
     def rollback(self, length: int) -> None:
-        assert not isinstance(self._cache, ForwardOnlyKVCache), "nothing was drafted on it"
         self._cache.rollback(length)
+        held = self._cache.length
+        self._replayed = self._sent[held - self._sent_from : length - self._sent_from]
 
     def read(self, pending: PendingForward) -> Round:
         begun = perf_counter()
@@ -133,6 +154,7 @@ class ModelTarget:
             verdict.accepted,
             pending.start,
             pending.pipelined,
+            replayed=pending.replayed,
             recheck_forwards=rechecks,
         )
         if (constraint := sampler.constraint) is not None:
@@ -150,14 +172,27 @@ class ModelTarget:
         outcome.seconds = None if rechecks else seconds
         return outcome
 
-    def _submit(self, tokens: mx.array, draft: Draft, *, pipelined: bool = False) -> PendingForward:
-        """Starts a forward over ids `[rows]` without waiting for it."""
+    def _submit(
+        self,
+        tokens: mx.array,
+        draft: Draft,
+        start: int,
+        *,
+        replayed: int = 0,
+        pipelined: bool = False,
+    ) -> PendingForward:
+        """Starts a forward over ids `[rows]` without waiting for it.
+
+        The first `replayed` rows only put back what a rollback took out of the cache; the next one
+        is the token at position `start`.
+        """
         begun = perf_counter()
         cache, sampler = self._cache, self._sampler
-        start = cache.length
-        if self._grow and start + tokens.size > cache.capacity:
+        if self._grow and cache.length + tokens.size > cache.capacity:
             self._grow(min(2 * cache.capacity, self._limit))
         raw = self._model.forward(tokens, cache)
+        if replayed:
+            raw, tokens = raw[replayed:], tokens[replayed:]
         if sampler.constraint is not None:
             mx.async_eval(raw)  # type: ignore[no-untyped-call]  # it will wait for the tokens
         logits = sampler.process_logits(raw, start + 1, tokens)
@@ -180,5 +215,13 @@ class ModelTarget:
             mx.clear_cache()
         build_s = perf_counter() - begun
         return PendingForward(
-            start, draft, choices, has_distributions, ties, logprobs, build_s, pipelined
+            start,
+            draft,
+            choices,
+            has_distributions,
+            ties,
+            logprobs,
+            build_s,
+            pipelined,
+            replayed,
         )

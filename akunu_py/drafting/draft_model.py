@@ -11,7 +11,7 @@ from typing import Final
 import mlx.core as mx
 import numpy as np
 
-from akunu_py.cache.kv_cache import PreallocatedKVCache, no_rollback_reason
+from akunu_py.cache.kv_cache import no_rollback_reason
 from akunu_py.cache.prefix_pool import common_prefix_length
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.errors import InvalidRequestError
@@ -40,7 +40,7 @@ class DraftModel:
         if reason := why_no_match(model, target):
             raise InvalidRequestError(f"{model.name} cannot draft for {target.name}: {reason}.")
         cache = model.make_cache(min(_FIRST_CAPACITY, model.context_length))
-        if not isinstance(cache, PreallocatedKVCache):
+        if not cache.can_roll_back:
             reason = no_rollback_reason(cache)
             raise InvalidRequestError(
                 f"{model.name} cannot draft: {reason} Choose another draft model."
@@ -65,7 +65,7 @@ class DraftModel:
         """
         kept = agreed + common_prefix_length(self._held[agreed:], tokens[agreed:])
         kept = min(kept, len(tokens) - 1)
-        self._cache.rollback(kept)
+        kept -= self._cache.rollback(kept)
         capacity = self._cache.capacity
         while capacity < len(tokens) + num_draft_tokens:
             capacity *= 2
@@ -73,6 +73,7 @@ class DraftModel:
             self._cache.grow(min(capacity, self.model.context_length))
         del self._held[kept:]
         self.model.prefill(tokens[kept:-1], self._cache)
+        self._cache.mark()
         self._held.extend(tokens[kept:])
         return self.append(mx.array([tokens[-1]]))
 

@@ -14,7 +14,7 @@ from akunu_py.planning.acceptance import AcceptanceModel, DeclinedDraft
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.policies import PipelineGain, Probes, ProposalBackoff
-from akunu_py.planning.theory import expected_tokens
+from akunu_py.planning.theory import expected_replays, expected_tokens
 from akunu_py.stats import Round
 
 MAX_PLANNED_TOKENS: Final = 32
@@ -44,13 +44,16 @@ class Planner(Protocol):
             context: tokens in the cache, those of this round included.
         """
 
-    def choose(self, draft: Draft, *, context: int, limit: int, pipelined: bool) -> int:
+    def choose(
+        self, draft: Draft, *, context: int, limit: int, replayed: int = 0, pipelined: bool
+    ) -> int:
         """How many tokens of a draft to verify: at most `limit` and its length.
 
         Args:
             draft: the proposal.
             context: tokens in the cache.
             limit: the most that fit.
+            replayed: tokens that the forward computes again, whatever the draft.
             pipelined: whether a single step is in flight. If so, 0 continues the pipeline; more
                 stops it, and the loop asks again, with a new proposal, once the step is done.
         """
@@ -78,7 +81,9 @@ class FixedPlanner:
     def should_pipeline(self, context: int) -> bool:
         return True
 
-    def choose(self, draft: Draft, *, context: int, limit: int, pipelined: bool) -> int:
+    def choose(
+        self, draft: Draft, *, context: int, limit: int, replayed: int = 0, pipelined: bool
+    ) -> int:
         suggested_length = len(draft) if draft.suggested_length is None else draft.suggested_length
         return max(0, min(self._num_draft_tokens, limit, len(draft), suggested_length))
 
@@ -97,11 +102,20 @@ class DraftPlanner:
         costs: what forwards cost on this machine. Planners may share live costs, made for one
             token more than `longest`.
         longest: the most draft tokens of a round.
+        replays: whether the accepted tokens of a draft that is not accepted whole have to be
+            computed again; see `cache/kv_cache.py`.
     """
 
-    def __init__(self, costs: CostCurve | LiveCosts, longest: int = MAX_PLANNED_TOKENS) -> None:
+    def __init__(
+        self,
+        costs: CostCurve | LiveCosts,
+        longest: int = MAX_PLANNED_TOKENS,
+        *,
+        replays: bool = False,
+    ) -> None:
         self._costs = costs if isinstance(costs, LiveCosts) else LiveCosts(costs, longest + 1)
         self._longest = longest
+        self._replays = replays
         self._acceptance = AcceptanceModel()
         self._declined_draft = DeclinedDraft(self._acceptance)
         self._backoff = ProposalBackoff()
@@ -126,14 +140,23 @@ class DraftPlanner:
         unpipelined_s = self._costs.verify_table(context, 1)[0]
         return self._pipeline_gain.should_pipeline(max(0.0, unpipelined_s / step - 1.0))
 
-    def choose(self, draft: Draft, *, context: int, limit: int, pipelined: bool) -> int:
+    def choose(
+        self, draft: Draft, *, context: int, limit: int, replayed: int = 0, pipelined: bool
+    ) -> int:
         limit = min(limit, len(draft.tokens), self._longest)
         is_probe = self._probes.take_pending(pipelined=pipelined)
         if limit <= 0:
             return 0
-        tokens = expected_tokens(self._acceptance.accept_probs(draft)[:limit])[1:]
+        expected = expected_tokens(self._acceptance.accept_probs(draft)[:limit])
+        tokens = expected[1:]
         step = self._costs.decode_s(context)
-        unpipelined_s, *rounds = self._costs.verify_table(context, 1 + limit)
+        forwards = self._costs.verify_table(context, replayed + 1 + limit)
+        unpipelined_s, *rounds = forwards[replayed:]
+        if self._replays:
+            again = expected_replays(expected, replayed)
+            rounds = [
+                cost + _added_s(forwards, rows) for cost, rows in zip(rounds, again, strict=True)
+            ]
         if self._after_step:
             # Learnt even if a step is in flight: it decides whether to pipeline the next one.
             self._pipeline_gain.drafted(step * max(map(truediv, tokens, rounds)))
@@ -141,7 +164,7 @@ class DraftPlanner:
         refill = max(0.0, unpipelined_s - step) if pipelined else 0.0
         speeds = [emitted / (cost + refill) for emitted, cost in zip(tokens, rounds, strict=True)]
         fastest = max(speeds)
-        if fastest * step > 1.0:
+        if fastest * (unpipelined_s if replayed else step) > 1.0:
             self._probes.drafted()
         elif not (self._probes.due(pipelined=pipelined) or is_probe):
             self._declined_draft.decline(draft.cut(self._longest))
@@ -159,5 +182,13 @@ class DraftPlanner:
         if outcome.pipelined:
             self._costs.observe_step(outcome.seconds, outcome.context)
         else:
-            size = 1 + len(outcome.draft)
+            size = outcome.replayed + 1 + len(outcome.draft)
             self._costs.observe_round(size, outcome.seconds, outcome.context)
+
+
+def _added_s(forwards: list[float], rows: float) -> float:
+    """Seconds that `rows` more rows add to a forward over one, given those of 1, 2 ... rows."""
+    whole = min(int(rows), len(forwards) - 1)
+    above = min(whole + 1, len(forwards) - 1)
+    part = min(rows - whole, 1.0)
+    return forwards[whole] + part * (forwards[above] - forwards[whole]) - forwards[0]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import mul
 from typing import Final
 
@@ -37,6 +37,23 @@ def expected_tokens(accept_probs: Sequence[float]) -> list[float]:
     """
     reached = accumulate(accept_probs, mul)
     return list(accumulate(reached, initial=1.0))
+
+
+def expected_replays(expected: Sequence[float], replayed: int) -> list[float]:
+    """The tokens that the next forward computes again on average, after 1, 2 ... draft tokens.
+
+    For caches that return to the state before a forward unless its draft is accepted whole: then
+    the tokens that the forward computed again itself, the known one and the accepted ones are due.
+
+    Args:
+        expected: what `expected_tokens` returned.
+        replayed: tokens that this forward computes again, whatever the draft.
+    """
+    rows = []
+    for length, (before, after) in enumerate(pairwise(expected), start=1):
+        whole = after - before  # the probability that all `length` tokens are accepted
+        rows.append(before - length * whole + replayed * (1.0 - whole))
+    return rows
 
 
 def predicted_speedup(

@@ -1,27 +1,26 @@
-"""The preallocated cache: after a rollback it equals a fresh prefill."""
+"""The cache: after any appends, rollbacks and checkpoints it equals a fresh prefill."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlx_lm.models.cache import ArraysCache, CacheList, ChunkedKVCache, RotatingKVCache
 from mlx_lm.models.cache import KVCache as GrowingCache
-from mlx_lm.models.cache import RotatingKVCache
 
 from akunu_py.backend import find_backend
-from akunu_py.cache.kv_cache import (
-    ForwardOnlyKVCache,
-    LayerCache,
-    PreallocatedKVCache,
-    make_kv_cache,
-    no_rollback_reason,
-)
-from akunu_py.errors import ContextOverflowError
+from akunu_py.cache.kv_cache import Checkpoint, KVCache, make_kv_cache, no_rollback_reason
+from akunu_py.cache.layers import LayerCache, WindowLayerCache
+from akunu_py.errors import CacheError, ContextOverflowError
 from akunu_py.model import TargetModel, load_target
+from tests.caches import attention_cache
 from tests.tiny_model import write_tiny_model
 
 CAPACITY = 48
+WINDOW = 5
 
 
 def layer_input(tokens: list[int]) -> tuple[mx.array, mx.array]:
@@ -32,25 +31,158 @@ def layer_input(tokens: list[int]) -> tuple[mx.array, mx.array]:
     return keys, keys + 0.5
 
 
-@settings(deadline=None)
-@given(steps=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 12)), max_size=20))
-def test_any_appends_and_rollbacks_leave_what_fresh_appends_would(
-    steps: list[tuple[int, int]],
+class _FakeNetwork:
+    """Layers of the given kinds that remember what they were fed, as far as each kind does."""
+
+    def __init__(self, *kinds: Callable[[], Any]) -> None:
+        self._kinds = kinds
+
+    def make_cache(self) -> list[Any]:
+        return [kind() for kind in self._kinds]
+
+
+def recurrent() -> ArraysCache:
+    return ArraysCache(size=2)
+
+
+KINDS: dict[str, tuple[Callable[[], Any], ...]] = {
+    "full": (GrowingCache,),
+    "window": (lambda: RotatingKVCache(max_size=WINDOW),),
+    "chunks": (lambda: ChunkedKVCache(WINDOW),),
+    "recurrent": (recurrent,),
+    "hybrid": (recurrent, GrowingCache, lambda: RotatingKVCache(max_size=WINDOW)),
+    "lists": (lambda: CacheList(recurrent(), GrowingCache()),),
+}
+
+
+def feed(cache: KVCache, tokens: list[int]) -> list[list[int]]:
+    """Appends tokens to all layers; returns what each of them then sees."""
+    seen = []
+    for layer in cache.layers:
+        for part in layer.caches if isinstance(layer, CacheList) else [layer]:
+            if isinstance(part, ArraysCache):
+                # A state that depends on every token so far, and on their order.
+                state = 0 if part[0] is None else part[0].item()
+                for token in tokens:
+                    state = (state * 31 + token) % 10_007
+                part[0], part[1] = mx.array(state), mx.array(tokens[-1])
+                seen.append([state])
+            else:
+                keys, _ = part.update_and_fetch(*layer_input(tokens))
+                seen.append([int(key) for key in keys[0, 0, :, 0].tolist()])
+    cache.advance(len(tokens))
+    return seen
+
+
+@pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_any_history_leaves_what_fresh_appends_would(
+    kinds: tuple[Callable[[], Any], ...], data: st.DataObject
 ) -> None:
-    cache = PreallocatedKVCache(1, CAPACITY)
-    layer, fresh = cache.layers[0], 1
-    kept: list[int] = []
-    for append, drop in steps:
-        if append > CAPACITY - cache.length:
-            continue
-        tokens = list(range(fresh, fresh + append))
-        fresh += append
-        kept = [*kept, *tokens]
-        keys, values = layer.update_and_fetch(*layer_input(tokens))
-        assert keys[0, 0, :, 0].tolist() == kept
-        assert values[0, 1, :, 3].tolist() == [token + 0.5 for token in kept]
-        cache.rollback(max(0, len(kept) - drop))
-        kept = kept[: cache.length]
+    network = _FakeNetwork(*kinds)
+    cache, fresh = make_kv_cache(network, 700), 1
+    held: list[int] = []
+    own: list[Checkpoint] = []
+    for _ in range(data.draw(st.integers(1, 12))):
+        step = data.draw(st.sampled_from(("append", "chunk", "draft", "rollback", "keep", "copy")))
+        if step in ("append", "chunk"):
+            count = data.draw(st.integers(1, 4)) if step == "append" else 100
+            held = [*held, *range(fresh, fresh + count)]
+            fresh += count
+            feed(cache, held[-count:])
+        elif step == "draft":  # a forward over a draft of which a part is accepted
+            count = data.draw(st.integers(2, 6))
+            cache.mark()
+            drafted = list(range(fresh, fresh + count))
+            fresh += count
+            feed(cache, drafted)
+            accepted = data.draw(st.integers(0, count))
+            again = cache.rollback(len(held) + accepted)
+            assert again in (0, accepted)
+            if again:
+                feed(cache, drafted[:accepted])
+            held += drafted[:accepted]
+        elif step == "rollback":
+            to = data.draw(st.integers(0, len(held)))
+            reached = cache.reach(to)
+            assert cache.rollback(to) == to - reached
+            held = held[:reached]
+        elif step == "keep":
+            cache.keep()
+            own = [*own, cache.checkpoint(whole=True)]
+        else:
+            to = cache.reach(data.draw(st.integers(0, len(held))))
+            copy = make_kv_cache(network, 700)
+            copy.copy(cache, to)
+            feed(copy, [9_999])  # what happens to a copy does not matter to the original
+            held, copy = held[:to], make_kv_cache(network, 700)
+            copy.copy(cache, to)
+            cache = copy
+        assert cache.length == len(held)
+        own = [one for one in own if one.length <= len(held)]
+    if own:
+        checkpoint = data.draw(st.sampled_from(own))
+        assert cache.rollback(len(held), checkpoint) == len(held) - checkpoint.length
+        held = held[: checkpoint.length]
+    fed = feed(cache, [7, 8])
+    expected_cache = make_kv_cache(network, 700)
+    if held:
+        feed(expected_cache, held)
+    assert [row[-WINDOW - 2 :] for row in fed] == [
+        row[-WINDOW - 2 :] for row in feed(expected_cache, [7, 8])
+    ]
+
+
+@pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
+def test_every_length_after_a_checkpoint_can_be_reached_in_a_short_way(
+    kinds: tuple[Callable[[], Any], ...],
+) -> None:
+    cache = make_kv_cache(_FakeNetwork(*kinds), 700)
+    feed(cache, list(range(1, 301)))
+    cache.keep()
+    feed(cache, list(range(301, 600)))
+    assert cache.reach(450) >= 300
+    assert cache.rollback(300) == 0
+    assert cache.length == 300
+
+
+def test_windows_hold_the_window_and_a_slack_however_long_the_context() -> None:
+    layer = WindowLayerCache(100_000, window=64)
+    sizes = set()
+    for token in range(2_000):
+        layer.update_and_fetch(*layer_input([token]))
+        sizes.add(layer.nbytes // (2 * 2 * 4 * 4))
+    assert sizes == {64 + 256}
+    layer.update_and_fetch(*layer_input(list(range(3_000))))
+    layer.update_and_fetch(*layer_input([1]))
+    assert layer.nbytes // (2 * 2 * 4 * 4) == 64 + 256
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 9])
+@pytest.mark.parametrize("before", [0, 2, 4, 5, 30])
+@pytest.mark.parametrize("window_size", [None, 3])
+def test_masks_of_windows_show_each_position_its_window(
+    tokens: int, before: int, window_size: int | None
+) -> None:
+    layer = WindowLayerCache(100, WINDOW)
+    if before:
+        layer.update_and_fetch(*layer_input(list(range(before))))
+    mask = layer.make_mask(tokens, window_size=window_size)
+    keys, _ = layer.update_and_fetch(*layer_input(list(range(before, before + tokens))))
+    positions = [int(key) for key in keys[0, 0, :, 0].tolist()]  # type: ignore[arg-type,union-attr]
+    window = window_size or WINDOW
+    shown = [
+        [max(0, at - window + 1) <= key <= at for key in positions]
+        for at in range(before, before + tokens)
+    ]
+    if mask is None:
+        assert all(shown[0])
+        assert tokens == 1
+    elif isinstance(mask, str):
+        assert shown == [[key <= at for key in positions] for at in range(before, before + tokens)]
+    else:
+        assert mask.tolist() == shown
 
 
 @settings(max_examples=25, deadline=None)
@@ -60,7 +192,6 @@ def test_a_model_predicts_after_rollbacks_as_after_a_fresh_prefill(
 ) -> None:
     tokens = st.lists(st.integers(0, 255), min_size=1, max_size=7)
     cache = tiny_model.make_cache(CAPACITY)
-    assert isinstance(cache, PreallocatedKVCache)
     kept: list[int] = []
     for _ in range(data.draw(st.integers(1, 6))):
         appended = data.draw(tokens)
@@ -94,9 +225,10 @@ def test_buffers_are_allocated_once_at_full_capacity() -> None:
     assert layer.nbytes == 2 * 2 * CAPACITY * 4 * 2
 
 
-def test_writes_do_not_copy_the_buffer() -> None:
+@pytest.mark.parametrize("window", [None, 1 << 18])
+def test_writes_do_not_copy_the_buffer(window: int | None) -> None:
     capacity = 1 << 18
-    layer = LayerCache(capacity)
+    layer = WindowLayerCache(capacity, window) if window else LayerCache(capacity)
     mx.eval(layer.update_and_fetch(*layer_input([1])))
     mx.reset_peak_memory()
     for token in range(20):
@@ -107,72 +239,80 @@ def test_writes_do_not_copy_the_buffer() -> None:
 
 
 def test_growing_keeps_what_is_held() -> None:
-    cache = PreallocatedKVCache(1, 4)
-    cache.layers[0].update_and_fetch(*layer_input([1, 2, 3, 4]))
+    cache = attention_cache(1, 4)
+    feed(cache, [1, 2, 3, 4])
     cache.rollback(3)
     cache.grow(6)
-    keys, _ = cache.layers[0].update_and_fetch(*layer_input([7, 8]))
-    assert keys[0, 1, :, 2].tolist() == [1, 2, 3, 7, 8]
+    assert feed(cache, [7, 8]) == [[1, 2, 3, 7, 8]]
     assert cache.capacity - cache.length == 1
     with pytest.raises(ValueError, match="cannot shrink"):
         cache.grow(5)
 
 
 def test_skipped_tokens_take_room() -> None:
-    cache = PreallocatedKVCache(1, 6)
-    cache.layers[0].update_and_fetch(*layer_input([1]))
+    cache = attention_cache(1, 6)
+    feed(cache, [1])
     cache.skip(3)
-    keys, _ = cache.layers[0].update_and_fetch(*layer_input([5]))
-    assert keys[0, 1, :, 2].tolist() == [1, 0, 0, 0, 5]
+    assert feed(cache, [5]) == [[1, 0, 0, 0, 5]]
     with pytest.raises(ContextOverflowError, match="2 tokens do not fit into the 1 free places"):
         cache.skip(2)
 
 
 def test_overflow_is_refused_before_anything_is_written() -> None:
-    layer = LayerCache(4)
-    layer.update_and_fetch(*layer_input([1, 2, 3]))
-    with pytest.raises(ContextOverflowError, match="5 tokens do not fit into a cache made for 4"):
-        layer.update_and_fetch(*layer_input([4, 5]))
-    assert layer.offset == 3
+    for layer in (LayerCache(4), WindowLayerCache(4, 2)):
+        layer.update_and_fetch(*layer_input([1, 2, 3]))
+        with pytest.raises(ContextOverflowError, match="5 tokens do not fit into a cache made for"):
+            layer.update_and_fetch(*layer_input([4, 5]))
+        assert layer.offset == 3
 
 
 @pytest.mark.parametrize("to", [-1, 1])
 def test_rollback_only_goes_back(to: int) -> None:
-    cache = PreallocatedKVCache(2, 8)
+    cache = attention_cache(2, 8)
     with pytest.raises(ValueError, match="Cannot roll"):
         cache.rollback(to)
 
 
-class _FakeNetwork:
-    def __init__(self, caches: list[object]) -> None:
-        self._caches = caches
+def test_layers_that_disagree_are_noticed() -> None:
+    cache = attention_cache(2, 8)
+    feed(cache, [1, 2])
+    cache.layers[0].update_and_fetch(*layer_input([3]))
+    with pytest.raises(CacheError, match=r"holds 2 tokens of 3"):
+        cache.advance(1)
 
-    def make_cache(self) -> list[object]:
-        return self._caches
+
+class _Unknown:
+    """A cache with something in it that cannot be copied."""
+
+    def __init__(self) -> None:
+        self.file = open  # any object that is neither an array nor a number
 
 
-def test_models_with_rotating_layers_decode_plainly_and_say_so() -> None:
-    network = _FakeNetwork([GrowingCache(), RotatingKVCache(max_size=8)])
-    cache = make_kv_cache(network, 16)
-    assert isinstance(cache, ForwardOnlyKVCache)
+def test_caches_of_unknown_kinds_decode_plainly_and_say_so() -> None:
+    cache = make_kv_cache(_FakeNetwork(GrowingCache, _Unknown), 16)
     reason = no_rollback_reason(cache)
     assert reason is not None
-    assert "RotatingKVCache" in reason
+    assert "_Unknown" in reason
     assert "\n" not in reason
+    cache.layers[0].update_and_fetch(*layer_input([1, 2]))
+    cache.advance(2)
+    first = cache.layers[1]
+    assert cache.reach(1) == 0
+    assert cache.rollback(1) == 1
+    assert cache.layers[1] is not first
 
 
-def test_ordinary_models_get_the_preallocated_cache(tmp_path: Path) -> None:
+def test_ordinary_models_can_be_rolled_back(tmp_path: Path) -> None:
     model = load_target(str(write_tiny_model(tmp_path)), find_backend())
     cache = model.make_cache(64)
-    assert isinstance(cache, PreallocatedKVCache)
     assert no_rollback_reason(cache) is None
+    assert not cache.replays
+    assert not cache.needs_checkpoints
 
 
 def test_a_copy_predicts_as_the_original_and_leaves_it_alone(tiny_model: TargetModel) -> None:
     tokens = list(range(40))
     original, copy = tiny_model.make_cache(CAPACITY), tiny_model.make_cache(CAPACITY * 2)
-    assert isinstance(original, PreallocatedKVCache)
-    assert isinstance(copy, PreallocatedKVCache)
     tiny_model.prefill(tokens, original)
     copy.copy(original, 30)
     tiny_model.prefill([9] * 10, copy)
@@ -183,11 +323,10 @@ def test_a_copy_predicts_as_the_original_and_leaves_it_alone(tiny_model: TargetM
 
 
 def test_a_copy_needs_what_it_copies_and_room_for_it(tiny_model: TargetModel) -> None:
-    original = PreallocatedKVCache(2, CAPACITY)
+    original = attention_cache(2, CAPACITY)
     with pytest.raises(ValueError, match="0 tokens cannot give 5"):
-        PreallocatedKVCache(2, CAPACITY).copy(original, 5)
+        attention_cache(2, CAPACITY).copy(original, 5)
     cache = tiny_model.make_cache(CAPACITY)
-    assert isinstance(cache, PreallocatedKVCache)
     tiny_model.prefill([1] * 20, cache)
     with pytest.raises(ContextOverflowError, match="20 tokens do not fit"):
-        PreallocatedKVCache(2, 10).copy(cache, 20)
+        attention_cache(2, 10).copy(cache, 20)

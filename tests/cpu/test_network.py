@@ -10,7 +10,7 @@ from mlx_lm.models import llama, qwen2
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 from mlx_lm.models.rope_utils import Llama3RoPE, YarnRoPE
 
-from akunu_py.cache.kv_cache import LayerCache
+from akunu_py.cache.layers import LayerCache
 from akunu_py.cpu.attention import FusedAttention
 from akunu_py.cpu.kernels import FusedRMSNorm
 from akunu_py.cpu.linear import FusedFeedForward

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from akunu_py.backend import find_backend
-from akunu_py.cache.kv_cache import PreallocatedKVCache
+from akunu_py.cache.kv_cache import KVCache
 from akunu_py.decoding.loop import Limits
 from akunu_py.drafting.base import Drafter
 from akunu_py.drafting.ngram import NGramDrafter
@@ -31,9 +31,8 @@ def model(tiny_model_dir: Path) -> TargetModel:
     return load_target(str(tiny_model_dir), find_backend())
 
 
-def prefilled(model: TargetModel, prompt: list[int], capacity: int = 256) -> PreallocatedKVCache:
+def prefilled(model: TargetModel, prompt: list[int], capacity: int = 256) -> KVCache:
     cache = model.make_cache(capacity)
-    assert isinstance(cache, PreallocatedKVCache)
     model.prefill(prompt[:-1], cache)
     return cache
 

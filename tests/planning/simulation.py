@@ -132,7 +132,9 @@ class Oracle:
     def should_propose(self, *, pipelined: bool) -> bool:
         return True
 
-    def choose(self, draft: Draft, *, context: int, limit: int, pipelined: bool) -> int:
+    def choose(
+        self, draft: Draft, *, context: int, limit: int, replayed: int = 0, pipelined: bool
+    ) -> int:
         tokens = expected_tokens(draft.accept_probs[:limit])
         speeds = [1 / self._curve.decode_s(context)]
         speeds += [

@@ -1,0 +1,248 @@
+"""The caches of single attention layers: keys and values in buffers, written in place.
+
+They serve unmodified mlx-lm models. Rolling back moves a counter: nothing is copied or cleared,
+because what lies after the counter is overwritten before it is read.
+"""
+
+from typing import Any, Final
+
+import mlx.core as mx
+from mlx_lm.models.cache import create_attention_mask
+
+from akunu_py.errors import ContextOverflowError
+
+SLACK: Final = 256
+"""How many tokens a sliding window has room for besides the window, so that it is moved to the
+front of its buffers only once in so many tokens."""
+
+_KEPT: Final = 64
+"""How many tokens before the window stay when it is moved: short rollbacks need no checkpoint."""
+
+
+class LayerCache:
+    """The keys and values of one layer with full attention.
+
+    The two buffers have shape `[batch, kv_heads, capacity, head_dim]` and the dtype of the first
+    keys that arrive. They are written in place, which MLX does only while nothing else holds a
+    reference to them: never keep one, only slices. Some models of mlx-lm name them, so they have
+    its names.
+
+    `offset` counts the tokens in them.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.offset = 0
+        self.nbytes = 0  # no property, because every request asks all caches
+        self.keys: mx.array | None = None
+        self.values: mx.array | None = None
+
+    @property
+    def floor(self) -> int:
+        """The fewest tokens, besides 0, that it can be rolled back to."""
+        return 0
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Appends `[batch, kv_heads, tokens, head_dim]`; returns all keys and values so far.
+
+        Raises:
+            ContextOverflowError: if the tokens do not fit; nothing is written then.
+        """
+        start, end = self.offset, self._end_of(keys)
+        own_keys, own_values = self._buffers(keys, values)
+        own_keys[..., start:end, :] = keys
+        own_values[..., start:end, :] = values
+        self.offset = end
+        return own_keys[..., :end, :], own_values[..., :end, :]
+
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        """All keys and values so far; there must be some."""
+        assert self.keys is not None
+        assert self.values is not None
+        return self.keys[..., : self.offset, :], self.values[..., : self.offset, :]
+
+    def rollback(self, to: int) -> None:
+        """Forgets every token after the first `to`, which must be 0 or at least `floor`."""
+        self.offset = min(self.offset, to)
+
+    def skip(self, tokens: int) -> None:
+        """Counts tokens that were never computed, if the model uses this layer."""
+        self.offset += tokens * (self.keys is not None)
+
+    def grow(self, capacity: int) -> None:
+        """Moves its content to larger buffers."""
+        old = LayerCache(self.capacity)
+        old.keys, old.values, self.keys, self.values = self.keys, self.values, None, None
+        self.capacity = capacity
+        self.copy(old, self.offset)
+
+    def copy(self, other: "LayerCache", tokens: int) -> None:
+        """Copies the first `tokens` of another layer; they must fit."""
+        if other.keys is None or other.values is None:
+            return
+        own_keys, own_values = self._buffers(other.keys, other.values)
+        own_keys[..., :tokens, :] = other.keys[..., :tokens, :]
+        own_values[..., :tokens, :] = other.values[..., :tokens, :]
+        mx.eval(own_keys, own_values)
+        self.offset = tokens
+
+    def make_mask(
+        self, tokens: int, return_array: bool = False, window_size: int | None = None
+    ) -> Any:
+        """The causal mask for the next `tokens` positions, in the form mlx-lm's models expect."""
+        return create_attention_mask(
+            tokens, offset=self.offset, return_array=return_array, window_size=window_size
+        )
+
+    @property
+    def state(self) -> tuple[mx.array, ...]:
+        """The arrays to evaluate after a prefill. Keep no reference: see the class."""
+        return () if self.keys is None or self.values is None else (self.keys, self.values)
+
+    def _end_of(self, keys: mx.array) -> int:
+        """How many tokens there are once `keys` are appended."""
+        end = self.offset + keys.shape[2]
+        if end > self.capacity:
+            raise ContextOverflowError(
+                f"{end} tokens do not fit into a cache made for {self.capacity}."
+            )
+        return end
+
+    def _buffers(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """The buffers, made for keys and values of these shapes if there are none."""
+        if self.keys is None or self.values is None:
+            self.keys, self.values = self._allocate(keys, values, self.capacity)
+        return self.keys, self.values
+
+    def _allocate(self, keys: mx.array, values: mx.array, rows: int) -> tuple[mx.array, mx.array]:
+        """Empty buffers for `rows` tokens with keys and values of these shapes."""
+        empty_keys, empty_values = (
+            mx.zeros((*like.shape[:2], rows, like.shape[3]), dtype=like.dtype)
+            for like in (keys, values)
+        )
+        self.nbytes = empty_keys.nbytes + empty_values.nbytes
+        return empty_keys, empty_values
+
+
+class WindowLayerCache(LayerCache):
+    """The keys and values of one layer that attends to a sliding window.
+
+    The buffers hold the last tokens in order, at most the window and `SLACK` more, or the window
+    and one forward if that is larger. A forward can always be rolled back, and at least 64 tokens
+    before it; beyond that, the content must have been kept with `snapshot`.
+
+    Args:
+        capacity: tokens that the context may have.
+        window: how many tokens a position attends to, itself included.
+    """
+
+    def __init__(self, capacity: int, window: int) -> None:
+        super().__init__(capacity)
+        self.window = window
+        self.reach = window - 1
+        """How many tokens before a forward its first position attends to."""
+        self._first = 0  # the position of the first token in the buffers
+
+    @property
+    def floor(self) -> int:
+        return self._first + self.reach if self._first else 0
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Appends tokens; returns the keys and values that any of them attends to.
+
+        Raises:
+            ContextOverflowError: if the tokens do not fit; nothing is written then.
+        """
+        end = self._end_of(keys)
+        if self.keys is None or end - self._first > self.keys.shape[2]:
+            self._make_room(keys, values)
+        assert self.keys is not None
+        assert self.values is not None
+        seen = min(self.offset, self.reach)
+        start, stop = self.offset - self._first, end - self._first
+        self.keys[..., start:stop, :] = keys
+        self.values[..., start:stop, :] = values
+        self.offset = end
+        return self.keys[..., start - seen : stop, :], self.values[..., start - seen : stop, :]
+
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        raise NotImplementedError("What a layer has seen cannot be asked of a sliding window.")
+
+    def rollback(self, to: int) -> None:
+        super().rollback(to)
+        if not to:
+            self._first = 0
+
+    def skip(self, tokens: int) -> None:
+        super().skip(tokens)
+        self._first = max(self._first, self.offset - self.reach)
+
+    def grow(self, capacity: int) -> None:
+        """Allows a longer context."""
+        self.capacity = capacity
+
+    def copy(self, other: LayerCache, tokens: int) -> None:
+        assert isinstance(other, WindowLayerCache)
+        self.restore(other.snapshot(tokens), tokens)
+
+    def snapshot(self, tokens: int | None = None) -> tuple[mx.array, ...]:
+        """Keys and values that forwards after the first `tokens` attend to, or after all."""
+        if self.keys is None or self.values is None:
+            return ()
+        stop = (self.offset if tokens is None else tokens) - self._first
+        start = max(0, stop - self.reach)
+        kept = [mx.contiguous(a[..., start:stop, :]) for a in (self.keys, self.values)]
+        mx.eval(kept)
+        return tuple(kept)
+
+    def restore(self, snapshot: tuple[mx.array, ...], tokens: int) -> None:
+        """Holds what `snapshot` returned when there were `tokens` tokens."""
+        self.offset, self._first = tokens, 0
+        if snapshot:
+            # They are full, so the next token is written to new buffers and not to these.
+            self.keys, self.values = snapshot
+            self._first = tokens - self.keys.shape[2]
+            self.nbytes = self.keys.nbytes + self.values.nbytes
+
+    def make_mask(
+        self, tokens: int, return_array: bool = False, window_size: int | None = None
+    ) -> Any:
+        """The mask over what `update_and_fetch` will return; None if everything is visible."""
+        window = min(window_size or self.window, self.window)
+        seen = min(self.offset, self.reach)
+        if tokens == 1 and seen < window and not return_array:
+            return None
+        if seen + tokens > window or return_array:
+            return create_attention_mask(tokens, offset=seen, return_array=True, window_size=window)
+        return "causal"
+
+    def _make_room(self, keys: mx.array, values: mx.array) -> None:
+        """Moves the window to the front of new buffers that have room for more."""
+        stop = self.offset - self._first
+        kept = min(stop, self.reach + _KEPT)
+        rows = max(min(self.capacity, self.window + SLACK), kept + keys.shape[2])
+        old_keys, old_values = self.keys, self.values
+        self.keys, self.values = self._allocate(keys, values, rows)
+        if kept and old_keys is not None and old_values is not None:
+            self.keys[..., :kept, :] = old_keys[..., stop - kept : stop, :]
+            self.values[..., :kept, :] = old_values[..., stop - kept : stop, :]
+        self._first = self.offset - kept
+
+
+class ChunkLayerCache(WindowLayerCache):
+    """The keys and values of one layer that attends within chunks of the text (Llama 4).
+
+    The model makes its own mask, from the position that the keys begin at.
+    """
+
+    def __init__(self, capacity: int, chunk_size: int) -> None:
+        super().__init__(capacity, chunk_size)
+        self.reach = chunk_size
+
+    @property
+    def start_position(self) -> int:
+        """The position of the first key that the next forward gets."""
+        return max(0, self.offset - self.reach)
+
+    def maybe_trim_front(self) -> None:
+        """Does nothing: mlx-lm's model calls it, but `update_and_fetch` returns no more."""
