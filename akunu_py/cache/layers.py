@@ -142,6 +142,7 @@ class WindowLayerCache(LayerCache):
         self.reach = window - 1
         """How many tokens before a forward its first position attends to."""
         self._first = 0  # the position of the first token in the buffers
+        self._visible = slice(0, 0)  # the rows of the buffers that the last forward attends to
 
     @property
     def floor(self) -> int:
@@ -158,15 +159,18 @@ class WindowLayerCache(LayerCache):
             self._make_room(keys, values)
         assert self.keys is not None
         assert self.values is not None
-        seen = min(self.offset, self.reach)
         start, stop = self.offset - self._first, end - self._first
         self.keys[..., start:stop, :] = keys
         self.values[..., start:stop, :] = values
+        self._visible = slice(start - min(self.offset, self.reach), stop)
         self.offset = end
-        return self.keys[..., start - seen : stop, :], self.values[..., start - seen : stop, :]
+        return self.keys_and_values()
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
-        raise NotImplementedError("What a layer has seen cannot be asked of a sliding window.")
+        """What `update_and_fetch` returned last, for layers that share it."""
+        assert self.keys is not None
+        assert self.values is not None
+        return self.keys[..., self._visible, :], self.values[..., self._visible, :]
 
     def rollback(self, to: int) -> None:
         super().rollback(to)
