@@ -41,18 +41,19 @@ class RoundShape(NamedTuple):
     """What decides how long a round takes.
 
     `context` counts the tokens in the cache before it; a pipelined round was submitted before the
-    previous one ended.
+    previous one ended; `replayed` tokens were computed again.
     """
 
     drafted: int
     context: int
     pipelined: bool
+    replayed: int = 0
 
     def seconds(self, curve: CostCurve) -> float:
         """How long it takes if forwards cost what `curve` says."""
         if self.pipelined:
             return curve.decode_s(self.context)
-        return curve.verify_s(1 + self.drafted, self.context)
+        return curve.verify_s(self.replayed + 1 + self.drafted, self.context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,8 @@ class ReplayResult:
             emitted += len(round_.tokens) + (round_.end_token is not None)
             accepted += round_.accepted
             context = round_.context // _CONTEXT_GRAIN * _CONTEXT_GRAIN
-            shapes[RoundShape(round_.drafted, context, round_.pipelined)] += 1
+            shape = RoundShape(round_.drafted, context, round_.pipelined, round_.replayed)
+            shapes[shape] += 1
         return cls(emitted, accepted, shapes)
 
     @property
@@ -120,18 +122,23 @@ class ReplayResult:
 class KnownAnswer:
     """A target of the decoding loop that reads an answer instead of computing it.
 
-    Its forwards take as long as the curve says, and verify up to `limit` drafted tokens.
+    Its forwards take as long as the curve says, and verify up to `limit` drafted tokens. If it
+    `replays`, it rolls back as a recurrent model does: to the beginning of the last forward.
     """
 
     can_pipeline = True
-    replayed = 0
 
-    def __init__(self, case: ReplayCase, curve: CostCurve, limit: int) -> None:
+    def __init__(
+        self, case: ReplayCase, curve: CostCurve, limit: int, *, replays: bool = False
+    ) -> None:
         self._answer = case.reference
         self._start = len(case.prompt) - 1
         self._curve = curve
         self._limit = limit
+        self._replays = replays
         self.length = self._start
+        self.replayed = 0
+        self._held = self._start  # the tokens in the cache before the last forward
 
     @property
     def room(self) -> int:
@@ -140,7 +147,7 @@ class KnownAnswer:
 
     def draft_limit(self, tokens_wanted: int) -> int:
         """Does not depend on where the answer ends: tokens drafted beyond its end count too."""
-        return self._limit if tokens_wanted > 0 else 0
+        return self._limit - self.replayed if tokens_wanted > 0 else 0
 
     def submit(self, known: int, draft: Draft) -> _PendingRound:
         return self._submit(draft, pipelined=False)
@@ -156,26 +163,37 @@ class KnownAnswer:
                 break
             accepted += 1
         tokens = tuple(self._answer[position : position + accepted + 1])
-        shape = RoundShape(len(draft), pending.context, pending.pipelined)
-        seconds = shape.seconds(self._curve)
-        return Round(tokens, draft, accepted, pending.context, pending.pipelined, seconds)
+        shape = RoundShape(len(draft), pending.context, pending.pipelined, pending.replayed)
+        return Round(
+            tokens,
+            draft,
+            accepted,
+            pending.context,
+            pending.pipelined,
+            shape.seconds(self._curve),
+            replayed=pending.replayed,
+        )
 
     def rollback(self, length: int) -> None:
         self.length = length
+        self.replayed = length - self._held if self._replays else 0
 
     def note_pause(self, seconds: float) -> None:
         """The curve knows how long a round takes."""
 
     def _submit(self, draft: Draft, *, pipelined: bool) -> _PendingRound:
-        context = self.length
+        context, replayed = self.length, self.replayed
+        self._held = context - replayed
         self.length += 1 + len(draft)
-        return _PendingRound(context, draft, pipelined)
+        self.replayed = 0
+        return _PendingRound(context, draft, pipelined, replayed)
 
 
 class _PendingRound(NamedTuple):
     context: int
     draft: Draft
     pipelined: bool
+    replayed: int
 
 
 def replay_rounds(
@@ -185,10 +203,12 @@ def replay_rounds(
     *,
     curve: CostCurve = UNIT_COSTS,
     limit: int = MAX_PLANNED_TOKENS,
+    replays: bool = False,
 ) -> Iterator[Round]:
     """Replays one request, a round at a time, in the loop that the engine decodes with.
 
-    Rounds take as long as the curve says, and verify up to `limit` drafted tokens.
+    Rounds take as long as the curve says, and verify up to `limit` drafted tokens. `replays` is as
+    `KnownAnswer` has it.
     """
     trimmer = DraftTrimmer(case.end_tokens)
     session = DraftSession(drafter, planner, trimmer, num_draft_tokens=limit)
@@ -197,7 +217,7 @@ def replay_rounds(
         return
     known = case.prompt[-1] if case.prompt else 0
     limits = Limits(len(case.reference), frozenset())
-    yield from decode(KnownAnswer(case, curve, limit), session, known, limits)
+    yield from decode(KnownAnswer(case, curve, limit, replays=replays), session, known, limits)
 
 
 def replay(
@@ -207,12 +227,13 @@ def replay(
     *,
     curve: CostCurve = UNIT_COSTS,
     limit: int = MAX_PLANNED_TOKENS,
+    replays: bool = False,
 ) -> ReplayResult:
     """Replays requests with one planner, each with the drafter that `make` returns."""
     rounds = (
         done
         for case in cases
-        for done in replay_rounds(make(), case, planner, curve=curve, limit=limit)
+        for done in replay_rounds(make(), case, planner, curve=curve, limit=limit, replays=replays)
     )
     return ReplayResult.of(rounds)
 

@@ -77,9 +77,7 @@ class SpeculationState:
         self._factories: dict[str, DrafterFactory] = {}
         self._experience = {fills_gap: _Experience() for fills_gap in (False, True)}
         self._costs: LiveCosts | None = None
-        cache = model.make_cache(1)
-        self.why_impossible = no_rollback_reason(cache)
-        self._replays = cache.replays
+        self.why_impossible = no_rollback_reason(model.make_cache(1))
 
     def add_drafter(self, name: str, make: DrafterFactory) -> None:
         """Lets requests name a drafter of the caller's own; `make` is called for each of them."""
@@ -136,7 +134,7 @@ class SpeculationState:
             self._costs = LiveCosts(self.cost_curve, MAX_PLANNED_TOKENS + 1)
         experience = self._experience[fills_gap]
         if experience.planner is None:
-            experience.planner = DraftPlanner(self._costs, replays=self._replays)
+            experience.planner = DraftPlanner(self._costs)
         return experience.planner
 
     def tie_breaker(

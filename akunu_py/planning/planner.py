@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import truediv
 from typing import Final, Protocol
 
@@ -102,20 +103,12 @@ class DraftPlanner:
         costs: what forwards cost on this machine. Planners may share live costs, made for one
             token more than `longest`.
         longest: the most draft tokens of a round.
-        replays: whether the accepted tokens of a draft that is not accepted whole have to be
-            computed again; see `cache/kv_cache.py`.
     """
 
-    def __init__(
-        self,
-        costs: CostCurve | LiveCosts,
-        longest: int = MAX_PLANNED_TOKENS,
-        *,
-        replays: bool = False,
-    ) -> None:
+    def __init__(self, costs: CostCurve | LiveCosts, longest: int = MAX_PLANNED_TOKENS) -> None:
         self._costs = costs if isinstance(costs, LiveCosts) else LiveCosts(costs, longest + 1)
         self._longest = longest
-        self._replays = replays
+        self._replays = False  # whether a rejection makes the next forward compute tokens again
         self._acceptance = AcceptanceModel()
         self._declined_draft = DeclinedDraft(self._acceptance)
         self._backoff = ProposalBackoff()
@@ -150,12 +143,13 @@ class DraftPlanner:
         expected = expected_tokens(self._acceptance.accept_probs(draft)[:limit])
         tokens = expected[1:]
         step = self._costs.decode_s(context)
-        forwards = self._costs.verify_table(context, replayed + 1 + limit)
-        unpipelined_s, *rounds = forwards[replayed:]
+        unpipelined_s, *rounds = self._costs.verify_table(context, replayed + 1 + limit)[replayed:]
         if self._replays:
+            forwards = self._costs.verify_table(context, self._longest + 1)
             again = expected_replays(expected, replayed)
             rounds = [
-                cost + _added_s(forwards, rows) for cost, rows in zip(rounds, again, strict=True)
+                cost + _replay_s(forwards, rows, replayed + length)
+                for length, (cost, rows) in enumerate(zip(rounds, again, strict=True), start=1)
             ]
         if self._after_step:
             # Learnt even if a step is in flight: it decides whether to pipeline the next one.
@@ -174,6 +168,7 @@ class DraftPlanner:
 
     def observe(self, outcome: Round) -> None:
         self._after_step = not outcome.draft
+        self._replays |= outcome.replayed > 0
         self._declined_draft.follow(outcome.tokens)
         if outcome.draft:
             self._acceptance.learn(outcome.draft, outcome.accepted)
@@ -186,9 +181,21 @@ class DraftPlanner:
             self._costs.observe_round(size, outcome.seconds, outcome.context)
 
 
-def _added_s(forwards: list[float], rows: float) -> float:
-    """Seconds that `rows` more rows add to a forward over one, given those of 1, 2 ... rows."""
-    whole = min(int(rows), len(forwards) - 1)
-    above = min(whole + 1, len(forwards) - 1)
-    part = min(rows - whole, 1.0)
-    return forwards[whole] + part * (forwards[above] - forwards[whole]) - forwards[0]
+def _replay_s(forwards: Sequence[float], rows: float, size: int) -> float:
+    """Seconds that `rows` tokens to compute again add to the next forward.
+
+    That is a single step or one like this, over `size` draft tokens; the mean of both was better
+    than either in `benchmarks/replay_recurrent.py`.
+
+    Args:
+        forwards: seconds of forwards over 1, 2 ... tokens.
+        rows: how many tokens, on average.
+        size: how many tokens follow the known one in this forward.
+    """
+
+    def after(tokens: float) -> float:
+        whole = min(int(tokens), len(forwards) - 1)
+        above = min(whole + 1, len(forwards) - 1)
+        return forwards[whole] + (tokens - whole) * (forwards[above] - forwards[whole])
+
+    return (after(rows) - after(0) + after(size + rows) - after(size)) / 2
