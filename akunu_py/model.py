@@ -22,6 +22,7 @@ from akunu_py.backend import (
     use_dense_weights,
 )
 from akunu_py.cache.kv_cache import KVCache, make_kv_cache
+from akunu_py.cache.recurrence import make_recordable, record
 from akunu_py.errors import ModelLoadError
 from akunu_py.model_files import find_model, model_name
 from akunu_py.text.tokenizer import Tokenizer
@@ -61,6 +62,7 @@ class TargetModel:
         layout: WeightLayout,
         original: nn.Module | None = None,
     ) -> None:
+        make_recordable(network)
         self.network = network
         self.original = network if original is None else original
         self.tokenizer = tokenizer
@@ -110,7 +112,8 @@ class TargetModel:
         Returns:
             Lazy logits `[positions, vocabulary]`.
         """
-        logits: mx.array = self.network(tokens[None], cache=cache.layers)
+        with record(cache.recording):
+            logits: mx.array = self.network(tokens[None], cache=cache.layers)
         cache.advance(tokens.size)
         return logits[0]
 

@@ -2,8 +2,9 @@
 
 Layers that keep keys and values roll back by a counter. Recurrent layers keep only their latest
 states, so these are checkpointed: MLX arrays are immutable, and keeping the states of an earlier
-moment takes no time. A rollback goes to the last checkpoint before the wanted length, and says how
-many tokens the next forward has to compute again.
+moment takes no time. A rollback within the last marked forward repeats the recurrence, if it was
+recorded (`recurrence.py`). Otherwise it goes to the last checkpoint before the wanted length, and
+says how many tokens the next forward has to compute again.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from mlx_lm.models.cache import CacheList, ChunkedKVCache, RotatingKVCache, make
 from mlx_lm.models.cache import KVCache as GrowingLayerCache
 
 from akunu_py.cache.layers import ChunkLayerCache, LayerCache, WindowLayerCache
+from akunu_py.cache.recurrence import Recording
 from akunu_py.errors import CacheError, ContextOverflowError
 
 MakeLayers = Callable[[int], list[Any]]
@@ -61,6 +63,7 @@ class KVCache:
         length: how many tokens it holds.
         checkpoints: those kept for later prompts, the shortest first.
         can_roll_back: whether every layer is of a kind that can return to an earlier length.
+        recording: what the next forward is to be recorded in, after `mark`; or None.
         replays: whether a rollback by a few tokens may leave tokens to compute again.
         needs_checkpoints: whether long rollbacks need checkpoints.
     """
@@ -72,6 +75,7 @@ class KVCache:
         self.can_roll_back = not self.unknown_kinds
         self.replays = bool(self._states) and self.can_roll_back
         self.needs_checkpoints = self.replays or (bool(self._windows) and self.can_roll_back)
+        self._is_recordable: bool | None = None  # unknown before the first recorded forward
 
     def _start(self) -> None:
         """Begins anew, with empty layers."""
@@ -83,6 +87,9 @@ class KVCache:
         self.length = 0
         self.checkpoints: list[Checkpoint] = []
         self._mark: Checkpoint | None = None
+        self.recording: Recording | None = None
+        self._recorded: Recording | None = None  # of the forward that followed the mark
+        self._recorded_end = 0
 
     @property
     def unknown_kinds(self) -> list[str]:
@@ -105,6 +112,9 @@ class KVCache:
             CacheError: if a layer holds another number of tokens than the forwards had.
         """
         self.length += tokens
+        if self.recording is not None:
+            self._recorded, self._recorded_end = self.recording, self.length
+            self.recording = None
         for layer in self._counted:
             # Some models make caches for layers that never use them.
             if layer.offset != self.length and layer.offset:
@@ -115,7 +125,9 @@ class KVCache:
 
     def reach(self, to: int) -> int:
         """The most tokens, `to` or fewer, that it can be rolled back to."""
-        return to if to == self.length or self._counters_reach(to) else self._latest(to).length
+        if to == self.length or self._counters_reach(to) or self._can_repeat(to):
+            return to
+        return self._latest(to).length
 
     def rollback(self, to: int, checkpoint: Checkpoint | None = None) -> int:
         """Forgets every token after the first `to`, and more if it has to.
@@ -136,6 +148,9 @@ class KVCache:
             for layer in self._counted:
                 layer.rollback(to)
             self._forget(to)
+            return 0
+        if checkpoint is None and self._can_repeat(to):
+            self._repeat(to)
             return 0
         checkpoint = checkpoint or self._latest(to)
         if checkpoint.length:
@@ -162,6 +177,7 @@ class KVCache:
         """
         if self.replays:
             self._mark = self.checkpoint()
+            self.recording = None if self._is_recordable is False else Recording()
 
     def keep(self) -> None:
         """Keeps a checkpoint at the present length, for later prompts that begin with it."""
@@ -236,6 +252,27 @@ class KVCache:
 
     def _windows_reach(self, to: int) -> bool:
         return all(layer.floor <= to for layer in self._windows) or not to
+
+    def _can_repeat(self, to: int) -> bool:
+        """Whether the recurrence can be repeated up to `to`, from what the last mark recorded."""
+        mark, recorded = self._mark, self._recorded
+        if mark is None or recorded is None or self.length != self._recorded_end:
+            return False
+        if self._is_recordable is None:
+            self._is_recordable = recorded.is_right(self._states, self.length - mark.length)
+        return self._is_recordable and mark.length < to and self._windows_reach(to)
+
+    def _repeat(self, to: int) -> None:
+        assert self._mark is not None
+        assert self._recorded is not None
+        begin = self._mark.length
+        repeated = self._recorded.states_after(self._states, to - begin, self.length - begin)
+        assert repeated is not None, "checked once"
+        for part, states in zip(self._states, repeated, strict=True):
+            part.cache = states
+        for layer in self._counted:
+            layer.rollback(to)
+        self._forget(to)
 
     def _latest(self, to: int) -> Checkpoint:
         """The last checkpoint that can be returned to, of at most `to` tokens; else the start."""

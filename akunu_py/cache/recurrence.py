@@ -1,0 +1,147 @@
+"""Recording what recurrent layers compute, so that a rollback repeats their recurrence alone.
+
+In mlx-lm, the recurrent layers of most families are a short convolution and one of a few functions,
+from inputs over the sequence and a state to outputs and the next state. `record` keeps the inputs
+of one forward; `Recording.states_after` computes the states after a part of its tokens from them,
+which costs next to nothing compared with a forward through all layers. What was recorded is
+checked against the states that the forward left; a family that computes them in another way is
+not recorded, and its tokens are computed again.
+"""
+
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from inspect import signature
+from threading import local
+from typing import Any, Final, cast
+
+import mlx.core as mx
+from mlx import nn
+
+_RECURRENCES: Final[dict[str, tuple[tuple[str, ...], int]]] = {
+    "gated_delta_update": (("q", "k", "v", "a", "b"), 1),  # Qwen3-Next, Qwen3.5, Kimi Linear, OLMo
+    "ssm_update": (("hidden_states", "B", "C", "dt"), 1),  # Mamba 2 in its families
+    "recurrent_gla": (("q", "k", "v"), 2),  # Bailing's lightning attention
+}
+"""mlx-lm's functions that advance a state: their inputs over the sequence, and its axis in them."""
+
+_active = local()
+
+
+@dataclass(frozen=True)
+class _Recurrence:
+    """One call: it left `state`, and leaves another after a part of its inputs."""
+
+    call: Callable[..., tuple[mx.array, mx.array]]
+    arguments: dict[str, Any]
+    inputs: tuple[str, ...]
+    axis: int
+    state: mx.array
+
+    def state_after(self, tokens: int) -> mx.array:
+        part = (slice(None),) * self.axis + (slice(tokens),)
+        cut = {name: self.arguments[name][part] for name in self.inputs}
+        return self.call(**{**self.arguments, **cut})[1]
+
+
+@dataclass
+class Recording:
+    """What the recurrent layers of one forward were given, in the order of the layers."""
+
+    convolved: list[mx.array] = field(default_factory=list)
+    recurrences: list[_Recurrence] = field(default_factory=list)
+
+    def states_after(self, caches: Sequence[Any], tokens: int, of: int) -> list[Any] | None:
+        """The entries that caches have after a part of the recorded forward.
+
+        Args:
+            caches: mlx-lm's caches of the recurrent layers, as the forward left them.
+            tokens: how many of the forward's tokens.
+            of: how many it had.
+
+        Returns:
+            A list for each cache; None if not everything was recorded.
+        """
+        recurrences = {id(one.state): one for one in self.recurrences}
+        convolved = iter(self.convolved)
+        found = []
+        for cache in caches:
+            states = []
+            for entry in getattr(cache, "cache", [None]):
+                if (recurrence := recurrences.get(id(entry))) is not None:
+                    states.append(recurrence.state_after(tokens))
+                    continue
+                given = next(convolved, None)
+                if given is None or entry is None or entry.ndim != 3:
+                    return None
+                kept = entry.shape[1]
+                if given.shape != (entry.shape[0], of + kept, entry.shape[2]):
+                    return None
+                states.append(mx.contiguous(given[:, tokens : tokens + kept]))
+            found.append(states)
+        return found if next(convolved, None) is None else None
+
+    def is_right(self, caches: Sequence[Any], of: int) -> bool:
+        """Whether it gives the states that the forward left; waits for the forward."""
+        repeated = self.states_after(caches, of, of)
+        return repeated is not None and all(
+            bool(mx.allclose(own, entry, rtol=1e-3, atol=1e-3))
+            for cache, states in zip(caches, repeated, strict=True)
+            for own, entry in zip(states, cache.cache, strict=True)
+        )
+
+
+@contextmanager
+def record(recording: Recording | None) -> Generator[None, None, None]:
+    """Records the forwards that this thread builds in the meantime; None records nothing."""
+    before, _active.recording = getattr(_active, "recording", None), recording
+    try:
+        yield
+    finally:
+        _active.recording = before
+
+
+def make_recordable(network: nn.Module) -> None:
+    """Lets `record` see the recurrent layers of a network from mlx-lm.
+
+    The network computes what it did before.
+    """
+    for layer in network.modules():
+        if type(layer) is nn.Conv1d:
+            layer.__class__ = _RecordedConv1d
+        module = sys.modules[type(layer).__module__]
+        for name in _RECURRENCES.keys() & vars(module).keys():
+            call = getattr(module, name)
+            if not hasattr(call, "__wrapped__"):
+                setattr(module, name, _recorded(call, *_RECURRENCES[name]))
+
+
+class _RecordedConv1d(nn.Conv1d):  # type: ignore[misc]
+    """A convolution that notes what it is given."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        recording: Recording | None = getattr(_active, "recording", None)
+        if recording is not None:
+            recording.convolved.append(x)
+        return cast(mx.array, super().__call__(x))
+
+
+def _recorded(
+    call: Callable[..., tuple[mx.array, mx.array]], inputs: tuple[str, ...], axis: int
+) -> Callable[..., tuple[mx.array, mx.array]]:
+    """The same function, which notes its arguments and the state that it returns."""
+    parameters = signature(call)
+
+    @wraps(call)
+    def recorded(*arguments: Any, **named: Any) -> tuple[mx.array, mx.array]:
+        outputs, state = call(*arguments, **named)
+        recording: Recording | None = getattr(_active, "recording", None)
+        if recording is not None:
+            bound = parameters.bind(*arguments, **named).arguments
+            if bound.get("mask") is None:
+                recording.recurrences.append(_Recurrence(call, bound, inputs, axis, state))
+        return outputs, state
+
+    return recorded
