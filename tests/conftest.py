@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import akunu_py
 from akunu_py import calibration
@@ -11,6 +12,9 @@ from akunu_py.engine import Engine
 from akunu_py.package import CACHE_VARIABLE
 from tests.planning.curves import FLAT
 from tests.tiny_model import write_tiny_model
+
+settings.register_profile("shared machines", deadline=None)
+settings.load_profile("shared machines")
 
 
 @pytest.fixture(scope="session", autouse=True)

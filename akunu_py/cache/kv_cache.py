@@ -47,9 +47,6 @@ class Checkpoint:
         return sum(array.nbytes for array in _arrays([*self.states, self.windows]))
 
 
-_START: Final = Checkpoint(0, (), None)
-
-
 class KVCache:
     """A model's whole cache, with room for `capacity` tokens.
 
@@ -85,6 +82,7 @@ class KVCache:
         self._windows = [part for part in self._counted if isinstance(part, WindowLayerCache)]
         self._states = [part for part in parts if not isinstance(part, LayerCache)]
         self.length = 0
+        self._empty = self.checkpoint()
         self.checkpoints: list[Checkpoint] = []
         self._mark: Checkpoint | None = None
         self.recording: Recording | None = None
@@ -153,7 +151,7 @@ class KVCache:
             self._repeat(to)
             return 0
         checkpoint = checkpoint or self._latest(to)
-        if checkpoint.length:
+        if self.can_roll_back:
             self._restore(checkpoint)
             self._forget(checkpoint.length)
         else:
@@ -225,7 +223,7 @@ class KVCache:
             raise ContextOverflowError(
                 f"{tokens} tokens do not fit into a cache made for {self.capacity}."
             )
-        self._start()
+        self.rollback(0)
         if not tokens:
             return
         checkpoint = other.checkpoint() if tokens == other.length else other._latest(tokens)
@@ -282,14 +280,14 @@ class KVCache:
             for one in kept
             if one.length <= to and (one.windows is not None or self._windows_reach(one.length))
         )
-        return max(usable, key=lambda one: one.length, default=_START)
+        return max(usable, key=lambda one: one.length, default=self._empty)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Returns to a checkpoint; windows that no longer hold its content get it from there."""
         length = checkpoint.length
-        lost = [layer.floor > length for layer in self._windows]
+        lost = [layer.floor > length > 0 for layer in self._windows]
         for layer in self._counted:
-            if layer.floor <= length:
+            if layer.floor <= length or not length:
                 layer.rollback(length)
         if any(lost):
             assert checkpoint.windows is not None, "the windows still hold it"
