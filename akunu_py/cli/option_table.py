@@ -20,6 +20,7 @@ from akunu_py.model_files import BUNDLED_MODEL
 from akunu_py.options import (
     DEFAULT_MAX_TOKENS,
     DEFAULT_REPETITION_CONTEXT,
+    DEFAULT_XTC_THRESHOLD,
     MAX_DRAFT_TOKENS,
     Grammar,
 )
@@ -306,6 +307,11 @@ OPTIONS: Final = (
         replace(option, commands=_SERVE, group=_DEFAULTS, default=None, default_text=_API_DEFAULT)
         for option in _FILTERS
     ),
+    Option("--xtc-probability", _ANSWERING, "how often to exclude the likely tokens but the least "
+           "likely of them", number, metavar="P", group=_ANSWER, default=0.0,
+           default_text="0, never"),
+    Option("--xtc-threshold", _ANSWERING, "how likely such a token is, at most 0.5", number,
+           metavar="P", group=_ANSWER, default=DEFAULT_XTC_THRESHOLD),
     Option("--seed", _ANSWERING, "repeat a sampled answer", whole_number, metavar="N",
            group=_ANSWER),
     Option("--repetition-penalty", _ANSWERING, "make recent tokens less likely; above 1", number,

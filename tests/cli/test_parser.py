@@ -106,6 +106,10 @@ def test_the_defaults_are_those_of_the_python_api() -> None:
         ("--temp 0.7 --seed 3", Options(sampling=Sampling(0.7, seed=3))),
         ("--top-p 0.9 --top-k 4", Options(sampling=Sampling(top_p=0.9, top_k=4))),
         ("--min-p 0.1", Options(sampling=Sampling(min_p=0.1))),
+        (
+            "--xtc-probability 0.5 --xtc-threshold 0.2",
+            Options(sampling=Sampling(xtc_probability=0.5, xtc_threshold=0.2)),
+        ),
         ("--drafter none", Options(drafter="none")),
         ("--no-speculate", Options(drafter="none")),
         ("--num-draft-tokens 8", Options(num_draft_tokens=8)),
