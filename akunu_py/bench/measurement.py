@@ -88,6 +88,7 @@ def describe_model(engine: Engine) -> dict[str, Any]:
     model = engine.model
     return {
         "name": model.name,
+        "adapter": None if model.adapter is None else model.adapter.name,
         "layout": model.layout,
         "parameter_bytes": model.parameter_bytes,
         "context_length": model.context_length,

@@ -99,6 +99,8 @@ class TestPipe:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Hello?")))
         assert main(["chat", "--model", str(tmp_path)]) == 2
         assert "is not a model" in capsys.readouterr().err
+        assert main(["chat", "--adapter-path", str(tmp_path / "a")]) == 2
+        assert "There is no adapter folder" in capsys.readouterr().err
 
 
 class TestTerminal:
