@@ -110,6 +110,14 @@ class TargetModel:
         """How many weights it has, however many bits each takes."""
         return int(utils.get_total_parameters(self.network))
 
+    @property
+    def size(self) -> str:
+        """The number of weights as the names of models spell it, such as 7.6B."""
+        count = self.parameter_count
+        if count >= 1_000_000_000:
+            return f"{count / 1e9:.1f}B"
+        return f"{count / 1e6:.1f}M" if count >= 1_000_000 else f"{count / 1e3:.0f}K"
+
     def make_cache(self, capacity: int) -> KVCache:
         """An empty cache for `capacity` tokens."""
         return make_kv_cache(self.network, capacity)

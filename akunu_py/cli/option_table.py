@@ -246,6 +246,7 @@ OPTIONS: Final = (
            metavar="FILE", field="grammar"),
     Option("--show-drafts", _ANSWERING, "colour the draft tokens that the model accepted",
            default=False, const=True),
+    Option("--quiet", ("chat",), "begin without a greeting", default=False, const=True),
     Option("--verbose", _GENERATE, "report the speed even if standard error is not a terminal",
            default=False, const=True),
 

@@ -68,6 +68,7 @@ class ChatSettings:
     options: Options
     system_prompt: str | None
     show_drafts: bool
+    quiet: bool
 
     def __post_init__(self) -> None:
         if self.options.max_tokens == 0:
