@@ -24,7 +24,7 @@ def add_adapter(network: nn.Module, folder: Path) -> None:
     except Exception as error:  # mlx-lm raises nearly anything on a broken adapter
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         raise ModelLoadError(
-            f"The adapter in {folder} does not fit the model, or is damaged ({reason[:300]})."
+            f"The adapter in {folder} does not fit the model, or is damaged ({reason[:200]})."
         ) from error
     network.eval()  # without dropout
     mx.eval(network.parameters())

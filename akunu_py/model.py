@@ -80,6 +80,11 @@ class TargetModel:
         self.adapter = adapter
 
     @property
+    def full_name(self) -> str:
+        """Its name, and that of its adapter."""
+        return self.name if self.adapter is None else f"{self.name} with {self.adapter.name}"
+
+    @property
     def vocabulary_size(self) -> int:
         """How many ids it accepts and predicts; its tokenizer may use fewer."""
         return self._setting("vocab_size") or len(self.tokenizer.wrapped)

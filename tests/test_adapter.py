@@ -87,6 +87,7 @@ def test_dense_weights_take_it_in_and_keep_the_faster_layers(
     tmp_path: Path, tiny_model_dir: Path
 ) -> None:
     model = load(tiny_model_dir, "dense", write_adapter(tmp_path / "lora", tiny_model_dir))
+    assert model.full_name == f"{tiny_model_dir.name} with lora"
     assert type(model.network.model) is FusedDecoder
     assert model.parameter_bytes == load(tiny_model_dir, "dense").parameter_bytes
     beside = load(tiny_model_dir, "quantized", write_adapter(tmp_path / "other", tiny_model_dir))

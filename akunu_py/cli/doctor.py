@@ -66,7 +66,6 @@ def _recommend(payoff: Payoff) -> dict[str, Any]:
 
 def _machine_lines(machine: dict[str, Any], model: dict[str, Any], free: int) -> list[str]:
     blas = machine["blas"]
-    adapted = f" with the adapter {model['adapter']}" if model["adapter"] else ""
     facts = [
         ("device", f"{machine['device']}, {machine['chip']}, {machine['cores']} cores"),
         ("memory", f"{machine['memory_gib']} GiB, {free / 2**30:.1f} GiB of it free"),
@@ -75,7 +74,7 @@ def _machine_lines(machine: dict[str, Any], model: dict[str, Any], free: int) ->
             "software",
             f"mlx {machine['mlx']}, mlx-lm {machine['mlx_lm']}, Python {machine['python']}",
         ),
-        ("model", f"{model['name']}{adapted}, context {model['context_length']:,}"),
+        ("model", f"{model['name']}, context {model['context_length']:,}"),
         ("weights", f"{model['layout']}, {model['parameter_bytes'] / _MEBI:,.0f} MiB in memory"),
     ]
     return [_line(name, fact) for name, fact in facts]

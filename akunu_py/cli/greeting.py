@@ -63,7 +63,7 @@ def describe_model(options: Options, engine: "Engine") -> str:
     """The loaded model in one line: its name, its size, its context, and whether drafting pays."""
     model = engine.model
     facts = (
-        model.name if model.adapter is None else f"{model.name} with {model.adapter.name}",
+        model.full_name,
         f"{model.size} parameters, {model.parameter_bytes / _MEBI:,.0f} MiB",
         f"context {engine.context_limit:,} tokens",
         _drafting(options, engine),
