@@ -5,11 +5,11 @@ tokens into text, and stops where the request says. It runs one request at a tim
 that loaded it: MLX arrays belong to the thread that made them.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 from akunu_py.backend import Backend, find_backend, spare_cache_bytes
 from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot, SlotStatus
@@ -28,6 +28,7 @@ from akunu_py.sampling.forward_logprobs import SCORING_STEP, PromptScorer
 from akunu_py.sampling.logprobs import LogprobRequest
 from akunu_py.sampling.sampler import Sampler, SamplerFactory
 from akunu_py.stats import EngineCounters, Finish, Round, Stats
+from akunu_py.text.chat_template import ChatTemplate
 from akunu_py.text.stream import TextStream
 
 _CHECKPOINT_EVERY: Final = 2048
@@ -343,6 +344,11 @@ def load(
     draft_model: str | None = None,
     prefill_step_size: int = PREFILL_STEP,
     cache_memory: int | None = None,
+    adapter_path: str | None = None,
+    trust_remote_code: bool = False,
+    chat_template: str | None = None,
+    use_default_chat_template: bool = False,
+    chat_template_args: Mapping[str, Any] | None = None,
 ) -> Engine:
     """Loads a model and makes an engine of it.
 
@@ -355,13 +361,29 @@ def load(
         draft_model: a second, smaller model, for requests whose drafter is `model`.
         prefill_step_size: prompt tokens per forward; see `Engine`.
         cache_memory: bytes that caches may take together; see `Engine`.
+        adapter_path: the folder of an adapter that mlx-lm trained on this model (LoRA, DoRA).
+        trust_remote_code: whether the models may run Python code that came with them.
+        chat_template: a Jinja template instead of the model's own.
+        use_default_chat_template: whether a model without a template gets ChatML.
+        chat_template_args: variables for the template, such as `{"enable_thinking": False}`.
 
     Raises:
         AkunuError: if a model, the machine or the arguments do not allow it.
     """
     backend = find_backend()
-    target = load_target(model, backend, weights)
-    drafting = None if draft_model is None else load_target(draft_model, backend, weights)
+    target = load_target(
+        model,
+        backend,
+        weights,
+        adapter_path=adapter_path,
+        trust_remote_code=trust_remote_code,
+        chat_template=ChatTemplate(
+            chat_template, use_default_chat_template, chat_template_args or {}
+        ),
+    )
+    drafting = None
+    if draft_model is not None:
+        drafting = load_target(draft_model, backend, weights, trust_remote_code=trust_remote_code)
     return Engine(
         target,
         backend,

@@ -14,6 +14,7 @@ from mlx import nn
 from mlx.utils import tree_flatten
 from mlx_lm import utils
 
+from akunu_py.adapter import add_adapter, merge_adapter
 from akunu_py.backend import (
     Backend,
     WeightLayout,
@@ -23,17 +24,22 @@ from akunu_py.backend import (
 )
 from akunu_py.cache.kv_cache import KVCache, make_kv_cache
 from akunu_py.cache.recurrence import make_recordable, record
-from akunu_py.errors import ModelLoadError
-from akunu_py.model_files import find_model, model_name
+from akunu_py.errors import AkunuError, ModelLoadError
+from akunu_py.model_files import find_adapter, find_model, model_name
+from akunu_py.text.chat_template import ChatTemplate
 from akunu_py.text.tokenizer import Tokenizer
 
 PREFILL_STEP: Final = 512
 """Prompt tokens per forward of a prefill. Fewer than mlx-lm's 2048, so that a request is cancelled
 soon; matrices of this height keep a device busy already."""
 
-_CONTEXT_KEYS: Final = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+_CONTEXT_KEYS: Final = (
+    "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length",
+    "model_max_length", "max_context_length",
+)  # fmt: skip
 _FALLBACK_CONTEXT: Final = 4096
 _FLOAT32_BYTES: Final = 4
+_OWN_TEMPLATE: Final = ChatTemplate()
 
 PrefillProgress = Callable[[int, int], None]
 """Called with the number of prompt tokens done, and the number of all."""
@@ -48,6 +54,7 @@ class TargetModel:
         config: its `config.json`.
         name: its name in output.
         layout: the layout of its weights.
+        adapter: the folder of its adapter, if it has one.
         original: the network as mlx-lm made it, if `network` is a faster form of it; benchmarks
             compare with it.
     """
@@ -60,6 +67,7 @@ class TargetModel:
         *,
         name: str,
         layout: WeightLayout,
+        adapter: Path | None = None,
         original: nn.Module | None = None,
     ) -> None:
         make_recordable(network)
@@ -69,6 +77,12 @@ class TargetModel:
         self.config = config
         self.name = name
         self.layout: WeightLayout = layout
+        self.adapter = adapter
+
+    @property
+    def full_name(self) -> str:
+        """Its name, and that of its adapter."""
+        return self.name if self.adapter is None else f"{self.name} with {self.adapter.name}"
 
     @property
     def vocabulary_size(self) -> int:
@@ -81,8 +95,11 @@ class TargetModel:
         return self._setting(*_CONTEXT_KEYS) or _FALLBACK_CONTEXT
 
     def _setting(self, *names: str) -> int | None:
-        """The first whole number with one of these names in the configuration."""
-        for settings in (self.config, self.config.get("text_config", {})):
+        """The first whole number with one of these names in the configuration, or else in what
+        mlx-lm assumes where that is silent. The text part of a model that also sees comes first."""
+        parts = (self.network, getattr(self.network, "language_model", None))
+        assumed = [vars(args) for part in parts if (args := getattr(part, "args", None))]
+        for settings in (self.config.get("text_config") or {}, self.config, *assumed):
             for name in names:
                 if isinstance(settings.get(name), int):
                     return int(settings[name])
@@ -97,6 +114,14 @@ class TargetModel:
     def parameter_count(self) -> int:
         """How many weights it has, however many bits each takes."""
         return int(utils.get_total_parameters(self.network))
+
+    @property
+    def size(self) -> str:
+        """The number of weights as the names of models spell it, such as 7.6B."""
+        count = self.parameter_count
+        if count >= 1_000_000_000:
+            return f"{count / 1e9:.1f}B"
+        return f"{count / 1e6:.1f}M" if count >= 1_000_000 else f"{count / 1e3:.0f}K"
 
     def make_cache(self, capacity: int) -> KVCache:
         """An empty cache for `capacity` tokens."""
@@ -159,34 +184,54 @@ class TargetModel:
         return True
 
 
-def load_target(name: str, backend: Backend, weights: str = "auto") -> TargetModel:
+def load_target(
+    name: str,
+    backend: Backend,
+    weights: str = "auto",
+    *,
+    adapter_path: str | None = None,
+    trust_remote_code: bool = False,
+    chat_template: ChatTemplate = _OWN_TEMPLATE,
+) -> TargetModel:
     """Loads a model from a folder or a hub name.
 
     Args:
         name: a folder, or `owner/name` on the hub.
         backend: the machine to load it for.
         weights: `auto`, `quantized` or `dense`.
+        adapter_path: the folder of an adapter that mlx-lm trained on this model.
+        trust_remote_code: whether the model and its tokenizer may run Python code of their own.
+        chat_template: how its conversations become text.
 
     Raises:
         ModelLoadError: if it cannot be found, read or run; the text says which and what to do.
-        InvalidRequestError: if there is no layout `weights`.
+        InvalidRequestError: if there is no layout `weights`, or the template's arguments have a
+            reserved name.
     """
     folder = find_model(name)
+    adapter = None if adapter_path is None else find_adapter(adapter_path)
     keep_weights_resident()
     try:
-        network, config = utils.load_model(folder)
-        tokenizer = _tokenizer_of(folder, config)
+        network, config = utils.load_model(folder, trust_remote_code=trust_remote_code)
+        tokenizer = _tokenizer_of(folder, config, chat_template, trust_remote_code)
+    except AkunuError:
+        raise
     except Exception as error:  # mlx-lm and transformers raise nearly anything on a broken model
         raise ModelLoadError(_what_failed(folder, error)) from error
+    if adapter is not None:
+        add_adapter(network, adapter)
     layout = backend.weight_layout(weights, _dense_bytes(network))
     if layout == "dense":
         use_dense_weights(network)
+        if adapter is not None:
+            merge_adapter(network)
     return TargetModel(
         fastest_network(network, backend),
         tokenizer,
         config,
         name=model_name(name, folder),
         layout=layout,
+        adapter=adapter,
         original=network,
     )
 
@@ -207,8 +252,16 @@ def load_tokenizer(name: str) -> Tokenizer:
         raise ModelLoadError(f"The tokenizer in {folder} does not load: {error}") from error
 
 
-def _tokenizer_of(folder: Path, config: dict[str, Any]) -> Tokenizer:
-    return Tokenizer(utils.load_tokenizer(folder, eos_token_ids=config.get("eos_token_id")))
+def _tokenizer_of(
+    folder: Path,
+    config: dict[str, Any],
+    chat_template: ChatTemplate = _OWN_TEMPLATE,
+    trust_remote_code: bool = False,
+) -> Tokenizer:
+    extra = {"trust_remote_code": trust_remote_code} | chat_template.tokenizer_config
+    wrapped = utils.load_tokenizer(folder, extra, eos_token_ids=config.get("eos_token_id"))
+    chat_template.install(wrapped)
+    return Tokenizer(wrapped, chat_template.args)
 
 
 def _dense_bytes(network: nn.Module) -> int:
@@ -236,7 +289,7 @@ def _what_failed(folder: Path, error: Exception) -> str:
     if isinstance(error, RuntimeError) or "safetensors" in reason:  # MLX reading the file
         return f"The weights in {folder} cannot be read, so download them again ({reason})."
     if "trust_remote_code" in reason:
-        return f"{folder} needs to run Python code of its own, which akunu_py does not do."
+        return f"{folder} runs Python code of its own; if you trust it, use --trust-remote-code."
     if "parameters" in reason:
         return f"The weights in {folder} do not fit its config.json ({reason[:200]})."
     return f"{folder} does not load ({reason[:300]})."

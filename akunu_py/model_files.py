@@ -14,6 +14,7 @@ from akunu_py.errors import ModelLoadError
 BUNDLED_MODEL: Final = "ember"
 """The name of the model that comes with the package."""
 
+_ADAPTER_FILES: Final = ("adapter_config.json", "adapters.safetensors")
 _HUB_FILES: Final = (
     "*.json", "model*.safetensors", "*.py", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja",
 )  # fmt: skip
@@ -53,6 +54,23 @@ def find_model(name: str) -> Path:
     if is_hub_name(name):
         return _checked(_from_hub(name))
     raise ModelLoadError(f"There is no model folder {name}; check the path, or use a hub name.")
+
+
+def find_adapter(path: str) -> Path:
+    """The folder of an adapter that mlx-lm trained.
+
+    Raises:
+        ModelLoadError: if there is none.
+    """
+    folder = Path(os.path.expanduser(path))
+    if not folder.is_dir():
+        raise ModelLoadError(f"There is no adapter folder {path}; check the path.")
+    for name in _ADAPTER_FILES:
+        if not (folder / name).is_file():
+            raise ModelLoadError(
+                f"{folder} is not an adapter that mlx-lm trained: it has no {name}."
+            )
+    return folder
 
 
 def model_name(asked: str, folder: Path) -> str:

@@ -13,7 +13,10 @@ from akunu_py.errors import InvalidRequestError
 
 DEFAULT_MAX_TOKENS: Final = 256
 DEFAULT_REPETITION_CONTEXT: Final = 20
-"""As in mlx-lm."""
+DEFAULT_XTC_THRESHOLD: Final = 0.1
+"""Both as in mlx-lm."""
+MAX_XTC_THRESHOLD: Final = 0.5
+"""No two tokens can both be more likely than this, so nothing would be excluded."""
 MAX_DRAFT_TOKENS: Final = 1024
 """A longer draft would be more like a prefill than a guess at the next few tokens."""
 MAX_SLOTS: Final = 16
@@ -46,6 +49,9 @@ class Sampling:
             `sampling/infill.py`. Without a top-k it looks at the 40 most likely tokens.
         logit_bias: pairs of an id and the number to add to its logit, before any penalty.
         seed: makes a sampled text repeatable; None takes a random one.
+        xtc_probability: how often XTC excludes the top choices: all tokens above the threshold but
+            the least likely of them; 0 never does. Greedy answers stay as they are.
+        xtc_threshold: how likely a token has to be to count as a top choice, at most 0.5.
 
     Raises:
         InvalidRequestError: if a value is out of its range.
@@ -62,6 +68,8 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     infill: bool = False
+    xtc_probability: float = 0.0
+    xtc_threshold: float = DEFAULT_XTC_THRESHOLD
 
     def __post_init__(self) -> None:
         checks = (
@@ -69,6 +77,8 @@ class Sampling:
             ("top-p", "above 0 and at most 1", 0 < self.top_p <= 1),
             ("top-k", "0 or more", self.top_k >= 0),
             ("min-p", "from 0 to 1", 0 <= self.min_p <= 1),
+            ("xtc probability", "from 0 to 1", 0 <= self.xtc_probability <= 1),
+            ("xtc threshold", "from 0 to 0.5", 0 <= self.xtc_threshold <= MAX_XTC_THRESHOLD),
             ("repetition penalty", "above 0", 0 < self.repetition_penalty < math.inf),
             ("repetition context size", "1 or more", self.repetition_context_size > 0),
             ("presence penalty", "a number", math.isfinite(self.presence_penalty)),

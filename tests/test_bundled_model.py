@@ -4,6 +4,7 @@ import pytest
 from mlx_lm import load as load_with_mlx_lm
 
 import akunu_py
+from akunu_py.cli.greeting import EXAMPLES
 from akunu_py.engine import Engine
 from akunu_py.model_files import bundled_model
 from akunu_py.options import Options
@@ -82,6 +83,22 @@ def test_a_second_turn_computes_only_what_is_new(ember: Engine) -> None:
     second = ember.generate(following, Options(4))
     new = len(following) - len(prompt) - len(first.token_ids)
     assert second.stats.prompt_tokens - second.stats.cached_tokens <= new + 1
+
+
+def test_it_answers_the_greetings_requests_right(ember: Engine) -> None:
+    expected = (
+        "```python\ndef f(total): return total + 1\n```",
+        "Join two or more pathname components",
+        "```python\nasync def area(x, y): return x\n```",
+    )
+    transcript = ChatTranscript(ember.tokenizer)
+    for example, start in zip(EXAMPLES, expected, strict=True):
+        prompt = transcript.prompt_for(example)
+        answer = ember.generate(prompt, Options(64))
+        assert answer.text.startswith(start)
+        alone = ember.generate(ChatTranscript(ember.tokenizer).prompt_for(example), Options(64))
+        assert alone.text.startswith(start)
+        transcript.add_turn(example, prompt, answer.text, answer.token_ids)
 
 
 def test_it_fills_gaps_and_ends_by_itself(ember: Engine) -> None:

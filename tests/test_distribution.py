@@ -37,6 +37,7 @@ DRAWS = 20_000
 FEWER_DRAWS = DRAWS // 4
 PROMPT = [*range(VOCABULARY), 0]
 SAMPLING = Sampling(temperature=1.0, seed=17)
+XTC = Sampling(temperature=1.0, xtc_probability=0.6, xtc_threshold=0.15, seed=8)
 FILTERED = Sampling(temperature=0.8, top_k=6, top_p=0.97, min_p=0.01, seed=4, logit_bias=((2, 1),))
 
 
@@ -85,10 +86,14 @@ def text_of(rounds: Sequence[Round]) -> list[int]:
 
 
 def distributions(table: Table, sampling: Sampling) -> Table:
+    if 0 < (excluding := sampling.xtc_probability) < 1:
+        ever, never = (distributions(table, replace(sampling, xtc_probability=p)) for p in (1, 0))
+        mixed: Table = excluding * ever + (1 - excluding) * never
+        return mixed
     sampler = Sampler(sampling)
     logits = mx.array(table.astype(np.float32))
     edited = sampler.process_logits(logits, 1, mx.arange(VOCABULARY))
-    rows = np.array(sampler.distributions(edited), np.float64)
+    rows = np.array(sampler.distributions(edited, 1), np.float64)
     normalised: Table = rows / rows.sum(axis=1, keepdims=True)
     return normalised
 
@@ -116,7 +121,7 @@ def with_trigram(table: Table, _: Sampling) -> Drafter:
 def with_draft_model(table: Table, sampling: Sampling) -> Drafter:
     near = table + np.random.default_rng(6).normal(size=(VOCABULARY, VOCABULARY))
     source = DraftModel(markov_model(near), markov_model(table))
-    return DraftModelDrafter(source, sampling, seed=17)
+    return DraftModelDrafter(source, sampling, seed=17, xtc=Sampler(sampling).xtc)
 
 
 def with_lookup(_: Table, __: Sampling) -> Drafter:
@@ -162,6 +167,16 @@ def test_matched_drafts_leave_every_draw_alone(make: Make, plain_text: list[int]
     assert draws / 20 < sum(one.accepted for one in rounds) < draws
 
 
+def test_matched_drafts_leave_every_draw_of_xtc_alone() -> None:
+    table, sampling = copied_text(), replace(XTC, xtc_probability=0.1)
+    plain, drafted = (
+        decode(table, sampling, ALL_DRAFTERS[name](), num_draft_tokens=number, draws=500)
+        for name, number in (("none", 0), ("ngram", 8))
+    )
+    assert text_of(drafted) == text_of(plain)
+    assert sum(one.accepted for one in drafted) > 50
+
+
 @pytest.mark.parametrize("make", SAMPLERS)
 def test_drafts_with_probabilities_leave_the_distribution_alone(make: Make) -> None:
     """A table drafts over all draws; each other drafter has to tell its own rows as truly."""
@@ -172,6 +187,15 @@ def test_drafts_with_probabilities_leave_the_distribution_alone(make: Make) -> N
     rounds = decode(table, sampling, drafter, num_draft_tokens=4, draws=draws)
     assert_drawn_from(distributions(table, sampling), text_of(rounds))
     assert sum(one.accepted for one in rounds) > draws / 20
+
+
+@pytest.mark.parametrize("make", [with_bigram, with_draft_model, with_lookup])
+def test_xtc_excludes_as_often_with_drafts(make: Make) -> None:
+    table = free_text()
+    drafter = make(table, XTC)
+    rounds = decode(table, XTC, drafter, num_draft_tokens=4, draws=FEWER_DRAWS)
+    assert_drawn_from(distributions(table, XTC), text_of(rounds))
+    assert sum(one.accepted for one in rounds) > 0
 
 
 def test_drafts_that_were_sampled_may_be_matched_as_well() -> None:

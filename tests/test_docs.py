@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from akunu_py.cli.greeting import EXAMPLES
 from akunu_py.cli.parser import parse
 
 ROOT = Path(__file__).parents[1]
@@ -72,6 +73,10 @@ def test_commands_parse(page: Path) -> None:
                 if words[start : start + 3] == PROGRAM:
                     rest = words[start + 3 :]
                     parse(rest[: rest.index("|")] if "|" in rest else rest)
+
+
+def test_the_readme_shows_the_greetings_requests() -> None:
+    assert all(example in text(README) for example in EXAMPLES)
 
 
 def test_make_has_the_readmes_targets() -> None:

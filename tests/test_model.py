@@ -87,7 +87,7 @@ def bad_tokenizer(folder: Path) -> None:
         (other_shapes, "do not fit its config.json|does not load"),
         (missing_layer, "do not fit its config.json"),
         (unknown_architecture, "'megatronosaurus', which the installed mlx-lm does not know"),
-        (own_code, "does not load|does not do"),
+        (own_code, "runs Python code of its own; if you trust it, use --trust-remote-code"),
         (no_tokenizer, "does not load"),
         (bad_tokenizer, "does not load"),
     ],
@@ -145,6 +145,19 @@ def test_a_model_keeps_the_name_that_the_user_gave(tmp_path: Path) -> None:
     assert model_name("mlx-community/Qwen3-4B-4bit", snapshot) == "mlx-community/Qwen3-4B-4bit"
     assert model_name("/models/llama", Path("/models/llama")) == "llama"
     assert model_name("ember", Path("/package/bundled/ember")) == "ember"
+
+
+def test_code_of_a_model_runs_only_if_it_is_trusted(copy: Path) -> None:
+    ran = copy / "ran"
+    own_code(copy)
+    (copy / "evil.py").write_text(
+        f"from mlx_lm.models.llama import Model, ModelArgs\nopen({str(ran)!r}, 'w').close()\n"
+    )
+    with pytest.raises(ModelLoadError):
+        load_target(str(copy), find_backend())
+    assert not ran.exists()
+    load_target(str(copy), find_backend(), trust_remote_code=True)
+    assert ran.exists()
 
 
 def test_weights_have_the_wanted_layout(quantized_model_dir: Path) -> None:

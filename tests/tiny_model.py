@@ -58,7 +58,7 @@ def write_tiny_model(
         dict(tree_flatten(network.parameters())),
         metadata={"format": "mlx"},
     )
-    _write_tokenizer(folder)
+    write_tokenizer(folder)
     return folder
 
 
@@ -70,7 +70,8 @@ def _scaled(tree: Any, factor: float) -> Any:
     return tree * factor if tree.ndim > 1 else tree
 
 
-def _write_tokenizer(folder: Path) -> None:
+def write_tokenizer(folder: Path) -> None:
+    """Writes a byte-level tokenizer with a chat template."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

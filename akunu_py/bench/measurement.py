@@ -87,7 +87,7 @@ def describe_model(engine: Engine) -> dict[str, Any]:
     """The facts about a model that change the figures."""
     model = engine.model
     return {
-        "name": model.name,
+        "name": model.full_name,
         "layout": model.layout,
         "parameter_bytes": model.parameter_bytes,
         "context_length": model.context_length,

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
 from akunu_py.cli.conversation import Conversation
+from akunu_py.cli.greeting import greeting_for
 from akunu_py.cli.loading import fetch_model, load_engine
 from akunu_py.cli.screen import Screen
 from akunu_py.cli.settings import ChatSettings
@@ -29,10 +30,11 @@ def run(settings: ChatSettings) -> int:
         AkunuError: if the model does not load; from a pipe, also if a turn cannot be served.
     """
     fetch_model(settings.model)
-    make_screen = _screen_maker()
-    worker = EngineWorker(lambda: load_engine(settings.model, shows_measuring=True))
+    on_terminal = bool(sys.stdin and sys.stdin.isatty() and sys.stdout.isatty())
+    make_screen = _terminal_screen_maker(settings) if on_terminal else Screen
+    worker = EngineWorker(lambda: _load(settings, on_terminal=on_terminal))
     try:
-        screen = make_screen(worker.loading, settings.model.name)
+        screen = make_screen(worker.loading)
         conversation = Conversation(
             worker,
             settings.options,
@@ -97,13 +99,23 @@ class Chat:
                 self._screen.notice(notice)
 
 
-def _screen_maker() -> Callable[["Future[Engine]", str], Screen]:
+def _load(settings: ChatSettings, *, on_terminal: bool) -> "Engine":
+    """Loads the engine. On a terminal, its first use measures what drafting needs while the user
+    types; elsewhere the first question does so, with a bar."""
+    options = settings.options
+    measures = on_terminal and options.drafts and options.num_draft_tokens is None
+    engine = load_engine(settings.model, shows_measuring=not measures)
+    if measures and not engine.speculation.why_impossible:
+        engine.speculation.planner(options)
+    return engine
+
+
+def _terminal_screen_maker(settings: ChatSettings) -> "Callable[[Future[Engine]], Screen]":
     """Imports what the screen needs before the engine's thread competes for the interpreter."""
-    if not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
-        return lambda loading, _: Screen(loading)
     from akunu_py.cli.terminal import (  # noqa: PLC0415  (a pipe needs no line editor)
         TerminalScreen,
         open_history,
     )
 
-    return lambda loading, model: TerminalScreen(loading, model, open_history())
+    greeting = greeting_for(settings)
+    return lambda loading: TerminalScreen(loading, settings.model.name, open_history(), greeting)

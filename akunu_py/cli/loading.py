@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from akunu_py.backend import find_backend
 from akunu_py.cli.progress import MeasuringBar
 from akunu_py.cli.settings import ModelSettings
-from akunu_py.model_files import find_model, is_hub_name
+from akunu_py.model_files import find_adapter, find_model, is_hub_name
 
 if TYPE_CHECKING:
     from akunu_py.backend import Backend
@@ -32,6 +32,8 @@ def load_engine(
     for name in _names(settings):
         if not is_hub_name(name):
             find_model(name)  # refuses a wrong path before the libraries load
+    if settings.adapter_path is not None:
+        find_adapter(settings.adapter_path)
     find_backend()  # without MLX this fails with a clear sentence
     from akunu_py.calibration import find_cost_curve  # noqa: PLC0415  (takes a second)
     from akunu_py.engine import load  # noqa: PLC0415
@@ -44,6 +46,11 @@ def load_engine(
         calibrate=find_costs_with_bar if shows_measuring else find_cost_curve,
         draft_model=settings.draft_model,
         prefill_step_size=PREFILL_STEP if prefill_step_size is None else prefill_step_size,
+        adapter_path=settings.adapter_path,
+        trust_remote_code=settings.trust_remote_code,
+        chat_template=settings.chat_template,
+        use_default_chat_template=settings.use_default_chat_template,
+        chat_template_args=settings.chat_template_args,
     )
 
 
@@ -63,8 +70,10 @@ def fetch_model(settings: ModelSettings) -> None:
     """Downloads models that are on the hub and not on this machine yet, with a progress bar.
 
     Raises:
-        ModelLoadError: if there is no such model, or it cannot be fetched.
+        ModelLoadError: if there is no such model or adapter, or it cannot be fetched.
     """
+    if settings.adapter_path is not None:
+        find_adapter(settings.adapter_path)
     for name in _names(settings):
         find_model(name)
 

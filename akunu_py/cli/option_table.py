@@ -4,6 +4,7 @@
 by field. Plain Python: a wrong option is refused before any library is loaded.
 """
 
+import json
 import math
 import os
 from argparse import ArgumentTypeError
@@ -20,6 +21,7 @@ from akunu_py.model_files import BUNDLED_MODEL
 from akunu_py.options import (
     DEFAULT_MAX_TOKENS,
     DEFAULT_REPETITION_CONTEXT,
+    DEFAULT_XTC_THRESHOLD,
     MAX_DRAFT_TOKENS,
     Grammar,
 )
@@ -100,13 +102,36 @@ def file_path(word: str) -> Path:
 def schema_file(word: str) -> Grammar:
     """Reads the JSON schema in a file."""
     try:
-        return Grammar("json_schema", file_path(word).read_text(encoding="utf-8"))
+        return Grammar("json_schema", _content(word))
+    except InvalidRequestError as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
+def chat_template(word: str) -> str | None:
+    """Reads a Jinja template, or the file that holds one; as in mlx-lm, an empty one is none."""
+    is_template = any(mark in word for mark in ("{{", "{%"))
+    return word if is_template else _content(word) if word else None
+
+
+def template_args(word: str) -> dict[str, Any]:
+    """Reads a JSON object."""
+    try:
+        given = json.loads(word)
+    except (ValueError, RecursionError) as error:
+        raise ArgumentTypeError(f"{word} is not JSON: {error}") from None
+    if not isinstance(given, dict):
+        raise ArgumentTypeError(f"{word} is not a JSON object")
+    return given
+
+
+def _content(word: str) -> str:
+    """The text in a file."""
+    try:
+        return file_path(word).read_text(encoding="utf-8")
     except OSError as error:
         raise ArgumentTypeError(f"{word} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ArgumentTypeError(f"{word} is not UTF-8 text") from None
-    except InvalidRequestError as error:
-        raise ArgumentTypeError(str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -181,6 +206,7 @@ class Option:
 _LOADING: Final = ("chat", "generate", "serve", "doctor", "bench cost", "bench speedup")
 _ANSWERING: Final = ("chat", "generate")
 _DRAFTING: Final = (*_ANSWERING, "serve")
+_TEMPLATING: Final = (*_DRAFTING, "bench speedup")
 _COMPARISONS: Final = ("bench speedup", "bench replay")
 _TIMED: Final = ("bench cost", "bench speedup")
 _BENCH: Final = (*_TIMED, "bench replay")
@@ -220,6 +246,7 @@ OPTIONS: Final = (
            metavar="FILE", field="grammar"),
     Option("--show-drafts", _ANSWERING, "colour the draft tokens that the model accepted",
            default=False, const=True),
+    Option("--quiet", ("chat",), "begin without a greeting", default=False, const=True),
     Option("--verbose", _GENERATE, "report the speed even if standard error is not a terminal",
            default=False, const=True),
 
@@ -289,6 +316,16 @@ OPTIONS: Final = (
            "machine", group=_MODEL, default="auto", choices=WEIGHT_LAYOUTS),
     Option("--max-context", _LOADING, "tokens of context to reserve", whole_number, metavar="N",
            group=_MODEL, default_text="as many as needed", within=Range(1)),
+    Option("--adapter-path", _LOADING, "the folder of an adapter (LoRA) that mlx-lm trained on the "
+           "model", metavar="FOLDER", group=_MODEL),
+    Option("--trust-remote-code", _LOADING, "run Python code that comes with the model",
+           group=_MODEL, default=False, const=True),
+    Option("--chat-template", _TEMPLATING, "a Jinja template instead of the model's own, or a file "
+           "with one", chat_template, metavar="TEMPLATE", group=_MODEL),
+    Option("--use-default-chat-template", _TEMPLATING, "use ChatML if the model has no chat "
+           "template", group=_MODEL, default=False, const=True),
+    Option("--chat-template-args", _TEMPLATING, "variables for the chat template as JSON, such as "
+           """'{"enable_thinking": false}'""", template_args, metavar="JSON", group=_MODEL),
     Option("--draft-model", _DRAFTING, "a smaller model with the same tokenizer that drafts",
            metavar="NAME", group=_MODEL),
 
@@ -306,6 +343,11 @@ OPTIONS: Final = (
         replace(option, commands=_SERVE, group=_DEFAULTS, default=None, default_text=_API_DEFAULT)
         for option in _FILTERS
     ),
+    Option("--xtc-probability", _ANSWERING, "how often to exclude the likely tokens but the least "
+           "likely of them", number, metavar="P", group=_ANSWER, default=0.0,
+           default_text="0, never"),
+    Option("--xtc-threshold", _ANSWERING, "how likely such a token is, at most 0.5", number,
+           metavar="P", group=_ANSWER, default=DEFAULT_XTC_THRESHOLD),
     Option("--seed", _ANSWERING, "repeat a sampled answer", whole_number, metavar="N",
            group=_ANSWER),
     Option("--repetition-penalty", _ANSWERING, "make recent tokens less likely; above 1", number,

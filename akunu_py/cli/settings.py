@@ -4,8 +4,10 @@ The parser fills them from `option_table.py`, which describes every field. Plain
 option is refused before any library is loaded.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model_files import BUNDLED_MODEL
@@ -15,12 +17,17 @@ from akunu_py.server.settings import ServerSettings
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Which model to load, and how; `max_context` of None lets the cache grow."""
+    """Which model to load, and how; see `engine.load`."""
 
     name: str = BUNDLED_MODEL
     weights: str = "auto"
     max_context: int | None = None
     draft_model: str | None = None
+    adapter_path: str | None = None
+    trust_remote_code: bool = False
+    chat_template: str | None = None
+    use_default_chat_template: bool = False
+    chat_template_args: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -40,8 +47,15 @@ class GenerateSettings:
     def __post_init__(self) -> None:
         if self.as_question and self.suffix is not None:
             raise InvalidRequestError("--suffix fills a gap in plain text; leave --chat out.")
-        if self.system_prompt is not None and not self.as_question:
-            raise InvalidRequestError("--system-prompt needs --chat.")
+        if not self.as_question:
+            for flag, given in (
+                ("--system-prompt", self.system_prompt),
+                ("--chat-template", self.model.chat_template),
+                ("--use-default-chat-template", self.model.use_default_chat_template or None),
+                ("--chat-template-args", self.model.chat_template_args),
+            ):
+                if given is not None:
+                    raise InvalidRequestError(f"{flag} needs --chat.")
         if self.as_json and self.show_drafts:
             raise InvalidRequestError("--show-drafts marks printed text; leave --json out.")
 
@@ -54,6 +68,7 @@ class ChatSettings:
     options: Options
     system_prompt: str | None
     show_drafts: bool
+    quiet: bool
 
     def __post_init__(self) -> None:
         if self.options.max_tokens == 0:

@@ -28,14 +28,18 @@ from akunu_py.cli.option_table import (
 )
 from akunu_py.cli.render import count, stats_line
 from akunu_py.errors import InvalidRequestError
-from akunu_py.options import Options, Sampling
+from akunu_py.options import DEFAULT_XTC_THRESHOLD, Options, Sampling
 from akunu_py.stats import Stats
 
 Reply = str | Turn
 
 _SWITCH: Final = ("on", "off")
-_SAMPLER: Final = ("greedy", "temp", "top-k", "top-p", "min-p", "seed")
-_SAMPLER_USAGE: Final = "greedy, or any of temp 0.8, top-k 40, top-p 0.9, min-p 0.05, seed 1"
+_XTC: Final = ("xtc-probability", "xtc-threshold")
+_SAMPLER: Final = ("greedy", "temp", "top-k", "top-p", "min-p", *_XTC, "seed")
+_SAMPLER_USAGE: Final = (
+    "greedy, or any of temp 0.8, top-k 40, top-p 0.9, min-p 0.05, xtc-probability 0.5, "
+    "xtc-threshold 0.1, seed 1"
+)
 
 
 class LeaveChatError(Exception):
@@ -234,12 +238,14 @@ def describe_options(options: Options) -> str:
         if most is None
         else f"up to {count(most, 'draft token')} per round"
     )
+    excludes = sampling.xtc_probability > 0
     penalises = sampling.repetition_penalty != 1
     facts = [
         "greedy" if sampling.greedy else f"temp {sampling.temperature:g}",
         f"top-k {sampling.top_k}" if sampling.top_k else "",
         f"top-p {sampling.top_p:g}" if sampling.top_p < 1 else "",
         f"min-p {sampling.min_p:g}" if sampling.min_p else "",
+        f"xtc {sampling.xtc_probability:g} above {sampling.xtc_threshold:g}" if excludes else "",
         "" if sampling.seed is None else f"seed {sampling.seed}",
         f"repetition penalty {sampling.repetition_penalty:g}" if penalises else "",
         f"presence penalty {sampling.presence_penalty:g}" if sampling.presence_penalty else "",
@@ -253,7 +259,8 @@ def describe_options(options: Options) -> str:
 
 
 def read_sampling(words: str, now: Sampling) -> Sampling:
-    """Reads `greedy`, or any of `temp T`, `top-k K`, `top-p P`, `min-p P` and `seed N`.
+    """Reads `greedy`, or any of `temp T`, `top-k K`, `top-p P`, `min-p P`, `xtc-probability P`,
+    `xtc-threshold P` and `seed N`.
 
     `sample` is another word for `temp`; without a number, it means a temperature of 1. The
     temperature, if there was one, and the seed stay as they are `now` unless they are named; other
@@ -263,7 +270,7 @@ def read_sampling(words: str, now: Sampling) -> Sampling:
         InvalidRequestError: if the words make no sense.
     """
     if words == "greedy":
-        return replace(now, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
+        return replace(now, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, xtc_probability=0.0)
     given: dict[str, str] = {}
     left = words.split()
     while left:
@@ -281,6 +288,8 @@ def read_sampling(words: str, now: Sampling) -> Sampling:
             top_p=number(given.get("top-p", "1")),
             top_k=whole_number(given.get("top-k", "0")),
             min_p=number(given.get("min-p", "0")),
+            xtc_probability=number(given.get("xtc-probability", "0")),
+            xtc_threshold=number(given.get("xtc-threshold", str(DEFAULT_XTC_THRESHOLD))),
             seed=whole_number(given["seed"]) if "seed" in given else now.seed,
         )
     except ArgumentTypeError as error:

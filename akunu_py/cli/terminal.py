@@ -6,16 +6,16 @@ import signal
 import sys
 import termios
 import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
-from itertools import count
+from itertools import count, cycle
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from platformdirs import user_data_path
 from prompt_toolkit import PromptSession
-from prompt_toolkit.application import Application, get_app
+from prompt_toolkit.application import Application, get_app, run_in_terminal
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
@@ -25,6 +25,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.styles import Style
 
 from akunu_py.cli.conversation import Turn
+from akunu_py.cli.greeting import NO_GREETING, Greeting
 from akunu_py.cli.progress import PrefillBar
 from akunu_py.cli.render import AnswerWriter, palette_for, printable, stats_line
 from akunu_py.cli.screen import CONTEXT_FULL, Screen
@@ -45,11 +46,26 @@ _NOT_KEPT: Final = "interrupted before the first token; the question is not kept
 
 
 class TerminalScreen(Screen):
-    """Reads from and writes to the terminal; for the main thread."""
+    """Reads from and writes to the terminal; for the main thread.
 
-    def __init__(self, loading: "Future[Engine]", model: str, history: History) -> None:
+    Args:
+        loading: the engine, as soon as it is loaded.
+        model: the name of its model.
+        history: what the user typed in earlier conversations.
+        greeting: what to say first.
+    """
+
+    def __init__(
+        self,
+        loading: "Future[Engine]",
+        model: str,
+        history: History,
+        greeting: Greeting = NO_GREETING,
+    ) -> None:
         super().__init__(loading)
         self._model = printable(model)
+        self._greeting = greeting
+        self._describe = greeting.describe
         self._palette = palette_for(sys.stdout)
         self._bar = PrefillBar(sys.stdout)
         self._session: PromptSession[str] = PromptSession(
@@ -61,19 +77,24 @@ class TerminalScreen(Screen):
             ],
             completer=SlashCompleter(),
             complete_while_typing=Condition(lambda: get_app().current_buffer.text.startswith("/")),
-            key_bindings=_key_bindings(),
+            key_bindings=_key_bindings(greeting.examples),
             placeholder=self._placeholder,
             style=_STYLE,
         )
 
     def session(self) -> AbstractContextManager[None]:
+        if self._greeting.opening:
+            self.notice(self._greeting.opening)
+            self._write("".join(f"  {example}\n" for example in self._greeting.examples))
+            self.notice(self._greeting.closing)
+            self._write("\n")
         return unseen_keys()
 
     def read(self) -> str | None:
         while True:
             try:
                 if self._loading.done():
-                    self._loading.result()
+                    self._describe_model()
                 said = self._session.prompt(pre_run=self._watch_loading)
             except EOFError:
                 return None
@@ -90,6 +111,7 @@ class TerminalScreen(Screen):
                 self._loading.exception()
             finally:
                 self._write(_ERASE_LINE)
+        self._describe_model()
         return super().await_model()
 
     def progress(self, done: int, total: int) -> None:
@@ -122,10 +144,24 @@ class TerminalScreen(Screen):
     def interrupted(self) -> None:
         self.notice("Interrupted; press Ctrl-D to leave.")
 
+    def _describe_model(self) -> None:
+        """Shows a line about the loaded model, once.
+
+        Raises:
+            AkunuError: if it does not load.
+        """
+        engine = self._loading.result()
+        if self._describe is not None:
+            describe, self._describe = self._describe, None
+            self.notice(describe(engine))
+
     def _placeholder(self) -> StyleAndTextTuples:
         if get_app().is_done:
             return []
-        text = "a question, or /help" if self._loading.done() else f"loading {self._model} ..."
+        text = f"loading {self._model} ..."
+        if self._loading.done():
+            example = "Tab for an example, " if self._greeting.examples else ""
+            text = f"a question, {example}or /help"
         return [("class:placeholder", text)]
 
     def _watch_loading(self) -> None:
@@ -141,6 +177,7 @@ class TerminalScreen(Screen):
             if application.is_running and not application.is_done:
                 application.exit(exception=error)
         else:
+            await run_in_terminal(self._describe_model)  # above the prompt
             application.invalidate()
 
     def _write(self, text: str) -> None:
@@ -148,9 +185,15 @@ class TerminalScreen(Screen):
         sys.stdout.flush()
 
 
-def _key_bindings() -> KeyBindings:
-    """Enter sends; a backslash before it, or Alt-Enter, starts a new line."""
+def _key_bindings(examples: Sequence[str] = ()) -> KeyBindings:
+    """Enter sends; a backslash before it, or Alt-Enter, starts a new line. Where nothing else is
+    typed, Tab takes the next example."""
     bindings = KeyBindings()
+    following = cycle(examples)
+
+    @bindings.add("tab", filter=Condition(lambda: _has_nothing_but(examples)))
+    def _take_example(press: KeyPressEvent) -> None:
+        press.current_buffer.document = Document(next(following))
 
     @bindings.add("enter")
     def _send(press: KeyPressEvent) -> None:
@@ -168,6 +211,11 @@ def _key_bindings() -> KeyBindings:
         press.current_buffer.newline(copy_margin=False)
 
     return bindings
+
+
+def _has_nothing_but(examples: Sequence[str]) -> bool:
+    """Whether the line is empty or an example, and there are examples."""
+    return bool(examples) and get_app().current_buffer.text in ("", *examples)
 
 
 class SlashCompleter(Completer):

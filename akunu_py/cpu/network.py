@@ -132,6 +132,12 @@ class FusedDecoder(nn.Module):  # type: ignore[misc]
             )
         )
 
+    @property
+    def pipeline_layers(self) -> list[FusedLayer]:
+        """All layers; mlx-lm reads this on the stack of Qwen2 before it makes a cache."""
+        layers: list[FusedLayer] = self.layers
+        return layers
+
     def __call__(
         self,
         inputs: mx.array,

@@ -117,7 +117,7 @@ class SpeculationState:
                 raise InvalidRequestError(
                     "There is no draft model to draft with; load one with --draft-model NAME."
                 )
-            return DraftModelDrafter(self._draft_model, sampler.sampling, sampler.seed)
+            return DraftModelDrafter(self._draft_model, sampler.sampling, sampler.seed, sampler.xtc)
         if name in self._factories:
             return self._factories[name](sampler)
         drafters = self._experience[fills_gap].drafters

@@ -202,7 +202,7 @@ class ModelTarget:
             results.append(ties)
         has_distributions = needs_distributions(draft, greedy=sampler.sampling.greedy)
         if has_distributions:
-            choices = sampler.distributions(logits)
+            choices = sampler.distributions(logits, start + 1)
         else:
             choices = sampler.choose(logits, start + 1)
         logprobs = None

@@ -19,6 +19,7 @@ from akunu_py.model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.sampling.random import mix64
 from akunu_py.sampling.sampler import Sampler
+from akunu_py.sampling.xtc import XTCFilter
 
 _FIRST_CAPACITY: Final = 2048
 _STREAM: Final = 0x9D2C5680
@@ -92,17 +93,22 @@ class DraftModelDrafter:
     """Drafts for one request, greedily or sampled as the request asks.
 
     Sampled drafts carry the distributions they were drawn from. Random numbers are keyed by the
-    seed and the position, in a stream that verification does not use.
+    seed and the position, in a stream that verification does not use. Only XTC excludes at the
+    same positions as the target, because a draft of what is excluded there would be rejected.
 
     Args:
         source: the model to draft with.
         sampling: the request's sampling options.
         seed: the seed of the request.
+        xtc: the XTC filter of the request, if it has one.
     """
 
-    def __init__(self, source: DraftModel, sampling: Sampling, seed: int) -> None:
+    def __init__(
+        self, source: DraftModel, sampling: Sampling, seed: int, xtc: XTCFilter | None = None
+    ) -> None:
         self._source = source
         self._sampling = replace(sampling, seed=mix64(seed ^ _STREAM))
+        self._xtc = xtc
         self._tokens: list[int] = []
         self._agreed = 0
 
@@ -118,7 +124,7 @@ class DraftModelDrafter:
         limit = min(limit, self._source.room_after(position))
         if limit <= 0 or not self._tokens:
             return NO_DRAFT
-        sampler = Sampler(self._sampling, self._tokens)
+        sampler = Sampler(self._sampling, self._tokens, xtc=self._xtc)
         logits = self._source.advance(self._tokens, self._agreed, limit)
         self._agreed = position
         inputs = mx.array(self._tokens[-1:])
@@ -129,7 +135,7 @@ class DraftModelDrafter:
             inputs = sampler.choose(logits, position + len(drafted))
             drafted.append(inputs)
             if not self._sampling.greedy:
-                rows.append(sampler.distributions(logits))
+                rows.append(sampler.distributions(logits, position + len(drafted) - 1))
             mx.async_eval(inputs)  # type: ignore[no-untyped-call]
             if len(drafted) == limit:
                 break

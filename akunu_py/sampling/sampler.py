@@ -6,7 +6,8 @@ decoding would have drawn it: sample-and-match.
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property, partial
 from typing import Final
 
 import mlx.core as mx
@@ -24,11 +25,12 @@ from akunu_py.sampling.constraint import Constraint, ConstraintFactory
 from akunu_py.sampling.infill import InfillFilter
 from akunu_py.sampling.penalties import make_penalties
 from akunu_py.sampling.random import GOLDEN_GAMMA, mix64, uniform
+from akunu_py.sampling.xtc import XTCFilter
 from akunu_py.text.tokenizer import Tokenizer
 
 _TO_ACCEPT: Final = 1
 _TO_CORRECT: Final = 2
-"""Streams of random numbers; drafters use stream 0."""
+"""Streams of random numbers; drafters use stream 0, and XTC stream 3."""
 
 
 class Sampler:
@@ -39,6 +41,8 @@ class Sampler:
         prompt: its tokens, which the penalties count too.
         constraint: the constraint of the request's grammar, or None.
         infill: the filter to apply after the others, or None.
+        never_excluded: ids that XTC keeps.
+        xtc: the filter to use instead of the sampler's own; draft models share the target's.
     """
 
     def __init__(
@@ -48,11 +52,16 @@ class Sampler:
         *,
         constraint: Constraint | None = None,
         infill: InfillFilter | None = None,
+        never_excluded: Collection[int] = (),
+        xtc: XTCFilter | None = None,
     ) -> None:
         self.sampling = sampling
         self.constraint = constraint
         self._infill = infill
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
+        self.xtc = xtc
+        if xtc is None and sampling.xtc_probability > 0 and not sampling.greedy:
+            self.xtc = XTCFilter(sampling, self.seed, never_excluded)
         self._bias = make_logits_processors(logit_bias=dict(sampling.logit_bias))
         self._processors = make_penalties(sampling, prompt)
         if constraint is not None:
@@ -95,16 +104,16 @@ class Sampler:
         """
         if self.sampling.greedy and self._infill is None:
             return mx.argmax(logits, axis=-1)
-        scores = log_distribution(logits, self.sampling, self._infill)
+        scores = self._scores(logits, position)
         if self.sampling.greedy:
             return mx.argmax(scores, axis=-1)
         keys = random_keys(self.seed, range(position, position + logits.shape[0]))
         draw = mx.vmap(lambda row, key: mx.random.categorical(row, key=key))
         return draw(scores, keys)
 
-    def distributions(self, logits: mx.array) -> mx.array:
+    def distributions(self, logits: mx.array, position: int) -> mx.array:
         """The distributions that `choose` draws from, lazy, float32 `[rows, vocabulary]`."""
-        return mx.softmax(log_distribution(logits, self.sampling, self._infill), axis=-1)
+        return mx.softmax(self._scores(logits, position), axis=-1)
 
     def uniforms(self, position: int) -> tuple[float, float]:
         """The random numbers that accept or replace a draft token at `position`."""
@@ -112,6 +121,10 @@ class Sampler:
             uniform(self.seed, position, _TO_ACCEPT),
             uniform(self.seed, position, _TO_CORRECT),
         )
+
+    def _scores(self, logits: mx.array, position: int) -> mx.array:
+        exclude = None if self.xtc is None else partial(self.xtc.apply, position=position)
+        return log_distribution(logits, self.sampling, self._infill, exclude)
 
 
 class SamplerFactory:
@@ -151,7 +164,17 @@ class SamplerFactory:
         if options.grammar is not None:
             constraint = self._constraints.make(options.grammar, len(prompt))
         infill = self._infill(end_tokens) if options.sampling.infill else None
-        return Sampler(options.sampling, prompt, constraint=constraint, infill=infill)
+        return Sampler(
+            options.sampling,
+            prompt,
+            constraint=constraint,
+            infill=infill,
+            never_excluded=self._never_excluded,
+        )
+
+    @cached_property
+    def _never_excluded(self) -> frozenset[int]:
+        return self._tokenizer.end_tokens.union(self._tokenizer.encode("\n"))
 
     def _infill(self, end_tokens: frozenset[int]) -> InfillFilter:
         own, special = self._tokenizer.end_tokens, self._tokenizer.special_tokens
@@ -163,7 +186,10 @@ class SamplerFactory:
 
 
 def log_distribution(
-    logits: mx.array, sampling: Sampling, infill: InfillFilter | None = None
+    logits: mx.array,
+    sampling: Sampling,
+    infill: InfillFilter | None = None,
+    exclude: Callable[[mx.array], mx.array] | None = None,
 ) -> mx.array:
     """Log-probabilities, up to a constant per row, of the distribution that `sampling` asks for.
 
@@ -174,6 +200,7 @@ def log_distribution(
         logits: `[rows, vocabulary]`.
         sampling: if its temperature is 0, only the filters are applied.
         infill: applied after the other filters.
+        exclude: XTC at these positions; applied where mlx-lm applies it.
 
     Returns:
         float32 `[rows, vocabulary]`; tokens that were filtered out are at minus infinity.
@@ -184,6 +211,8 @@ def log_distribution(
         scores = apply_top_p(scores, sampling.top_p)
     if sampling.min_p > 0:
         scores = apply_min_p(scores, sampling.min_p)
+    if exclude is not None:
+        scores = exclude(scores)
     if 0 < sampling.top_k < scores.shape[-1]:
         scores = apply_top_k(scores, sampling.top_k)
     if infill is not None:

@@ -165,6 +165,8 @@ def _generation_settings(
         "top_k": sampling.top_k,
         "top_p": sampling.top_p,
         "min_p": sampling.min_p,
+        "xtc_probability": sampling.xtc_probability,
+        "xtc_threshold": sampling.xtc_threshold,
         "repeat_penalty": sampling.repetition_penalty,
         "repeat_last_n": sampling.repetition_context_size,
         "presence_penalty": sampling.presence_penalty,

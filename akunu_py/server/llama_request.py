@@ -9,7 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from akunu_py.options import MAX_ALTERNATIVES, Grammar, Options, Sampling
+from akunu_py.options import (
+    DEFAULT_XTC_THRESHOLD,
+    MAX_ALTERNATIVES,
+    MAX_XTC_THRESHOLD,
+    Grammar,
+    Options,
+    Sampling,
+)
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest
 from akunu_py.server.fields import (
@@ -34,12 +41,12 @@ if TYPE_CHECKING:
 
 N = TypeVar("N", int, float)
 
-SAMPLERS: Final = ("penalties", "top_k", "top_p", "min_p", "temperature", "infill")
+SAMPLERS: Final = ("penalties", "top_k", "top_p", "min_p", "xtc", "temperature", "infill")
 """The samplers of this server; unknown names are ignored, as llama-server does."""
 DEFAULT_SAMPLERS: Final = SAMPLERS[:-1]
 
-_LETTERS: Final = {"e": "penalties", "k": "top_k", "p": "top_p", "m": "min_p", "t": "temperature",
-                   "i": "infill"}  # fmt: skip
+_LETTERS: Final = {"e": "penalties", "k": "top_k", "p": "top_p", "m": "min_p", "x": "xtc",
+                   "t": "temperature", "i": "infill"}  # fmt: skip
 _MAX_PENALTY: Final = 1e3
 _RECENT: Final = 64
 _MAX_FILES: Final = 1024
@@ -194,6 +201,9 @@ def read_sampling(body: Body, defaults: Defaults, end_tokens: frozenset[int]) ->
     top_k = body.integer("top_k", default=_either(defaults.top_k, 40))
     top_p = body.number("top_p", default=_either(defaults.top_p, 0.95), most=1)
     min_p = body.number("min_p", default=_either(defaults.min_p, 0.05), most=1)
+    xtc_probability = body.number("xtc_probability", default=0.0, most=1)
+    xtc_threshold = body.number("xtc_threshold", default=DEFAULT_XTC_THRESHOLD, least=0)
+    excludes = "xtc" in samplers and xtc_threshold <= MAX_XTC_THRESHOLD  # as llama-server
     penalty = body.number("repeat_penalty", default=1.0, most=_MAX_PENALTY)
     recent = body.integer("repeat_last_n", default=_RECENT, most=MAX_RECENT)
     recent = MAX_RECENT if recent < 0 else recent
@@ -206,6 +216,8 @@ def read_sampling(body: Body, defaults: Defaults, end_tokens: frozenset[int]) ->
         top_p=max(top_p, MIN_TOP_P) if "top_p" in samplers else 1.0,
         top_k=max(top_k, 0) if "top_k" in samplers else 0,
         min_p=max(min_p, 0.0) if "min_p" in samplers else 0.0,
+        xtc_probability=max(xtc_probability, 0.0) if excludes else 0.0,
+        xtc_threshold=min(xtc_threshold, MAX_XTC_THRESHOLD),
         infill="infill" in samplers,
         seed=read_seed(body),
         repetition_penalty=penalty if penalizes and penalty > 0 else 1.0,

@@ -99,20 +99,13 @@ def _details(engine: "Engine") -> dict[str, Any]:
         "format": "safetensors",
         "family": _family(engine),
         "families": [_family(engine)],
-        "parameter_size": _size(engine.model.parameter_count),
+        "parameter_size": engine.model.size,
         "quantization_level": _quantization(engine.model.config),
     }
 
 
 def _family(engine: "Engine") -> str:
     return str(engine.model.config.get("model_type", "llama"))
-
-
-def _size(parameters: int) -> str:
-    """A number of parameters, as the names of models spell it."""
-    if parameters >= 1_000_000_000:
-        return f"{parameters / 1e9:.1f}B"
-    return f"{parameters / 1e6:.1f}M" if parameters >= 1_000_000 else f"{parameters / 1e3:.0f}K"
 
 
 def _quantization(config: dict[str, Any]) -> str:

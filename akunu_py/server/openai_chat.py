@@ -25,6 +25,7 @@ from akunu_py.server.openai_common import (
 from akunu_py.server.wire import FINISH_REASONS, logprob_entries
 from akunu_py.stats import Finish
 from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ToolCall, joined
+from akunu_py.text.chat_template import reserved_names
 from akunu_py.text.token_bytes import TokenBytes
 
 _KIND: Final = ResponseKind("chatcmpl-", "chat.completion", "chat.completion.chunk")
@@ -223,12 +224,12 @@ def _read_logprobs(body: Body) -> int | None:
     return alternatives if wanted else None
 
 
-def _read_template_settings(body: Body) -> dict[str, bool | str]:
-    """Settings of the model's own chat template; a client cannot send a template."""
-    settings: dict[str, bool | str] = {}
-    thinking = body.object("chat_template_kwargs").flag("enable_thinking", default=None)
-    if thinking is not None:
-        settings["enable_thinking"] = thinking
+def _read_template_settings(body: Body) -> dict[str, Any]:
+    """Variables for the chat template; a client cannot replace the template or the messages."""
+    given = body.object("chat_template_kwargs")
+    given.flag("enable_thinking", default=None)  # refuses what is not a flag
+    names = {name for name in given.names() if given.has(name)} - reserved_names()
+    settings = {name: given.any(name) for name in names}
     effort = body.text("reasoning_effort", default=None)
     if effort is not None:
         settings["reasoning_effort"] = effort[:_MAX_EFFORT_LENGTH]

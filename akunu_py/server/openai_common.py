@@ -2,8 +2,8 @@
 
 Beside OpenAI's own fields these are read, spelled as in the other contracts or in mlx-lm's server:
 `n_predict` (llama.vim sends 0 to have a chat read but not completed), `top_k`, `min_p`,
-`repetition_penalty`, `repetition_context_size`, and `num_draft_tokens`, where 0 turns speculation
-off.
+`xtc_probability`, `xtc_threshold`, `repetition_penalty`, `repetition_context_size`, and
+`num_draft_tokens`, where 0 turns speculation off.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -15,7 +15,14 @@ from uuid import uuid4
 
 from starlette.responses import Response
 
-from akunu_py.options import DEFAULT_REPETITION_CONTEXT, Grammar, Options, Sampling
+from akunu_py.options import (
+    DEFAULT_REPETITION_CONTEXT,
+    DEFAULT_XTC_THRESHOLD,
+    MAX_XTC_THRESHOLD,
+    Grammar,
+    Options,
+    Sampling,
+)
 from akunu_py.request import Completion, Event
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest
@@ -110,6 +117,10 @@ def _read_sampling(body: Body, defaults: Defaults) -> Sampling:
         top_p=max(top_p, MIN_TOP_P),
         top_k=max(body.integer("top_k", default=defaults.top_k or 0), 0),
         min_p=body.number("min_p", default=defaults.min_p or 0.0, least=0, most=1),
+        xtc_probability=body.number("xtc_probability", default=0.0, least=0, most=1),
+        xtc_threshold=body.number(
+            "xtc_threshold", default=DEFAULT_XTC_THRESHOLD, least=0, most=MAX_XTC_THRESHOLD
+        ),
         seed=read_seed(body),
         repetition_penalty=body.number(
             "repetition_penalty", default=1.0, least=1e-3, most=_MAX_REPETITION_PENALTY

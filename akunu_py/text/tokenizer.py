@@ -17,11 +17,16 @@ _SHORT: Final = 1 << 16
 
 
 class Tokenizer:
-    """The tokenizer of a loaded model, around what `mlx_lm.utils.load_tokenizer` returned; any
-    thread may use it."""
+    """The tokenizer of a loaded model; any thread may use it.
 
-    def __init__(self, wrapped: Any) -> None:
+    Args:
+        wrapped: what `mlx_lm.utils.load_tokenizer` returned.
+        template_args: variables for the chat template; those of a request replace them.
+    """
+
+    def __init__(self, wrapped: Any, template_args: Mapping[str, Any] | None = None) -> None:
         self.wrapped = wrapped
+        self._template_args = dict(template_args or {})
         # Whether special tokens are recognised is a state of the tokenizer, not of the call.
         self._encoding = Lock()
         self.end_tokens: frozenset[int] = frozenset(wrapped.eos_token_ids)
@@ -112,7 +117,7 @@ class Tokenizer:
         *,
         open_answer: bool,
         tools: Sequence[Any] = (),
-        settings: Mapping[str, bool | str] | None = None,
+        settings: Mapping[str, Any] | None = None,
     ) -> str:
         """A conversation as text, by the model's template.
 
@@ -127,7 +132,8 @@ class Tokenizer:
         """
         if not self.has_chat_template:
             raise InvalidRequestError(
-                "This model has no chat template; use `generate` with a plain prompt instead."
+                "This model has no chat template; use `generate` with a plain prompt instead, or "
+                "--use-default-chat-template."
             )
         try:
             return str(
@@ -136,7 +142,7 @@ class Tokenizer:
                     tokenize=False,
                     add_generation_prompt=open_answer,
                     tools=list(tools) or None,
-                    **(settings or {}),
+                    **self._template_args | dict(settings or {}),
                 )
             )
         except Exception as error:  # the template is the model's own code and may raise anything

@@ -5,6 +5,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.input import PipeInput, create_pipe_input
+from prompt_toolkit.output import DummyOutput
 
 from akunu_py.worker import EngineWorker
 from tests.cli.fakes import FakeEngine, fake_worker
@@ -21,6 +24,13 @@ def start() -> Iterator[Callable[[FakeEngine], EngineWorker]]:
             return worker
 
         yield start
+
+
+@pytest.fixture
+def keys() -> Iterator[PipeInput]:
+    """What is typed."""
+    with create_pipe_input() as pipe, create_app_session(input=pipe, output=DummyOutput()):
+        yield pipe
 
 
 @pytest.fixture(autouse=True)

@@ -2,14 +2,12 @@
 
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from prompt_toolkit.application import create_app_session
 from prompt_toolkit.history import InMemoryHistory
-from prompt_toolkit.input import PipeInput, create_pipe_input
-from prompt_toolkit.output import DummyOutput
+from prompt_toolkit.input import PipeInput
 
 from akunu_py.__main__ import main
 from akunu_py.cli.chat import Chat
@@ -23,13 +21,6 @@ from tests.cli.fakes import ENDLESS, SILENT, FakeEngine
 
 Start = Callable[[FakeEngine], EngineWorker]
 PASTE_BEGINS, PASTE_ENDS = "\x1b[200~", "\x1b[201~"
-
-
-@pytest.fixture
-def keys() -> Iterator[PipeInput]:
-    """What is typed."""
-    with create_pipe_input() as pipe, create_app_session(input=pipe, output=DummyOutput()):
-        yield pipe
 
 
 def talk_on_terminal(worker: EngineWorker) -> Conversation:
@@ -99,6 +90,8 @@ class TestPipe:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Hello?")))
         assert main(["chat", "--model", str(tmp_path)]) == 2
         assert "is not a model" in capsys.readouterr().err
+        assert main(["chat", "--adapter-path", str(tmp_path / "a")]) == 2
+        assert "There is no adapter folder" in capsys.readouterr().err
 
 
 class TestTerminal:

@@ -106,6 +106,10 @@ def test_the_defaults_are_those_of_the_python_api() -> None:
         ("--temp 0.7 --seed 3", Options(sampling=Sampling(0.7, seed=3))),
         ("--top-p 0.9 --top-k 4", Options(sampling=Sampling(top_p=0.9, top_k=4))),
         ("--min-p 0.1", Options(sampling=Sampling(min_p=0.1))),
+        (
+            "--xtc-probability 0.5 --xtc-threshold 0.2",
+            Options(sampling=Sampling(xtc_probability=0.5, xtc_threshold=0.2)),
+        ),
         ("--drafter none", Options(drafter="none")),
         ("--no-speculate", Options(drafter="none")),
         ("--num-draft-tokens 8", Options(num_draft_tokens=8)),
@@ -139,6 +143,28 @@ def test_options_of_one_command() -> None:
     assert (model.name, model.weights, model.max_context) == ("a/b", "dense", 9)
 
 
+def test_loading_is_spelled_as_mlx_lm_spells_it(tmp_path: Path) -> None:
+    file = tmp_path / "chat.jinja"
+    file.write_text("{{ messages }}")
+    words = ["--adapter-path", "a b", "--trust-remote-code", "--use-default-chat-template"]
+    words += ["--chat-template-args", '{"enable_thinking": false}']
+    for template in (str(file), "{{ messages }}"):
+        model = chat_settings(*words, "--chat-template", template).model
+        assert model == ModelSettings(
+            adapter_path="a b",
+            trust_remote_code=True,
+            chat_template="{{ messages }}",
+            use_default_chat_template=True,
+            chat_template_args={"enable_thinking": False},
+        )
+        assert generate_settings("--chat", *words, "--chat-template", template).model == model
+        for command in ("serve", "bench speedup"):
+            assert parse(
+                [*command.split(), *words, "--chat-template", template]
+            ).settings.model == (model)
+    assert chat_settings("--chat-template", "").model.chat_template is None
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -170,6 +196,13 @@ def test_options_of_one_command() -> None:
         ("generate -p x --logit-bias a=5", "is not a whole number"),
         ("generate -p x --repetition-penalty 0", "repetition penalty must be above 0"),
         ("generate -p x --system-prompt y", "needs --chat"),
+        ("generate -p x --chat-template {{x}}", "--chat-template needs --chat"),
+        ("generate -p x --use-default-chat-template", "needs --chat"),
+        ("generate -p x --chat-template-args {}", "--chat-template-args needs --chat"),
+        ("chat --chat-template nowhere.jinja", "nowhere.jinja cannot be read: No such file"),
+        ("chat --chat-template-args {", "{ is not JSON"),
+        ("chat --chat-template-args [1]", "[1] is not a JSON object"),
+        ("chat --xtc-threshold 0.6", "xtc threshold must be from 0 to 0.5"),
         ("generate -p x --json --show-drafts", "leave --json out"),
         ("chat --prompt x", "chat has no option --prompt"),
         ("chat please", "chat does not take the word please"),

@@ -62,6 +62,10 @@ def test_help_names_every_command(conversation: Conversation) -> None:
         ("/sampler temp 0.5", Options(sampling=Sampling(0.5))),
         ("/processor sample 0.5", Options(sampling=Sampling(0.5))),
         ("/sampler top-k 40", Options(sampling=Sampling(1.0, top_k=40))),
+        (
+            "/sampler temp 1 xtc-probability 0.5 xtc-threshold 0.2",
+            Options(sampling=Sampling(1.0, xtc_probability=0.5, xtc_threshold=0.2)),
+        ),
         ("/sampler greedy", Options()),
         ("/max-tokens", Options()),
         ("/num-draft-tokens", Options()),

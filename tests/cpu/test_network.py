@@ -7,7 +7,7 @@ import pytest
 from mlx import nn
 from mlx.utils import tree_flatten
 from mlx_lm.models import llama, qwen2
-from mlx_lm.models.cache import KVCache, RotatingKVCache
+from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 from mlx_lm.models.rope_utils import Llama3RoPE, YarnRoPE
 
 from akunu_py.cache.layers import LayerCache
@@ -87,6 +87,7 @@ def test_a_network_predicts_the_same_over_prefill_steps_and_drafts(family: Any) 
     assert {FusedRMSNorm, FusedDecoder, FusedAttention, FusedFeedForward} <= kinds
     assert not {nn.RMSNorm, nn.RoPE, family.Attention, family.MLP} & kinds
     layers = CONFIG["num_hidden_layers"]
+    assert len(make_prompt_cache(fused)) == layers
     for make_layer_cache in (KVCache, lambda: LayerCache(64)):
         caches = [[make_layer_cache() for _ in range(layers)] for _ in range(2)]
         for count in (20, 1, 1, 5, 1, 17):

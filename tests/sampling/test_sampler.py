@@ -89,6 +89,8 @@ def test_streams_of_neighbouring_positions_are_unrelated() -> None:
         ("top_k", -1),
         ("min_p", -0.1),
         ("min_p", 2.0),
+        ("xtc_probability", 1.1),
+        ("xtc_threshold", 0.6),
         ("repetition_penalty", 0.0),
         ("repetition_context_size", 0),
         ("presence_penalty", float("inf")),

@@ -186,7 +186,7 @@ Fields = dict[str, Kind]
 SAMPLING: Fields = {
     "temperature": NUMBER, "top_k": WHOLE, "top_p": NUMBER, "min_p": NUMBER, "seed": WHOLE,
     "presence_penalty": NUMBER, "frequency_penalty": NUMBER, "stop": TEXTS, "logit_bias": BIASES,
-    "num_draft_tokens": WHOLE,
+    "num_draft_tokens": WHOLE, "xtc_probability": NUMBER, "xtc_threshold": NUMBER,
 }  # fmt: skip
 LLAMA: Fields = SAMPLING | {
     "n_predict": FEW, "samplers": TEXTS, "repeat_penalty": NUMBER, "repeat_last_n": WHOLE,

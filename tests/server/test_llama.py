@@ -127,6 +127,11 @@ def test_samplers_that_are_not_named_are_not_applied(live: LiveServer) -> None:
     assert settings["samplers"] == ["top_k"]
     assert ask(live, samplers=["top_k", "infill"])["stop_type"] in ("eos", "limit")
     assert ask(live, samplers="kt", temperature=0)["generation_settings"]["temperature"] == 0
+    excluding = {"temperature": 1, "xtc_probability": 1, "xtc_threshold": 0.2, "seed": 1}
+    used = ask(live, samplers="x", **excluding)["generation_settings"]
+    assert (used["xtc_probability"], used["xtc_threshold"]) == (1, 0.2)
+    for unused in ({"samplers": "k"}, {"xtc_threshold": 0.6}):
+        assert ask(live, **excluding | unused)["generation_settings"]["xtc_probability"] == 0
     usual = live.post("/completion", {"prompt": "a", "n_predict": 1}).json()["generation_settings"]
     assert (usual["temperature"], usual["top_k"]) == (0.8, 40)
     assert (usual["top_p"], usual["min_p"]) == (0.95, 0.05)

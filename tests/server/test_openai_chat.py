@@ -1,12 +1,15 @@
 """OpenAI's `/v1/chat/completions`: messages, formats and tools."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import akunu_py
+from akunu_py.engine import Engine
 from akunu_py.options import Options
-from tests.server.live import LiveServer
+from tests.server.live import LiveServer, serve
 
 USER = [{"role": "user", "content": "Say something nice."}]
 
@@ -166,6 +169,24 @@ def test_a_client_can_set_template_options_but_not_the_template(live: LiveServer
     asked = {"enable_thinking": False, "chat_template": "{{ 1 / 0 }}", "tokenize": True}
     assert content_of(live, chat_template_kwargs=asked, reasoning_effort="low") == expected
     assert content_of(live, chat_template="{{ 1 / 0 }}") == expected
+
+
+def test_template_variables_of_a_request_replace_those_of_the_start(tiny_model_dir: Path) -> None:
+    said = "{{ mood }}{% if not enable_thinking %} without a thought{% endif %}"
+    start = {"mood": "calm", "enable_thinking": True}
+
+    def load() -> Engine:
+        return akunu_py.load(str(tiny_model_dir), chat_template=said, chat_template_args=start)
+
+    with serve(load) as server:
+        for given, prompt in (
+            ({}, "calm"),
+            ({"mood": "excited"}, "excited"),
+            ({"enable_thinking": False}, "calm without a thought"),
+            ({"enable_thinking": None}, "calm"),
+        ):
+            usage = ask(server, chat_template_kwargs=given)["usage"]
+            assert usage["prompt_tokens"] == len(prompt)
 
 
 def tool(name: str) -> dict[str, Any]:

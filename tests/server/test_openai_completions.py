@@ -268,6 +268,14 @@ def test_sampling_reaches_the_engine(live: LiveServer) -> None:
     assert text_of(live, max_tokens=16, user="somebody", **fields) == own.text
 
 
+def test_xtc_reaches_the_engine(live: LiveServer) -> None:
+    sampling = Sampling(temperature=0.7, seed=3, xtc_probability=0.9, xtc_threshold=0.01)
+    own = live.worker.call(lambda engine: engine.generate(PROMPT, Options(16, sampling)))
+    fields = {"temperature": 0.7, "seed": 3, "xtc_probability": 0.9, "xtc_threshold": 0.01}
+    assert text_of(live, max_tokens=16, **fields) == own.text
+    assert text_of(live, max_tokens=16, temperature=0.7, seed=3) != own.text
+
+
 def test_openais_defaults_hold(live: LiveServer) -> None:
     answer = live.post("/v1/completions", {"prompt": PROMPT}).json()
     assert answer["usage"]["completion_tokens"] <= 16

@@ -1,0 +1,86 @@
+"""Greeting: what a chat on a terminal says before its first prompt.
+
+The bundled model says what it is for and offers requests to try. A model of the user's own is
+described in one line once it is loaded.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from akunu_py.cli.settings import ChatSettings
+from akunu_py.model_files import BUNDLED_MODEL
+from akunu_py.options import Options
+
+if TYPE_CHECKING:
+    from akunu_py.engine import Engine
+
+EXAMPLES: Final = (
+    "Rename `x` to `total` in: def f(x): return x + 1",
+    "What does os.path.join do?",
+    "Make this function async: def area(x, y): return x",
+)
+"""Requests that the bundled model answers right, one after the other and alone."""
+
+_MEBI: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """What to say; the empty greeting says nothing.
+
+    Attributes:
+        opening: the first line.
+        examples: requests to try.
+        closing: the line after them.
+        describe: makes a line about the loaded model.
+    """
+
+    opening: str = ""
+    examples: tuple[str, ...] = ()
+    closing: str = ""
+    describe: "Callable[[Engine], str] | None" = None
+
+
+NO_GREETING: Final = Greeting()
+
+
+def greeting_for(settings: ChatSettings) -> Greeting:
+    """The greeting of a chat."""
+    if settings.quiet:
+        return NO_GREETING
+    if settings.model.name == BUNDLED_MODEL and settings.model.adapter_path is None:
+        return Greeting(
+            f"{BUNDLED_MODEL} is a small model that edits short Python code. Try one with Tab:",
+            EXAMPLES,
+            "A model of your own: --model FOLDER, or its name on the hub. /help lists commands.",
+        )
+    return Greeting(describe=partial(describe_model, settings.options))
+
+
+def describe_model(options: Options, engine: "Engine") -> str:
+    """The loaded model in one line: its name, its size, its context, and whether drafting pays."""
+    model = engine.model
+    facts = (
+        model.full_name,
+        f"{model.size} parameters, {model.parameter_bytes / _MEBI:,.0f} MiB",
+        f"context {engine.context_limit:,} tokens",
+        _drafting(options, engine),
+    )
+    return " · ".join(facts)
+
+
+def _drafting(options: Options, engine: "Engine") -> str:
+    from akunu_py.bench.cost_report import payoff_of  # noqa: PLC0415  (not for the first prompt)
+
+    if not options.drafts:
+        return "drafting is off"
+    if engine.speculation.why_impossible:
+        return "no drafting with this model"
+    if (curve := engine.speculation.cost_curve) is None:
+        return f"up to {options.num_draft_tokens} draft tokens per round"
+    payoff = payoff_of(curve)
+    if payoff.acceptance is None or not payoff.pays:
+        return "drafting does not pay here"
+    return f"drafting pays from {payoff.acceptance:.0%} acceptance"
