@@ -19,6 +19,7 @@ import mlx_lm.models
 from mlx import nn
 from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.models.bitlinear_layers import BitLinear
+from mlx_lm.models.cache import CacheList, make_prompt_cache
 
 Config = dict[str, Any]
 
@@ -300,6 +301,15 @@ def make_network(name: str, seed: int = 4) -> nn.Module:
     network.update(tree_unflatten(weights))
     mx.eval(network.parameters())
     return network
+
+
+def cache_kinds(network: nn.Module) -> set[str]:
+    """The class names of the caches that mlx-lm makes for a network, those in lists included."""
+    kinds = set()
+    for cache in make_prompt_cache(network):
+        parts = cache.caches if isinstance(cache, CacheList) else (cache,)
+        kinds |= {type(part).__name__ for part in parts}
+    return kinds
 
 
 def _random_like(old: mx.array) -> mx.array:
