@@ -23,6 +23,7 @@ from akunu_py.engine import Engine
 from akunu_py.model import TargetModel, load_tokenizer
 from akunu_py.request import Completion
 from akunu_py.text.tokenizer import Tokenizer
+from benchmarks.model_families import PAGE, models_page
 from tests.architectures import (
     UNLIKE_ITSELF,
     VOCABULARY,
@@ -195,3 +196,7 @@ def test_what_is_said_to_be_unlike_itself_is(name: str) -> None:
     steps = mx.concatenate([network(mx.array([[token]]), cache=cache)[0] for token in PROMPT])
     at_once = network(mx.array([PROMPT]), cache=make_prompt_cache(network))[0]
     assert not mx.allclose(mx.maximum(steps, -99), mx.maximum(at_once, -99), atol=0.05)
+
+
+def test_the_page_about_models_is_current() -> None:
+    assert PAGE.read_text(encoding="utf-8") == models_page(), "python -m benchmarks.model_families"
