@@ -1,0 +1,202 @@
+"""Every architecture of mlx-lm: drafts, rollbacks and reused prefixes leave its tokens alone.
+
+Each one runs with tiny random weights through the engine as users call it. A scripted drafter knows
+the answer and is wrong at every position of a draft in turn. Contexts exceed every window, and long
+drafts too, so that a rejection takes back more than a window.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import mlx.core as mx
+import pytest
+from mlx_lm.generate import generate_step
+from mlx_lm.models.cache import make_prompt_cache
+
+from akunu_py import Options, Sampling
+from akunu_py.backend import find_backend
+from akunu_py.cache.layers import SLACK
+from akunu_py.drafting.base import Draft
+from akunu_py.engine import Engine
+from akunu_py.model import TargetModel, load_tokenizer
+from akunu_py.request import Completion
+from akunu_py.text.tokenizer import Tokenizer
+from benchmarks.model_families import PAGE, models_page
+from tests.architectures import (
+    UNLIKE_ITSELF,
+    VOCABULARY,
+    WINDOW,
+    cache_kinds,
+    config,
+    make_network,
+    names,
+)
+from tests.fakes import OracleDrafter
+from tests.planning.curves import FLAT
+
+PREFILL_STEP = WINDOW + 5
+GREEDY = Options(16, drafter="script", num_draft_tokens=4)
+SAMPLED = replace(GREEDY, sampling=Sampling(temperature=0.8, top_p=0.95, seed=11))
+EXACT = replace(GREEDY, exact=True)
+LONG_DRAFTS = replace(GREEDY, num_draft_tokens=WINDOW + 4)
+
+BROKEN = {"phi3small": UNLIKE_ITSELF["phi3small"]}
+"""Architectures that give other tokens than plain decoding, and why."""
+
+
+def random_tokens(seed: int, length: int) -> list[int]:
+    draw = Random(seed)
+    return [draw.randrange(VOCABULARY) for _ in range(length)]
+
+
+PROMPT = random_tokens(5, 4 * WINDOW)
+LONG_PROMPT = random_tokens(6, WINDOW + SLACK - 8)
+"""Its answer outgrows the buffers of a window, so the window moves to their front."""
+
+
+class ScriptedDrafter(OracleDrafter):
+    """Knows the answer; each draft is wrong at another position, and one in a cycle nowhere."""
+
+    def propose(self, limit: int) -> Draft:
+        right = super().propose(limit)
+        wrong_at = 3 * len(self.verified) % (limit + 1)  # 3 keeps neighbours apart
+        tokens = [
+            (token + (position == wrong_at)) % VOCABULARY
+            for position, token in enumerate(right.tokens)
+        ]
+        return replace(right, tokens=tuple(tokens))
+
+
+class Subject:
+    """An engine on a tiny network of one architecture, and what plain decoding answers."""
+
+    def __init__(self, name: str, tokenizer: Tokenizer) -> None:
+        self.name = name
+        self.network = make_network(name)
+        model = TargetModel(self.network, tokenizer, config(name), name=name, layout="dense")
+        self.engine = Engine(
+            model, find_backend(), calibrate=lambda *_: FLAT, prefill_step_size=PREFILL_STEP
+        )
+        # So wide a margin makes every few tokens of an exact answer a near-tie.
+        self.engine.speculation.logit_differences = dict.fromkeys(range(64), 0.01)
+        self.engine.add_drafter("script", lambda _: self.script)
+        self.script = ScriptedDrafter(0, [])
+        self.speculates = not any("Speculation is off" in line for line in self.engine.notices)
+        self._answers: dict[tuple[int, ...], dict[Sampling, Completion]] = {}
+
+    def plain(self, prompt: Sequence[int], options: Options) -> Completion:
+        """Plain decoding's answer, computed once, from an empty cache."""
+        known = self._answers.setdefault(tuple(prompt), {})
+        if options.sampling not in known:
+            self.engine.reset()
+            plain = Options(GREEDY.max_tokens, options.sampling, drafter="none", logprobs=0)
+            known[options.sampling] = self.engine.generate(prompt, plain)
+        return known[options.sampling]
+
+    def write_script(self, prompt: Sequence[int], options: Options) -> None:
+        self.script = ScriptedDrafter(len(prompt), self.plain(prompt, options).token_ids)
+
+    def check(self, prompt: Sequence[int], options: Options) -> Completion:
+        """The drafted answer, on what the caches hold, which must be the plain one."""
+        expected = self.plain(prompt, options)
+        self.write_script(prompt, options)
+        answer = self.engine.generate(prompt, replace(options, logprobs=0))
+        assert answer.token_ids == expected.token_ids[: options.max_tokens]
+        for own, other in zip(answer.logprobs, expected.logprobs, strict=False):
+            assert own.logprob == pytest.approx(other.logprob, abs=5e-3)
+        assert bool(answer.stats.drafted) == self.speculates
+        return answer
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _without_compiler() -> Iterator[None]:
+    """On a CPU, MLX runs a C++ compiler for every function that a network compiles."""
+    mx.disable_compile()
+    yield
+    mx.enable_compile()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model_dir: Path) -> Tokenizer:
+    return load_tokenizer(str(tiny_model_dir))
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(
+            name,
+            marks=pytest.mark.xfail(name in BROKEN, reason=BROKEN.get(name, ""), strict=True),
+        )
+        for name in names()
+    ],
+)
+def subject(request: pytest.FixtureRequest, tokenizer: Tokenizer) -> Subject:
+    return Subject(request.param, tokenizer)
+
+
+def test_plain_decoding_is_mlx_lms_own(subject: Subject) -> None:
+    if subject.name in UNLIKE_ITSELF:
+        pytest.skip(UNLIKE_ITSELF[subject.name])
+    steps = generate_step(
+        mx.array(PROMPT), subject.network, max_tokens=16, prefill_step_size=PREFILL_STEP
+    )
+    tokens = [int(token) for token, _ in steps]
+    assert subject.plain(PROMPT, GREEDY).token_ids == tokens
+    assert len(set(tokens)) > 1, "a text that repeats a token shows little"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [GREEDY, SAMPLED, EXACT, LONG_DRAFTS],
+    ids=["greedy", "sampled", "exact", "longer than a window"],
+)
+def test_drafts_change_nothing(subject: Subject, options: Options) -> None:
+    subject.check(PROMPT, options)
+    if subject.speculates and not options.exact:
+        lengths = {accepted for _, accepted in subject.script.verified}
+        assert len(lengths) >= 3, "drafts must be rejected at different positions"
+
+
+def test_reused_prefixes_change_nothing(subject: Subject) -> None:
+    options = replace(GREEDY, max_tokens=8)
+    answer = subject.plain(PROMPT, options).token_ids
+    into_the_answer = [*PROMPT, *answer[:5], *random_tokens(2, 4)]
+    into_the_prompt = [*PROMPT[:23], *random_tokens(3, 9)]
+    for prompt in (into_the_answer, into_the_prompt):
+        subject.plain(prompt, options)
+    subject.engine.reset()
+    subject.write_script(PROMPT, options)
+    broken_off = subject.engine.stream(PROMPT, options)
+    for _ in range(2):
+        next(broken_off)
+    broken_off.close()
+    for prompt in (PROMPT, into_the_answer, into_the_prompt, PROMPT):
+        subject.check(prompt, options)
+
+
+def test_windows_that_move_change_nothing(subject: Subject) -> None:
+    kinds = cache_kinds(subject.network)
+    if not kinds & {"RotatingKVCache", "ChunkedKVCache"}:
+        pytest.skip("It has no window.")
+    subject.plain(LONG_PROMPT, GREEDY)
+    shorter = [*LONG_PROMPT[: SLACK // 2], *PROMPT]
+    subject.plain(shorter, GREEDY)
+    subject.engine.reset()
+    for prompt in (LONG_PROMPT, shorter, LONG_PROMPT):
+        subject.check(prompt, GREEDY)
+
+
+@pytest.mark.parametrize("name", UNLIKE_ITSELF)
+def test_what_is_said_to_be_unlike_itself_is(name: str) -> None:
+    network = make_network(name)
+    cache = make_prompt_cache(network)
+    steps = mx.concatenate([network(mx.array([[token]]), cache=cache)[0] for token in PROMPT])
+    at_once = network(mx.array([PROMPT]), cache=make_prompt_cache(network))[0]
+    assert not mx.allclose(mx.maximum(steps, -99), mx.maximum(at_once, -99), atol=0.05)
+
+
+def test_the_page_about_models_is_current() -> None:
+    assert PAGE.read_text(encoding="utf-8") == models_page(), "python -m benchmarks.model_families"
