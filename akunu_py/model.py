@@ -5,6 +5,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -184,6 +185,30 @@ class TargetModel:
         return True
 
 
+class Rollback(StrEnum):
+    """What a cache does about a rejected draft."""
+
+    COUNTER = "a counter moves; nothing is computed again"
+    RECURRENCE = "the recurrence is repeated, from inputs that were recorded"
+    REPLAY = "the accepted tokens are computed again, with the next draft"
+    NONE = "nothing can be drafted"
+
+
+def rollback_of(network: nn.Module) -> Rollback:
+    """What the cache of a network does about a rejected draft; tries it where layers differ."""
+    cache = make_kv_cache(network, 4)
+    if not cache.can_roll_back:
+        return Rollback.NONE
+    if not cache.replays:
+        return Rollback.COUNTER
+    make_recordable(network)
+    cache.mark()
+    with record(cache.recording):
+        network(mx.array([[1, 2, 3]]), cache=cache.layers)
+    cache.advance(3)
+    return Rollback.REPLAY if cache.rollback(2) else Rollback.RECURRENCE
+
+
 def load_target(
     name: str,
     backend: Backend,
@@ -216,7 +241,7 @@ def load_target(
         tokenizer = _tokenizer_of(folder, config, chat_template, trust_remote_code)
     except AkunuError:
         raise
-    except Exception as error:  # mlx-lm and transformers raise nearly anything on a broken model
+    except (Exception, SystemExit) as error:  # mlx-lm and transformers raise nearly anything
         raise ModelLoadError(_what_failed(folder, error)) from error
     if adapter is not None:
         add_adapter(network, adapter)
@@ -276,7 +301,7 @@ def _dense_bytes(network: nn.Module) -> int:
     return total * _FLOAT32_BYTES
 
 
-def _what_failed(folder: Path, error: Exception) -> str:
+def _what_failed(folder: Path, error: BaseException) -> str:
     """One sentence that says why a folder did not load."""
     reason = re.sub(r"\s+", " ", str(error)).strip().rstrip(".") or type(error).__name__
     if unknown := re.search(r"Model type (\S+) not supported", reason):

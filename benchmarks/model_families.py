@@ -15,7 +15,7 @@ from mlx import nn
 from mlx_lm.utils import MODEL_REMAPPING
 
 from akunu_py.cache.kv_cache import make_kv_cache, no_rollback_reason
-from akunu_py.cache.recurrence import make_recordable, record
+from akunu_py.model import rollback_of
 from tests.architectures import REFUSED, UNLIKE_ITSELF, cache_kinds, make_network, names
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "models.md"
@@ -51,25 +51,16 @@ class Family(NamedTuple):
 
 
 def family_of(network: nn.Module) -> Family:
-    """What the cache of a network can do, found by rolling it back after a forward."""
+    """What the cache of a network can do."""
     kinds = cache_kinds(network)
     context = " and ".join(phrase for kind, phrase in _KEPT.items() if kind in kinds)
-    make_recordable(network)
     cache = make_kv_cache(network, 16)
     if (reason := no_rollback_reason(cache)) is not None:
         return Family(context, reason, "-", "its whole length")
-    cache.mark()
-    with record(cache.recording):
-        network(mx.array([[1, 2, 3]]), cache=cache.layers)
-    cache.advance(3)
-    cache.evaluate()
-    rejection = "the accepted tokens are computed again, with the next draft"
-    if not cache.rollback(2):
-        rejection = "only the recurrence is repeated" if cache.replays else "nothing is repeated"
     reuse = "any token"
     if cache.needs_checkpoints:
         reuse = "a checkpoint" if cache.replays else "any token near its end, or a checkpoint"
-    return Family(context, "yes", rejection, reuse)
+    return Family(context, "yes", rollback_of(network), reuse)
 
 
 def models_page() -> str:

@@ -85,6 +85,8 @@ def describe_machine(backend: Backend) -> dict[str, Any]:
 
 def describe_model(engine: Engine) -> dict[str, Any]:
     """The facts about a model that change the figures."""
+    from akunu_py.model import rollback_of  # noqa: PLC0415  (needs MLX)
+
     model = engine.model
     return {
         "name": model.full_name,
@@ -92,6 +94,7 @@ def describe_model(engine: Engine) -> dict[str, Any]:
         "parameter_bytes": model.parameter_bytes,
         "context_length": model.context_length,
         "vocabulary_size": model.vocabulary_size,
+        "after_rejection": str(rollback_of(model.network)),
     }
 
 

@@ -6,6 +6,7 @@ and the margins that exact answers need. Each is made or measured when a request
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from akunu_py.backend import Backend
 from akunu_py.cache.kv_cache import KVCache, no_rollback_reason
@@ -22,6 +23,9 @@ from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.planner import MAX_PLANNED_TOKENS, DraftPlanner, FixedPlanner, Planner
 from akunu_py.prompt import Prompt
 from akunu_py.sampling.sampler import Sampler
+
+_SEES_AHEAD: Final = frozenset({"phi3small"})
+"""Models whose mask is wrong in mlx-lm; `tests/test_architectures.py` finds them."""
 
 Calibrate = Callable[[TargetModel, Backend], CostCurve]
 """Returns what forwards of a model cost on a machine, measured now or earlier."""
@@ -77,7 +81,7 @@ class SpeculationState:
         self._factories: dict[str, DrafterFactory] = {}
         self._experience = {fills_gap: _Experience() for fills_gap in (False, True)}
         self._costs: LiveCosts | None = None
-        self.why_impossible = no_rollback_reason(model.make_cache(1))
+        self.why_impossible = _why_impossible(model)
 
     def add_drafter(self, name: str, make: DrafterFactory) -> None:
         """Lets requests name a drafter of the caller's own; `make` is called for each of them."""
@@ -152,6 +156,16 @@ class SpeculationState:
             difference = measure_difference(self._model, num_draft_tokens)
             self.logit_differences[num_draft_tokens] = difference
         return self.logit_differences[num_draft_tokens]
+
+
+def _why_impossible(model: TargetModel) -> str | None:
+    """One line for the user if drafts would change a model's answers or cannot be dropped."""
+    if model.config.get("model_type") in _SEES_AHEAD:
+        return (
+            "Speculation is off: in mlx-lm's form of this model, a token sees those after it in "
+            "the same forward, so drafts would change the answer."
+        )
+    return no_rollback_reason(model.make_cache(1))
 
 
 def longest_draft(options: Options) -> int:
