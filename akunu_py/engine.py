@@ -259,11 +259,11 @@ class Engine:
     def _take_slot(self, request: _Request) -> PrefixSlot:
         """The cache to answer from, which may hold a part of the prompt already.
 
-        A prompt that is scored is computed from its first token on. Without a limit, only
-        the prompt gets room at first; the cache grows with the answer.
+        A prompt that is scored is computed from its first token on. The cache grows with the
+        answer, however many tokens it may have.
         """
         prompt, options = request.prompt.tokens, request.options
-        room = min(len(prompt) + (options.max_tokens or 0), self.context_limit)
+        room = min(len(prompt) + 1, self.context_limit)
         known = prompt[:1] if options.scores_prompt else prompt
         try:
             slot, request.stats.cached_tokens = self._prefixes.take(known, room, options.slot)
@@ -326,7 +326,7 @@ class Engine:
             request.sampler,
             session.num_draft_tokens,
             limit=self.context_limit,
-            grow=lambda capacity: self._prefixes.grow(slot, capacity),
+            grow=lambda tokens: self._prefixes.grow(slot, tokens),
             logprobs=LogprobRequest(options.logprobs, session.num_top_ids),
             tie_breaker=tie_breaker,
         )

@@ -344,13 +344,24 @@ def test_a_cache_grows_for_a_longer_prompt(tmp_path: Path) -> None:
     engine = akunu_py.load(str(folder))
     long = [i % 251 for i in range(2500)]
     engine.generate(long[:100], Options(max_tokens=1))
-    assert [slot.capacity for slot in engine.slots] == [2048]
+    first = engine.slots[0].capacity
     answer = engine.generate(long, Options(max_tokens=4))
-    assert [slot.capacity for slot in engine.slots] == [4096]
+    assert first < engine.slots[0].capacity
     assert answer.stats.cached_tokens == 100, "what was computed is kept"
-    fresh = akunu_py.load(str(folder), max_context=3000)
+    fresh = akunu_py.load(str(folder), max_context=2504)
     assert fresh.generate(long, Options(max_tokens=4)).token_ids == answer.token_ids
-    assert [slot.capacity for slot in fresh.slots] == [3000]
+    assert [slot.capacity for slot in fresh.slots] == [2504]
+
+
+def test_memory_follows_the_answer_and_not_its_limit(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, max_position_embeddings=65536)
+    engine = akunu_py.load(str(folder), cache_memory=1 << 30)
+    prompt = [i % 251 for i in range(2000)]
+    events = engine.stream(prompt, Options(max_tokens=32_768))
+    for _ in range(3):
+        next(events)
+    assert engine.slots[0].capacity < 1.3 * len(prompt)
+    events.close()
 
 
 class TestSeveralCaches:

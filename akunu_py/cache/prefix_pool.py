@@ -14,8 +14,13 @@ from typing import Final
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.options import MAX_SLOTS
 
-FIRST_CAPACITY: Final = 2048
-"""Tokens that a slot has room for if its first request needs no more."""
+GROWTH: Final = 512
+"""The fewest tokens that a slot grows by."""
+
+_HEADROOM: Final = 8
+"""A slot gets room for this part of its tokens in addition: an eighth. It is copied when it grows,
+so a long answer copies each token some eight times in all, and an eighth of the memory is unused
+at most."""
 
 _STRIDE: Final = 256
 
@@ -141,7 +146,7 @@ class PrefixPool:
             slot = self._make(capacity, slot_id, spared=best if shared else None)
         self._slots[slot.id] = self._slots.pop(slot.id)
         if capacity > slot.cache.capacity:
-            self.grow(slot, capacity)
+            self.grow(slot, tokens)
         if best is not None and best.id in self._slots and shared > slot.usable(prompt):
             slot.copy(best, shared)
         cached = slot.reuse(prompt)
@@ -149,8 +154,9 @@ class PrefixPool:
         self._update_statuses()
         return slot, cached
 
-    def grow(self, slot: PrefixSlot, capacity: int) -> None:
-        """Makes a slot larger; drops others if memory is short."""
+    def grow(self, slot: PrefixSlot, tokens: int) -> None:
+        """Gives a slot room for more tokens; drops others if memory is short."""
+        capacity = self._capacity(tokens)
         self._free((capacity - slot.cache.capacity) * self._bytes_per_token, spared=slot)
         slot.cache.grow(capacity)
 
@@ -188,11 +194,9 @@ class PrefixPool:
         return max((cache.nbytes / cache.capacity for cache in caches), default=0)
 
     def _capacity(self, tokens: int) -> int:
-        """The size of a new slot for that many tokens: a power of two, or the limit."""
-        capacity = FIRST_CAPACITY
-        while capacity < tokens:
-            capacity *= 2
-        return min(capacity, self.limit)
+        """The size of a slot for that many tokens and some more, at most the limit."""
+        room = tokens + max(GROWTH, tokens // _HEADROOM)
+        return min(room // GROWTH * GROWTH, self.limit)
 
     def _make(self, capacity: int, slot_id: int | None, spared: PrefixSlot | None) -> PrefixSlot:
         """A new slot; or the spared one if there is no memory for both."""

@@ -60,7 +60,7 @@ class ModelTarget:
         sampler: chooses the tokens.
         num_draft_tokens: the most drafted tokens of a forward; sizes the token buffer.
         limit: the most tokens that the cache may grow to; None leaves it as it is.
-        grow: makes the cache larger, given the capacity to grow to.
+        grow: makes the cache larger, given the tokens that it must have room for.
         logprobs: what to report besides the tokens.
         tie_breaker: decides near-ties again; None leaves them as they are.
     """
@@ -189,7 +189,7 @@ class ModelTarget:
         begun = perf_counter()
         cache, sampler = self._cache, self._sampler
         if self._grow and cache.length + tokens.size > cache.capacity:
-            self._grow(min(2 * cache.capacity, self._limit))
+            self._grow(cache.length + tokens.size)
         raw = self._model.forward(tokens, cache)
         if replayed:
             raw, tokens = raw[replayed:], tokens[replayed:]
