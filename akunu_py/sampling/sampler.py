@@ -64,8 +64,10 @@ class Sampler:
 
     @property
     def blocks(self) -> bool:
-        """Whether `choose` waits for the logits, so that pipelining gains nothing."""
-        return self._infill is not None or sorts_in_numpy(self.sampling)
+        """Whether `choose` and `distributions` wait for the logits. They are better called when the
+        forward is read then, and pipelining gains nothing."""
+        sorts = not self.sampling.greedy and sorts_in_numpy(self.sampling)
+        return sorts or self._infill is not None
 
     @property
     def max_logit_gain(self) -> float:

@@ -125,6 +125,8 @@ def test_a_cpu_keeps_the_tokens_that_other_devices_keep(monkeypatch: pytest.Monk
         chosen.append(nucleus.choose(scores, 5).tolist())
         assert nucleus.blocks == (device == mx.cpu)
     assert chosen[0] == chosen[1]
+    monkeypatch.undo()
+    assert not Sampler(Sampling(top_p=0.9)).blocks
 
 
 def test_with_a_top_k_the_vocabulary_is_partitioned_once_and_not_sorted(
