@@ -56,6 +56,7 @@ bench: $(VENV)/.ready ## the measurements of docs/measurements.md, into benchmar
 	$(BIN)/python -m akunu_py bench speedup --prompts 6 --rounds 2 --json --plot benchmarks/results/speedup.svg > benchmarks/results/speedup.json
 	$(BIN)/python -m benchmarks.records speedup
 	$(BIN)/python -m benchmarks.drafter_cost
+	$(BIN)/python -m benchmarks.sampling_cost
 	$(BIN)/python -m benchmarks.serving
 	$(BIN)/python -m benchmarks.serving_load
 

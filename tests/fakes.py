@@ -71,6 +71,7 @@ def rounds_of(
     drafter: Drafter | None = None,
     num_draft_tokens: int = 4,
     planner: Planner | None = None,
+    trimmer: DraftTrimmer | None = None,
     tie_breaker: TieBreaker | None = None,
 ) -> Iterator[Round]:
     """The shipped loop on a model; plain decoding without a drafter.
@@ -82,7 +83,7 @@ def rounds_of(
         session = DraftSession(
             drafter,
             planner or FixedPlanner(num_draft_tokens),
-            DraftTrimmer(limits.end_tokens),
+            trimmer or DraftTrimmer(limits.end_tokens),
             sampler.constraint,
             num_draft_tokens=num_draft_tokens,
         )

@@ -7,10 +7,12 @@ from typing import Any, cast
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.layers import LayerCache
 from akunu_py.model import TargetModel
+from akunu_py.sampling.constraint import Constraint
 
 Table = npt.NDArray[np.float64]
 
@@ -78,6 +80,33 @@ class MarkovModel:
 
 def markov_model(table: Table) -> TargetModel:
     return cast(TargetModel, MarkovModel(table))
+
+
+LETTERS = "abcdefgh"
+"""The texts of the tokens, where a test needs any."""
+
+
+def spelled(tokens: Sequence[int]) -> str:
+    return "".join(LETTERS[token] for token in tokens)
+
+
+class _Letters:
+    """The tokens as llguidance reads them, and an end token that the model never says."""
+
+    eos_token_id = len(LETTERS)
+    bos_token_id = None
+    tokens: Sequence[bytes] = [*(letter.encode() for letter in LETTERS), b"<end>"]
+    special_token_ids: Sequence[int] = [len(LETTERS)]
+
+    def __call__(self, text: bytes) -> list[int]:
+        return [LETTERS.index(chr(byte)) for byte in text]
+
+
+def letters_constraint(regex: str) -> Constraint:
+    """Keeps the answer to a prompt of one token to a regular expression over letters."""
+    tokenizer = LLTokenizer(TokenizerWrapper(_Letters()))
+    matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_regex(regex), log_level=0)
+    return Constraint(matcher, 1, VOCABULARY + 1)
 
 
 def transitions(tokens: Sequence[int]) -> npt.NDArray[np.int64]:

@@ -36,6 +36,7 @@ RANKS = {part: rank for rank, row in enumerate(LAYERS) for part in row}
 
 # Plain Python and NumPy: these run anywhere, so that policy can be tested without a model.
 WITHOUT_MLX = (
+    "cache/prefix_pool.py",
     "drafting/",
     "planning/",
     "bench/replay.py",
@@ -60,6 +61,7 @@ WITHOUT_MLX = (
 )
 # These import MLX only in functions, so that they load quickly and can report its absence.
 LOADS_WITHOUT_MLX = (
+    "cache/prefix_pool.py",
     *WITHOUT_MLX,
     "text/",
     "worker.py",

@@ -9,10 +9,12 @@ one.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from akunu_py.cache.kv_cache import KVCache
 from akunu_py.options import MAX_SLOTS
+
+if TYPE_CHECKING:
+    from akunu_py.cache.kv_cache import KVCache
 
 GROWTH: Final = 512
 """The fewest tokens that a slot grows by."""
@@ -24,7 +26,7 @@ at most."""
 
 _STRIDE: Final = 256
 
-MakeCache = Callable[[int], KVCache]
+MakeCache = Callable[[int], "KVCache"]
 """Makes an empty cache for a number of tokens."""
 
 
@@ -51,7 +53,7 @@ class SlotStatus:
 class PrefixSlot:
     """A cache that knows its tokens, so that a shared prefix is computed once."""
 
-    def __init__(self, cache: KVCache, slot_id: int = 0) -> None:
+    def __init__(self, cache: "KVCache", slot_id: int = 0) -> None:
         self.id = slot_id
         self.cache = cache
         self.last_used = 0.0

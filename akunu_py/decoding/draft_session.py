@@ -2,11 +2,14 @@
 
 Decides what a round verifies: asks the planner whether to propose, the drafter what, cuts the
 draft where the text would end or leave its grammar, and asks the planner how much of it to verify.
+A draft that was sampled is planned first and cut afterwards, because its length must not depend on
+the tokens that were drawn: see `decoding/verification.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter, LearnsFromAlternatives, NoDrafter
@@ -21,6 +24,9 @@ FORCED: Final = "forced"
 
 _FORCED_ACCEPTANCE: Final = 0.98
 """The text of a forced draft is certain, but the model may split it into other tokens."""
+
+_HIDDEN: Final = -1
+"""Stands for every token of a sampled draft while it is planned."""
 
 
 class DraftTrimmer:
@@ -59,7 +65,10 @@ class DraftTrimmer:
         if not ends.isdisjoint(draft.tokens):
             first = next(index for index, token in enumerate(draft.tokens) if token in ends)
             draft = draft.cut(first + 1)
-        if self._stops and draft and self._stops_within(len(draft), draft):
+        # The whole is looked at first because it is quicker. A sampled draft has to end with the
+        # first token that may have been the last, even if the tokens after it change its text.
+        is_sampled = draft.probabilities is not None
+        if self._stops and draft and (is_sampled or self._stops_within(len(draft), draft)):
             for length in range(1, len(draft)):
                 if self._stops_within(length, draft):
                     return draft.cut(length)
@@ -124,15 +133,22 @@ class DraftSession:
         if limit <= 0 or not self._planner.should_propose(pipelined=pipelined):
             return NO_DRAFT
         self._update_drafter()
-        draft = self._trimmer.trim(self._drafter.propose(limit))
-        if self._constraint is not None:
-            draft = steer(self._constraint, draft, limit)
+        draft = self._drafter.propose(limit)
+        drawn_from = draft.probabilities
+        if drawn_from is None:
+            planned = draft = self._cut(draft, limit)
+        else:
+            draft = replace(draft, accept_probs=(), suggested_length=None)
+            planned = replace(draft, tokens=(_HIDDEN,) * limit, probabilities=drawn_from[:0])
         if not draft:
             return NO_DRAFT
         length = self._planner.choose(
-            draft, context=context, limit=limit, replayed=replayed, pipelined=pipelined
+            planned, context=context, limit=limit, replayed=replayed, pipelined=pipelined
         )
-        return draft.cut(length) if length else NO_DRAFT
+        if not length:
+            return NO_DRAFT
+        draft = draft.cut(length)
+        return draft if drawn_from is None else self._cut(draft, limit)
 
     def learn(self, outcome: Round) -> None:
         """Learns from the outcome of a round."""
@@ -151,6 +167,11 @@ class DraftSession:
     def end(self) -> None:
         """Gives the drafter the last tokens; some remember them for later requests."""
         self._update_drafter()
+
+    def _cut(self, draft: Draft, limit: int) -> Draft:
+        """The draft up to where the text would end, as the grammar allows it."""
+        draft = self._trimmer.trim(draft)
+        return draft if self._constraint is None else steer(self._constraint, draft, limit)
 
     def _update_drafter(self) -> None:
         """Gives the drafter the tokens emitted since its last proposal, together."""

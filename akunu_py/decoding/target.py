@@ -37,7 +37,8 @@ class PendingForward:
     `start` is the position of the known token; `replayed` tokens were computed again before it.
 
     `choices` has the token chosen after each position, or the distribution there if the draft has
-    to be verified by rejection sampling.
+    to be verified by rejection sampling. If the sampler blocks, it has the logits, and `read` makes
+    the rest of them.
     """
 
     start: int
@@ -133,15 +134,18 @@ class ModelTarget:
         begun = perf_counter()
         drafted, sampler = pending.draft.tokens, self._sampler
         position = pending.start + 1
+        choices = pending.choices
+        if sampler.blocks:
+            choices = self._choices(choices, position, pending.has_distributions)
         if pending.has_distributions:
             verdict = accept_or_resample(
-                np.asarray(pending.choices),
+                np.asarray(choices),
                 drafted,
                 pending.draft.probabilities,
                 lambda index: sampler.uniforms(position + index),
             )
         else:
-            verdict = match_choices(cast(list[int], pending.choices.tolist()), drafted)
+            verdict = match_choices(cast(list[int], choices.tolist()), drafted)
         rechecks = 0
         if self._tie_breaker:
             verdict, rechecks = self._tie_breaker.decide(
@@ -201,13 +205,12 @@ class ModelTarget:
         if ties is not None:
             results.append(ties)
         has_distributions = needs_distributions(draft, greedy=sampler.sampling.greedy)
-        if has_distributions:
-            choices = sampler.distributions(logits, start + 1)
-        else:
-            choices = sampler.choose(logits, start + 1)
+        blocks = sampler.blocks
+        choices = logits if blocks else self._choices(logits, start + 1, has_distributions)
+        chosen = None if blocks or has_distributions else choices
         logprobs = None
         if self._logprobs != _NO_LOGPROBS:
-            logprobs = ForwardLogprobs(raw, None if has_distributions else choices, self._logprobs)
+            logprobs = ForwardLogprobs(raw, chosen, self._logprobs)
             results.extend(logprobs.lazy)
         mx.async_eval(choices, *results)  # type: ignore[no-untyped-call]
         self._forwards += 1
@@ -225,3 +228,9 @@ class ModelTarget:
             pipelined,
             replayed,
         )
+
+    def _choices(self, logits: mx.array, position: int, has_distributions: bool) -> mx.array:
+        """What verifies the draft: the target's distributions, or the tokens chosen from them."""
+        if has_distributions:
+            return self._sampler.distributions(logits, position)
+        return self._sampler.choose(logits, position)

@@ -2,8 +2,9 @@
 
 A target's choices, or its distributions, come in with a draft; a verdict goes out. What is emitted
 has the target's distribution, whatever was drafted, on one condition for drafts with probabilities:
-whether token `i` is verified may depend only on the tokens before `i`. If a draft were cut because
-of the token itself, the remaining tokens would no longer follow `q`.
+whether token `i` is verified may depend only on the tokens before `i`. If a draft were cut or
+declined because of the token itself, the remaining tokens would no longer follow `q`.
+`DraftSession.propose` keeps to this.
 """
 
 from collections.abc import Callable, Sequence

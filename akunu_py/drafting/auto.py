@@ -50,7 +50,8 @@ class CopyCandidate(NamedTuple):
 class AutoDrafter:
     """Drafts many tokens during a copy, and none without evidence.
 
-    What it learns of its own acceptance outlives the request; the tokens do not.
+    What it learns of its own acceptance outlives the request. Of the tokens, only those that the
+    next request begins with do.
 
     It drafts until acceptance is less likely than `MIN_REACH_PROB`, for a planner that knows the
     machine's costs and cuts the draft by `Draft.accept_probs`. For a planner that does not know
@@ -73,14 +74,11 @@ class AutoDrafter:
             )
         self._token_cost = token_cost
         self._expectations = Expectations()
+        self._occurrences = Occurrences()
         self.begin(())
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
-        self._occurrences = Occurrences()
-        for document in references:
-            self._occurrences.append_all(document)
-            self._occurrences.close_document()
-        self._occurrences.append_all(prompt)
+        self._occurrences = self._occurrences.for_request(prompt, references)
         self._alignment = Alignment(self._occurrences)
         self._answer_start = len(self._occurrences.tokens)
         self._drafted: tuple[int, ...] = ()

@@ -24,7 +24,10 @@ class Draft:
         source: which drafter, or which part of one, made the guess.
         match_length: how many tokens of context the guess is based on.
         probabilities: None for a one-hot proposal; else float32 `[len(tokens), vocabulary]`, row
-            `i` being the exact distribution that `tokens[i]` was sampled from.
+            `i` being the exact distribution that `tokens[i]` was sampled from, with random numbers
+            that no draft before has used. Such a draft may end after a token because of it, but
+            must not leave it out because of it. Its `accept_probs` and `suggested_length` are
+            ignored, because they may depend on the tokens that were drawn.
         accept_probs: for each token, the drafter's estimate of the probability that it is accepted
             if the tokens before it are; empty if the drafter has no estimate.
         suggested_length: how many of the tokens to verify if costs are unknown; None, or more than

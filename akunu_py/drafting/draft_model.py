@@ -17,7 +17,7 @@ from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model import TargetModel
 from akunu_py.options import Sampling
-from akunu_py.sampling.random import mix64
+from akunu_py.sampling.random import GOLDEN_GAMMA, mix64
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.sampling.xtc import XTCFilter
 
@@ -93,7 +93,8 @@ class DraftModelDrafter:
     """Drafts for one request, greedily or sampled as the request asks.
 
     Sampled drafts carry the distributions they were drawn from. Random numbers are keyed by the
-    seed and the position, in a stream that verification does not use. Only XTC excludes at the
+    seed, the position where the draft begins and the token's own, in a stream that verification
+    does not use, so no draft says anything about the draws of a later one. Only XTC excludes at the
     same positions as the target, because a draft of what is excluded there would be rejected.
 
     Args:
@@ -107,7 +108,8 @@ class DraftModelDrafter:
         self, source: DraftModel, sampling: Sampling, seed: int, xtc: XTCFilter | None = None
     ) -> None:
         self._source = source
-        self._sampling = replace(sampling, seed=mix64(seed ^ _STREAM))
+        self._sampling = sampling
+        self._seed = mix64(seed ^ _STREAM)
         self._xtc = xtc
         self._tokens: list[int] = []
         self._agreed = 0
@@ -124,7 +126,8 @@ class DraftModelDrafter:
         limit = min(limit, self._source.room_after(position))
         if limit <= 0 or not self._tokens:
             return NO_DRAFT
-        sampler = Sampler(self._sampling, self._tokens, xtc=self._xtc)
+        fresh = replace(self._sampling, seed=mix64(self._seed + position * GOLDEN_GAMMA))
+        sampler = Sampler(fresh, self._tokens, xtc=self._xtc)
         logits = self._source.advance(self._tokens, self._agreed, limit)
         self._agreed = position
         inputs = mx.array(self._tokens[-1:])

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
+from itertools import accumulate
 from typing import Final, NamedTuple
 
-from akunu_py.drafting.base import FIRST_BOUNDARY
+from akunu_py.cache.prefix_pool import common_prefix_length
+from akunu_py.drafting.base import FIRST_BOUNDARY, joined
 
 VISITED: Final = 6
 MAX_COMPARED: Final = 16
@@ -89,7 +91,9 @@ class Occurrences:
             drafter may append its draft while it makes it, and must remove it afterwards.
     """
 
-    def __init__(self, tokens: Iterable[int] = ()) -> None:
+    def __init__(
+        self, prompt: Sequence[int] = (), references: Sequence[Sequence[int]] = ()
+    ) -> None:
         # A context is identified by the index of the token that followed it; 0 means none.
         self.tokens: list[int] = []
         self._last = -1
@@ -100,18 +104,31 @@ class Occurrences:
         self._earlier_two = array("i", (0,))
         self._earlier_four = array("i", (0,))
         self._count_two = array("i", (0,))
-        self._boundaries: list[int] = []
-        self.append_all(tokens)
-
-    def append_all(self, tokens: Iterable[int]) -> None:
-        """Appends tokens."""
-        for token in tokens:
+        self._boundaries = _boundaries(references)
+        for token in joined(references, prompt):
             self.append(token)
 
-    def close_document(self) -> None:
-        """Ends a reference, so that no match or draft runs from it into what follows."""
-        self._boundaries.append(len(self.tokens))
-        self.append(FIRST_BOUNDARY + len(self._boundaries))
+    def for_request(
+        self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()
+    ) -> Occurrences:
+        """The index of another request; this one is used up.
+
+        What the tokens of both share, from the start, stays indexed. So a conversation that goes on
+        is not indexed again at every turn.
+
+        Args:
+            prompt: the tokens that the target has seen.
+            references: documents before it; no match or draft runs from one into what follows.
+        """
+        tokens = joined(references, prompt)
+        shared = common_prefix_length(self.tokens, tokens)
+        if len(self.tokens) - shared >= shared:  # removing a token takes as long as indexing one
+            return Occurrences(prompt, references)
+        self._truncate(shared)
+        self._boundaries = _boundaries(references)
+        for token in tokens[shared:]:
+            self.append(token)
+        return self
 
     def document(self, position: int) -> tuple[int, int]:
         """The start and the end of the document that contains a position."""
@@ -139,6 +156,28 @@ class Occurrences:
         self._count_two.append(self._count_two[earlier] + 1)
         self._earlier_four.append(self._latest_four.get(four, 0))
         self._latest_four[four] = size
+
+    def _truncate(self, size: int) -> None:
+        """Removes the tokens after the first `size` ones, as if they had never been appended."""
+        for index in range(len(self.tokens) - 1, size - 1, -1):
+            token, pair = self.tokens.pop(), self._pair
+            self._last = self.tokens[-1] if self.tokens else -1
+            self._pair, self._pair_before = self._pair_before, self._pair_at(index - 2)
+            four = (self._pair_before * _PAIR_PRIME ^ pair) & _MASK
+            _restore(self._latest_two, pair, self._earlier_two.pop())
+            _restore(self._latest_four, four, self._earlier_four.pop())
+            self._count_two.pop()
+            places = self._after_one[token]
+            places.pop()
+            if not places:
+                del self._after_one[token]
+
+    def _pair_at(self, index: int) -> int:
+        """What `append` made of the token at an index and the one before it; 0 before the first."""
+        if index < 0:
+            return 0
+        before = self.tokens[index - 1] if index else -1
+        return before << _TOKEN_BITS ^ self.tokens[index]
 
     def best(self, *, earliest: bool = False) -> Match | None:
         """The best earlier occurrence of the request's last tokens, None if there is none.
@@ -242,3 +281,17 @@ class Occurrences:
             positions = positions[::-1]
         followers = [self.tokens[position] for position in positions]
         return positions[followers.index(max(followers, key=followers.count))]
+
+
+def _boundaries(references: Sequence[Sequence[int]]) -> list[int]:
+    """Where `joined` puts the boundaries."""
+    ends = accumulate(len(reference) + 1 for reference in references)
+    return [end - 1 for end in ends]
+
+
+def _restore(latest: dict[int, int], context: int, earlier: int) -> None:
+    """Makes an earlier occurrence the latest one again; 0 means that there is none."""
+    if earlier:
+        latest[context] = earlier
+    else:
+        del latest[context]

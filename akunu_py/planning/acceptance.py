@@ -68,7 +68,8 @@ class AcceptanceModel:
 class DeclinedDraft:
     """Compares a declined draft with what is emitted instead, up to the first miss.
 
-    So a planner that verifies nothing still learns whether it should.
+    So a planner that verifies nothing still learns whether it should. Sampled drafts are left out:
+    two draws from one distribution seldom agree, but verification accepts the drafted one.
 
     Args:
         acceptance: learns from the draft's tokens.
@@ -83,8 +84,8 @@ class DeclinedDraft:
         self._draft, self._accepted = NO_DRAFT, 0
 
     def decline(self, draft: Draft) -> None:
-        """Notes a declined draft, unless an earlier one is still being compared."""
-        if not self._draft:
+        """Notes a declined draft, unless it was sampled or an earlier one is being compared."""
+        if not self._draft and draft.probabilities is None:
             self._draft, self._accepted = draft, 0
 
     def follow(self, tokens: Sequence[int]) -> None:

@@ -51,7 +51,8 @@ class Planner(Protocol):
         """How many tokens of a draft to verify: at most `limit` and its length.
 
         Args:
-            draft: the proposal.
+            draft: the proposal. If it has probabilities, its tokens are hidden and `limit` in
+                number, because they must not decide; there may be fewer to verify.
             context: tokens in the cache.
             limit: the most that fit.
             replayed: tokens that the forward computes again, whatever the draft.

@@ -5,10 +5,9 @@ replaces the rest, as a rollback does. So drafted tokens are penalised like any 
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import mlx.core as mx
-from mlx_lm.sample_utils import make_repetition_penalty
 
 from akunu_py.options import Sampling
 
@@ -59,7 +58,10 @@ class _TokensBefore:
 
 
 class RepetitionPenalty:
-    """Makes the tokens of the last few positions less likely, by mlx-lm's own rule.
+    """Makes the tokens of the last few positions less likely, by mlx-lm's rule.
+
+    Their logits are divided by the penalty if they are positive, else multiplied by it. A token
+    that occurs more than once is penalised once.
 
     Args:
         sampling: has the penalty and how far it looks back.
@@ -67,18 +69,21 @@ class RepetitionPenalty:
     """
 
     def __init__(self, sampling: Sampling, prompt: Sequence[int]) -> None:
-        size = sampling.repetition_context_size
-        self._apply: Any = make_repetition_penalty(sampling.repetition_penalty, size)
-        self._before = _TokensBefore(prompt, size)
+        self._penalty = sampling.repetition_penalty
+        self._size = sampling.repetition_context_size
+        self._before = _TokensBefore(prompt, self._size)
 
     def process(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
         rows = inputs.size
         context = self._before.take(position, inputs)
-        edited = [
-            self._apply(context[: context.size - rows + row + 1], logits[row : row + 1])
-            for row in range(rows)
-        ]
-        return mx.concatenate(edited)
+        size = min(self._size, context.size)
+        # Row `i` of the windows has the tokens up to `inputs[i]`. One that begins before the
+        # context has its first token several times, which makes no difference.
+        last = mx.arange(context.size - rows, context.size)[:, None]
+        window = context[mx.maximum(last - mx.arange(size), 0)]
+        seen = mx.take_along_axis(logits, window, axis=-1)
+        seen = mx.where(seen < 0, seen * self._penalty, seen / self._penalty)
+        return mx.put_along_axis(logits, window, seen, axis=-1)
 
 
 class CountPenalty:

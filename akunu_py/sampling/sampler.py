@@ -12,12 +12,7 @@ from typing import Final
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.sample_utils import (
-    apply_min_p,
-    apply_top_k,
-    apply_top_p,
-    make_logits_processors,
-)
+from mlx_lm.sample_utils import apply_min_p, apply_top_k, make_logits_processors
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options, Sampling
@@ -69,8 +64,10 @@ class Sampler:
 
     @property
     def blocks(self) -> bool:
-        """Whether `choose` waits for the logits, so that pipelining gains nothing."""
-        return self._infill is not None
+        """Whether `choose` and `distributions` wait for the logits. They are better called when the
+        forward is read then, and pipelining gains nothing."""
+        sorts = not self.sampling.greedy and sorts_in_numpy(self.sampling)
+        return sorts or self._infill is not None
 
     @property
     def max_logit_gain(self) -> float:
@@ -104,16 +101,27 @@ class Sampler:
         """
         if self.sampling.greedy and self._infill is None:
             return mx.argmax(logits, axis=-1)
-        scores = self._scores(logits, position)
-        if self.sampling.greedy:
-            return mx.argmax(scores, axis=-1)
-        keys = random_keys(self.seed, range(position, position + logits.shape[0]))
-        draw = mx.vmap(lambda row, key: mx.random.categorical(row, key=key))
-        return draw(scores, keys)
+        scores, ids = self._scores(logits, position)
+        if not self.sampling.greedy:
+            rows, vocabulary = logits.shape
+            keys = random_keys(self.seed, range(position, position + rows))
+            numbers = mx.vmap(lambda key: mx.random.uniform(shape=(vocabulary,), key=key))(keys)
+            if ids is not None:
+                numbers = mx.take_along_axis(numbers, ids, axis=-1)
+            # The Gumbel trick, as in `mx.random.categorical`, of which only some tokens are needed.
+            scores = scores - mx.log(-mx.log(numbers))
+        chosen = mx.argmax(scores, axis=-1, keepdims=True)
+        if ids is not None:
+            chosen = mx.take_along_axis(ids, chosen, axis=-1)
+        return chosen.squeeze(-1)
 
     def distributions(self, logits: mx.array, position: int) -> mx.array:
         """The distributions that `choose` draws from, lazy, float32 `[rows, vocabulary]`."""
-        return mx.softmax(self._scores(logits, position), axis=-1)
+        scores, ids = self._scores(logits, position)
+        probabilities = mx.softmax(scores, axis=-1)
+        if ids is None:
+            return probabilities
+        return mx.put_along_axis(mx.zeros(logits.shape), ids, probabilities, axis=-1)
 
     def uniforms(self, position: int) -> tuple[float, float]:
         """The random numbers that accept or replace a draft token at `position`."""
@@ -122,9 +130,15 @@ class Sampler:
             uniform(self.seed, position, _TO_CORRECT),
         )
 
-    def _scores(self, logits: mx.array, position: int) -> mx.array:
+    def _scores(self, logits: mx.array, position: int) -> tuple[mx.array, mx.array | None]:
+        """The logarithms of what `choose` draws from, up to a constant per row; see `filtered`."""
         exclude = None if self.xtc is None else partial(self.xtc.apply, position=position)
-        return log_distribution(logits, self.sampling, self._infill, exclude)
+        scores, ids = filtered(logits, self.sampling, exclude)
+        if self._infill is not None:
+            if ids is not None:
+                scores = mx.put_along_axis(mx.full(logits.shape, -mx.inf), ids, scores, axis=-1)
+            scores, ids = self._infill.apply(scores, self.sampling.top_k), None
+        return (scores if self.sampling.greedy else scores * (1 / self.sampling.temperature)), ids
 
 
 class SamplerFactory:
@@ -185,39 +199,70 @@ class SamplerFactory:
         )
 
 
-def log_distribution(
+def filtered(
     logits: mx.array,
     sampling: Sampling,
-    infill: InfillFilter | None = None,
     exclude: Callable[[mx.array], mx.array] | None = None,
-) -> mx.array:
-    """Log-probabilities, up to a constant per row, of the distribution that `sampling` asks for.
+) -> tuple[mx.array, mx.array | None]:
+    """What the filters leave of a model's distribution, before the temperature, as in mlx-lm.
 
-    As in mlx-lm, the filters look at the model's own distribution, and the temperature is applied
-    last.
+    With a top-k, only the k most likely tokens are looked at: what the other filters keep of these
+    is what mlx-lm keeps, which applies the top-k last. XTC needs all tokens, because less likely
+    ones take the places of those that it excludes.
 
     Args:
         logits: `[rows, vocabulary]`.
-        sampling: if its temperature is 0, only the filters are applied.
-        infill: applied after the other filters.
-        exclude: XTC at these positions; applied where mlx-lm applies it.
+        sampling: has the filters.
+        exclude: XTC at these positions, if the request has it.
 
     Returns:
-        float32 `[rows, vocabulary]`; tokens that were filtered out are at minus infinity.
+        Log-probabilities, float32, those that were filtered out at minus infinity, and the ids that
+        they belong to: both `[rows, candidates]`, or no ids if all tokens are candidates.
     """
     logits = logits.astype(mx.float32)
-    scores = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    total = mx.logsumexp(logits, axis=-1, keepdims=True)
+    ids = None
+    has_top_k = 0 < sampling.top_k < logits.shape[-1]
+    if has_top_k and exclude is None:
+        ids = mx.argpartition(-logits, kth=sampling.top_k - 1, axis=-1)[:, : sampling.top_k]
+        logits = mx.take_along_axis(logits, ids, axis=-1)
+    scores = logits - total
     if sampling.top_p < 1:
-        scores = apply_top_p(scores, sampling.top_p)
+        if ids is None and sorts_in_numpy(sampling):
+            ordered = mx.array(np.sort(np.asarray(scores), axis=-1))
+        else:
+            ordered = mx.sort(scores, axis=-1)
+        scores = keep_top_p(scores, ordered, sampling.top_p)
     if sampling.min_p > 0:
         scores = apply_min_p(scores, sampling.min_p)
     if exclude is not None:
         scores = exclude(scores)
-    if 0 < sampling.top_k < scores.shape[-1]:
-        scores = apply_top_k(scores, sampling.top_k)
-    if infill is not None:
-        scores = infill.apply(scores, sampling.top_k)
-    return scores if sampling.greedy else scores * (1 / sampling.temperature)
+        if has_top_k:
+            scores = apply_top_k(scores, sampling.top_k)
+    return scores, ids
+
+
+def sorts_in_numpy(sampling: Sampling) -> bool:
+    """Whether `filtered` waits for the logits and sorts them with NumPy: on a CPU, if it has to
+    sort the whole vocabulary, because NumPy takes a fortieth of MLX's time there."""
+    sorts_all = sampling.top_p < 1 and (not sampling.top_k or sampling.xtc_probability > 0)
+    return sorts_all and mx.default_device() == mx.Device(mx.cpu)
+
+
+def keep_top_p(scores: mx.array, ordered: mx.array, top_p: float) -> mx.array:
+    """Drops the tokens before which more likely ones have a probability of `top_p` together.
+
+    mlx-lm's rule, for log-probabilities of all tokens or of the most likely ones.
+
+    Args:
+        scores: log-probabilities, `[rows, candidates]`.
+        ordered: the same, sorted, the most likely last.
+        top_p: above 0.
+    """
+    mass_above = mx.cumsum(mx.exp(ordered), axis=-1, reverse=True, inclusive=False)
+    num_dropped = (mass_above >= top_p).sum(axis=-1, keepdims=True)
+    least = mx.take_along_axis(ordered, num_dropped, axis=-1)
+    return mx.where(scores < least, -mx.inf, scores)
 
 
 def random_keys(seed: int, positions: Sequence[int]) -> mx.array:

@@ -11,7 +11,8 @@ from akunu_py.server.body import Body
 from akunu_py.server.job import Job
 from akunu_py.server.settings import Defaults
 
-_SEEDS: Final = 1 << 32
+_LLAMA_RANDOM_SEED: Final = (1 << 32) - 1
+_SEEDS: Final = 1 << 64
 _MAX_MESSAGES: Final = 4096
 _MAX_TOOLS: Final = 512
 MIN_TOP_P: Final = 1e-6
@@ -33,7 +34,7 @@ def read_seed(body: Body) -> int | None:
     """The seed, which Mistral calls `random_seed`; None for a random one. Negative seeds and
     llama.cpp's largest one ask for a random seed, too."""
     seed = body.integer("seed", "random_seed", default=None)
-    return None if seed is None or seed < 0 or seed == _SEEDS - 1 else seed % _SEEDS
+    return None if seed is None or seed < 0 or seed == _LLAMA_RANDOM_SEED else seed % _SEEDS
 
 
 def read_penalty(body: Body, name: str, most: float) -> float:

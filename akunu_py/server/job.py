@@ -54,9 +54,10 @@ class Job:
         return self.prompt, self.suffix
 
     def variant(self, choice: int) -> "Job":
-        """The job for one of several choices. With a seed, choices are repeatable but differ."""
+        """The job for one of several choices. With a seed, choices are repeatable but differ, also
+        from those of other seeds below 2^32."""
         sampling = self.options.sampling
         if sampling.seed is None or not choice:
             return self
-        varied = replace(sampling, seed=sampling.seed + choice)
+        varied = replace(sampling, seed=sampling.seed + (choice << 32))
         return replace(self, options=replace(self.options, sampling=varied))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.errors import InvalidRequestError
-from akunu_py.sampling.random import draw, uniform
+from akunu_py.sampling.random import GOLDEN_GAMMA, draw, mix64, uniform
 
 Row = npt.NDArray[np.float64]
 
@@ -177,8 +177,9 @@ class NGramModelDrafter:
     """Samples each token from the model's row for the tokens before it, its own draft included.
 
     Row `i` of a draft's probabilities is the exact distribution that token `i` was drawn from, as
-    rejection sampling needs it. Draws depend on a seed and a position, so that a seed drafts the
-    same tokens whatever the draft's length. The noise is that of "Trading accuracy for
+    rejection sampling needs it. Draws depend on a seed, on where the draft begins and on a
+    position, so that a seed drafts the same tokens whatever the draft's length, and each draft has
+    draws of its own. The noise is that of "Trading accuracy for
     parallelism".
 
     Args:
@@ -217,11 +218,12 @@ class NGramModelDrafter:
     def propose(self, limit: int) -> Draft:
         context = self._context
         match_length = self._model.context_length(context)
+        seed = mix64(self._seed + self._position * GOLDEN_GAMMA)
         tokens: list[int] = []
         rows: list[npt.NDArray[np.float32]] = []
         while len(tokens) < limit:
             row = self.row(context)
-            token = draw(row, uniform(self._seed, self._position + len(tokens)))
+            token = draw(row, uniform(seed, len(tokens)))
             tokens.append(token)
             rows.append(row)
             context = self._rolled(context, (token,))

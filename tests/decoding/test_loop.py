@@ -6,6 +6,7 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 
+import mlx.core as mx
 import pytest
 
 from akunu_py.backend import find_backend
@@ -260,3 +261,20 @@ def test_the_drafter_gets_every_token_even_if_the_caller_stops(model: TargetMode
     assert drafter.num_seen < len(emitted)
     del loop
     assert drafter.num_seen == len(emitted)
+
+
+def test_a_round_is_handed_over_before_a_blocking_sampler_waits_for_the_next(
+    model: TargetModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nucleus = Sampler(Sampling(temperature=1.0, top_p=0.9, seed=1), PROMPT)
+    choose, chosen = nucleus.choose, list[int]()
+
+    def noting(logits: mx.array, position: int) -> mx.array:
+        chosen.append(position)
+        return choose(logits, position)
+
+    monkeypatch.setattr(nucleus, "choose", noting)
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.cpu))
+    rounds = rounds_of(model, prefilled(model, PROMPT), nucleus, PROMPT[-1], Limits(9, NO_END))
+    for position, _ in enumerate(rounds, len(PROMPT)):
+        assert chosen[-1] == position

@@ -75,9 +75,7 @@ def test_a_rewrite_is_followed_and_forgotten_when_it_is_not_made() -> None:
 
 
 def test_a_copy_does_not_resume_in_another_reference() -> None:
-    occurrences = Occurrences(SOURCE[:12])
-    occurrences.close_document()
-    occurrences.append_all([*SOURCE, 1])
+    occurrences = Occurrences([*SOURCE, 1], [SOURCE[:12]])
     alignment = Alignment(occurrences)
     alignment.follow(0, 0)
     feed(occurrences, alignment, *SOURCE[:12], 7)

@@ -1,7 +1,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from akunu_py.bench.baselines import OneLevelStorage
@@ -89,6 +89,7 @@ def test_an_order_below_two_is_refused(storage: type[OneLevelStorage | MultiLeve
 
 
 @given(st.lists(st.integers(0, 5), max_size=50))
+@settings(deadline=None)
 def test_the_favourite_has_the_greatest_count(text: list[int]) -> None:
     storage = OneLevelStorage(2)
     for previous, token in pairwise(text):

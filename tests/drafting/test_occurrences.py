@@ -1,8 +1,10 @@
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.occurrences import VISITED, Consensus, Occurrences, bigram_affinity_of
 
 
@@ -82,3 +84,41 @@ def test_affinity_classes_differ_by_how_often_the_same_and_others_followed() -> 
 def test_lists_the_places_of_the_last_token(text: list[int]) -> None:
     places = [index + 1 for index, token in enumerate(text) if token == text[-1]]
     assert list(Occurrences(text).after_last()) == places
+
+
+texts = st.lists(st.integers(0, 2), max_size=30)
+requests = st.tuples(texts, st.lists(texts, max_size=2), texts)
+"""A prompt, references, and an answer."""
+
+
+@given(st.lists(requests, min_size=1, max_size=6), st.booleans())
+@settings(deadline=None)
+def test_a_request_after_others_is_indexed_as_if_it_were_the_first(
+    asked: list[tuple[list[int], list[list[int]], list[int]]], is_conversation: bool
+) -> None:
+    occurrences, before = Occurrences(), list[int]()
+    for prompt, references, answer in asked:
+        if is_conversation:
+            prompt, references = [*before, *prompt], asked[0][1]  # noqa: PLW2901
+        occurrences = occurrences.for_request(prompt, references)
+        assert vars(occurrences) == vars(Occurrences(prompt, references))
+        for token in answer:
+            occurrences.append(token)
+        before = [*prompt, *answer[: len(answer) // 2]]
+
+
+def test_a_conversation_that_goes_on_is_not_indexed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drafter, prompt, appended = AutoDrafter(), list(range(1000)), list[int]()
+    drafter.begin(prompt)
+    drafter.extend([7, 8])
+    append = Occurrences.append
+
+    def noting(occurrences: Occurrences, token: int) -> None:
+        appended.append(token)
+        append(occurrences, token)
+
+    monkeypatch.setattr(Occurrences, "append", noting)
+    drafter.begin([*prompt, 7, 9, 10])
+    assert appended == [9, 10]

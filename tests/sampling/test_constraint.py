@@ -1,7 +1,7 @@
 """Answers within a grammar: the same text however it was drafted, from the right distribution."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llguidance import LLMatcher, LLTokenizer
-from llguidance import TokenizerWrapper as Wrapper
 
 import akunu_py
 from akunu_py.decoding.draft_session import FORCED, steer
@@ -20,11 +18,18 @@ from akunu_py.drafting.ngram import NGramDrafter
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Grammar, Options, Sampling
-from akunu_py.sampling.constraint import Constraint, ConstraintFactory
+from akunu_py.sampling.constraint import ConstraintFactory
 from akunu_py.sampling.sampler import Sampler
 from benchmarks.seeds.ngram_model import NGramModelDrafter, bigram
 from tests.fakes import OracleDrafter, rounds_of
-from tests.markov import VOCABULARY, assert_drawn_from, free_text, markov_model
+from tests.markov import (
+    LETTERS,
+    VOCABULARY,
+    assert_drawn_from,
+    free_text,
+    letters_constraint,
+    markov_model,
+)
 
 PROMPT = "Answer in JSON: "
 PERSON = {
@@ -198,20 +203,7 @@ def test_forced_tokens_are_drafted(maker: ConstraintFactory) -> None:
     assert list(steer(constraint, drawn, 9).tokens) == encode("abfa")
 
 
-LETTERS = "abcdefgh"
 NEVER_E_AFTER_D = "([abcefgh]|d+[abcfgh])*d*"
-
-
-class _Letters:
-    """Eight tokens of one letter, and an end token that the Markov model never says."""
-
-    eos_token_id = len(LETTERS)
-    bos_token_id = None
-    tokens: Sequence[bytes] = [*(letter.encode() for letter in LETTERS), b"<end>"]
-    special_token_ids: Sequence[int] = [len(LETTERS)]
-
-    def __call__(self, text: bytes) -> list[int]:
-        return [LETTERS.index(chr(byte)) for byte in text]
 
 
 def from_a_model() -> Drafter:
@@ -225,9 +217,7 @@ def test_allowed_tokens_have_the_models_distribution(
 ) -> None:
     """In the shipped loop forbidden tokens never occur, and the others as often as they should."""
     draws, table = 4_000, free_text()
-    tokenizer = LLTokenizer(Wrapper(_Letters()))
-    matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_regex(NEVER_E_AFTER_D), log_level=0)
-    constraint = Constraint(matcher, 1, VOCABULARY + 1)
+    constraint = letters_constraint(NEVER_E_AFTER_D)
     model = markov_model(table)
     sampler = Sampler(Sampling(temperature=1.0, seed=17), [0], constraint=constraint)
     drafter = make()

@@ -11,7 +11,7 @@ from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options, Sampling
 from akunu_py.sampling.infill import InfillFilter
-from akunu_py.sampling.sampler import Sampler, log_distribution
+from akunu_py.sampling.sampler import Sampler
 from tests.fakes import OracleDrafter
 
 WORDS = ["<end>", "hel", "hell", "hello", "dummy", "x", "xy", "<stop>"]
@@ -67,8 +67,8 @@ def test_rows_are_filtered_after_top_k_and_top_p() -> None:
     rows[0, [HEL, HELLO, DUMMY, X]] = [0.35, 0.2, 0.4, 0.05]
     rows[1, [XY, END, DUMMY]] = [0.5, 0.2, 0.3]
     sampling = Sampling(temperature=1.0, top_k=3, top_p=0.97, infill=True)
-    scores = log_distribution(mx.log(mx.array(rows.astype(np.float32))), sampling, FILTER)
-    found = np.exp(np.array(scores))
+    logits = mx.log(mx.array(rows.astype(np.float32)))
+    found = np.array(Sampler(sampling, infill=FILTER).distributions(logits, 0))
     assert found[0, [HEL, DUMMY]] == pytest.approx([0.55 / 0.95, 0.4 / 0.95], abs=1e-4)
     assert found[1, END] == pytest.approx(1.0)
     assert (found > 0).sum() == 3
@@ -79,8 +79,8 @@ def test_an_end_token_ends_the_answer_even_if_it_was_no_candidate() -> None:
     row[0, 20:60] = 1 / 40
     other = InfillFilter([7], lambda token: b"#%d#" % token)
     sampling = Sampling(temperature=1.0, infill=True)
-    scores = log_distribution(mx.log(mx.array(row)), sampling, other)
-    assert np.flatnonzero(np.isfinite(np.array(scores)[0])).tolist() == [7]
+    found = Sampler(sampling, infill=other).distributions(mx.log(mx.array(row)), 0)
+    assert np.flatnonzero(np.array(found)[0]).tolist() == [7]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

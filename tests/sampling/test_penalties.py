@@ -1,11 +1,15 @@
 """Penalties depend on the tokens before each row, for any forwards and rollbacks."""
 
+import io
 from collections.abc import Callable
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlx_lm.sample_utils import make_repetition_penalty
 
 from akunu_py.options import Sampling
 from akunu_py.sampling.sampler import Sampler
@@ -70,3 +74,30 @@ def test_presence_and_frequency_count_in_what_was_generated(
 
     sampling = Sampling(presence_penalty=presence, frequency_penalty=frequency)
     assert_processes(sampling, prompt, forwards, expected)
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+def test_repetition_follows_mlx_lms_rule_to_the_bit(dtype: mx.Dtype) -> None:
+    rows, size, prompt = 33, 20, list(range(7))
+    logits = (mx.random.normal((rows, VOCABULARY), key=mx.random.key(1)) * 9).astype(dtype)
+    inputs = [6, *np.random.default_rng(2).integers(0, VOCABULARY, rows - 1).tolist()]
+    penalise: Any = make_repetition_penalty(1.3, size)
+    rule = [
+        penalise(mx.array([*prompt, *inputs[1 : row + 1]]), logits[row : row + 1] + 0)
+        for row in range(rows)
+    ]
+    sampler = Sampler(Sampling(repetition_penalty=1.3, repetition_context_size=size), prompt)
+    assert mx.array_equal(
+        sampler.process_logits(logits, len(prompt), mx.array(inputs)), mx.concatenate(rule)
+    )
+
+
+def test_many_rows_take_as_many_operations_as_two() -> None:
+    def operations(rows: int) -> int:
+        sampler = Sampler(Sampling(repetition_penalty=1.3), [1, 2, 3])
+        graph = io.StringIO()
+        logits = mx.zeros((rows, VOCABULARY))
+        mx.export_to_dot(graph, sampler.process_logits(logits, 3, mx.ones(rows, mx.int32)))
+        return graph.getvalue().count("shape=rectangle")
+
+    assert operations(33) == operations(2) > 0

@@ -1,12 +1,17 @@
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Sampling
-from akunu_py.sampling.sampler import Sampler, log_distribution, random_keys
+from akunu_py.sampling.sampler import Sampler, random_keys
 
 VOCABULARY = 12
 
@@ -49,7 +54,7 @@ def test_choices_follow_the_distribution_asked_for(sampling: Sampling) -> None:
     row = logits(1, seed=9)
     chosen = Sampler(sampling).choose(mx.broadcast_to(row, (draws, VOCABULARY)), 0)
     observed = np.bincount(np.array(chosen), minlength=VOCABULARY)
-    expected = np.array(mx.softmax(log_distribution(row, sampling), axis=-1)[0]) * draws
+    expected = np.array(Sampler(sampling).distributions(row, 0)[0]) * draws
 
     kept = expected > 0
     assert not observed[~kept].any()
@@ -62,13 +67,85 @@ def test_filters_keep_the_right_tokens() -> None:
     row = mx.log(mx.array([[0.5, 0.3, 0.15, 0.05]]))
 
     def kept(sampling: Sampling) -> list[int]:
-        scores = np.array(log_distribution(row, sampling)[0])
-        return [int(token) for token in np.flatnonzero(scores > -1e30)]
+        found = np.array(Sampler(sampling).distributions(row, 0)[0])
+        return [int(token) for token in np.flatnonzero(found)]
 
     assert kept(Sampling(temperature=1, top_k=2)) == [0, 1]
     assert kept(Sampling(temperature=1, top_p=0.79)) == [0, 1]
     assert kept(Sampling(temperature=1, min_p=0.25)) == [0, 1, 2]
     assert kept(Sampling(temperature=1, top_k=99)) == [0, 1, 2, 3]
+
+
+FILTERS = [
+    Sampling(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, seed=1),
+    Sampling(temperature=1.0, top_k=20, top_p=0.6, seed=2),
+    Sampling(temperature=1.2, top_k=300, seed=3),
+    Sampling(temperature=1.0, top_p=0.9, seed=4),
+    Sampling(temperature=0.7, top_p=0.5, min_p=0.1, seed=5),
+    Sampling(temperature=1.0, top_k=1000, top_p=0.999, seed=6),
+    Sampling(temperature=0.9, top_k=5, top_p=0.9, xtc_probability=0.5, xtc_threshold=0.02, seed=7),
+]
+
+
+@pytest.mark.parametrize("sampling", FILTERS, ids=str)
+@pytest.mark.parametrize("spread", [1.0, 4.0, 12.0])
+def test_tokens_are_those_of_mlx_lms_filters_over_the_whole_vocabulary(
+    sampling: Sampling, spread: float
+) -> None:
+    """Up to 12, a few tokens have nearly all the probability; at 1, thousands share it."""
+    rows, vocabulary = 40, 3000
+    raw = mx.random.normal((rows, vocabulary), key=mx.random.key(9)) * spread
+    scores = raw - mx.logsumexp(raw, axis=-1, keepdims=True)
+    if sampling.top_p < 1:
+        scores = apply_top_p(scores, sampling.top_p)
+    if sampling.min_p:
+        scores = apply_min_p(scores, sampling.min_p)
+    sampler = Sampler(sampling)
+    if sampler.xtc is not None:
+        scores = sampler.xtc.apply(scores, 7)
+    if sampling.top_k:
+        scores = apply_top_k(scores, sampling.top_k)
+    scores = scores * (1 / sampling.temperature)
+    keys = random_keys(sampling.seed or 0, range(7, 7 + rows))
+    drawn = [
+        mx.random.categorical(row, key=key).item() for row, key in zip(scores, keys, strict=True)
+    ]
+    assert sampler.choose(raw, 7).tolist() == drawn
+    np.testing.assert_allclose(
+        np.array(sampler.distributions(raw, 7)), np.array(mx.softmax(scores, axis=-1)), atol=1e-5
+    )
+
+
+def test_a_cpu_keeps_the_tokens_that_other_devices_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = mx.random.normal((40, 3000), key=mx.random.key(2)) * 3
+    nucleus = Sampler(Sampling(temperature=1.0, top_p=0.9, seed=1))
+    chosen = []
+    for device in (mx.cpu, mx.gpu):
+        monkeypatch.setattr(mx, "default_device", partial(mx.Device, device))
+        chosen.append(nucleus.choose(scores, 5).tolist())
+        assert nucleus.blocks == (device == mx.cpu)
+    assert chosen[0] == chosen[1]
+    monkeypatch.undo()
+    assert not Sampler(Sampling(top_p=0.9)).blocks
+
+
+def test_with_a_top_k_the_vocabulary_is_partitioned_once_and_not_sorted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sorted_sizes: list[int] = []
+    for name in ("sort", "argsort", "partition", "argpartition", "topk"):
+        monkeypatch.setattr(mx, name, partial(noting, sorted_sizes, getattr(mx, name)))
+    wide = mx.random.normal((2, 777), key=mx.random.key(1))
+    sampler = Sampler(Sampling(temperature=0.8, top_k=41, top_p=0.95, min_p=0.05, seed=1))
+    sampler.choose(wide, 0)
+    assert sorted(sorted_sizes) == [41, 777]
+
+
+def noting(
+    sizes: list[int], function: Callable[..., mx.array], *args: Any, **more: Any
+) -> mx.array:
+    sizes.append(args[0].shape[-1])
+    return function(*args, **more)
 
 
 def test_streams_of_neighbouring_positions_are_unrelated() -> None:

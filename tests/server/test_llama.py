@@ -91,6 +91,14 @@ def test_a_seed_repeats_all_choices_but_not_each_other(live: LiveServer) -> None
     assert texts[0] != texts[1]
 
 
+def test_seeds_of_choices_are_no_seeds_of_other_requests(live: LiveServer) -> None:
+    body = {"top_k": 0, "top_p": 1, "min_p": 0, "temperature": 3, "n_predict": 12}
+    _, second = ask(live, seed=5, n_cmpl=2, **body)
+    assert second["content"] != ask(live, seed=6, **body)["content"]
+    reported = second["generation_settings"]["seed"]
+    assert second["content"] == ask(live, seed=reported, **body)["content"]
+
+
 def test_stops_end_the_text(live: LiveServer) -> None:
     whole = ask(live, n_predict=12)["content"]
     stopped = ask(live, n_predict=12, stop=["", whole[4:6]])

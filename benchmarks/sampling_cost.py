@@ -1,0 +1,99 @@
+"""What sampling costs: rows of a large vocabulary, against mlx-lm's sampler row by row.
+
+    python -m benchmarks.sampling_cost [--rows 1 9] [--vocabulary 151936]
+
+In each row, the token of rank n has a probability in proportion to n^-1.5: 0.38 for the first, and
+0.95 for the first 212 together. mlx-lm samples one row at a time, because it verifies no drafts;
+here all rows of a forward are sampled together. Both begin with logits and end with tokens. The
+contestants take turns, so that what else the machine does slows all of them.
+"""
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+
+from akunu_py.backend import find_backend
+from akunu_py.bench.measurement import Spread, describe_machine, machine_line
+from akunu_py.options import Sampling
+from akunu_py.sampling.sampler import Sampler
+from benchmarks.records import markdown_table, record
+from benchmarks.turns import paired_ratios, time_in_turns
+
+import mlx.core as mx  # isort: skip  (after akunu_py, which loads the BLAS)
+from mlx_lm.sample_utils import make_sampler  # isort: skip
+
+SAMPLINGS = {
+    "greedy": Sampling(),
+    "temperature alone": Sampling(temperature=0.8, seed=1),
+    "top-k 40, top-p 0.95, min-p 0.05": Sampling(
+        temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, seed=1
+    ),
+    "top-k 40": Sampling(temperature=0.8, top_k=40, seed=1),
+    "top-p 0.95": Sampling(temperature=0.8, top_p=0.95, seed=1),
+    "min-p 0.05": Sampling(temperature=0.8, min_p=0.05, seed=1),
+}
+"""The third are the defaults of llama-server."""
+
+
+def together(sampler: Sampler, logits: mx.array) -> None:
+    """Samples all rows as one forward's."""
+    mx.eval(sampler.choose(logits, 100))
+
+
+def one_by_one(sampler: Callable[[mx.array], mx.array], logits: mx.array) -> None:
+    """Samples row by row, as mlx-lm's `generate_step` does."""
+    for row in range(logits.shape[0]):
+        scores = logits[row : row + 1]
+        mx.eval(sampler(scores - mx.logsumexp(scores, axis=-1, keepdims=True)))
+
+
+def contestants(sampling: Sampling, logits: mx.array) -> dict[str, Callable[[], None]]:
+    """This project's sampler and mlx-lm's, for the same options."""
+    theirs = make_sampler(
+        sampling.temperature,
+        sampling.top_p if sampling.top_p < 1 else 0.0,
+        sampling.min_p,
+        top_k=sampling.top_k,
+    )
+    return {
+        "akunu_py": partial(together, Sampler(sampling), logits),
+        "mlx-lm": partial(one_by_one, theirs, logits),
+    }
+
+
+def main() -> None:
+    """Runs the measurement and records it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 9])
+    parser.add_argument("--vocabulary", type=int, default=151_936)
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--name", default="sampling_cost", help="of the files in results/")
+    parser.add_argument("--note", default="", help="a sentence on what else the machine did")
+    arguments = parser.parse_args()
+
+    machine = describe_machine(find_backend())
+    rows, seconds = [], {}
+    for count in arguments.rows:
+        noise = mx.random.normal((count, arguments.vocabulary), key=mx.random.key(0))
+        logits = -1.5 * mx.log(1 + mx.argsort(noise, axis=-1))
+        mx.eval(logits)
+        for name, sampling in SAMPLINGS.items():
+            took = time_in_turns(
+                contestants(sampling, logits), repeats=arguments.repeats, warmups=2
+            )
+            ratio = paired_ratios(took["mlx-lm"], took["akunu_py"])
+            spreads = [Spread.of([1e3 * value for value in took[who]]) for who in took]
+            rows.append([count, name, *(f"{spread:.1f}" for spread in spreads), f"{ratio:.2f}"])
+            seconds[f"{count} rows, {name}"] = took
+    table = markdown_table(
+        ["rows", "filters", "akunu_py, ms", "mlx-lm, ms", "time over mlx-lm's"], rows
+    )
+    body = (
+        f"{machine_line(machine)}\n\nA vocabulary of {arguments.vocabulary}; medians of "
+        f"{arguments.repeats} turns, with their quartiles. {arguments.note}\n\n{table}"
+    )
+    record(arguments.name, "What sampling costs", body, {"machine": machine, "seconds": seconds})
+
+
+if __name__ == "__main__":
+    main()
