@@ -8,7 +8,8 @@ they fit in memory. A GPU has kernels for quantized weights and reads fewer byte
 import os
 import platform
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -111,21 +112,35 @@ def free_memory_bytes() -> int:
 
 
 def spare_cache_bytes() -> int:
-    """Bytes of free memory that the caches of earlier requests may take."""
+    """Bytes that the caches of earlier requests may take, of what the loaded weights leave."""
     import mlx.core as mx  # noqa: PLC0415
 
-    own = mx.device_info().get("free_memory")  # of a device that does not share the machine's
-    return int(_CACHE_MEMORY_SHARE * (own if isinstance(own, int) else free_memory_bytes()))
+    info = mx.device_info()
+    free = info.get("free_memory")  # of a device that does not share the machine's
+    recommended = info.get("max_recommended_working_set_size")  # Metal's, for everything
+    if isinstance(recommended, int):
+        free = max(0, recommended - mx.get_active_memory())
+    return int(_CACHE_MEMORY_SHARE * (free if isinstance(free, int) else free_memory_bytes()))
 
 
-def keep_weights_resident() -> None:
-    """Lets Metal keep as much memory wired as it recommends, as mlx-lm does while it generates.
+@contextmanager
+def weights_kept_resident() -> Iterator[None]:
+    """Lets Metal keep as much memory wired as it recommends, for one answer, as mlx-lm does.
 
-    Otherwise macOS may page out a large model between two forwards. No effect on other systems.
+    Otherwise macOS may page out a large model between two forwards. It is not left in force:
+    with it, other users of the device have made macOS panic (mlx issue 3186). No effect on other
+    systems.
     """
+    import mlx.core as mx  # noqa: PLC0415
     from mlx_lm.utils import maybe_set_recommended_wired_limit  # noqa: PLC0415
 
-    maybe_set_recommended_wired_limit()
+    before = maybe_set_recommended_wired_limit()
+    try:
+        yield
+    finally:
+        if before is not None:
+            mx.synchronize()  # it must not change while a forward is in flight
+            mx.set_wired_limit(before)
 
 
 def release_thread() -> None:

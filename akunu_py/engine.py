@@ -11,7 +11,12 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final
 
-from akunu_py.backend import Backend, find_backend, spare_cache_bytes
+from akunu_py.backend import (
+    Backend,
+    find_backend,
+    spare_cache_bytes,
+    weights_kept_resident,
+)
 from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot, SlotStatus
 from akunu_py.calibration import find_cost_curve
 from akunu_py.decoding.draft_session import DraftSession
@@ -220,33 +225,32 @@ class Engine:
         begun = perf_counter()
         slot = self._take_slot(request)
         try:
-            # The first round computes the last token, because it predicts what follows.
-            end = len(prompt) - 1 if decodes else len(prompt)
-            missing = prompt[stats.cached_tokens : end]
-            is_whole = self._prefill(missing, slot, request)
-            scored = request.scorer.logprobs if request.scorer and is_whole else None
-            prefilled = perf_counter()
-            stats.prefill_s = prefilled - begun
-            if not (is_whole and decodes):
-                finish = Finish.LENGTH if is_whole else Finish.CANCELLED
-                yield Event(Round(finish=finish), (), stats, scored)
-                return
-            if (
-                scored is not None
-            ):  # an empty round that only carries the prompt's log-probabilities
-                yield Event(Round(), (), stats, scored)
-            for outcome in self._decode(request, slot):
-                self.counters.rounds += 1
-                computed.extend(outcome.tokens)
-                if outcome.end_token is not None:
-                    computed.append(outcome.end_token)
-                now = perf_counter()
-                stats.decode_s = now - prefilled
-                stats.ttft_s = stats.ttft_s or now - begun
-                event = request.event(outcome)
-                yield event
-                if event.finish_reason is not None:
+            with weights_kept_resident():
+                # The first round computes the last token, because it predicts what follows.
+                end = len(prompt) - 1 if decodes else len(prompt)
+                missing = prompt[stats.cached_tokens : end]
+                is_whole = self._prefill(missing, slot, request)
+                scored = request.scorer.logprobs if request.scorer and is_whole else None
+                prefilled = perf_counter()
+                stats.prefill_s = prefilled - begun
+                if not (is_whole and decodes):
+                    finish = Finish.LENGTH if is_whole else Finish.CANCELLED
+                    yield Event(Round(finish=finish), (), stats, scored)
                     return
+                if scored is not None:  # an empty round carries the prompt's log-probabilities
+                    yield Event(Round(), (), stats, scored)
+                for outcome in self._decode(request, slot):
+                    self.counters.rounds += 1
+                    computed.extend(outcome.tokens)
+                    if outcome.end_token is not None:
+                        computed.append(outcome.end_token)
+                    now = perf_counter()
+                    stats.decode_s = now - prefilled
+                    stats.ttft_s = stats.ttft_s or now - begun
+                    event = request.event(outcome)
+                    yield event
+                    if event.finish_reason is not None:
+                        return
         except GeneratorExit:  # between two rounds
             raise
         except BaseException:

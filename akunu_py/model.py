@@ -20,7 +20,6 @@ from akunu_py.backend import (
     Backend,
     WeightLayout,
     fastest_network,
-    keep_weights_resident,
     use_dense_weights,
 )
 from akunu_py.cache.kv_cache import KVCache, make_kv_cache
@@ -235,7 +234,6 @@ def load_target(
     """
     folder = find_model(name)
     adapter = None if adapter_path is None else find_adapter(adapter_path)
-    keep_weights_resident()
     try:
         network, config = utils.load_model(folder, trust_remote_code=trust_remote_code)
         tokenizer = _tokenizer_of(folder, config, chat_template, trust_remote_code)
