@@ -2,14 +2,18 @@
 
 import os
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 __version__: Final = "0.1.0"
 
 CACHE_VARIABLE: Final = "AKUNU_CACHE"
 """Environment variable that names another folder for the cache."""
+
+UNFINISHED: Final = ".akunu-part"
+"""How the names of files end that are being written."""
 
 
 def cache_folder() -> Path:
@@ -22,18 +26,31 @@ def cache_folder() -> Path:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replaces a file in one step: after a crash it holds the old text or the new one.
+    """Replaces a text file in one step; see `replacement`.
 
-    A new file is readable by the user alone; an existing one keeps its mode.
+    Raises:
+        OSError: if it cannot be written; the old file is still there then.
+    """
+    with replacement(path) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def replacement(path: Path) -> Iterator[BinaryIO]:
+    """A new file that takes the place of another one in one step, at the end of the block.
+
+    After a crash there is the old file or the new one, and perhaps a part of the new one, whose
+    name begins with `.NAME.` and ends with `UNFINISHED`. A new file is readable by the user alone;
+    an existing one keeps its mode.
 
     Raises:
         OSError: if it cannot be written; the old file is still there then.
     """
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    handle, temporary = tempfile.mkstemp(UNFINISHED, f".{path.name}.", path.parent)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "w+b") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, mode)

@@ -8,7 +8,6 @@ says how many tokens the next forward has to compute again.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import mlx.core as mx
@@ -16,6 +15,7 @@ from mlx import nn
 from mlx_lm.models.cache import CacheList, ChunkedKVCache, RotatingKVCache, make_prompt_cache
 from mlx_lm.models.cache import KVCache as GrowingLayerCache
 
+from akunu_py.cache.checkpoint import Checkpoint, arrays_of, copy_of, is_plain
 from akunu_py.cache.layers import ChunkLayerCache, LayerCache, WindowLayerCache
 from akunu_py.cache.recurrence import Recording
 from akunu_py.errors import CacheError, ContextOverflowError
@@ -23,28 +23,7 @@ from akunu_py.errors import CacheError, ContextOverflowError
 MakeLayers = Callable[[int], list[Any]]
 """Makes a model's caches, empty, for a capacity; a list as mlx-lm's models take it."""
 
-_SCALARS: Final = (bool, int, float, str, type(None))
-
-
-@dataclass(frozen=True, eq=False)
-class Checkpoint:
-    """What it takes to return a cache to a length at which it was.
-
-    Attributes:
-        length: how many tokens it held.
-        states: the attributes of each cache that is not a `LayerCache`.
-        windows: what each sliding window held; None if they were not copied, so that it can be
-            returned to only while they still hold it.
-    """
-
-    length: int
-    states: tuple[dict[str, Any], ...]
-    windows: tuple[tuple[mx.array, ...], ...] | None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the arrays that it keeps alive."""
-        return sum(array.nbytes for array in _arrays([*self.states, self.windows]))
+_START: Final = Checkpoint(0, (), None)
 
 
 class KVCache:
@@ -92,14 +71,16 @@ class KVCache:
     @property
     def unknown_kinds(self) -> list[str]:
         """The names of the layers' caches that cannot be rolled back."""
-        return sorted({type(part).__name__ for part in self._states if not _is_plain(vars(part))})
+        return sorted({type(part).__name__ for part in self._states if not is_plain(vars(part))})
 
     @property
     def nbytes(self) -> int:
         """Bytes of all buffers, states and checkpoints; 0 before the first forward."""
         nbytes = sum(layer.nbytes for layer in self._counted)
         if self._states or self.checkpoints:
-            nbytes += sum(array.nbytes for array in _arrays([vars(part) for part in self._states]))
+            nbytes += sum(
+                array.nbytes for array in arrays_of([vars(part) for part in self._states])
+            )
             nbytes += sum(checkpoint.nbytes for checkpoint in self.checkpoints)
         return nbytes
 
@@ -165,7 +146,7 @@ class KVCache:
             whole: whether to copy the windows, so that it holds however many tokens follow.
         """
         windows = tuple(layer.snapshot() for layer in self._windows) if whole else None
-        return Checkpoint(self.length, tuple(_copy(vars(part)) for part in self._states), windows)
+        return Checkpoint(self.length, tuple(copy_of(vars(part)) for part in self._states), windows)
 
     def mark(self) -> None:
         """Lets `rollback` return to the present length, until the next mark.
@@ -238,11 +219,64 @@ class KVCache:
         self.checkpoints = [one for one in other.checkpoints if one.length <= tokens]
         self.length = tokens
 
+    @property
+    def kinds(self) -> list[str]:
+        """What each layer's cache is; caches of the same model and kinds take each other's rows."""
+        return [
+            part.kind if isinstance(part, LayerCache) else type(part).__name__
+            for part in _parts(self.layers)
+        ]
+
+    @property
+    def floor(self) -> int:
+        """The fewest tokens that a cache with its rows may hold."""
+        return max((one.floor for one in self._counted if one not in self._windows), default=0)
+
+    def rows(self, start: int, stop: int) -> list[tuple[mx.array, ...]]:
+        """What each layer with a counter keeps of the tokens from `start` to `stop`.
+
+        Windows and recurrent states are in checkpoints. Keep no reference: see `LayerCache`.
+        """
+        return [layer.rows(start, stop) for layer in self._counted]
+
+    def append_rows(self, rows: Sequence[Sequence[mx.array]]) -> None:
+        """Appends what `rows` returned; `resume` must follow.
+
+        Raises:
+            ContextOverflowError: if they do not fit.
+            ValueError: if they are those of another model.
+        """
+        for layer, own in zip(self._counted, rows, strict=True):
+            layer.append_rows(own)
+        mx.eval([layer.state for layer in self._counted])
+
+    def resume(self, length: int, checkpoints: Sequence[Checkpoint]) -> None:
+        """Holds `length` tokens, whose rows have been appended.
+
+        Args:
+            length: how many tokens there are now.
+            checkpoints: whole ones, the shortest first; the last must be at `length` if the cache
+                needs checkpoints.
+
+        Raises:
+            ValueError: if they are those of another model.
+        """
+        if self.needs_checkpoints:
+            last = checkpoints[-1]
+            for window, content in zip(self._windows, last.windows or (), strict=True):
+                if content:
+                    window.restore(content, length)
+            self._restore_states(last)
+        self.checkpoints = list(checkpoints)
+        self.length = length
+        mx.eval(list(arrays_of([[one.states, one.windows] for one in checkpoints])))
+        self.evaluate()
+
     def evaluate(self) -> None:
         """Waits until everything appended so far has been computed."""
         mx.eval([layer.state for layer in self._counted])
         if self._states:
-            mx.eval(list(_arrays([vars(part) for part in self._states])))
+            mx.eval(list(arrays_of([vars(part) for part in self._states])))
 
     def _counters_reach(self, to: int) -> bool:
         """Whether moving counters is all that a rollback takes."""
@@ -297,7 +331,7 @@ class KVCache:
 
     def _restore_states(self, checkpoint: Checkpoint) -> None:
         for part, saved in zip(self._states, checkpoint.states, strict=True):
-            vars(part).update(_copy(saved))
+            vars(part).update(copy_of(saved))
 
     def _forget(self, length: int) -> None:
         """Shortens the count, and drops checkpoints of what has been dropped."""
@@ -343,33 +377,3 @@ def _parts(layers: Sequence[Any]) -> Iterator[Any]:
     """The single caches of a list that may have lists in it."""
     for layer in layers:
         yield from _parts(layer.caches) if isinstance(layer, CacheList) else (layer,)
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether `_copy` copies all of a value."""
-    if isinstance(value, dict):
-        return all(map(_is_plain, value.values()))
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    return isinstance(value, (mx.array, *_SCALARS))
-
-
-def _copy(value: Any) -> Any:
-    """A copy of a tree of containers that later writes to the original do not change.
-
-    Its arrays share their memory until one of both is written to.
-    """
-    if isinstance(value, dict):
-        return {name: _copy(held) for name, held in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(map(_copy, value))
-    return mx.array(value) if isinstance(value, mx.array) else value
-
-
-def _arrays(value: Any) -> Iterator[mx.array]:
-    """The arrays of a tree of containers."""
-    if isinstance(value, mx.array):
-        yield value
-    elif isinstance(value, dict | list | tuple):
-        for held in value.values() if isinstance(value, dict) else value:
-            yield from _arrays(held)

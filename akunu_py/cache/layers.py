@@ -4,6 +4,7 @@ They serve unmodified mlx-lm models. Rolling back moves a counter: nothing is co
 because what lies after the counter is overwritten before it is read.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import mlx.core as mx
@@ -95,6 +96,28 @@ class LayerCache:
         )
 
     @property
+    def kind(self) -> str:
+        """What it is, in a word: layers of the same kind take each other's rows."""
+        return type(self).__name__
+
+    def rows(self, start: int, stop: int) -> tuple[mx.array, ...]:
+        """What it keeps of the tokens from `start` to `stop`, along axis 2; () if it is not used.
+
+        A window keeps its content in `snapshot` instead.
+        """
+        return tuple(array[..., start:stop, :] for array in self.state)
+
+    def append_rows(self, rows: Sequence[mx.array]) -> None:
+        """Appends what `rows` of a layer of the same kind returned.
+
+        Raises:
+            ContextOverflowError: if they do not fit.
+        """
+        if rows:
+            keys, values = rows
+            self.update_and_fetch(keys, values)
+
+    @property
     def state(self) -> tuple[mx.array, ...]:
         """The arrays to evaluate after a prefill. Keep no reference: see the class."""
         return () if self.keys is None or self.values is None else (self.keys, self.values)
@@ -171,6 +194,13 @@ class WindowLayerCache(LayerCache):
         assert self.keys is not None
         assert self.values is not None
         return self.keys[..., self._visible, :], self.values[..., self._visible, :]
+
+    @property
+    def kind(self) -> str:
+        return f"{super().kind}({self.window})"
+
+    def rows(self, start: int, stop: int) -> tuple[mx.array, ...]:
+        return ()
 
     def rollback(self, to: int) -> None:
         super().rollback(to)

@@ -3,7 +3,7 @@
 A request is served by the slot that shares most with its prompt, which rolls back to the shared
 part, if that keeps more than half of its tokens. Otherwise that slot stays as it is, and the
 shared part is copied into another one: a new slot while memory lasts, then the least recently used
-one.
+one. If files on disk hold much more of the prompt than any slot, a new slot is filled from them.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +15,7 @@ from akunu_py.options import MAX_SLOTS
 
 if TYPE_CHECKING:
     from akunu_py.cache.kv_cache import KVCache
+    from akunu_py.cache.prompt_store import PromptStore
 
 GROWTH: Final = 512
 """The fewest tokens that a slot grows by."""
@@ -51,19 +52,25 @@ class SlotStatus:
 
 
 class PrefixSlot:
-    """A cache that knows its tokens, so that a shared prefix is computed once."""
+    """A cache that knows its tokens, so that a shared prefix is computed once.
+
+    Attributes:
+        tokens: those that it holds.
+        unsaved: whether it may hold some that are not on disk.
+    """
 
     def __init__(self, cache: "KVCache", slot_id: int = 0) -> None:
         self.id = slot_id
         self.cache = cache
         self.last_used = 0.0
         self.busy = False
-        self._tokens: list[int] = []
+        self.tokens: list[int] = []
+        self.unsaved = False
 
     @property
     def held(self) -> int:
         """How many tokens it holds."""
-        return len(self._tokens)
+        return len(self.tokens)
 
     @property
     def status(self) -> SlotStatus:
@@ -78,7 +85,7 @@ class PrefixSlot:
 
         At least the last one must: its prediction is what a request needs.
         """
-        shared = min(common_prefix_length(self._tokens, prompt), len(prompt) - 1)
+        shared = min(common_prefix_length(self.tokens, prompt), len(prompt) - 1)
         return self.cache.reach(shared)
 
     def reuse(self, prompt: Sequence[int]) -> int:
@@ -91,16 +98,17 @@ class PrefixSlot:
         """Becomes the first `tokens` of another slot; see `usable`."""
         if other.cache.can_roll_back:
             self.cache.copy(other.cache, tokens)
-            self._tokens = other._tokens[:tokens]
+            self.tokens = other.tokens[:tokens]
 
     def settle(self, tokens: Sequence[int]) -> None:
         """Records what the cache holds after a request: `tokens` as far as they were computed."""
         self._keep(tokens, self.cache.reach(min(self.cache.length, len(tokens))))
         self.cache.keep()
+        self.unsaved = True
 
     def _keep(self, tokens: Sequence[int], length: int) -> None:
         """Drops all but the first tokens, which are the first of `tokens`."""
-        self._tokens = list(tokens[:length])
+        self.tokens = list(tokens[:length])
         self.cache.rollback(length)
 
 
@@ -110,6 +118,7 @@ class PrefixPool:
     Args:
         limit: the most tokens that a slot may hold.
         memory: bytes that all slots may take together; a single slot may exceed it.
+        store: the prompts on disk, if any are kept there.
         clock: returns the time in seconds since 1970.
 
     Attributes:
@@ -117,12 +126,19 @@ class PrefixPool:
     """
 
     def __init__(
-        self, make_cache: MakeCache, *, limit: int, memory: int, clock: Callable[[], float] = time
+        self,
+        make_cache: MakeCache,
+        *,
+        limit: int,
+        memory: int,
+        store: "PromptStore | None" = None,
+        clock: Callable[[], float] = time,
     ) -> None:
         self.limit = limit
         self.memory = memory
         self.statuses: tuple[SlotStatus, ...] = ()
         self._make_cache = make_cache
+        self._store = store
         self._clock = clock
         self._slots: dict[int, PrefixSlot] = {}  # the least recently used one first
 
@@ -137,6 +153,7 @@ class PrefixPool:
             slot_id: the slot that is wanted; None takes the best one.
         """
         capacity = self._capacity(tokens)
+        self._load(prompt, capacity)
         latest_first = reversed(self._slots.values())
         best = max(latest_first, key=lambda slot: slot.usable(prompt), default=None)
         shared = 0 if best is None else best.usable(prompt)
@@ -179,6 +196,24 @@ class PrefixPool:
             self._slots.pop(slot.id, None)
         self._update_statuses()
 
+    def save(self, *, closing: bool = False) -> bool:
+        """Writes a file of what slots hold and the disk does not; False if there is no more.
+
+        Args:
+            closing: writes everything.
+        """
+        store, slots = self._store, [slot for slot in self._slots.values() if not slot.busy]
+        if store is None:
+            return False
+        for slot in slots[-1:] if store.single else slots:
+            if closing:
+                while store.save(slot.tokens, slot.cache, closing=True):
+                    pass
+            elif slot.unsaved:
+                slot.unsaved = store.save(slot.tokens, slot.cache)
+                return True
+        return False
+
     def drop(self, slot: PrefixSlot) -> None:
         """Removes a slot and its content."""
         self._slots.pop(slot.id, None)
@@ -188,6 +223,18 @@ class PrefixPool:
         """Removes every slot."""
         self._slots.clear()
         self._update_statuses()
+
+    def _load(self, prompt: Sequence[int], capacity: int) -> None:
+        """Fills a new slot from disk, if that has much more of a prompt than all slots."""
+        if self._store is None:
+            return
+        shared = max((slot.usable(prompt) for slot in self._slots.values()), default=0)
+        while (found := self._store.find(prompt, shared)) is not None:
+            slot = self._make(capacity, None, spared=None)
+            if self._store.load(found, slot.cache):
+                slot.tokens = list(prompt[: slot.cache.length])
+                return
+            self.drop(slot)
 
     @property
     def _bytes_per_token(self) -> float:

@@ -12,7 +12,8 @@ from mlx_lm.models.cache import ArraysCache, CacheList, ChunkedKVCache, Rotating
 from mlx_lm.models.cache import KVCache as GrowingCache
 
 from akunu_py.backend import find_backend
-from akunu_py.cache.kv_cache import Checkpoint, KVCache, make_kv_cache, no_rollback_reason
+from akunu_py.cache.checkpoint import Checkpoint
+from akunu_py.cache.kv_cache import KVCache, make_kv_cache, no_rollback_reason
 from akunu_py.cache.layers import LayerCache, WindowLayerCache
 from akunu_py.errors import CacheError, ContextOverflowError
 from akunu_py.model import TargetModel, load_target
@@ -31,7 +32,7 @@ def layer_input(tokens: list[int]) -> tuple[mx.array, mx.array]:
     return keys, keys + 0.5
 
 
-class _FakeNetwork:
+class FakeNetwork:
     """Layers of the given kinds that remember what they were fed, as far as each kind does."""
 
     def __init__(self, *kinds: Callable[[], Any]) -> None:
@@ -80,7 +81,7 @@ def feed(cache: KVCache, tokens: list[int]) -> list[list[int]]:
 def test_any_history_leaves_what_fresh_appends_would(
     kinds: tuple[Callable[[], Any], ...], data: st.DataObject
 ) -> None:
-    network = _FakeNetwork(*kinds)
+    network = FakeNetwork(*kinds)
     cache, fresh = make_kv_cache(network, 700), 1
     held: list[int] = []
     own: list[Checkpoint] = []
@@ -138,7 +139,7 @@ def test_any_history_leaves_what_fresh_appends_would(
 def test_every_length_after_a_checkpoint_can_be_reached_in_a_short_way(
     kinds: tuple[Callable[[], Any], ...],
 ) -> None:
-    cache = make_kv_cache(_FakeNetwork(*kinds), 700)
+    cache = make_kv_cache(FakeNetwork(*kinds), 700)
     feed(cache, list(range(1, 301)))
     cache.keep()
     feed(cache, list(range(301, 600)))
@@ -289,7 +290,7 @@ class _Unknown:
 
 
 def test_caches_of_unknown_kinds_decode_plainly_and_say_so() -> None:
-    cache = make_kv_cache(_FakeNetwork(GrowingCache, _Unknown), 16)
+    cache = make_kv_cache(FakeNetwork(GrowingCache, _Unknown), 16)
     reason = no_rollback_reason(cache)
     assert reason is not None
     assert "_Unknown" in reason

@@ -1,0 +1,63 @@
+"""Checkpoint: what it takes to return a cache to an earlier length.
+
+It is made of trees, as mlx-lm's caches are: containers of arrays and of plain values.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import mlx.core as mx
+
+_SCALARS: Final = (bool, int, float, str, type(None))
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """What it takes to return a cache to a length at which it was.
+
+    Attributes:
+        length: how many tokens it held.
+        states: the attributes of each cache that is not a `LayerCache`.
+        windows: what each sliding window held; None if they were not copied, so that it can be
+            returned to only while they still hold it.
+    """
+
+    length: int
+    states: tuple[dict[str, Any], ...]
+    windows: tuple[tuple[mx.array, ...], ...] | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays that it keeps alive."""
+        return sum(array.nbytes for array in arrays_of([*self.states, self.windows]))
+
+
+def is_plain(value: Any) -> bool:
+    """Whether `copy_of` copies all of a value."""
+    if isinstance(value, dict):
+        return all(map(is_plain, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(is_plain, value))
+    return isinstance(value, (mx.array, *_SCALARS))
+
+
+def copy_of(value: Any) -> Any:
+    """A copy of a tree of containers that later writes to the original do not change.
+
+    Its arrays share their memory until one of both is written to.
+    """
+    if isinstance(value, dict):
+        return {name: copy_of(held) for name, held in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(copy_of, value))
+    return mx.array(value) if isinstance(value, mx.array) else value
+
+
+def arrays_of(value: Any) -> Iterator[mx.array]:
+    """The arrays of a tree of containers."""
+    if isinstance(value, mx.array):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for held in value.values() if isinstance(value, dict) else value:
+            yield from arrays_of(held)

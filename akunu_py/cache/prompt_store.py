@@ -1,0 +1,298 @@
+"""PromptStore: computed prompts on disk, which a later process goes on from.
+
+A file holds a stretch of a text's tokens and what the layers keep of them, and names the file with
+the beginning of the text: a longer conversation adds a file, and a shared beginning is kept once.
+Files never change, and a damaged one is deleted: its tokens are computed again. Memory holds only
+the tokens of each file.
+"""
+
+import json
+import logging
+import os
+from array import array
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from glob import escape
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+import mlx_lm
+
+from akunu_py.cache.checkpoint import Checkpoint
+from akunu_py.cache.kv_cache import KVCache
+from akunu_py.cache.prefix_pool import common_prefix_length
+from akunu_py.cache.prompt_file import (
+    FORMAT,
+    DamagedFileError,
+    PromptContent,
+    PromptHead,
+    discard,
+    read_head,
+    read_prompt,
+    remove_unfinished,
+    touch,
+)
+from akunu_py.errors import InvalidRequestError
+
+DEFAULT_BYTES: Final = 8_000_000_000
+"""Bytes that the files of a folder may take, if the user sets no limit."""
+
+_STRETCH: Final = 2048
+"""Tokens of a file at most: a request that arrives while one is written waits for it."""
+_LEAST: Final = 32
+"""Fewer new tokens than this are not worth a file."""
+_READ_PER_TOKEN: Final = 16
+"""Tokens that can be read, at least, in the time that one is computed in."""
+_GROWTH: Final = 1.25
+"""A single file is written whole, so its text must be this much longer to replace it."""
+_CHECKPOINTS: Final = 3
+"""Checkpoints in the last file of a text: the end of the answer, that of the prompt, and one more,
+because templates change the end of a prompt. Files in the middle keep their last one."""
+_MAX_FILES: Final = 4096
+
+logger = logging.getLogger(__name__)
+
+Found = tuple[list[Path], int]
+"""The files of a text, the beginning first, and how many of its tokens are usable."""
+
+
+class PromptStore:
+    """The files of a model in a folder, which other models may share; or a single file.
+
+    Args:
+        place: the folder, which is made if there is none; or the file.
+        fingerprint: of the model with its weights.
+        cache: an empty cache of the model; files fit only the same kinds of layers.
+        limit: bytes that all files of the folder may take.
+        single: whether `place` is a file, which holds one whole text.
+
+    Raises:
+        InvalidRequestError: if the place cannot be used, or the cache cannot be kept.
+    """
+
+    def __init__(
+        self,
+        place: Path,
+        fingerprint: str,
+        cache: KVCache,
+        *,
+        limit: int = DEFAULT_BYTES,
+        single: bool = False,
+    ) -> None:
+        if not cache.can_roll_back:
+            raise InvalidRequestError(
+                "Prompts cannot be kept on disk: this model keeps its context in "
+                f"{' and '.join(cache.unknown_kinds)}."
+            )
+        words = json.dumps([FORMAT, mlx_lm.__version__, fingerprint, cache.kinds])
+        self.single = single
+        self._key = sha256(words.encode()).hexdigest()
+        self._by_checkpoint = cache.needs_checkpoints
+        self._place = place
+        self._limit = limit
+        self._heads: dict[Path, PromptHead] = {}  # the beginnings of texts first
+        try:
+            (self._open_file if single else self._open_folder)()
+        except OSError as error:
+            raise InvalidRequestError(
+                f"Prompts cannot be kept in {place}: {error.strerror or error}."
+            ) from error
+
+    def find(self, prompt: Sequence[int], shared: int) -> Found | None:
+        """The longest usable beginning of a prompt; None if reading it would take too long.
+
+        Args:
+            prompt: its last token is always computed.
+            shared: how many of its tokens need no computing anyway.
+        """
+        found, length = None, 0
+        missing = len(prompt) - 1 - shared
+        matches = self._matches(prompt) if missing >= _LEAST else {}
+        for path, matched in matches.items():
+            usable, head = min(matched, len(prompt) - 1), self._heads[path]
+            if self._by_checkpoint:
+                usable = max((at for at in head.checkpoints if at <= usable), default=0)
+            if usable > max(length, head.start, head.floor - 1):
+                found, length = path, usable
+        worth_it = length - shared >= max(_LEAST, length // _READ_PER_TOKEN)
+        return (self._chain(found), length) if found is not None and worth_it else None
+
+    def load(self, found: Found, cache: KVCache) -> bool:
+        """Fills an empty cache with what `find` found.
+
+        Returns:
+            False if a file is gone or damaged: the cache is of no use then, and `find` will find
+            something else.
+        """
+        chain, length = found
+        stops = [*(self._heads[path].start for path in chain[1:]), length]
+        checkpoints: list[Checkpoint] = []
+        for path, stop in zip(chain, stops, strict=True):
+            own = self._heads[path]
+            try:
+                head, rows, kept = read_prompt(path)
+                if (head.key, head.start, head.tokens) != (own.key, own.start, own.tokens):
+                    raise FileNotFoundError(path)  # another process has replaced it
+            except (OSError, DamagedFileError) as error:
+                del self._heads[path]
+                discard(path, error)
+                return False
+            count = stop - head.start
+            cache.append_rows([tuple(part[..., :count, :] for part in layer) for layer in rows])
+            checkpoints += [one for one in kept if one.length <= stop]
+        cache.resume(length, checkpoints[-2:])
+        touch(chain)
+        return True
+
+    def save(self, tokens: Sequence[int], cache: KVCache, *, closing: bool = False) -> bool:
+        """Writes the next file of a text, unless so few tokens are not worth it.
+
+        Args:
+            tokens: what the cache holds.
+            cache: stays as it is.
+            closing: whether a single file is replaced even if its text is little longer.
+
+        Returns:
+            Whether more of the text is to be written.
+        """
+        try:
+            return self._save(tokens, cache, closing)
+        except Exception as error:  # whatever it is, requests can still be served
+            logger.warning("A prompt could not be kept in %s: %s", self._place, error)
+            return False
+
+    def _save(self, tokens: Sequence[int], cache: KVCache, closing: bool) -> bool:
+        chain, start = ([], 0) if self.single else self._branch(tokens)
+        if len(tokens) - start < _LEAST or (self.single and not self._outdated(tokens, closing)):
+            return False
+        whole = self.single or len(tokens) - start < _STRETCH + _LEAST
+        stop = len(tokens) if whole else start + _STRETCH
+        kept = [one for one in cache.checkpoints if start < one.length <= stop]
+        kept = kept[-(_CHECKPOINTS if whole else 1) :]
+        head = PromptHead(
+            key=self._key,
+            parent=chain[-1].name if chain else "",
+            start=start,
+            tokens=array("I", tokens[start:stop]),
+            floor=max([cache.floor, *(self._heads[one].floor for one in chain)]),
+            checkpoints=tuple(one.length for one in kept),
+        )
+        content = PromptContent(head, cache.rows(start, stop), kept)
+        path = self._place if self.single else self._path(head)
+        if gone := [one for one in chain if not one.exists()]:  # another process's doing
+            del self._heads[gone[0]]
+            return True
+        if not self.single and not self._make_room(chain, content.nbytes):
+            return False
+        content.write(path)
+        touch([*chain, path])
+        self._heads = _sorted({**self._heads, path: head})
+        return stop < len(tokens)
+
+    def _open_folder(self) -> None:
+        self._place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        remove_unfinished(self._place, "akunu-*")
+        self._trim(self._limit)
+        heads = {}
+        for path in self._place.glob(f"akunu-{self._key[:16]}-*.safetensors"):
+            try:
+                heads[path] = read_head(path)
+            except (OSError, DamagedFileError) as error:
+                discard(path, error)
+        self._heads = _sorted(heads)
+
+    def _open_file(self) -> None:
+        if not os.access(self._place.parent, os.W_OK):
+            raise FileNotFoundError(f"there is no folder {self._place.parent} to write to")
+        remove_unfinished(self._place.parent, escape(self._place.name))
+        if not self._place.exists():
+            return
+        try:
+            head = read_head(self._place)
+        except DamagedFileError as error:
+            raise InvalidRequestError(
+                f"{self._place} is not a prompt cache; delete it or name another file."
+            ) from error
+        if head.key == self._key:
+            self._heads[self._place] = head
+        else:
+            logger.warning("%s is of another model; it will be replaced", self._place)
+
+    def _matches(self, tokens: Sequence[int]) -> dict[Path, int]:
+        """How many tokens, from the first, the text of each file shares with others.
+
+        Only files whose text shares all tokens before their own.
+        """
+        wanted = array("I", tokens)
+        shared: dict[str, int] = {"": 0}
+        matches = {}
+        for path, head in self._heads.items():
+            if head.start <= shared.get(head.parent, -1):
+                own = common_prefix_length(head.tokens, wanted[head.start : head.stop])
+                matches[path] = shared[path.name] = head.start + own
+        return matches
+
+    def _branch(self, tokens: Sequence[int]) -> tuple[list[Path], int]:
+        """The files that hold the beginning of a text, and how much of it.
+
+        A file that shares only a few of its own tokens is not worth reading for them.
+        """
+        worth = {
+            path: matched
+            for path, matched in self._matches(tokens).items()
+            for head in [self._heads[path]]
+            if (matched == head.stop or matched - head.start >= _LEAST)
+            and head.floor <= len(tokens)
+        }
+        last = max(worth, key=lambda path: worth[path], default=None)
+        return ([], 0) if last is None else (self._chain(last), worth[last])
+
+    def _chain(self, path: Path) -> list[Path]:
+        """The files of a text, the beginning first."""
+        chain = [path]
+        while parent := self._heads[chain[0]].parent:
+            chain.insert(0, self._place / parent)
+        return chain
+
+    def _outdated(self, tokens: Sequence[int], closing: bool) -> bool:
+        """Whether a text is to replace the single file."""
+        old = max((head.stop for head in self._heads.values()), default=0)
+        shared = max(self._matches(tokens).values(), default=0)
+        if shared < old:
+            return shared < len(tokens)
+        return len(tokens) > old and (closing or len(tokens) >= _GROWTH * old)
+
+    def _path(self, head: PromptHead) -> Path:
+        """The file for a head: the same stretch of the same text has the same name."""
+        words = json.dumps([head.key, head.parent, head.start, head.tokens.tolist()])
+        digest = sha256(words.encode()).hexdigest()
+        return self._place / f"akunu-{self._key[:16]}-{digest[:32]}.safetensors"
+
+    def _make_room(self, chain: Sequence[Path], nbytes: int) -> bool:
+        """Deletes other files for a new one; False if there is no room for it and its chain."""
+        if nbytes + sum(path.stat().st_size for path in chain) > self._limit:
+            return False
+        touch(chain)
+        self._trim(self._limit - nbytes)
+        return True
+
+    def _trim(self, limit: int) -> None:
+        """Deletes the files of all models that were used longest ago, until the others fit."""
+        found = []
+        for path in self._place.glob("akunu-*.safetensors"):
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                found.append((status.st_mtime_ns, status.st_size, path))
+        found.sort()
+        nbytes, count = sum(size for _, size, _ in found), len(found)
+        for _, size, path in found:
+            if nbytes <= limit and count < _MAX_FILES:
+                return
+            path.unlink(missing_ok=True)
+            self._heads.pop(path, None)
+            nbytes, count = nbytes - size, count - 1
+
+
+def _sorted(heads: Mapping[Path, PromptHead]) -> dict[Path, PromptHead]:
+    return dict(sorted(heads.items(), key=lambda item: item[1].start))
