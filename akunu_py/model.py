@@ -3,10 +3,12 @@
 `load_target` takes a folder or a hub name; every failure to load becomes a `ModelLoadError`.
 """
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +25,7 @@ from akunu_py.backend import (
     use_dense_weights,
 )
 from akunu_py.cache.kv_cache import KVCache, make_kv_cache
+from akunu_py.cache.prompt_store import DEFAULT_BYTES, PromptStore
 from akunu_py.cache.recurrence import make_recordable, record
 from akunu_py.errors import AkunuError, ModelLoadError
 from akunu_py.model_files import find_adapter, find_model, model_name
@@ -40,6 +43,10 @@ _CONTEXT_KEYS: Final = (
 _FALLBACK_CONTEXT: Final = 4096
 _FLOAT32_BYTES: Final = 4
 _OWN_TEMPLATE: Final = ChatTemplate()
+_PLAIN: Final = (bool, int, float, str)
+_UNSIGNED: Final = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32, 8: mx.uint64}
+_SAMPLES: Final = 64
+"""Values of each weight that a fingerprint has in order; of the others it has the sum."""
 
 PrefillProgress = Callable[[int, int], None]
 """Called with the number of prompt tokens done, and the number of all."""
@@ -123,9 +130,47 @@ class TargetModel:
             return f"{count / 1e9:.1f}B"
         return f"{count / 1e6:.1f}M" if count >= 1_000_000 else f"{count / 1e3:.0f}K"
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of its configuration, its layers' settings, and every weight in memory."""
+        summary = sha256(json.dumps(self.config, sort_keys=True, default=str).encode())
+        for name, module in self.network.named_modules():
+            plain = {key: held for key, held in vars(module).items() if type(held) in _PLAIN}
+            summary.update(repr((name, type(module).__name__, sorted(plain.items()))).encode())
+        for name, weight in sorted(tree_flatten(self.network.parameters())):
+            bits = weight.reshape(-1).view(_UNSIGNED[weight.dtype.size])
+            sample = bits[:: max(1, bits.size // _SAMPLES)]
+            facts = (name, weight.shape, str(weight.dtype), mx.sum(bits).item(), sample.tolist())
+            summary.update(repr(facts).encode())
+        return summary.hexdigest()
+
     def make_cache(self, capacity: int) -> KVCache:
         """An empty cache for `capacity` tokens."""
         return make_kv_cache(self.network, capacity)
+
+    def prompt_store(
+        self, folder: Path | None, file: Path | None, limit: int | None
+    ) -> PromptStore | None:
+        """The store of its prompts in a folder or a file; None if neither is given.
+
+        Args:
+            folder: keeps many prompts.
+            file: keeps one prompt, instead.
+            limit: bytes that the files of a folder may take; None takes the default.
+
+        Raises:
+            InvalidRequestError: if the place cannot be used.
+        """
+        place = file or folder
+        if place is None:
+            return None
+        return PromptStore(
+            place,
+            self.fingerprint,
+            self.make_cache(1),
+            limit=DEFAULT_BYTES if limit is None else limit,
+            single=file is not None,
+        )
 
     def forward(self, tokens: mx.array, cache: KVCache) -> mx.array:
         """Appends tokens to the cache and predicts the token after each of them.

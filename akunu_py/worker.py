@@ -27,6 +27,9 @@ __all__ = ["THREAD_NAME", "EngineWorker", "EventStream", "Progress"]
 
 THREAD_NAME: Final = "akunu-engine"
 
+_IDLE_S: Final = 2.0
+"""After so long without a request, prompts are saved, a file at a time."""
+
 T = TypeVar("T")
 
 Progress = Callable[[int, int], None]
@@ -67,6 +70,7 @@ class EngineWorker:
         self._changed = Condition()  # reentrant: a signal handler may interrupt `_put`, and call it
         self._closed = False
         self._busy = False
+        self._saving = False
         self._thread = Thread(target=self._work, name=THREAD_NAME, daemon=True)
         self._thread.start()
 
@@ -174,7 +178,7 @@ class EngineWorker:
         A stream that waits ends as a cancelled one does, a call with an `EngineClosedError`.
 
         Waits `timeout` seconds for the thread, or without limit, and returns whether it has ended.
-        Loading cannot be interrupted.
+        Loading cannot be interrupted; saving prompts is waited for.
         """
         with self._changed:
             self._closed = True
@@ -184,6 +188,8 @@ class EngineWorker:
         for task in abandoned:
             task.abandon(EngineClosedError())
         self._thread.join(timeout)
+        if self._saving:
+            self._thread.join()
         return not self._thread.is_alive()
 
     def _put(self, task: _Task) -> None:
@@ -203,12 +209,17 @@ class EngineWorker:
             self._waiting.remove(task)
         task.abandon(None)
 
-    def _next(self) -> _Task | None:
-        """Waits for the next task and removes it; None once the worker is closed."""
-        with self._changed:
-            while not (self._waiting or self._closed):
-                self._changed.wait()
-            return None if self._closed else self._waiting.popleft()
+    def _next(self, save: Callable[[], bool] = lambda: False) -> _Task | None:
+        """Waits for the next task and removes it; None once the worker is closed.
+
+        If none comes for a while, calls `save` until that returns False.
+        """
+        patience: float | None = _IDLE_S
+        while True:
+            with self._changed:
+                if self._changed.wait_for(lambda: self._waiting or self._closed, patience):
+                    return None if self._closed else self._waiting.popleft()
+            patience = 0 if save() else None
 
     def _work(self) -> None:
         self.loading.set_running_or_notify_cancel()  # from now on no waiter can cancel it
@@ -220,9 +231,11 @@ class EngineWorker:
                 task.abandon(error)
         else:
             self.loading.set_result(engine)
-            while (task := self._next()) is not None:
+            while (task := self._next(engine.save_prompts)) is not None:
                 self._busy = True
                 task.run(engine)
                 self._busy = False
+            self._saving = True
+            engine.save_prompts(closing=True)
         finally:
             release_thread()

@@ -179,6 +179,24 @@ def test_windows_that_move_change_nothing(subject: Subject) -> None:
         subject.check(prompt, GREEDY)
 
 
+def test_a_restart_goes_on_from_the_disk(subject: Subject, tmp_path: Path) -> None:
+    if not subject.speculates:
+        pytest.skip("Where a prompt is cut into forwards changes its text.")
+
+    def start() -> Engine:
+        store = model.prompt_store(tmp_path, None, None)
+        return Engine(model, find_backend(), prefill_step_size=PREFILL_STEP, prompt_store=store)
+
+    model, options = subject.engine.model, Options(8, drafter="none")
+    before = start()
+    answer = before.generate(PROMPT, options).token_ids
+    before.save_prompts(closing=True)
+    prompt = [*PROMPT, *answer, *random_tokens(2, 9)]
+    again = start().generate(prompt, options)
+    assert again.stats.cached_tokens >= len(PROMPT) + len(answer) - 1
+    assert again.token_ids == subject.plain(prompt, GREEDY).token_ids[:8]
+
+
 @pytest.mark.parametrize("name", UNLIKE_ITSELF)
 def test_what_is_said_to_be_unlike_itself_is(name: str) -> None:
     network = make_network(name)

@@ -355,7 +355,7 @@ def test_a_cache_grows_for_a_longer_prompt(tmp_path: Path) -> None:
 
 def test_memory_follows_the_answer_and_not_its_limit(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, max_position_embeddings=65536)
-    engine = akunu_py.load(str(folder), cache_memory=1 << 30)
+    engine = akunu_py.load(str(folder), prompt_cache_bytes=1 << 30)
     prompt = [i % 251 for i in range(2000)]
     events = engine.stream(prompt, Options(max_tokens=32_768))
     for _ in range(3):
@@ -400,12 +400,12 @@ class TestSeveralCaches:
             Options(slot=16)
 
     def test_memory_is_bounded_and_one_request_always_served(self, tiny_model_dir: Path) -> None:
-        engine = akunu_py.load(str(tiny_model_dir), cache_memory=1)
+        engine = akunu_py.load(str(tiny_model_dir), prompt_cache_bytes=1)
         for seed in range(3):
             engine.generate(random_prompt(seed, 40), Options(max_tokens=1))
             assert [slot.tokens for slot in engine.slots] == [40]
         (slot,) = engine.slots
-        roomy = akunu_py.load(str(tiny_model_dir), cache_memory=2 * slot.nbytes)
+        roomy = akunu_py.load(str(tiny_model_dir), prompt_cache_bytes=2 * slot.nbytes)
         for seed in range(4):
             roomy.generate(random_prompt(seed, 40), Options(max_tokens=1))
         assert len(roomy.slots) == 2

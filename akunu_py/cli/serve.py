@@ -26,6 +26,8 @@ logger = logging.getLogger("akunu_py.server")
 
 _BACKLOG: Final = 128
 _SECONDS_TO_STOP: Final = 2.0
+_SECONDS_TO_SAVE: Final = 20.0
+"""How long the current forward may take to end, so that prompts are saved after it."""
 
 
 def run(settings: ServeSettings) -> int:
@@ -42,7 +44,8 @@ def run(settings: ServeSettings) -> int:
         try:
             uvloop.run(_serve(worker, settings, listener))
         finally:
-            worker.close(_SECONDS_TO_STOP)
+            saves = settings.model.prompt_cache_dir is not None and worker.loading.done()
+            worker.close(_SECONDS_TO_SAVE if saves else _SECONDS_TO_STOP)
     if worker.failed:
         worker.loading.result()
     return 0

@@ -17,7 +17,7 @@ from akunu_py.server.settings import ServerSettings
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Which model to load, and how; see `engine.load`."""
+    """Which model to load, and how; see `akunu_py.load`."""
 
     name: str = BUNDLED_MODEL
     weights: str = "auto"
@@ -28,6 +28,9 @@ class ModelSettings:
     chat_template: str | None = None
     use_default_chat_template: bool = False
     chat_template_args: Mapping[str, Any] | None = None
+    prompt_cache_bytes: int | None = None
+    prompt_cache_dir: Path | None = None
+    prompt_cache_file: Path | None = None
 
 
 @dataclass(frozen=True)

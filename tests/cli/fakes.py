@@ -51,6 +51,9 @@ class FakeEngine:
         self._answers = list(answers)
         self._interrupts = interrupts
 
+    def save_prompts(self, *, closing: bool = False) -> bool:
+        return False
+
     def stream(
         self,
         prompt: str | Sequence[int],

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from mlx_lm.utils import _parse_size
 
 from akunu_py.cli.parser import parse
 from akunu_py.cli.settings import ServeSettings
@@ -92,6 +93,21 @@ def test_a_signal_while_the_model_loads_ends_it_quietly(
     assert (process.returncode, complaints) == (0, "")
 
 
+def test_a_server_that_starts_again_goes_on_from_its_folder(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    words = ("--model", str(tiny_model_dir), "--port", "0", "--prompt-cache-dir", str(tmp_path))
+    cached = []
+    for _ in range(2):
+        with start(*words) as process:
+            body = {"prompt": "Say it again. " * 10, "max_tokens": 1}
+            answer = httpx2.post(f"{url_of(process)}/v1/completions", json=body, timeout=PATIENCE_S)
+            cached.append(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+            process.terminate()
+            assert process.wait(PATIENCE_S) == 0
+    assert cached == [0, 139]
+
+
 def test_a_port_in_use_is_one_sentence(tiny_model_dir: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -147,6 +163,15 @@ def test_words_become_settings() -> None:
 
 
 @pytest.mark.parametrize(
+    ("word", "nbytes"),
+    [("0", 0), ("123", 123), ("1.5GB", 1_500_000_000), ("2g", 2 * 10**9), ("20 MB", 20_000_000)],
+)
+def test_sizes_are_read_as_mlx_lms_server_reads_them(word: str, nbytes: int) -> None:
+    settings = parse(["serve", "--prompt-cache-bytes", word]).settings
+    assert settings.model.prompt_cache_bytes == nbytes == _parse_size(word)
+
+
+@pytest.mark.parametrize(
     ("words", "sentence"),
     [
         ("--port 70000", "--port must be from 0 to 65535"),
@@ -158,6 +183,7 @@ def test_words_become_settings() -> None:
         ("--drafter model", "needs --draft-model NAME"),
         ("--prefill-step-size 0", "--prefill-step-size must be 1 or more"),
         ("--log-level loud", "invalid choice"),
+        ("--prompt-cache-bytes 4TB", "'4TB' is not a number of bytes such as 4GB or 500MB"),
     ],
 )
 def test_wrong_options_are_refused(words: str, sentence: str) -> None:
