@@ -17,8 +17,9 @@ from akunu_py.package import __version__
 load_blas()  # the one thing done at import, because it must come before MLX: see blas.py
 
 if TYPE_CHECKING:
-    from akunu_py.engine import Engine, load
+    from akunu_py.engine import Engine
     from akunu_py.errors import AkunuError
+    from akunu_py.loading import load
     from akunu_py.options import Grammar, Options, Sampling
     from akunu_py.request import Completion, Event
     from akunu_py.text.stream import Piece
@@ -45,13 +46,13 @@ _HOMES = {
     "Options": "akunu_py.options",
     "Piece": "akunu_py.text.stream",
     "Sampling": "akunu_py.options",
-    "load": "akunu_py.engine",
+    "load": "akunu_py.loading",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'akunu_py' has no attribute {name!r}")
-    if _HOMES[name] == "akunu_py.engine":
+    if name in ("Engine", "load"):
         import_module("akunu_py.backend").find_backend()  # says so where MLX has no backend
     return getattr(import_module(_HOMES[name]), name)

@@ -5,18 +5,13 @@ tokens into text, and stops where the request says. It runs one request at a tim
 that loaded it: MLX arrays belong to the thread that made them.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
-from akunu_py.backend import (
-    Backend,
-    find_backend,
-    spare_cache_bytes,
-    weights_kept_resident,
-)
+from akunu_py.backend import Backend, spare_cache_bytes, weights_kept_resident
 from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot, SlotStatus
 from akunu_py.calibration import find_cost_curve
 from akunu_py.decoding.draft_session import DraftSession
@@ -24,8 +19,7 @@ from akunu_py.decoding.loop import Limits, decode
 from akunu_py.decoding.speculation import Calibrate, DrafterFactory, SpeculationState
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
-from akunu_py.model import PREFILL_STEP, PrefillProgress, TargetModel, load_target
-from akunu_py.model_files import BUNDLED_MODEL
+from akunu_py.model import PREFILL_STEP, PrefillProgress, TargetModel
 from akunu_py.options import Options
 from akunu_py.prompt import Prompt, PromptInput, encode_prompt, encode_references
 from akunu_py.request import Completion, Event
@@ -33,7 +27,6 @@ from akunu_py.sampling.forward_logprobs import SCORING_STEP, PromptScorer
 from akunu_py.sampling.logprobs import LogprobRequest
 from akunu_py.sampling.sampler import Sampler, SamplerFactory
 from akunu_py.stats import EngineCounters, Finish, Round, Stats
-from akunu_py.text.chat_template import ChatTemplate
 from akunu_py.text.stream import TextStream
 
 _CHECKPOINT_EVERY: Final = 2048
@@ -337,63 +330,3 @@ class Engine:
         longest = self.context_limit if options.max_tokens is None else options.max_tokens
         limits = Limits(longest, request.prompt.end_tokens)
         return decode(target, session, prompt[-1], limits)
-
-
-def load(
-    model: str = BUNDLED_MODEL,
-    *,
-    weights: str = "auto",
-    max_context: int | None = None,
-    calibrate: Calibrate = find_cost_curve,
-    draft_model: str | None = None,
-    prefill_step_size: int = PREFILL_STEP,
-    cache_memory: int | None = None,
-    adapter_path: str | None = None,
-    trust_remote_code: bool = False,
-    chat_template: str | None = None,
-    use_default_chat_template: bool = False,
-    chat_template_args: Mapping[str, Any] | None = None,
-) -> Engine:
-    """Loads a model and makes an engine of it.
-
-    Args:
-        model: the bundled model's name, a folder, or `owner/name` on the hub.
-        weights: `auto`, `quantized` or `dense`; `auto` is what is fastest on this machine.
-        max_context: tokens that a prompt and its answer may have together; None leaves that to
-            the model.
-        calibrate: measures what forwards cost; see `Engine`.
-        draft_model: a second, smaller model, for requests whose drafter is `model`.
-        prefill_step_size: prompt tokens per forward; see `Engine`.
-        cache_memory: bytes that caches may take together; see `Engine`.
-        adapter_path: the folder of an adapter that mlx-lm trained on this model (LoRA, DoRA).
-        trust_remote_code: whether the models may run Python code that came with them.
-        chat_template: a Jinja template instead of the model's own.
-        use_default_chat_template: whether a model without a template gets ChatML.
-        chat_template_args: variables for the template, such as `{"enable_thinking": False}`.
-
-    Raises:
-        AkunuError: if a model, the machine or the arguments do not allow it.
-    """
-    backend = find_backend()
-    target = load_target(
-        model,
-        backend,
-        weights,
-        adapter_path=adapter_path,
-        trust_remote_code=trust_remote_code,
-        chat_template=ChatTemplate(
-            chat_template, use_default_chat_template, chat_template_args or {}
-        ),
-    )
-    drafting = None
-    if draft_model is not None:
-        drafting = load_target(draft_model, backend, weights, trust_remote_code=trust_remote_code)
-    return Engine(
-        target,
-        backend,
-        max_context=max_context,
-        calibrate=calibrate,
-        draft_model=drafting,
-        prefill_step_size=prefill_step_size,
-        cache_memory=cache_memory,
-    )

@@ -27,7 +27,7 @@ LAYERS = (
     ("decoding",),
     ("calibration",),
     ("engine", "event_stream"),
-    ("worker",),
+    ("worker", "loading"),
     ("server", "bench"),
     ("cli",),
     ("__init__", "__main__"),

@@ -91,6 +91,7 @@ def describe_model(engine: Engine) -> dict[str, Any]:
     return {
         "name": model.full_name,
         "layout": model.layout,
+        "kv_cache": model.kv_cache_form,
         "parameter_bytes": model.parameter_bytes,
         "context_length": model.context_length,
         "vocabulary_size": model.vocabulary_size,

@@ -36,7 +36,7 @@ def load_engine(
         find_adapter(settings.adapter_path)
     find_backend()  # without MLX this fails with a clear sentence
     from akunu_py.calibration import find_cost_curve  # noqa: PLC0415  (takes a second)
-    from akunu_py.engine import load  # noqa: PLC0415
+    from akunu_py.loading import load  # noqa: PLC0415
     from akunu_py.model import PREFILL_STEP  # noqa: PLC0415
 
     return load(
@@ -51,6 +51,9 @@ def load_engine(
         chat_template=settings.chat_template,
         use_default_chat_template=settings.use_default_chat_template,
         chat_template_args=settings.chat_template_args,
+        kv_bits=settings.kv_bits,
+        kv_group_size=settings.kv_group_size,
+        quantized_kv_start=settings.quantized_kv_start,
     )
 
 

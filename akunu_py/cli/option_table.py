@@ -4,26 +4,35 @@
 by field. Plain Python: a wrong option is refused before any library is loaded.
 """
 
-import json
 import math
-import os
-from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from pathlib import Path
 from typing import Any, Final, Literal
 
 from akunu_py.backend import WEIGHT_LAYOUTS
 from akunu_py.bench.baselines import ALL_DRAFTERS
+from akunu_py.cli.readers import (
+    PLANNED,
+    chat_template,
+    draft_tokens,
+    file_path,
+    number,
+    schema_file,
+    template_args,
+    text,
+    token_bias,
+    token_limit,
+    whole_number,
+)
 from akunu_py.drafting import MODEL_DRAFTER
-from akunu_py.errors import InvalidRequestError
 from akunu_py.model_files import BUNDLED_MODEL
 from akunu_py.options import (
+    DEFAULT_KV_GROUP_SIZE,
     DEFAULT_MAX_TOKENS,
+    DEFAULT_QUANTIZED_KV_START,
     DEFAULT_REPETITION_CONTEXT,
     DEFAULT_XTC_THRESHOLD,
     MAX_DRAFT_TOKENS,
-    Grammar,
 )
 from akunu_py.server.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_QUEUE
 
@@ -32,8 +41,6 @@ USER_DRAFTERS: Final = ("auto", "ngram", "suffix", "storage", MODEL_DRAFTER, "no
 BENCH_DRAFTERS: Final = tuple(ALL_DRAFTERS)
 """All drafters, those of other systems included."""
 EVERY: Final = "all"
-PLANNED: Final = "auto"
-"""The word that leaves the number of draft tokens to the planner."""
 ANSWERS: Final = ("own", "forced")
 WORKLOADS: Final = ("edit", "fill-in", "structure", "question", "novel")
 
@@ -42,96 +49,6 @@ _MAX_PORT: Final = 65535
 _MAX_S: Final = 3600.0
 _NO_LIMIT: Final = -1
 _MAX_HINTS: Final = 3
-
-
-def text(word: str) -> str:
-    """Reads text; bytes that are not UTF-8 are refused."""
-    try:
-        word.encode()
-    except UnicodeEncodeError:
-        raise ArgumentTypeError("the text is not valid UTF-8") from None
-    return word
-
-
-def whole_number(word: str) -> int:
-    """Reads an integer."""
-    try:
-        return int(word)
-    except ValueError:
-        raise ArgumentTypeError(f"{word!r} is not a whole number") from None
-
-
-def number(word: str) -> float:
-    """Reads a number."""
-    try:
-        return float(word)
-    except ValueError:
-        raise ArgumentTypeError(f"{word!r} is not a number") from None
-
-
-def token_limit(word: str) -> int | None:
-    """Reads a number of tokens to generate at most: as in mlx-lm, -1 sets no limit."""
-    limit = whole_number(word)
-    if limit < _NO_LIMIT:
-        raise ArgumentTypeError(
-            f"the number of tokens must be 0 or more, or {_NO_LIMIT} for no limit, not {limit}"
-        )
-    return None if limit == _NO_LIMIT else limit
-
-
-def draft_tokens(word: str) -> int | None:
-    """Reads a number of draft tokens, or the word that leaves it to the planner."""
-    return None if word == PLANNED else whole_number(word)
-
-
-def token_bias(word: str) -> tuple[int, float]:
-    """Reads `ID=VALUE`."""
-    token, equals, bias = word.partition("=")
-    if not equals:
-        raise ArgumentTypeError(f"{word!r} must be ID=VALUE")
-    return whole_number(token), number(bias)
-
-
-def file_path(word: str) -> Path:
-    """Reads a path; `~` is the user's home. As in a shell, the name of no user stays as it is."""
-    if "\0" in word:
-        raise ArgumentTypeError("a file name cannot contain a null character")
-    return Path(os.path.expanduser(text(word)))
-
-
-def schema_file(word: str) -> Grammar:
-    """Reads the JSON schema in a file."""
-    try:
-        return Grammar("json_schema", _content(word))
-    except InvalidRequestError as error:
-        raise ArgumentTypeError(str(error)) from None
-
-
-def chat_template(word: str) -> str | None:
-    """Reads a Jinja template, or the file that holds one; as in mlx-lm, an empty one is none."""
-    is_template = any(mark in word for mark in ("{{", "{%"))
-    return word if is_template else _content(word) if word else None
-
-
-def template_args(word: str) -> dict[str, Any]:
-    """Reads a JSON object."""
-    try:
-        given = json.loads(word)
-    except (ValueError, RecursionError) as error:
-        raise ArgumentTypeError(f"{word} is not JSON: {error}") from None
-    if not isinstance(given, dict):
-        raise ArgumentTypeError(f"{word} is not a JSON object")
-    return given
-
-
-def _content(word: str) -> str:
-    """The text in a file."""
-    try:
-        return file_path(word).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ArgumentTypeError(f"{word} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ArgumentTypeError(f"{word} is not UTF-8 text") from None
 
 
 @dataclass(frozen=True)
@@ -326,6 +243,12 @@ OPTIONS: Final = (
            "template", group=_MODEL, default=False, const=True),
     Option("--chat-template-args", _TEMPLATING, "variables for the chat template as JSON, such as "
            """'{"enable_thinking": false}'""", template_args, metavar="JSON", group=_MODEL),
+    Option("--kv-bits", _LOADING, "quantize keys and values to so many bits: 4 or 8",
+           whole_number, metavar="N", group=_MODEL),
+    Option("--kv-group-size", _LOADING, "numbers that share a scale: 32, 64 or 128",
+           whole_number, metavar="N", group=_MODEL, default=DEFAULT_KV_GROUP_SIZE),
+    Option("--quantized-kv-start", _LOADING, "tokens of context from which on they are quantized",
+           whole_number, metavar="N", group=_MODEL, default=DEFAULT_QUANTIZED_KV_START),
     Option("--draft-model", _DRAFTING, "a smaller model with the same tokenizer that drafts",
            metavar="NAME", group=_MODEL),
 

@@ -11,13 +11,19 @@ from typing import Any
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model_files import BUNDLED_MODEL
-from akunu_py.options import Options, Sampling
+from akunu_py.options import (
+    DEFAULT_KV_GROUP_SIZE,
+    DEFAULT_QUANTIZED_KV_START,
+    KVQuantization,
+    Options,
+    Sampling,
+)
 from akunu_py.server.settings import ServerSettings
 
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Which model to load, and how; see `engine.load`."""
+    """Which model to load, and how; see `loading.load`."""
 
     name: str = BUNDLED_MODEL
     weights: str = "auto"
@@ -28,6 +34,13 @@ class ModelSettings:
     chat_template: str | None = None
     use_default_chat_template: bool = False
     chat_template_args: Mapping[str, Any] | None = None
+    kv_bits: int | None = None
+    kv_group_size: int = DEFAULT_KV_GROUP_SIZE
+    quantized_kv_start: int = DEFAULT_QUANTIZED_KV_START
+
+    def __post_init__(self) -> None:
+        if self.kv_bits is not None:
+            KVQuantization(self.kv_bits, self.kv_group_size, self.quantized_kv_start)
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,9 @@ from akunu_py.cli.conversation_file import (
     load_conversation,
     save_conversation,
 )
-from akunu_py.cli.option_table import (
+from akunu_py.cli.option_table import USER_DRAFTERS, did_you_mean
+from akunu_py.cli.readers import (
     PLANNED,
-    USER_DRAFTERS,
-    did_you_mean,
     draft_tokens,
     file_path,
     number,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from akunu_py import calibration, engine
+from akunu_py import calibration, loading
 from akunu_py.__main__ import main
 from akunu_py.bench.plots import check_can_plot
 from akunu_py.errors import InvalidRequestError
@@ -121,7 +121,7 @@ class TestReplay:
         self, edits: Path, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
     ) -> list[str]:
         """The command, where no model can be loaded."""
-        monkeypatch.setattr(engine, "load", None)
+        monkeypatch.setattr(loading, "load", None)
         return ["bench", "replay", str(edits), "--model", str(tiny_model_dir)]
 
     def test_a_table_for_every_set_and_curve(
