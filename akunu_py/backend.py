@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 from akunu_py.blas import load_blas
 from akunu_py.errors import BackendError, InvalidRequestError
+from akunu_py.options import KVForm
 
 if TYPE_CHECKING:
     from mlx import nn
@@ -57,6 +58,11 @@ class Backend:
     def warning(self) -> str | None:
         """One line for the user if this machine could be much faster; else None."""
         return _NO_BLAS_WARNING if self.blas == "reference" else None
+
+    @property
+    def kv_form(self) -> KVForm:
+        """How attention reads quantized keys and values; see `benchmarks/kv_quantization.py`."""
+        return "bytewise" if self.device == "cpu" else "packed"
 
     def weight_layout(self, wanted: str, dense_bytes: int) -> WeightLayout:
         """The layout to run weights in: the `wanted` one, or for `auto` the fastest one here.

@@ -67,7 +67,7 @@ def find_cost_curve(
     key = cost_key(model, backend)
     curve = store.load(key)
     if curve is None:
-        curve = measure_cost_curve(model, progress=progress)
+        curve = measure_cost_curve(model, contexts=contexts_of(model), progress=progress)
         store.save(key, curve)
     return curve
 
@@ -85,7 +85,14 @@ def cost_key(model: TargetModel, backend: Backend) -> CostKey:
         fingerprint=fingerprint(model.config),
         parameter_bytes=model.parameter_bytes,
         layout=model.layout,
+        kv_quantization=str(model.kv_quantization),
     )
+
+
+def contexts_of(model: TargetModel) -> tuple[int, ...]:
+    """The context lengths to measure at: `CONTEXTS`, and where the cache begins to be quantized."""
+    start = 0 if model.kv_quantization is None else model.kv_quantization.start
+    return (*CONTEXTS, start) if start > CONTEXTS[0] else CONTEXTS
 
 
 def measure_cost_curve(

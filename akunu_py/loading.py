@@ -10,6 +10,7 @@ from akunu_py.decoding.speculation import Calibrate
 from akunu_py.engine import Engine
 from akunu_py.model import PREFILL_STEP, load_target
 from akunu_py.model_files import BUNDLED_MODEL
+from akunu_py.options import DEFAULT_KV_GROUP_SIZE, DEFAULT_QUANTIZED_KV_START, KVQuantization
 from akunu_py.text.chat_template import ChatTemplate
 
 
@@ -29,6 +30,9 @@ def load(
     prompt_cache_bytes: int | None = None,
     prompt_cache_dir: Path | None = None,
     prompt_cache_file: Path | None = None,
+    kv_bits: int | None = None,
+    kv_group_size: int = DEFAULT_KV_GROUP_SIZE,
+    quantized_kv_start: int = DEFAULT_QUANTIZED_KV_START,
 ) -> Engine:
     """Loads a model and makes an engine of it.
 
@@ -49,11 +53,20 @@ def load(
             `Engine` and `PromptStore`.
         prompt_cache_dir: a folder that keeps prompts on disk.
         prompt_cache_file: a file that keeps one prompt, instead.
+        kv_bits: quantizes the keys and values of layers with full attention to 4 or 8 bits; None
+            leaves them as they are. A draft model's stay as they are.
+        kv_group_size: how many numbers share a scale: 32, 64 or 128.
+        quantized_kv_start: tokens of context from which on they are quantized. Of a longer context,
+            a later prompt can reuse no fewer tokens than these.
 
     Raises:
         AkunuError: if a model, the machine or the arguments do not allow it.
     """
     backend = find_backend()
+    quantization = None
+    if kv_bits is not None:
+        form = backend.kv_form
+        quantization = KVQuantization(kv_bits, kv_group_size, quantized_kv_start, form)
     target = load_target(
         model,
         backend,
@@ -63,6 +76,7 @@ def load(
         chat_template=ChatTemplate(
             chat_template, use_default_chat_template, chat_template_args or {}
         ),
+        kv_quantization=quantization,
     )
     drafting = None
     if draft_model is not None:

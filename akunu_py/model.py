@@ -6,7 +6,7 @@
 import json
 import re
 from collections.abc import Callable, Sequence
-from enum import StrEnum
+from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -24,11 +24,13 @@ from akunu_py.backend import (
     fastest_network,
     use_dense_weights,
 )
-from akunu_py.cache.kv_cache import KVCache, make_kv_cache
+from akunu_py.cache.kv_cache import KVCache
+from akunu_py.cache.model_cache import make_kv_cache
 from akunu_py.cache.prompt_store import DEFAULT_BYTES, PromptStore
 from akunu_py.cache.recurrence import make_recordable, record
-from akunu_py.errors import AkunuError, ModelLoadError
+from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
 from akunu_py.model_files import find_adapter, find_model, model_name
+from akunu_py.options import KVQuantization
 from akunu_py.text.chat_template import ChatTemplate
 from akunu_py.text.tokenizer import Tokenizer
 
@@ -64,6 +66,8 @@ class TargetModel:
         adapter: the folder of its adapter, if it has one.
         original: the network as mlx-lm made it, if `network` is a faster form of it; benchmarks
             compare with it.
+        kv_quantization: how its keys and values are quantized; None leaves them as they are. See
+            `fit_kv_quantization`.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class TargetModel:
         layout: WeightLayout,
         adapter: Path | None = None,
         original: nn.Module | None = None,
+        kv_quantization: KVQuantization | None = None,
     ) -> None:
         make_recordable(network)
         self.network = network
@@ -85,6 +90,7 @@ class TargetModel:
         self.name = name
         self.layout: WeightLayout = layout
         self.adapter = adapter
+        self.kv_quantization = kv_quantization
 
     @property
     def full_name(self) -> str:
@@ -144,9 +150,20 @@ class TargetModel:
             summary.update(repr(facts).encode())
         return summary.hexdigest()
 
-    def make_cache(self, capacity: int) -> KVCache:
-        """An empty cache for `capacity` tokens."""
-        return make_kv_cache(self.network, capacity)
+    @property
+    def kv_cache_form(self) -> str | None:
+        """How its keys and values are quantized, for the user; None if they are not."""
+        if self.kv_quantization is None:
+            return None
+        cache = self.make_cache(1)
+        return f"{self.kv_quantization}, in {cache.quantized_layers} of {len(cache.layers)} layers"
+
+    def make_cache(self, capacity: int, *, quantized_start: int | None = None) -> KVCache:
+        """An empty cache for `capacity` tokens; if asked, quantized from another length on."""
+        quantization = self.kv_quantization
+        if quantization is not None and quantized_start is not None:
+            quantization = replace(quantization, start=quantized_start)
+        return make_kv_cache(self.network, capacity, quantization)
 
     def prompt_store(
         self, folder: Path | None, file: Path | None, limit: int | None
@@ -200,6 +217,8 @@ class TargetModel:
     ) -> bool:
         """Computes the cache of prompt tokens, a chunk at a time.
 
+        A chunk ends where the cache begins to be quantized.
+
         Args:
             tokens: the tokens to append to the cache.
             cache: must have room for them.
@@ -207,7 +226,7 @@ class TargetModel:
             progress: called after each chunk.
             cancelled: asked before each chunk.
             observe: called with the lazy logits of each chunk; without it they are not computed.
-            ends: lengths of the cache, ascending, at which a chunk must end.
+            ends: lengths of the cache at which a chunk must end.
 
         Returns:
             False if `cancelled` returned true; the cache then holds the chunks done before.
@@ -216,8 +235,9 @@ class TargetModel:
         while done < len(tokens):
             if cancelled():
                 return False
-            following = next((end for end in ends if end > cache.length), cache.length + step)
-            chunk = tokens[done : done + min(step, following - cache.length)]
+            stops = (cache.length + step, *ends, cache.quantized_start)
+            stop = min(end for end in stops if end > cache.length)
+            chunk = tokens[done : done + stop - cache.length]
             logits = self.forward(mx.array(list(chunk)), cache)
             if observe:
                 observe(logits)
@@ -229,30 +249,6 @@ class TargetModel:
         return True
 
 
-class Rollback(StrEnum):
-    """What a cache does about a rejected draft."""
-
-    COUNTER = "a counter moves; nothing is computed again"
-    RECURRENCE = "the recurrence is repeated, from inputs that were recorded"
-    REPLAY = "the accepted tokens are computed again, with the next draft"
-    NONE = "nothing can be drafted"
-
-
-def rollback_of(network: nn.Module) -> Rollback:
-    """What the cache of a network does about a rejected draft; tries it where layers differ."""
-    cache = make_kv_cache(network, 4)
-    if not cache.can_roll_back:
-        return Rollback.NONE
-    if not cache.replays:
-        return Rollback.COUNTER
-    make_recordable(network)
-    cache.mark()
-    with record(cache.recording):
-        network(mx.array([[1, 2, 3]]), cache=cache.layers)
-    cache.advance(3)
-    return Rollback.REPLAY if cache.rollback(2) else Rollback.RECURRENCE
-
-
 def load_target(
     name: str,
     backend: Backend,
@@ -261,6 +257,7 @@ def load_target(
     adapter_path: str | None = None,
     trust_remote_code: bool = False,
     chat_template: ChatTemplate = _OWN_TEMPLATE,
+    kv_quantization: KVQuantization | None = None,
 ) -> TargetModel:
     """Loads a model from a folder or a hub name.
 
@@ -271,11 +268,12 @@ def load_target(
         adapter_path: the folder of an adapter that mlx-lm trained on this model.
         trust_remote_code: whether the model and its tokenizer may run Python code of their own.
         chat_template: how its conversations become text.
+        kv_quantization: how to quantize its keys and values; None leaves them as they are.
 
     Raises:
         ModelLoadError: if it cannot be found, read or run; the text says which and what to do.
         InvalidRequestError: if there is no layout `weights`, or the template's arguments have a
-            reserved name.
+            reserved name, or its keys and values cannot be quantized.
     """
     folder = find_model(name)
     adapter = None if adapter_path is None else find_adapter(adapter_path)
@@ -293,15 +291,49 @@ def load_target(
         use_dense_weights(network)
         if adapter is not None:
             merge_adapter(network)
+    fastest = fastest_network(network, backend)
+    if kv_quantization is not None:
+        kv_quantization = fit_kv_quantization(fastest, kv_quantization)
     return TargetModel(
-        fastest_network(network, backend),
+        fastest,
         tokenizer,
         config,
         name=model_name(name, folder),
         layout=layout,
         adapter=adapter,
         original=network,
+        kv_quantization=kv_quantization,
     )
+
+
+def fit_kv_quantization(network: nn.Module, wanted: KVQuantization) -> KVQuantization:
+    """The quantization in a form that a network can run with, found by building a forward.
+
+    Where attention does not take packed keys (multi-head latent attention, attention sinks), they
+    are dequantized for it.
+
+    Raises:
+        InvalidRequestError: if the network has nothing to quantize, or its heads do not divide into
+            groups, or it uses its caches' buffers itself.
+    """
+    cache = make_kv_cache(network, 2, replace(wanted, start=0))
+    if not cache.quantized_layers:
+        raise InvalidRequestError(
+            "This model has no layer that keeps all keys and values, so there is nothing to "
+            "quantize; omit --kv-bits."
+        )
+    try:
+        network(mx.array([[0, 0]]), cache=cache.layers)  # it is built, and not computed
+    except InvalidRequestError:
+        raise
+    except Exception as error:
+        if wanted.form == "packed":
+            return fit_kv_quantization(network, replace(wanted, form="dequantized"))
+        raise InvalidRequestError(
+            "This model computes with its caches itself, so they cannot be quantized; "
+            "omit --kv-bits."
+        ) from error
+    return wanted
 
 
 def load_tokenizer(name: str) -> Tokenizer:

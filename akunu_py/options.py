@@ -22,11 +22,54 @@ MAX_DRAFT_TOKENS: Final = 1024
 MAX_SLOTS: Final = 16
 """The most caches of earlier requests that an engine keeps."""
 
+KVForm = Literal["packed", "dequantized", "bytewise"]
+
+KV_BITS: Final = (4, 8)
+KV_GROUP_SIZES: Final = (32, 64, 128)
+DEFAULT_KV_GROUP_SIZE: Final = 64
+DEFAULT_QUANTIZED_KV_START: Final = 5000
+"""Both as in mlx-lm."""
+
 MAX_ALTERNATIVES: Final = 100
 """The most alternatives reported with a token's log-probability."""
 
 _COLDEST: Final = 1e-5
 """Scores divided by a lower temperature would exceed the range of float32."""
+
+
+@dataclass(frozen=True)
+class KVQuantization:
+    """How the keys and values of layers with full attention are quantized, as in mlx-lm.
+
+    Attributes:
+        bits: bits of a number, 4 or 8.
+        group_size: how many numbers share a scale and a bias: 32, 64 or 128.
+        start: how many tokens of context there are before anything is quantized.
+        form: how attention reads them: `packed`, as mlx-lm's does; `dequantized` by MLX's kernel
+            for each forward; or dequantized `bytewise`, which is faster on a CPU.
+
+    Raises:
+        InvalidRequestError: if a value is out of its range.
+    """
+
+    bits: int
+    group_size: int = DEFAULT_KV_GROUP_SIZE
+    start: int = DEFAULT_QUANTIZED_KV_START
+    form: KVForm = "dequantized"
+
+    def __post_init__(self) -> None:
+        if self.bits not in KV_BITS:
+            raise InvalidRequestError(f"--kv-bits must be 4 or 8, not {self.bits}.")
+        if self.group_size not in KV_GROUP_SIZES:
+            raise InvalidRequestError(
+                f"--kv-group-size must be 32, 64 or 128, not {self.group_size}."
+            )
+        if self.start < 0:
+            raise InvalidRequestError(f"--quantized-kv-start must be 0 or more, not {self.start}.")
+
+    def __str__(self) -> str:
+        begin = f" from token {self.start:,} on" if self.start else ""
+        return f"{self.bits} bits in groups of {self.group_size}{begin}"
 
 
 @dataclass(frozen=True)

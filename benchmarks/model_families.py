@@ -14,8 +14,7 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.utils import MODEL_REMAPPING
 
-from akunu_py.cache.kv_cache import make_kv_cache, no_rollback_reason
-from akunu_py.model import rollback_of
+from akunu_py.cache.model_cache import make_kv_cache, no_rollback_reason, rollback_of
 from tests.architectures import REFUSED, UNLIKE_ITSELF, cache_kinds, make_network, names
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "models.md"

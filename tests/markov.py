@@ -62,7 +62,7 @@ class MarkovModel:
         self.vocabulary_size = len(table)
         self.tokenizer = _Tokenizer({str(token): token for token in range(len(table))})
 
-    def make_cache(self, capacity: int) -> KVCache:
+    def make_cache(self, capacity: int, *, quantized_start: int | None = None) -> KVCache:
         return KVCache(lambda capacity: [LayerCache(capacity)], capacity)
 
     def forward(self, tokens: mx.array, cache: KVCache) -> mx.array:

@@ -19,7 +19,7 @@ from mlx_lm.sample_utils import make_sampler
 from akunu_py.bench.replay import ReplayCase, ReplayResult
 from akunu_py.bench.replay_report import Policy
 from akunu_py.engine import Engine
-from akunu_py.options import Options, Sampling
+from akunu_py.options import DEFAULT_KV_GROUP_SIZE, Options, Sampling
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Stats
 
@@ -85,12 +85,16 @@ class MlxLm:
         """Timed from the first token on: mlx-lm counts its time as part of the prompt's."""
         tokens: list[int] = []
         begun = now = 0.0
+        kv = engine.model.kv_quantization
         for response in stream_generate(
             engine.model.original,
             engine.tokenizer.wrapped,
             list(task.case.prompt),
             max_tokens=task.limit,
             sampler=_mlx_lm_sampler(task),
+            kv_bits=None if kv is None else kv.bits,
+            kv_group_size=DEFAULT_KV_GROUP_SIZE if kv is None else kv.group_size,
+            quantized_kv_start=0 if kv is None else kv.start,
         ):
             now = perf_counter()
             begun = begun or now

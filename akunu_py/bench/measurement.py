@@ -85,12 +85,13 @@ def describe_machine(backend: Backend) -> dict[str, Any]:
 
 def describe_model(engine: Engine) -> dict[str, Any]:
     """The facts about a model that change the figures."""
-    from akunu_py.model import rollback_of  # noqa: PLC0415  (needs MLX)
+    from akunu_py.cache.model_cache import rollback_of  # noqa: PLC0415  (needs MLX)
 
     model = engine.model
     return {
         "name": model.full_name,
         "layout": model.layout,
+        "kv_cache": model.kv_cache_form,
         "parameter_bytes": model.parameter_bytes,
         "context_length": model.context_length,
         "vocabulary_size": model.vocabulary_size,

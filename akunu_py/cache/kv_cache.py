@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import mlx.core as mx
-from mlx import nn
-from mlx_lm.models.cache import CacheList, ChunkedKVCache, RotatingKVCache, make_prompt_cache
-from mlx_lm.models.cache import KVCache as GrowingLayerCache
+from mlx_lm.models.cache import CacheList
 
 from akunu_py.cache.checkpoint import Checkpoint, arrays_of, copy_of, is_plain
-from akunu_py.cache.layers import ChunkLayerCache, LayerCache, WindowLayerCache
+from akunu_py.cache.layers import LayerCache, WindowLayerCache
+from akunu_py.cache.quantized import QuantizedLayerCache
 from akunu_py.cache.recurrence import Recording
 from akunu_py.errors import CacheError, ContextOverflowError
 
@@ -42,6 +41,8 @@ class KVCache:
         recording: what the next forward is to be recorded in, after `mark`; or None.
         replays: whether a rollback by a few tokens may leave tokens to compute again.
         needs_checkpoints: whether long rollbacks need checkpoints.
+        quantized_start: the length at which keys and values are quantized; 0 if from the beginning
+            or never. Forwards end there, and from beyond it, nothing returns to less.
     """
 
     def __init__(self, make_layers: MakeLayers, capacity: int) -> None:
@@ -52,6 +53,8 @@ class KVCache:
         self.replays = bool(self._states) and self.can_roll_back
         self.needs_checkpoints = self.replays or (bool(self._windows) and self.can_roll_back)
         self._is_recordable: bool | None = None  # unknown before the first recorded forward
+        quantized = [part for part in self._counted if isinstance(part, QuantizedLayerCache)]
+        self.quantized_start = quantized[0].quantization.start if quantized else 0
 
     def _start(self) -> None:
         """Begins anew, with empty layers."""
@@ -59,6 +62,7 @@ class KVCache:
         parts = list(_parts(self.layers))
         self._counted = [part for part in parts if isinstance(part, LayerCache)]
         self._windows = [part for part in self._counted if isinstance(part, WindowLayerCache)]
+        self._full = [part for part in self._counted if not isinstance(part, WindowLayerCache)]
         self._states = [part for part in parts if not isinstance(part, LayerCache)]
         self.length = 0
         self._empty = self.checkpoint()
@@ -72,6 +76,14 @@ class KVCache:
     def unknown_kinds(self) -> list[str]:
         """The names of the layers' caches that cannot be rolled back."""
         return sorted({type(part).__name__ for part in self._states if not is_plain(vars(part))})
+
+    @property
+    def quantized_layers(self) -> int:
+        """How many layers have keys and values that are quantized, or will be."""
+        return sum(
+            any(isinstance(part, QuantizedLayerCache) for part in _parts([layer]))
+            for layer in self.layers
+        )
 
     @property
     def nbytes(self) -> int:
@@ -280,10 +292,7 @@ class KVCache:
 
     def _counters_reach(self, to: int) -> bool:
         """Whether moving counters is all that a rollback takes."""
-        return not self._states and self._windows_reach(to)
-
-    def _windows_reach(self, to: int) -> bool:
-        return all(layer.floor <= to for layer in self._windows) or not to
+        return not self._states and _reach(self._counted, to)
 
     def _can_repeat(self, to: int) -> bool:
         """Whether the recurrence can be repeated up to `to`, from what the last mark recorded."""
@@ -292,7 +301,7 @@ class KVCache:
             return False
         if self._is_recordable is None:
             self._is_recordable = recorded.is_right(self._states, self.length - mark.length)
-        return self._is_recordable and mark.length < to and self._windows_reach(to)
+        return self._is_recordable and mark.length < to and _reach(self._counted, to)
 
     def _repeat(self, to: int) -> None:
         assert self._mark is not None
@@ -312,7 +321,8 @@ class KVCache:
         usable = (
             one
             for one in kept
-            if one.length <= to and (one.windows is not None or self._windows_reach(one.length))
+            if one.length <= to
+            and _reach(self._counted if one.windows is None else self._full, one.length)
         )
         return max(usable, key=lambda one: one.length, default=self._empty)
 
@@ -341,36 +351,9 @@ class KVCache:
             self._mark = None
 
 
-def make_kv_cache(model: nn.Module, capacity: int) -> KVCache:
-    """The cache for an mlx-lm model: its own caches, replaced by ours where they can be."""
-
-    def make_layers(capacity: int) -> list[Any]:
-        return [_layer(own, capacity) for own in make_prompt_cache(model)]
-
-    return KVCache(make_layers, capacity)
-
-
-def no_rollback_reason(cache: KVCache) -> str | None:
-    """One line for the user if a cache cannot be rolled back; None if it can."""
-    if cache.can_roll_back:
-        return None
-    return (
-        f"Speculation is off: this model keeps its context in {' and '.join(cache.unknown_kinds)}, "
-        "which cannot be rolled back to drop a rejected draft."
-    )
-
-
-def _layer(own: Any, capacity: int) -> Any:
-    """The cache to use in the place of one of mlx-lm's."""
-    if type(own) is GrowingLayerCache:
-        return LayerCache(capacity)
-    if type(own) is RotatingKVCache and not own.keep:
-        return WindowLayerCache(capacity, own.max_size)
-    if type(own) is ChunkedKVCache:
-        return ChunkLayerCache(capacity, own.chunk_size)
-    if type(own) is CacheList:
-        return CacheList(*(_layer(part, capacity) for part in own.caches))
-    return own
+def _reach(layers: Sequence[LayerCache], to: int) -> bool:
+    """Whether moving their counters returns all of them to `to` tokens."""
+    return all(layer.floor <= to for layer in layers) or not to
 
 
 def _parts(layers: Sequence[Any]) -> Iterator[Any]:

@@ -54,6 +54,9 @@ def load_engine(
         prompt_cache_bytes=settings.prompt_cache_bytes,
         prompt_cache_dir=settings.prompt_cache_dir,
         prompt_cache_file=settings.prompt_cache_file,
+        kv_bits=settings.kv_bits,
+        kv_group_size=settings.kv_group_size,
+        quantized_kv_start=settings.quantized_kv_start,
     )
 
 

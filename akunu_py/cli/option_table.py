@@ -28,7 +28,9 @@ from akunu_py.cli.readers import (
 from akunu_py.drafting import MODEL_DRAFTER
 from akunu_py.model_files import BUNDLED_MODEL
 from akunu_py.options import (
+    DEFAULT_KV_GROUP_SIZE,
     DEFAULT_MAX_TOKENS,
+    DEFAULT_QUANTIZED_KV_START,
     DEFAULT_REPETITION_CONTEXT,
     DEFAULT_XTC_THRESHOLD,
     MAX_DRAFT_TOKENS,
@@ -249,6 +251,12 @@ OPTIONS: Final = (
            "that starts again need not compute them", file_path, metavar="DIR", group=_MODEL),
     Option("--prompt-cache-file", ("chat",), "keep the computed conversation in this file, so that "
            "a later chat need not compute it", file_path, metavar="FILE", group=_MODEL),
+    Option("--kv-bits", _LOADING, "quantize keys and values to so many bits: 4 or 8",
+           whole_number, metavar="N", group=_MODEL),
+    Option("--kv-group-size", _LOADING, "numbers that share a scale: 32, 64 or 128",
+           whole_number, metavar="N", group=_MODEL, default=DEFAULT_KV_GROUP_SIZE),
+    Option("--quantized-kv-start", _LOADING, "tokens of context from which on they are quantized",
+           whole_number, metavar="N", group=_MODEL, default=DEFAULT_QUANTIZED_KV_START),
     Option("--draft-model", _DRAFTING, "a smaller model with the same tokenizer that drafts",
            metavar="NAME", group=_MODEL),
 

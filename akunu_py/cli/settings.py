@@ -11,7 +11,13 @@ from typing import Any
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model_files import BUNDLED_MODEL
-from akunu_py.options import Options, Sampling
+from akunu_py.options import (
+    DEFAULT_KV_GROUP_SIZE,
+    DEFAULT_QUANTIZED_KV_START,
+    KVQuantization,
+    Options,
+    Sampling,
+)
 from akunu_py.server.settings import ServerSettings
 
 
@@ -31,6 +37,13 @@ class ModelSettings:
     prompt_cache_bytes: int | None = None
     prompt_cache_dir: Path | None = None
     prompt_cache_file: Path | None = None
+    kv_bits: int | None = None
+    kv_group_size: int = DEFAULT_KV_GROUP_SIZE
+    quantized_kv_start: int = DEFAULT_QUANTIZED_KV_START
+
+    def __post_init__(self) -> None:
+        if self.kv_bits is not None:
+            KVQuantization(self.kv_bits, self.kv_group_size, self.quantized_kv_start)
 
 
 @dataclass(frozen=True)

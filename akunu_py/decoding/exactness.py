@@ -131,7 +131,9 @@ class TieBreaker:
         accepted = unsure.index(True) if True in unsure else verdict.accepted
         forwards = 0
         again = [*self._batched, self._known, *draft_tokens[:accepted]]
-        if True in unsure:
+        # What is quantized now cannot be computed again later.
+        is_last = not plain and start + 1 + accepted == self._cache.quantized_start
+        if True in unsure or is_last:
             forwards = len(again)
             token = self._decode_again(again, start - len(self._batched))
             verdict = Verdict(accepted, token)
@@ -153,7 +155,7 @@ class TieBreaker:
 
 def _logits_along(model: TargetModel, tokens: mx.array, rows: int) -> mx.array:
     """Logits after each token behind the prefix, `rows` tokens per forward; float32."""
-    cache = model.make_cache(tokens.size)
+    cache = model.make_cache(tokens.size, quantized_start=0)
     prefix = min(_PREFIX, tokens.size // 2)
     model.prefill(tokens[:prefix].tolist(), cache)  # type: ignore[arg-type]
     found = []

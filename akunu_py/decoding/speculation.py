@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from akunu_py.backend import Backend
-from akunu_py.cache.kv_cache import KVCache, no_rollback_reason
+from akunu_py.cache.kv_cache import KVCache
+from akunu_py.cache.model_cache import no_rollback_reason
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
 from akunu_py.decoding.exactness import SAFETY, TieBreaker, measure_difference
 from akunu_py.drafting import MODEL_DRAFTER, make_drafter

@@ -91,7 +91,6 @@ class ModelTarget:
         self._sent_from = 0
         self._replayed: list[int] = []
         self._clock = RoundClock()
-        self.can_pipeline = not sampler.blocks
         self.note_pause = self._clock.note_pause
 
     @property
@@ -106,9 +105,17 @@ class ModelTarget:
     def replayed(self) -> int:
         return len(self._replayed)
 
+    @property
+    def can_pipeline(self) -> bool:
+        # A near-tie can be decided again until the cache is quantized, and not after that.
+        return not self._sampler.blocks and self._cache.length != self._cache.quantized_start
+
     def draft_limit(self, tokens_wanted: int) -> int:
+        room = self.room
+        if (before := self._cache.quantized_start - self.length) > 0:  # as far as single steps go
+            room = min(room, before)
         return self._buffer.draft_limit(
-            cache_room=self.room, tokens_wanted=tokens_wanted, replayed=len(self._replayed)
+            cache_room=room, tokens_wanted=tokens_wanted, replayed=len(self._replayed)
         )
 
     def submit(self, known: int, draft: Draft) -> PendingForward:

@@ -11,7 +11,7 @@ from typing import Final
 import mlx.core as mx
 import numpy as np
 
-from akunu_py.cache.kv_cache import no_rollback_reason
+from akunu_py.cache.model_cache import no_rollback_reason
 from akunu_py.cache.prefix_pool import common_prefix_length
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.errors import InvalidRequestError

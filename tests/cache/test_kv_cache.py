@@ -13,8 +13,9 @@ from mlx_lm.models.cache import KVCache as GrowingCache
 
 from akunu_py.backend import find_backend
 from akunu_py.cache.checkpoint import Checkpoint
-from akunu_py.cache.kv_cache import KVCache, make_kv_cache, no_rollback_reason
+from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.layers import LayerCache, WindowLayerCache
+from akunu_py.cache.model_cache import make_kv_cache, no_rollback_reason
 from akunu_py.errors import CacheError, ContextOverflowError
 from akunu_py.model import TargetModel, load_target
 from tests.caches import attention_cache

@@ -8,9 +8,9 @@ from mlx import nn
 from mlx_lm.models import gated_delta, ssm
 from mlx_lm.models.cache import ArraysCache
 
-from akunu_py.cache.kv_cache import KVCache, make_kv_cache
+from akunu_py.cache.kv_cache import KVCache
+from akunu_py.cache.model_cache import Rollback, make_kv_cache, rollback_of
 from akunu_py.cache.recurrence import Recording, make_recordable, record
-from akunu_py.model import Rollback, rollback_of
 from tests.architectures import make_network
 
 ROWS = 7

@@ -1,0 +1,76 @@
+"""The cache of a model of mlx-lm: a cache for each kind of layer, and what a rejection costs."""
+
+from enum import StrEnum
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx_lm.models.cache import CacheList, ChunkedKVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import KVCache as GrowingLayerCache
+
+from akunu_py.cache.kv_cache import KVCache
+from akunu_py.cache.layers import ChunkLayerCache, LayerCache, WindowLayerCache
+from akunu_py.cache.quantized import QuantizedLayerCache
+from akunu_py.cache.recurrence import make_recordable, record
+from akunu_py.options import KVQuantization
+
+
+class Rollback(StrEnum):
+    """What a cache does about a rejected draft."""
+
+    COUNTER = "a counter moves; nothing is computed again"
+    RECURRENCE = "the recurrence is repeated, from inputs that were recorded"
+    REPLAY = "the accepted tokens are computed again, with the next draft"
+    NONE = "nothing can be drafted"
+
+
+def rollback_of(network: nn.Module) -> Rollback:
+    """What the cache of a network does about a rejected draft; tries it where layers differ."""
+    cache = make_kv_cache(network, 4)
+    if not cache.can_roll_back:
+        return Rollback.NONE
+    if not cache.replays:
+        return Rollback.COUNTER
+    make_recordable(network)
+    cache.mark()
+    with record(cache.recording):
+        network(mx.array([[1, 2, 3]]), cache=cache.layers)
+    cache.advance(3)
+    return Rollback.REPLAY if cache.rollback(2) else Rollback.RECURRENCE
+
+
+def make_kv_cache(
+    model: nn.Module, capacity: int, quantization: KVQuantization | None = None
+) -> KVCache:
+    """The cache for an mlx-lm model: its own caches, replaced by ours where they can be.
+
+    Sliding windows and recurrent states, which do not grow, are not quantized.
+    """
+
+    def make_layers(capacity: int) -> list[Any]:
+        return [_layer(own, capacity, quantization) for own in make_prompt_cache(model)]
+
+    return KVCache(make_layers, capacity)
+
+
+def no_rollback_reason(cache: KVCache) -> str | None:
+    """One line for the user if a cache cannot be rolled back; None if it can."""
+    if cache.can_roll_back:
+        return None
+    return (
+        f"Speculation is off: this model keeps its context in {' and '.join(cache.unknown_kinds)}, "
+        "which cannot be rolled back to drop a rejected draft."
+    )
+
+
+def _layer(own: Any, capacity: int, quantization: KVQuantization | None) -> Any:
+    """The cache to use in the place of one of mlx-lm's."""
+    if type(own) is GrowingLayerCache:
+        return QuantizedLayerCache(capacity, quantization) if quantization else LayerCache(capacity)
+    if type(own) is RotatingKVCache and not own.keep:
+        return WindowLayerCache(capacity, own.max_size)
+    if type(own) is ChunkedKVCache:
+        return ChunkLayerCache(capacity, own.chunk_size)
+    if type(own) is CacheList:
+        return CacheList(*(_layer(part, capacity, quantization) for part in own.caches))
+    return own

@@ -1,0 +1,169 @@
+"""The cache of an attention layer with quantized keys and values, as mlx-lm's `--kv-bits` asks for.
+
+A number takes `bits` bits, and each group of numbers has a scale and a bias.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from akunu_py.cache.layers import LayerCache
+from akunu_py.errors import InvalidRequestError
+from akunu_py.options import KV_GROUP_SIZES, KVQuantization
+
+
+class QuantizedLayerCache(LayerCache):
+    """The keys and values of one layer with full attention, quantized from some length on.
+
+    What a position attends to depends on the position alone. The tokens before `start` attend to
+    keys and values as they came. The first forward that begins at `start` or later quantizes what
+    the layer holds, and from there on, positions attend to quantized keys and values, their own
+    included. A forward across `start` counts as one before it, so callers end one there: see
+    `KVCache.quantized_start`. mlx-lm switches after the forward that reaches `start`, however long
+    it is, so that the tokens of a prompt's first chunk attend to one another as they came.
+
+    Once quantized, it can be emptied, but not return to fewer than `start` tokens: a prompt of that
+    length would be computed without quantization.
+
+    In the form `packed`, it returns what mlx-lm's quantized cache does: triples of packed numbers,
+    scales and biases. In the others, it dequantizes them for each forward, with the same results to
+    the bit, and a model sees no difference.
+
+    The six packed buffers have shape `[batch, kv_heads, capacity, ...]` and are written in place.
+    """
+
+    def __init__(self, capacity: int, quantization: KVQuantization) -> None:
+        super().__init__(capacity)
+        self.quantization = quantization
+        self.group_size = quantization.group_size
+        self._packed: list[mx.array] = []  # three of the keys and three of the values
+
+    @property
+    def bits(self) -> int:
+        """Exists only while packed keys are returned: that is how mlx-lm's attention knows."""
+        if not self._packed or self.quantization.form != "packed":
+            raise AttributeError("The keys and values are not packed.")
+        return self.quantization.bits
+
+    @property
+    def floor(self) -> int:
+        return self.quantization.start if self._packed else 0
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
+        """Appends tokens; returns all keys and values so far, in the form the class describes.
+
+        Raises:
+            ContextOverflowError: if the tokens do not fit; nothing is written then.
+            InvalidRequestError: if the keys or the values of a head do not divide into groups.
+        """
+        start, end = self.offset, self._end_of(keys)
+        if start < self.quantization.start:
+            return super().update_and_fetch(keys, values)
+        if self.keys is not None and self.values is not None:
+            held = (self.keys[..., :start, :], self.values[..., :start, :])
+            self.keys = self.values = None
+            self._write(self._quantize(*held), 0)
+        self._write(self._quantize(keys, values), start)
+        self.offset = end
+        return self.keys_and_values()
+
+    def keys_and_values(self) -> tuple[Any, Any]:
+        if not self._packed:
+            return super().keys_and_values()
+        parts = [part[..., : self.offset, :] for part in self._packed]
+        if self.quantization.form == "packed":
+            return tuple(parts[:3]), tuple(parts[3:])
+        return self._dequantize(*parts[:3]), self._dequantize(*parts[3:])
+
+    def rollback(self, to: int) -> None:
+        super().rollback(to)
+        if to < self.floor:
+            self._packed = []
+            self.nbytes = 0
+
+    def skip(self, tokens: int) -> None:
+        self.offset += tokens * (self.keys is not None or bool(self._packed))
+
+    def grow(self, capacity: int) -> None:
+        """Moves what is quantized to larger buffers; the others grow when they have to."""
+        self.capacity = capacity
+        packed, self._packed = self._packed, []
+        if packed:
+            self._write([part[..., : self.offset, :] for part in packed], 0)
+            mx.eval(self._packed)
+
+    def copy(self, other: LayerCache, tokens: int) -> None:
+        assert isinstance(other, QuantizedLayerCache)
+        if not other._packed:
+            super().copy(other, tokens)
+            return
+        self._write([part[..., :tokens, :] for part in other._packed], 0)
+        mx.eval(self._packed)
+        self.offset = tokens
+
+    @property
+    def kind(self) -> str:
+        return f"{super().kind}({self.quantization})"
+
+    def append_rows(self, rows: Sequence[mx.array]) -> None:
+        if len(rows) <= len(("keys", "values")):  # of before the start
+            super().append_rows(rows)
+            return
+        if self.keys is not None and self.values is not None:
+            held = (self.keys[..., : self.offset, :], self.values[..., : self.offset, :])
+            self.keys = self.values = None
+            self._write(self._quantize(*held), 0)
+        self._write(rows, self.offset)
+        self.offset += rows[0].shape[2]
+
+    @property
+    def state(self) -> tuple[mx.array, ...]:
+        return tuple(self._packed) or super().state
+
+    def _buffers(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """The buffers of what is not quantized yet, with room for that and for these tokens."""
+        rows = min(self.capacity, max(self.quantization.start, self.offset + keys.shape[2]))
+        old_keys, old_values = self.keys, self.values
+        if old_keys is None or old_values is None or old_keys.shape[2] < rows:
+            self.keys, self.values = self._allocate(keys, values, rows)
+            if old_keys is not None and old_values is not None:
+                self.keys[..., : self.offset, :] = old_keys[..., : self.offset, :]
+                self.values[..., : self.offset, :] = old_values[..., : self.offset, :]
+        assert self.keys is not None
+        assert self.values is not None
+        return self.keys, self.values
+
+    def _quantize(self, keys: mx.array, values: mx.array) -> list[mx.array]:
+        size, bits = self.group_size, self.quantization.bits
+        for head in (keys.shape[3], values.shape[3]):
+            if head % size:
+                others = [other for other in KV_GROUP_SIZES if head % other == 0]
+                remedy = f"choose --kv-group-size {others[-1]}" if others else "omit --kv-bits"
+                raise InvalidRequestError(
+                    f"The heads of this model have {head} numbers, which groups of {size} do not "
+                    f"divide; {remedy}."
+                )
+        return [*mx.quantize(keys, size, bits), *mx.quantize(values, size, bits)]
+
+    def _dequantize(self, packed: mx.array, scales: mx.array, biases: mx.array) -> mx.array:
+        bits = self.quantization.bits
+        if self.quantization.form == "dequantized":
+            return mx.dequantize(packed, scales, biases, self.group_size, bits)
+        numbers = packed.view(mx.uint8)
+        if bits == 4:
+            numbers = mx.stack([numbers & 15, numbers >> 4], axis=-1)
+        grouped = numbers.reshape(*scales.shape, -1).astype(scales.dtype)
+        found = grouped * scales[..., None] + biases[..., None]
+        return found.reshape(*scales.shape[:-1], -1)
+
+    def _write(self, parts: Sequence[mx.array], start: int) -> None:
+        """Writes quantized tokens from position `start` on; makes the buffers if there are none."""
+        if not self._packed:
+            self._packed = [
+                mx.zeros((*part.shape[:2], self.capacity, part.shape[3]), dtype=part.dtype)
+                for part in parts
+            ]
+            self.nbytes = sum(buffer.nbytes for buffer in self._packed)
+        for buffer, part in zip(self._packed, parts, strict=True):
+            buffer[..., start : start + part.shape[2], :] = part
