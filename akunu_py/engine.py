@@ -275,7 +275,7 @@ class Engine:
         known = prompt[:1] if options.scores_prompt else prompt
         try:
             slot, request.stats.cached_tokens = self._prefixes.take(known, room, options.slot)
-        except RuntimeError:  # MLX has no memory left: free what the other caches hold
+        except BaseException:  # no memory left, or a cache that was interrupted while it grew
             self._prefixes.clear()
             raise
         return slot

@@ -5,6 +5,7 @@ It is made of trees, as mlx-lm's caches are: containers of arrays and of plain v
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import mlx.core as mx
@@ -27,7 +28,7 @@ class Checkpoint:
     states: tuple[dict[str, Any], ...]
     windows: tuple[tuple[mx.array, ...], ...] | None
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Bytes of the arrays that it keeps alive."""
         return sum(array.nbytes for array in arrays_of([*self.states, self.windows]))

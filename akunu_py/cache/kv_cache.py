@@ -69,8 +69,7 @@ class KVCache:
         self.checkpoints: list[Checkpoint] = []
         self._mark: Checkpoint | None = None
         self.recording: Recording | None = None
-        self._recorded: Recording | None = None  # of the forward that followed the mark
-        self._recorded_end = 0
+        self._recorded: Recording | None = None  # of the last forward, if nothing happened since
 
     @property
     def unknown_kinds(self) -> list[str]:
@@ -96,6 +95,12 @@ class KVCache:
             nbytes += sum(checkpoint.nbytes for checkpoint in self.checkpoints)
         return nbytes
 
+    def estimate(self, capacity: int) -> float:
+        """The bytes that buffers and states would take with another capacity."""
+        growing = sum(layer.nbytes for layer in self._full)
+        fixed = self.nbytes - growing - sum(one.nbytes for one in self.checkpoints)
+        return growing / self.capacity * capacity + fixed
+
     def advance(self, tokens: int) -> None:
         """Counts the tokens of a forward that has been built.
 
@@ -103,9 +108,7 @@ class KVCache:
             CacheError: if a layer holds another number of tokens than the forwards had.
         """
         self.length += tokens
-        if self.recording is not None:
-            self._recorded, self._recorded_end = self.recording, self.length
-            self.recording = None
+        self._recorded, self.recording = self.recording, None
         for layer in self._counted:
             # Some models make caches for layers that never use them.
             if layer.offset != self.length and layer.offset:
@@ -210,7 +213,9 @@ class KVCache:
             ValueError: if the other cannot be rolled back to so many.
             ContextOverflowError: if they do not fit.
         """
-        if tokens > other.length or other.reach(tokens) != tokens:
+        is_whole = tokens == other.length
+        checkpoint = other.checkpoint() if is_whole else other._latest(tokens)
+        if checkpoint.length != tokens and not other._counters_reach(tokens):
             raise ValueError(f"A cache of {other.length} tokens cannot give {tokens}.")
         if tokens > self.capacity:
             raise ContextOverflowError(
@@ -219,7 +224,6 @@ class KVCache:
         self.rollback(0)
         if not tokens:
             return
-        checkpoint = other.checkpoint() if tokens == other.length else other._latest(tokens)
         for own, others in zip(self._counted, other._counted, strict=True):
             if others.floor <= tokens:
                 own.copy(others, tokens)
@@ -280,7 +284,7 @@ class KVCache:
                     window.restore(content, length)
             self._restore_states(last)
         self.checkpoints = list(checkpoints)
-        self.length = length
+        self._forget(length)
         mx.eval(list(arrays_of([[one.states, one.windows] for one in checkpoints])))
         self.evaluate()
 
@@ -297,7 +301,7 @@ class KVCache:
     def _can_repeat(self, to: int) -> bool:
         """Whether the recurrence can be repeated up to `to`, from what the last mark recorded."""
         mark, recorded = self._mark, self._recorded
-        if mark is None or recorded is None or self.length != self._recorded_end:
+        if mark is None or recorded is None:
             return False
         if self._is_recordable is None:
             self._is_recordable = recorded.is_right(self._states, self.length - mark.length)
@@ -346,6 +350,7 @@ class KVCache:
     def _forget(self, length: int) -> None:
         """Shortens the count, and drops checkpoints of what has been dropped."""
         self.length = length
+        self._recorded = None
         self.checkpoints = [one for one in self.checkpoints if one.length <= length]
         if self._mark is not None and self._mark.length > length:
             self._mark = None

@@ -233,8 +233,8 @@ class WindowLayerCache(LayerCache):
         """Holds what `snapshot` returned when there were `tokens` tokens."""
         self.offset, self._first = tokens, 0
         if snapshot:
-            # They are full, so the next token is written to new buffers and not to these.
-            self.keys, self.values = snapshot
+            # Arrays of their own: what is written to them must not reach the snapshot.
+            self.keys, self.values = map(mx.array, snapshot)
             self._first = tokens - self.keys.shape[2]
             self.nbytes = self.keys.nbytes + self.values.nbytes
 

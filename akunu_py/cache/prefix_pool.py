@@ -166,8 +166,11 @@ class PrefixPool:
         self._slots[slot.id] = self._slots.pop(slot.id)
         if capacity > slot.cache.capacity:
             self.grow(slot, tokens)
-        if best is not None and best.id in self._slots and shared > slot.usable(prompt):
-            slot.copy(best, shared)
+        # Making room may have dropped the best slot, or the checkpoint that it would begin at.
+        if best is not None and best.id in self._slots and best is not slot:
+            shared = best.usable(prompt)
+            if shared > slot.usable(prompt):
+                slot.copy(best, shared)
         cached = slot.reuse(prompt)
         slot.busy = True
         self._update_statuses()
@@ -176,7 +179,7 @@ class PrefixPool:
     def grow(self, slot: PrefixSlot, tokens: int) -> None:
         """Gives a slot room for more tokens; drops others if memory is short."""
         capacity = self._capacity(tokens)
-        self._free((capacity - slot.cache.capacity) * self._bytes_per_token, spared=slot)
+        self._free(self._estimate(capacity) - self._estimate(slot.cache.capacity), spared=slot)
         slot.cache.grow(capacity)
 
     def keep(self, slot: PrefixSlot) -> None:
@@ -236,11 +239,9 @@ class PrefixPool:
                 return
             self.drop(slot)
 
-    @property
-    def _bytes_per_token(self) -> float:
-        """Bytes per token, as measured on the slots; 0 before the first forward."""
-        caches = [slot.cache for slot in self._slots.values()]
-        return max((cache.nbytes / cache.capacity for cache in caches), default=0)
+    def _estimate(self, capacity: int) -> float:
+        """Bytes of a slot without checkpoints, as measured; 0 before the first forward."""
+        return max((slot.cache.estimate(capacity) for slot in self._slots.values()), default=0)
 
     def _capacity(self, tokens: int) -> int:
         """The size of a slot for that many tokens and some more, at most the limit."""
@@ -249,7 +250,7 @@ class PrefixPool:
 
     def _make(self, capacity: int, slot_id: int | None, spared: PrefixSlot | None) -> PrefixSlot:
         """A new slot; or the spared one if there is no memory for both."""
-        needed = capacity * self._bytes_per_token
+        needed = self._estimate(capacity)
         if spared is not None and spared.cache.nbytes + needed > self.memory:
             if slot_id is None:
                 return spared
@@ -262,8 +263,7 @@ class PrefixPool:
 
     def _free(self, needed: float, *, spared: PrefixSlot | None, slots: int = 0) -> None:
         """Drops the least recently used slots until this many bytes and slots are free."""
-        while self._nbytes + needed > self.memory and self._drop_checkpoint():
-            pass
+        self._drop_checkpoints(self._nbytes + needed - self.memory)
         others = [slot for slot in self._slots.values() if slot is not spared]
         for slot in others:
             if self._nbytes + needed <= self.memory and len(self._slots) + slots <= MAX_SLOTS:
@@ -274,25 +274,24 @@ class PrefixPool:
     def _nbytes(self) -> int:
         return sum(slot.cache.nbytes for slot in self._slots.values())
 
-    def _drop_checkpoint(self) -> bool:
-        """Drops the checkpoint whose neighbours are closest; False if there is none to drop.
+    def _drop_checkpoints(self, nbytes: float) -> None:
+        """Drops checkpoints until this many bytes are free, or there is none left to drop.
 
-        A prompt that needed it is computed from the one before it. The last two of each slot stay:
-        the next turn of a conversation begins there.
+        First those whose neighbours are closest: a prompt that needed one is computed from the one
+        before it. The last two of each slot stay, because the next turn of a conversation begins
+        there.
         """
-        gaps = [
-            (after.length - before, index, checkpoints)
-            for slot in self._slots.values()
-            for checkpoints in [slot.cache.checkpoints]
-            for index, (before, after) in enumerate(
-                zip((0, *(one.length for one in checkpoints)), checkpoints[1:], strict=False)
-            )
-            if index < len(checkpoints) - 2
-        ]
-        if gaps:
-            _, index, checkpoints = min(gaps, key=lambda gap: gap[0])
-            del checkpoints[index]
-        return bool(gaps)
+        kept = [slot.cache.checkpoints for slot in self._slots.values()]
+        while nbytes > 0:
+            gaps = [
+                (checkpoints[at + 1].length - (checkpoints[at - 1].length if at else 0), number, at)
+                for number, checkpoints in enumerate(kept)
+                for at in range(len(checkpoints) - 2)
+            ]
+            if not gaps:
+                return
+            _, number, at = min(gaps)
+            nbytes -= kept[number].pop(at).nbytes
 
     def _update_statuses(self) -> None:
         self.statuses = tuple(self._slots[slot_id].status for slot_id in sorted(self._slots))

@@ -111,8 +111,8 @@ def make_recordable(network: nn.Module) -> None:
     for layer in network.modules():
         if type(layer) is nn.Conv1d:
             layer.__class__ = _RecordedConv1d
-        module = sys.modules[type(layer).__module__]
-        for name in _RECURRENCES.keys() & vars(module).keys():
+        module = sys.modules.get(type(layer).__module__)  # that of a model's own code may be absent
+        for name in _RECURRENCES.keys() & (vars(module) if module else {}).keys():
             call = getattr(module, name)
             if not hasattr(call, "__wrapped__"):
                 setattr(module, name, _recorded(call, *_RECURRENCES[name]))

@@ -1,0 +1,192 @@
+"""What is reused is what a fresh engine computes, whatever happened to the caches before."""
+
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from random import Random
+
+import mlx.core as mx
+import pytest
+
+import akunu_py
+from akunu_py import Options
+from akunu_py.cache.layers import LayerCache
+from akunu_py.cache.recurrence import make_recordable
+from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.engine import Engine
+from akunu_py.model import TargetModel, load_tokenizer
+from tests.architectures import COMMON, VOCABULARY, config, make_network
+from tests.planning.curves import FLAT
+
+PLAIN = Options(12, drafter="none")
+
+
+class Script:
+    """Drafts the given tokens when so many have been emitted, and otherwise nothing."""
+
+    def __init__(self, drafts: dict[int, Sequence[int]]) -> None:
+        self._drafts = drafts
+        self._emitted = 0
+
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+        self._emitted = 0
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self._emitted += len(tokens)
+
+    def propose(self, limit: int) -> Draft:
+        tokens = tuple(self._drafts.get(self._emitted, ()))[:limit]
+        return Draft(tokens, "script", len(tokens)) if tokens else NO_DRAFT
+
+    def feedback(self, draft: Draft, accepted: int) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _without_compiler() -> Iterator[None]:
+    mx.disable_compile()
+    yield
+    mx.enable_compile()
+
+
+MakeEngine = Callable[..., Engine]
+
+
+@pytest.fixture
+def make_engine(tiny_model_dir: Path) -> MakeEngine:
+    tokenizer = load_tokenizer(str(tiny_model_dir))
+    backend = akunu_py.load(str(tiny_model_dir)).backend
+
+    def make(name: str, **options: int) -> Engine:
+        model = TargetModel(make_network(name), tokenizer, config(name), name=name, layout="dense")
+        return Engine(
+            model,
+            backend,
+            calibrate=lambda *_: FLAT,
+            prefill_step_size=16,
+            **options,  # type: ignore[arg-type]
+        )
+
+    return make
+
+
+def tokens_of(seed: int, length: int) -> list[int]:
+    draw = Random(seed)
+    return [draw.randrange(VOCABULARY) for _ in range(length)]
+
+
+def drafted(engine: Engine, prompt: list[int], drafts: dict[int, Sequence[int]], most: int) -> None:
+    engine.add_drafter("script", lambda _: Script(drafts))
+    engine.generate(prompt, Options(most, drafter="script", num_draft_tokens=30))
+
+
+def as_fresh(engine: Engine, prompt: list[int]) -> list[int]:
+    engine.reset()
+    return engine.generate(prompt, PLAIN).token_ids
+
+
+@pytest.mark.parametrize("name", ["lfm2", "qwen3_next"])
+def test_what_a_rejected_draft_recorded_is_not_used_later(
+    name: str, make_engine: MakeEngine
+) -> None:
+    engine, prompt = make_engine(name), tokens_of(5, 20)
+    answer = as_fresh(engine, prompt)
+    engine.reset()
+    wrong = [*answer[:2], *((token + 1) % VOCABULARY for token in answer[2:5])]
+    drafted(engine, prompt, {0: wrong}, 6)  # plain steps then end where the draft ended
+    other = [*prompt, *answer[:4], 99, 98]
+    assert engine.generate(other, PLAIN).token_ids == as_fresh(engine, other)
+
+
+@pytest.mark.parametrize("name", ["lfm2", "qwen3_next", "nemotron_h"])
+def test_a_copy_inside_an_accepted_draft_has_the_right_states(
+    name: str, make_engine: MakeEngine
+) -> None:
+    engine, prompt = make_engine(name), tokens_of(5, 3)
+    answer = engine.generate(prompt, Options(31, drafter="none")).token_ids
+    engine.reset()
+    drafted(engine, prompt, {0: answer[:30]}, 31)
+    other = [*prompt, *answer[:5], 99, 98]
+    assert engine.generate(other, PLAIN).token_ids == as_fresh(engine, other)
+
+
+@pytest.mark.parametrize("name", ["lfm2", "gemma3_text"])
+def test_making_room_may_drop_the_checkpoint_to_copy(name: str, make_engine: MakeEngine) -> None:
+    engine, prompt = make_engine(name), tokens_of(5, 700)
+    for length in (100, 110, 120, 400, 700):
+        engine.generate(prompt[:length], Options(1, drafter="none"))
+    engine.generate(tokens_of(9, 600), Options(1, drafter="none"))
+    engine._prefixes.memory = sum(slot.nbytes for slot in engine.slots) + 1000
+    other = [*prompt[:115], *tokens_of(7, 20)]
+    assert engine.generate(other, PLAIN).token_ids == as_fresh(engine, other)
+
+
+def test_a_restored_window_does_not_write_into_its_checkpoint(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(COMMON, "sliding_window", 64)
+    engine, prompt = make_engine("gemma3_text"), tokens_of(5, 40)
+    once = Options(1, drafter="none")
+    engine.generate(prompt, once)  # a checkpoint at 39, shorter than the window
+    engine.generate([*prompt, *tokens_of(6, 500)], once)
+    branch = [*prompt[:39], 77, 78]
+    slot = Options(1, drafter="none", slot=1)
+    list(engine.stream(branch, slot, cancelled=lambda: True))
+    engine.generate([*prompt[:30], *tokens_of(8, 9)], once)
+    other = [*prompt[:39], 50, 51, 52]
+    again = engine.generate(other, Options(12, drafter="none", slot=5))
+    assert again.stats.cached_tokens == 39
+    assert again.token_ids == as_fresh(engine, other)
+
+
+def test_an_interrupted_growth_leaves_nothing_to_reuse(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, prompt = make_engine("llama"), tokens_of(5, 400)
+    longer = [*prompt, *tokens_of(6, 200)]
+    engine.generate(prompt, Options(1, drafter="none"))
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LayerCache, "copy", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            engine.generate(longer, PLAIN)
+    again = engine.generate(longer, PLAIN)
+    assert again.stats.cached_tokens == 0
+    assert again.token_ids == as_fresh(engine, longer)
+
+
+def test_states_are_not_counted_for_every_token(make_engine: MakeEngine) -> None:
+    """A short conversation with checkpoints stays beside a long prompt if both fit."""
+    engine = make_engine("qwen3_next", max_context=1024)
+    engine.generate(tokens_of(1, 20), Options(1, drafter="none"))
+    engine.generate(tokens_of(2, 900), Options(1, drafter="none"))
+    both = sum(slot.nbytes for slot in engine.slots)
+    engine.reset()
+    engine._prefixes.memory = both + 100_000
+    for turn in range(4):
+        engine.generate(tokens_of(1, 20 + 10 * turn), Options(1, drafter="none"))
+    engine.generate(tokens_of(2, 900), Options(1, drafter="none"))
+    goes_on = engine.generate(tokens_of(1, 70), Options(1, drafter="none"))
+    assert goes_on.stats.cached_tokens in (49, 50)
+
+
+def test_recordings_end_with_the_request(make_engine: MakeEngine) -> None:
+    engine, prompt = make_engine("qwen3_next"), tokens_of(5, 20)
+    answer = as_fresh(engine, prompt)
+    engine.reset()
+    drafted(engine, prompt, {0: answer[:8]}, 9)
+    cache = engine._prefixes._slots[0].cache
+    assert cache._recorded is None
+    assert cache.recording is None
+
+
+def test_models_with_code_of_their_own_are_left_alone() -> None:
+    network = make_network("qwen3_next")
+    layer = type(network.layers[0])
+    elsewhere = type("Layer", (layer,), {"__module__": "nowhere.to.be.found"})
+    network.layers[0].__class__ = elsewhere
+    make_recordable(network)
+    assert import_module("mlx_lm.models.qwen3_next")
