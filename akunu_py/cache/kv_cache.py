@@ -215,7 +215,8 @@ class KVCache:
         """
         is_whole = tokens == other.length
         checkpoint = other.checkpoint() if is_whole else other._latest(tokens)
-        if checkpoint.length != tokens and not other._counters_reach(tokens):
+        reached = checkpoint.length == tokens or other._counters_reach(tokens)
+        if tokens > other.length or not reached:
             raise ValueError(f"A cache of {other.length} tokens cannot give {tokens}.")
         if tokens > self.capacity:
             raise ContextOverflowError(
