@@ -60,10 +60,7 @@ class QuantizedLayerCache(LayerCache):
         start, end = self.offset, self._end_of(keys)
         if start < self.quantization.start:
             return super().update_and_fetch(keys, values)
-        if self.keys is not None and self.values is not None:
-            held = (self.keys[..., :start, :], self.values[..., :start, :])
-            self.keys = self.values = None
-            self._write(self._quantize(*held), 0)
+        self._quantize_held()
         self._write(self._quantize(keys, values), start)
         self.offset = end
         return self.keys_and_values()
@@ -98,6 +95,7 @@ class QuantizedLayerCache(LayerCache):
         if not other._packed:
             super().copy(other, tokens)
             return
+        self.keys = self.values = None  # what it held before
         self._write([part[..., :tokens, :] for part in other._packed], 0)
         mx.eval(self._packed)
         self.offset = tokens
@@ -110,12 +108,10 @@ class QuantizedLayerCache(LayerCache):
         if len(rows) <= len(("keys", "values")):  # of before the start
             super().append_rows(rows)
             return
-        if self.keys is not None and self.values is not None:
-            held = (self.keys[..., : self.offset, :], self.values[..., : self.offset, :])
-            self.keys = self.values = None
-            self._write(self._quantize(*held), 0)
+        end = self._end_of(rows[0])
+        self._quantize_held()
         self._write(rows, self.offset)
-        self.offset += rows[0].shape[2]
+        self.offset = end
 
     @property
     def state(self) -> tuple[mx.array, ...]:
@@ -133,6 +129,15 @@ class QuantizedLayerCache(LayerCache):
         assert self.keys is not None
         assert self.values is not None
         return self.keys, self.values
+
+    def _quantize_held(self) -> None:
+        """Quantizes what it holds, if that has not been done."""
+        if self.keys is None or self.values is None:
+            return
+        held = (self.keys[..., : self.offset, :], self.values[..., : self.offset, :])
+        self.keys = self.values = None
+        if self.offset:
+            self._write(self._quantize(*held), 0)
 
     def _quantize(self, keys: mx.array, values: mx.array) -> list[mx.array]:
         size, bits = self.group_size, self.quantization.bits

@@ -374,3 +374,21 @@ def test_near_ties_are_decided_again_up_to_where_it_is_quantized(name: str, marg
         found = rounds(drafter, margin)
         assert [token for one in found for token in one.tokens] == plain
         assert any(one.recheck_forwards for one in found)
+
+
+@pytest.mark.parametrize("start", [0, 7])
+@pytest.mark.parametrize("how", ["copy", "rows"])
+def test_what_a_layer_gets_replaces_what_it_held(start: int, how: str) -> None:
+    layer, other = (QuantizedLayerCache(16, KVQuantization(8, 32, start)) for _ in range(2))
+    layer.update_and_fetch(*keys_and_values(list(range(7))))
+    early = layer.rows(0, 7)
+    layer.update_and_fetch(*keys_and_values([7, 8, 9]))
+    other.update_and_fetch(*keys_and_values([20, 21, 22]))
+    other.rollback(0)
+    if how == "copy":
+        other.copy(layer, 10)
+    else:
+        other.append_rows(early)
+        other.append_rows(layer.rows(7, 10))
+    found, again = (one.update_and_fetch(*keys_and_values([10])) for one in (layer, other))
+    assert all(mx.array_equal(*pair) for pair in zip(again, found, strict=True))
