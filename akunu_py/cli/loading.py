@@ -37,7 +37,6 @@ def load_engine(
     find_backend()  # without MLX this fails with a clear sentence
     from akunu_py.calibration import find_cost_curve  # noqa: PLC0415  (takes a second)
     from akunu_py.loading import load  # noqa: PLC0415
-    from akunu_py.model import PREFILL_STEP  # noqa: PLC0415
 
     return load(
         settings.name,
@@ -45,7 +44,7 @@ def load_engine(
         max_context=settings.max_context,
         calibrate=find_costs_with_bar if shows_measuring else find_cost_curve,
         draft_model=settings.draft_model,
-        prefill_step_size=PREFILL_STEP if prefill_step_size is None else prefill_step_size,
+        prefill_step_size=prefill_step_size,
         adapter_path=settings.adapter_path,
         trust_remote_code=settings.trust_remote_code,
         chat_template=settings.chat_template,
