@@ -1,14 +1,20 @@
 """`doctor`: the machine, the model, what forwards cost, and whether drafting pays here."""
 
 import json
+import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from akunu_py.backend import free_memory_bytes
 from akunu_py.bench.cost_report import CostReport, curve_lines
 from akunu_py.bench.measurement import describe_machine, describe_model
-from akunu_py.cli.loading import find_costs_with_bar, load_engine
-from akunu_py.cli.render import count
+from akunu_py.cli.loading import find_costs_with_bar, load_engine, measure_costs_with_bar
+from akunu_py.cli.progress import MeasuringBar
+from akunu_py.cli.render import count, printable
 from akunu_py.cli.settings import DoctorSettings
+from akunu_py.errors import InvalidRequestError
+from akunu_py.package import write_atomically
 from akunu_py.planning.theory import Payoff
 
 if TYPE_CHECKING:
@@ -22,11 +28,42 @@ def run(settings: DoctorSettings) -> int:
     """Prints the findings; the last line says whether drafting pays.
 
     Raises:
-        AkunuError: if the model does not load.
+        AkunuError: if the model does not load, or a report cannot be made.
     """
+    if settings.report is not None:
+        return _write_report(settings, settings.report)
     findings, lines = _examine(load_engine(settings.model))
     print(json.dumps(findings) if settings.as_json else "\n".join(lines))
     return 0
+
+
+def _write_report(settings: DoctorSettings, path: Path) -> int:
+    """Measures for a few minutes, and writes two files that can be shared.
+
+    Raises:
+        AkunuError: if they cannot be written, or the model's costs cannot be measured.
+    """
+    if not os.access(path.parent, os.W_OK):  # before the measurement, which takes long
+        raise InvalidRequestError(f"There is no folder {path.parent} that can be written to.")
+    engine = load_engine(settings.model)
+    from akunu_py.bench.device_report import CONTEXTS, COSTS_S, make_report  # noqa: PLC0415
+
+    _tell("Measuring for a few minutes; Ctrl-C ends it with what was found so far.")
+    curve = measure_costs_with_bar(engine, COSTS_S, CONTEXTS)
+    cost = CostReport(describe_machine(engine.backend), describe_model(engine), curve)
+    with MeasuringBar(sys.stderr, "answering", counts=True) as bar:
+        report = make_report(engine, cost, bar)
+    found = report.as_json()
+    files = [path.with_name(path.name + suffix) for suffix in (".md", ".json")]
+    for file, text in zip(files, (report.markdown(), json.dumps(found, indent=1)), strict=True):
+        write_atomically(file, f"{text.rstrip()}\n")
+    _tell(f"Written: {files[0]} and {files[1]}. They hold no paths, prompts or answers.")
+    print(json.dumps(found) if settings.as_json else report.markdown())
+    return 0
+
+
+def _tell(line: str) -> None:
+    print(printable(line), file=sys.stderr)
 
 
 def _examine(engine: "Engine") -> tuple[dict[str, Any], list[str]]:
