@@ -50,7 +50,7 @@ class Backend:
         device: where MLX runs.
         chip: the device's name, as MLX or the system reports it.
         blas: `mkl`, `openblas` or `reference` on a Linux CPU; else None.
-        threads: how many threads the BLAS uses; 1 on other devices.
+        threads: how many threads the BLAS uses at first; 1 on other devices.
     """
 
     device: Literal["metal", "cuda", "cpu"]
@@ -68,7 +68,13 @@ class Backend:
         """How attention reads quantized keys and values; see `benchmarks/kv_quantization.py`."""
         return "bytewise" if self.device == "cpu" else "packed"
 
-    def prefill_step(self, *, cancellable: bool) -> int:
+    @property
+    def current_threads(self) -> int:
+        """How many threads the BLAS uses now: `calibration.py` may choose another number."""
+        blas = load_blas() if self.blas else None
+        return blas.current_threads if blas else self.threads
+
+    def prefill_step(self, cancellable: bool) -> int:
         """Prompt tokens per forward of a prefill: few if somebody may wait to cancel it.
 
         On a CPU always few: MLX holds the scores of attention for all tokens of a forward there,

@@ -190,8 +190,7 @@ class Engine:
             suffix: the text after the gap that follows `prompt`, if the model can fill gaps.
             sampler: replaces the sampler of the options; benchmarks force known answers with it.
             progress: called with the number of prompt tokens done, and the number of all.
-            cancelled: called between the chunks of a prefill and between rounds; without it, the
-                chunks may be larger.
+            cancelled: called between rounds, and between the chunks of a prefill.
 
         Raises:
             InvalidRequestError: if the prompt is empty or the options cannot be served.
@@ -284,8 +283,7 @@ class Engine:
     def _prefill(self, tokens: Sequence[int], slot: PrefixSlot, request: _Request) -> bool:
         """Computes prompt tokens; False if the request was cancelled before they were all done."""
         before, scorer = self.counters.prefill_tokens, request.scorer
-        cancellable = request.cancelled is not None
-        step = self._prefill_step_size or self.backend.prefill_step(cancellable=cancellable)
+        step = self._prefill_step_size or self.backend.prefill_step(request.cancelled is not None)
         ends = self._checkpoint_lengths(request) if slot.cache.needs_checkpoints else []
 
         def count(done: int, total: int) -> None:

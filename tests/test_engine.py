@@ -237,8 +237,8 @@ class TestCancelling:
 
     def test_only_a_gpu_whose_user_cannot_cancel_gets_large_chunks(self) -> None:
         gpu, cpu = Backend("metal", "M4 Pro"), Backend("cpu", "a CPU")
-        assert gpu.prefill_step(cancellable=False) > gpu.prefill_step(cancellable=True)
-        assert cpu.prefill_step(cancellable=False) == cpu.prefill_step(cancellable=True)
+        assert gpu.prefill_step(False) > gpu.prefill_step(True)
+        assert cpu.prefill_step(False) == cpu.prefill_step(True)
 
     def test_cancelled_decoding_ends_after_the_current_round(self, engine: Engine) -> None:
         stop = Flag()

@@ -76,7 +76,7 @@ def describe_machine(backend: Backend) -> dict[str, Any]:
         "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30),
         "system": f"{_system()} {platform.machine()}",
         "blas": backend.blas,
-        "blas_threads": backend.threads if backend.blas else None,
+        "blas_threads": backend.current_threads if backend.blas else None,
         "python": platform.python_version(),
         "mlx": version("mlx"),
         "mlx_lm": version("mlx-lm"),

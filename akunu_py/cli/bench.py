@@ -80,8 +80,8 @@ def run(settings: CostSettings | SpeedupSettings | ReplaySettings) -> int:
 def _measure_cost(settings: CostSettings) -> _Result:
     """The cost curve of this machine; the engine uses it from now on."""
     engine = load_engine(settings.model)
-    machine, model = describe_machine(engine.backend), describe_model(engine)
-    report = CostReport(machine, model, measure_costs_with_bar(engine, settings.seconds))
+    curve = measure_costs_with_bar(engine, settings.seconds)
+    report = CostReport(describe_machine(engine.backend), describe_model(engine), curve)
     return _Result(report, draw_cost, _heading(report), f"\n{report.payoff}")
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,7 @@ from akunu_py.planning.theory import Payoff
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
+    from akunu_py.planning.cost_curve import CostCurve
 
 _NAME_WIDTH: Final = 10
 _MEBI: Final = 1 << 20
@@ -70,15 +72,16 @@ def _examine(engine: "Engine") -> tuple[dict[str, Any], list[str]]:
     """The findings about an engine, as a JSON object and as lines of text."""
     from akunu_py.calibration import NoCurveError  # noqa: PLC0415  (needs MLX)
 
+    curve: CostCurve | None = None
+    with suppress(NoCurveError):
+        curve = find_costs_with_bar(engine.model, engine.backend)
     machine, model = describe_machine(engine.backend), describe_model(engine)
     free = free_memory_bytes()
     findings: dict[str, Any] = {
         "machine": machine, "model": model, "free_memory_bytes": free, "notices": engine.notices,
     }  # fmt: skip
     lines = _machine_lines(machine, model, free)
-    try:
-        curve = find_costs_with_bar(engine.model, engine.backend)
-    except NoCurveError:
+    if curve is None:
         findings["recommended"] = {"drafter": "none"}
         return findings, [*lines, *engine.notices]
     report = CostReport(machine, model, curve)
