@@ -7,6 +7,7 @@ by field. Plain Python: a wrong option is refused before any library is loaded.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from akunu_py.backend import WEIGHT_LAYOUTS
