@@ -18,13 +18,7 @@ from mlx.utils import tree_flatten
 from mlx_lm import utils
 
 from akunu_py.adapter import add_adapter, merge_adapter
-from akunu_py.backend import (
-    PREFILL_STEP,
-    Backend,
-    WeightLayout,
-    fastest_network,
-    use_dense_weights,
-)
+from akunu_py.backend import PREFILL_STEP, Backend, WeightLayout, fastest_network, use_dense_weights
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.model_cache import make_kv_cache
 from akunu_py.cache.prompt_store import DEFAULT_BYTES, PromptStore
@@ -214,8 +208,8 @@ class TargetModel:
     ) -> bool:
         """Computes the cache of prompt tokens, a chunk at a time.
 
-        A chunk ends where the cache begins to be quantized.
-        If nobody can cancel it, the graph of a chunk is built while the one before is computed.
+        A chunk ends where the cache begins to be quantized. If nobody can cancel, the graph of a
+        chunk is built while the one before is computed.
 
         Args:
             tokens: the tokens to append to the cache.
@@ -251,10 +245,8 @@ class TargetModel:
                 wait()  # MLX writes in place only into buffers that no forward in flight reads
             cache.submit()
             done += len(chunk)
-            if not overlaps:
+            if not overlaps or done == len(tokens):
                 wait()
-        if overlaps and done:
-            wait()
         return True
 
 
