@@ -33,6 +33,10 @@ _NO_BACKEND: Final = (
     "MLX has no backend on this machine: install akunu-py[cpu], "
     "or akunu-py[cuda13] if it has an NVIDIA GPU."
 )
+PREFILL_STEP: Final = 512
+"""Prompt tokens per forward of a prefill that may be cancelled between two forwards."""
+
+_LARGE_PREFILL_STEP: Final = 2048  # as in mlx-lm
 # Shares of the free memory; the rest of the process needs memory too.
 _DENSE_MEMORY_SHARE: Final = 0.4
 _CACHE_MEMORY_SHARE: Final = 0.25
@@ -46,7 +50,7 @@ class Backend:
         device: where MLX runs.
         chip: the device's name, as MLX or the system reports it.
         blas: `mkl`, `openblas` or `reference` on a Linux CPU; else None.
-        threads: how many threads the BLAS uses; 1 on other devices.
+        threads: how many threads the BLAS uses at first; 1 on other devices.
     """
 
     device: Literal["metal", "cuda", "cpu"]
@@ -63,6 +67,20 @@ class Backend:
     def kv_form(self) -> KVForm:
         """How attention reads quantized keys and values; see `benchmarks/kv_quantization.py`."""
         return "bytewise" if self.device == "cpu" else "packed"
+
+    @property
+    def current_threads(self) -> int:
+        """How many threads the BLAS uses now: `calibration.py` may choose another number."""
+        blas = load_blas() if self.blas else None
+        return blas.current_threads if blas else self.threads
+
+    def prefill_step(self, cancellable: bool) -> int:
+        """Prompt tokens per forward of a prefill: few if somebody may wait to cancel it.
+
+        On a CPU always few: MLX holds the scores of attention for all tokens of a forward there,
+        and with 2,048 of them a prompt of 3,072 tokens takes 3 times as long.
+        """
+        return PREFILL_STEP if cancellable or self.device == "cpu" else _LARGE_PREFILL_STEP
 
     def weight_layout(self, wanted: str, dense_bytes: int) -> WeightLayout:
         """The layout to run weights in: the `wanted` one, or for `auto` the fastest one here.

@@ -18,17 +18,35 @@ BLAS_VARIABLE: Final = "AKUNU_BLAS"
 """Environment variable that chooses it: `auto`, `mkl`, `openblas`, or `none` for MLX's own."""
 
 
+_SET_THREADS: Final = {"mkl": "MKL_Set_Num_Threads", "openblas": "openblas_set_num_threads"}
+_GET_THREADS: Final = {"mkl": "MKL_Get_Max_Threads", "openblas": "openblas_get_num_threads"}
+
+
 @dataclass(frozen=True)
 class Blas:
     """The BLAS that MLX will compute with on a Linux CPU.
 
     Attributes:
         name: `mkl`, `openblas` or `reference`.
-        threads: how many threads it may use.
+        threads: how many threads it uses at first.
+        choices: how many it may use; one number if the user's environment says it.
     """
 
     name: str
     threads: int
+    choices: tuple[int, ...] = ()
+
+    def use_threads(self, threads: int) -> None:
+        """Computes with so many threads from now on, if that is one of the choices."""
+        if threads in self.choices:
+            getattr(ctypes.CDLL(None), _SET_THREADS[self.name])(threads)
+
+    @property
+    def current_threads(self) -> int:
+        """How many threads it uses now."""
+        if self.name not in _GET_THREADS:
+            return self.threads
+        return int(getattr(ctypes.CDLL(None), _GET_THREADS[self.name])())
 
 
 @cache
@@ -39,22 +57,24 @@ def load_blas() -> Blas | None:
     wanted = os.environ.get(BLAS_VARIABLE, "auto")
     too_late = "mlx.core" in sys.modules
     for name, find in (("mkl", _find_mkl), ("openblas", _find_openblas)):
-        threads = _threads_for(name)
-        if not too_late and wanted in ("auto", name) and _load(find(), threads):
-            return Blas(name, threads)
+        choices = _thread_choices(name)
+        if not too_late and wanted in ("auto", name) and _load(find(), choices[0]):
+            return Blas(name, choices[0], choices)
     return Blas("reference", 1)
 
 
-def _threads_for(name: str) -> int:
-    """As many threads as the user's environment asks for, else the number of cores minus one.
+def _thread_choices(name: str) -> tuple[int, ...]:
+    """Numbers of threads to try, the usual one first; only one if the user's environment says it.
 
-    The remaining core builds the next graph meanwhile. If the BLAS used it too, both would wait for
-    each other: on two cores, a round of five tokens of a small model would take 25% longer.
+    Usual is the number of cores minus one: the remaining core builds the next graph meanwhile. With
+    a small model, the BLAS and the graph would wait for each other; with a large one, the last core
+    makes forwards faster.
     """
     for variable in (f"{name.upper()}_NUM_THREADS", "OMP_NUM_THREADS"):
         if (wanted := os.environ.get(variable, "")).isdecimal() and int(wanted) > 0:
-            return int(wanted)
-    return max(1, len(os.sched_getaffinity(0)) - 1)
+            return (int(wanted),)
+    cores = len(os.sched_getaffinity(0))
+    return tuple(dict.fromkeys(max(1, count) for count in (cores - 1, cores, cores // 2, 1)))
 
 
 def _load(path: str | None, threads: int) -> bool:

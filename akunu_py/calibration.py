@@ -15,6 +15,7 @@ from typing import Final
 import mlx.core as mx
 
 from akunu_py.backend import Backend
+from akunu_py.blas import Blas, load_blas
 from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.decoding.loop import Limits, decode
 from akunu_py.decoding.target import ModelTarget
@@ -42,6 +43,10 @@ _STEPS_PER_TURN: Final = 4
 _JUMP: Final = 0.15
 _MAX_HALVINGS: Final = 6
 _MAX_CACHE_BYTES: Final = 512 << 20
+_THREADS_SHARE: Final = 0.2
+_MIN_CHOICES: Final = 2
+_CLEARLY_FASTER: Final = 0.95
+_FEW: Final = 5
 
 CalibrationProgress = Callable[[float, float], None]
 """Called with the seconds spent so far, and the seconds to spend."""
@@ -69,6 +74,8 @@ def find_cost_curve(
     if curve is None:
         curve = measure_cost_curve(model, contexts=contexts_of(model), progress=progress)
         store.save(key, curve)
+    elif curve.blas_threads is not None and (blas := load_blas()):
+        blas.use_threads(curve.blas_threads)
     return curve
 
 
@@ -104,6 +111,8 @@ def measure_cost_curve(
 ) -> CostCurve:
     """Measures the costs of a model, and frees the memory that this took.
 
+    On a CPU it first measures with how many threads the BLAS is fastest, and leaves it so.
+
     Args:
         model: a model whose cache can be rolled back.
         budget_s: about how many seconds to spend; a slow model may take longer.
@@ -127,6 +136,7 @@ def _measure(
 ) -> CostCurve:
     first = _Bench(model, min(contexts[0], model.context_length // 2))
     begun = perf_counter()
+    threads = _choose_threads(load_blas(), first.seconds, begun + _THREADS_SHARE * budget_s)
     other_contexts = [context for context in contexts[1:] if first.allows(context)]
     # The first level matters most for planning, so it gets most of the time.
     share = 1.0 if not other_contexts else 0.7
@@ -141,7 +151,32 @@ def _measure(
         if perf_counter() - begun < budget_s:
             until = (share + (1.0 - share) * index / len(other_contexts)) * budget_s
             levels.append(_Bench(model, context).measure(_OTHER_SIZES, begun + until, tick))
-    return CostCurve(tuple(levels))
+    return CostCurve(tuple(levels), threads)
+
+
+def _choose_threads(blas: Blas | None, measure: Callable[[], float], until: float) -> int | None:
+    """With how many threads a BLAS is fastest, which it then uses; None if there is no choice.
+
+    Other work on the machine makes every time longer, so the shortest of each counts. The usual
+    number stays unless another is clearly faster.
+
+    Args:
+        blas: the one to choose for.
+        measure: computes, and returns how long it took.
+        until: when to stop, on `perf_counter`'s clock.
+    """
+    if blas is None or len(blas.choices) < _MIN_CHOICES:
+        return None
+    times: dict[int, list[float]] = {threads: [] for threads in blas.choices}
+    while perf_counter() < until or not all(times.values()):
+        for threads, seconds in times.items():
+            blas.use_threads(threads)
+            measure()  # a warm-up: threads are started
+            seconds.append(measure())
+    usual, best = blas.choices[0], min(blas.choices, key=lambda threads: min(times[threads]))
+    chosen = best if min(times[best]) < _CLEARLY_FASTER * min(times[usual]) else usual
+    blas.use_threads(chosen)
+    return chosen
 
 
 class _Bench:
@@ -167,6 +202,10 @@ class _Bench:
         cache.rollback(0)
         cache.skip(context)
         cache.keep()  # what `_steps` returns to
+
+    def seconds(self) -> float:
+        """Seconds of a step and a round of a few tokens."""
+        return self._round(1) + self._round(_FEW)
 
     def allows(self, context: int) -> bool:
         """Whether another context length fits the model and takes little memory."""

@@ -20,7 +20,7 @@ from akunu_py.decoding.loop import Limits, decode
 from akunu_py.decoding.speculation import Calibrate, DrafterFactory, SpeculationState
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
-from akunu_py.model import PREFILL_STEP, PrefillProgress, TargetModel
+from akunu_py.model import PrefillProgress, TargetModel
 from akunu_py.options import Options
 from akunu_py.prompt import Prompt, PromptInput, encode_prompt, encode_references
 from akunu_py.request import Completion, Event
@@ -47,7 +47,7 @@ class _Request:
     session: DraftSession
     text: TextStream
     progress: PrefillProgress | None
-    cancelled: Callable[[], bool]
+    cancelled: Callable[[], bool] | None
     stats: Stats = field(default_factory=Stats)
     scorer: PromptScorer | None = None
 
@@ -59,7 +59,7 @@ class _Request:
             if self.text.stopped:
                 outcome.cut(position + 1, Finish.STOP)
                 break
-        if outcome.finish is None and self.cancelled():
+        if outcome.finish is None and self.cancelled and self.cancelled():
             outcome.finish = Finish.CANCELLED
         if outcome.finish is not None:
             pieces.append(self.text.finish())
@@ -82,7 +82,7 @@ class Engine:
             result on disk.
         draft_model: drafts for requests whose drafter is `model`.
         prefill_step_size: prompt tokens per forward; a cancelled request stops after the current
-            one.
+            one. None takes few if a request can be cancelled, else as many as are fastest.
         prompt_cache_bytes: bytes that the caches of requests may take together; None takes a share
             of the free memory. One request is always served, whatever it takes.
         prompt_store: keeps what they hold on disk, whenever `save_prompts` is called.
@@ -104,11 +104,11 @@ class Engine:
         max_context: int | None = None,
         calibrate: Calibrate = find_cost_curve,
         draft_model: TargetModel | None = None,
-        prefill_step_size: int = PREFILL_STEP,
+        prefill_step_size: int | None = None,
         prompt_cache_bytes: int | None = None,
         prompt_store: PromptStore | None = None,
     ) -> None:
-        if prefill_step_size < 1:
+        if prefill_step_size is not None and prefill_step_size < 1:
             raise InvalidRequestError(
                 f"A step of a prefill must have 1 token or more, not {prefill_step_size}."
             )
@@ -178,7 +178,7 @@ class Engine:
         suffix: str | None = None,
         sampler: Sampler | None = None,
         progress: PrefillProgress | None = None,
-        cancelled: Callable[[], bool] = lambda: False,
+        cancelled: Callable[[], bool] | None = None,
     ) -> Generator[Event, None, None]:
         """Answers a prompt round by round; only the last event has a finish reason.
 
@@ -190,7 +190,7 @@ class Engine:
             suffix: the text after the gap that follows `prompt`, if the model can fill gaps.
             sampler: replaces the sampler of the options; benchmarks force known answers with it.
             progress: called with the number of prompt tokens done, and the number of all.
-            cancelled: called between the chunks of a prefill and between rounds.
+            cancelled: called between rounds, and between the chunks of a prefill.
 
         Raises:
             InvalidRequestError: if the prompt is empty or the options cannot be served.
@@ -282,7 +282,8 @@ class Engine:
 
     def _prefill(self, tokens: Sequence[int], slot: PrefixSlot, request: _Request) -> bool:
         """Computes prompt tokens; False if the request was cancelled before they were all done."""
-        before, scorer, step = self.counters.prefill_tokens, request.scorer, self._prefill_step_size
+        before, scorer = self.counters.prefill_tokens, request.scorer
+        step = self._prefill_step_size or self.backend.prefill_step(request.cancelled is not None)
         ends = self._checkpoint_lengths(request) if slot.cache.needs_checkpoints else []
 
         def count(done: int, total: int) -> None:

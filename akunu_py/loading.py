@@ -8,7 +8,7 @@ from akunu_py.backend import find_backend
 from akunu_py.calibration import find_cost_curve
 from akunu_py.decoding.speculation import Calibrate
 from akunu_py.engine import Engine
-from akunu_py.model import PREFILL_STEP, load_target
+from akunu_py.model import load_target
 from akunu_py.model_files import BUNDLED_MODEL
 from akunu_py.options import DEFAULT_KV_GROUP_SIZE, DEFAULT_QUANTIZED_KV_START, KVQuantization
 from akunu_py.text.chat_template import ChatTemplate
@@ -21,7 +21,7 @@ def load(
     max_context: int | None = None,
     calibrate: Calibrate = find_cost_curve,
     draft_model: str | None = None,
-    prefill_step_size: int = PREFILL_STEP,
+    prefill_step_size: int | None = None,
     adapter_path: str | None = None,
     trust_remote_code: bool = False,
     chat_template: str | None = None,

@@ -18,12 +18,7 @@ from mlx.utils import tree_flatten
 from mlx_lm import utils
 
 from akunu_py.adapter import add_adapter, merge_adapter
-from akunu_py.backend import (
-    Backend,
-    WeightLayout,
-    fastest_network,
-    use_dense_weights,
-)
+from akunu_py.backend import PREFILL_STEP, Backend, WeightLayout, fastest_network, use_dense_weights
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.model_cache import make_kv_cache
 from akunu_py.cache.prompt_store import DEFAULT_BYTES, PromptStore
@@ -33,10 +28,6 @@ from akunu_py.model_files import find_adapter, find_model, model_name
 from akunu_py.options import KVQuantization
 from akunu_py.text.chat_template import ChatTemplate
 from akunu_py.text.tokenizer import Tokenizer
-
-PREFILL_STEP: Final = 512
-"""Prompt tokens per forward of a prefill. Fewer than mlx-lm's 2048, so that a request is cancelled
-soon; matrices of this height keep a device busy already."""
 
 _CONTEXT_KEYS: Final = (
     "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length",
@@ -211,29 +202,38 @@ class TargetModel:
         *,
         step: int = PREFILL_STEP,
         progress: PrefillProgress | None = None,
-        cancelled: Callable[[], bool] = lambda: False,
+        cancelled: Callable[[], bool] | None = None,
         observe: Callable[[mx.array], object] | None = None,
         ends: Sequence[int] = (),
     ) -> bool:
         """Computes the cache of prompt tokens, a chunk at a time.
 
-        A chunk ends where the cache begins to be quantized.
+        A chunk ends where the cache begins to be quantized. If nobody can cancel, the graph of a
+        chunk is built while the one before is computed.
 
         Args:
             tokens: the tokens to append to the cache.
             cache: must have room for them.
             step: tokens per chunk.
             progress: called after each chunk.
-            cancelled: asked before each chunk.
+            cancelled: asked before each chunk, when nothing is in flight.
             observe: called with the lazy logits of each chunk; without it they are not computed.
             ends: lengths of the cache at which a chunk must end.
 
         Returns:
             False if `cancelled` returned true; the cache then holds the chunks done before.
         """
+        overlaps = cancelled is None and observe is None and not ends
         done = 0
+
+        def wait() -> None:
+            mx.synchronize()
+            mx.clear_cache()
+            if progress:
+                progress(done, len(tokens))
+
         while done < len(tokens):
-            if cancelled():
+            if cancelled and cancelled():
                 return False
             stops = (cache.length + step, *ends, cache.quantized_start)
             stop = min(end for end in stops if end > cache.length)
@@ -241,11 +241,12 @@ class TargetModel:
             logits = self.forward(mx.array(list(chunk)), cache)
             if observe:
                 observe(logits)
-            cache.evaluate()
-            mx.clear_cache()
+            if overlaps and done:
+                wait()  # MLX writes in place only into buffers that no forward in flight reads
+            cache.submit()
             done += len(chunk)
-            if progress:
-                progress(done, len(tokens))
+            if not overlaps or done == len(tokens):
+                wait()
         return True
 
 

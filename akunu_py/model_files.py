@@ -76,7 +76,7 @@ def find_adapter(path: str) -> Path:
 def model_name(asked: str, folder: Path) -> str:
     """The name of a model: its hub name if that was asked for, else the name of its folder."""
     by_hub_name = is_hub_name(asked) and not Path(os.path.expanduser(asked)).is_dir()
-    return asked if by_hub_name else folder.name
+    return asked if by_hub_name else Path(os.path.abspath(folder)).name
 
 
 def is_hub_name(name: str) -> bool:

@@ -39,6 +39,7 @@ class Round:
         seconds: from the end of the previous round to the end of this one; None if the interval
             includes other work.
         forward_s: seconds the loop spent on building the forward and waiting for it.
+        build_s: those of `forward_s` in which the host built it.
         draft_s: seconds spent on learning from the round and on the next proposal.
         replayed: how many tokens of earlier rounds the forward computed again, because the cache
             had been rolled back past them.
@@ -60,6 +61,7 @@ class Round:
     pipelined: bool = False
     seconds: float | None = None
     forward_s: float = 0.0
+    build_s: float = 0.0
     draft_s: float = 0.0
     replayed: int = 0
     recheck_forwards: int = 0
@@ -126,6 +128,7 @@ class Stats:
     ttft_s: float = 0.0
     draft_s: float = 0.0
     forward_s: float = 0.0
+    build_s: float = 0.0
     accepted_by_position: list[int] = field(default_factory=list)
     accepted_counts: Counter[int] = field(default_factory=Counter)
 
@@ -157,6 +160,7 @@ class Stats:
             self.accepted_by_position = by_position
         self.draft_s += outcome.draft_s
         self.forward_s += outcome.forward_s
+        self.build_s += outcome.build_s
 
     def include(self, other: Stats) -> None:
         """Adds another request's sums; the time to first token becomes the total of them."""

@@ -12,25 +12,21 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
 
 from akunu_py.bench.cost_report import CostReport
-from akunu_py.bench.measurement import machine_line
+from akunu_py.bench.measurement import machine_line, markdown_table
 from akunu_py.planning.cost_curve import CostCurve
+
+__all__ = ["RESULTS", "markdown_table", "progress_line", "record"]
 
 RESULTS: Final = Path(__file__).parent / "results"
 SHOWN: Final = {"plain": "no drafts", "auto + planner": "default"}
 """The contestants in the record of `bench speedup`, and what it calls them."""
-
-
-def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A Markdown table; every cell is converted to text as it is."""
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
 def record(name: str, title: str, body: str, result: dict[str, Any]) -> None:

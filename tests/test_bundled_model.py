@@ -4,14 +4,14 @@ import pytest
 from mlx_lm import load as load_with_mlx_lm
 
 import akunu_py
+from akunu_py.bench.identity import first_difference, mlx_lm_answer, top_2_gap
+from akunu_py.bench.prompts import Prompt, make_prompts
 from akunu_py.cli.greeting import EXAMPLES
 from akunu_py.engine import Engine
 from akunu_py.model_files import bundled_model
 from akunu_py.options import Options
 from akunu_py.stats import Finish
 from akunu_py.text.chat import ChatTranscript
-from benchmarks.identity import first_difference, mlx_lm_answer, top_2_gap
-from benchmarks.prompts import Prompt, make_prompts
 
 NEAR_TIE = 1e-2
 """Two logits this close may change places between forwards of different size on a real BLAS."""

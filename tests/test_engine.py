@@ -13,6 +13,7 @@ from mlx_lm.sample_utils import make_logits_processors
 
 import akunu_py
 from akunu_py import Options, Sampling
+from akunu_py.backend import Backend
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
 from akunu_py.stats import EngineCounters, Finish
@@ -233,6 +234,11 @@ class TestCancelling:
         again = engine.generate(prompt, Options(max_tokens=1))
         assert again.stats.cached_tokens == 112, "what was computed is kept"
         assert engine.counters.prefill_tokens == 299
+
+    def test_only_a_gpu_whose_user_cannot_cancel_gets_large_chunks(self) -> None:
+        gpu, cpu = Backend("metal", "M4 Pro"), Backend("cpu", "a CPU")
+        assert gpu.prefill_step(False) > gpu.prefill_step(True)
+        assert cpu.prefill_step(False) == cpu.prefill_step(True)
 
     def test_cancelled_decoding_ends_after_the_current_round(self, engine: Engine) -> None:
         stop = Flag()

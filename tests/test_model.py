@@ -186,14 +186,32 @@ def test_a_prefill_in_steps_equals_a_prefill_in_one(tiny_model_dir: Path) -> Non
     tokens = [(7 * i) % 256 for i in range(50)]
     told: list[tuple[int, int]] = []
     caches = []
-    for step in (7, 64):
+    # Without `cancelled`, the next chunk is built while one is computed.
+    for step, cancelled in ((7, None), (7, lambda: False), (64, None)):
         cache = model.make_cache(64)
         assert model.prefill(
-            tokens, cache, step=step, progress=lambda done, total: told.append((done, total))
+            tokens,
+            cache,
+            step=step,
+            progress=lambda done, total: told.append((done, total)),
+            cancelled=cancelled,
         )
         caches.append([mx.array(buffer[..., :50, :]) for buffer in cache.layers[1].state])
-    assert all(mx.allclose(a, b, atol=1e-4) for a, b in zip(*caches, strict=True))
-    assert [done for done, _ in told] == [7, 14, 21, 28, 35, 42, 49, 50, 50]
+    assert all(mx.array_equal(a, b) for a, b in zip(*caches[:2], strict=True))
+    assert all(mx.allclose(a, b, atol=1e-4) for a, b in zip(*caches[1:], strict=True))
+    assert [done for done, _ in told] == [*[7, 14, 21, 28, 35, 42, 49, 50] * 2, 50]
+
+
+def test_a_prefill_writes_into_its_buffers_in_place(tiny_model_dir: Path) -> None:
+    model = load_target(str(tiny_model_dir), find_backend())
+    cache = model.make_cache(100_000)
+    model.prefill([1], cache)
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    model.prefill([1] * 40, cache, step=10)
+    assert mx.get_peak_memory() - before < cache.nbytes / len(cache.layers) / 4, (
+        "no buffer is copied"
+    )
 
 
 def test_every_error_is_an_akunu_error() -> None:

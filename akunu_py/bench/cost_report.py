@@ -95,7 +95,7 @@ class CostReport:
         """The costs, the thresholds and the theory, to be printed by rich."""
         return Group(
             "Milliseconds per forward over M tokens, by tokens of context",
-            self._costs(),
+            figures_table(*self.costs(), first="right"),
             f"\nWhen drafts pay, at {self.context:,} tokens of context: the acceptance rate that "
             "num_draft_tokens needs to break even, and the speedup at other rates",
             self._thresholds(),
@@ -104,7 +104,8 @@ class CostReport:
             _theory(),
         )
 
-    def _costs(self) -> Table:
+    def costs(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """The heads and the rows of the table of costs."""
         contexts = [level.context for level in self.curve.levels]
         steps = [self.curve.decode_s(context) for context in contexts]
         rows = [("1, pipelined", *(f"{1e3 * step:.2f}" for step in steps), "1.00")]
@@ -112,8 +113,7 @@ class CostReport:
             costs = [self.curve.verify_s(size, context) for context in contexts]
             relative = f"{costs[0] / steps[0]:.2f}"
             rows.append((str(size), *(f"{1e3 * cost:.2f}" for cost in costs), relative))
-        heads = ("M", *(f"{context:,}" for context in contexts), "of a step")
-        return figures_table(heads, rows, first="right")
+        return ("M", *(f"{context:,}" for context in contexts), "of a step"), rows
 
     def _thresholds(self) -> Table:
         rows = []

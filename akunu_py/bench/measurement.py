@@ -74,9 +74,9 @@ def describe_machine(backend: Backend) -> dict[str, Any]:
         "chip": _cpu_name() if backend.device == "cpu" else backend.chip,
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30),
-        "system": f"{platform.system()} {platform.machine()}",
+        "system": f"{_system()} {platform.machine()}",
         "blas": backend.blas,
-        "blas_threads": backend.threads if backend.blas else None,
+        "blas_threads": backend.current_threads if backend.blas else None,
         "python": platform.python_version(),
         "mlx": version("mlx"),
         "mlx_lm": version("mlx-lm"),
@@ -122,6 +122,17 @@ def figures_table(
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A Markdown table; every cell is converted to text as it is."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def _system() -> str:
+    release = platform.mac_ver()[0]
+    return f"macOS {release}" if release else platform.system()
 
 
 def _cpu_name() -> str:

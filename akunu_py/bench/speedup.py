@@ -16,6 +16,7 @@ from typing import Final
 
 from akunu_py.bench.baselines import add_baselines
 from akunu_py.bench.contestants import Contestant, Task, TimedCompletion
+from akunu_py.bench.identity import first_difference
 from akunu_py.bench.measurement import Progress, Spread
 from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share
 from akunu_py.engine import Engine
@@ -70,12 +71,14 @@ class Shares:
     Attributes:
         drafting: proposing, planning, and learning from emitted tokens.
         forward: building forwards and waiting for their tokens.
+        building: the part of `forward` in which the host built them.
         detokenizing: turning tokens into text; timed afterwards, on the same tokens.
         rest: everything else that the host did.
     """
 
     drafting: float
     forward: float
+    building: float
     detokenizing: float
     rest: float
 
@@ -232,7 +235,7 @@ def _rows(
         if not forced and index > compared and others is not None:
             both = zip(pairs, others, strict=False)
             found = [
-                _first_difference(own.completion.tokens, them.completion.tokens)
+                first_difference(own.completion.tokens, them.completion.tokens)
                 for own, them in both
             ]
             differences = [place for place in found if place is not None]
@@ -250,14 +253,6 @@ def _rows(
         )
 
 
-def _first_difference(tokens: Sequence[int], others: Sequence[int]) -> int | None:
-    """The index of the first token that differs; None if two answers are the same."""
-    if list(tokens) == list(others):
-        return None
-    pairs = enumerate(zip(tokens, others, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(tokens), len(others)))
-
-
 def _shares(engine: Engine, pairs: Sequence[SpeedupPair]) -> Shares | None:
     found = [pair.completion.stats for pair in pairs if pair.completion.stats is not None]
     if not found:
@@ -265,9 +260,10 @@ def _shares(engine: Engine, pairs: Sequence[SpeedupPair]) -> Shares | None:
     spent = sum(stats.decode_s for stats in found)
     drafting = sum(stats.draft_s for stats in found) / spent
     forward = sum(stats.forward_s for stats in found) / spent
+    building = sum(stats.build_s for stats in found) / spent
     detokenizing = sum(_seconds_to_text(engine, pair) for pair in pairs) / spent
     rest = max(0.0, 1.0 - drafting - forward - detokenizing)
-    return Shares(drafting, forward, detokenizing, rest)
+    return Shares(drafting, forward, building, detokenizing, rest)
 
 
 def _seconds_to_text(engine: Engine, pair: SpeedupPair) -> float:

@@ -289,11 +289,15 @@ class KVCache:
         mx.eval(list(arrays_of([[one.states, one.windows] for one in checkpoints])))
         self.evaluate()
 
+    def submit(self) -> None:
+        """Starts to compute everything appended so far, without waiting for it."""
+        states = list(arrays_of([vars(part) for part in self._states]))
+        mx.async_eval([layer.state for layer in self._counted], states)  # type: ignore[no-untyped-call]
+
     def evaluate(self) -> None:
         """Waits until everything appended so far has been computed."""
-        mx.eval([layer.state for layer in self._counted])
-        if self._states:
-            mx.eval(list(arrays_of([vars(part) for part in self._states])))
+        self.submit()
+        mx.synchronize()
 
     def _counters_reach(self, to: int) -> bool:
         """Whether moving counters is all that a rollback takes."""

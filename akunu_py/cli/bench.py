@@ -21,7 +21,7 @@ from akunu_py.bench.plots import check_can_plot, draw_cost, draw_replay, draw_sp
 from akunu_py.bench.replay import ReplayCase
 from akunu_py.bench.replay_report import Policy, ReplayReport, replay_policies
 from akunu_py.bench.samples import encode_samples, read_samples
-from akunu_py.cli.loading import load_engine
+from akunu_py.cli.loading import load_engine, measure_costs_with_bar
 from akunu_py.cli.progress import MeasuringBar
 from akunu_py.cli.settings import CostSettings, ReplaySettings, SpeedupSettings
 from akunu_py.errors import InvalidRequestError
@@ -29,8 +29,6 @@ from akunu_py.errors import InvalidRequestError
 if TYPE_CHECKING:
     from akunu_py.bench.contestants import Contestant
     from akunu_py.bench.speedup_report import SpeedupReport
-    from akunu_py.engine import Engine
-    from akunu_py.planning.cost_curve import CostCurve
     from akunu_py.text.tokenizer import Tokenizer
 
 _MIN_COLUMNS: Final = 120
@@ -82,8 +80,8 @@ def run(settings: CostSettings | SpeedupSettings | ReplaySettings) -> int:
 def _measure_cost(settings: CostSettings) -> _Result:
     """The cost curve of this machine; the engine uses it from now on."""
     engine = load_engine(settings.model)
-    machine, model = describe_machine(engine.backend), describe_model(engine)
-    report = CostReport(machine, model, _measure_curve(engine, settings.seconds))
+    curve = measure_costs_with_bar(engine, settings.seconds)
+    report = CostReport(describe_machine(engine.backend), describe_model(engine), curve)
     return _Result(report, draw_cost, _heading(report), f"\n{report.payoff}")
 
 
@@ -115,7 +113,7 @@ def _measure_speedup(settings: SpeedupSettings) -> _Result:
         Akunu("none"),
         *(Akunu(*policy) for policy in policies),
     ]
-    curve = _measure_curve(engine, settings.seconds)
+    curve = measure_costs_with_bar(engine, settings.seconds)
     with MeasuringBar(sys.stderr, "answering", counts=True) as bar:
         rows, complete = contest(
             engine, tasks, contestants, rounds=settings.rounds, curve=curve, progress=bar
@@ -162,28 +160,6 @@ def _read_sets(settings: ReplaySettings) -> dict[str, list[ReplayCase]]:
         names = ", ".join(str(file) for file in settings.files)
         raise InvalidRequestError(f"There is no request with an answer in {names}.")
     return sets
-
-
-def _measure_curve(engine: "Engine", seconds: float) -> "CostCurve":
-    """Measures what forwards cost now, and keeps it for the engine's planner too.
-
-    Raises:
-        InvalidRequestError: if the model's cache cannot be rolled back.
-    """
-    from akunu_py.calibration import (  # noqa: PLC0415
-        NoCurveError,
-        cost_key,
-        measure_cost_curve,
-    )
-    from akunu_py.planning.cost_store import CostStore  # noqa: PLC0415
-
-    try:
-        with MeasuringBar(sys.stderr) as bar:
-            curve = measure_cost_curve(engine.model, budget_s=seconds, progress=bar)
-    except NoCurveError as error:
-        raise InvalidRequestError(f"{error} There are no rounds to measure.") from error
-    CostStore().save(cost_key(engine.model, engine.backend), curve)
-    return curve
 
 
 def _heading(report: "CostReport | SpeedupReport") -> str:

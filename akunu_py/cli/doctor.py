@@ -1,18 +1,26 @@
 """`doctor`: the machine, the model, what forwards cost, and whether drafting pays here."""
 
 import json
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from akunu_py.backend import free_memory_bytes
 from akunu_py.bench.cost_report import CostReport, curve_lines
 from akunu_py.bench.measurement import describe_machine, describe_model
-from akunu_py.cli.loading import find_costs_with_bar, load_engine
-from akunu_py.cli.render import count
+from akunu_py.cli.loading import find_costs_with_bar, load_engine, measure_costs_with_bar
+from akunu_py.cli.progress import MeasuringBar
+from akunu_py.cli.render import count, printable
 from akunu_py.cli.settings import DoctorSettings
+from akunu_py.errors import InvalidRequestError
+from akunu_py.package import write_atomically
 from akunu_py.planning.theory import Payoff
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
+    from akunu_py.planning.cost_curve import CostCurve
 
 _NAME_WIDTH: Final = 10
 _MEBI: Final = 1 << 20
@@ -22,26 +30,58 @@ def run(settings: DoctorSettings) -> int:
     """Prints the findings; the last line says whether drafting pays.
 
     Raises:
-        AkunuError: if the model does not load.
+        AkunuError: if the model does not load, or a report cannot be made.
     """
+    if settings.report is not None:
+        return _write_report(settings, settings.report)
     findings, lines = _examine(load_engine(settings.model))
     print(json.dumps(findings) if settings.as_json else "\n".join(lines))
     return 0
+
+
+def _write_report(settings: DoctorSettings, path: Path) -> int:
+    """Measures for a few minutes, and writes two files that can be shared.
+
+    Raises:
+        AkunuError: if they cannot be written, or the model's costs cannot be measured.
+    """
+    if not os.access(path.parent, os.W_OK):  # before the measurement, which takes long
+        raise InvalidRequestError(f"There is no folder {path.parent} that can be written to.")
+    engine = load_engine(settings.model)
+    from akunu_py.bench.device_report import CONTEXTS, COSTS_S, make_report  # noqa: PLC0415
+
+    _tell("Measuring for a few minutes; Ctrl-C ends it with what was found so far.")
+    curve = measure_costs_with_bar(engine, COSTS_S, CONTEXTS)
+    cost = CostReport(describe_machine(engine.backend), describe_model(engine), curve)
+    with MeasuringBar(sys.stderr, "answering", counts=True) as bar:
+        report = make_report(engine, cost, bar)
+    found = report.as_json()
+    files = [path.with_name(path.name + suffix) for suffix in (".md", ".json")]
+    for file, text in zip(files, (report.markdown(), json.dumps(found, indent=1)), strict=True):
+        write_atomically(file, f"{text.rstrip()}\n")
+    _tell(f"Written: {files[0]} and {files[1]}. They hold no paths, prompts or answers.")
+    print(json.dumps(found) if settings.as_json else report.markdown())
+    return 0
+
+
+def _tell(line: str) -> None:
+    print(printable(line), file=sys.stderr)
 
 
 def _examine(engine: "Engine") -> tuple[dict[str, Any], list[str]]:
     """The findings about an engine, as a JSON object and as lines of text."""
     from akunu_py.calibration import NoCurveError  # noqa: PLC0415  (needs MLX)
 
+    curve: CostCurve | None = None
+    with suppress(NoCurveError):
+        curve = find_costs_with_bar(engine.model, engine.backend)
     machine, model = describe_machine(engine.backend), describe_model(engine)
     free = free_memory_bytes()
     findings: dict[str, Any] = {
         "machine": machine, "model": model, "free_memory_bytes": free, "notices": engine.notices,
     }  # fmt: skip
     lines = _machine_lines(machine, model, free)
-    try:
-        curve = find_costs_with_bar(engine.model, engine.backend)
-    except NoCurveError:
+    if curve is None:
         findings["recommended"] = {"drafter": "none"}
         return findings, [*lines, *engine.notices]
     report = CostReport(machine, model, curve)

@@ -1,11 +1,13 @@
 """From a command's model settings to an engine; the model libraries are imported here."""
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from akunu_py.backend import find_backend
 from akunu_py.cli.progress import MeasuringBar
 from akunu_py.cli.settings import ModelSettings
+from akunu_py.errors import InvalidRequestError
 from akunu_py.model_files import find_adapter, find_model, is_hub_name
 
 if TYPE_CHECKING:
@@ -37,7 +39,6 @@ def load_engine(
     find_backend()  # without MLX this fails with a clear sentence
     from akunu_py.calibration import find_cost_curve  # noqa: PLC0415  (takes a second)
     from akunu_py.loading import load  # noqa: PLC0415
-    from akunu_py.model import PREFILL_STEP  # noqa: PLC0415
 
     return load(
         settings.name,
@@ -45,7 +46,7 @@ def load_engine(
         max_context=settings.max_context,
         calibrate=find_costs_with_bar if shows_measuring else find_cost_curve,
         draft_model=settings.draft_model,
-        prefill_step_size=PREFILL_STEP if prefill_step_size is None else prefill_step_size,
+        prefill_step_size=prefill_step_size,
         adapter_path=settings.adapter_path,
         trust_remote_code=settings.trust_remote_code,
         chat_template=settings.chat_template,
@@ -70,6 +71,38 @@ def find_costs_with_bar(model: "TargetModel", backend: "Backend") -> "CostCurve"
 
     with MeasuringBar(sys.stderr) as bar:
         return find_cost_curve(model, backend, progress=bar)
+
+
+def measure_costs_with_bar(
+    engine: "Engine", seconds: float, contexts: Sequence[int] | None = None
+) -> "CostCurve":
+    """Measures what forwards cost now, and keeps it for the engine's planner too.
+
+    Args:
+        engine: with the model.
+        seconds: how long to measure.
+        contexts: context lengths to measure at; None takes the usual ones.
+
+    Raises:
+        InvalidRequestError: if the model's cache cannot be rolled back.
+    """
+    from akunu_py.calibration import (  # noqa: PLC0415
+        CONTEXTS,
+        NoCurveError,
+        cost_key,
+        measure_cost_curve,
+    )
+    from akunu_py.planning.cost_store import CostStore  # noqa: PLC0415
+
+    try:
+        with MeasuringBar(sys.stderr) as bar:
+            curve = measure_cost_curve(
+                engine.model, budget_s=seconds, contexts=contexts or CONTEXTS, progress=bar
+            )
+    except NoCurveError as error:
+        raise InvalidRequestError(f"{error} There are no rounds to measure.") from error
+    CostStore().save(cost_key(engine.model, engine.backend), curve)
+    return curve
 
 
 def fetch_model(settings: ModelSettings) -> None:

@@ -7,6 +7,7 @@ by field. Plain Python: a wrong option is refused before any library is loaded.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from akunu_py.backend import WEIGHT_LAYOUTS
@@ -83,9 +84,10 @@ class Option:
         group: its heading in the help.
         quick: the default of commands with `--quick`, if that is given.
         default_text: the default in the help; made from `default` if not given.
-        nargs: how many words it takes, as in argparse: one if None, `+` or `*`.
+        nargs: how many words it takes, as in argparse: one if None, `+`, `*`, or `?`, which takes
+            `const` without a word.
         repeated: whether it may be given several times, with one word each.
-        const: the value of an option that takes no word.
+        const: the value of an option that is given without a word.
     """
 
     flag: str
@@ -102,7 +104,7 @@ class Option:
     default_text: str | None = None
     choices: tuple[str, ...] | None = None
     within: Range | None = None
-    nargs: Literal["+", "*"] | None = None
+    nargs: Literal["+", "*", "?"] | None = None
     repeated: bool = False
     const: Any = None
     required: bool = False
@@ -225,6 +227,8 @@ OPTIONS: Final = (
 
     Option("--json", ("generate", "doctor", *_BENCH), "print one JSON object", field="as_json",
            default=False, const=True),
+    Option("--report", ("doctor",), "measure for a few minutes and write FILE.md and FILE.json, to "
+           "be shared", file_path, metavar="FILE", nargs="?", const=Path("akunu-report")),
     Option("--plot", _BENCH, "draw the result into a .png, .svg or .pdf file", file_path,
            metavar="FILE"),
 

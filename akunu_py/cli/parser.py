@@ -136,14 +136,14 @@ def _described(summary: str) -> dict[str, Any]:
 
 def _add_argument(group: ArgumentParser | _ArgumentGroup, option: Option) -> None:
     keywords: dict[str, Any] = {"help": option.described, "default": SUPPRESS}
-    if option.const is not None:
+    if option.const is not None and option.nargs is None:
         keywords |= {"action": "store_const", "const": option.const}
     else:
         keywords |= {"type": option.read, "metavar": option.metavar, "choices": option.choices}
         if option.repeated:
             keywords["action"] = "append"
         elif option.nargs:
-            keywords["nargs"] = option.nargs
+            keywords |= {"nargs": option.nargs, "const": option.const}
     if option.flag.startswith("-"):
         flags = [option.flag, option.short] if option.short else [option.flag]
         group.add_argument(*flags, dest=option.name, required=option.required, **keywords)
@@ -162,7 +162,7 @@ def _values(options: Sequence[Option], given: Mapping[str, Any]) -> dict[str, An
     for option in options:
         if option.name in given:
             value = given[option.name]
-            if option.nargs:
+            if option.nargs in ("+", "*"):
                 value = tuple(dict.fromkeys(value))  # each once
             elif option.repeated:
                 value = tuple(value)

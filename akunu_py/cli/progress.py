@@ -31,7 +31,7 @@ class MeasuringBar:
             return
         if self._bar is None:
             self._bar = _start_bar(self._stream, self._title, total, counts=self._counts)
-        self._bar.update(self._bar.task_ids[0], completed=done)
+        self._bar.update(self._bar.task_ids[0], completed=done, total=total)
 
     def close(self) -> None:
         """Removes the bar; the next call starts another."""

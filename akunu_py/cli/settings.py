@@ -115,10 +115,15 @@ class ServeSettings:
 
 @dataclass(frozen=True)
 class DoctorSettings:
-    """What `doctor` examines."""
+    """What `doctor` examines; `report` names the two files to write, without their suffixes."""
 
     model: ModelSettings
     as_json: bool
+    report: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.report is not None and self.report.suffix in (".md", ".json"):
+            object.__setattr__(self, "report", self.report.with_suffix(""))
 
 
 @dataclass(frozen=True)

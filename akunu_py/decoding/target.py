@@ -178,6 +178,7 @@ class ModelTarget:
             outcome.logprobs = pending.logprobs.logprobs(tokens)
             outcome.top_ids = pending.logprobs.top_ids(len(tokens))
         wait_s = perf_counter() - begun
+        outcome.build_s = pending.build_s
         outcome.forward_s = pending.build_s + wait_s
         seconds = self._clock.lap(wait_s)
         outcome.seconds = None if rechecks else seconds

@@ -57,12 +57,14 @@ class CostCurve:
     Args:
         levels: by context, ascending. The first has all points. The others may have fewer: they
             only say how much a longer context adds.
+        blas_threads: how many threads the BLAS of a CPU used, if that was chosen for the model.
 
     Raises:
         ValueError: if there is no level, or if they are not ascending.
     """
 
     levels: tuple[CostLevel, ...]
+    blas_threads: int | None = None
 
     def __post_init__(self) -> None:
         contexts = [level.context for level in self.levels]
@@ -94,7 +96,8 @@ class CostCurve:
 
     def as_json(self) -> dict[str, Any]:
         """The measured points, as `from_json` reads them."""
-        return {
+        chosen = {} if self.blas_threads is None else {"blas_threads": self.blas_threads}
+        return chosen | {
             "levels": [
                 {
                     "context": level.context,
@@ -121,9 +124,11 @@ class CostCurve:
                 )
                 for level in data["levels"]
             )
+            threads = data.get("blas_threads")
+            blas_threads = None if threads is None else _whole(threads)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no cost curve: {error!r}") from error
-        curve = cls(levels)
+        curve = cls(levels, blas_threads)
         for level in levels:
             _check_plausible(level)
         return curve

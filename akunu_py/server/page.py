@@ -122,7 +122,7 @@ def _engine_status(engine: "Engine") -> dict[str, Any]:
             "kind": backend.device,
             "chip": backend.chip,
             "blas": backend.blas,
-            "threads": backend.threads,
+            "threads": backend.current_threads,
         },
         "notices": engine.notices,
         "caches": [

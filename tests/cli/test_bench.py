@@ -104,7 +104,13 @@ class TestSpeedup:
         for row in found["rows"]:
             assert (row["workload"], row["answers"]) == ("mine", "forced")
             assert row["speedup"]["median"] > 0
-        assert found["rows"][2]["shares"].keys() == {"drafting", "forward", "detokenizing", "rest"}
+        assert found["rows"][2]["shares"].keys() == {
+            "drafting",
+            "forward",
+            "building",
+            "detokenizing",
+            "rest",
+        }
         assert plot.read_text().startswith("<?xml")
 
 

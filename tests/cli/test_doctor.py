@@ -7,6 +7,8 @@ import pytest
 
 from akunu_py import calibration
 from akunu_py.__main__ import main
+from akunu_py.bench import device_report
+from akunu_py.bench.identity import Examinee
 from akunu_py.package import CACHE_VARIABLE
 from akunu_py.planning.cost_curve import CostCurve
 from tests.planning.curves import LINEAR, STEPPED
@@ -46,3 +48,58 @@ def test_it_advises_against_drafting_if_it_does_not_pay(
     assert "does not pay" in found["payoff"]["sentence"]
     assert found["machine"]["mlx"]
     assert CostCurve.from_json(found["curve"]) == LINEAR
+
+
+class TestReport:
+    @pytest.fixture(autouse=True)
+    def _short(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        costs_are(monkeypatch, tmp_path, STEPPED)
+        monkeypatch.setattr(device_report, "_PROMPTS", 4)
+        monkeypatch.setattr(device_report, "_WORKLOADS", ("edit",))
+        for name in ("_IDENTITY_TOKENS", "_SPEEDUP_TOKENS"):
+            monkeypatch.setattr(device_report, name, range(4, 9))
+
+    def test_it_writes_figures_and_neither_paths_nor_prompts(
+        self, tiny_model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        words = ["doctor", "--model", str(tiny_model_dir), "--report", str(tmp_path / "mac.md")]
+        assert main(words) == 0
+        written = [(tmp_path / f"mac{suffix}").read_text() for suffix in (".md", ".json")]
+        assert capsys.readouterr().out.strip() == written[0].strip()
+        found = json.loads(written[1])
+        assert found["complete"]
+        assert found["model"]["name"] == tiny_model_dir.name
+        assert found["identity"]["prompts"] == 4
+        assert found["identity"]["differences"] == []
+        assert {row["answers"] for row in found["speedup"]} == {"own", "forced"}
+        for parts in found["rounds"]:
+            assert 0 < parts["build_ms"] < parts["all_ms"]
+        for text in written:
+            assert str(tiny_model_dir.parent) not in text
+            assert str(Path.home()) not in text
+            assert "Rename" not in text
+
+    def test_an_interrupt_leaves_what_was_found(
+        self, tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def examine(_self: Examinee, index: int, _prompt: object) -> list[object]:
+            if index == 3:
+                raise KeyboardInterrupt
+            return []
+
+        monkeypatch.setattr(Examinee, "examine", examine)
+        words = ["doctor", "--model", str(tiny_model_dir), "--report", str(tmp_path / "mac")]
+        assert main(words) == 0
+        found = json.loads((tmp_path / "mac.json").read_text())
+        assert not found["complete"]
+        assert found["identity"]["prompts"] == 3
+        assert found["speedup"] is None
+        assert CostCurve.from_json(found["curve"]) == STEPPED
+        assert "interrupted" in (tmp_path / "mac.md").read_text()
+
+    def test_a_folder_that_does_not_exist_is_refused_at_once(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = tmp_path / "missing" / "mac"
+        assert main(["doctor", "--model", str(tmp_path), "--report", str(path)]) == 2
+        assert "no folder" in capsys.readouterr().err

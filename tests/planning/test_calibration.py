@@ -1,5 +1,6 @@
 """Measuring a tiny model: which points, for how long, and without side effects."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
 
@@ -8,6 +9,7 @@ import pytest
 import akunu_py
 from akunu_py import Options, calibration
 from akunu_py.backend import find_backend
+from akunu_py.blas import Blas, load_blas
 from akunu_py.calibration import CONTEXTS, cost_key, find_cost_curve, measure_cost_curve
 from akunu_py.engine import Engine
 from akunu_py.model import TargetModel, load_target
@@ -22,6 +24,13 @@ measure = measure_cost_curve
 @pytest.fixture(scope="module")
 def model(tiny_model_dir: Path) -> TargetModel:
     return load_target(str(tiny_model_dir), find_backend())
+
+
+@pytest.fixture(autouse=True)
+def _the_number_of_threads_stays() -> Iterator[None]:
+    yield
+    if blas := load_blas():
+        blas.use_threads(blas.threads)
 
 
 def test_both_costs_are_measured_at_several_sizes_and_contexts(model: TargetModel) -> None:
@@ -64,6 +73,52 @@ def test_a_curve_is_measured_once_and_kept(
     store.path(cost_key(model, backend)).write_text("damaged")
     assert find_cost_curve(model, backend, store=store) == FLAT
     assert len(measured) == 2
+
+
+class FakeBlas(Blas):
+    """Notes the numbers of threads that it was told to use."""
+
+    used: list[int]
+
+    def __init__(self, seconds: dict[int, float]) -> None:
+        super().__init__("mkl", next(iter(seconds)), tuple(seconds))
+        object.__setattr__(self, "used", [])
+
+    def use_threads(self, threads: int) -> None:
+        self.used.append(threads)
+
+
+class TestThreads:
+    @pytest.mark.parametrize(
+        ("seconds", "chosen"),
+        [
+            ({1: 0.100, 2: 0.078}, 2),
+            ({1: 0.004, 2: 0.006}, 1),
+            ({1: 0.100, 2: 0.099}, 1),  # not clearly faster: the usual number stays
+            ({7: 0.100, 8: 0.110, 4: 0.050, 1: 0.300}, 4),
+        ],
+    )
+    def test_the_fastest_number_is_used_from_then_on(
+        self, seconds: dict[int, float], chosen: int
+    ) -> None:
+        blas = FakeBlas(seconds)
+        measure = lambda: seconds[blas.used[-1]]  # noqa: E731
+        assert calibration._choose_threads(blas, measure, until=0.0) == chosen
+        assert blas.used[-1] == chosen
+
+    def test_nothing_is_measured_without_a_choice(self) -> None:
+        assert calibration._choose_threads(FakeBlas({1: 0.1}), lambda: 1 / 0, until=0.0) is None
+        assert calibration._choose_threads(None, lambda: 1 / 0, until=0.0) is None
+
+    def test_the_choice_is_kept_with_the_costs(
+        self, model: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        blas = FakeBlas({1: 0.1, 2: 0.05})
+        monkeypatch.setattr(calibration, "load_blas", lambda: blas)
+        store, backend = CostStore(tmp_path), find_backend()
+        store.save(cost_key(model, backend), CostCurve(FLAT.levels, blas_threads=2))
+        assert find_cost_curve(model, backend, store=store).blas_threads == 2
+        assert blas.used == [2]
 
 
 class TestEngine:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from akunu_py.model import PREFILL_STEP
+from akunu_py.backend import PREFILL_STEP
 from akunu_py.stats import EngineCounters
 from tests.server.live import HeldEngine, LiveServer, serve
 from tests.tiny_model import write_tiny_model
