@@ -24,6 +24,7 @@ from akunu_py.bench.curve_sources import NamedCurve, find_curves
 from akunu_py.bench.replay import ReplayCase, replay
 from akunu_py.drafting import alignment, auto, expectation, make_drafter, occurrences
 from akunu_py.drafting.alignment import Alignment, Rewrites
+from akunu_py.drafting.confidence import PRIOR
 from akunu_py.drafting.expectation import Expectations
 from akunu_py.drafting.occurrences import Consensus, Occurrences
 from akunu_py.model import load_tokenizer
@@ -131,11 +132,11 @@ def always(answer: bool) -> Callable[..., bool]:
 
 
 def _only_source(self: Any, *_: int) -> float:
-    return acceptance._within(self._whole.value(acceptance.PRIOR))
+    return acceptance._within(self._whole.value(PRIOR))
 
 
 def _only_match(self: Any, match: int, _: int) -> float:
-    return acceptance._within(self._matches[match].value(self._whole.value(acceptance.PRIOR)))
+    return acceptance._within(self._matches[match].value(self._whole.value(PRIOR)))
 
 
 _best = Occurrences.best

@@ -8,8 +8,9 @@ from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
 from akunu_py.decoding.exactness import TieBreaker
 from akunu_py.decoding.loop import Limits, decode
 from akunu_py.decoding.target import ModelTarget
-from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
+from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter, Prospects
 from akunu_py.model import TargetModel
+from akunu_py.planning.drawing import DrawPlan
 from akunu_py.planning.planner import FixedPlanner, Planner
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Round
@@ -119,8 +120,25 @@ class MoodyPlanner:
         self.chosen.append(self._random.randrange(len(draft) + 1))
         return self.chosen[-1]
 
+    def plan(
+        self,
+        draft: Draft,
+        prospects: Prospects,
+        *,
+        drawn: int,
+        context: int,
+        limit: int,
+        replayed: int = 0,
+        pipelined: bool,
+    ) -> DrawPlan:
+        kept = self._random.randrange(drawn, len(draft) + 1)
+        return DrawPlan(kept, self._random.randrange(1 + min(4, limit - kept)))
+
     def observe(self, done: Round) -> None:
         self.rounds.append(done)
+
+    def observe_drafting(self, seconds: float, *, drawn: int = 0, unread: int = 0) -> None:
+        pass
 
 
 class EveryOther(MoodyPlanner):

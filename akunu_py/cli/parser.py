@@ -176,16 +176,15 @@ def _values(options: Sequence[Option], given: Mapping[str, Any]) -> dict[str, An
     if "answers" in values:
         values["answers"] = ANSWERS if values["answers"] == "both" else (values["answers"],)
     if "drafter" in values:
-        second = values["draft_model"] is not None
         if values["no_speculate"]:
             for name, harmless in (("drafter", "none"), ("num_draft_tokens", 0)):
                 if values[name] not in (None, harmless):
                     flag = f"--{name.replace('_', '-')} {values[name]}"
                     raise InvalidRequestError(f"--no-speculate turns drafting off; omit {flag}.")
             values["drafter"] = "none"
-        if values["drafter"] == MODEL_DRAFTER and not second:
+        if values["drafter"] == MODEL_DRAFTER and values["draft_model"] is None:
             raise InvalidRequestError("--drafter model needs --draft-model NAME.")
-        values["drafter"] = values["drafter"] or (MODEL_DRAFTER if second else "auto")
+        values["drafter"] = values["drafter"] or "auto"
     return values
 
 

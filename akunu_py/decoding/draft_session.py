@@ -10,9 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter, LearnsFromAlternatives, NoDrafter
+from akunu_py.drafting.base import (
+    NO_DRAFT,
+    Draft,
+    Drafter,
+    DrawingDrafter,
+    LearnsFromAlternatives,
+    NoDrafter,
+    Prospects,
+)
 from akunu_py.planning.planner import FixedPlanner, Planner
 from akunu_py.stats import Round
 
@@ -88,6 +97,7 @@ class DraftSession:
         trimmer: cuts drafts where the text would end.
         constraint: the grammar that the text must match, or None.
         num_draft_tokens: the most tokens that a draft may have.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -98,12 +108,15 @@ class DraftSession:
         constraint: Constraint | None = None,
         *,
         num_draft_tokens: int = 0,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.num_draft_tokens = num_draft_tokens
         self._drafter = drafter or NoDrafter()
         self._planner = planner or FixedPlanner(0)
         self._trimmer = trimmer or DraftTrimmer()
         self._constraint = constraint
+        self._clock = clock
+        self._drawing_s = 0.0  # that were spent since the last round ended, before its forward
         self._unread: list[int] = []  # emitted tokens that the drafter does not have yet
         self.should_pipeline = self._planner.should_pipeline
 
@@ -133,6 +146,17 @@ class DraftSession:
         if limit <= 0 or not self._planner.should_propose(pipelined=pipelined):
             return NO_DRAFT
         self._update_drafter()
+        begun, spent = self._clock(), self._drawing_s
+        if isinstance(self._drafter, DrawingDrafter):
+            draft = self._drawn(self._drafter, limit, context, replayed, pipelined)
+        else:
+            draft = self._proposed(limit, context, replayed, pipelined)
+        if not draft and self._drawing_s == spent:
+            self._planner.observe_drafting(self._clock() - begun)
+        return draft
+
+    def _proposed(self, limit: int, context: int, replayed: int, pipelined: bool) -> Draft:
+        """The part of the drafter's proposal that pays."""
         draft = self._drafter.propose(limit)
         drawn_from = draft.probabilities
         if drawn_from is None:
@@ -150,10 +174,54 @@ class DraftSession:
         draft = draft.cut(length)
         return draft if drawn_from is None else self._cut(draft, limit)
 
+    def _drawn(
+        self,
+        drafter: DrawingDrafter,
+        limit: int,
+        context: int,
+        replayed: int,
+        pipelined: bool,
+    ) -> Draft:
+        """A draft that is copied and drawn, in turn, as far as the next token pays.
+
+        While a step is in flight nothing is drawn; what would be is hidden in the forecast.
+        """
+        draft, drawn = NO_DRAFT, 0
+        while True:
+            draft = self._cut(drafter.copy(draft, limit - len(draft)), limit)
+            is_forced = draft.source == FORCED  # and so not the drafter's own to continue
+            prospects = Prospects() if is_forced else drafter.prospects(draft, limit)
+            plan = self._planner.plan(
+                draft,
+                prospects,
+                drawn=0 if is_forced else drawn,
+                context=context,
+                limit=limit,
+                replayed=replayed,
+                pipelined=pipelined,
+            )
+            unread = prospects.unread - (len(draft) - plan.kept)
+            draft = draft.cut(plan.kept) if plan.kept else NO_DRAFT
+            if not plan.drawn:
+                return draft
+            if pipelined:
+                return replace(draft, tokens=(*draft.tokens, *(_HIDDEN,) * plan.drawn))
+            begun, copied = self._clock(), len(draft)
+            draft = drafter.draw(draft, plan.drawn, plan.min_reach)
+            seconds, drawn = self._clock() - begun, len(draft)
+            self._drawing_s += seconds
+            self._planner.observe_drafting(seconds, drawn=drawn - copied, unread=max(0, unread - 1))
+            draft = self._cut(draft, limit)
+            if len(draft) < drawn:  # the text would end there
+                limit = drawn = len(draft)
+
     def learn(self, outcome: Round) -> None:
         """Learns from the outcome of a round."""
         if not self.num_draft_tokens:
             return
+        if outcome.seconds is not None:
+            outcome.seconds = max(0.0, outcome.seconds - self._drawing_s)
+        self._drawing_s = 0.0
         is_own = outcome.draft.source != FORCED
         draft, accepted = (outcome.draft, outcome.accepted) if is_own else (NO_DRAFT, 0)
         self._drafter.feedback(draft, accepted)

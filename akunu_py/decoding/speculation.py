@@ -14,7 +14,9 @@ from akunu_py.cache.model_cache import no_rollback_reason
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
 from akunu_py.decoding.exactness import SAFETY, TieBreaker, measure_difference
 from akunu_py.drafting import MODEL_DRAFTER, make_drafter
+from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Drafter
+from akunu_py.drafting.combined import CombinedDrafter
 from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model import TargetModel
@@ -54,7 +56,8 @@ class SpeculationState:
         backend: the machine it was loaded for.
         calibrate: called once, by the first request that leaves the number of draft tokens to
             the planner.
-        draft_model: drafts for requests whose drafter is `model`.
+        draft_model: drafts for requests whose drafter is `model`, and with n-grams for those whose
+            drafter is `auto`.
 
     Attributes:
         cost_curve: what forwards cost; None until a request needs it. Any thread may read it.
@@ -122,13 +125,16 @@ class SpeculationState:
                 raise InvalidRequestError(
                     "There is no draft model to draft with; load one with --draft-model NAME."
                 )
-            return DraftModelDrafter(self._draft_model, sampler.sampling, sampler.seed, sampler.xtc)
+            return _drawing_drafter(self._draft_model, sampler)
         if name in self._factories:
             return self._factories[name](sampler)
         drafters = self._experience[fills_gap].drafters
         if name not in drafters:
             drafters[name] = make_drafter(name)
-        return drafters[name]
+        drafter = drafters[name]
+        if self._draft_model is not None and isinstance(drafter, AutoDrafter):
+            return CombinedDrafter(drafter, _drawing_drafter(self._draft_model, sampler))
+        return drafter
 
     def planner(self, options: Options, *, fills_gap: bool = False) -> Planner:
         """The planner of a request, shared by its kind unless it sets `num_draft_tokens`."""
@@ -157,6 +163,10 @@ class SpeculationState:
             difference = measure_difference(self._model, num_draft_tokens)
             self.logit_differences[num_draft_tokens] = difference
         return self.logit_differences[num_draft_tokens]
+
+
+def _drawing_drafter(source: DraftModel, sampler: Sampler) -> DraftModelDrafter:
+    return DraftModelDrafter(source, sampler.sampling, sampler.seed, sampler.xtc)
 
 
 def _why_impossible(model: TargetModel) -> str | None:

@@ -106,6 +106,18 @@ class AutoDrafter:
             alignment.follow(candidate.position, candidate.length, resumed=candidate.resumed)
         return self._draft(candidate, limit)
 
+    def propose_after(self, tokens: Sequence[int], limit: int) -> Draft:
+        """What it would propose if `tokens` were emitted next; nothing of it is kept."""
+        kept = self._alignment, self._drafted, self._buckets, self._untried
+        size = len(self._occurrences.tokens)
+        self._alignment, self._untried = self._alignment.copy(), None
+        try:
+            self.extend(tokens)
+            return self.propose(limit)
+        finally:
+            self._occurrences.truncate(size)
+            self._alignment, self._drafted, self._buckets, self._untried = kept
+
     def feedback(self, draft: Draft, accepted: int) -> None:
         verified = len(draft.tokens)
         if verified == 0 or draft.tokens != self._drafted[:verified]:

@@ -115,6 +115,45 @@ class LearnsFromAlternatives(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class Prospects:
+    """What a `DrawingDrafter` could add to a draft.
+
+    Attributes:
+        accept_probs: for each further token, the probability that it is accepted if those before it
+            are, as earlier drafts had it: nothing is drawn yet.
+        unread: how many tokens of the context and the draft it has to read first.
+    """
+
+    accept_probs: Sequence[float] = ()
+    unread: int = 0
+
+
+@runtime_checkable
+class DrawingDrafter(Protocol):
+    """A drafter whose tokens take time, so the planner says how many before they are drawn.
+
+    Besides the methods of `Drafter`. A session asks it, in turn, to copy and to draw, until the
+    planner wants no more.
+    """
+
+    def copy(self, draft: Draft, limit: int) -> Draft:
+        """The draft, continued by at most `limit` tokens that take no time."""
+
+    def prospects(self, draft: Draft, limit: int) -> Prospects:
+        """What it could add to the draft: at most `limit` tokens."""
+
+    def draw(self, draft: Draft, count: int, min_reach: float = 0.0) -> Draft:
+        """The draft, continued by at most `count` tokens, each with its `accept_probs`.
+
+        Args:
+            draft: what it and `copy` drafted after the tokens so far.
+            count: as `prospects` allowed, 1 or more.
+            min_reach: it stops, one token late, where the draft is accepted up to the last token
+                with a lower probability than this.
+        """
+
+
 FIRST_BOUNDARY: Final = 1 << 31
 """Ids from here on close references; no vocabulary is that large.
 

@@ -6,20 +6,26 @@ emitted, and reuses from one request to the next.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from math import prod
+from typing import Final, cast
 
 import mlx.core as mx
 import numpy as np
 
 from akunu_py.cache.model_cache import no_rollback_reason
 from akunu_py.cache.prefix_pool import common_prefix_length
-from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.drafting.base import NO_DRAFT, Draft, Prospects
+from akunu_py.drafting.combined import MIXED, continued
+from akunu_py.drafting.confidence import DrawnAcceptance
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.sampling.random import GOLDEN_GAMMA, mix64
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.sampling.xtc import XTCFilter
+
+SOURCE: Final = "draft model"
+"""The source of drafts that the model drew alone."""
 
 _FIRST_CAPACITY: Final = 2048
 _STREAM: Final = 0x9D2C5680
@@ -31,6 +37,9 @@ class DraftModel:
     Args:
         model: the drafting model.
         target: the model that it drafts for.
+
+    Attributes:
+        acceptance: what was learnt of its drafts.
 
     Raises:
         InvalidRequestError: if the two do not share a tokenizer, or the drafting model's cache
@@ -48,6 +57,7 @@ class DraftModel:
             )
         self.model = model
         self.vocabulary = target.vocabulary_size
+        self.acceptance = DrawnAcceptance()
         self._cache = cache
         self._held: list[int] = []
 
@@ -55,13 +65,20 @@ class DraftModel:
         """How many draft tokens fit into the model's context after `tokens` tokens."""
         return self.model.context_length - tokens
 
-    def advance(self, tokens: Sequence[int], agreed: int, num_draft_tokens: int) -> mx.array:
+    def shared(self, tokens: Sequence[int]) -> int:
+        """How many of the first tokens the cache holds."""
+        return common_prefix_length(self._held, tokens)
+
+    def advance(
+        self, tokens: Sequence[int], agreed: int, emitted: int, num_draft_tokens: int
+    ) -> mx.array:
         """Brings the cache up to a context; returns lazy logits `[1, target's vocabulary]`.
 
         Args:
             tokens: the whole context, at least 1 token.
             agreed: how many of its first tokens are known to be those of the `advance` before;
                 only the others are compared with the cache.
+            emitted: how many of its first tokens will not be rolled back, 1 or more.
             num_draft_tokens: how many tokens will be appended to it.
         """
         kept = agreed + common_prefix_length(self._held[agreed:], tokens[agreed:])
@@ -73,14 +90,18 @@ class DraftModel:
         if capacity > self._cache.capacity:
             self._cache.grow(min(capacity, self.model.context_length))
         del self._held[kept:]
-        self.model.prefill(tokens[kept:-1], self._cache)
-        self._cache.mark()
-        self._held.extend(tokens[kept:])
-        return self.append(mx.array([tokens[-1]]))
+        if kept < emitted:
+            # The mark stays where nothing will be rejected while a draft is drawn in parts.
+            self.model.prefill(tokens[kept : emitted - 1], self._cache)
+            self._cache.mark()
+            kept = max(kept, emitted - 1)
+        self._held.extend(tokens[len(self._held) :])
+        return self.append(mx.array(list(tokens[kept:])))
 
-    def append(self, token: mx.array) -> mx.array:
-        """Appends one token, which may be lazy; returns lazy logits `[1, target's vocabulary]`."""
-        logits = self.model.forward(token, self._cache)[:, : self.vocabulary]
+    def append(self, tokens: mx.array) -> mx.array:
+        """Appends tokens `[n]`, which may be lazy; returns the lazy logits after the last of them,
+        `[1, target's vocabulary]`."""
+        logits = self.model.forward(tokens, self._cache)[-1:, : self.vocabulary]
         missing = self.vocabulary - logits.shape[-1]
         return mx.pad(logits, [(0, 0), (0, missing)], constant_values=-mx.inf)
 
@@ -111,45 +132,106 @@ class DraftModelDrafter:
         self._sampling = sampling
         self._seed = mix64(seed ^ _STREAM)
         self._xtc = xtc
-        self._tokens: list[int] = []
-        self._agreed = 0
+        self.begin(())
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         self._tokens = list(prompt)
-        self._agreed = 0
+        self._agreed = self._source.shared(self._tokens)
+        self._position = -1  # where the present draft begins
+        self._guess: tuple[int, ...] = ()
+        self._confidence: dict[int, float] = {}  # of the drawn tokens in the guess, by index
 
     def extend(self, tokens: Sequence[int]) -> None:
+        if self._sampling.greedy and self._guess:
+            # Also what was drawn and not verified is compared with what came.
+            begin = len(self._tokens) - self._position
+            for index, (guess, token) in enumerate(
+                zip(self._guess[begin:], tokens, strict=False), start=begin
+            ):
+                self._learn(index, accepted=guess == token)
+                if guess != token:
+                    self._guess = ()
+                    break
         self._tokens.extend(tokens)
 
     def propose(self, limit: int) -> Draft:
+        limit = len(self.prospects(NO_DRAFT, limit).accept_probs)
+        return self.draw(NO_DRAFT, limit) if limit else NO_DRAFT
+
+    def copy(self, draft: Draft, limit: int) -> Draft:
+        """It copies nothing."""
+        return draft
+
+    def prospects(self, draft: Draft, limit: int) -> Prospects:
         position = len(self._tokens)
-        limit = min(limit, self._source.room_after(position))
-        if limit <= 0 or not self._tokens:
-            return NO_DRAFT
-        fresh = replace(self._sampling, seed=mix64(self._seed + position * GOLDEN_GAMMA))
-        sampler = Sampler(fresh, self._tokens, xtc=self._xtc)
-        logits = self._source.advance(self._tokens, self._agreed, limit)
-        self._agreed = position
-        inputs = mx.array(self._tokens[-1:])
-        drafted: list[mx.array] = []
+        limit = min(limit, self._source.room_after(position + len(draft)))
+        if limit <= 0 or not position:
+            return Prospects()
+        drawn, read = 0, self._agreed
+        if draft and position == self._position:
+            drawn, read = len(self._confidence), position + len(self._guess)
+        unread = position + len(draft) - read
+        return Prospects(self._source.acceptance.ahead(drawn, limit), unread)
+
+    def draw(self, draft: Draft, count: int, min_reach: float = 0.0) -> Draft:
+        emitted = len(self._tokens)
+        if emitted != self._position or not draft:
+            self._position, self._confidence = emitted, {}
+        context = [*self._tokens, *draft.tokens]
+        fresh = replace(self._sampling, seed=mix64(self._seed + emitted * GOLDEN_GAMMA))
+        sampler = Sampler(fresh, context, xtc=self._xtc)
+        logits = self._source.advance(context, min(self._agreed, emitted), emitted, count)
+        self._agreed = emitted
+        inputs = mx.array(context[-1:])
+        drawn: list[mx.array] = []
         rows: list[mx.array] = []
+        confidences: list[mx.array] = []
+        accept_probs: list[float] = []
+        reach = prod(draft.accept_probs)
         while True:
-            logits = sampler.process_logits(logits, position + len(drafted), inputs)
-            inputs = sampler.choose(logits, position + len(drafted))
-            drafted.append(inputs)
-            if not self._sampling.greedy:
-                rows.append(sampler.distributions(logits, position + len(drafted) - 1))
-            mx.async_eval(inputs)  # type: ignore[no-untyped-call]
-            if len(drafted) == limit:
+            position = len(context) + len(drawn)
+            logits = sampler.process_logits(logits, position, inputs)
+            inputs = sampler.choose(logits, position)
+            drawn.append(inputs)
+            if self._sampling.greedy:
+                confidences.append(mx.exp(logits.max() - mx.logsumexp(logits)))
+            else:
+                rows.append(sampler.distributions(logits, position))
+                confidences.append(mx.take(rows[-1], inputs))
+            mx.async_eval(inputs, confidences[-1])  # type: ignore[no-untyped-call]
+            if len(drawn) > 1 and min_reach:
+                # The token before: this one is computed meanwhile. What was drawn already may say
+                # whether to go on, but a token that was drawn must not say whether it counts.
+                accept_probs.append(self._accept_prob(confidences[-2]))
+                reach *= accept_probs[-1]
+            if len(drawn) == count or reach < min_reach:
                 break
             logits = self._source.append(inputs)
-        tokens: list[int] = mx.concatenate(drafted).tolist()  # type: ignore[assignment]
+        tokens: list[int] = mx.concatenate(drawn).tolist()  # type: ignore[assignment]
         self._source.hold(tokens[:-1])
+        for confidence in confidences[len(accept_probs) :]:
+            accept_probs.append(self._accept_prob(confidence))
+        for index, confidence in enumerate(confidences, start=len(draft)):
+            self._confidence[index] = cast(float, confidence.item())
+        self._guess = (*draft.tokens, *tokens)
+        source = SOURCE if len(self._confidence) == len(self._guess) else MIXED
         probabilities = np.array(mx.concatenate(rows)) if rows else None
-        return Draft(tuple(tokens), "draft model", position, probabilities)
+        return continued(draft, tokens, accept_probs, source, probabilities)
 
     def feedback(self, draft: Draft, accepted: int) -> None:
-        pass
+        if self._sampling.greedy or len(self._tokens) != self._position:
+            return
+        for index in range(min(accepted + 1, len(draft))):
+            self._learn(index, accepted=index < accepted)
+
+    def _accept_prob(self, confidence: mx.array) -> float:
+        return self._source.acceptance.of(cast(float, confidence.item()))
+
+    def _learn(self, index: int, *, accepted: bool) -> None:
+        """Learns from the token at an index of the guess, if it was drawn."""
+        if index in self._confidence:
+            drawn = sum(other < index for other in self._confidence)
+            self._source.acceptance.learn(drawn, self._confidence[index], accepted)
 
 
 def why_no_match(draft: TargetModel, target: TargetModel) -> str | None:

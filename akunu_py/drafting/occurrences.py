@@ -124,7 +124,7 @@ class Occurrences:
         shared = common_prefix_length(self.tokens, tokens)
         if len(self.tokens) - shared >= shared:  # removing a token takes as long as indexing one
             return Occurrences(prompt, references)
-        self._truncate(shared)
+        self.truncate(shared)
         self._boundaries = _boundaries(references)
         for token in tokens[shared:]:
             self.append(token)
@@ -157,7 +157,7 @@ class Occurrences:
         self._earlier_four.append(self._latest_four.get(four, 0))
         self._latest_four[four] = size
 
-    def _truncate(self, size: int) -> None:
+    def truncate(self, size: int) -> None:
         """Removes the tokens after the first `size` ones, as if they had never been appended."""
         for index in range(len(self.tokens) - 1, size - 1, -1):
             token, pair = self.tokens.pop(), self._pair

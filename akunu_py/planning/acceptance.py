@@ -13,12 +13,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.drafting.confidence import PRIOR, Rate
 
-PRIOR: Final = 0.6
-"""The acceptance probability if nothing is known: enough to be tried on a good machine."""
-
-_PRIOR_WEIGHT: Final = 4.0
-_MEMORY: Final = 64.0
 _SLOWEST_RATE: Final = 0.02
 _MAX_MATCH_LENGTH: Final = 63
 _LAST_POSITION: Final = 31
@@ -99,25 +95,6 @@ class DeclinedDraft:
                 return
 
 
-class _Rate:
-    """The rate of acceptance of one kind of tokens; old outcomes fade."""
-
-    __slots__ = ("accepted", "tried")
-
-    def __init__(self) -> None:
-        self.accepted = self.tried = 0.0
-
-    def add(self, accepted: bool) -> None:
-        if self.tried >= _MEMORY:
-            self.accepted /= 2
-            self.tried /= 2
-        self.accepted += accepted
-        self.tried += 1
-
-    def value(self, prior: float) -> float:
-        return (self.accepted + _PRIOR_WEIGHT * prior) / (self.tried + _PRIOR_WEIGHT)
-
-
 class _Bias:
     """How far off a source's own estimates are, as a shift of their log-odds.
 
@@ -148,9 +125,9 @@ class _Source:
 
     def __init__(self) -> None:
         self.bias = _Bias()
-        self._whole = _Rate()
-        self._matches: defaultdict[int, _Rate] = defaultdict(_Rate)
-        self._positions: defaultdict[tuple[int, int], _Rate] = defaultdict(_Rate)
+        self._whole = Rate()
+        self._matches: defaultdict[int, Rate] = defaultdict(Rate)
+        self._positions: defaultdict[tuple[int, int], Rate] = defaultdict(Rate)
 
     def accept_prob(self, match: int, position: int) -> float:
         by_match = self._matches[match].value(self._whole.value(PRIOR))

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from operator import truediv
 from typing import Final, Protocol
 
-from akunu_py.drafting.base import Draft
+from akunu_py.drafting.base import Draft, Prospects
 from akunu_py.planning.acceptance import AcceptanceModel, DeclinedDraft
 from akunu_py.planning.cost_curve import CostCurve
+from akunu_py.planning.drawing import Choices, Drawing, DrawPlan, RunningMean
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.policies import PipelineGain, Probes, ProposalBackoff
 from akunu_py.planning.theory import expected_replays, expected_tokens
@@ -60,8 +61,38 @@ class Planner(Protocol):
                 stops it, and the loop asks again, with a new proposal, once the step is done.
         """
 
+    def plan(
+        self,
+        draft: Draft,
+        prospects: Prospects,
+        *,
+        drawn: int,
+        context: int,
+        limit: int,
+        replayed: int = 0,
+        pipelined: bool,
+    ) -> DrawPlan:
+        """How to go on with a draft of a `DrawingDrafter`; asked again after every draw.
+
+        Args:
+            draft: what is copied and drawn so far.
+            prospects: what the drafter could add to it.
+            drawn: how many of its tokens are those up to the last one that was drawn; 0 if none
+                was. If the draft has probabilities, all of these are kept.
+            context: as for `choose`, like all others.
+        """
+
     def observe(self, outcome: Round) -> None:
         """Learns from a round; called before the next proposal."""
+
+    def observe_drafting(self, seconds: float, *, drawn: int = 0, unread: int = 0) -> None:
+        """Learns how long drafting took.
+
+        Args:
+            seconds: of a draw, or of a proposal that led to no draft.
+            drawn: how many tokens were drawn; 0 for a proposal.
+            unread: how many tokens were read before the one that the draw began with.
+        """
 
 
 class FixedPlanner:
@@ -89,7 +120,27 @@ class FixedPlanner:
         suggested_length = len(draft) if draft.suggested_length is None else draft.suggested_length
         return max(0, min(self._num_draft_tokens, limit, len(draft), suggested_length))
 
+    def plan(
+        self,
+        draft: Draft,
+        prospects: Prospects,
+        *,
+        drawn: int,
+        context: int,
+        limit: int,
+        replayed: int = 0,
+        pipelined: bool,
+    ) -> DrawPlan:
+        if drawn:
+            return DrawPlan(len(draft))
+        kept = self.choose(draft, context=context, limit=limit, pipelined=pipelined)
+        wanted = min(self._num_draft_tokens, limit) - kept
+        return DrawPlan(kept, max(0, min(wanted, len(prospects.accept_probs))))
+
     def observe(self, outcome: Round) -> None:
+        pass
+
+    def observe_drafting(self, seconds: float, *, drawn: int = 0, unread: int = 0) -> None:
         pass
 
 
@@ -115,6 +166,9 @@ class DraftPlanner:
         self._backoff = ProposalBackoff()
         self._probes = Probes()
         self._pipeline_gain = PipelineGain()
+        self._drawing = Drawing()
+        self._proposal_s = RunningMean()
+        self._context = 0
         self._after_step = False
 
     def begin(self) -> None:
@@ -124,7 +178,8 @@ class DraftPlanner:
         self._after_step = False
 
     def should_propose(self, *, pipelined: bool) -> bool:
-        should = self._backoff.should_propose(pipelined=pipelined)
+        cost = self._proposal_s.value / self._costs.decode_s(self._context)
+        should = self._backoff.should_propose(cost, pipelined=pipelined)
         if should and self._after_step:
             self._pipeline_gain.proposed()
         return should
@@ -144,14 +199,7 @@ class DraftPlanner:
         expected = expected_tokens(self._acceptance.accept_probs(draft)[:limit])
         tokens = expected[1:]
         step = self._costs.decode_s(context)
-        unpipelined_s, *rounds = self._costs.verify_table(context, replayed + 1 + limit)[replayed:]
-        if self._replays:
-            forwards = self._costs.verify_table(context, self._longest + 1)
-            again = expected_replays(expected, replayed)
-            rounds = [
-                cost + _replay_s(forwards, rows, replayed + length)
-                for length, (cost, rows) in enumerate(zip(rounds, again, strict=True), start=1)
-            ]
+        unpipelined_s, *rounds = self._rounds(expected, context, replayed)
         if self._after_step:
             # Learnt even if a step is in flight: it decides whether to pipeline the next one.
             self._pipeline_gain.drafted(step * max(map(truediv, tokens, rounds)))
@@ -167,12 +215,54 @@ class DraftPlanner:
         self._backoff.drafted()
         return 1 + speeds.index(fastest)
 
+    def plan(
+        self,
+        draft: Draft,
+        prospects: Prospects,
+        *,
+        drawn: int,
+        context: int,
+        limit: int,
+        replayed: int = 0,
+        pipelined: bool,
+    ) -> DrawPlan:
+        if drawn or prospects.accept_probs:
+            step = self._costs.decode_s(context)
+            longest = min(limit, self._longest)
+            accept_probs = self._acceptance.accept_probs(draft)[:longest]
+            guess = [*accept_probs, *prospects.accept_probs][:longest]
+            rounds = self._rounds(expected_tokens(guess), context, replayed)
+            choices = Choices(accept_probs, prospects, rounds, step)
+            if drawn:
+                return self._drawing.go_on(
+                    choices, drawn, keeps_drawn=draft.probabilities is not None
+                )
+            plan = self._drawing.begin(choices, replayed=replayed > 0, pipelined=pipelined)
+            if plan.drawn:
+                if self._after_step:
+                    self._pipeline_gain.drafted(step * self._drawing.speed)
+                self._backoff.drafted()
+                return plan
+        if not draft:
+            return DrawPlan()
+        return DrawPlan(
+            self.choose(draft, context=context, limit=limit, replayed=replayed, pipelined=pipelined)
+        )
+
+    def observe_drafting(self, seconds: float, *, drawn: int = 0, unread: int = 0) -> None:
+        if drawn:
+            self._drawing.observe(drawn, unread, seconds, self._costs.decode_s(self._context))
+        else:
+            self._proposal_s.add(seconds)
+
     def observe(self, outcome: Round) -> None:
         self._after_step = not outcome.draft
+        self._context = outcome.context
         self._replays |= outcome.replayed > 0
         self._declined_draft.follow(outcome.tokens)
         if outcome.draft:
             self._acceptance.learn(outcome.draft, outcome.accepted)
+        self._drawing.earn(outcome.seconds or self._costs.decode_s(outcome.context))
         if outcome.seconds is None:
             return
         if outcome.pipelined:
@@ -180,6 +270,18 @@ class DraftPlanner:
         else:
             size = outcome.replayed + 1 + len(outcome.draft)
             self._costs.observe_round(size, outcome.seconds, outcome.context)
+
+    def _rounds(self, expected: Sequence[float], context: int, replayed: int) -> list[float]:
+        """Seconds of rounds over 0, 1, 2 ... draft tokens, of which `expected` are emitted."""
+        first, *rounds = self._costs.verify_table(context, replayed + len(expected))[replayed:]
+        if self._replays:
+            forwards = self._costs.verify_table(context, self._longest + 1)
+            again = expected_replays(expected, replayed)
+            rounds = [
+                cost + _replay_s(forwards, rows, replayed + length)
+                for length, (cost, rows) in enumerate(zip(rounds, again, strict=True), start=1)
+            ]
+        return [first, *rounds]
 
 
 def _replay_s(forwards: Sequence[float], rows: float, size: int) -> float:

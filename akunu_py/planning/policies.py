@@ -12,6 +12,9 @@ PROPOSE_BACKOFF: Final = (16, 48, 48)
 """After more empty proposals in a row than each of these, skip one more step between proposals:
 1 step from the 17th on, 3 steps from the 49th on, because 48 is listed twice."""
 
+PROPOSAL_SHARE: Final = 0.02
+"""The part of all time that proposals may take that lead to no draft."""
+
 FIRST_PROBE: Final = 128
 LAST_PROBE: Final = 4096
 """How many drafts in a row are declined before one is verified anyway: at first, and at most."""
@@ -29,6 +32,8 @@ class ProposalBackoff:
 
     A proposal takes some 25 microseconds on new text (`benchmarks/drafter_cost.py`), about 1 % of a
     small model's step. If no step is in flight, the device waits anyway, so it always proposes.
+    A drafter whose proposals take more than `PROPOSAL_SHARE` of a step is asked less often, however
+    the step is run: the longer they take, and the more of them in a row led to nothing.
     """
 
     def __init__(self) -> None:
@@ -40,15 +45,22 @@ class ProposalBackoff:
         self.empty_proposals = min(self.empty_proposals, PROPOSE_BACKOFF[0])
         self._skips = 0
 
-    def should_propose(self, *, pipelined: bool) -> bool:
-        """Whether to propose now; counts the proposal as empty until `drafted` is called."""
-        if not pipelined:
+    def should_propose(self, cost: float, *, pipelined: bool) -> bool:
+        """Whether to propose now; counts the proposal as empty until `drafted` is called.
+
+        Args:
+            cost: what a proposal takes that leads to no draft, in steps.
+            pipelined: whether a step is in flight.
+        """
+        many_steps = int(cost / PROPOSAL_SHARE)
+        if not pipelined and not many_steps:
             return True
         if self._skips:
             self._skips -= 1
             return False
         self.empty_proposals += 1
         self._skips = bisect_left(PROPOSE_BACKOFF, self.empty_proposals)
+        self._skips = max(self._skips, min(many_steps, self.empty_proposals))
         return True
 
     def drafted(self) -> None:

@@ -10,7 +10,7 @@ from random import Random
 
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.planning.cost_curve import CostCurve
-from akunu_py.planning.planner import MAX_PLANNED_TOKENS, Planner
+from akunu_py.planning.planner import MAX_PLANNED_TOKENS, FixedPlanner, Planner
 from akunu_py.planning.theory import expected_tokens
 from akunu_py.stats import Round
 
@@ -117,20 +117,12 @@ def seconds_for(text: Text, curve: CostCurve, planner: Planner, *, slower: float
     return spent
 
 
-class Oracle:
+class Oracle(FixedPlanner):
     """Knows the acceptance of every draft and the costs; plans one round ahead."""
 
     def __init__(self, curve: CostCurve) -> None:
+        super().__init__(MAX_PLANNED_TOKENS)
         self._curve = curve
-
-    def begin(self) -> None:
-        pass
-
-    def should_pipeline(self, context: int) -> bool:
-        return True
-
-    def should_propose(self, *, pipelined: bool) -> bool:
-        return True
 
     def choose(
         self, draft: Draft, *, context: int, limit: int, replayed: int = 0, pipelined: bool
@@ -142,6 +134,3 @@ class Oracle:
             for drafts in range(1, min(limit, len(draft)) + 1)
         ]
         return speeds.index(max(speeds))
-
-    def observe(self, done: Round) -> None:
-        pass

@@ -3,7 +3,8 @@
 import pytest
 
 from akunu_py.drafting.base import Draft
-from akunu_py.planning.acceptance import PRIOR, AcceptanceModel, DeclinedDraft
+from akunu_py.drafting.confidence import PRIOR
+from akunu_py.planning.acceptance import AcceptanceModel, DeclinedDraft
 
 
 def draft(
