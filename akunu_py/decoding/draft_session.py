@@ -212,7 +212,7 @@ class DraftSession:
             self._drawing_s += seconds
             self._planner.observe_drafting(seconds, drawn=drawn - copied, unread=max(0, unread - 1))
             draft = self._cut(draft, limit)
-            if len(draft) < drawn:  # the text would end there
+            if len(draft) < drawn or drawn == copied:  # the text would end there, or nothing came
                 limit = drawn = len(draft)
 
     def learn(self, outcome: Round) -> None:

@@ -29,10 +29,14 @@ class Rate:
     def add(self, accepted: bool) -> None:
         """Counts an outcome."""
         if self.tried >= _MEMORY:
-            self.accepted /= 2
-            self.tried /= 2
+            self.fade()
         self.accepted += accepted
         self.tried += 1
+
+    def fade(self) -> None:
+        """Halves what is known."""
+        self.accepted /= 2
+        self.tried /= 2
 
     def value(self, prior: float) -> float:
         """The rate, close to the prior at first."""
@@ -45,6 +49,11 @@ class DrawnAcceptance:
     def __init__(self) -> None:
         self._by_confidence = [Rate() for _ in range(len(_CONFIDENCES) + 1)]
         self._by_position = [Rate() for _ in range(_POSITIONS)]
+
+    def begin(self) -> None:
+        """Starts a request, whose text may be another kind of text: the model is tried again."""
+        for rate in self._by_position:
+            rate.fade()
 
     def of(self, confidence: float) -> float:
         """The probability that a token is accepted that was drawn with this confidence."""

@@ -132,9 +132,10 @@ class DraftModelDrafter:
         self._sampling = sampling
         self._seed = mix64(seed ^ _STREAM)
         self._xtc = xtc
-        self.begin(())
+        self._tokens: list[int] = []
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+        self._source.acceptance.begin()
         self._tokens = list(prompt)
         self._agreed = self._source.shared(self._tokens)
         self._position = -1  # where the present draft begins

@@ -20,7 +20,7 @@ PROBE_LENGTH: Final = 2
 """How many tokens such a draw has at least: the second shows what comes after a right one."""
 
 TOKEN_PRIOR: Final = 1 / 8
-READ_PRIOR: Final = 1 / 256
+READ_PRIOR: Final = 1 / 64
 """What drawing and reading a token take in single steps of the target before any was timed: little
 enough to be tried."""
 
@@ -96,10 +96,11 @@ class Drawing:
 
     def __init__(self) -> None:
         self.speed = 0.0
-        self._token = RunningMean()
+        self._token = RunningMean(ignored=1)
         self._read = RunningMean()
         self._saved_s = 0.0
         self._probe_s = 0.0
+        self._rounds = 0  # since savings were booked
 
     def begin(self, choices: Choices, *, replayed: bool, pipelined: bool) -> DrawPlan:
         """What to keep of a copied draft and to draw behind it; no draw if none pays or is due.
@@ -119,7 +120,7 @@ class Drawing:
         best = max(splits, key=lambda split: split.speed, default=None)
         if best is None:
             return DrawPlan()
-        if best.speed > fastest and self._may_read(best, fastest):
+        if best.speed > fastest and self._may_read(best, fastest, spend=not pipelined):
             fastest = best.speed
         else:
             longer = (split for split in splits if split.drawn >= PROBE_LENGTH)
@@ -170,15 +171,18 @@ class Drawing:
             self._token.add((seconds - unread * self.read_s(step_s)) / drawn)
 
     def earn(self, seconds: float) -> None:
-        """Books time that was decoded; a share of it may be spent on probes."""
+        """Books the time of a round; a share of it may be spent on probes."""
+        self._rounds += 1
         self._probe_s += PROBE_SHARE * seconds
 
-    def _may_read(self, split: _Split, speed: float) -> bool:
+    def _may_read(self, split: _Split, speed: float, *, spend: bool) -> bool:
         """Whether to read what a split needs that pays against `speed`."""
-        self._saved_s += split.gain_s(speed)
+        self._saved_s += self._rounds * split.gain_s(speed)
+        self._rounds = 0
         if split.read_s > self._saved_s:
             return False
-        self._saved_s -= split.read_s
+        if spend:
+            self._saved_s -= split.read_s
         return True
 
     def _splits(self, choices: Choices, begin: int = 0) -> Iterator[_Split]:
@@ -187,7 +191,8 @@ class Drawing:
         Nothing is drawn in place of a token that is as likely to be accepted.
         """
         accept_probs, prospects, rounds, step_s = choices
-        ahead = prospects.accept_probs
+        # Before any draw was timed, few tokens are drawn.
+        ahead = prospects.accept_probs[: None if self._token.value else PROBE_LENGTH]
         token_s, read_s = self.token_s(step_s), self.read_s(step_s)
         length, longest = len(accept_probs), len(rounds) - 1
         reach, emitted = 1.0, expected_tokens(accept_probs)
@@ -212,20 +217,23 @@ class Drawing:
 class RunningMean:
     """A mean of seconds that follows them; 0 until it is known.
 
-    The first value is that of a cold start and does not count. Of the next two, the smaller does.
+    Of the first two values the smaller counts: one of them may be that of a cold start.
+
+    Args:
+        ignored: how many values before these do not count.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ignored: int = 0) -> None:
         self.value = 0.0
-        self._count = 0
+        self._count = -ignored
 
     def add(self, value: float) -> None:
         """Adds a value; one that is not positive says nothing."""
         if value <= 0.0:
             return
         self._count += 1
-        if self._count <= 3:
-            self.value = 0.0 if self._count == 1 else min(value, self.value or value)
+        if self._count <= 2:
+            self.value = min(value, self.value or value) if self._count > 0 else 0.0
             return
         value = min(max(value, self.value / _CLIP), self.value * _CLIP)
         self.value += _RATE * (value - self.value)

@@ -87,6 +87,106 @@ def test_what_is_drafted_depends_on_the_context_alone() -> None:
     assert rolled.propose(6).tokens == fresh.propose(6).tokens
 
 
+class Counted(MarkovModel):
+    """Counts its forwards."""
+
+    forwards = 0
+
+    def forward(self, tokens: mx.array, cache: KVCache) -> mx.array:
+        self.forwards += 1
+        return super().forward(tokens, cache)
+
+
+def test_where_no_draft_pays_hardly_anything_is_drawn() -> None:
+    table, model = free_text(), Counted(free_text(2))
+    target = markov_model(table)
+    drafter = DraftModelDrafter(DraftModel(model, target), SAMPLED, seed=1)  # type: ignore[arg-type]
+    drafter.begin([1])
+    cache, sampler, limits = target.make_cache(1001), Sampler(SAMPLED), Limits(1000, frozenset())
+    planner = DraftPlanner(LINEAR)
+    session = DraftSession(drafter, planner, num_draft_tokens=32)
+    list(decode(ModelTarget(target, cache, sampler, 32), session, 1, limits))
+    assert model.forwards < 50
+
+
+class Halved:
+    """Copies what a text had, with mistakes, and where it likes: n-grams for a combination."""
+
+    def __init__(self, text: Sequence[int], seed: int) -> None:
+        self._text, self._random = list(text), Random(seed)
+
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+        self._length = len(prompt)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self._length += len(tokens)
+
+    def propose(self, limit: int) -> Draft:
+        return self.propose_after((), limit)
+
+    def propose_after(self, tokens: Sequence[int], limit: int) -> Draft:
+        begin, draw = self._length + len(tokens), self._random
+        length = draw.randrange(1 + min(4, limit))
+        copied = [token ^ (draw.random() < 0.2) for token in self._text[begin : begin + length]]
+        return Draft(tuple(copied), "halved", 1, None, (0.8,) * len(copied))
+
+    def feedback(self, draft: Draft, accepted: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mixed_drafts_leave_greedy_answers_alone(mismatched_engine: Engine, seed: int) -> None:
+    """Whatever the planner keeps and draws, and also with a draft model that is never right."""
+    model, engine = mismatched_engine.model, mismatched_engine
+    engine.reset()
+    plain = engine.generate(PROMPT, Options(80, drafter="none")).token_ids
+    for drafting in (model, engine.speculation._draft_model.model):  # type: ignore[union-attr]
+        drawn = DraftModelDrafter(DraftModel(drafting, model), Sampling(), seed=1)
+        copied = Halved([*PROMPT, *plain], seed)
+        drafter = CombinedDrafter(copied, drawn)
+        drafter.begin(PROMPT)
+        cache = model.make_cache(200)
+        model.prefill(PROMPT[:-1], cache)
+        rounds = list(
+            rounds_of(
+                model,
+                cache,
+                Sampler(Sampling()),
+                PROMPT[-1],
+                Limits(80, frozenset()),
+                drafter=drafter,
+                num_draft_tokens=9,
+                planner=MoodyPlanner(seed),
+            )
+        )
+        assert [token for one in rounds for token in one.tokens] == list(plain)
+        assert {one.draft.source for one in rounds} >= {MIXED, "halved", "draft model"}
+
+
+@pytest.mark.parametrize("name", ["llama", "mamba", "qwen3_next", "gemma3_text"])
+def test_what_is_drawn_behind_a_copy_depends_on_the_tokens_alone(name: str) -> None:
+    """Whether the cache goes back by counters or returns to a mark."""
+    vocabulary = Random(3)
+
+    def drafter() -> DraftModelDrafter:
+        return DraftModelDrafter(DraftModel(model, model), SAMPLED, seed=1)
+
+    model = network_model(name)
+    tokens = [vocabulary.randrange(100) for _ in range(30)]
+    rolled = drafter()
+    rolled.begin(tokens)
+    for emitted in ([5], [6, 7, 8, 9], [3]):
+        copied = Draft((1, 2, 3), "copy", 3, None, (0.9, 0.9, 0.9))
+        drawn = rolled.draw(rolled.draw(copied, 2), 2)
+        assert len(drawn) == 7
+        rolled.extend(emitted)
+        tokens += emitted
+    fresh = drafter()
+    fresh.begin(tokens)
+    copied = Draft((4, 2), "copy", 3, None, (0.9, 0.9))
+    assert rolled.draw(copied, 5).tokens == fresh.draw(copied, 5).tokens
+
+
 def test_a_draft_model_stops_at_the_end_of_its_context() -> None:
     model = MarkovModel(free_text())
     model.context_length = 4
