@@ -14,11 +14,17 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter, DrawingDrafter
 
 MIXED = "mixed"
 """The source of drafts with both copied and drawn tokens."""
+
+
+class CopyingDrafter(Drafter, Protocol):
+    """A drafter that copies tokens, and so takes no time."""
+
+    def propose_after(self, tokens: Sequence[int], limit: int) -> Draft:
+        """What it would propose if `tokens` were emitted next, with `accept_probs`."""
 
 
 class ModelDrafter(Drafter, DrawingDrafter, Protocol):
@@ -33,7 +39,7 @@ class CombinedDrafter:
         model: draws tokens.
     """
 
-    def __init__(self, ngrams: AutoDrafter, model: ModelDrafter) -> None:
+    def __init__(self, ngrams: CopyingDrafter, model: ModelDrafter) -> None:
         self._ngrams = ngrams
         self._model = model
         self._copied = NO_DRAFT

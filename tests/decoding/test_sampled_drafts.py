@@ -13,7 +13,9 @@ import pytest
 
 from akunu_py.decoding.draft_session import DraftTrimmer
 from akunu_py.decoding.loop import Limits
+from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Draft, Drafter
+from akunu_py.drafting.combined import CombinedDrafter
 from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
 from akunu_py.options import Sampling
 from akunu_py.planning.cost_curve import CostCurve
@@ -62,6 +64,9 @@ class SimulatedTime(DraftPlanner):
     def observe(self, outcome: Round) -> None:
         super().observe(replace(outcome, seconds=None))
 
+    def observe_drafting(self, seconds: float, *, drawn: int = 0, unread: int = 0) -> None:
+        super().observe_drafting(1e-4 * (drawn + unread), drawn=drawn, unread=unread)
+
 
 def with_bigram(_: Sampling) -> Drafter:
     draws, rows = np.random.default_rng(3), np.exp(often_ended())
@@ -74,6 +79,13 @@ def with_bigram(_: Sampling) -> Drafter:
 def with_draft_model(sampling: Sampling) -> Drafter:
     source = DraftModel(markov_model(often_ended()), markov_model(often_ended()))
     return DraftModelDrafter(source, sampling, seed=17)
+
+
+def with_both(sampling: Sampling) -> Drafter:
+    """Copies of the text so far, and draws in their place and behind them."""
+    drawn = with_draft_model(sampling)
+    assert isinstance(drawn, DraftModelDrafter)
+    return CombinedDrafter(AutoDrafter(), drawn)
 
 
 class Boastful:
@@ -131,7 +143,7 @@ def assert_leaves_the_distribution_alone(
 
 
 @pytest.mark.parametrize("costs", CURVES.values(), ids=CURVES)
-@pytest.mark.parametrize("make", [with_bigram, with_draft_model, Boastful])
+@pytest.mark.parametrize("make", [with_bigram, with_draft_model, with_both, Boastful])
 def test_an_end_token_is_as_likely_as_without_drafts(
     make: Callable[[Sampling], Drafter], costs: CostCurve
 ) -> None:
