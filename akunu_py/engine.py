@@ -80,7 +80,7 @@ class Engine:
         calibrate: called once, by the first request that leaves the number of draft tokens to the
             planner; the default measures for a few seconds on a model's first use and keeps the
             result on disk.
-        draft_model: drafts for requests whose drafter is `model`.
+        draft_model: drafts for requests whose drafter is `model` or `auto`.
         prefill_step_size: prompt tokens per forward; a cancelled request stops after the current
             one. None takes few if a request can be cancelled, else as many as are fastest.
         prompt_cache_bytes: bytes that the caches of requests may take together; None takes a share

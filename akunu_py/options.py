@@ -213,8 +213,9 @@ class Options:
             and 0 only computes the prompt's cache.
         sampling: how tokens are chosen; greedy by default.
         stop: strings to stop at; none of them appears in the text.
-        drafter: the name of the drafter; `auto` is the recommended one, `none` decodes plainly, and
-            `model` is the draft model that the engine was loaded with.
+        drafter: the name of the drafter; `auto` is the recommended one and combines n-grams with
+            the draft model that the engine was loaded with, if any; `model` is the draft model
+            alone, and `none` decodes plainly.
         num_draft_tokens: the most draft tokens that one forward verifies; 0 decodes plainly, and
             None leaves the number to the planner.
         exact: decides near-ties again as plain decoding would; see `decoding/exactness.py`. For

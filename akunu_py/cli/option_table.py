@@ -261,7 +261,8 @@ OPTIONS: Final = (
            whole_number, metavar="N", group=_MODEL, default=DEFAULT_KV_GROUP_SIZE),
     Option("--quantized-kv-start", _LOADING, "tokens of context from which on they are quantized",
            whole_number, metavar="N", group=_MODEL, default=DEFAULT_QUANTIZED_KV_START),
-    Option("--draft-model", _DRAFTING, "a smaller model with the same tokenizer that drafts",
+    Option("--draft-model", _DRAFTING, "a smaller model with the same tokenizer; it drafts where "
+           "nothing can be copied",
            metavar="NAME", group=_MODEL),
 
     Option("--max-tokens", ("chat",), "tokens to generate at most; -1 sets no limit", token_limit,
@@ -297,7 +298,7 @@ OPTIONS: Final = (
            token_bias, metavar="ID=VALUE", group=_ANSWER, default=(), repeated=True),
 
     Option("--drafter", _DRAFTING, f"the drafter: {', '.join(USER_DRAFTERS)}", metavar="NAME",
-           group=_SPECULATION, default_text="auto, or model with --draft-model",
+           group=_SPECULATION, default_text="auto, which uses the draft model too",
            choices=USER_DRAFTERS),
     Option("--num-draft-tokens", _DRAFTING, "maximum of draft tokens per round, up to "
            f"{MAX_DRAFT_TOKENS}", whole_number, metavar="N", group=_SPECULATION,

@@ -33,10 +33,10 @@ class Rate:
         self.accepted += accepted
         self.tried += 1
 
-    def fade(self) -> None:
-        """Halves what is known."""
-        self.accepted /= 2
-        self.tried /= 2
+    def fade(self, factor: float = 0.5) -> None:
+        """Makes what is known count less."""
+        self.accepted *= factor
+        self.tried *= factor
 
     def value(self, prior: float) -> float:
         """The rate, close to the prior at first."""
@@ -53,7 +53,7 @@ class DrawnAcceptance:
     def begin(self) -> None:
         """Starts a request, whose text may be another kind of text: the model is tried again."""
         for rate in self._by_position:
-            rate.fade()
+            rate.fade(0.9)
 
     def of(self, confidence: float) -> float:
         """The probability that a token is accepted that was drawn with this confidence."""
