@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from akunu_py.drafting.base import Prospects
 from akunu_py.planning.theory import expected_tokens
 
-PROBE_SHARE: Final = 0.016
+PROBE_SHARE: Final = 0.012
 """The share of the time that may go into draws which do not pay, to learn whether they do now. What
 the draft model has to read for them counts: if reading a token takes a larger share of a step, and
 drawing does not pay, the model is not tried again in this request."""
@@ -22,7 +22,7 @@ PROBE_LENGTH: Final = 2
 """How many tokens such a draw has at least: the second shows what comes after a right one."""
 
 TOKEN_PRIOR: Final = 1 / 8
-READ_PRIOR: Final = 1 / 96
+READ_PRIOR: Final = 1 / 128
 """What drawing and reading a token take in single steps of the target before any was timed: little
 enough to be tried."""
 
