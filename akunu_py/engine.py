@@ -33,8 +33,9 @@ from akunu_py.text.stream import TextStream
 _CHECKPOINT_EVERY: Final = 2048
 """Prompt tokens between two checkpoints of a cache that needs them."""
 
-_KEPT_TURNS: Final = 4
-"""How many of the last special tokens of a prompt get a checkpoint before them."""
+_TURN_CHECKPOINTS: Final = 4
+"""How many of the last special tokens of a prompt get a checkpoint before them: in ChatML, those of
+the last two messages."""
 
 
 @dataclass
@@ -313,7 +314,7 @@ class Engine:
         """
         prompt = request.prompt.tokens
         special = self.tokenizer.special_tokens
-        turns = [at for at, token in enumerate(prompt) if token in special][-_KEPT_TURNS:]
+        turns = [at for at, token in enumerate(prompt) if token in special][-_TURN_CHECKPOINTS:]
         return sorted(
             {*range(_CHECKPOINT_EVERY, len(prompt), _CHECKPOINT_EVERY), *turns, len(prompt) - 1}
         )

@@ -58,7 +58,7 @@ def family_of(network: nn.Module) -> Family:
         return Family(context, reason, "-", "its whole length")
     reuse = "any token"
     if cache.needs_checkpoints:
-        reuse = "a checkpoint" if cache.replays else "any token near its end, or a checkpoint"
+        reuse = "a checkpoint" if cache.has_states else "any token near its end, or a checkpoint"
     return Family(context, "yes", rollback_of(network), reuse)
 
 

@@ -5,10 +5,16 @@ states, so these are checkpointed: MLX arrays are immutable, and keeping the sta
 moment takes no time. A rollback within the last marked forward repeats the recurrence, if it was
 recorded (`recurrence.py`). Otherwise it goes to the last checkpoint before the wanted length, and
 says how many tokens the next forward has to compute again.
+
+| to return to | made by | windows | lives |
+| --- | --- | --- | --- |
+| the begin of the last draft | `mark` | still hold it | until the next mark |
+| the last exact token | `checkpoint(whole=True)` | copied | as long as the caller keeps it |
+| an earlier prompt | `keep` | copied | while memory lasts; see `PrefixPool` |
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import CacheList
@@ -21,8 +27,6 @@ from akunu_py.errors import CacheError, ContextOverflowError
 
 MakeLayers = Callable[[int], list[Any]]
 """Makes a model's caches, empty, for a capacity; a list as mlx-lm's models take it."""
-
-_START: Final = Checkpoint(0, (), None)
 
 
 class KVCache:
@@ -39,7 +43,7 @@ class KVCache:
         checkpoints: those kept for later prompts, the shortest first.
         can_roll_back: whether every layer is of a kind that can return to an earlier length.
         recording: what the next forward is to be recorded in, after `mark`; or None.
-        replays: whether a rollback by a few tokens may leave tokens to compute again.
+        has_states: whether it has layers that keep their latest states only.
         needs_checkpoints: whether long rollbacks need checkpoints.
         quantized_start: the length at which keys and values are quantized; 0 if from the beginning
             or never. Forwards end there, and from beyond it, nothing returns to less.
@@ -50,8 +54,8 @@ class KVCache:
         self._make_layers = make_layers
         self._start()
         self.can_roll_back = not self.unknown_kinds
-        self.replays = bool(self._states) and self.can_roll_back
-        self.needs_checkpoints = self.replays or (bool(self._windows) and self.can_roll_back)
+        self.has_states = bool(self._states) and self.can_roll_back
+        self.needs_checkpoints = self.has_states or (bool(self._windows) and self.can_roll_back)
         self._is_recordable: bool | None = None  # unknown before the first recorded forward
         quantized = [part for part in self._counted if isinstance(part, QuantizedLayerCache)]
         self.quantized_start = quantized[0].quantization.start if quantized else 0
@@ -166,10 +170,10 @@ class KVCache:
     def mark(self) -> None:
         """Lets `rollback` return to the present length, until the next mark.
 
-        Called before a forward that may be rolled back. It takes no time and no memory, but for
-        the states of one moment.
+        Called before a forward that may be rolled back. It takes no time; until the next forward
+        or rollback, the states of one moment and the inputs of that forward stay in memory.
         """
-        if self.replays:
+        if self.has_states:
             self._mark = self.checkpoint()
             self.recording = None if self._is_recordable is False else Recording()
 
@@ -301,7 +305,7 @@ class KVCache:
 
     def _counters_reach(self, to: int) -> bool:
         """Whether moving counters is all that a rollback takes."""
-        return not self._states and _reach(self._counted, to)
+        return not self._states and _allow(self._counted, to)
 
     def _can_repeat(self, to: int) -> bool:
         """Whether the recurrence can be repeated up to `to`, from what the last mark recorded."""
@@ -310,7 +314,7 @@ class KVCache:
             return False
         if self._is_recordable is None:
             self._is_recordable = recorded.is_right(self._states, self.length - mark.length)
-        return self._is_recordable and mark.length < to and _reach(self._counted, to)
+        return self._is_recordable and mark.length < to and _allow(self._counted, to)
 
     def _repeat(self, to: int) -> None:
         assert self._mark is not None
@@ -331,7 +335,7 @@ class KVCache:
             one
             for one in kept
             if one.length <= to
-            and _reach(self._counted if one.windows is None else self._full, one.length)
+            and _allow(self._counted if one.windows is None else self._full, one.length)
         )
         return max(usable, key=lambda one: one.length, default=self._empty)
 
@@ -361,7 +365,7 @@ class KVCache:
             self._mark = None
 
 
-def _reach(layers: Sequence[LayerCache], to: int) -> bool:
+def _allow(layers: Sequence[LayerCache], to: int) -> bool:
     """Whether moving their counters returns all of them to `to` tokens."""
     return all(layer.floor <= to for layer in layers) or not to
 

@@ -162,14 +162,14 @@ class WindowLayerCache(LayerCache):
     def __init__(self, capacity: int, window: int) -> None:
         super().__init__(capacity)
         self.window = window
-        self.reach = window - 1
+        self.lookback = window - 1
         """How many tokens before a forward its first position attends to."""
         self._first = 0  # the position of the first token in the buffers
         self._visible = slice(0, 0)  # the rows of the buffers that the last forward attends to
 
     @property
     def floor(self) -> int:
-        return self._first + self.reach if self._first else 0
+        return self._first + self.lookback if self._first else 0
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Appends tokens; returns the keys and values that any of them attends to.
@@ -185,7 +185,7 @@ class WindowLayerCache(LayerCache):
         start, stop = self.offset - self._first, end - self._first
         self.keys[..., start:stop, :] = keys
         self.values[..., start:stop, :] = values
-        self._visible = slice(start - min(self.offset, self.reach), stop)
+        self._visible = slice(start - min(self.offset, self.lookback), stop)
         self.offset = end
         return self.keys_and_values()
 
@@ -209,7 +209,7 @@ class WindowLayerCache(LayerCache):
 
     def skip(self, tokens: int) -> None:
         super().skip(tokens)
-        self._first = max(self._first, self.offset - self.reach)
+        self._first = max(self._first, self.offset - self.lookback)
 
     def grow(self, capacity: int) -> None:
         """Allows a longer context."""
@@ -224,7 +224,7 @@ class WindowLayerCache(LayerCache):
         if self.keys is None or self.values is None:
             return ()
         stop = (self.offset if tokens is None else tokens) - self._first
-        start = max(0, stop - self.reach)
+        start = max(0, stop - self.lookback)
         kept = [mx.contiguous(a[..., start:stop, :]) for a in (self.keys, self.values)]
         mx.eval(kept)
         return tuple(kept)
@@ -243,7 +243,7 @@ class WindowLayerCache(LayerCache):
     ) -> Any:
         """The mask over what `update_and_fetch` will return; None if everything is visible."""
         window = min(window_size or self.window, self.window)
-        seen = min(self.offset, self.reach)
+        seen = min(self.offset, self.lookback)
         if tokens == 1 and seen < window and not return_array:
             return None
         if seen + tokens > window or return_array:
@@ -253,7 +253,7 @@ class WindowLayerCache(LayerCache):
     def _make_room(self, keys: mx.array, values: mx.array) -> None:
         """Moves the window to the front of new buffers that have room for more."""
         stop = self.offset - self._first
-        kept = min(stop, self.reach + _KEPT)
+        kept = min(stop, self.lookback + _KEPT)
         rows = max(min(self.capacity, self.window + SLACK), kept + keys.shape[2])
         old_keys, old_values = self.keys, self.values
         self.keys, self.values = self._allocate(keys, values, rows)
@@ -271,12 +271,12 @@ class ChunkLayerCache(WindowLayerCache):
 
     def __init__(self, capacity: int, chunk_size: int) -> None:
         super().__init__(capacity, chunk_size)
-        self.reach = chunk_size
+        self.lookback = chunk_size
 
     @property
     def start_position(self) -> int:
         """The position of the first key that the next forward gets."""
-        return max(0, self.offset - self.reach)
+        return max(0, self.offset - self.lookback)
 
     def maybe_trim_front(self) -> None:
         """Does nothing: mlx-lm's model calls it, but `update_and_fetch` returns no more."""

@@ -29,7 +29,7 @@ def rollback_of(network: nn.Module) -> Rollback:
     cache = make_kv_cache(network, 4)
     if not cache.can_roll_back:
         return Rollback.NONE
-    if not cache.replays:
+    if not cache.has_states:
         return Rollback.COUNTER
     make_recordable(network)
     cache.mark()

@@ -91,7 +91,7 @@ class PrefixSlot:
     def reuse(self, prompt: Sequence[int]) -> int:
         """Prepares the cache for a prompt; returns how many of its tokens are in it already."""
         shared = self.usable(prompt)
-        self._keep(prompt, shared)
+        self._cut(prompt, shared)
         return shared
 
     def copy(self, other: "PrefixSlot", tokens: int) -> None:
@@ -102,11 +102,11 @@ class PrefixSlot:
 
     def settle(self, tokens: Sequence[int]) -> None:
         """Records what the cache holds after a request: `tokens` as far as they were computed."""
-        self._keep(tokens, self.cache.reach(min(self.cache.length, len(tokens))))
+        self._cut(tokens, self.cache.reach(min(self.cache.length, len(tokens))))
         self.cache.keep()
         self.unsaved = True
 
-    def _keep(self, tokens: Sequence[int], length: int) -> None:
+    def _cut(self, tokens: Sequence[int], length: int) -> None:
         """Drops all but the first tokens, which are the first of `tokens`."""
         self.tokens = list(tokens[:length])
         self.cache.rollback(length)

@@ -212,7 +212,7 @@ class PromptStore:
             head = read_head(self._place)
         except DamagedFileError as error:
             raise InvalidRequestError(
-                f"{self._place} is not a prompt cache; delete it or name another file."
+                f"{self._place} is not a prompt cache; name another file."
             ) from error
         if head.key == self._key:
             self._heads[self._place] = head

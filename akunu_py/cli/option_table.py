@@ -236,8 +236,8 @@ OPTIONS: Final = (
            "model", metavar="NAME", field="name", group=_MODEL, default=BUNDLED_MODEL),
     Option("--weights", _LOADING, "layout of the weights in memory; auto takes the fastest on this "
            "machine", group=_MODEL, default="auto", choices=WEIGHT_LAYOUTS),
-    Option("--max-context", _LOADING, "tokens of context to reserve", whole_number, metavar="N",
-           group=_MODEL, default_text="as many as needed", within=Range(1)),
+    Option("--max-context", _LOADING, "the most tokens that a prompt and its answer may have",
+           whole_number, metavar="N", group=_MODEL, default_text="the model's", within=Range(1)),
     Option("--adapter-path", _LOADING, "the folder of an adapter (LoRA) that mlx-lm trained on the "
            "model", metavar="FOLDER", group=_MODEL),
     Option("--trust-remote-code", _LOADING, "run Python code that comes with the model",
@@ -248,13 +248,14 @@ OPTIONS: Final = (
            "template", group=_MODEL, default=False, const=True),
     Option("--chat-template-args", _TEMPLATING, "variables for the chat template as JSON, such as "
            """'{"enable_thinking": false}'""", template_args, metavar="JSON", group=_MODEL),
-    Option("--prompt-cache-bytes", ("chat", *_SERVE), "memory that computed prompts may take, and "
-           "again the most that the folder may take: 4GB, 500MB ...", byte_count, metavar="N",
+    Option("--prompt-cache-bytes", ("chat", *_SERVE), "memory that computed prompts may take (4GB, "
+           "500MB), and a server's folder as much again", byte_count, metavar="N",
            group=_MODEL, default_text="a quarter of the free memory; 8GB on disk"),
     Option("--prompt-cache-dir", _SERVE, "keep computed prompts in this folder, so that a server "
            "that starts again need not compute them", file_path, metavar="DIR", group=_MODEL),
-    Option("--prompt-cache-file", ("chat",), "keep the computed conversation in this file, so that "
-           "a later chat need not compute it", file_path, metavar="FILE", group=_MODEL),
+    Option("--prompt-cache-file", ("chat",), "keep what was computed in this file, so that a later "
+           "chat need not compute it again; /save and /load keep the messages", file_path,
+           metavar="FILE", group=_MODEL),
     Option("--kv-bits", _LOADING, "quantize keys and values to so many bits: 4 or 8",
            whole_number, metavar="N", group=_MODEL),
     Option("--kv-group-size", _LOADING, "numbers that share a scale: 32, 64 or 128",

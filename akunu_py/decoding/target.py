@@ -133,9 +133,10 @@ class ModelTarget:
         return self._submit(pending.choices, NO_DRAFT, self.length, pipelined=True)
 
     def rollback(self, length: int) -> None:
-        self._cache.rollback(length)
-        held = self._cache.length
-        self._replayed = self._sent[held - self._sent_from : length - self._sent_from]
+        missing = self._cache.rollback(length)
+        end = length - self._sent_from
+        assert missing <= end, "no rollback goes behind the last draft"
+        self._replayed = self._sent[end - missing : end]
 
     def read(self, pending: PendingForward) -> Round:
         begun = perf_counter()

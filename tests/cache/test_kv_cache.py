@@ -308,7 +308,7 @@ def test_ordinary_models_can_be_rolled_back(tmp_path: Path) -> None:
     model = load_target(str(write_tiny_model(tmp_path)), find_backend())
     cache = model.make_cache(64)
     assert no_rollback_reason(cache) is None
-    assert not cache.replays
+    assert not cache.has_states
     assert not cache.needs_checkpoints
 
 
