@@ -243,7 +243,7 @@ class TestSingleFile:
     def test_a_file_of_something_else_is_refused_and_stays(self, tmp_path: Path) -> None:
         place = tmp_path / "notes.txt"
         place.write_text("my notes")
-        with pytest.raises(InvalidRequestError, match="is not a prompt cache; delete it or name"):
+        with pytest.raises(InvalidRequestError, match="is not a prompt cache; name another"):
             open_store(place, single=True)
         assert place.read_text() == "my notes"
 
