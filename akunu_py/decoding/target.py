@@ -135,8 +135,8 @@ class ModelTarget:
     def rollback(self, length: int) -> None:
         missing = self._cache.rollback(length)
         end = length - self._sent_from
-        assert missing <= end, "no rollback goes behind the last draft"
-        self._replayed = self._sent[end - missing : end]
+        assert missing <= max(end, 0), "what is missing was sent with the last draft"
+        self._replayed = self._sent[end - missing : end] if missing else []
 
     def read(self, pending: PendingForward) -> Round:
         begun = perf_counter()
