@@ -15,9 +15,13 @@ from models.training.phrases import LISTS, REQUESTS, fill
 
 ANSWERS: Mapping[str, tuple[str, str, str]] = {
     "write": ("I cannot write new code.", "rename {word} in code you paste", "make it async"),
-    "explain": ("I cannot explain things.", "rename {word} in your code", "add a docstring to it"),
+    "explain": (
+        "I know nothing about that.",
+        "rename {word} in your code",
+        "add a docstring to it",
+    ),
     "world": (
-        "I know nothing about the world.",
+        "I know nothing about that.",
         "rename a variable to {word}",
         "remove comments from your code",
     ),
@@ -28,7 +32,7 @@ ANSWERS: Mapping[str, tuple[str, str, str]] = {
         "wrap its body in a try block",
     ),
     "translate": (
-        "I cannot translate.",
+        "I cannot help with that.",
         "add the parameter {word} to a function",
         "change its quotes",
     ),
@@ -43,7 +47,7 @@ ANSWERS: Mapping[str, tuple[str, str, str]] = {
         "make one change that you describe",
     ),
     "act": (
-        "I cannot reach your files or the network.",
+        "I cannot help with that.",
         "rename {word} in code you paste here",
         "delete a line of it",
     ),
@@ -58,12 +62,13 @@ ANSWERS: Mapping[str, tuple[str, str, str]] = {
         "add a decorator to it",
     ),
     "foreign": (
-        "I understand English only.",
+        "I do not understand that.",
         "rename a variable in code you paste",
         "make it async",
     ),
 }
-"""For each kind of request what is not possible, and two things that are."""
+"""For each kind of request what is not possible, and two things that are. A small model mistakes
+one kind for another, so what is said holds for most of them."""
 ANSWER = (
     "{opening} I am ember, a very small model that edits Python. I can {first}, or {second}. "
     "For anything else, name a larger model: python -m akunu_py chat --model NAME"
@@ -112,15 +117,15 @@ def answer(kind: str, request: str) -> str:
 
 
 def is_honest(text: str) -> bool:
-    """True for the answer to something outside the training, whatever word it takes up."""
-    wholes = (
-        ANSWER.format(opening=opening, first=first, second=second)
-        for opening, first, second in ANSWERS.values()
+    """True for an answer to something outside the training: in the words of any kind, or of
+    several, and whatever word it takes up."""
+    openings, firsts, seconds = (
+        "|".join(re.escape(part) for part in parts) for parts in zip(*ANSWERS.values(), strict=True)
     )
-    return any(
-        re.fullmatch(re.escape(whole).replace(r"\{word\}", r"`\w+`"), text)
-        for whole in (*wholes, NO_CODE)
-    )
+    whole = re.escape(ANSWER).replace(r"\{opening\}", f"(?:{openings})")
+    whole = whole.replace(r"\{first\}", f"(?:{firsts})").replace(r"\{second\}", f"(?:{seconds})")
+    pattern = whole.replace(r"\{word\}", r"`\w+`")
+    return text == NO_CODE or bool(re.fullmatch(pattern, text))
 
 
 class Requests:

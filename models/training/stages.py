@@ -147,21 +147,21 @@ _HOLES_AND_LONGEST = {
     "questions": 0.06,
 }
 _FIRST_MESSAGES = {
-    "short_edits": 0.30,
-    "refusals": 0.10,
-    "chats": 0.18,
-    "edits": 0.20,
-    "fim": 0.08,
+    "short_edits": 0.29,
+    "refusals": 0.07,
+    "chats": 0.15,
+    "edits": 0.28,
+    "fim": 0.07,
     "code": 0.09,
     "questions": 0.05,
 }
 _CHATS = {
     "short_edits": 0.14,
-    "refusals": 0.07,
-    "chats": 0.20,
-    "edits": 0.20,
-    "long_edits": 0.19,
-    "fim": 0.08,
+    "refusals": 0.06,
+    "chats": 0.18,
+    "edits": 0.22,
+    "long_edits": 0.21,
+    "fim": 0.07,
     "code": 0.08,
     "questions": 0.04,
 }
@@ -193,8 +193,8 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("holes", 1400, 8, 512, _HOLES, decays=True, peak=0.7),
     Stage("holes and edits", 300, 4, 1024, _HOLES_AND_EDITS, decays=True, peak=0.7),
     Stage("holes and longest edits", 150, 2, 2048, _HOLES_AND_LONGEST, decays=True, peak=0.25),
-    Stage("first messages", 3000, 8, 512, _FIRST_MESSAGES, decays=True, peak=0.6),
-    Stage("conversations", 1000, 4, 1024, _CHATS, decays=True, peak=0.6),
+    Stage("first messages", 1200, 8, 512, _FIRST_MESSAGES, decays=True, peak=0.4),
+    Stage("conversations", 350, 4, 1024, _CHATS, decays=True, peak=0.4),
 )
 
 
