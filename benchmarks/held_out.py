@@ -87,10 +87,12 @@ def edit_cases(functions: list[Function], pool: Pool, per_kind: int) -> Iterator
 
 
 def short_edit_cases(count: int) -> Iterator[ChatCase]:
-    """Edits of invented code with held-out names and bodies, asked for in many wordings."""
+    """Edits of invented code with held-out names and bodies, as many of each kind, asked for in
+    many wordings."""
     inventor = Inventor(random.Random(f"{SEED} short"), held_out=True)
-    for _ in range(count):
-        kind, edit = short_edits.drawn(inventor)
+    kinds = list(short_edits.KINDS)
+    for index in range(count):
+        kind, edit = short_edits.drawn(inventor, kinds[index % len(kinds)])
         *request, (_, answer) = short_edits.conversation(kind, edit, inventor.rng)
         yield ChatCase(kind, request, answer)
 

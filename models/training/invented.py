@@ -15,7 +15,7 @@ from models.training.functions import Function, is_function, outline
 from models.training.phrases import LISTS, is_held_out
 
 MAX_LINE = 90
-_BRIEF = 0.45
+_BRIEF = 0.6
 """How many functions are one statement, without docstring or comment."""
 _CONSONANTS, _VOWELS = "bcdfghjklmnprstvwz", "aeiou"
 _TAKEN = frozenset((*keyword.kwlist, *keyword.softkwlist, *dir(builtins), "self", "cls"))
@@ -112,13 +112,20 @@ class Inventor:
         quote = self.rng.choice("\"'")
         return f"{quote}{self.rng.choice((self.words(1, 2), self.words(1, 1), ''))}{quote}"
 
+    def other(self, names: list[str], first: str) -> str:
+        """A name, number or string, mostly not the `first` one."""
+        return self.atom([name for name in names if name != first] or ["0"])
+
     def expression(self, names: list[str], depth: int = 2) -> str:
         """An expression over the names, of at most `depth` levels of operators and calls."""
         rng = self.rng
         if depth == 0 or rng.random() < 0.12:
             return self.atom(names)
-        name, left, right = rng.choice(names), self.atom(names), self.atom(names)
+        name, left = rng.choice(names), self.atom(names)
+        right = self.other(names, left)
         inner = [self.expression(names, depth - 1) for _ in range(2)]
+        if inner[0] == inner[1]:
+            inner[1] = self.other(names, inner[0])
         operand = f"({inner[0]})" if rng.random() < 0.15 else inner[0]
         forms = {
             f"{operand} {rng.choice(_OPERATORS)} {inner[1]}": 49,
@@ -134,7 +141,8 @@ class Inventor:
 
     def condition(self, names: list[str]) -> str:
         """A comparison of a name."""
-        return f"{self.rng.choice(names)} {self.rng.choice(_COMPARISONS)} {self.atom(names)}"
+        name = self.rng.choice(names)
+        return f"{name} {self.rng.choice(_COMPARISONS)} {self.other(names, name)}"
 
     def simple(self, names: list[str]) -> str:
         """A body of one statement."""
@@ -202,7 +210,7 @@ class Inventor:
         if rng.random() < _BRIEF:
             body = [self.simple(names)]
         else:
-            body = self.statements(names, count=rng.choice((0, 1, 1, 2, 2, 3, 4, 6)))
+            body = self.statements(names, count=rng.choice((0, 1, 1, 2, 2, 3)))
             if rng.random() < 0.3:
                 body = self._commented(body)
             if rng.random() < 0.3:

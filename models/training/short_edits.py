@@ -19,10 +19,14 @@ DESCRIBE = "describe"
 KINDS: dict[str, float] = dict.fromkeys(edits.KINDS, 1.0) | {
     "rename_variable": 6.0,
     "rename_function": 2.5,
-    "replace_expression": 2.5,
-    "insert_line": 1.5,
+    "replace_expression": 4.0,
+    "insert_line": 2.0,
+    "delete_line": 1.5,
+    "drop_comments": 2.0,
+    "add_hint": 2.0,
     "add_default": 1.5,
-    DESCRIBE: 2.0,
+    "drop_default": 1.5,
+    DESCRIBE: 2.5,
 }
 """How often each kind is asked for."""
 _NEED_A_BODY = frozenset({"wrap_in_try", "add_docstring", "guard", DESCRIBE})
@@ -77,11 +81,11 @@ def make(kind: str, function: Function, inventor: Inventor) -> Edit | None:
     return replace(edit, before=shown) if edit and edits.is_sound(edit) else None
 
 
-def drawn(inventor: Inventor) -> tuple[str, Edit]:
-    """A kind, drawn by its weight, and an edit of it."""
+def drawn(inventor: Inventor, given: str | None = None) -> tuple[str, Edit]:
+    """A kind, `given` or else drawn by its weight, and an edit of it."""
     rng = inventor.rng
     while True:
-        (kind,) = rng.choices(list(KINDS), list(KINDS.values()))
+        kind = given or rng.choices(list(KINDS), list(KINDS.values()))[0]
         for _ in range(_ATTEMPTS):
             function = inventor.function()
             one_line = joined(function.text) if rng.random() < 0.75 else None
