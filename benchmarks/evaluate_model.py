@@ -46,7 +46,7 @@ MAX_LINE_LENGTH = 48
 """The most tokens of a line that is filled in."""
 MAX_ANSWER_LENGTH = 200
 """An answer to a request outside the training that is longer than this is a loop."""
-SHORT_EDITS, LATER_EDITS, OUTSIDE = 300, 200, 240
+SHORT_EDITS, LATER_EDITS, OUTSIDE = 300, 200, 120
 
 
 def bits_per_byte(scorer: Scorer, files: Iterable[SourceFile]) -> float:

@@ -165,6 +165,16 @@ _CHATS = {
     "code": 0.08,
     "questions": 0.04,
 }
+_LONGEST_CHATS = {
+    "short_edits": 0.14,
+    "refusals": 0.04,
+    "chats": 0.12,
+    "edits": 0.18,
+    "long_edits": 0.42,
+    "fim": 0.03,
+    "code": 0.04,
+    "questions": 0.03,
+}
 _QUESTIONS = {
     "repeats": 0.02,
     "edits": 0.46,
@@ -193,8 +203,9 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("holes", 1400, 8, 512, _HOLES, decays=True, peak=0.7),
     Stage("holes and edits", 300, 4, 1024, _HOLES_AND_EDITS, decays=True, peak=0.7),
     Stage("holes and longest edits", 150, 2, 2048, _HOLES_AND_LONGEST, decays=True, peak=0.25),
-    Stage("first messages", 1200, 8, 512, _FIRST_MESSAGES, decays=True, peak=0.4),
-    Stage("conversations", 350, 4, 1024, _CHATS, decays=True, peak=0.4),
+    Stage("first messages", 3000, 8, 512, _FIRST_MESSAGES, decays=True, peak=0.4),
+    Stage("conversations", 1000, 4, 1024, _CHATS, decays=True, peak=0.4),
+    Stage("longest edits at last", 300, 2, 2048, _LONGEST_CHATS, decays=True, peak=0.25),
 )
 
 
