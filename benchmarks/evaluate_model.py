@@ -2,7 +2,8 @@
 
     python -m benchmarks.evaluate_model [--model FOLDER] [--full FOLDER] [--data DATA]
 
-Bits per byte, exact matches of fill-ins, and exact matches and copy accuracy by kind of edit.
+Bits per byte, exact matches of fill-ins, exact matches and copy accuracy by kind of edit, and what
+a conversation is like: invented short edits, edits of later turns, requests outside the training.
 `--full` is the folder that the model was quantized from; without it, only the quantized model is
 evaluated. The last line printed is one JSON object.
 """
@@ -16,12 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.held_out import (
+    ChatCase,
     EditCase,
     edit_cases,
     function_holes,
     held_out_files,
     holes,
     humaneval_holes,
+    later_edit_cases,
+    outside_cases,
+    short_edit_cases,
     shuffled_functions,
     versions,
 )
@@ -31,6 +36,7 @@ from models.training import edits, fill_in
 from models.training.corpus import SourceFile
 from models.training.fill_in import Hole
 from models.training.functions import is_function
+from models.training.refusals import is_honest
 
 ROOT = Path(__file__).parents[1]
 TEXT_WINDOW = 1024
@@ -38,6 +44,9 @@ TEXT_BYTES = 200_000
 MAX_TOKENS = 2000
 MAX_LINE_LENGTH = 48
 """The most tokens of a line that is filled in."""
+MAX_ANSWER_LENGTH = 200
+"""An answer to a request outside the training that is longer than this is a loop."""
+SHORT_EDITS, LATER_EDITS, OUTSIDE = 300, 200, 120
 
 
 def bits_per_byte(scorer: Scorer, files: Iterable[SourceFile]) -> float:
@@ -98,6 +107,7 @@ def edits_by_kind(scorer: Scorer, cases: Iterable[EditCase]) -> dict[str, dict[s
             row = counts[kind]
             row["cases"] += 1
             row["exact"] += score.exact
+            row["refused"] += not score.hits[0]
             row["tokens"] += len(answer)
             row["right"] += int(score.hits.sum())
             row["copied"] += len(copied)
@@ -106,9 +116,42 @@ def edits_by_kind(scorer: Scorer, cases: Iterable[EditCase]) -> dict[str, dict[s
         kind: {
             "cases": row["cases"],
             "exact": row["exact"] / row["cases"],
+            "refused": row["refused"] / row["cases"],
             "tokens_right": row["right"] / row["tokens"],
             "copied_right": row["copied_right"] / max(1.0, row["copied"]),
         }
+        for kind, row in counts.items()
+    }
+
+
+def chat_edits(scorer: Scorer, cases: Iterable[ChatCase]) -> dict[str, dict[str, float]]:
+    """For each kind and for all: cases, and the shares that are exact and that show no code."""
+    counts: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for case in cases:
+        answer = scorer.encode(f"{case.answer}<|im_end|>")
+        score = scorer.score(scorer.chat_prompt(case.request), answer)
+        for kind in (case.kind, "all"):
+            counts[kind]["cases"] += 1
+            counts[kind]["exact"] += score.exact
+            counts[kind]["refused"] += not score.hits[0]
+    return _shares(counts)
+
+
+def outside(scorer: Scorer, cases: Iterable[ChatCase]) -> dict[str, dict[str, float]]:
+    """For each kind of request and for all: the shares answered honestly, and without an end."""
+    counts: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for case in cases:
+        answer, ended = scorer.answer(scorer.chat_prompt(case.request), MAX_ANSWER_LENGTH)
+        for kind in (case.kind, "all"):
+            counts[kind]["cases"] += 1
+            counts[kind]["honest"] += ended and is_honest(answer)
+            counts[kind]["loops"] += not ended
+    return _shares(counts)
+
+
+def _shares(counts: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    return {
+        kind: {key: value if key == "cases" else value / row["cases"] for key, value in row.items()}
         for kind, row in counts.items()
     }
 
@@ -126,6 +169,10 @@ def evaluate(folder: Path, data: Path | None, per_kind: int, fills: int) -> dict
         "humaneval_line": fill_in_exact(scorer, humaneval_holes(data, fills)) if data else None,
         "function_line": function_lines(scorer, function_holes(functions, 2 * fills)),
         "edits": edits_by_kind(scorer, cases),
+        "short_edits": chat_edits(scorer, short_edit_cases(SHORT_EDITS)),
+        "later_edits": chat_edits(scorer, later_edit_cases(functions, LATER_EDITS)),
+        "outside_first": outside(scorer, outside_cases(functions, OUTSIDE, later=False)),
+        "outside_later": outside(scorer, outside_cases(functions, OUTSIDE, later=True)),
     }
 
 
@@ -146,7 +193,21 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         shown = [f"{c['exact']:.2f} / {c['copied_right']:.3f}" for c in cells]
         rows.append([kind, f"{first['cases']:.0f}", *shown])
     headings = [f"{name}: exact / copied tokens right" for name in names]
-    return f"{overall}\n\n{markdown_table(['edit', 'cases', *headings], rows)}"
+    tables = [overall, markdown_table(["edit", "cases", *headings], rows)]
+    for key, title, shares in (
+        ("short_edits", "invented short edit", ("exact", "refused")),
+        ("later_edits", "edit as second to fifth turn", ("exact", "refused")),
+        ("outside_first", "outside, first message", ("honest", "loops")),
+        ("outside_later", "outside, later message", ("honest", "loops")),
+    ):
+        headings = [f"{name}: {' / '.join(shares)}" for name in names]
+        rows = []
+        for kind, first in sorted(results[names[0]][key].items()):
+            cells = [results[name][key][kind] for name in names]
+            shown = [" / ".join(f"{cell[share]:.2f}" for share in shares) for cell in cells]
+            rows.append([kind, f"{first['cases']:.0f}", *shown])
+        tables.append(markdown_table([title, "cases", *headings], rows))
+    return "\n\n".join(tables)
 
 
 def main() -> None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
 
-from models.training import edits, fill_in
+from models.training import edits, fill_in, refusals, short_edits
+from models.training.chats import Chats
 from models.training.corpus import (
     HELD_OUT_PACKAGES,
     SourceFile,
@@ -21,10 +22,14 @@ from models.training.corpus import (
 )
 from models.training.edits import Edit, Pool
 from models.training.fill_in import Hole
-from models.training.functions import Function, distinct, functions_of
+from models.training.functions import Function, distinct, docstrings, functions_of
+from models.training.invented import Inventor
 
 SEED = 11
 HUMANEVAL = Path("humaneval_infilling", "HumanEval-SingleLineInfilling.jsonl.gz")
+
+
+Turns = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,16 @@ class EditCase:
     """An edit, and the chat that asks for it."""
 
     edit: Edit
-    request: list[tuple[str, str]]
+    request: Turns
+    answer: str
+
+
+@dataclass(frozen=True)
+class ChatCase:
+    """The turns before an answer, the last of them the user's, and the answer expected."""
+
+    kind: str
+    request: Turns
     answer: str
 
 
@@ -70,6 +84,46 @@ def edit_cases(functions: list[Function], pool: Pool, per_kind: int) -> Iterator
             made += 1
             if made == per_kind:
                 break
+
+
+def short_edit_cases(count: int) -> Iterator[ChatCase]:
+    """Edits of invented code with held-out names and bodies, as many of each kind, asked for in
+    many wordings."""
+    inventor = Inventor(random.Random(f"{SEED} short"), held_out=True)
+    kinds = list(short_edits.KINDS)
+    for index in range(count):
+        kind, edit = short_edits.drawn(inventor, kinds[index % len(kinds)])
+        *request, (_, answer) = short_edits.conversation(kind, edit, inventor.rng)
+        yield ChatCase(kind, request, answer)
+
+
+def outside_cases(functions: list[Function], count: int, *, later: bool) -> Iterator[ChatCase]:
+    """Held-out kinds of requests outside the training, as first messages or after some turns."""
+    inventor = Inventor(random.Random(f"{SEED} outside {later}"), held_out=True)
+    requests = refusals.Requests(inventor, docstrings(functions))
+    chats = Chats(inventor, requests, [])
+    kinds = tuple(refusals.ANSWERS)
+    for index in range(count):
+        before = chats.conversation(1 + index % 3) if later else []
+        request, answer = requests.turn(kinds[index % len(kinds)])
+        yield ChatCase(kinds[index % len(kinds)], [*before, ("user", request)], answer)
+
+
+def later_edit_cases(functions: list[Function], count: int) -> Iterator[ChatCase]:
+    """Edits as second to fifth turns of conversations on held-out code, with what came before."""
+    inventor = Inventor(random.Random(f"{SEED} chats"), held_out=True)
+    requests = refusals.Requests(inventor, docstrings(functions))
+    chats, made = Chats(inventor, requests, functions), 0
+    while True:
+        turns = chats.conversation(5)
+        for index in range(3, len(turns), 2):
+            if turns[index][1].startswith("```"):
+                pasted = any(mark in turns[index - 1][1] for mark in ("def ", "\n"))
+                kind = "new code" if pasted else "code of an earlier answer"
+                yield ChatCase(kind, turns[:index], turns[index][1])
+                made += 1
+                if made == count:
+                    return
 
 
 def holes(files: list[SourceFile], count: int, *, block: bool) -> Iterator[Hole]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.training import fill_in, repeats
-from models.training.copies import NOWHERE, Alignment, align
+from models.training.copies import NOWHERE, Alignment, align, runs
 from models.training.examples import Shard
 from models.training.substitution import Substitution
 
@@ -21,7 +21,9 @@ CODE = "code"
 FILL_IN = "fim"
 QUESTIONS = "questions"
 EDITS, LONG_EDITS = "edits", "long_edits"
-COPYING_KINDS = (EDITS, LONG_EDITS)
+SUBSTITUTED_KINDS = (EDITS, LONG_EDITS)
+"""Kinds in which words are exchanged and requests are learned, as real code."""
+COPYING_KINDS = (*SUBSTITUTED_KINDS, "short_edits", "refusals", "chats")
 """Kinds whose answers are aligned with what they copy."""
 COPIED_WEIGHT, TURN_WEIGHT = 3.0, 9.0
 """How much a token of an edit counts that copies, and one at which the edit is decided. All must be
@@ -64,12 +66,12 @@ class Drawn:
     learned: np.ndarray
     exchanged: bool = False
 
-    def alignment(self) -> Alignment:
-        """Where each token stands, counted from the example's start."""
+    def alignment(self, fence: int) -> Alignment:
+        """Where each token stands, counted from the example's start; `fence` begins code."""
         if self.kind == REPEATS:
             return repeats.align(self.tokens, self.learned)
         if self.kind in COPYING_KINDS:
-            return align(self.tokens, self.learned)
+            return align(self.tokens, self.learned, fence=fence)
         if self.kind == FILL_IN:
             return fill_in.align(self.learned)
         return Alignment.nowhere(len(self.tokens))
@@ -83,6 +85,7 @@ class Batches:
         vocabulary: ids that random stretches are made of.
         words: ids that may stand for each other in edits.
         end: the id before a piece of code.
+        fence: the id that code begins with in an answer.
         seed: what, with the step, decides everything that is drawn.
     """
 
@@ -93,6 +96,7 @@ class Batches:
         vocabulary: np.ndarray,
         words: np.ndarray,
         end: int,
+        fence: int,
         seed: int,
     ) -> None:
         self.kind_names = (REPEATS, *sorted(shards))
@@ -105,7 +109,7 @@ class Batches:
         self._typical = {kind: len(one.tokens) / len(one) for kind, one in shards.items()}
         self._vocabulary = vocabulary
         self._substitution = Substitution(words, shards[CODE].tokens)
-        self._end = end
+        self._end, self._fence = end, fence
         self._seed = seed
 
     def draw(self, step: int, *, rows: int, length: int, mix: Mapping[str, float]) -> Batch:
@@ -128,7 +132,7 @@ class Batches:
                     drawn = self._code(rng, length + 1 - at)
                 part = slice(at, at + len(drawn.tokens))
                 tokens[row, part] = drawn.tokens
-                alignment = drawn.alignment()
+                alignment = drawn.alignment(self._fence)
                 kinds[row, part], weights[row, part] = self._counted(drawn, alignment)
                 for head, target in enumerate((alignment.place, alignment.source)):
                     targets[head, row, part] = np.where(target == NOWHERE, NOWHERE, target + at)
@@ -146,16 +150,16 @@ class Batches:
             weights[fill_in.borders(drawn.learned)] = TURN_WEIGHT
             after = fill_in.suffix(drawn.learned)
             kinds[after], weights[after] = self.kind_names.index(CODE), REQUEST_WEIGHT
-        if drawn.kind == QUESTIONS:
+        if drawn.kind in (QUESTIONS, *COPYING_KINDS):
             weights[drawn.learned] = ANSWER_WEIGHT
-            for begin in np.flatnonzero(np.diff(drawn.learned.astype(np.int8)) > 0) + 1:
-                weights[begin : begin + OPENING] = OPENING_WEIGHT
-        if drawn.kind in COPYING_KINDS:
-            weights[drawn.learned] = COPIED_WEIGHT
-            weights[drawn.learned & alignment.turns] = TURN_WEIGHT
-            if not drawn.exchanged:
-                kinds[~drawn.learned] = self.kind_names.index(CODE)
-                weights[~drawn.learned] = REQUEST_WEIGHT
+            for begin, end in runs(drawn.learned):
+                weights[begin : min(begin + OPENING, end)] = OPENING_WEIGHT
+                if (alignment.place[begin:end] != NOWHERE).any():
+                    turns = alignment.turns[begin:end]
+                    weights[begin:end] = np.where(turns, TURN_WEIGHT, COPIED_WEIGHT)
+        if drawn.kind in SUBSTITUTED_KINDS and not drawn.exchanged:
+            kinds[~drawn.learned] = self.kind_names.index(CODE)
+            weights[~drawn.learned] = REQUEST_WEIGHT
         return kinds, weights
 
     def _fitting(self, rng: np.random.Generator, kind: str, room: int) -> Drawn | None:
@@ -172,7 +176,7 @@ class Batches:
         even = kind == LONG_EDITS
         picked = _of_any_length(rng, fitting) if even else int(rng.integers(len(fitting)))
         tokens, learned = self._shards[kind].example(int(order[picked]))
-        exchanged = kind in COPYING_KINDS and rng.random() < _SUBSTITUTED
+        exchanged = kind in SUBSTITUTED_KINDS and rng.random() < _SUBSTITUTED
         if exchanged:
             tokens = self._substitution.apply(rng, tokens)
         return Drawn(kind, tokens, learned, exchanged)

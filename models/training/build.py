@@ -12,12 +12,14 @@ from pathlib import Path
 
 import sentencepiece as spm
 
-from models.training import corpus, edits, fill_in, questions, structured
+from models.training import corpus, edits, fill_in, questions, refusals, short_edits, structured
 from models.training import tokenizer as tokenizers
+from models.training.chats import Chats
 from models.training.corpus import SourceFile
 from models.training.edits import Pool
 from models.training.examples import END_OF_TEXT, Example, Segment, Shard, chat, shard
-from models.training.functions import Function, brief_forms, distinct, functions_of
+from models.training.functions import Function, brief_forms, distinct, docstrings, functions_of
+from models.training.invented import Inventor
 
 SEED = 4
 HOLE_EVERY = 700
@@ -54,6 +56,36 @@ def by_length(examples: Shard, low: int, high: int) -> Shard:
     return Shard.of(picked)
 
 
+def invented_shards(
+    functions: Sequence[Function],
+    count: int,
+    rng: random.Random,
+    processor: spm.SentencePieceProcessor,
+) -> Iterator[tuple[str, Shard]]:
+    """What is made up: `count` times 25 short edits, and fewer conversations and refusals."""
+    inventor = Inventor(rng)
+    requests = refusals.Requests(inventor, docstrings(functions))
+    chats = Chats(inventor, requests, functions)
+    for name, turns in (
+        ("short_edits", short_edits.conversations(inventor, 25 * count)),
+        ("refusals", refusals.conversations(requests, 10 * count)),
+        ("chats", chats.conversations(10 * count)),
+    ):
+        yield name, shard(map(chat, turns), processor)
+
+
+def invented_probes(
+    functions: Sequence[Function], rng: random.Random, processor: spm.SentencePieceProcessor
+) -> Iterator[tuple[str, Shard]]:
+    """The same in little, of the held-out part, to watch while training."""
+    inventor = Inventor(rng, held_out=True)
+    requests = refusals.Requests(inventor, docstrings(functions))
+    short = short_edits.conversations(inventor, PROBES)
+    yield "probe_short", shard(map(chat, short), processor)
+    chats = Chats(inventor, requests, functions).conversations(PROBES // 2)
+    yield "probe_chats", shard(map(chat, chats), processor)
+
+
 def build(work: Path, *, documents: int) -> dict[str, int]:
     """Write every shard; returns the number of tokens of each.
 
@@ -72,10 +104,12 @@ def build(work: Path, *, documents: int) -> dict[str, int]:
     edited = shard(edit_examples(many, pool, rng, most=MOST_EDITS), processor)
     made["edits"] = by_length(edited, 0, SHORT_EDIT)
     made["long_edits"] = by_length(edited, SHORT_EDIT, LONG_EDIT)
+    made |= dict(invented_shards(functions, documents, rng, processor))
     rng.shuffle(unseen)
     probes = shard(edit_examples(unseen[: 4 * PROBES], pool, rng, most=1), processor)
     short = by_length(probes, 0, MAX_PROBE)
     made["probe"] = Shard.of([short.example(i) for i in range(min(PROBES, len(short)))])
+    made |= dict(invented_probes(unseen, rng, processor))
     for name, one in made.items():
         one.save(work / "shards" / f"{name}.npz")
     return {name: len(one.tokens) for name, one in made.items()}
@@ -93,8 +127,7 @@ def _text_shards(
     cut = (file.text for file in training for _ in range(1 + len(file.text) // HOLE_EVERY))
     holes = (fill_in.example(text, rng) for text in cut)
     yield "fim", shard((hole for hole in holes if hole is not None), processor)
-    turns = [*questions.library_questions(training, rng), *questions.small_talk(rng, count // 6)]
-    yield "questions", shard(map(chat, turns), processor)
+    yield "questions", shard(map(chat, questions.library_questions(training, rng)), processor)
     texts = structured.texts(rng, pool, count)
     documents: Iterator[Example] = ((Segment(text), Segment(END_OF_TEXT)) for text in texts)
     conversions = map(chat, structured.conversions(rng, pool, 3 * count // 2))

@@ -43,20 +43,46 @@ class Alignment:
         return ~goes_on
 
 
-def align(tokens: np.ndarray, learned: np.ndarray) -> Alignment:
-    """Align every learned run with what lies between it and the learned run before it.
+def align(tokens: np.ndarray, learned: np.ndarray, *, fence: int | None = None) -> Alignment:
+    """Align every learned run, an answer, with the code that it repeats.
 
-    The answer to a second request so stands in the first answer.
+    That is what lies between it and the answer before it, or, where it repeats little of that, the
+    stretch between two earlier answers of which it repeats most: after small talk, or to undo an
+    edit. Where code begins with the token `fence`, an answer without it has no `place`, and a
+    `source` only for the words that it takes up from its request.
     """
     alignment = Alignment.nowhere(len(tokens))
-    earlier = 0
-    for begin, end in _runs(learned):
-        answer = slice(begin, end)
-        place, source = _align(tokens[earlier:begin].tolist(), tokens[answer].tolist())
-        alignment.place[answer] = np.where(place == NOWHERE, NOWHERE, place + earlier)
-        alignment.source[answer] = np.where(source == NOWHERE, NOWHERE, source + earlier)
-        earlier = begin
+    stretches: list[np.ndarray] = []
+    last_answer, asked = np.arange(0), 0
+    for begin, end in runs(learned):
+        request, answer = np.arange(asked, begin), tokens[begin:end].tolist()
+        stretches.append(np.concatenate((last_answer, request)))
+        if fence in (None, answer[0]):
+            where = _nearest(tokens, stretches, answer)
+            where = where if where is stretches[-1] else np.concatenate((where, request))
+            place, source = _align(tokens[where].tolist(), answer)
+        else:
+            where, place = request, np.full(len(answer), NOWHERE)
+            matcher = SequenceMatcher(None, answer, tokens[where].tolist(), autojunk=False)
+            source = _quoted(tokens[where].tolist(), answer, matcher)
+        where = np.append(where, NOWHERE)  # which is what NOWHERE, the last index, finds
+        alignment.place[begin:end], alignment.source[begin:end] = where[place], where[source]
+        last_answer, asked = np.arange(begin, end), end
     return alignment
+
+
+def _nearest(tokens: np.ndarray, stretches: list[np.ndarray], answer: list[int]) -> np.ndarray:
+    """The last stretch if it holds half of the answer, or else the one that holds most of it."""
+    matcher = SequenceMatcher(None, [0], answer, autojunk=False)
+    best, most = stretches[-1], -1
+    for stretch in reversed(stretches):
+        matcher.set_seq1(tokens[stretch].tolist())
+        held = sum(block.size for block in matcher.get_matching_blocks())
+        if held > most:
+            best, most = stretch, held
+        if stretch is stretches[-1] and (2 * held >= len(answer) or len(stretches) == 1):
+            return stretch
+    return best
 
 
 def _align(given: list[int], answer: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -70,7 +96,7 @@ def _align(given: list[int], answer: list[int]) -> tuple[np.ndarray, np.ndarray]
             place[begin:end] = source[begin:end] = np.arange(at, at + end - begin)
         elif started and at < len(given):
             place[begin:end] = at
-    for begin, end in _runs(source == NOWHERE):
+    for begin, end in runs(source == NOWHERE):
         source[begin:end] = _quoted(given, answer[begin:end], matcher)
     return place, source
 
@@ -85,7 +111,7 @@ def _quoted(given: list[int], new: list[int], matcher: SequenceMatcher[int]) -> 
     return source
 
 
-def _runs(flags: np.ndarray) -> Iterator[tuple[int, int]]:
+def runs(flags: np.ndarray) -> Iterator[tuple[int, int]]:
     """The begin and end of every run of true values."""
     borders = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
     yield from zip(borders[::2].tolist(), borders[1::2].tolist(), strict=True)

@@ -17,6 +17,8 @@ HEADER = """# What ember learned from
 Python source under permissive licences, as installed when the corpus was made: {training:,}
 characters for training. Held out and never trained on: {held_out:,} characters, which are all of
 {packages}, and one file in twenty-five of every other package.
+The short edits, conversations and requests outside its training are made up by `models/training`,
+from the words and phrases of `phrases.txt`, which were written for this project.
 At most {cap:,} characters of a package were read, and the library's own tests up to {tests:,}.
 
 | package | version | licence as its metadata states it | characters trained on |

@@ -121,3 +121,10 @@ def distinct(functions: Iterable[Function], *, unlike: Iterable[Function] = ()) 
             seen.add(key)
             kept.append(function)
     return kept
+
+
+def docstrings(functions: Iterable[Function]) -> list[str]:
+    """First sentences that say what a function does."""
+    found = (ast.get_docstring(function.node) or "" for function in functions)
+    lines = (text.split("\n")[0] for text in found)
+    return sorted({line for line in lines if 12 <= len(line) <= 70 and line.isascii()})

@@ -1,4 +1,4 @@
-"""Questions about the standard library, answered from its docstrings; and a little small talk."""
+"""Questions about the standard library, answered from its docstrings."""
 
 from __future__ import annotations
 
@@ -37,40 +37,6 @@ _QUESTIONS = (
     "What is `{name}` for?",
     "Tell me about {name}",
     "what does {name}() do",
-)
-_SMALL_TALK = (
-    (
-        ("Hi", "Hello", "Hello!", "Hey", "Good morning", "hi there"),
-        "Hello! Give me some Python code and tell me how to change it.",
-    ),
-    (
-        ("Who are you?", "What are you?", "What is your name?", "who are you"),
-        "I am ember, a very small language model for Python code. I can edit code, fill in lines "
-        "and answer simple questions about the standard library.",
-    ),
-    (
-        ("What can you do?", "Help", "How can you help me?", "help me"),
-        "I can make mechanical edits: rename a name, change quotes, add or drop type hints, wrap "
-        "code in a try block, and so on. I can also say what a function of the standard library "
-        "does.",
-    ),
-    (("Thanks", "Thank you", "Thanks!", "thank you!"), "You are welcome."),
-    (("Bye", "Goodbye", "See you"), "Goodbye!"),
-    (("How are you?", "How is it going?"), "I am well, thank you. What shall we edit?"),
-    (
-        ("What is Python?", "Explain Python."),
-        "Python is a programming language that is easy to read and comes with a large standard "
-        "library.",
-    ),
-    (
-        (
-            "Tell me a joke",
-            "Write a poem",
-            "What is the capital of France?",
-            "Who won the election?",
-        ),
-        "I only know about Python code. Give me a function and tell me how to change it.",
-    ),
 )
 
 
@@ -142,12 +108,3 @@ def library_questions(files: Iterable[SourceFile], rng: random.Random) -> Iterat
         if is_familiar(name):
             for template in rng.sample(_QUESTIONS, WORDINGS):
                 yield [("user", template.format(name=name)), ("assistant", answer)]
-
-
-def small_talk(rng: random.Random, count: int) -> Iterator[Turns]:
-    """Greetings and questions about the model itself, one or two turns."""
-    for _ in range(count):
-        turns: Turns = []
-        for questions, answer in rng.sample(_SMALL_TALK, rng.choice((1, 1, 2))):
-            turns += [("user", rng.choice(questions)), ("assistant", answer)]
-        yield turns

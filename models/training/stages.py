@@ -146,6 +146,35 @@ _HOLES_AND_LONGEST = {
     "long_edits": 0.36,
     "questions": 0.06,
 }
+_FIRST_MESSAGES = {
+    "short_edits": 0.29,
+    "refusals": 0.07,
+    "chats": 0.15,
+    "edits": 0.28,
+    "fim": 0.07,
+    "code": 0.09,
+    "questions": 0.05,
+}
+_CHATS = {
+    "short_edits": 0.14,
+    "refusals": 0.06,
+    "chats": 0.18,
+    "edits": 0.22,
+    "long_edits": 0.21,
+    "fim": 0.07,
+    "code": 0.08,
+    "questions": 0.04,
+}
+_LONGEST_CHATS = {
+    "short_edits": 0.14,
+    "refusals": 0.04,
+    "chats": 0.12,
+    "edits": 0.18,
+    "long_edits": 0.42,
+    "fim": 0.03,
+    "code": 0.04,
+    "questions": 0.03,
+}
 _QUESTIONS = {
     "repeats": 0.02,
     "edits": 0.46,
@@ -174,12 +203,20 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("holes", 1400, 8, 512, _HOLES, decays=True, peak=0.7),
     Stage("holes and edits", 300, 4, 1024, _HOLES_AND_EDITS, decays=True, peak=0.7),
     Stage("holes and longest edits", 150, 2, 2048, _HOLES_AND_LONGEST, decays=True, peak=0.25),
+    Stage("first messages", 3000, 8, 512, _FIRST_MESSAGES, decays=True, peak=0.4),
+    Stage("conversations", 1000, 4, 1024, _CHATS, decays=True, peak=0.4),
+    Stage("longest edits at last", 300, 2, 2048, _LONGEST_CHATS, decays=True, peak=0.25),
 )
 
 
 def total_steps(stages: Sequence[Stage]) -> int:
     """The steps of all stages together."""
     return sum(stage.steps for stage in stages)
+
+
+def stage_names(stages: Sequence[Stage]) -> list[str]:
+    """What the stages are called, in their order."""
+    return [stage.name for stage in stages]
 
 
 def stage_at(stages: Sequence[Stage], step: int) -> Stage:
@@ -191,10 +228,12 @@ def stage_at(stages: Sequence[Stage], step: int) -> Stage:
     raise ValueError("the step lies beyond the last stage")
 
 
-def rate_scale(stages: Sequence[Stage], step: int) -> float:
+def rate_scale(stages: Sequence[Stage], step: int, *, fresh_from: int = 0) -> float:
     """The factor on the plateau's learning rate: up at first, flat where nothing decays, and
-    down to a fiftieth over each unbroken run of stages that decay from the same peak."""
-    warm = min(1.0, (step + 1) / WARMUP_STEPS)
+    down to a fiftieth over each unbroken run of stages that decay from the same peak.
+
+    The optimizer began at step `fresh_from`."""
+    warm = min(1.0, (step + 1 - fresh_from) / WARMUP_STEPS)
     begin = 0
     for (decays, peak), run in itertools.groupby(stages, key=_course):
         steps = total_steps(tuple(run))

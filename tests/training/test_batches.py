@@ -14,7 +14,7 @@ from models.training.batches import (
 )
 from models.training.examples import Shard
 
-END, FIRST_WORD = 1, 10
+END, FENCE, FIRST_WORD = 1, 10, 10
 REQUEST, ANSWER = list(range(10, 40)), list(range(10, 40))
 
 
@@ -28,6 +28,7 @@ def batches(**shards: tuple[list[int], list[bool]]) -> Batches:
         vocabulary=np.arange(2, 100),
         words=np.arange(FIRST_WORD, 500),
         end=END,
+        fence=FENCE,
         seed=3,
     )
 
@@ -109,6 +110,7 @@ def long_edits_of(lengths: list[int]) -> Batches:
         vocabulary=np.arange(2, 100),
         words=np.arange(FIRST_WORD, 400),
         end=END,
+        fence=FENCE,
         seed=3,
     )
 

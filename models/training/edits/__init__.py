@@ -21,7 +21,7 @@ from models.training.functions import Function, is_function
 __all__ = ["KINDS", "Edit", "Pool", "conversation", "make", "make_kind", "make_several", "pool_of"]
 
 KINDS: dict[str, tuple[Maker, float]] = {
-    "rename_variable": (names.rename_variable, 5.0),
+    "rename_variable": (names.rename_variable, 6.0),
     "rename_function": (names.rename_function, 1.5),
     "rename_attribute": (names.rename_attribute, 1.5),
     "method_to_function": (names.method_to_function, 1.5),
@@ -29,8 +29,8 @@ KINDS: dict[str, tuple[Maker, float]] = {
     "change_quotes": (layout.change_quotes, 1.5),
     "add_hint": (signatures.add_hint, 1.0),
     "drop_hints": (signatures.drop_hints, 1.5),
-    "add_default": (signatures.add_default, 1.0),
-    "drop_default": (signatures.drop_default, 1.5),
+    "add_default": (signatures.add_default, 2.5),
+    "drop_default": (signatures.drop_default, 2.0),
     "add_parameter": (signatures.add_parameter, 1.0),
     "make_async": (signatures.make_async, 0.3),
     "decorate": (signatures.decorate, 0.5),
@@ -38,13 +38,13 @@ KINDS: dict[str, tuple[Maker, float]] = {
     "add_docstring": (bodies.add_docstring, 0.8),
     "drop_docstring": (bodies.drop_docstring, 1.0),
     "guard": (bodies.guard, 1.5),
-    "insert_line": (bodies.insert_line, 2.5),
-    "delete_line": (bodies.delete_line, 2.0),
-    "replace_expression": (bodies.replace_expression, 3.0),
-    "drop_comments": (layout.drop_comments, 1.5),
+    "insert_line": (bodies.insert_line, 4.0),
+    "delete_line": (bodies.delete_line, 3.0),
+    "replace_expression": (bodies.replace_expression, 4.5),
+    "drop_comments": (layout.drop_comments, 3.0),
     "change_indent": (layout.change_indent, 1.0),
     "repeat_code": (layout.repeat_code, 0.5),
-    "apply_diff": (diffs.apply_diff, 2.5),
+    "apply_diff": (diffs.apply_diff, 3.0),
 }
 SYSTEM_PROMPTS = ("You are a helpful assistant.", "You are a coding assistant.", "Edit code.")
 

@@ -1,0 +1,136 @@
+"""Edits of short invented code, asked for as people do: what a model is tried out with."""
+
+from __future__ import annotations
+
+import ast
+import random
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import replace
+
+from models.training import edits, wordings
+from models.training.edits import Edit, Pool, bodies
+from models.training.edits.base import Lines, docstring_node, own_body, phrase, spliced
+from models.training.functions import Function
+from models.training.invented import Inventor, in_two_lines, joined
+
+DESCRIBE = "describe"
+KINDS: dict[str, float] = dict.fromkeys(edits.KINDS, 1.0) | {
+    "rename_variable": 6.0,
+    "rename_function": 2.5,
+    "replace_expression": 4.0,
+    "insert_line": 2.0,
+    "delete_line": 1.5,
+    "drop_comments": 2.0,
+    "add_hint": 2.0,
+    "add_default": 1.5,
+    "drop_default": 1.5,
+    DESCRIBE: 2.5,
+}
+"""How often each kind is asked for."""
+_NEED_A_BODY = frozenset({"wrap_in_try", "add_docstring", "guard", DESCRIBE})
+_STATEMENTS_TOO = frozenset(
+    (
+        *("rename_variable", "replace_expression", "change_quotes", "drop_comments"),
+        *("delete_line", "insert_line", "repeat_code"),
+    )
+)
+_HOLDERS = ("Qzaxu", "Wzaxu")
+"""Stand for new names until the edit is made; real ones may be letters that occur in the code."""
+_HOLDER = re.compile("(?:{0})(?:_(?:{0}))?".format("|".join(_HOLDERS)))
+_WORD = re.compile(r"\w+")
+_ATTEMPTS = 20
+
+
+def description(function: Function) -> str:
+    """What a docstring says of a function of which nothing but its code is known."""
+    arguments = function.node.args
+    given = [a.arg for a in arguments.posonlyargs + arguments.args if a.arg not in ("self", "cls")]
+    values = " and ".join(filter(None, (", ".join(given[:-1]), *given[-1:])))
+    returns = any(isinstance(n, ast.Return) and n.value for n in ast.walk(function.node))
+    verb, link = ("Compute", "from") if returns else ("Run", "with")
+    return f"{verb} {function.node.name}{f' {link} {values}' if values else ''}."
+
+
+def documented(function: Function, rng: random.Random, text: str | None) -> Edit | None:
+    """A docstring: `text`, or words of which the request tells nothing."""
+    body = own_body(function)
+    if docstring_node(function) or not body:
+        return None
+    indent = " " * body[0].col_offset
+    at = Lines(function.text).offset(body[0].lineno, 0)
+    line = f'{indent}"""{text or description(function)}"""\n'
+    templates = bodies._ADD_DOCSTRING if text else ("Add a docstring to {it}",)
+    words = phrase(rng, templates, text=text or "")
+    return Edit("add_docstring", words, function.text, spliced(function.text, [(at, at, line)]))
+
+
+def make(kind: str, function: Function, inventor: Inventor) -> Edit | None:
+    """An edit of a kind, or None where the function does not lend itself to it."""
+    rng, shown = inventor.rng, function.text
+    if kind in _NEED_A_BODY and "\n" not in shown:
+        function = replace(function, text=in_two_lines(function))
+    if kind in (DESCRIBE, "add_docstring"):
+        text = None if kind == DESCRIBE else f"{inventor.words(2, 6).capitalize()}."
+        edit = documented(function, rng, text)
+    else:
+        pool = Pool(_HOLDERS, [inventor.expression([inventor.name()], 1) for _ in range(3)])
+        edit = edits.make_kind(kind, function, rng, pool)
+    edit = _with_names(edit, inventor) if edit else None
+    return replace(edit, before=shown) if edit and edits.is_sound(edit) else None
+
+
+def drawn(inventor: Inventor, given: str | None = None) -> tuple[str, Edit]:
+    """A kind, `given` or else drawn by its weight, and an edit of it."""
+    rng = inventor.rng
+    while True:
+        kind = given or rng.choices(list(KINDS), list(KINDS.values()))[0]
+        for _ in range(_ATTEMPTS):
+            function = inventor.function()
+            one_line = joined(function.text) if rng.random() < 0.75 else None
+            edit = make(kind, replace(function, text=one_line or function.text), inventor)
+            if edit:
+                cut = kind in _STATEMENTS_TOO and rng.random() < 0.2
+                return kind, _statements(edit) if cut else edit
+
+
+def _with_names(edit: Edit, inventor: Inventor) -> Edit:
+    """The edit with new names in place of the holders."""
+    names: dict[str, str] = {}
+    taken = set(_WORD.findall(edit.before))
+    for holder in sorted(set(_HOLDER.findall(edit.instruction + edit.after))):
+        while (name := inventor.name()) in taken:
+            pass
+        taken.add(name)
+        names[holder] = name
+    words, after = (
+        _HOLDER.sub(lambda found: names[found[0]], text) for text in (edit.instruction, edit.after)
+    )
+    return replace(edit, instruction=words, after=after)
+
+
+def _statements(edit: Edit) -> Edit:
+    """The edit of the body alone, where the header stays as it is and nothing is returned."""
+    (header, *before), (same, *after) = edit.before.split("\n"), edit.after.split("\n")
+    plain = header == same and before and after and "return" not in edit.before + edit.after
+    if not plain or "self" in edit.before:
+        return edit
+    return replace(
+        edit,
+        before=textwrap.dedent("\n".join(before)),
+        after=textwrap.dedent("\n".join(after)),
+    )
+
+
+def conversation(kind: str, edit: Edit, rng: random.Random) -> list[tuple[str, str]]:
+    """One request in its many forms, and the answer."""
+    words = wordings.spoken(wordings.instruction(edit, kind, rng), rng)
+    content = wordings.request(words, edit.before, rng)
+    return [("user", content), ("assistant", edits.fenced(edit.after))]
+
+
+def conversations(inventor: Inventor, count: int) -> Iterator[list[tuple[str, str]]]:
+    """`count` requests, each with its answer."""
+    for _ in range(count):
+        yield conversation(*drawn(inventor), inventor.rng)

@@ -1,0 +1,96 @@
+"""What is answered to requests outside the training, and conversations around edits."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.first_messages import messages
+from models.training import refusals
+from models.training.chats import Chats
+from models.training.copies import NOWHERE, align
+from models.training.functions import Function
+from models.training.invented import Inventor
+from models.training.phrases import REQUESTS, part
+from models.training.start import dense_weights
+
+DOCSTRINGS = ["Return the first item."]
+EMBER = Path(__file__).parents[2] / "models" / "ember"
+
+
+def requests(seed: int = 0, *, held_out: bool = False) -> refusals.Requests:
+    return refusals.Requests(Inventor(random.Random(seed), held_out=held_out), DOCSTRINGS)
+
+
+@pytest.mark.parametrize("kind", sorted(refusals.ANSWERS))
+def test_an_answer_says_what_it_is_and_how_to_name_a_larger_model(kind: str) -> None:
+    _, answer = requests().turn(kind)
+    assert "I am ember" in answer
+    assert "--model NAME" in answer
+    assert refusals.is_honest(answer)
+
+
+def test_an_answer_takes_up_the_users_words() -> None:
+    assert "`sentence`" in refusals.answer("write", "Write a function that reverses a sentence.")
+    assert "`area`" in refusals.answer("judge", "Fix this: def area(w, h): return w + h")
+    assert refusals.is_honest(refusals.answer("nonsense", "??"))
+
+
+def test_edits_are_not_taken_for_refusals() -> None:
+    assert not refusals.is_honest("```python\ndef f(total): return total\n```")
+    assert not refusals.is_honest(refusals.SMALL_TALK["greeting"])
+
+
+@pytest.mark.parametrize("kind", sorted(set(refusals.ANSWERS) - {"foreign"}))
+def test_training_and_evaluation_share_no_kind_of_request(kind: str) -> None:
+    known, held_out = (set(part(REQUESTS[kind], held_out=h, least=8)) for h in (False, True))
+    assert known
+    assert held_out
+    assert not known & held_out
+
+
+def test_the_messages_of_the_card_are_not_trained_on() -> None:
+    shown = {line.lower() for lines in messages().values() for line in lines}
+    drawn = {requests(seed).outside()[0].lower() for seed in range(2000)}
+    assert len(shown) == 30
+    assert not shown & drawn
+
+
+def test_conversations_undo_and_go_on_from_earlier_code() -> None:
+    source = requests(3)
+    chats = Chats(Inventor(random.Random(3)), source, [])
+    versions = [Function(text, is_method=False, origin="") for text in ("x = 1", "x = 2")]
+    _, answer = chats.undo(versions)
+    assert answer == "```python\nx = 1\n```"
+    for turns in chats.conversations(30):
+        roles = [role for role, _ in turns]
+        assert roles == ["user", "assistant"] * (len(turns) // 2)
+        assert 2 <= len(turns) // 2 <= 5
+
+
+FENCE, CODE, ASK, NO = 9, [11, 12, 13, 14, 15, 16], 20, 30
+
+
+def test_an_undone_edit_is_aligned_with_the_code_before_it() -> None:
+    edited = [11, 12, 40, 14, 15, 16]
+    turns = ([ASK, FENCE, *CODE], [FENCE, *edited], [ASK], [NO, NO], [ASK], [FENCE, *CODE])
+    tokens = np.array([token for turn in turns for token in turn])
+    learned = np.concatenate([np.full(len(turn), i % 2 == 1) for i, turn in enumerate(turns)])
+    alignment = align(tokens, learned, fence=FENCE)
+    assert alignment.source[-6:].tolist() == [2, 3, 4, 5, 6, 7]
+    refusal = np.flatnonzero(tokens == NO)
+    assert (alignment.place[refusal] == NOWHERE).all()
+
+
+def test_weights_of_a_finished_model_are_read_as_they_are_computed_with() -> None:
+    import mlx.core as mx  # noqa: PLC0415
+
+    stored = mx.load(str(EMBER / "model.safetensors"))
+    assert isinstance(stored, dict)
+    name = "model.layers.0.mlp.up_proj"
+    weight, scales, biases = (
+        mx.array(stored[f"{name}.{part}"]) for part in ("weight", "scales", "biases")
+    )
+    expected = mx.dequantize(weight, scales, biases, group_size=64, bits=8)
+    assert np.allclose(dense_weights(EMBER)[f"{name}.weight"], np.array(expected))

@@ -1,0 +1,91 @@
+"""Invented requests: sound edits, in words that keep every name as it is."""
+
+import ast
+import random
+import re
+import textwrap
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.training import short_edits, wordings
+from models.training.edits import Edit
+from models.training.functions import Function, is_function
+from models.training.invented import Inventor, in_two_lines, joined
+from models.training.phrases import is_held_out
+
+AREA = Function("def area(w, h): return w * h", is_method=False, origin="test")
+
+
+def inventor(seed: int, *, held_out: bool = False) -> Inventor:
+    return Inventor(random.Random(seed), held_out=held_out)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000), st.booleans())
+def test_invented_functions_are_python_with_names_of_their_part(seed: int, held_out: bool) -> None:
+    made = inventor(seed, held_out=held_out).function()
+    assert is_function(made.text)
+    own = re.search(r"def (\w+)", made.text)
+    assert own
+    assert len(own[1]) == 1 or is_held_out(own[1]) == held_out
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10_000))
+def test_a_drawn_edit_is_sound_and_its_request_shows_the_code(seed: int) -> None:
+    source = inventor(seed)
+    kind, edit = short_edits.drawn(source)
+    for text in (edit.before, edit.after):
+        ast.parse(textwrap.dedent(text))
+    (_, request), (_, answer) = short_edits.conversation(kind, edit, source.rng)
+    assert edit.before in request
+    assert answer == f"```python\n{edit.after}\n```"
+    assert "Qzaxu" not in request + answer
+
+
+def made(kind: str, function: Function = AREA) -> Edit:
+    for seed in range(40):
+        edit = short_edits.make(kind, function, inventor(seed))
+        if edit:
+            return edit
+    raise AssertionError(f"{kind} never applies")
+
+
+def test_a_docstring_is_described_and_the_body_gets_lines_of_its_own() -> None:
+    edit = made("describe")
+    assert edit.before == AREA.text
+    assert edit.after == ('def area(w, h):\n    """Compute area from w and h."""\n    return w * h')
+
+
+def test_names_of_a_letter_are_renamed_as_words() -> None:
+    for seed in range(30):
+        edit = short_edits.make("rename_variable", AREA, inventor(seed))
+        assert edit
+        assert edit.after.startswith("def area(")
+        assert edit.after.count(" * ") == 1
+
+
+def test_one_line_and_two_are_the_same_function() -> None:
+    two = in_two_lines(AREA)
+    assert two == "def area(w, h):\n    return w * h"
+    assert joined(two) == AREA.text
+    assert joined("def f(x):\n    y = x\n    return y") is None
+
+
+@pytest.mark.parametrize("kind", sorted(wordings._CASUAL))
+def test_every_kind_with_other_words_is_asked_for_in_several_ways(kind: str) -> None:
+    edits = [
+        short_edits.make(kind, inventor(seed).function(), inventor(seed)) for seed in range(80)
+    ]
+    found = [edit for edit in edits if edit]
+    assert found
+    said = {wordings.instruction(found[0], kind, random.Random(seed)) for seed in range(40)}
+    assert len(said) > 2
+
+
+def test_words_of_the_code_keep_their_letters() -> None:
+    assert {wordings.spoken("g1 should be called total", random.Random(s)) for s in range(20)} == {
+        "g1 should be called total"
+    }
