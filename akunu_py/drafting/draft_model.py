@@ -4,7 +4,8 @@ The only drafter that imports mlx. It has its own cache, which it rolls back to 
 emitted, and reuses from one request to the next.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
 from typing import Final, cast
@@ -81,33 +82,45 @@ class DraftModel:
             emitted: how many of its first tokens will not be rolled back, 1 or more.
             num_draft_tokens: how many tokens will be appended to it.
         """
-        kept = agreed + common_prefix_length(self._held[agreed:], tokens[agreed:])
-        kept = min(kept, len(tokens) - 1)
-        kept -= self._cache.rollback(kept)
-        capacity = self._cache.capacity
-        while capacity < len(tokens) + num_draft_tokens:
-            capacity *= 2
-        if capacity > self._cache.capacity:
-            self._cache.grow(min(capacity, self.model.context_length))
-        del self._held[kept:]
-        if kept < emitted:
-            # The mark stays where nothing will be rejected while a draft is drawn in parts.
-            self.model.prefill(tokens[kept : emitted - 1], self._cache)
-            self._cache.mark()
-            kept = max(kept, emitted - 1)
-        self._held.extend(tokens[len(self._held) :])
-        return self.append(mx.array(list(tokens[kept:])))
+        with self._empty_if_interrupted():
+            kept = agreed + common_prefix_length(self._held[agreed:], tokens[agreed:])
+            kept = min(kept, len(tokens) - 1)
+            kept -= self._cache.rollback(kept)
+            capacity = self._cache.capacity
+            while capacity < len(tokens) + num_draft_tokens:
+                capacity *= 2
+            if capacity > self._cache.capacity:
+                self._cache.grow(min(capacity, self.model.context_length))
+            del self._held[kept:]
+            if kept < emitted:
+                # The mark stays where nothing will be rejected while a draft is drawn in parts.
+                self.model.prefill(tokens[kept : emitted - 1], self._cache)
+                self._cache.mark()
+                kept = max(kept, emitted - 1)
+            self._held.extend(tokens[len(self._held) :])
+            return self.append(mx.array(list(tokens[kept:])))
 
     def append(self, tokens: mx.array) -> mx.array:
         """Appends tokens `[n]`, which may be lazy; returns the lazy logits after the last of them,
         `[1, target's vocabulary]`."""
-        logits = self.model.forward(tokens, self._cache)[-1:, : self.vocabulary]
+        with self._empty_if_interrupted():
+            logits = self.model.forward(tokens, self._cache)[-1:, : self.vocabulary]
         missing = self.vocabulary - logits.shape[-1]
         return mx.pad(logits, [(0, 0), (0, missing)], constant_values=-mx.inf)
 
     def hold(self, draft_tokens: Sequence[int]) -> None:
         """Notes the draft tokens that `append` has added after the context."""
         self._held.extend(draft_tokens)
+
+    @contextmanager
+    def _empty_if_interrupted(self) -> Iterator[None]:
+        """Forgets everything if a forward ends early: nobody knows what its layers hold then."""
+        try:
+            yield
+        except BaseException:
+            self._cache = self.model.make_cache(self._cache.capacity)
+            self._held.clear()
+            raise
 
 
 class DraftModelDrafter:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import akunu_py
+from akunu_py.backend import find_backend
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.decoding.loop import Limits, decode
@@ -18,7 +19,7 @@ from akunu_py.drafting.combined import MIXED, CombinedDrafter
 from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
-from akunu_py.model import TargetModel, load_tokenizer
+from akunu_py.model import TargetModel, load_target, load_tokenizer
 from akunu_py.options import Options, Sampling
 from akunu_py.planning.planner import DraftPlanner
 from akunu_py.sampling.sampler import Sampler
@@ -242,3 +243,31 @@ def test_other_end_tokens_than_the_targets_are_no_obstacle(
     assert drafts_end in answer.token_ids
     assert answer.finish_reason is Finish.EOS
     assert answer.stats.drafted - answer.stats.accepted <= 1  # the end, which is not emitted
+
+
+@pytest.mark.parametrize("after", range(4))
+def test_an_interrupted_draft_leaves_nothing_behind(
+    tiny_model_dir: Path, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_target(str(tiny_model_dir), find_backend())
+    source = DraftModel(model, model)
+    tokens = list(range(40))
+    whole, left = model.forward, iter(range(after))
+
+    def interrupted(given: mx.array, cache: KVCache) -> mx.array:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return whole(given, cache)
+
+    def draw() -> None:
+        logits = source.advance(tokens, 0, len(tokens), 4)
+        for _ in range(4):
+            source.append(mx.argmax(logits, axis=-1))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "forward", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            draw()
+    logits = source.advance(tokens, 0, len(tokens), 4)
+    expected = model.forward(mx.array(tokens), model.make_cache(64))[-1:]
+    assert mx.allclose(logits, expected, atol=1e-3)
