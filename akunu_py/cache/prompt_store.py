@@ -141,7 +141,7 @@ class PromptStore:
             count = stop - head.start
             cache.append_rows([tuple(part[..., :count, :] for part in layer) for layer in rows])
             checkpoints += [one for one in kept if one.length <= stop]
-        cache.resume(length, checkpoints[-2:])
+        cache.resume(length, checkpoints[-2:])  # the end, and where the next turn may part from it
         touch(chain)
         return True
 

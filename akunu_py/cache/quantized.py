@@ -105,7 +105,7 @@ class QuantizedLayerCache(LayerCache):
         return f"{super().kind}({self.quantization})"
 
     def append_rows(self, rows: Sequence[mx.array]) -> None:
-        if len(rows) <= len(("keys", "values")):  # of before the start
+        if len(rows) == 2:  # keys and values of before the start, which are not packed
             super().append_rows(rows)
             return
         end = self._end_of(rows[0])

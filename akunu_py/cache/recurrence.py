@@ -106,7 +106,8 @@ def record(recording: Recording | None) -> Generator[None, None, None]:
 def make_recordable(network: nn.Module) -> None:
     """Lets `record` see the recurrent layers of a network from mlx-lm.
 
-    The network computes what it did before.
+    The network computes what it did before. Functions in mlx-lm's modules are replaced for the
+    whole process by ones that also note their arguments.
     """
     for layer in network.modules():
         if type(layer) is nn.Conv1d:
