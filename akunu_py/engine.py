@@ -136,7 +136,13 @@ class Engine:
     @property
     def notices(self) -> list[str]:
         """Lines that the user should see once: what this machine or this model cannot do."""
-        lines = (self.backend.warning, self.speculation.why_impossible)
+        quantization, unquantized = self.model.kv_quantization, None
+        if quantization and quantization.start >= self.context_limit:
+            unquantized = (
+                f"--kv-bits changes nothing: the context ends at {self.context_limit:,} tokens, "
+                f"and --quantized-kv-start is {quantization.start:,}."
+            )
+        lines = (self.backend.warning, self.speculation.why_impossible, unquantized)
         return [line for line in lines if line]
 
     @property

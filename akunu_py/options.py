@@ -33,6 +33,8 @@ DEFAULT_QUANTIZED_KV_START: Final = 5000
 MAX_ALTERNATIVES: Final = 100
 """The most alternatives reported with a token's log-probability."""
 
+MIN_KV_SIZE: Final = 16
+
 _COLDEST: Final = 1e-5
 """Scores divided by a lower temperature would exceed the range of float32."""
 
@@ -70,6 +72,20 @@ class KVQuantization:
     def __str__(self) -> str:
         begin = f" from token {self.start:,} on" if self.start else ""
         return f"{self.bits} bits in groups of {self.group_size}{begin}"
+
+
+def check_max_kv_size(size: int | None, kv_bits: int | None) -> None:
+    """Refuses a bound on the cache that makes no sense.
+
+    Raises:
+        InvalidRequestError: if it is too small, or the cache is quantized as well.
+    """
+    if size is None:
+        return
+    if size < MIN_KV_SIZE:
+        raise InvalidRequestError(f"--max-kv-size must be {MIN_KV_SIZE} or more, not {size}.")
+    if kv_bits is not None:
+        raise InvalidRequestError("A bounded cache is not quantized; omit --kv-bits.")
 
 
 @dataclass(frozen=True)

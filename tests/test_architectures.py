@@ -18,9 +18,11 @@ from mlx_lm.models.cache import make_prompt_cache
 from akunu_py import Options, Sampling
 from akunu_py.backend import find_backend
 from akunu_py.cache.layers import SLACK
+from akunu_py.cache.prompt_store import PromptStore
 from akunu_py.drafting.base import Draft
 from akunu_py.engine import Engine
-from akunu_py.model import TargetModel, load_tokenizer
+from akunu_py.loading import load_tokenizer
+from akunu_py.model import TargetModel
 from akunu_py.request import Completion
 from akunu_py.text.tokenizer import Tokenizer
 from benchmarks.model_families import PAGE, models_page
@@ -184,7 +186,7 @@ def test_a_restart_goes_on_from_the_disk(subject: Subject, tmp_path: Path) -> No
         pytest.skip("Where a prompt is cut into forwards changes its text.")
 
     def start() -> Engine:
-        store = model.prompt_store(tmp_path, None, None)
+        store = PromptStore(tmp_path, model.fingerprint, model.make_cache(1))
         return Engine(model, find_backend(), prefill_step_size=PREFILL_STEP, prompt_store=store)
 
     model, options = subject.engine.model, Options(8, drafter="none")

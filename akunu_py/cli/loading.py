@@ -58,6 +58,7 @@ def load_engine(
         kv_bits=settings.kv_bits,
         kv_group_size=settings.kv_group_size,
         quantized_kv_start=settings.quantized_kv_start,
+        max_kv_size=settings.max_kv_size,
     )
 
 

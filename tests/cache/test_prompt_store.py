@@ -210,6 +210,16 @@ def test_a_text_that_exceeds_the_limit_keeps_its_beginning(tmp_path: Path) -> No
     assert 0 < load(store, (GrowingCache,), text)[1] < 100
 
 
+def test_a_limit_that_is_too_low_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(tmp_path, limit=100)
+    for text in (range(100), range(50, 150)):
+        save(store, (GrowingCache,), list(text))
+    (record,) = caplog.records
+    assert "100 bytes (--prompt-cache-bytes): too few" in record.getMessage()
+
+
 def test_a_full_disk_is_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = open_store(tmp_path / "folder")
     (tmp_path / "folder").rmdir()

@@ -26,7 +26,8 @@ from akunu_py.decoding.exactness import TieBreaker
 from akunu_py.decoding.loop import Limits
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
-from akunu_py.model import TargetModel, fit_kv_quantization, load_target
+from akunu_py.loading import fit_kv_quantization, load_target
+from akunu_py.model import TargetModel
 from akunu_py.options import (
     DEFAULT_KV_GROUP_SIZE,
     DEFAULT_QUANTIZED_KV_START,

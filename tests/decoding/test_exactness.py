@@ -13,7 +13,8 @@ from akunu_py.decoding.exactness import SAFETY, TieBreaker, measure_difference, 
 from akunu_py.decoding.loop import Limits
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
-from akunu_py.model import TargetModel, load_target
+from akunu_py.loading import load_target
+from akunu_py.model import TargetModel
 from akunu_py.options import Options, Sampling
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Round, Stats

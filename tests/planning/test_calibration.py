@@ -12,7 +12,8 @@ from akunu_py.backend import find_backend
 from akunu_py.blas import Blas, load_blas
 from akunu_py.calibration import CONTEXTS, cost_key, find_cost_curve, measure_cost_curve
 from akunu_py.engine import Engine
-from akunu_py.model import TargetModel, load_target
+from akunu_py.loading import load_target
+from akunu_py.model import TargetModel
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.cost_store import CostStore
 from tests.planning.curves import FLAT, LINEAR
