@@ -125,7 +125,7 @@ class TargetModel:
         sizes leave logits that differ by much more than float32 does."""
         weights = (weight for _, weight in tree_flatten(self.network.parameters()))
         return self.kv_quantization is not None or any(
-            mx.issubdtype(weight.dtype, mx.floating) and weight.dtype.size < _FLOAT32_BYTES
+            mx.issubdtype(weight.dtype, mx.floating) and weight.dtype.size < mx.float32.size
             for weight in weights
         )
 

@@ -4,7 +4,7 @@
     python -m benchmarks.exact --model mlx-community/Qwen2.5-Coder-1.5B-Instruct-bf16
 
 The same prompts are answered without drafts and with them: as usual, with near-ties decided again
-(greedily), and in blocks of 2, 4 and 8 rows. On a CPU, MLX computes all rows of a 16-bit matrix
+(greedily), and in blocks of 2 to 8 rows. On a CPU, MLX computes all rows of a 16-bit matrix
 alike, so the bundled model is made to round as GPUs do (`rounding.py`). What a block costs on a
 Mac is predicted from published costs of forwards; nobody has measured it there.
 """
@@ -30,7 +30,7 @@ from akunu_py.stats import Stats
 from benchmarks.records import markdown_table, progress_line, record
 from benchmarks.rounding import attention_by_size, round_as_gpus_do
 
-ROWS: Final = (2, 4, 8)
+ROWS: Final = (2, 3, 4, 8)
 SAMPLINGS: Final = {
     "greedy": Sampling(),
     "sampled": Sampling(temperature=1.0, top_p=0.95, seed=3),

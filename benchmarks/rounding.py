@@ -8,7 +8,7 @@ this no draft would ever change a text here.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import mlx.core as mx
 from mlx import nn
@@ -42,7 +42,7 @@ def round_as_gpus_do(network: nn.Module) -> None:
 @contextmanager
 def attention_by_size() -> Iterator[None]:
     """In the meantime, attention also adds in an order that depends on rows and context."""
-    mx.fast.scaled_dot_product_attention = _attention
+    mx.fast.scaled_dot_product_attention = _attention  # type: ignore[assignment]
     try:
         yield
     finally:
@@ -76,9 +76,9 @@ def _attention(
         mask = mx.arange(total) <= mx.arange(total - rows, total)[:, None]
     shift = (rows + total) % total
     exact = [array.astype(mx.float32) for array in (queries, keys, values)]
-    exact[1:] = [mx.roll(array, shift, axis=2) for array in exact[1:]]
+    exact[1:] = [mx.roll(array, shift, 2) for array in exact[1:]]
     if mask is not None:
-        mask = mx.roll(mask, shift, axis=-1)
+        mask = mx.roll(mask, shift, -1)
         mask = mask if mask.dtype == mx.bool_ else mask.astype(mx.float32)
     found = _attend(*exact, scale=scale, mask=mask, **others)
-    return cast(mx.array, found).astype(queries.dtype)
+    return found.astype(queries.dtype)

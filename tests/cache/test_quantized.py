@@ -361,7 +361,7 @@ def test_costs_are_those_of_a_cache_in_this_form(tiny_model_dir: Path) -> None:
 @pytest.mark.parametrize("name", ["llama", "qwen3_next"])
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=3)])
 def test_exact_answers_are_those_without_drafts(name: str, sampling: Sampling) -> None:
-    model = model_of(name, KVQuantization(8, 32, 23))  # in the middle of a block
+    model = model_of(name, KVQuantization(8, 32, 25))  # in the middle of a block
     prompt, limits = [5, 9, 77, 5, 9, 31], Limits(40, frozenset())
 
     def tokens(drafter: OracleDrafter | None) -> list[int]:
