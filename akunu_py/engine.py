@@ -230,6 +230,7 @@ class Engine:
 
     def _run(self, request: _Request) -> Generator[Event, None, None]:
         self.counters.requests += 1
+        rows = self.speculation.rows_of(request.options)
         prompt, options, stats = request.prompt.tokens, request.options, request.stats
         decodes = options.max_tokens != 0
         computed = list(prompt)
@@ -269,6 +270,8 @@ class Engine:
             self._prefixes.drop(slot)
             raise
         finally:
+            if rows and decodes:  # what is kept must not depend on drafts either
+                del computed[len(prompt) - 1 + stats.generated_tokens // rows * rows :]
             self._prefixes.settle(slot, [] if options.scores_prompt else computed)
 
     def _take_slot(self, request: _Request) -> PrefixSlot:
@@ -345,6 +348,7 @@ class Engine:
             grow=lambda tokens: self._prefixes.grow(slot, tokens),
             logprobs=LogprobRequest(options.logprobs, session.num_top_ids),
             tie_breaker=tie_breaker,
+            block_rows=self.speculation.rows_of(options),
         )
         longest = self.context_limit if options.max_tokens is None else options.max_tokens
         limits = Limits(longest, request.prompt.end_tokens)

@@ -120,6 +120,16 @@ class TargetModel:
         return f"{count / 1e6:.1f}M" if count >= 1_000_000 else f"{count / 1e3:.0f}K"
 
     @cached_property
+    def is_coarse(self) -> bool:
+        """Whether it rounds to 16 bits or quantizes its keys and values: then forwards of different
+        sizes leave logits that differ by much more than float32 does."""
+        weights = (weight for _, weight in tree_flatten(self.network.parameters()))
+        return self.kv_quantization is not None or any(
+            mx.issubdtype(weight.dtype, mx.floating) and weight.dtype.size < mx.float32.size
+            for weight in weights
+        )
+
+    @cached_property
     def fingerprint(self) -> str:
         """A hash of its configuration, its layers' settings, and every weight in memory."""
         summary = sha256(json.dumps(self.config, sort_keys=True, default=str).encode())

@@ -309,7 +309,7 @@ OPTIONS: Final = (
            default_text="chosen in each round"),
     Option("--no-speculate", _DRAFTING, "decode plainly, as with --drafter none",
            group=_SPECULATION, default=False, const=True),
-    Option("--exact", _ANSWERING, "decide near-ties as plain decoding does, with more forwards",
+    Option("--exact", _ANSWERING, "drafts change no token, whatever rounding does; slower",
            group=_SPECULATION, default=False, const=True),
 )  # fmt: skip
 
