@@ -1,10 +1,12 @@
 """The web application: the endpoints of all contracts, behind the middleware."""
 
+import asyncio
 from http import HTTPStatus
 from typing import Final
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -42,15 +44,15 @@ def create_app(service: Service, settings: ServerSettings) -> ASGIApp:
         redirect_slashes=False,  # most clients do not follow a redirected POST
         default=_not_found,
     )
-    app = DisconnectMiddleware(app, settings.limits.body_bytes)
+    app = DisconnectMiddleware(app, settings.limits)
     app = AccessMiddleware(app, settings, open_paths)
     app = ErrorMiddleware(app, lambda path: _contract_of(path).error_body)
     if settings.origins:
         app = CORSMiddleware(
             app,
             allow_origins=settings.origins,
-            allow_methods=("GET", "POST"),
-            allow_headers=["authorization", "content-type", "x-api-key"],
+            allow_methods=("GET", "POST", "DELETE"),
+            allow_headers=["*"],  # libraries send many of their own, and more with each version
         )
     return RequestLog(app, polled_paths)
 
@@ -65,6 +67,11 @@ def _contract_of(path: str) -> Contract:
         if path.startswith(contract.prefixes):
             return contract
     return CONTRACTS[0]
+
+
+_QUICKLY_READ: Final = 1 << 15
+"""Bytes of a body that is read on the event loop. Reading a longer one, which takes longer than
+waking a thread, must not make other requests wait."""
 
 
 class _Path:
@@ -90,10 +97,17 @@ class _Path:
                 headers={"Allow": allowed},
             )
         raw = await Request(scope, receive).body() if method == "POST" else b""
+        if len(raw) > _QUICKLY_READ:
+            response = await asyncio.to_thread(self._answer, endpoint, raw, scope)
+        else:
+            response = self._answer(endpoint, raw, scope)
+        del raw
+        await response(scope, receive, send)
+
+    def _answer(self, endpoint: Endpoint, raw: bytes, scope: Scope) -> Response:
         body = Body.parse(raw, self._settings.limits)
         request = ApiRequest(self._service, self._settings, body, scope["path_params"])
-        response = await endpoint.handler(request)
-        await response(scope, receive, send)
+        return endpoint.handler(request)
 
 
 async def _not_found(scope: Scope, _receive: Receive, _send: Send) -> None:

@@ -1,10 +1,11 @@
 """Contract: the endpoints that one family of clients calls, and the form of its errors.
 
 An endpoint's handler is a function from an `ApiRequest` to a response. It knows neither ASGI nor
-disconnects; see `app.py` and `middleware.py`.
+disconnects; see `app.py` and `middleware.py`. It reads the request; the engine's work begins when
+the response is sent.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +48,7 @@ class Endpoint:
 
     method: str
     path: str
-    handler: Callable[[ApiRequest], Awaitable[Response]]
+    handler: Callable[[ApiRequest], Response]
     is_open: bool = False
     is_polled: bool = False
 

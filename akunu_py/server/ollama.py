@@ -34,6 +34,7 @@ from akunu_py.server.wire import (
     NDJSON,
     CompactJSONResponse,
     StreamedResponse,
+    WholeResponse,
     json_line,
 )
 from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ToolCall, joined
@@ -55,7 +56,7 @@ def error_body(error: ApiError) -> dict[str, Any]:
     return {"error": error.message}
 
 
-async def generate(request: ApiRequest) -> Response:
+def generate(request: ApiRequest) -> Response:
     """`/api/generate`: completes a prompt; an empty one only checks that the model is loaded.
 
     The prompt is put into the model's chat template, except with `raw`, with a `suffix`, or if it
@@ -79,12 +80,12 @@ async def generate(request: ApiRequest) -> Response:
         return CompactJSONResponse(_Reply(request).loaded())
     if is_bare or suffix:
         job = Job(prompt, options, None if is_bare else suffix)
-        return await _respond(request, job, _Reply(request))
+        return _respond(request, job, _Reply(request))
     tokens = [*context, *_encode_question(engine, system, prompt, opens=not context)]
-    return await _respond(request, Job(tokens, options), _Reply(request, prompt=tokens))
+    return _respond(request, Job(tokens, options), _Reply(request, prompt=tokens))
 
 
-async def chat(request: ApiRequest) -> Response:
+def chat(request: ApiRequest) -> Response:
     """`/api/chat`: continues a conversation; one without messages only checks that the model is
     loaded. Tools are ignored if the model's template has none."""
     body, tokenizer = request.body, request.engine.tokenizer
@@ -104,7 +105,7 @@ async def chat(request: ApiRequest) -> Response:
     )
     parsed_as = AnswerFormat() if options.grammar is not None else format_
     reply = _Reply(request, AnswerParser(parsed_as, tools or None, prompt))
-    return await _respond(request, Job(prompt, options), reply)
+    return _respond(request, Job(prompt, options), reply)
 
 
 OLLAMA: Final = Contract(
@@ -210,7 +211,7 @@ class _Reply:
         return figures
 
 
-async def _respond(request: ApiRequest, job: Job, reply: _Reply) -> Response:
+def _respond(request: ApiRequest, job: Job, reply: _Reply) -> Response:
     """Does a job; the response is streamed unless `stream` is false."""
 
     async def objects() -> AsyncGenerator[bytes, None]:
@@ -225,7 +226,11 @@ async def _respond(request: ApiRequest, job: Job, reply: _Reply) -> Response:
 
     if request.body.flag("stream", default=True):
         return StreamedResponse(objects(), NDJSON, lambda error: json_line(error_body(error)))
-    return CompactJSONResponse(reply.whole(await request.service.complete(job)))
+
+    async def whole() -> dict[str, Any]:
+        return reply.whole(await request.service.complete(job))
+
+    return WholeResponse(whole)
 
 
 def _message(parts: Sequence[Part]) -> dict[str, Any]:

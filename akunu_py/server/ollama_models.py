@@ -31,18 +31,18 @@ def timestamp(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-async def version(_: ApiRequest) -> Response:
+def version(_: ApiRequest) -> Response:
     """The version of Ollama's API, and of this server."""
     return CompactJSONResponse({"version": SPOKEN_VERSION, "akunu_py": __version__})
 
 
-async def tags(request: ApiRequest) -> Response:
+def tags(request: ApiRequest) -> Response:
     """All models: there is one."""
     entry = _entry(request.engine) | {"modified_at": timestamp(_STARTED)}
     return CompactJSONResponse({"models": [entry]})
 
 
-async def ps(request: ApiRequest) -> Response:
+def ps(request: ApiRequest) -> Response:
     """The models in memory: the same one, which stays there."""
     engine = request.engine
     entry = _entry(engine) | {
@@ -53,7 +53,7 @@ async def ps(request: ApiRequest) -> Response:
     return CompactJSONResponse({"models": [entry]})
 
 
-async def show(request: ApiRequest) -> Response:
+def show(request: ApiRequest) -> Response:
     """The model in detail, whatever name the request contains."""
     engine = request.engine
     model, config = engine.model, engine.model.config

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 _STARTED: Final = int(time())
 
 
-async def list_models(request: ApiRequest) -> Response:
+def list_models(request: ApiRequest) -> Response:
     """A list of one model."""
     return CompactJSONResponse({"object": "list", "data": [_entry(request.engine)]})
 
 
-async def show_model(request: ApiRequest) -> Response:
+def show_model(request: ApiRequest) -> Response:
     """The model, if it has the name in the path."""
     entry = _entry(request.engine)
     if request.path_params["model"] != entry["id"]:

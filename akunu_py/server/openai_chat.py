@@ -34,7 +34,7 @@ _MAX_EFFORT_LENGTH: Final = 16
 """Characters of a `reasoning_effort`; each model has its own words for it."""
 
 
-async def chat(request: ApiRequest) -> Response:
+def chat(request: ApiRequest) -> Response:
     """`/v1/chat/completions`: continues a conversation."""
     body, tokenizer = request.body, request.engine.tokenizer
     format_ = tokenizer.answer_format
@@ -61,7 +61,7 @@ async def chat(request: ApiRequest) -> Response:
     def make_choice(index: int, _: Job) -> _ChatChoice:
         return _ChatChoice(index, AnswerParser(parsed_as, tools.offered or None, prompt), spelling)
 
-    return await respond(request, [Job(prompt, options)], _KIND, make_choice)
+    return respond(request, [Job(prompt, options)], _KIND, make_choice)
 
 
 class _ChatChoice:

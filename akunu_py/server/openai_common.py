@@ -43,8 +43,8 @@ from akunu_py.server.job import Job
 from akunu_py.server.settings import Defaults
 from akunu_py.server.wire import (
     EVENT_STREAM,
-    CompactJSONResponse,
     StreamedResponse,
+    WholeResponse,
     sse,
     timings,
 )
@@ -171,7 +171,7 @@ class Choice(Protocol):
         """The choice of a response that is not streamed."""
 
 
-async def respond(
+def respond(
     request: ApiRequest,
     prompt_jobs: Sequence[Job],
     kind: ResponseKind,
@@ -217,12 +217,16 @@ async def respond(
 
     if streams:
         return StreamedResponse(chunks(), EVENT_STREAM, lambda error: sse(error_body(error)))
-    made = []
-    for job, choice in zip(jobs, choices, strict=True):
-        completion = await service.complete(job)
-        usage.add(completion.stats)
-        made.append(choice.whole(completion))
-    return CompactJSONResponse(head | {"choices": made} | usage.figures())
+
+    async def whole() -> dict[str, Any]:
+        made = []
+        for job, choice in zip(jobs, choices, strict=True):
+            completion = await service.complete(job)
+            usage.add(completion.stats)
+            made.append(choice.whole(completion))
+        return head | {"choices": made} | usage.figures()
+
+    return WholeResponse(whole)
 
 
 class _Usage:
