@@ -27,7 +27,6 @@ _DISCARDED_BYTES: Final = 64 << 20
 """Most clients read the answer only after they have sent the whole body, refused or not."""
 _SPARE_DESCRIPTORS: Final = 64
 _FEW: Final = 8
-_MANY_DESCRIPTORS: Final = 4096
 
 
 class HttpServer:
@@ -51,10 +50,6 @@ class HttpServer:
 
     async def serve(self, listener: socket.socket) -> None:
         """Serves until it is stopped; then responses have one second to finish."""
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft != resource.RLIM_INFINITY and soft < _MANY_DESCRIPTORS:
-            most = hard if hard != resource.RLIM_INFINITY else _MANY_DESCRIPTORS
-            resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, _MANY_DESCRIPTORS), hard))
         # Without this option a body waits up to 40 ms for the acknowledgement of its head.
         # Connections inherit it, and asyncio sets it only on sockets with an explicit protocol.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
