@@ -21,7 +21,19 @@ class ModelLoadError(AkunuError):
 
 
 class ContextOverflowError(InvalidRequestError):
-    """The prompt does not fit into the cache, or the cache into the model's context."""
+    """The prompt does not fit into the cache, or the cache into the model's context.
+
+    Attributes:
+        tokens: how many the prompt has, or has at the least; None if no prompt is too long.
+        limit: how many there is room for.
+    """
+
+    def __init__(
+        self, sentence: str, *, tokens: int | None = None, limit: int | None = None
+    ) -> None:
+        super().__init__(sentence)
+        self.tokens = tokens
+        self.limit = limit
 
 
 class CacheError(AkunuError):

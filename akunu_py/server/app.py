@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from akunu_py.server.anthropic import ANTHROPIC
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest, Contract, Endpoint
 from akunu_py.server.errors import ApiError, NotFoundError
@@ -23,10 +24,11 @@ from akunu_py.server.middleware import (
 from akunu_py.server.ollama import OLLAMA
 from akunu_py.server.openai import OPENAI
 from akunu_py.server.page import PAGE
+from akunu_py.server.responses import ResponseStore
 from akunu_py.server.service import Service
 from akunu_py.server.settings import ServerSettings
 
-CONTRACTS: Final[tuple[Contract, ...]] = (LLAMA, OPENAI, OLLAMA, PAGE)
+CONTRACTS: Final[tuple[Contract, ...]] = (LLAMA, ANTHROPIC, OPENAI, OLLAMA, PAGE)
 """The first contract also reports the errors of paths that belong to no contract."""
 
 
@@ -36,8 +38,9 @@ def create_app(service: Service, settings: ServerSettings) -> ASGIApp:
     open_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.is_open)
     polled_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.is_polled)
     paths: dict[str, _Path] = {}
+    responses = ResponseStore()
     for endpoint in endpoints:
-        path = paths.setdefault(endpoint.path, _Path(service, settings))
+        path = paths.setdefault(endpoint.path, _Path(service, settings, responses))
         path.endpoints[endpoint.method] = endpoint
     app: ASGIApp = Router(
         [Route(path, handler) for path, handler in paths.items()],
@@ -81,7 +84,10 @@ class _Path:
     once more for a function, and every streamed token passes through all wrappers.
     """
 
-    def __init__(self, service: Service, settings: ServerSettings) -> None:
+    def __init__(
+        self, service: Service, settings: ServerSettings, responses: ResponseStore
+    ) -> None:
+        self._responses = responses
         self.endpoints: dict[str, Endpoint] = {}  # by their methods
         self._service = service
         self._settings = settings
@@ -106,7 +112,9 @@ class _Path:
 
     def _answer(self, endpoint: Endpoint, raw: bytes, scope: Scope) -> Response:
         body = Body.parse(raw, self._settings.limits)
-        request = ApiRequest(self._service, self._settings, body, scope["path_params"])
+        request = ApiRequest(
+            self._service, self._settings, body, scope["path_params"], self._responses
+        )
         return endpoint.handler(request)
 
 

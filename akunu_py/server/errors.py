@@ -33,6 +33,7 @@ class ApiError(AkunuError):
     Attributes:
         kind: the `type` that llama-server and OpenAI have for the error.
         param: the wrong field, if there is one.
+        facts: further fields of the error, which llama-server and its clients know.
         quotes: whether the sentence may quote the request, which the log must not.
     """
 
@@ -44,9 +45,11 @@ class ApiError(AkunuError):
         *,
         param: str | None = None,
         headers: Mapping[str, str] | None = None,
+        facts: Mapping[str, Any] | None = None,
         quotes: bool = False,
     ) -> None:
         super().__init__(message)
+        self.facts = facts or {}
         self.status = status
         self.quotes = quotes
         self.message = message
@@ -112,8 +115,11 @@ def api_error_of(error: Exception) -> ApiError:
         return error
     for family, status, kind, headers in _ENGINE_ERRORS:
         if isinstance(error, family):
+            facts = {}
+            if isinstance(error, ContextOverflowError):
+                facts = {"n_prompt_tokens": error.tokens, "n_ctx": error.limit}
             quotes = isinstance(error, UnreadableRequestError)
-            return ApiError(status, str(error), kind, headers=headers, quotes=quotes)
+            return ApiError(status, str(error), kind, headers=headers, facts=facts, quotes=quotes)
     logger.error("a request failed: %s: %s", type(error).__name__, error)
     logger.debug("it failed here:", exc_info=error)
     return ApiError(

@@ -10,7 +10,7 @@ from akunu_py.options import MAX_SLOTS, Options
 from akunu_py.package import __version__
 from akunu_py.request import Completion, Event
 from akunu_py.sampling.logprobs import TokenLogprob
-from akunu_py.server.contract import ApiRequest, Contract, Endpoint
+from akunu_py.server.contract import ApiRequest, Contract, Endpoint, refuse_embeddings
 from akunu_py.server.errors import ApiError
 from akunu_py.server.fields import read_messages
 from akunu_py.server.llama_request import (
@@ -51,7 +51,8 @@ _ABSENT: Final = object()
 
 def error_body(error: ApiError) -> dict[str, Any]:
     """`{"error": {"code", "message", "type"}}`."""
-    return {"error": {"code": error.status, "message": error.message, "type": error.kind}}
+    named = {"code": error.status, "message": error.message, "type": error.kind}
+    return {"error": named | error.facts}
 
 
 def complete(request: ApiRequest) -> Response:
@@ -134,7 +135,7 @@ class _ResultFormat:
             "has_new_line": "\n" in text,
             "truncated": completion.finish_reason is Finish.CONTEXT,
             "stop_type": _STOP_TYPES[completion.finish_reason],
-            "stopping_word": "",
+            "stopping_word": completion.stop or "",
             "tokens_cached": stats.cached_tokens,
             "timings": timings(stats),
         }
@@ -297,6 +298,12 @@ def metrics(request: ApiRequest) -> Response:
     return PlainTextResponse("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
 
 
+def lora_adapters(request: ApiRequest) -> Response:
+    """None: an adapter is a part of the model from the start."""
+    _ = request.engine
+    return CompactJSONResponse([])
+
+
 LLAMA: Final = Contract(
     name="llama",
     endpoints=(
@@ -311,6 +318,11 @@ LLAMA: Final = Contract(
         Endpoint("GET", "/props", props),
         Endpoint("GET", "/slots", slots),
         Endpoint("GET", "/metrics", metrics),
+        Endpoint("GET", "/lora-adapters", lora_adapters),
+        *(
+            Endpoint("POST", path, refuse_embeddings)
+            for path in ("/embedding", "/embeddings", "/rerank", "/reranking")
+        ),
     ),
     error_body=error_body,
 )

@@ -17,7 +17,8 @@ from starlette.responses import Response
 from akunu_py.options import Grammar, Options
 from akunu_py.request import Completion, Event
 from akunu_py.server.body import Body
-from akunu_py.server.contract import ApiRequest, Contract, Endpoint
+from akunu_py.server.contract import ApiRequest, Contract, Endpoint, refuse_embeddings
+from akunu_py.server.conversation import Conversation, Tools
 from akunu_py.server.errors import ApiError
 from akunu_py.server.fields import (
     read_messages,
@@ -27,7 +28,7 @@ from akunu_py.server.fields import (
 )
 from akunu_py.server.job import Job
 from akunu_py.server.llama_request import read_sampling
-from akunu_py.server.ollama_models import ps, served_name, show, tags, timestamp, version
+from akunu_py.server.ollama_models import ps, pull, served_name, show, tags, timestamp, version
 from akunu_py.server.settings import Defaults
 from akunu_py.server.wire import (
     FINISH_REASONS,
@@ -37,7 +38,7 @@ from akunu_py.server.wire import (
     WholeResponse,
     json_line,
 )
-from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ToolCall, joined
+from akunu_py.text.answer_parser import AnswerParser, Part, ToolCall, joined
 from akunu_py.text.fim import FILL_FORMATS
 from akunu_py.text.stream import Piece
 
@@ -100,12 +101,10 @@ def chat(request: ApiRequest) -> Response:
         return CompactJSONResponse(_Reply(request, AnswerParser(format_, None, "")).loaded())
     for message in body.objects("messages"):
         _refuse_images(message)
-    prompt = tokenizer.render_chat(
-        read_messages(body), open_answer=True, tools=tools, settings=settings
+    conversation = Conversation.begin(
+        request.engine, read_messages(body), options, Tools(tuple(tools)), settings
     )
-    parsed_as = AnswerFormat() if options.grammar is not None else format_
-    reply = _Reply(request, AnswerParser(parsed_as, tools or None, prompt))
-    return _respond(request, Job(prompt, options), reply)
+    return _respond(request, conversation.job, _Reply(request, conversation.parser()))
 
 
 OLLAMA: Final = Contract(
@@ -114,6 +113,9 @@ OLLAMA: Final = Contract(
         Endpoint("POST", "/api/generate", generate),
         Endpoint("POST", "/api/chat", chat),
         Endpoint("POST", "/api/show", show),
+        Endpoint("POST", "/api/pull", pull),
+        Endpoint("POST", "/api/embed", refuse_embeddings),
+        Endpoint("POST", "/api/embeddings", refuse_embeddings),
         Endpoint("GET", "/api/tags", tags),
         Endpoint("GET", "/api/ps", ps),
         Endpoint("GET", "/api/version", version),

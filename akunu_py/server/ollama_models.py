@@ -8,7 +8,8 @@ from starlette.responses import Response
 
 from akunu_py.package import __version__
 from akunu_py.server.contract import ApiRequest
-from akunu_py.server.wire import CompactJSONResponse
+from akunu_py.server.errors import NotFoundError
+from akunu_py.server.wire import NDJSON, CompactJSONResponse, json_line
 from akunu_py.text.fim import FillFormat, find_format
 
 if TYPE_CHECKING:
@@ -51,6 +52,24 @@ def ps(request: ApiRequest) -> Response:
         "context_length": engine.context_limit,
     }
     return CompactJSONResponse({"models": [entry]})
+
+
+def pull(request: ApiRequest) -> Response:
+    """Succeeds if the model is the one that is served: it is here already.
+
+    Raises:
+        NotFoundError: if it is another one.
+    """
+    body, name = request.body, request.engine.model.name
+    wanted = body.text("model", "name", default="").removesuffix(":latest")
+    if wanted not in ("", name):
+        raise NotFoundError(
+            f"This server has {name} only; start one with `serve --model NAME` for another model."
+        )
+    done = {"status": "success"}
+    if body.flag("stream", default=True):
+        return Response(json_line(done), media_type=NDJSON)
+    return CompactJSONResponse(done)
 
 
 def show(request: ApiRequest) -> Response:

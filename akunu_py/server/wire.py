@@ -45,6 +45,11 @@ def sse(value: Any) -> bytes:
     return b"data: " + compact_json(value) + b"\n\n"
 
 
+def named_sse(name: str, fields: dict[str, Any]) -> bytes:
+    """One server-sent event with a name, which is also the `type` of its object."""
+    return b"event: " + name.encode() + b"\n" + sse({"type": name} | fields)
+
+
 def json_line(value: Any) -> bytes:
     """One line of newline-delimited JSON."""
     return compact_json(value) + b"\n"

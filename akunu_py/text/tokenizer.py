@@ -87,8 +87,10 @@ class Tokenizer:
             least = self._piece_lengths.least_tokens(text)
             if least > most:
                 raise ContextOverflowError(
-                    f"The prompt has {len(text)} characters, {least} tokens at the least, and the "
-                    f"context only {most}; shorten it."
+                    f"The prompt has {len(text)} characters, {least} tokens at the least, and "
+                    f"exceeds the available context size of {most}; shorten it.",
+                    tokens=least,
+                    limit=most,
                 )
         opening = self.wrapped.bos_token
         add = special_tokens and (opening is None or not text.startswith(opening))
@@ -109,17 +111,17 @@ class Tokenizer:
                 return list(self.wrapped._tokenizer([text], verbose=False, **how).input_ids[0])
             return list(self.wrapped.encode(text, verbose=False, **how))
 
-    def _cut_control_tokens(self, given: Any) -> Any:
-        """Messages or tools in whose texts no control token can be recognised."""
+    def as_text(self, given: Any) -> Any:
+        """A text, messages or tools in which no control token can be recognised."""
         if isinstance(given, str):
             text = given.replace(_CUT, "")
             return self._control_tokens.sub(
                 lambda found: f"{found[0][0]}{_CUT}{found[0][1:]}", text
             )
         if isinstance(given, Mapping):
-            return {key: self._cut_control_tokens(value) for key, value in given.items()}
+            return {key: self.as_text(value) for key, value in given.items()}
         if isinstance(given, list | tuple):
-            return [self._cut_control_tokens(value) for value in given]
+            return [self.as_text(value) for value in given]
         return given
 
     @cached_property
@@ -177,10 +179,10 @@ class Tokenizer:
         try:
             return str(
                 self.wrapped.apply_chat_template(
-                    self._cut_control_tokens(messages),
+                    self.as_text(messages),
                     tokenize=False,
                     add_generation_prompt=open_answer,
-                    tools=self._cut_control_tokens(tools) or None,
+                    tools=self.as_text(tools) or None,
                     **self._template_args | dict(settings or {}),
                 )
             )

@@ -112,8 +112,7 @@ def test_few_descriptors_and_no_temporary_folder_are_enough(tiny_model_dir: Path
     done = subprocess.run(
         ["/bin/sh", "-c", 'ulimit -n 256 && exec "$@"', "sh", *command],
         env=os.environ | {"TMPDIR": "/nonexistent"},
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        capture_output=True,
         check=False,
         text=True,
     )
