@@ -67,7 +67,7 @@ class _Request:
             if self.text.stopped:
                 outcome.finish = Finish.STOP
         self.stats.add(outcome)
-        return Event(outcome, tuple(pieces), copy(self.stats))
+        return Event(outcome, tuple(pieces), copy(self.stats), stop=self.text.stop)
 
 
 class Engine:

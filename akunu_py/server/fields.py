@@ -13,8 +13,8 @@ from akunu_py.server.settings import Defaults
 
 _LLAMA_RANDOM_SEED: Final = (1 << 32) - 1
 _SEEDS: Final = 1 << 64
-_MAX_MESSAGES: Final = 4096
-_MAX_TOOLS: Final = 512
+MAX_MESSAGES: Final = 4096
+MAX_TOOLS: Final = 512
 MIN_TOP_P: Final = 1e-6
 MAX_TEMPERATURE: Final = 1e3
 MAX_RECENT: Final = 4096
@@ -22,11 +22,11 @@ FORBIDDEN: Final = -1e9
 """The logit bias that forbids a token: far below every logit, and still a finite number."""
 
 
-def read_stops(body: Body) -> tuple[str, ...]:
+def read_stops(body: Body, name: str = "stop") -> tuple[str, ...]:
     """The stop strings. Some clients send empty ones; these are ignored."""
-    stops = body.texts("stop", most=body.limits.stops)
+    stops = body.texts(name, most=body.limits.stops)
     if any(len(stop) > body.limits.stop_characters for stop in stops):
-        body.refuse("stop", f"has a string of more than {body.limits.stop_characters} characters")
+        body.refuse(name, f"has a string of more than {body.limits.stop_characters} characters")
     return tuple(stop for stop in stops if stop)
 
 
@@ -100,7 +100,7 @@ def read_messages(body: Body) -> list[dict[str, Any]]:
     Raises:
         BodyError: if there are none, or one has no role, or content that is not text.
     """
-    messages = body.objects("messages", most=_MAX_MESSAGES)
+    messages = body.objects("messages", most=MAX_MESSAGES)
     if not messages:
         body.refuse("messages", "must have at least one message")
     return [_message(message) for message in messages]
@@ -148,7 +148,7 @@ def read_offered_tools(body: Body) -> list[dict[str, Any]]:
     Raises:
         BodyError: if one is not a function, or has no name.
     """
-    return [_tool(tool) for tool in body.objects("tools", most=_MAX_TOOLS)]
+    return [_tool(tool) for tool in body.objects("tools", most=MAX_TOOLS)]
 
 
 def _tool(tool: Body) -> dict[str, Any]:

@@ -258,4 +258,4 @@ def _lark(body: Body, grammar: str) -> str:
     try:
         return any_to_lark(grammar)
     except Exception as error:  # the converter raises many kinds of errors
-        body.refuse("grammar", f"cannot be read: {' '.join(str(error).split())}")
+        body.refuse("grammar", f"cannot be read: {' '.join(str(error).split())}", quotes=True)

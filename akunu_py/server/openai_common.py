@@ -23,6 +23,7 @@ from akunu_py.options import (
     Options,
     Sampling,
 )
+from akunu_py.package import __version__
 from akunu_py.request import Completion, Event
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest
@@ -43,8 +44,8 @@ from akunu_py.server.job import Job
 from akunu_py.server.settings import Defaults
 from akunu_py.server.wire import (
     EVENT_STREAM,
-    CompactJSONResponse,
     StreamedResponse,
+    WholeResponse,
     sse,
     timings,
 )
@@ -76,6 +77,7 @@ def error_body(error: ApiError) -> dict[str, Any]:
             "type": _TYPES.get(error.kind, error.kind),
             "param": error.param,
             "code": _CODES.get(error.kind),
+            **error.facts,
         }
     }
 
@@ -106,6 +108,28 @@ def read_options(
         logprobs=logprobs,
         grammar=grammar,
     )
+
+
+def read_grammar(body: Body, name: str) -> Grammar | None:
+    """The format of an answer, in OpenAI's three kinds; `json_object` may have a `schema`, as in
+    llama-server.
+
+    Raises:
+        BodyError: if it cannot be served.
+    """
+    given = body.object(name)
+    kind = given.text("type", default="text")
+    if kind == "text":
+        return None
+    if kind not in ("json_object", "json_schema"):
+        given.refuse("type", "must be text, json_object or json_schema")
+    if kind == "json_object" and not given.has("schema"):
+        return Grammar.json_object()
+    holder = given.object("json_schema") if given.has("json_schema") else given
+    schema = holder.any("schema")
+    if not isinstance(schema, dict | bool):
+        holder.refuse("schema", "must be a JSON schema")
+    return Grammar.json_schema(schema)
 
 
 def _read_sampling(body: Body, defaults: Defaults) -> Sampling:
@@ -171,7 +195,7 @@ class Choice(Protocol):
         """The choice of a response that is not streamed."""
 
 
-async def respond(
+def respond(
     request: ApiRequest,
     prompt_jobs: Sequence[Job],
     kind: ResponseKind,
@@ -193,6 +217,7 @@ async def respond(
         "object": kind.chunk_name if streams else kind.name,
         "created": int(time()),
         "model": request.engine.model.name,
+        "system_fingerprint": f"akunu-py-{__version__}",
     }
 
     async def chunks() -> AsyncGenerator[bytes, None]:
@@ -217,12 +242,16 @@ async def respond(
 
     if streams:
         return StreamedResponse(chunks(), EVENT_STREAM, lambda error: sse(error_body(error)))
-    made = []
-    for job, choice in zip(jobs, choices, strict=True):
-        completion = await service.complete(job)
-        usage.add(completion.stats)
-        made.append(choice.whole(completion))
-    return CompactJSONResponse(head | {"choices": made} | usage.figures())
+
+    async def whole() -> dict[str, Any]:
+        made = []
+        for job, choice in zip(jobs, choices, strict=True):
+            completion = await service.complete(job)
+            usage.add(completion.stats)
+            made.append(choice.whole(completion))
+        return head | {"choices": made} | usage.figures()
+
+    return WholeResponse(whole)
 
 
 class _Usage:
