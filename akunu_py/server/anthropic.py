@@ -73,7 +73,11 @@ def messages(request: ApiRequest) -> Response:
             async for event in events:
                 if not completion.stats.prompt_tokens:
                     usage = _usage(event.stats) | {"output_tokens": 0}
-                    empty = {"content": [], "stop_reason": None, "stop_sequence": None}
+                    empty: dict[str, Any] = {
+                        "content": [],
+                        "stop_reason": None,
+                        "stop_sequence": None,
+                    }
                     yield named_sse("message_start", {"message": head | empty | {"usage": usage}})
                     yield named_sse("ping", {})
                 completion.add(event)

@@ -51,8 +51,8 @@ _ABSENT: Final = object()
 
 def error_body(error: ApiError) -> dict[str, Any]:
     """`{"error": {"code", "message", "type"}}`."""
-    named = {"code": error.status, "message": error.message, "type": error.kind}
-    return {"error": named | error.facts}
+    named: dict[str, Any] = {"code": error.status, "message": error.message, "type": error.kind}
+    return {"error": {**named, **error.facts}}
 
 
 def complete(request: ApiRequest) -> Response:

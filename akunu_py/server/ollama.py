@@ -266,12 +266,14 @@ def _read_options(request: ApiRequest) -> Options:
         BodyError: if a field cannot be served.
     """
     options, given = request.body.object("options"), request.settings.defaults
+    if request.body.flag("logprobs", default=False):
+        request.body.refuse("logprobs", "is not served here; see `/v1/chat/completions`")
     missing = [field.name for field in fields(given) if getattr(given, field.name) is None]
     defaults = replace(given, **{name: getattr(_DEFAULTS, name) for name in missing})
     wanted = options.integer("num_predict", default=defaults.max_tokens)
     return Options(
         max_tokens=wanted if wanted is not None and wanted > 0 else None,
-        sampling=read_sampling(options, defaults, request.engine.tokenizer.end_tokens),
+        sampling=read_sampling(options, defaults, request.engine.tokenizer),
         stop=read_stops(options),
         drafter=defaults.drafter,
         num_draft_tokens=read_num_draft_tokens(options, defaults),

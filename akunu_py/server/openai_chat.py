@@ -17,7 +17,7 @@ from akunu_py.server.job import Job
 from akunu_py.server.openai_common import (
     ResponseKind,
     bounded,
-    read_grammar,
+    read_format,
     read_options,
     respond,
     spell,
@@ -59,12 +59,12 @@ def _read(request: ApiRequest) -> Conversation:
         BodyError: if a field cannot be served.
     """
     body, tokenizer = request.body, request.engine.tokenizer
-    grammar = read_grammar(body, "response_format")
+    grammar = read_format(body, "response_format")
     tools = _read_tools(body, model_has_tools=tokenizer.answer_format.has_tools)
-    if grammar is not None and tools.offered:
-        body.refuse("response_format", "cannot be combined with `tools`")
     logprobs = _read_logprobs(body)
     options = read_options(request, logprobs=logprobs, grammar=grammar)
+    if options.grammar is not None and tools.offered:
+        body.refuse("response_format", "cannot be combined with `tools`")
     return Conversation.begin(
         request.engine, read_messages(body), options, tools, _read_template_settings(body)
     )

@@ -1,14 +1,13 @@
 """OpenAI's Responses, which Codex, the `openai` libraries and the AI SDK speak.
 
-Items become messages in the form of chat completions, which templates expect, and the blocks of an
-answer become items again. Tools that OpenAI's own service runs are left out. Codex's custom tools
-and its shell are offered as functions.
+The blocks of an answer become items, streamed as typed events or whole. Responses are kept, so that
+a later request can continue them.
 """
 
 import json
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import count
 from time import time
@@ -18,19 +17,22 @@ from uuid import uuid4
 from starlette.responses import Response
 
 from akunu_py.request import Completion
-from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest
 from akunu_py.server.conversation import (
     Block,
     Blocks,
     Conversation,
     Step,
-    ToolChoice,
-    select_tools,
 )
 from akunu_py.server.errors import ApiError, NotFoundError
-from akunu_py.server.fields import MAX_MESSAGES, MAX_TOOLS, read_offered_tools
-from akunu_py.server.openai_common import read_grammar, read_options
+from akunu_py.server.openai_common import read_format, read_options
+from akunu_py.server.responses_request import (
+    SHELL_NAME,
+    Message,
+    merged,
+    read_input,
+    read_tools,
+)
 from akunu_py.server.wire import (
     EVENT_STREAM,
     FINISH_REASONS,
@@ -42,24 +44,6 @@ from akunu_py.server.wire import (
 )
 
 _STORED_BYTES: Final = 64 << 20
-_INPUT: Final = {
-    "type": "object",
-    "properties": {"input": {"type": "string"}},
-    "required": ["input"],
-}
-_SHELL: Final = {
-    "type": "object",
-    "properties": {
-        "command": {"type": "array", "items": {"type": "string"}},
-        "timeout_ms": {"type": "integer"},
-        "working_directory": {"type": "string"},
-    },
-    "required": ["command"],
-}
-_SHELL_NAME: Final = "local_shell"
-_TEXTS: Final = ("input_text", "output_text", "text", "refusal", "summary_text")
-
-Message = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -124,22 +108,22 @@ def respond(request: ApiRequest) -> Response:
     if body.text("truncation", default="disabled") != "disabled":
         body.refuse("truncation", "must be disabled: nothing is left out of a conversation")
     options = replace(
-        read_options(request, grammar=read_grammar(body.object("text"), "format")),
+        read_options(request, grammar=read_format(body.object("text"), "format")),
         stop=(),
     )
     longest = body.integer("max_output_tokens", default=options.max_tokens, least=1)
-    kinds, tools = _read_tools(body, model_has_tools=engine.tokenizer.answer_format.has_tools)
+    kinds, tools = read_tools(body, model_has_tools=engine.tokenizer.answer_format.has_tools)
     if options.grammar is not None and tools.offered:
         body.refuse("text.format", "cannot be combined with `tools`")
     earlier = body.text("previous_response_id", default=None)
     history = [] if earlier is None else request.responses.get(earlier).messages
-    history = [*history, *_read_input(body)]
+    history = [*history, *read_input(body)]
     instructions = body.text("instructions", default=None)
     opening = [{"role": "system", "content": instructions}] if instructions else []
     effort = body.object("reasoning").text("effort", default=None)
     conversation = Conversation.begin(
         engine,
-        _merged([*opening, *history]),
+        merged([*opening, *history]),
         replace(options, max_tokens=longest),
         tools,
         {} if effort is None else {"reasoning_effort": effort},
@@ -281,7 +265,7 @@ class _Items:
             place |= {"content_index": 0}
             name = "output_text" if block.kind == "text" else "reasoning_text"
             (part,) = item["content"] or [None]
-            extra = {"logprobs": []} if block.kind == "text" else {}
+            extra: dict[str, Any] = {"logprobs": []} if block.kind == "text" else {}
             if what == "delta":
                 yield f"{name}.delta", place | {"delta": text} | extra
                 return
@@ -301,11 +285,11 @@ class _Items:
             return self._call(block, status)
         if block.kind == "reasoning":
             content = [{"type": "reasoning_text", "text": block.text}]
-            return {"id": f"rs_{block.id}", "type": "reasoning", "summary": [],
-                    "content": content, "encrypted_content": None, "status": status}  # fmt: skip
-        content = [{"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}]
+            own: dict[str, Any] = {"id": f"rs_{block.id}", "type": "reasoning", "content": content}
+            return own | {"summary": [], "encrypted_content": None, "status": status}
+        part = {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}
         return {"id": f"msg_{block.id}", "type": "message", "role": "assistant",
-                "content": content, "status": status}  # fmt: skip
+                "content": [part], "status": status}  # fmt: skip
 
     def _call(self, block: Block, status: str) -> dict[str, Any]:
         """A call, in the form of the tool that it calls."""
@@ -315,124 +299,14 @@ class _Items:
         kind = self._kinds.get(name, "function")
         given = json.loads(arguments)
         given = given if isinstance(given, dict) else {}
+        own: dict[str, Any]
         if kind == "custom":
             text = str(given.get("input", ""))
             own = {"id": f"ctc_{block.id}", "type": "custom_tool_call", "name": name, "input": text}
-        elif kind == _SHELL_NAME:
-            action = {"type": "exec", "command": [], "env": {}} | given
+        elif kind == SHELL_NAME:
+            action: dict[str, Any] = {"type": "exec", "command": [], "env": {}} | given
             own = {"id": f"lsh_{block.id}", "type": "local_shell_call", "action": action}
         else:
             own = {"id": f"fc_{block.id}", "type": "function_call", "name": name,
                    "arguments": arguments}  # fmt: skip
         return head | own
-
-
-def _read_tools(body: Body, *, model_has_tools: bool) -> tuple[dict[str, str], Any]:
-    """The kind of each tool by its name, and the tools as functions."""
-    kinds: dict[str, str] = {}
-    functions: list[dict[str, Any]] = []
-    for tool in body.objects("tools", most=MAX_TOOLS):
-        kind = tool.text("type", default="function")
-        if kind not in ("function", "custom", _SHELL_NAME):
-            continue  # OpenAI's service would run it; Codex offers such tools to every model
-        function = {name: tool.any(name) for name in ("name", "description") if tool.has(name)}
-        if kind == "function":
-            function["parameters"] = tool.any("parameters") or {}
-        elif kind == "custom":
-            function["parameters"] = _INPUT
-            if tool.object("format").has("definition"):
-                grammar = tool.object("format").text("definition", default="")
-                function["description"] = f"{function.get('description', '')}\n{grammar}"
-        else:
-            function |= {"name": _SHELL_NAME, "parameters": _SHELL,
-                         "description": "Runs a command on the user's machine."}  # fmt: skip
-        functions.append({"type": "function", "function": function})
-        kinds[str(function.get("name"))] = kind
-    offered = read_offered_tools(Body({"tools": functions}, body.limits))
-    choice = body.any("tool_choice")
-    if isinstance(choice, dict):
-        given = body.object("tool_choice")
-        if given.text("type", default="") == "allowed_tools":
-            names = {tool.text("name", default="") for tool in given.objects("tools")}
-            offered = [tool for tool in offered if tool["function"]["name"] in names]
-            selected = ToolChoice(must_call=given.any("mode") == "required")
-        else:
-            name = given.text("name", default="") or given.text("type", default="")
-            selected = ToolChoice(must_call=True, name=name)
-    else:
-        word = body.text("tool_choice", default="auto")
-        if word not in ("auto", "none", "required"):
-            body.refuse("tool_choice", "must be auto, none, required, or name a tool")
-        selected = ToolChoice(may_call=word != "none", must_call=word == "required")
-    parallel = body.flag("parallel_tool_calls", default=True)
-    return kinds, select_tools(
-        body, offered, selected, parallel=parallel, model_has_tools=model_has_tools
-    )
-
-
-def _read_input(body: Body) -> list[Message]:
-    """`input`: a text, or items."""
-    body.require("input")
-    if not isinstance(body.any("input"), list):
-        return [{"role": "user", "content": body.text("input", default="")}]
-    items = body.objects("input", most=MAX_MESSAGES)
-    found = [message for item in items for message in _messages(item)]
-    if not found:
-        body.refuse("input", "must have at least one message")
-    return found
-
-
-def _messages(item: Body) -> Iterator[Message]:
-    """The message of an item; none for reasoning, which models do not read again."""
-    kind = item.text("type", default="message")
-    if kind == "message":
-        role = item.text("role", default="user")
-        role = "system" if role == "developer" else role
-        yield {"role": role, "content": _text(item, "content")}
-    elif kind in ("function_call", "custom_tool_call", "local_shell_call"):
-        name = _SHELL_NAME if kind == "local_shell_call" else item.text("name", default="")
-        arguments: Any = item.any("arguments")
-        if kind == "custom_tool_call":
-            arguments = {"input": item.text("input", default="")}
-        elif kind == "local_shell_call":
-            arguments = {"command": item.object("action").values("command")}
-        elif isinstance(arguments, str):
-            with suppress(ValueError, RecursionError):
-                arguments = json.loads(arguments)
-        call = {"id": item.text("call_id", default=""), "type": "function",
-                "function": {"name": name, "arguments": arguments}}  # fmt: skip
-        yield {"role": "assistant", "content": "", "tool_calls": [call]}
-    elif kind in ("function_call_output", "custom_tool_call_output", "local_shell_call_output"):
-        id_ = item.text("call_id", "id", default="")
-        yield {"role": "tool", "tool_call_id": id_, "content": _text(item, "output")}
-    elif kind == "item_reference":
-        item.refuse("type", "cannot be served; send the item, or `previous_response_id`")
-
-
-def _text(item: Body, name: str) -> str:
-    """A text, or a list of parts that are all text."""
-    if not isinstance(item.any(name), list):
-        return item.text(name, default="")
-    texts = []
-    for part in item.objects(name):
-        if part.text("type", default="") not in _TEXTS:
-            part.refuse("type", "must be text; this model reads nothing else")
-        texts.append(part.text("text", "refusal", default=""))
-    return "".join(texts)
-
-
-def _merged(messages: list[Message]) -> list[Message]:
-    """Messages in which what the assistant says and calls in one turn is one message, and system
-    messages at the beginning are one, because many templates know only one."""
-    found: list[Message] = []
-    for message in messages:
-        last = found[-1] if found else None
-        if last is not None and last["role"] == message["role"] == "assistant":
-            calls = [*last.get("tool_calls", ()), *message.get("tool_calls", ())]
-            last["content"] += message["content"]
-            last |= {"tool_calls": calls} if calls else {}
-        elif last is not None and len(found) == 1 and last["role"] == message["role"] == "system":
-            last["content"] += f"\n\n{message['content']}"
-        else:
-            found.append(dict(message))
-    return found
