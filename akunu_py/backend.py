@@ -69,6 +69,14 @@ class Backend:
         return "bytewise" if self.device == "cpu" else "packed"
 
     @property
+    def traces(self) -> bool:
+        """Whether forwards are built from traced operations: a GPU waits while Python builds one.
+
+        On a CPU, `cpu/network.py` does as much as pays.
+        """
+        return self.device != "cpu"
+
+    @property
     def current_threads(self) -> int:
         """How many threads the BLAS uses now: `calibration.py` may choose another number."""
         blas = load_blas() if self.blas else None

@@ -189,6 +189,7 @@ def load_target(
         original=network,
         kv_quantization=kv_quantization,
         max_kv_size=max_kv_size,
+        traces=backend.traces,
     )
 
 

@@ -19,6 +19,7 @@ from akunu_py.cache.model_cache import KEPT_TOKENS, make_kv_cache
 from akunu_py.cache.recurrence import make_recordable, record
 from akunu_py.options import KVQuantization
 from akunu_py.text.tokenizer import Tokenizer
+from akunu_py.traced import traced
 
 _CONTEXT_KEYS: Final = (
     "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length",
@@ -49,6 +50,7 @@ class TargetModel:
         kv_quantization: how its keys and values are quantized; None leaves them as they are. See
             `loading.fit_kv_quantization`.
         max_kv_size: the tokens that a layer with full attention keeps; None keeps all.
+        traces: whether to build forwards from traced operations, if the network allows it.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class TargetModel:
         original: nn.Module | None = None,
         kv_quantization: KVQuantization | None = None,
         max_kv_size: int | None = None,
+        traces: bool = False,
     ) -> None:
         make_recordable(network)
         self.network = network
@@ -74,6 +77,7 @@ class TargetModel:
         self.adapter = adapter
         self.kv_quantization = kv_quantization
         self.max_kv_size = max_kv_size
+        self._traced = traced(network) if traces else None
 
     @property
     def full_name(self) -> str:
@@ -161,7 +165,8 @@ class TargetModel:
             Lazy logits `[positions, vocabulary]`.
         """
         with record(cache.recording):
-            logits: mx.array = self.network(tokens[None], cache=cache.layers)
+            compute = self._traced or self.network
+            logits: mx.array = compute(tokens[None], cache=cache.layers)
         cache.advance(tokens.size)
         return logits[0]
 
