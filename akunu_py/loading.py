@@ -190,6 +190,7 @@ def load_target(
         kv_quantization=kv_quantization,
         max_kv_size=max_kv_size,
         traces=backend.traces,
+        vector_attention=backend.vector_attention,
     )
 
 

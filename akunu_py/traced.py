@@ -196,7 +196,10 @@ class TracedNetwork:
             return self._by_network(inputs, cache)
 
     def try_out(self) -> bool:
-        """Whether it computes what the network computes, to the bit, in a few short forwards."""
+        """Whether it traces anything, and computes what the network computes, to the bit.
+
+        A few short forwards are computed both ways.
+        """
         own, theirs = (make_kv_cache(self._network, sum(_TRIED_ROWS)) for _ in range(2))
         for rows in _TRIED_ROWS:
             tokens = mx.arange(rows)[None]
@@ -204,7 +207,7 @@ class TracedNetwork:
             wanted = self._by_network(tokens, theirs.layers)
             if not self._is_right or not mx.array_equal(computed, wanted, equal_nan=True):
                 return False
-        return True
+        return bool(self._segments)
 
     def _by_network(self, inputs: mx.array, cache: Sequence[Any]) -> mx.array:
         logits: mx.array = self._network(inputs, cache=cache)
@@ -213,7 +216,7 @@ class TracedNetwork:
     def _by_segments(self, inputs: mx.array, cache: Sequence[Any], length: int) -> mx.array:
         rows, offset = inputs.shape[1], mx.array(length)
         masks: dict[_Mask | None, Any] = {None: None}
-        resume, live = -1, []
+        resume, live = -1, list[mx.array]()
         while True:
             segment = self._segments.get(resume) or self._new_segment(resume, len(cache))
             outputs = segment.compute(inputs, offset, *live)
@@ -270,9 +273,10 @@ class TracedNetwork:
         trace = self._trace
         if index < trace.resume:
             return x
-        if index > trace.resume:
-            trace.x = mx.array(x)  # an array of its own, because layers may add to theirs in place
+        if index > trace.resume or trace.x is None:
+            trace.x = x
         trace.layer, trace.noted = index, []
+        # An array of its own, because layers may add to it in place.
         return layer(mx.array(trace.x), *args, **named)
 
     def _run_leaf(self, leaf: nn.Module, *args: Any, **named: Any) -> Any:

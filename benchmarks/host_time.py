@@ -99,6 +99,9 @@ def contestants(network: nn.Module) -> dict[str, tuple[Callable[[int], Any], Cal
         cache.advance(rows)
         return sampler.choose(sampler.process_logits(logits, cache.length, mx.array([1])), 1)
 
+    def back(cache: KVCache, _rows: int) -> None:
+        cache.rollback(PROMPT)
+
     def theirs(cache: list[Any], rows: int) -> tuple[mx.array, mx.array]:
         logits = network(mx.array([[1] * rows]), cache=cache)[:, -1, :]
         logprobs = logits - mx.logsumexp(logits, keepdims=True)
@@ -110,10 +113,7 @@ def contestants(network: nn.Module) -> dict[str, tuple[Callable[[int], Any], Cal
         cache = make_kv_cache(network, PROMPT + max(ROWS))
         mx.eval(network(mx.ones((1, PROMPT), mx.int32), cache=cache.layers))
         cache.advance(PROMPT)
-        found[name] = (
-            partial(ours, form, cache),
-            lambda _, cache=cache: cache.rollback(PROMPT),
-        )
+        found[name] = partial(ours, form, cache), partial(back, cache)
     own = make_prompt_cache(network)
     mx.eval(network(mx.ones((1, PROMPT), mx.int32), cache=own))
     found["mlx-lm"] = partial(theirs, own), lambda rows: trim_prompt_cache(own, rows)
