@@ -46,6 +46,23 @@ _CACHE_MEMORY_SHARE: Final = 0.25
 
 
 @dataclass(frozen=True)
+class VectorAttention:
+    """What MLX's attention kernel for few rows serves; more rows take another kernel.
+
+    Attributes:
+        rows: the most rows.
+        query_rows: the most rows times the query heads that share keys.
+    """
+
+    rows: int
+    query_rows: int
+
+    def most_rows(self, sharing: int) -> int:
+        """The most rows if so many query heads share keys; 0 if not even one."""
+        return min(self.rows, self.query_rows // sharing)
+
+
+@dataclass(frozen=True)
 class Backend:
     """What this machine computes with.
 
@@ -70,6 +87,22 @@ class Backend:
     def kv_form(self) -> KVForm:
         """How attention reads quantized keys and values; see `benchmarks/kv_quantization.py`."""
         return "bytewise" if self.device == "cpu" else "packed"
+
+    @property
+    def vector_attention(self) -> VectorAttention | None:
+        """What the kernel for few rows serves, if there is another that may be slower.
+
+        From MLX's `metal/scaled_dot_product_attention.cpp` (0.32).
+        """
+        return VectorAttention(rows=8, query_rows=32) if self.device == "metal" else None
+
+    @property
+    def traces(self) -> bool:
+        """Whether forwards are built from traced operations: a GPU waits while Python builds one.
+
+        On a CPU, `cpu/network.py` does as much as pays.
+        """
+        return self.device != "cpu"
 
     @property
     def current_threads(self) -> int:

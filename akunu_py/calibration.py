@@ -5,7 +5,7 @@ a busy moment cannot affect only one of them, and keeps the shortest time of eac
 other load. The time for measuring is fixed: a slow model gets fewer points.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from itertools import pairwise
 from random import Random
@@ -47,6 +47,9 @@ _THREADS_SHARE: Final = 0.2
 _MIN_CHOICES: Final = 2
 _CLEARLY_FASTER: Final = 0.95
 _FEW: Final = 5
+_SPLIT_SHARE: Final = 0.1
+_SPLIT_SIZES: Final = (5, 9, 13, 17, 33)
+_SPLIT_PASSES: Final = 3
 
 CalibrationProgress = Callable[[float, float], None]
 """Called with the seconds spent so far, and the seconds to spend."""
@@ -76,6 +79,8 @@ def find_cost_curve(
         store.save(key, curve)
     elif curve.blas_threads is not None and (blas := load_blas()):
         blas.use_threads(curve.blas_threads)
+    if model.row_split is not None:
+        model.row_split.most_rows = {level.context: level.split_rows for level in curve.levels}
     return curve
 
 
@@ -145,12 +150,16 @@ def _measure(
         if progress:
             progress(min(perf_counter() - begun, budget_s), budget_s)
 
+    first.choose_split(perf_counter() + _SPLIT_SHARE * budget_s)
     levels = [first.measure(SIZES, begun + share * budget_s, tick, between=True)]
     del first
     for index, context in enumerate(other_contexts, start=1):
         if perf_counter() - begun < budget_s:
             until = (share + (1.0 - share) * index / len(other_contexts)) * budget_s
-            levels.append(_Bench(model, context).measure(_OTHER_SIZES, begun + until, tick))
+            bench = _Bench(model, context)
+            bench.choose_split(perf_counter() + _SPLIT_SHARE * budget_s)
+            levels.append(bench.measure(_OTHER_SIZES, begun + until, tick))
+            del bench
     return CostCurve(tuple(levels), threads)
 
 
@@ -177,6 +186,30 @@ def _choose_threads(blas: Blas | None, measure: Callable[[], float], until: floa
     chosen = best if min(times[best]) < _CLEARLY_FASTER * min(times[usual]) else usual
     blas.use_threads(chosen)
     return chosen
+
+
+def faster_in_parts(
+    seconds: Callable[[int, bool], float], sizes: Iterable[int], until: float
+) -> int:
+    """The most tokens of a forward whose attention is clearly faster in parts; 0 if of none.
+
+    The shortest of several times counts, because other work makes every time longer. Sizes above
+    one at which parts are slower are not tried.
+
+    Args:
+        seconds: computes a forward of some size, in parts or not, and returns how long it took.
+        sizes: those to try, ascending.
+        until: when to stop, on `perf_counter`'s clock.
+    """
+    most = 0
+    for size in sizes:
+        turns = [(seconds(size, False), seconds(size, True)) for _ in range(_SPLIT_PASSES)]
+        whole, parts = map(min, zip(*turns, strict=True))
+        if parts < _CLEARLY_FASTER * whole:
+            most = size
+        if parts > whole or perf_counter() > until:
+            break
+    return most
 
 
 class _Bench:
@@ -212,6 +245,24 @@ class _Bench:
         bytes_per_token = self._cache.nbytes / self._cache.capacity
         room = self._model.context_length - max(SIZES) - _STEPS_PER_TURN
         return self._context < context <= room and context * bytes_per_token < _MAX_CACHE_BYTES
+
+    def choose_split(self, until: float) -> None:
+        """Decides which forwards at this context compute their attentions in parts."""
+        split = self._model.row_split
+        if split is None:
+            return
+
+        def seconds(size: int, in_parts: bool) -> float:
+            split.most_rows[self._context] = size * in_parts
+            return self._round(size)
+
+        def is_split(size: int) -> bool:
+            before = split.count
+            seconds(size, in_parts=True)  # a warm-up, too
+            return split.count > before
+
+        sizes = (size for size in _SPLIT_SIZES if is_split(size))
+        split.most_rows[self._context] = faster_in_parts(seconds, sizes, until)
 
     def measure(
         self,
@@ -249,7 +300,9 @@ class _Bench:
             if between and turn + 1 == _MIN_PASSES:
                 self._measure_between(rounds, until)
         points = tuple(sorted((size, min(times)) for size, times in rounds.items()))
-        return CostLevel(self._context, min(steps), points)
+        split = self._model.row_split
+        split_rows = 0 if split is None else split.most_rows.get(self._context, 0)
+        return CostLevel(self._context, min(steps), points, split_rows)
 
     def _measure_between(self, rounds: dict[int, list[float]], until: float) -> None:
         """Measures in the middle of the gaps where the cost jumps, the largest jump first."""

@@ -189,6 +189,8 @@ def load_target(
         original=network,
         kv_quantization=kv_quantization,
         max_kv_size=max_kv_size,
+        traces=backend.traces,
+        vector_attention=backend.vector_attention,
     )
 
 

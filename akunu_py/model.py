@@ -13,12 +13,14 @@ from mlx import nn
 from mlx.utils import tree_flatten
 from mlx_lm import utils
 
-from akunu_py.backend import PREFILL_STEP, WeightLayout
+from akunu_py.attention import RowSplit, intercept_attention, split_rows
+from akunu_py.backend import PREFILL_STEP, VectorAttention, WeightLayout
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.model_cache import KEPT_TOKENS, make_kv_cache
 from akunu_py.cache.recurrence import make_recordable, record
 from akunu_py.options import KVQuantization
 from akunu_py.text.tokenizer import Tokenizer
+from akunu_py.traced import traced
 
 _CONTEXT_KEYS: Final = (
     "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length",
@@ -49,6 +51,11 @@ class TargetModel:
         kv_quantization: how its keys and values are quantized; None leaves them as they are. See
             `loading.fit_kv_quantization`.
         max_kv_size: the tokens that a layer with full attention keeps; None keeps all.
+        traces: whether to build forwards from traced operations, if the network allows it.
+        vector_attention: if attentions of several rows may be faster in parts, of how many rows.
+
+    Attributes:
+        row_split: which forwards compute their attentions in parts; None if none does.
     """
 
     def __init__(
@@ -63,6 +70,8 @@ class TargetModel:
         original: nn.Module | None = None,
         kv_quantization: KVQuantization | None = None,
         max_kv_size: int | None = None,
+        traces: bool = False,
+        vector_attention: VectorAttention | None = None,
     ) -> None:
         make_recordable(network)
         self.network = network
@@ -74,6 +83,11 @@ class TargetModel:
         self.adapter = adapter
         self.kv_quantization = kv_quantization
         self.max_kv_size = max_kv_size
+        self.row_split: RowSplit | None = None
+        if vector_attention is not None:
+            intercept_attention(network)
+            self.row_split = RowSplit(vector_attention)
+        self._traced = traced(network) if traces else None
 
     @property
     def full_name(self) -> str:
@@ -170,8 +184,12 @@ class TargetModel:
         Returns:
             Lazy logits `[positions, vocabulary]`.
         """
-        with record(cache.recording):
-            logits: mx.array = self.network(tokens[None], cache=cache.layers)
+        split = self.row_split
+        if split is not None and not split.applies(tokens.size, cache.length):
+            split = None
+        with record(cache.recording), split_rows(split):
+            compute = self._traced or self.network
+            logits: mx.array = compute(tokens[None], cache=cache.layers)
         cache.advance(tokens.size)
         return logits[0]
 

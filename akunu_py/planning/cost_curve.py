@@ -33,11 +33,13 @@ class CostLevel:
         decode_s: seconds of a pipelined single step.
         verify_s: pairs of a number of tokens and the seconds of a synchronised round over them,
             ascending, the first for 1 token.
+        split_rows: the most tokens of a forward whose attention is faster in parts; 0 if none is.
     """
 
     context: int
     decode_s: float
     verify_s: tuple[tuple[int, float], ...]
+    split_rows: int = 0
 
     def __post_init__(self) -> None:
         sizes = [size for size, _ in self.verify_s]
@@ -104,6 +106,7 @@ class CostCurve:
                     "step_s": level.decode_s,
                     "rounds_s": {str(size): cost for size, cost in level.verify_s},
                 }
+                | ({"split_rows": level.split_rows} if level.split_rows else {})
                 for level in self.levels
             ]
         }
@@ -121,6 +124,7 @@ class CostCurve:
                     _whole(level["context"]),
                     _real(level["step_s"]),
                     tuple((int(size), _real(cost)) for size, cost in level["rounds_s"].items()),
+                    _whole(level.get("split_rows", 0)),
                 )
                 for level in data["levels"]
             )
