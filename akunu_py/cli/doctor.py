@@ -104,7 +104,8 @@ def _costs(engine: "Engine") -> "tuple[CostCurve | None, str]":
         return None, ""
     try:
         known = find_cost_curve(engine.model, engine.backend)
-        return (known if known.doubt <= MEASURED else measure_costs_with_bar(engine)), ""
+        is_known = known.measured_at is not None and known.doubt <= MEASURED
+        return (known if is_known else measure_costs_with_bar(engine)), ""
     except BackendError as error:
         return None, str(error)
 
