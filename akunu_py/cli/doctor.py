@@ -80,8 +80,10 @@ def _examine(engine: "Engine") -> tuple[dict[str, Any], list[str]]:
     lines = _machine_lines(machine, model, free)
     if curve is None:
         findings["recommended"] = {"drafter": "auto" if problem else "none"}
-        found = [_line("cost", problem)] if problem else []
-        return findings, [*lines, *found, *engine.notices]
+        if problem:
+            findings["costs_unknown"] = problem
+            lines.append(_line("cost", problem))
+        return findings, [*lines, *engine.notices]
     report = CostReport(machine, model, curve)
     lines += [
         _line("" if index else "cost", costs) for index, costs in enumerate(curve_lines(curve))
