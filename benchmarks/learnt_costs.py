@@ -26,7 +26,7 @@ from tests.planning.simulation import Simulated, Stretch, Text, simulate
 
 LEARNING: Final = 2000
 """From this token on, speeds are compared."""
-TOKENS: Final = 3000
+TOKENS: Final = 5000
 CONTEXTS: Final = (1024, 8192, 65536)
 KNOWN_CONTEXTS: Final = (128, 1024, 4096)
 """Of the curve to begin with: longer contexts are extrapolated from them."""
@@ -156,9 +156,9 @@ ERRORS: Final = {
 TEXTS: Final = {
     "copy": [Stretch(TOKENS, 0.97, 12)],
     "middling": [Stretch(TOKENS, 0.6, 3)],
-    "edit": [Stretch(40, 0.97, 12), Stretch(4, None), Stretch(10, 0.4, 1)] * 56,
-    "mixed": [Stretch(60, None), Stretch(120, 0.9, 8), Stretch(80, 0.35, 2)] * 12,
-    "prose": [Stretch(30, None), Stretch(6, 0.25, 1)] * 84,
+    "edit": [Stretch(40, 0.97, 12), Stretch(4, None), Stretch(10, 0.4, 1)] * (TOKENS // 54),
+    "mixed": [Stretch(60, None), Stretch(120, 0.9, 8), Stretch(80, 0.35, 2)] * (TOKENS // 260),
+    "prose": [Stretch(30, None), Stretch(6, 0.25, 1)] * (TOKENS // 36),
     "even": [Stretch(TOKENS, 0.8, 3)],
 }
 

@@ -1,5 +1,6 @@
 """Measuring a tiny model: which points, for how long, and without side effects."""
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -75,7 +76,7 @@ def test_a_curve_is_measured_once_and_kept(
     monkeypatch.setattr(calibration, "measure_cost_curve", fake)
     store = CostStore(tmp_path)
     backend = find_backend()
-    monkeypatch.setattr(calibration.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     monkeypatch.setattr(calibration, "expected_curve", lambda *_: LINEAR)
     assert find_cost_curve(model, backend, store=store) == LINEAR
     kept = measure_and_store(model, backend, store=store)
