@@ -2,14 +2,17 @@
 
 It times rounds as decoding runs them, on a cache of its own. It measures all sizes in turn, so that
 a busy moment cannot affect only one of them, and keeps the shortest time of each: the time without
-other load. The time for measuring is fixed: a slow model gets fewer points.
+other load. The time for measuring is fixed: a slow model gets fewer points. No request waits for
+it: until a curve is measured, `find_cost_curve` returns what is expected.
 """
 
+import os
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from itertools import pairwise
 from random import Random
-from time import perf_counter
+from time import perf_counter, time
 from typing import Final
 
 import mlx.core as mx
@@ -20,11 +23,13 @@ from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.decoding.loop import Limits, decode
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.drafting.base import Draft
+from akunu_py.errors import BackendError
 from akunu_py.model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.package import __version__
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from akunu_py.planning.cost_store import CostKey, CostStore, fingerprint
+from akunu_py.planning.published import expected_curve
 from akunu_py.sampling.sampler import Sampler
 
 SIZES: Final = (1, 2, 5, 3, 9, 17, 33, 4, 6, 8, 11, 13, 16, 21, 25, 32)
@@ -34,7 +39,7 @@ CONTEXTS: Final = (128, 1024, 4096)
 """Context lengths: all sizes at the first, a few at the others."""
 
 BUDGET_S: Final = 2.5
-"""How many seconds the first use of a model may spend on measuring."""
+"""How many seconds measuring takes, if nothing else is asked for."""
 
 _OTHER_SIZES: Final = (1, 5, 17)
 _PASSES: Final = 9
@@ -52,7 +57,7 @@ _SPLIT_SIZES: Final = (5, 9, 13, 17, 33)
 _SPLIT_PASSES: Final = 3
 
 CalibrationProgress = Callable[[float, float], None]
-"""Called with the seconds spent so far, and the seconds to spend."""
+"""Called with the seconds spent so far, and the seconds to spend; may raise to end it."""
 
 
 class NoCurveError(Exception):
@@ -60,28 +65,60 @@ class NoCurveError(Exception):
 
 
 def find_cost_curve(
+    model: TargetModel, backend: Backend, *, store: CostStore | None = None
+) -> CostCurve:
+    """The costs of a model on this machine: stored ones, else what is expected of the chip.
+
+    Measures nothing. If the curve is doubted, it is corrected by rounds of requests.
+    """
+    curve = (store or CostStore()).load(cost_key(model, backend))
+    if curve is None:
+        return expected_curve(backend.device, backend.chip)
+    _use(model, curve)
+    return curve
+
+
+def measure_and_store(
     model: TargetModel,
     backend: Backend,
     *,
+    budget_s: float = BUDGET_S,
+    contexts: Sequence[int] | None = None,
     store: CostStore | None = None,
     progress: CalibrationProgress | None = None,
 ) -> CostCurve:
-    """The costs of a model on this machine: stored ones, or measured now and stored.
+    """Measures the costs of a model, and keeps them if they are plausible.
+
+    Args:
+        contexts: as `measure_cost_curve` has it; None takes the usual ones.
 
     Raises:
         NoCurveError: if the model's cache cannot be rolled back.
+        BackendError: if the costs are not plausible.
     """
-    store = store or CostStore()
-    key = cost_key(model, backend)
-    curve = store.load(key)
-    if curve is None:
-        curve = measure_cost_curve(model, contexts=contexts_of(model), progress=progress)
-        store.save(key, curve)
-    elif curve.blas_threads is not None and (blas := load_blas()):
+    before = os.getloadavg()[0] / (os.cpu_count() or 1)
+    curve = measure_cost_curve(
+        model, budget_s=budget_s, contexts=contexts or contexts_of(model), progress=progress
+    )
+    store, key = store or CostStore(), cost_key(model, backend)
+    try:
+        store.save(key, replace(curve, measured_at=time(), load=round(before, 2)))
+    except ValueError as error:
+        raise BackendError(
+            f"The measured costs cannot be true ({error}): something else kept the machine busy; "
+            "try again when it is idle."
+        ) from error
+    curve = store.load(key) or curve
+    _use(model, curve)
+    return curve
+
+
+def _use(model: TargetModel, curve: CostCurve) -> None:
+    """Lets forwards be computed as they were when these costs were measured."""
+    if curve.blas_threads is not None and (blas := load_blas()):
         blas.use_threads(curve.blas_threads)
     if model.row_split is not None:
         model.row_split.most_rows = {level.context: level.split_rows for level in curve.levels}
-    return curve
 
 
 def cost_key(model: TargetModel, backend: Backend) -> CostKey:
@@ -141,7 +178,6 @@ def _measure(
 ) -> CostCurve:
     first = _Bench(model, min(contexts[0], model.context_length // 2))
     begun = perf_counter()
-    threads = _choose_threads(load_blas(), first.seconds, begun + _THREADS_SHARE * budget_s)
     other_contexts = [context for context in contexts[1:] if first.allows(context)]
     # The first level matters most for planning, so it gets most of the time.
     share = 1.0 if not other_contexts else 0.7
@@ -150,9 +186,14 @@ def _measure(
         if progress:
             progress(min(perf_counter() - begun, budget_s), budget_s)
 
+    def few(bench: _Bench = first) -> float:
+        tick()
+        return bench.seconds()
+
+    threads = _choose_threads(load_blas(), few, begun + _THREADS_SHARE * budget_s)
     first.choose_split(perf_counter() + _SPLIT_SHARE * budget_s)
     levels = [first.measure(SIZES, begun + share * budget_s, tick, between=True)]
-    del first
+    del few, first
     for index, context in enumerate(other_contexts, start=1):
         if perf_counter() - begun < budget_s:
             until = (share + (1.0 - share) * index / len(other_contexts)) * budget_s
@@ -177,12 +218,17 @@ def _choose_threads(blas: Blas | None, measure: Callable[[], float], until: floa
     if blas is None or len(blas.choices) < _MIN_CHOICES:
         return None
     times: dict[int, list[float]] = {threads: [] for threads in blas.choices}
-    while perf_counter() < until or not all(times.values()):
-        for threads, seconds in times.items():
-            blas.use_threads(threads)
-            measure()  # a warm-up: threads are started
-            seconds.append(measure())
-    usual, best = blas.choices[0], min(blas.choices, key=lambda threads: min(times[threads]))
+    usual = blas.choices[0]
+    try:
+        while perf_counter() < until or not all(times.values()):
+            for threads, seconds in times.items():
+                blas.use_threads(threads)
+                measure()  # a warm-up: threads are started
+                seconds.append(measure())
+    except BaseException:  # a request came
+        blas.use_threads(usual)
+        raise
+    best = min(blas.choices, key=lambda threads: min(times[threads]))
     chosen = best if min(times[best]) < _CLEARLY_FASTER * min(times[usual]) else usual
     blas.use_threads(chosen)
     return chosen

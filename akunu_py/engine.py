@@ -6,20 +6,22 @@ that loaded it: MLX arrays belong to the thread that made them.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Final
 
+from akunu_py import calibration
 from akunu_py.backend import Backend, spare_cache_bytes, weights_kept_resident
 from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot, SlotStatus
 from akunu_py.cache.prompt_store import PromptStore
-from akunu_py.calibration import find_cost_curve
+from akunu_py.calibration import NoCurveError, find_cost_curve
 from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.decoding.loop import Limits, decode
 from akunu_py.decoding.speculation import Calibrate, DrafterFactory, SpeculationState
 from akunu_py.decoding.target import ModelTarget
-from akunu_py.errors import ContextOverflowError, InvalidRequestError
+from akunu_py.errors import BackendError, ContextOverflowError, InvalidRequestError
 from akunu_py.model import PrefillProgress, TargetModel
 from akunu_py.options import Options
 from akunu_py.prompt import Prompt, PromptInput, encode_prompt, encode_references
@@ -79,8 +81,7 @@ class Engine:
         max_context: tokens that a prompt and its answer may have together; None leaves that to
             the model. Caches grow up to this size as requests need it.
         calibrate: called once, by the first request that leaves the number of draft tokens to the
-            planner; the default measures for a few seconds on a model's first use and keeps the
-            result on disk.
+            planner; the default measures nothing, but reads what was measured earlier.
         draft_model: drafts for requests whose drafter is `model` or `auto`.
         prefill_step_size: prompt tokens per forward; a cancelled request stops after the current
             one. None takes few if a request can be cancelled, else as many as are fastest.
@@ -203,13 +204,14 @@ class Engine:
             InvalidRequestError: if the prompt is empty or the options cannot be served.
             ContextOverflowError: if the prompt does not fit.
         """
-        options = options or Options()
+        begun, options = perf_counter(), options or Options()
         asked = encode_prompt(self.model, prompt, suffix, options, self.context_limit)
         sampler = sampler or self._samplers.make(options, asked.tokens, asked.end_tokens)
         session = self.speculation.session(options, sampler, asked)
         text = TextStream(self.tokenizer.detokenizer(asked.tokens), options.stop)
         request = _Request(asked, options, sampler, session, text, progress, cancelled)
         request.stats.prompt_tokens = len(asked.tokens)
+        request.stats.setup_s = perf_counter() - begun
         if options.scores_prompt:
             request.scorer = PromptScorer(asked.tokens, options.logprobs or 0)
         if self._active is not None:
@@ -220,6 +222,22 @@ class Engine:
     def reset(self) -> None:
         """Empties the caches; what is on disk stays there."""
         self._prefixes.clear()
+
+    def measure_costs(self, interrupted: Callable[[], bool]) -> None:
+        """Measures for a few seconds what forwards cost, if planners have to guess it.
+
+        Meant for when no request waits; `interrupted` is asked often and ends it.
+        """
+        if not self.speculation.wants_costs:
+            return
+
+        def check(*_: float) -> None:
+            if interrupted():
+                raise InterruptedError
+
+        with suppress(InterruptedError, NoCurveError, BackendError):
+            curve = calibration.measure_and_store(self.model, self.backend, progress=check)
+            self.speculation.trust(curve)
 
     def save_prompts(self, *, closing: bool = False) -> bool:
         """Writes a file of what the caches hold and the disk does not; False if there is no more.

@@ -107,7 +107,8 @@ class Stats:
     tokens of rounds without a draft. `replayed` counts the tokens that were computed again after a
     rollback, which `target_tokens` includes. `rechecked` counts the near-ties that were decided
     again, and `recheck_forwards` the single-token forwards this took, which `target_forwards`
-    includes.
+    includes. `setup_s` is spent before the clock of the others starts: on encoding the prompt, and
+    on what the first request of a kind measures.
     """
 
     prompt_tokens: int = 0
@@ -123,6 +124,7 @@ class Stats:
     replayed: int = 0
     rechecked: int = 0
     recheck_forwards: int = 0
+    setup_s: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
     ttft_s: float = 0.0
@@ -201,6 +203,7 @@ class Stats:
             "recheck_calls": self.recheck_forwards,
             "acceptance_rate": round(self.acceptance_rate, 4),
             "tokens_per_call": round(self.tokens_per_forward, 4),
+            "setup_s": round(self.setup_s, 6),
             "prefill_s": round(self.prefill_s, 6),
             "decode_s": round(self.decode_s, 6),
             "tokens_per_s": round(self.tokens_per_s, 2),

@@ -28,7 +28,7 @@ __all__ = ["THREAD_NAME", "EngineWorker", "EventStream", "Progress"]
 THREAD_NAME: Final = "akunu-engine"
 
 _IDLE_S: Final = 2.0
-"""After so long without a request, prompts are saved, a file at a time."""
+"""After so long without a request, costs are measured and prompts saved, a file at a time."""
 
 T = TypeVar("T")
 
@@ -221,6 +221,11 @@ class EngineWorker:
                     return None if self._closed else self._waiting.popleft()
             patience = 0 if save() else None
 
+    def _use_idle_time(self, engine: "Engine") -> bool:
+        """Does what no request should wait for; False if there is no more."""
+        engine.measure_costs(lambda: bool(self._waiting) or self._closed)
+        return engine.save_prompts()
+
     def _work(self) -> None:
         self.loading.set_running_or_notify_cancel()  # from now on no waiter can cancel it
         try:
@@ -231,7 +236,7 @@ class EngineWorker:
                 task.abandon(error)
         else:
             self.loading.set_result(engine)
-            while (task := self._next(engine.save_prompts)) is not None:
+            while (task := self._next(lambda: self._use_idle_time(engine))) is not None:
                 self._busy = True
                 task.run(engine)
                 self._busy = False

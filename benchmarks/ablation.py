@@ -167,8 +167,8 @@ def planner_variants() -> Iterator[Variant]:
         yield Variant("probes", "none", no_probes, costs)
         yield Variant("probes", "never rarer", often, costs)
         yield Variant("live costs", "off", ((LiveCosts, "_learn", _nothing),), costs)
-        yield Variant("live costs", "no shared one", ((live_costs, "_SHARED_RATE", 0.0),), costs)
-        yield Variant("live costs", "none by size", ((live_costs, "_OWN_RATE", 0.0),), costs)
+        yield Variant("live costs", "no drift", ((live_costs, "_SCALE_DRIFT", 0.0),), costs)
+        yield Variant("live costs", "no surprise", ((live_costs, "_SURPRISE", 0.0),), costs)
     for drafter in ("suffix", "ngram"):
         for change, patches in {
             "one rate for all": ((acceptance._Source, "accept_prob", _only_source),),

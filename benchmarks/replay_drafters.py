@@ -80,7 +80,7 @@ def outcome(rows: Sequence[ReplayRow], curve: NamedCurve) -> tuple[Any, ...]:
     here = [row for row in rows if row.curve is curve]
     ours = next(row for row in here if row.policy == OURS)
     others = sorted((row for row in here if row is not ours), key=lambda row: -row.speedup)
-    foreign = next(row for row in others if row.policy.drafter != OURS.drafter)
+    foreign = next((row for row in others if row.policy.drafter != OURS.drafter), ours)
     own = (row.speedup for row in others if row.policy.drafter == OURS.drafter)
     best_fixed = max(1.0, *own)
     ahead = [row for row in others if row.speedup > ours.speedup]

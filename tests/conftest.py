@@ -23,6 +23,7 @@ def _no_clock_and_no_trace(tmp_path_factory: pytest.TempPathFactory) -> Iterator
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CACHE_VARIABLE, str(tmp_path_factory.mktemp("cache")))
         patch.setattr(calibration, "measure_cost_curve", lambda *_, **__: FLAT)
+        patch.setattr(calibration, "expected_curve", lambda *_: FLAT)
         yield
 
 

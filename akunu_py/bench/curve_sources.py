@@ -10,18 +10,17 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
 from akunu_py.errors import InvalidRequestError
-from akunu_py.planning.cost_curve import CostCurve, CostLevel
+from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.cost_store import CostKey, CostStore
+from akunu_py.planning.published import read_published, relative_curve
 
 HERE: Final = "here"
 """The name of the curve that was measured on this machine."""
 
-_PUBLISHED: Final = "published_costs.json"
 _MAX_FILE_BYTES: Final = 1 << 20
 _ABOUT: Final = ("chip", "name", "layout", "mlx")
 """The fields of a recorded machine and model that describe a curve."""
@@ -56,8 +55,7 @@ class NamedCurve:
 
 def published_curves() -> dict[str, NamedCurve]:
     """The curves that come with the package, by name."""
-    text = files("akunu_py.bench").joinpath(_PUBLISHED).read_text(encoding="utf-8")
-    curves = map(_published, json.loads(text)["curves"])
+    curves = map(_published, read_published())
     return {curve.name: curve for curve in curves}
 
 
@@ -137,9 +135,7 @@ def _find_curve(word: str, model: str, published: dict[str, NamedCurve]) -> Name
 
 
 def _published(data: dict[str, Any]) -> NamedCurve:
-    relative = {int(tokens): float(cost) for tokens, cost in data["relative"].items()}
-    rounds = tuple((tokens, cost / relative[1]) for tokens, cost in sorted(relative.items()))
-    curve = CostCurve((CostLevel(0, 1.0, rounds),))
+    curve = relative_curve(data)
     facts = [str(data[part]) for part in ("chip", "model", "quantization") if part in data]
     about = ", ".join([*facts, *([f"mlx {data['mlx']}"] if "mlx" in data else [])])
     return NamedCurve(str(data["name"]), curve, about, str(data["source"]), relative=True)

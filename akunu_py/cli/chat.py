@@ -100,13 +100,11 @@ class Chat:
 
 
 def _load(settings: ChatSettings, *, on_terminal: bool) -> "Engine":
-    """Loads the engine. On a terminal, its first use measures what drafting needs while the user
-    types; elsewhere the first question does so, with a bar."""
+    """Loads the engine. On a terminal, what drafting needs is measured while the user types."""
     options = settings.options
-    measures = on_terminal and options.drafts and options.num_draft_tokens is None
-    engine = load_engine(settings.model, shows_measuring=not measures)
-    if measures and not engine.speculation.why_impossible:
-        engine.speculation.planner(options)
+    engine = load_engine(settings.model)
+    if on_terminal and options.drafts and not engine.speculation.why_impossible:
+        engine.speculation.planner(options)  # so that its costs are wanted
     return engine
 
 

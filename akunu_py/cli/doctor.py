@@ -3,19 +3,20 @@
 import json
 import os
 import sys
-from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from akunu_py.backend import free_memory_bytes
 from akunu_py.bench.cost_report import CostReport, curve_lines
 from akunu_py.bench.measurement import describe_machine, describe_model
-from akunu_py.cli.loading import find_costs_with_bar, load_engine, measure_costs_with_bar
+from akunu_py.cli.loading import load_engine, measure_costs_with_bar
 from akunu_py.cli.progress import MeasuringBar
 from akunu_py.cli.render import count, printable
 from akunu_py.cli.settings import DoctorSettings
-from akunu_py.errors import InvalidRequestError
+from akunu_py.errors import BackendError, InvalidRequestError
 from akunu_py.package import write_atomically
+from akunu_py.planning.cost_curve import MEASURED
 from akunu_py.planning.theory import Payoff
 
 if TYPE_CHECKING:
@@ -70,11 +71,7 @@ def _tell(line: str) -> None:
 
 def _examine(engine: "Engine") -> tuple[dict[str, Any], list[str]]:
     """The findings about an engine, as a JSON object and as lines of text."""
-    from akunu_py.calibration import NoCurveError  # noqa: PLC0415  (needs MLX)
-
-    curve: CostCurve | None = None
-    with suppress(NoCurveError):
-        curve = find_costs_with_bar(engine.model, engine.backend)
+    curve, problem = _costs(engine)
     machine, model = describe_machine(engine.backend), describe_model(engine)
     free = free_memory_bytes()
     findings: dict[str, Any] = {
@@ -82,17 +79,46 @@ def _examine(engine: "Engine") -> tuple[dict[str, Any], list[str]]:
     }  # fmt: skip
     lines = _machine_lines(machine, model, free)
     if curve is None:
-        findings["recommended"] = {"drafter": "none"}
+        findings["recommended"] = {"drafter": "auto" if problem else "none"}
+        if problem:
+            findings["costs_unknown"] = problem
+            lines.append(_line("cost", problem))
         return findings, [*lines, *engine.notices]
     report = CostReport(machine, model, curve)
     lines += [
         _line("" if index else "cost", costs) for index, costs in enumerate(curve_lines(curve))
     ]
-    lines.append(_line("", "measured once and kept; `bench cost` measures again"))
+    lines.append(_line("", _conditions(curve)))
     recommended = _recommend(report.payoff)
     lines.append(_line("settings", recommended["why"]))
     findings |= report.as_json() | {"recommended": recommended}
     return findings, [*lines, *engine.notices, "", str(report.payoff)]
+
+
+def _costs(engine: "Engine") -> "tuple[CostCurve | None, str]":
+    """The costs that are known and not doubted, or measured now; else None and why there are none.
+
+    Nothing is said of a model that cannot draft: the engine's notices do.
+    """
+    from akunu_py.calibration import find_cost_curve  # noqa: PLC0415  (needs MLX)
+
+    if engine.speculation.why_impossible:
+        return None, ""
+    try:
+        known = find_cost_curve(engine.model, engine.backend)
+        is_known = known.measured_at is not None and known.doubt <= MEASURED
+        return (known if is_known else measure_costs_with_bar(engine)), ""
+    except BackendError as error:
+        return None, str(error)
+
+
+def _conditions(curve: "CostCurve") -> str:
+    """When and under what load a curve was measured."""
+    if curve.measured_at is None or curve.load is None:
+        return "`bench cost` measures again"
+    day = datetime.fromtimestamp(curve.measured_at).astimezone().strftime("%Y-%m-%d %H:%M")
+    busy = "" if curve.doubt <= MEASURED else ": too busy to be trusted; measured again when idle"
+    return f"measured {day}, with {curve.load:.2f} processes per core{busy}"
 
 
 def _recommend(payoff: Payoff) -> dict[str, Any]:

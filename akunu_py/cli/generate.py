@@ -25,7 +25,7 @@ def run(settings: GenerateSettings) -> int:
         AkunuError: if the request cannot be served.
     """
     prompt = read_text() if settings.prompt == _STANDARD_INPUT else settings.prompt
-    engine = load_engine(settings.model, shows_measuring=True)
+    engine = load_engine(settings.model)
     for notice in engine.notices:
         _tell(notice)
     completion = _complete(engine, settings, prompt)

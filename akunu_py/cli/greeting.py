@@ -78,8 +78,10 @@ def _drafting(options: Options, engine: "Engine") -> str:
         return "drafting is off"
     if engine.speculation.why_impossible:
         return "no drafting with this model"
-    if (curve := engine.speculation.cost_curve) is None:
+    if options.num_draft_tokens is not None:
         return f"up to {options.num_draft_tokens} draft tokens per round"
+    if (curve := engine.speculation.cost_curve) is None:
+        return "drafting as far as it pays"
     payoff = payoff_of(curve)
     if payoff.acceptance is None or not payoff.pays:
         return "drafting does not pay here"

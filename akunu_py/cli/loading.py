@@ -11,22 +11,12 @@ from akunu_py.errors import InvalidRequestError
 from akunu_py.model_files import find_adapter, find_model, is_hub_name
 
 if TYPE_CHECKING:
-    from akunu_py.backend import Backend
     from akunu_py.engine import Engine
-    from akunu_py.model import TargetModel
     from akunu_py.planning.cost_curve import CostCurve
 
 
-def load_engine(
-    settings: ModelSettings,
-    *,
-    shows_measuring: bool = False,
-    prefill_step_size: int | None = None,
-) -> "Engine":
+def load_engine(settings: ModelSettings, *, prefill_step_size: int | None = None) -> "Engine":
     """Loads a model; `prefill_step_size` of None leaves it to the engine.
-
-    With `shows_measuring`, the first use of a model shows a bar on standard error while it
-    measures the machine.
 
     Raises:
         AkunuError: if the model does not load.
@@ -37,14 +27,12 @@ def load_engine(
     if settings.adapter_path is not None:
         find_adapter(settings.adapter_path)
     find_backend()  # without MLX this fails with a clear sentence
-    from akunu_py.calibration import find_cost_curve  # noqa: PLC0415  (takes a second)
-    from akunu_py.loading import load  # noqa: PLC0415
+    from akunu_py.loading import load  # noqa: PLC0415  (takes a second)
 
     return load(
         settings.name,
         weights=settings.weights,
         max_context=settings.max_context,
-        calibrate=find_costs_with_bar if shows_measuring else find_cost_curve,
         draft_model=settings.draft_model,
         prefill_step_size=prefill_step_size,
         adapter_path=settings.adapter_path,
@@ -62,48 +50,33 @@ def load_engine(
     )
 
 
-def find_costs_with_bar(model: "TargetModel", backend: "Backend") -> "CostCurve":
-    """What forwards cost; if that has to be measured, with a bar on standard error.
-
-    Raises:
-        NoCurveError: if the model's cache cannot be rolled back.
-    """
-    from akunu_py.calibration import find_cost_curve  # noqa: PLC0415
-
-    with MeasuringBar(sys.stderr) as bar:
-        return find_cost_curve(model, backend, progress=bar)
-
-
 def measure_costs_with_bar(
-    engine: "Engine", seconds: float, contexts: Sequence[int] | None = None
+    engine: "Engine", seconds: float | None = None, contexts: Sequence[int] | None = None
 ) -> "CostCurve":
     """Measures what forwards cost now, and keeps it for the engine's planner too.
 
     Args:
         engine: with the model.
-        seconds: how long to measure.
+        seconds: how long to measure; None takes the usual time.
         contexts: context lengths to measure at; None takes the usual ones.
 
     Raises:
         InvalidRequestError: if the model's cache cannot be rolled back.
+        BackendError: if the machine is too busy.
     """
-    from akunu_py.calibration import (  # noqa: PLC0415
-        CONTEXTS,
-        NoCurveError,
-        cost_key,
-        measure_cost_curve,
-    )
-    from akunu_py.planning.cost_store import CostStore  # noqa: PLC0415
+    from akunu_py.calibration import BUDGET_S, NoCurveError, measure_and_store  # noqa: PLC0415
 
     try:
         with MeasuringBar(sys.stderr) as bar:
-            curve = measure_cost_curve(
-                engine.model, budget_s=seconds, contexts=contexts or CONTEXTS, progress=bar
+            return measure_and_store(
+                engine.model,
+                engine.backend,
+                budget_s=BUDGET_S if seconds is None else seconds,
+                contexts=contexts,
+                progress=bar,
             )
     except NoCurveError as error:
         raise InvalidRequestError(f"{error} There are no rounds to measure.") from error
-    CostStore().save(cost_key(engine.model, engine.backend), curve)
-    return curve
 
 
 def fetch_model(settings: ModelSettings) -> None:

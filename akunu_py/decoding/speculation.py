@@ -21,7 +21,7 @@ from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model import TargetModel
 from akunu_py.options import Options
-from akunu_py.planning.cost_curve import CostCurve
+from akunu_py.planning.cost_curve import MEASURED, CostCurve
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.planner import MAX_PLANNED_TOKENS, DraftPlanner, FixedPlanner, Planner
 from akunu_py.prompt import Prompt
@@ -31,7 +31,7 @@ _SEES_AHEAD: Final = frozenset({"phi3small"})
 """Models whose mask is wrong in mlx-lm; `tests/test_architectures.py` finds them."""
 
 Calibrate = Callable[[TargetModel, Backend], CostCurve]
-"""Returns what forwards of a model cost on a machine, measured now or earlier."""
+"""Returns what is known or expected of what forwards of a model cost on a machine."""
 
 DrafterFactory = Callable[[Sampler], Drafter]
 """Makes the drafter of one request, given how that request's tokens are chosen."""
@@ -60,7 +60,8 @@ class SpeculationState:
             drafter is `auto`.
 
     Attributes:
-        cost_curve: what forwards cost; None until a request needs it. Any thread may read it.
+        cost_curve: what forwards cost; None until it was needed and measured. Any thread may read
+            it.
         why_impossible: one line for the user if the model's cache cannot be rolled back, or None.
         logit_differences: what `measure_difference` found, by `num_draft_tokens`; empty until a
             request wants near-ties decided again.
@@ -96,7 +97,7 @@ class SpeculationState:
     def session(self, options: Options, sampler: Sampler, prompt: Prompt) -> DraftSession:
         """The drafting side of one request; it drafts nothing if drafting is off or impossible.
 
-        The first request of a kind measures costs and margins here, before its clock starts.
+        The first exact request measures margins here.
 
         Raises:
             InvalidRequestError: if the request names a drafter that does not exist.
@@ -146,8 +147,10 @@ class SpeculationState:
         if rows := self.rows_of(options):  # a draft takes the places of padding
             return FixedPlanner(rows - 1)
         if self._costs is None:
-            self.cost_curve = self._calibrate(self._model, self._backend)
-            self._costs = LiveCosts(self.cost_curve, MAX_PLANNED_TOKENS + 1)
+            curve = self._calibrate(self._model, self._backend)
+            self._costs = LiveCosts(curve, MAX_PLANNED_TOKENS + 1)
+            if curve.doubt <= MEASURED:
+                self.cost_curve = curve
         experience = self._experience[fills_gap]
         if experience.planner is None:
             experience.planner = DraftPlanner(self._costs)
@@ -159,6 +162,19 @@ class SpeculationState:
             return 0
         few_ties = options.sampling.greedy and not options.sampling.infill
         return 0 if few_ties and not self._model.is_coarse else self.block_rows
+
+    @property
+    def wants_costs(self) -> bool:
+        """Whether planners use costs that should be measured while no request waits."""
+        return self._costs is not None and self.cost_curve is None
+
+    def trust(self, curve: CostCurve) -> None:
+        """Gives the planners costs that were measured, unless they are doubted."""
+        if curve.doubt > MEASURED:
+            return
+        self.cost_curve = curve
+        if self._costs is not None:
+            self._costs.begin(curve)
 
     def tie_breaker(
         self, options: Options, cache: KVCache, sampler: Sampler, known: int

@@ -20,8 +20,16 @@ _MAX_S: Final = 3600.0
 _MAX_TOKENS: Final = 4096
 _MAX_CONTEXT: Final = 1 << 40
 _PLAUSIBLE_FACTOR: Final = 5.0
-"""How far a measured cost may be off: this many times less than a round over one token, or this
-many times more than one such round per token."""
+"""How many times more than one round over one token per token a round may cost."""
+_PLAUSIBLE_FALL: Final = 0.25
+"""The part by which a round over more tokens may be faster than one over a single token: kernels
+for one row can be slower, but other work on the machine explains a larger difference better."""
+
+MEASURED: Final = 0.01
+"""The doubt of what was measured on this machine while it was idle."""
+
+DOUBTFUL: Final = 0.5
+"""The doubt of anything else: at 17 tokens, twice it is a factor of 8."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,10 @@ class CostCurve:
         levels: by context, ascending. The first has all points. The others may have fewer: they
             only say how much a longer context adds.
         blas_threads: how many threads the BLAS of a CPU used, if that was chosen for the model.
+        doubt: how far the ratio of a round's cost to a step's may be off: the standard deviation
+            of its logarithm, per root of an octave of rows.
+        measured_at: when it was measured, in seconds since 1970.
+        load: how many processes wanted each core of the machine just before.
 
     Raises:
         ValueError: if there is no level, or if they are not ascending.
@@ -67,6 +79,9 @@ class CostCurve:
 
     levels: tuple[CostLevel, ...]
     blas_threads: int | None = None
+    doubt: float = MEASURED
+    measured_at: float | None = None
+    load: float | None = None
 
     def __post_init__(self) -> None:
         contexts = [level.context for level in self.levels]
@@ -98,8 +113,12 @@ class CostCurve:
 
     def as_json(self) -> dict[str, Any]:
         """The measured points, as `from_json` reads them."""
-        chosen = {} if self.blas_threads is None else {"blas_threads": self.blas_threads}
-        return chosen | {
+        known = {
+            "blas_threads": self.blas_threads,
+            "measured_at": self.measured_at,
+            "load": self.load,
+        }
+        return {name: value for name, value in known.items() if value is not None} | {
             "levels": [
                 {
                     "context": level.context,
@@ -130,12 +149,25 @@ class CostCurve:
             )
             threads = data.get("blas_threads")
             blas_threads = None if threads is None else _whole(threads)
+            measured_at, load = (
+                None if (value := data.get(name)) is None else _real(value)
+                for name in ("measured_at", "load")
+            )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no cost curve: {error!r}") from error
-        curve = cls(levels, blas_threads)
-        for level in levels:
-            _check_plausible(level)
+        curve = cls(levels, blas_threads, measured_at=measured_at, load=load)
+        curve.check_plausible()
         return curve
+
+    def check_plausible(self) -> None:
+        """Refuses costs that other work on the machine must have distorted.
+
+        Raises:
+            ValueError: if rounds over more tokens are clearly faster than over one, or are slower
+                than one by one.
+        """
+        for level in self.levels:
+            _check_plausible(level)
 
     @cached_property
     def _contexts(self) -> list[int]:
@@ -143,7 +175,8 @@ class CostCurve:
 
     @cached_property
     def _steps(self) -> list[float]:
-        steps = [min(level.decode_s, level.verify_s[0][1]) for level in self.levels]
+        single = [self.verify_s(1, level.context) for level in self.levels]
+        steps = [min(level.decode_s, *one) for level, *one in zip(self.levels, single, strict=True)]
         return [max(steps[: index + 1]) for index in range(len(steps))]
 
     @cached_property
@@ -222,7 +255,7 @@ def _check_plausible(level: CostLevel) -> None:
     if not one / (2 * _PLAUSIBLE_FACTOR) <= level.decode_s <= _PLAUSIBLE_FACTOR * one:
         raise ValueError(f"a step of {level.decode_s} s where a round of one token takes {one} s")
     for size, cost in level.verify_s:
-        if not one / _PLAUSIBLE_FACTOR <= cost <= _PLAUSIBLE_FACTOR * size * one:
+        if not (1.0 - _PLAUSIBLE_FALL) * one <= cost <= _PLAUSIBLE_FACTOR * size * one:
             raise ValueError(f"{size} tokens in {cost} s where one takes {one} s")
 
 

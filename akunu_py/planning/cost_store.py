@@ -1,7 +1,7 @@
 """CostStore: measured cost curves on disk, one file per machine, model and library version.
 
-A damaged, foreign or implausible file is ignored, and the curve is measured again. If the folder
-cannot be written to, nothing is saved.
+A damaged, foreign or implausible file is ignored. A curve that was measured long ago, or while the
+machine was busy, is doubted. If the folder cannot be written to, nothing is saved.
 """
 
 from __future__ import annotations
@@ -9,16 +9,23 @@ from __future__ import annotations
 import hashlib
 import json
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from time import time
 from typing import Final
 
 from akunu_py.package import cache_folder, write_atomically
-from akunu_py.planning.cost_curve import CostCurve
+from akunu_py.planning.cost_curve import DOUBTFUL, CostCurve
 
 _FORMAT: Final = "akunu-py cost curve"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _MAX_FILE_BYTES: Final = 1 << 20
+
+_VALID_S: Final = 30 * 86_400.0
+"""After so long a curve is doubted: systems, drivers and cooling change."""
+
+_BUSY: Final = 0.75
+"""So many processes per core, and what was measured may be what they left."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +86,19 @@ class CostStore:
         return self._folder / key.file_name
 
     def load(self, key: CostKey) -> CostCurve | None:
-        """The curve measured under exactly this key, None if there is no valid one."""
+        """The curve measured under exactly this key, None if there is no valid one.
+
+        It is doubted if it is old or was measured on a busy machine.
+        """
         known = _read(self.path(key))
-        return known[1] if known is not None and known[0] == key else None
+        if known is None or known[0] != key:
+            return None
+        curve = known[1]
+        now = time()
+        age_s = now - (now if curve.measured_at is None else curve.measured_at)
+        if not 0.0 <= age_s < _VALID_S or (curve.load or 0.0) > _BUSY:
+            return replace(curve, doubt=DOUBTFUL)
+        return curve
 
     def entries(self) -> list[tuple[CostKey, CostCurve]]:
         """All valid curves, the latest first."""
@@ -94,7 +111,12 @@ class CostStore:
         return [(key, curve) for _, key, curve in found]
 
     def save(self, key: CostKey, curve: CostCurve) -> None:
-        """Saves a curve, readable by the user alone; does nothing if that is impossible."""
+        """Saves a curve, readable by the user alone; does nothing if that is impossible.
+
+        Raises:
+            ValueError: if it is implausible.
+        """
+        curve.check_plausible()
         content = {
             "format": _FORMAT,
             "version": _VERSION,

@@ -1,25 +1,47 @@
-"""LiveCosts and RoundClock: a cost curve, corrected by how long rounds of real requests take.
+"""LiveCosts and RoundClock: what steps and rounds cost here, learnt from those of real requests.
 
 `RoundClock` times rounds and leaves out those whose time says nothing about the device. `LiveCosts`
-compares these times with a measured `CostCurve`. Neither knows tokens or models.
+begins with a `CostCurve` and its doubt, and corrects it. Neither knows tokens or models.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from akunu_py.planning.cost_curve import CostCurve
 
-_SHARED_RATE: Final = 0.1
-_OWN_RATE: Final = 0.05
-_CLIP: Final = math.log(1.6)
-"""An observation counts as at most this far from its prediction: one outlier must not matter."""
-_MAX_SHARED: Final = math.log(16)
-_MAX_OWN: Final = math.log(3)
+Vector = NDArray[np.float64]
 
-_RANGES: Final = 7
+_NOISE: Final = 0.1
+"""How far the time of one round usually is from the cost, as a logarithm."""
+
+_SCALE_DOUBT: Final = 10.0
+"""How much more doubtful than ratios is what all costs have in common. Published curves do not tell
+it; the first time does."""
+
+_SCALE_DRIFT: Final = 0.02
+"""How far that usually moves from one round to the next: with heat and other work."""
+
+_OCTAVE_DOUBT: Final = 0.1
+"""The doubt that twice the context adds to ratios learnt at another one, per root of an octave of
+rows: in attention, kernels change with both."""
+
+_PIPELINING: Final = 0.5
+"""How far a round over one token is from a pipelined step, in octaves of rows."""
+
+_CLIP: Final = 3.0
+"""A time counts as at most so many standard deviations from what was expected..."""
+_SURPRISE: Final = 0.25
+"""...but this part of its square becomes doubt, so that a second one like it counts whole."""
+_MAX_SURPRISE: Final = 1.0
+
+_SHORT: Final = 2048
 _CONTEXT_GRAIN: Final = 128
 _CONTEXTS_KEPT: Final = 32
 
@@ -31,77 +53,121 @@ _SHORT_CALLER: Final = 0.1
 
 
 class LiveCosts:
-    """The expected time of a single step and of a round, now.
+    """The expected time of a single step and of a round, now, and how doubtful their ratios are.
 
-    A busy or hot machine slows everything down; a curve that was measured at a bad moment is
-    wrong at some sizes. So two corrections are learnt, both as running means of the logarithm of
-    observed over predicted time: one that all costs share, and one for each range of sizes. A
-    pipelined step has that of rounds over one token, because either may be all that is observed.
+    A Kalman filter over the logarithms of true over given costs: of a step, and of rounds over 1,
+    2 ... tokens. All share a scale, which is unknown at first and drifts. From a step to the
+    longest round, the rest is a Brownian motion along the logarithm of the rows: a time corrects
+    all longer rounds like its own, and shorter ones less the shorter they are. There is a filter
+    for each octave of contexts; a new one begins as the nearest.
 
     Args:
-        curve: the measured costs.
+        curve: what is known of the costs, with its doubt.
         longest: the most tokens a round may have.
     """
 
     def __init__(self, curve: CostCurve, longest: int) -> None:
-        self._curve = curve
         self._longest = longest
-        self._ranges = [_range_of(tokens) for tokens in range(1, longest + 1)]
-        self._shared = 0.0
-        self._own = [0.0] * _RANGES
-        self._shared_factor = 1.0
-        self._own_factors = [1.0] * _RANGES
-        self._tables: dict[int, tuple[float, list[float]]] = {}
+        rows = np.arange(1, longest + 1)
+        place = np.concatenate(([0.0], _PIPELINING + np.log2(rows)))
+        self._shape = np.minimum.outer(place, place)
+        self.begin(curve)
+
+    def begin(self, curve: CostCurve) -> None:
+        """Begins again, with another curve."""
+        self._curve = curve
+        doubt = curve.doubt**2 * (_SCALE_DOUBT**2 + self._shape)
+        self._filters = {
+            _octave(level.context): _Filter(np.zeros(self._longest + 1), doubt.copy())
+            for level in curve.levels
+        }
+        self._tables: dict[int, Vector] = {}
 
     def decode_s(self, context: int) -> float:
         """Seconds of a pipelined single step."""
-        return self._table(context)[0] * self._own_factors[0] * self._shared_factor
+        return float(self._told(context)[0]) * math.exp(self._filter(context).mean[0])
 
     def verify_table(self, context: int, tokens: int) -> list[float]:
         """Seconds of rounds over 1, 2 ... `tokens` positions, at most `longest`."""
-        shared, own = self._shared_factor, self._own_factors
-        measured = self._table(context)[1][:tokens]
-        return [
-            cost * own[index] * shared for cost, index in zip(measured, self._ranges, strict=False)
-        ]
+        told, known = self._told(context), self._filter(context)
+        costs: list[float] = (told * np.exp(known.mean))[1 : tokens + 1].tolist()
+        return costs
+
+    def doubts(self, context: int, than: int) -> list[float]:
+        """The standard deviations of the logarithms of costs relative to one of them.
+
+        Args:
+            context: tokens in the cache.
+            than: that one: 0 for a step, else the tokens of a round.
+
+        Returns:
+            one each for a step and for rounds over 1, 2 ... `longest` tokens.
+        """
+        doubt = self._filter(context).doubt
+        variances = doubt.diagonal() + doubt[than, than] - 2.0 * doubt[than]
+        doubts: list[float] = np.sqrt(np.maximum(variances, 0.0)).tolist()
+        return doubts
 
     def observe_step(self, seconds: float, context: int) -> None:
         """Learns from the time of a pipelined single step."""
-        self._learn(0, seconds, self._table(context)[0])
+        self._learn(0, seconds, context)
 
     def observe_round(self, tokens: int, seconds: float, context: int) -> None:
         """Learns from the time of a round; ignores rounds longer than `longest`."""
         if 1 <= tokens <= self._longest:
-            self._learn(self._ranges[tokens - 1], seconds, self._table(context)[1][tokens - 1])
+            self._learn(tokens, seconds, context)
 
-    def _table(self, context: int) -> tuple[float, list[float]]:
+    def _learn(self, index: int, seconds: float, context: int) -> None:
+        if not 0.0 < seconds < math.inf:
+            return
+        known = self._filter(context)
+        error = math.log(seconds / self._told(context)[index]) - known.mean[index]
+        variance = known.doubt[index, index] + _NOISE**2
+        limit = _CLIP * math.sqrt(variance)
+        gain = known.doubt[index] / variance
+        known.mean += gain * max(-limit, min(limit, error))
+        known.doubt -= np.outer(gain, known.doubt[index])
+        known.doubt += _SCALE_DRIFT**2
+        if abs(error) > limit:
+            surprise = _SURPRISE * min(abs(error), _MAX_SURPRISE) ** 2
+            known.doubt += surprise
+            if index:
+                known.doubt += surprise / self._shape[index, index] * self._shape
+
+    def _filter(self, context: int) -> _Filter:
+        octave = _octave(context)
+        if octave not in self._filters:
+            nearest = min(self._filters, key=lambda known: abs(known - octave))
+            known = self._filters[nearest]
+            added = abs(nearest - octave) * _OCTAVE_DOUBT**2
+            doubt = known.doubt + added * (1.0 + self._shape)
+            self._filters[octave] = _Filter(known.mean.copy(), doubt)
+        return self._filters[octave]
+
+    def _told(self, context: int) -> Vector:
+        """What the curve says: seconds of a step, and of rounds over 1, 2 ... tokens."""
         grain = context // _CONTEXT_GRAIN
         if grain not in self._tables:
             if len(self._tables) >= _CONTEXTS_KEPT:
                 self._tables.clear()
             middle = grain * _CONTEXT_GRAIN + _CONTEXT_GRAIN // 2
             curve = self._curve
-            self._tables[grain] = curve.decode_s(middle), curve.verify_table(middle, self._longest)
+            costs = [curve.decode_s(middle), *curve.verify_table(middle, self._longest)]
+            self._tables[grain] = np.array(costs)
         return self._tables[grain]
 
-    def _learn(self, index: int, seconds: float, measured: float) -> None:
-        if not 0.0 < seconds < math.inf:
-            return
-        surprise = math.log(seconds / measured) - self._shared - self._own[index]
-        surprise = _clipped(surprise, _CLIP)
-        self._shared = _clipped(self._shared + _SHARED_RATE * surprise, _MAX_SHARED)
-        self._own[index] = _clipped(self._own[index] + _OWN_RATE * surprise, _MAX_OWN)
-        self._shared_factor = math.exp(self._shared)
-        self._own_factors[index] = math.exp(self._own[index])
+
+@dataclass
+class _Filter:
+    """Normally distributed corrections: their means, and their covariances as `doubt`."""
+
+    mean: Vector
+    doubt: Vector
 
 
-def _range_of(tokens: int) -> int:
-    """The range of a round: 1, 2, 3-4, 5-8, 9-16, 17-32 or more tokens."""
-    return min((tokens - 1).bit_length(), _RANGES - 1)
-
-
-def _clipped(value: float, bound: float) -> float:
-    return value if -bound <= value <= bound else math.copysign(bound, value)
+def _octave(context: int) -> int:
+    """0 up to `_SHORT` tokens, where attention takes little time in any round."""
+    return (context // _SHORT).bit_length()
 
 
 class RoundClock:

@@ -22,6 +22,8 @@ from akunu_py.stats import Round
 MAX_PLANNED_TOKENS: Final = 32
 """The most draft tokens of a planned round: the buffer's size if no number is given."""
 
+_TIE: Final = 1e-9
+
 
 class Planner(Protocol):
     """Chooses the length of drafts. Never raises, whatever a drafter proposes."""
@@ -177,6 +179,11 @@ class DraftPlanner:
         self._declined_draft.begin()
         self._after_step = False
 
+    @property
+    def is_probing(self) -> bool:
+        """Whether the length of the next round was chosen to learn what it costs."""
+        return self._probes.worth_s is not None
+
     def should_propose(self, *, pipelined: bool) -> bool:
         cost = self._proposal_s.value / self._costs.decode_s(self._context)
         should = self._backoff.should_propose(cost, pipelined=pipelined)
@@ -206,14 +213,29 @@ class DraftPlanner:
         # Stopping the pipeline costs a step that is not pipelined, before the next one that is.
         refill = max(0.0, unpipelined_s - step) if pipelined else 0.0
         speeds = [emitted / (cost + refill) for emitted, cost in zip(tokens, rounds, strict=True)]
+        plain = 1.0 / (unpipelined_s if replayed else step)
         fastest = max(speeds)
-        if fastest * (unpipelined_s if replayed else step) > 1.0:
+        length = 1 + speeds.index(fastest) if fastest > (1.0 + _TIE) * plain else 0
+        best = max(fastest, plain)
+        rows = replayed + 1
+        step_doubt, *doubts = self._costs.doubts(context, rows + length if length else 0)
+        known = [step_doubt, *doubts[rows : rows + limit]]
+        tried = self._probes.choose([plain, *speeds], known, best)
+        if tried is not None:
+            length = tried
+            if pipelined:
+                self._probes.spend(refill)
+            else:
+                self._probes.begun(expected[tried] / best)
+        elif length:
             self._probes.drafted()
-        elif not (self._probes.due(pipelined=pipelined) or is_probe):
+        elif self._probes.due(pipelined=pipelined) or is_probe:
+            length = 1 + speeds.index(fastest)
+        if not length:
             self._declined_draft.decline(draft.cut(self._longest))
             return 0
         self._backoff.drafted()
-        return 1 + speeds.index(fastest)
+        return length
 
     def plan(
         self,
@@ -262,7 +284,9 @@ class DraftPlanner:
         self._declined_draft.follow(outcome.tokens)
         if outcome.draft:
             self._acceptance.learn(outcome.draft, outcome.accepted)
-        self._drawing.earn(outcome.seconds or self._costs.decode_s(outcome.context))
+        seconds = outcome.seconds or self._costs.decode_s(outcome.context)
+        self._drawing.earn(seconds)
+        self._probes.earn(seconds)
         if outcome.seconds is None:
             return
         if outcome.pipelined:

@@ -5,7 +5,9 @@ Each class makes one decision from a few numbers of its own, and knows nothing o
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Final
 
 PROPOSE_BACKOFF: Final = (16, 48, 48)
@@ -14,6 +16,14 @@ PROPOSE_BACKOFF: Final = (16, 48, 48)
 
 PROPOSAL_SHARE: Final = 0.02
 """The part of all time that proposals may take that lead to no draft."""
+
+PROBE_SHARE: Final = 0.005
+"""The part of all time that may be lost by probes of doubtful lengths."""
+
+HOPE: Final = 2.0
+WORTH_TRYING: Final = 0.05
+"""A length is tried if it is faster than the best by this part, should its cost be lower than
+expected by `HOPE` standard deviations."""
 
 FIRST_PROBE: Final = 128
 LAST_PROBE: Final = 4096
@@ -69,17 +79,24 @@ class ProposalBackoff:
 
 
 class Probes:
-    """Verifies a declined draft now and then, to learn what such rounds cost at present.
+    """Verifies drafts of lengths that are not expected to be the fastest, to learn their costs.
 
-    Without probes, costs that were measured too high would keep the planner from drafting, and so
-    from ever observing such a round again. If drafts never pay, probes only cost time, so they
-    become rarer. Acceptance needs no probes: see `DeclinedDraft`.
+    Without probes, costs that are believed too high would keep the planner from ever observing such
+    a round. Where the doubt is large enough that another length might be faster, it is tried, as
+    long as all probes together lost less than `PROBE_SHARE` of the time. Where there is no doubt, a
+    declined draft is verified now and then; if drafts never pay, more and more rarely. Acceptance
+    needs no probes: see `DeclinedDraft`.
+
+    Attributes:
+        worth_s: if the next round is a probe of a doubtful length, the time its tokens are worth.
     """
 
     def __init__(self) -> None:
         self._declined = 0
         self._patience = FIRST_PROBE
         self._pending = False
+        self._saved_s = 0.0
+        self.worth_s: float | None = None
 
     def begin(self) -> None:
         """Starts a request: a probe that is still due is dropped."""
@@ -107,6 +124,40 @@ class Probes:
         self._patience = min(2 * self._patience, LAST_PROBE)
         self._pending = True
         return True
+
+    def choose(self, speeds: Sequence[float], doubts: Sequence[float], best: float) -> int | None:
+        """Which of some lengths to try, if any.
+
+        Args:
+            speeds: their expected tokens per second.
+            doubts: the standard deviations of the logarithms of these, relative to the best.
+            best: tokens per second of the plan that is expected to be the fastest.
+        """
+        if self._saved_s < 0.0:
+            return None
+        enough = (1.0 + WORTH_TRYING) * best
+        return next(
+            (
+                index
+                for index, (speed, doubt) in enumerate(zip(speeds, doubts, strict=True))
+                if speed * math.exp(HOPE * doubt) > enough
+            ),
+            None,
+        )
+
+    def begun(self, worth_s: float) -> None:
+        """Notes that the next round is a probe, whose tokens are worth this time."""
+        self.worth_s = worth_s
+
+    def spend(self, seconds: float) -> None:
+        """Books what it costs to end a pipeline for a probe."""
+        self._saved_s -= seconds
+
+    def earn(self, seconds: float) -> None:
+        """Books the time of a round."""
+        lost = 0.0 if self.worth_s is None else seconds - self.worth_s
+        self.worth_s = None
+        self._saved_s = min(self._saved_s + PROBE_SHARE * seconds - lost, 0.0)
 
 
 class PipelineGain:

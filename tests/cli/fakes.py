@@ -51,6 +51,9 @@ class FakeEngine:
         self._answers = list(answers)
         self._interrupts = interrupts
 
+    def measure_costs(self, interrupted: Callable[[], bool]) -> None:
+        pass
+
     def save_prompts(self, *, closing: bool = False) -> bool:
         return False
 

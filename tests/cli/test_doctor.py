@@ -10,7 +10,7 @@ from akunu_py.__main__ import main
 from akunu_py.bench import device_report
 from akunu_py.bench.identity import Examinee
 from akunu_py.package import CACHE_VARIABLE
-from akunu_py.planning.cost_curve import CostCurve
+from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from tests.planning.curves import LINEAR, STEPPED
 
 
@@ -47,7 +47,7 @@ def test_it_advises_against_drafting_if_it_does_not_pay(
     assert not found["payoff"]["most_drafts"]
     assert "does not pay" in found["payoff"]["sentence"]
     assert found["machine"]["mlx"]
-    assert CostCurve.from_json(found["curve"]) == LINEAR
+    assert CostCurve.from_json(found["curve"]).levels == LINEAR.levels
 
 
 class TestReport:
@@ -94,7 +94,7 @@ class TestReport:
         assert not found["complete"]
         assert found["identity"]["prompts"] == 3
         assert found["speedup"] is None
-        assert CostCurve.from_json(found["curve"]) == STEPPED
+        assert CostCurve.from_json(found["curve"]).levels == STEPPED.levels
         assert "interrupted" in (tmp_path / "mac.md").read_text()
 
     def test_a_folder_that_does_not_exist_is_refused_at_once(
@@ -103,3 +103,18 @@ class TestReport:
         path = tmp_path / "missing" / "mac"
         assert main(["doctor", "--model", str(tmp_path), "--report", str(path)]) == 2
         assert "no folder" in capsys.readouterr().err
+
+
+def test_a_busy_machine_is_named_and_nothing_is_claimed(
+    tiny_model_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    falling = CostCurve((CostLevel(128, 0.04, ((1, 0.043), (2, 0.02), (33, 0.001))),))
+    costs_are(monkeypatch, tmp_path, falling)
+    assert main(["doctor", "--json", "--model", str(tiny_model_dir)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert "curve" not in found
+    assert "busy" in found["costs_unknown"]
+    assert found["recommended"]["drafter"] == "auto"

@@ -4,13 +4,15 @@ They are drawn once per position, so every policy meets the same text. Time is w
 says, with single steps pipelined as in the decoding loop.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.planning.cost_curve import CostCurve
-from akunu_py.planning.planner import MAX_PLANNED_TOKENS, FixedPlanner, Planner
+from akunu_py.planning.planner import MAX_PLANNED_TOKENS, DraftPlanner, FixedPlanner, Planner
 from akunu_py.planning.theory import expected_tokens
 from akunu_py.stats import Round
 
@@ -71,17 +73,46 @@ class Text:
         return Draft(tuple(tokens), "coins", stretch.match_length, None, expected)
 
 
+class Simulated(NamedTuple):
+    """A round of a simulation.
+
+    `start` is the position of its first token, `seconds` what it took.
+    """
+
+    start: int
+    drafted: int
+    seconds: float
+    is_probe: bool
+
+
 def seconds_for(text: Text, curve: CostCurve, planner: Planner, *, slower: float = 1.0) -> float:
-    """How long a text takes with a planner, which observes each round.
+    """How long a text takes with a planner; the arguments are those of `simulate`."""
+    return sum(done.seconds for done in simulate(text, curve, planner, slower=slower))
+
+
+def simulate(
+    text: Text,
+    curve: CostCurve,
+    planner: Planner,
+    *,
+    context: int = CONTEXT,
+    slower: float = 1.0,
+    noise: float = 0.0,
+) -> Iterator[Simulated]:
+    """The rounds that emit a text with a planner, which observes each of them.
 
     Args:
         text: the text to emit.
         curve: the true costs.
         planner: chooses the lengths.
+        context: tokens in the cache, throughout.
         slower: how many times as long as the curve says rounds with drafts take.
+        noise: the standard deviation of the logarithms of the times that the planner observes.
     """
+    draw = Random(1)
+    rounds, step = curve.verify_table(context, MAX_PLANNED_TOKENS + 1), curve.decode_s(context)
     planner.begin()
-    spent, position = 0.0, 0
+    position = 0
     pipelined = stops = False
     draft = NO_DRAFT
 
@@ -91,30 +122,31 @@ def seconds_for(text: Text, curve: CostCurve, planner: Planner, *, slower: float
         proposed = text.draft(position, limit) if should_propose else NO_DRAFT
         if not proposed:
             return NO_DRAFT
-        length = planner.choose(proposed, context=CONTEXT, limit=limit, pipelined=ahead)
+        length = planner.choose(proposed, context=context, limit=limit, pipelined=ahead)
         assert 0 <= length <= limit
         return proposed.cut(length)
 
     while position < len(text):
         accepted = 0
         if draft:
-            seconds = slower * curve.verify_s(1 + len(draft), CONTEXT)
+            seconds = slower * rounds[len(draft)]
             while accepted < len(draft) and draft.tokens[accepted] != WRONG:
                 accepted += 1
         else:
-            seconds = curve.decode_s(CONTEXT) if pipelined else curve.verify_s(1, CONTEXT)
+            seconds = step if pipelined else rounds[0]
         tokens = range(position, min(position + accepted + 1, len(text)))
-        spent += seconds
-        planner.observe(Round(tuple(tokens), draft, accepted, CONTEXT, pipelined, seconds))
+        is_probe = isinstance(planner, DraftPlanner) and planner.is_probing
+        yield Simulated(position, len(draft), seconds, is_probe)
+        observed = seconds * math.exp(draw.gauss(0.0, noise))
+        planner.observe(Round(tuple(tokens), draft, accepted, context, pipelined, observed))
         position += len(tokens)
         if draft:
             draft, pipelined = chosen(ahead=False), False
-        elif (pipelined and stops) or not planner.should_pipeline(CONTEXT):
+        elif (pipelined and stops) or not planner.should_pipeline(context):
             draft, pipelined, stops = chosen(ahead=False), False, False
         else:
             # A step is already in flight; a draft that is wanted now waits for it.
             stops, pipelined = bool(chosen(ahead=True)), True
-    return spent
 
 
 class Oracle(FixedPlanner):

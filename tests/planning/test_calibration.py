@@ -1,6 +1,8 @@
 """Measuring a tiny model: which points, for how long, and without side effects."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
@@ -10,11 +12,18 @@ import akunu_py
 from akunu_py import Options, calibration
 from akunu_py.backend import find_backend
 from akunu_py.blas import Blas, load_blas
-from akunu_py.calibration import CONTEXTS, cost_key, find_cost_curve, measure_cost_curve
+from akunu_py.calibration import (
+    CONTEXTS,
+    cost_key,
+    find_cost_curve,
+    measure_and_store,
+    measure_cost_curve,
+)
 from akunu_py.engine import Engine
+from akunu_py.errors import BackendError
 from akunu_py.loading import load_target
 from akunu_py.model import TargetModel
-from akunu_py.planning.cost_curve import CostCurve
+from akunu_py.planning.cost_curve import DOUBTFUL, CostCurve, CostLevel
 from akunu_py.planning.cost_store import CostStore
 from tests.planning.curves import FLAT, LINEAR
 
@@ -68,12 +77,28 @@ def test_a_curve_is_measured_once_and_kept(
     monkeypatch.setattr(calibration, "measure_cost_curve", fake)
     store = CostStore(tmp_path)
     backend = find_backend()
-    assert find_cost_curve(model, backend, store=store) == FLAT
-    assert find_cost_curve(model, backend, store=store) == FLAT
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr(calibration, "expected_curve", lambda *_: LINEAR)
+    assert find_cost_curve(model, backend, store=store) == LINEAR
+    kept = measure_and_store(model, backend, store=store)
+    assert kept.levels == FLAT.levels
+    assert kept.load == 0.0
+    assert kept.measured_at is not None
+    assert find_cost_curve(model, backend, store=store) == kept
     assert len(measured) == 1
     store.path(cost_key(model, backend)).write_text("damaged")
-    assert find_cost_curve(model, backend, store=store) == FLAT
-    assert len(measured) == 2
+    assert find_cost_curve(model, backend, store=store) == LINEAR
+
+
+def test_what_a_busy_machine_measures_is_refused(
+    model: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    falling = CostCurve((CostLevel(128, 0.04, ((1, 0.043), (33, 0.001))),))
+    monkeypatch.setattr(calibration, "measure_cost_curve", lambda *_, **__: falling)
+    store = CostStore(tmp_path)
+    with pytest.raises(BackendError, match="busy"):
+        measure_and_store(model, find_backend(), store=store)
+    assert store.entries() == []
 
 
 class FakeBlas(Blas):
@@ -130,7 +155,31 @@ class TestEngine:
 
         return akunu_py.load(str(folder), calibrate=calibrate)
 
-    def test_costs_are_measured_once_and_only_if_the_planner_decides(
+    def test_doubtful_costs_are_measured_while_no_request_waits(
+        self, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        measured: list[object] = []
+
+        def fake(*_: object, progress: Callable[[float, float], None], **__: object) -> CostCurve:
+            progress(0.0, 1.0)
+            measured.append(progress)
+            return FLAT
+
+        monkeypatch.setattr(calibration, "measure_and_store", fake)
+        engine = self.engine(tiny_model_dir, [], replace(LINEAR, doubt=DOUBTFUL))
+        engine.measure_costs(lambda: False)
+        assert measured == []  # no request wanted them
+        answer = engine.generate("abc", Options(8))
+        assert measured == []
+        assert answer.stats.setup_s > 0
+        engine.measure_costs(lambda: True)
+        assert engine.speculation.cost_curve is None
+        engine.measure_costs(lambda: False)
+        engine.measure_costs(lambda: False)
+        assert len(measured) == 1
+        assert engine.speculation.cost_curve == FLAT
+
+    def test_costs_are_asked_for_once_and_only_if_the_planner_decides(
         self, tiny_model_dir: Path
     ) -> None:
         asked: list[TargetModel] = []

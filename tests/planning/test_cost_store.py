@@ -4,11 +4,15 @@ import json
 import stat
 from dataclasses import replace
 from pathlib import Path
+from time import time
 
 import pytest
 
+from akunu_py.bench.curve_sources import published_curves
 from akunu_py.package import CACHE_VARIABLE, cache_folder
+from akunu_py.planning.cost_curve import DOUBTFUL, MEASURED, CostCurve, CostLevel
 from akunu_py.planning.cost_store import CostKey, CostStore, fingerprint
+from akunu_py.planning.published import expected_curve
 from tests.planning.curves import FLAT, STEPPED
 
 KEY = CostKey(
@@ -121,3 +125,41 @@ def test_the_folder_can_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.delenv(CACHE_VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert "akunu-py" in str(cache_folder())
+
+
+class TestConditions:
+    """When and under what load a curve was measured decides whether it is believed."""
+
+    @pytest.mark.parametrize(
+        ("age_days", "load", "doubt"),
+        [(0, 0.1, MEASURED), (40, 0.1, DOUBTFUL), (-2, 0.1, DOUBTFUL), (0, 3.0, DOUBTFUL)],
+    )
+    def test_old_and_busy_curves_are_doubted(
+        self, store: CostStore, age_days: float, load: float, doubt: float
+    ) -> None:
+        curve = replace(STEPPED, measured_at=time() - 86_400 * age_days, load=load)
+        store.save(KEY, curve)
+        assert store.load(KEY) == replace(curve, doubt=doubt)
+
+    def test_a_curve_that_falls_with_rows_is_not_stored(self, store: CostStore) -> None:
+        falling = CostCurve((CostLevel(128, 0.04, ((1, 0.043), (2, 0.02), (33, 0.001))),))
+        with pytest.raises(ValueError, match="tokens in"):
+            store.save(KEY, falling)
+        assert store.load(KEY) is None
+
+
+@pytest.mark.parametrize(
+    ("device", "chip", "name"),
+    [
+        ("metal", "Apple M5 Max", "m5-max"),
+        ("metal", "Apple M4 Max", "m4-pro-8b"),
+        ("metal", "Apple M9", "m4-pro-8b"),
+        ("cpu", "x86_64", "cpu-25m"),
+    ],
+)
+def test_an_unmeasured_machine_begins_with_what_is_published(
+    device: str, chip: str, name: str
+) -> None:
+    expected = expected_curve(device, chip)
+    assert expected.doubt == DOUBTFUL
+    assert expected.levels == published_curves()[name].curve.levels

@@ -5,12 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from akunu_py.drafting.base import NO_DRAFT, Draft
-from akunu_py.planning.cost_curve import CostCurve
+from akunu_py.planning.cost_curve import DOUBTFUL, CostCurve
 from akunu_py.planning.planner import DraftPlanner, FixedPlanner
 from akunu_py.planning.policies import FIRST_PROBE, PROPOSE_BACKOFF
 from akunu_py.stats import Round
+from benchmarks.learnt_costs import cells, regret_s
 from tests.planning.curves import FLAT, LINEAR, M1_LIKE, STEPPED, curve
-from tests.planning.simulation import CONTEXT, Oracle, Stretch, Text, seconds_for
+from tests.planning.simulation import CONTEXT, Oracle, Stretch, Text, seconds_for, simulate
 
 CURVES = {"flat": FLAT, "linear": LINEAR, "stepped": STEPPED, "M1": M1_LIKE}
 TEXTS = {
@@ -257,3 +258,24 @@ def test_only_a_planner_without_costs_uses_the_suggested_length() -> None:
     assert FixedPlanner(8).choose(draft, context=0, limit=32, pipelined=False) == 3
     assert FixedPlanner(8).choose(draft.cut(2), context=0, limit=32, pipelined=False) == 2
     assert chosen(DraftPlanner(FLAT), draft) == 12
+
+
+@pytest.mark.parametrize("first", range(0, 33, 8))
+def test_wrong_costs_are_corrected_within_2000_tokens(first: int) -> None:
+    """A few cells of `benchmarks/learnt_costs.py`: costs wrong by up to 5 times, 10 % noise."""
+    for cell in cells(DOUBTFUL, every=33, first=first):
+        assert cell.learnt > 0.95, cell
+        assert cell.regret < 0.01, cell
+
+
+@pytest.mark.parametrize("costs", [STEPPED, M1_LIKE], ids=["stepped", "M1"])
+def test_right_costs_lose_nothing_to_probes_without_noise_and_little_with_it(
+    costs: CostCurve,
+) -> None:
+    met = Text(TEXTS["mixed"] * 2, seed=1)
+    exact = list(simulate(met, costs, DraftPlanner(costs)))
+    assert not any(done.is_probe for done in exact)
+    noisy = list(simulate(met, costs, DraftPlanner(costs), noise=0.1))
+    spent = sum(done.seconds for done in noisy)
+    assert regret_s(noisy, met, costs, CONTEXT) < 0.005 * spent
+    assert spent < 1.01 * sum(done.seconds for done in exact)
