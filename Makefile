@@ -50,6 +50,7 @@ bench: $(VENV)/.ready ## the measurements of docs/measurements.md, into benchmar
 	AKUNU_BLAS=none $(BIN)/python -m benchmarks.identity --weights quantized --max-tokens 16 --name identity_quantized
 	$(BIN)/python -m benchmarks.identity --weights dense --drafters auto ngram --name identity_dense
 	$(BIN)/python -m benchmarks.identity --weights dense --drafters all --exact --max-tokens 16 --name identity_drafters
+	$(BIN)/python -m benchmarks.exact
 	$(BIN)/python -m benchmarks.kv_cache_capacity
 	$(BIN)/python -m akunu_py bench cost --json --plot benchmarks/results/cost.svg > benchmarks/results/cost.json
 	$(BIN)/python -m benchmarks.records cost

@@ -7,7 +7,9 @@ they fit in memory. A GPU has kernels for quantized weights and reads fewer byte
 
 import os
 import platform
+import resource
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -36,6 +38,7 @@ _NO_BACKEND: Final = (
 PREFILL_STEP: Final = 512
 """Prompt tokens per forward of a prefill that may be cancelled between two forwards."""
 
+_DESCRIPTORS: Final = 4096
 _LARGE_PREFILL_STEP: Final = 2048  # as in mlx-lm
 # Shares of the free memory; the rest of the process needs memory too.
 _DENSE_MEMORY_SHARE: Final = 0.4
@@ -102,6 +105,24 @@ class Backend:
         return "dense" if self.device == "cpu" and fits else "quantized"
 
 
+def _import_mlx_lm() -> None:
+    """Imports mlx-lm, which then asks for 4,096 descriptors and fails where there are fewer; and
+    sets a folder for temporary files that exists, without which MLX compiles nothing."""
+    temporary = tempfile.gettempdir()
+    if os.environ.get("TMPDIR") and not os.path.isdir(os.environ["TMPDIR"]):
+        os.environ["TMPDIR"] = temporary
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    set_limit = resource.setrlimit
+    try:
+        resource.setrlimit = lambda *_: None
+        import mlx_lm  # noqa: F401, PLC0415
+    finally:
+        resource.setrlimit = set_limit
+    most = limits[1] if limits[1] != resource.RLIM_INFINITY else _DESCRIPTORS
+    if limits[0] < min(most, _DESCRIPTORS):
+        set_limit(resource.RLIMIT_NOFILE, (min(most, _DESCRIPTORS), limits[1]))
+
+
 @cache
 def find_backend() -> Backend:
     """Imports MLX and describes what it runs on.
@@ -114,6 +135,7 @@ def find_backend() -> Backend:
         import mlx.core as mx  # noqa: PLC0415  (its absence is reported here)
     except ImportError as error:
         raise BackendError(_NO_BACKEND) from error
+    _import_mlx_lm()
     info = mx.device_info()
     chip = str(info.get("device_name", platform.processor()))
     if mx.default_device() == mx.Device(mx.gpu):

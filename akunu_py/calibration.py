@@ -122,7 +122,7 @@ def cost_key(model: TargetModel, backend: Backend) -> CostKey:
         fingerprint=fingerprint(model.config),
         parameter_bytes=model.parameter_bytes,
         layout=model.layout,
-        kv_quantization=str(model.kv_quantization),
+        kv_cache=str(model.kv_cache_form),
     )
 
 

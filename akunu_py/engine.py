@@ -69,7 +69,7 @@ class _Request:
             if self.text.stopped:
                 outcome.finish = Finish.STOP
         self.stats.add(outcome)
-        return Event(outcome, tuple(pieces), copy(self.stats))
+        return Event(outcome, tuple(pieces), copy(self.stats), stop=self.text.stop)
 
 
 class Engine:
@@ -137,7 +137,13 @@ class Engine:
     @property
     def notices(self) -> list[str]:
         """Lines that the user should see once: what this machine or this model cannot do."""
-        lines = (self.backend.warning, self.speculation.why_impossible)
+        quantization, unquantized = self.model.kv_quantization, None
+        if quantization and quantization.start >= self.context_limit:
+            unquantized = (
+                f"--kv-bits changes nothing: the context ends at {self.context_limit:,} tokens, "
+                f"and --quantized-kv-start is {quantization.start:,}."
+            )
+        lines = (self.backend.warning, self.speculation.why_impossible, unquantized)
         return [line for line in lines if line]
 
     @property
@@ -242,6 +248,7 @@ class Engine:
 
     def _run(self, request: _Request) -> Generator[Event, None, None]:
         self.counters.requests += 1
+        rows = self.speculation.rows_of(request.options)
         prompt, options, stats = request.prompt.tokens, request.options, request.stats
         decodes = options.max_tokens != 0
         computed = list(prompt)
@@ -281,6 +288,8 @@ class Engine:
             self._prefixes.drop(slot)
             raise
         finally:
+            if rows and decodes:  # what is kept must not depend on drafts either
+                del computed[len(prompt) - 1 + stats.generated_tokens // rows * rows :]
             self._prefixes.settle(slot, [] if options.scores_prompt else computed)
 
     def _take_slot(self, request: _Request) -> PrefixSlot:
@@ -357,6 +366,7 @@ class Engine:
             grow=lambda tokens: self._prefixes.grow(slot, tokens),
             logprobs=LogprobRequest(options.logprobs, session.num_top_ids),
             tie_breaker=tie_breaker,
+            block_rows=self.speculation.rows_of(options),
         )
         longest = self.context_limit if options.max_tokens is None else options.max_tokens
         limits = Limits(longest, request.prompt.end_tokens)

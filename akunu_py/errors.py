@@ -12,12 +12,28 @@ class InvalidRequestError(AkunuError, ValueError):
     """A request or an option asks for something that cannot be done."""
 
 
+class UnreadableRequestError(InvalidRequestError):
+    """A part of a request cannot be used. The sentence may quote it, so no log may have it."""
+
+
 class ModelLoadError(AkunuError):
     """The weights, the tokenizer or the configuration cannot be loaded."""
 
 
 class ContextOverflowError(InvalidRequestError):
-    """The prompt does not fit into the cache, or the cache into the model's context."""
+    """The prompt does not fit into the cache, or the cache into the model's context.
+
+    Attributes:
+        tokens: how many the prompt has, or has at the least; None if no prompt is too long.
+        limit: how many there is room for.
+    """
+
+    def __init__(
+        self, sentence: str, *, tokens: int | None = None, limit: int | None = None
+    ) -> None:
+        super().__init__(sentence)
+        self.tokens = tokens
+        self.limit = limit
 
 
 class CacheError(AkunuError):
@@ -29,15 +45,10 @@ class BackendError(AkunuError):
 
 
 class QueueFullError(AkunuError):
-    """The queue of requests for the engine is full.
+    """As many requests wait for the engine, or as long ones, as there is room for."""
 
-    Attributes:
-        waiting: how many requests are in it.
-    """
-
-    def __init__(self, waiting: int) -> None:
-        super().__init__(f"{waiting} requests wait for the engine already; try again shortly.")
-        self.waiting = waiting
+    def __init__(self) -> None:
+        super().__init__("Too many requests wait for the engine already; try again shortly.")
 
 
 class EngineClosedError(AkunuError):

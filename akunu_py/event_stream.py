@@ -140,8 +140,11 @@ class EventStream:
         if isinstance(entry, Event):
             return entry
         self._exhausted = True
-        if entry is not None:
-            raise entry
+        try:
+            if entry is not None:
+                raise entry
+        finally:
+            del entry  # its traceback holds this frame, and so the request
         return None
 
     def __enter__(self) -> Self:

@@ -1,17 +1,40 @@
-"""`load`: from a model's name, and how to run it, to an engine."""
+"""From a model's name, and how to run it, to the loaded model or an engine of it.
 
+A folder or a hub name comes in; every failure to load becomes a `ModelLoadError`.
+"""
+
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from akunu_py.backend import find_backend
+import mlx.core as mx
+from mlx import nn
+from mlx_lm import utils
+
+from akunu_py.adapter import add_adapter, merge_adapter
+from akunu_py.backend import Backend, fastest_network, find_backend, use_dense_weights
+from akunu_py.cache.layers import LayerCache
+from akunu_py.cache.model_cache import make_kv_cache
+from akunu_py.cache.prompt_store import DEFAULT_BYTES, PromptStore
 from akunu_py.calibration import find_cost_curve
 from akunu_py.decoding.speculation import Calibrate
 from akunu_py.engine import Engine
-from akunu_py.model import load_target
-from akunu_py.model_files import BUNDLED_MODEL
-from akunu_py.options import DEFAULT_KV_GROUP_SIZE, DEFAULT_QUANTIZED_KV_START, KVQuantization
+from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
+from akunu_py.model import TargetModel
+from akunu_py.model_files import BUNDLED_MODEL, find_adapter, find_model, model_name
+from akunu_py.options import (
+    DEFAULT_KV_GROUP_SIZE,
+    DEFAULT_QUANTIZED_KV_START,
+    KVQuantization,
+    check_max_kv_size,
+)
 from akunu_py.text.chat_template import ChatTemplate
+from akunu_py.text.tokenizer import Tokenizer
+
+_FLOAT32_BYTES: Final = 4
+_OWN_TEMPLATE: Final = ChatTemplate()
 
 
 def load(
@@ -33,6 +56,7 @@ def load(
     kv_bits: int | None = None,
     kv_group_size: int = DEFAULT_KV_GROUP_SIZE,
     quantized_kv_start: int = DEFAULT_QUANTIZED_KV_START,
+    max_kv_size: int | None = None,
 ) -> Engine:
     """Loads a model and makes an engine of it.
 
@@ -58,10 +82,13 @@ def load(
         kv_group_size: how many numbers share a scale: 32, 64 or 128.
         quantized_kv_start: tokens of context from which on they are quantized. Of a longer context,
             a later prompt can reuse no fewer tokens than these.
+        max_kv_size: tokens that layers with full attention keep: the first 4, and the last ones;
+            the model forgets those between. None keeps all. A draft model keeps all.
 
     Raises:
         AkunuError: if a model, the machine or the arguments do not allow it.
     """
+    check_max_kv_size(max_kv_size, kv_bits)
     backend = find_backend()
     quantization = None
     if kv_bits is not None:
@@ -77,10 +104,20 @@ def load(
             chat_template, use_default_chat_template, chat_template_args or {}
         ),
         kv_quantization=quantization,
+        max_kv_size=max_kv_size,
     )
     drafting = None
     if draft_model is not None:
         drafting = load_target(draft_model, backend, weights, trust_remote_code=trust_remote_code)
+    place, store = prompt_cache_file or prompt_cache_dir, None
+    if place is not None:
+        store = PromptStore(
+            place,
+            target.fingerprint,
+            target.make_cache(1),
+            limit=DEFAULT_BYTES if prompt_cache_bytes is None else prompt_cache_bytes,
+            single=place is prompt_cache_file,
+        )
     return Engine(
         target,
         backend,
@@ -89,5 +126,176 @@ def load(
         draft_model=drafting,
         prefill_step_size=prefill_step_size,
         prompt_cache_bytes=prompt_cache_bytes,
-        prompt_store=target.prompt_store(prompt_cache_dir, prompt_cache_file, prompt_cache_bytes),
+        prompt_store=store,
     )
+
+
+def load_target(
+    name: str,
+    backend: Backend,
+    weights: str = "auto",
+    *,
+    adapter_path: str | None = None,
+    trust_remote_code: bool = False,
+    chat_template: ChatTemplate = _OWN_TEMPLATE,
+    kv_quantization: KVQuantization | None = None,
+    max_kv_size: int | None = None,
+) -> TargetModel:
+    """Loads a model from a folder or a hub name.
+
+    Args:
+        name: a folder, or `owner/name` on the hub.
+        backend: the machine to load it for.
+        weights: `auto`, `quantized` or `dense`.
+        adapter_path: the folder of an adapter that mlx-lm trained on this model.
+        trust_remote_code: whether the model and its tokenizer may run Python code of their own.
+        chat_template: how its conversations become text.
+        kv_quantization: how to quantize its keys and values; None leaves them as they are.
+        max_kv_size: the tokens that layers with full attention keep; None keeps all.
+
+    Raises:
+        ModelLoadError: if it cannot be found, read or run; the text says which and what to do.
+        InvalidRequestError: if there is no layout `weights`, or the template's arguments have a
+            reserved name, or its keys and values cannot be quantized or bounded.
+    """
+    folder = find_model(name)
+    adapter = None if adapter_path is None else find_adapter(adapter_path)
+    try:
+        network, config = utils.load_model(folder, trust_remote_code=trust_remote_code)
+        tokenizer = _tokenizer_of(folder, config, chat_template, trust_remote_code)
+    except AkunuError:
+        raise
+    except (Exception, SystemExit) as error:  # mlx-lm and transformers raise nearly anything
+        raise ModelLoadError(_what_failed(folder, error)) from error
+    if adapter is not None:
+        add_adapter(network, adapter)
+    layout = backend.weight_layout(weights, _dense_bytes(network))
+    if layout == "dense":
+        use_dense_weights(network)
+        if adapter is not None:
+            merge_adapter(network)
+    fastest = fastest_network(network, backend)
+    if kv_quantization is not None:
+        kv_quantization = fit_kv_quantization(fastest, kv_quantization)
+    if max_kv_size is not None:
+        check_bounded(fastest, max_kv_size)
+    return TargetModel(
+        fastest,
+        tokenizer,
+        config,
+        name=model_name(name, folder),
+        layout=layout,
+        adapter=adapter,
+        original=network,
+        kv_quantization=kv_quantization,
+        max_kv_size=max_kv_size,
+    )
+
+
+def fit_kv_quantization(network: nn.Module, wanted: KVQuantization) -> KVQuantization:
+    """The quantization in a form that a network can run with, found by building a forward.
+
+    Where attention does not take packed keys (multi-head latent attention, attention sinks), they
+    are dequantized for it.
+
+    Raises:
+        InvalidRequestError: if the network has nothing to quantize, or its heads do not divide into
+            groups, or it uses its caches' buffers itself.
+    """
+    cache = make_kv_cache(network, 2, replace(wanted, start=0))
+    if not cache.quantized_layers:
+        raise InvalidRequestError(
+            "This model has no layer that keeps all keys and values, so there is nothing to "
+            "quantize; omit --kv-bits."
+        )
+    try:
+        network(mx.array([[0, 0]]), cache=cache.layers)  # it is built, and not computed
+    except InvalidRequestError:
+        raise
+    except Exception as error:
+        if wanted.form == "packed":
+            return fit_kv_quantization(network, replace(wanted, form="dequantized"))
+        raise InvalidRequestError(
+            "This model computes with its caches itself, so they cannot be quantized; "
+            "omit --kv-bits."
+        ) from error
+    return wanted
+
+
+def check_bounded(network: nn.Module, max_size: int) -> None:
+    """Builds, and does not compute, forwards with more tokens than the layers of a cache keep.
+
+    Raises:
+        InvalidRequestError: if no layer keeps all tokens, or one needs them all.
+    """
+    bounded = make_kv_cache(network, max_size + 3, max_size=max_size)
+    unbounded = make_kv_cache(network, 1).kinds
+    possible = bounded.kinds != unbounded and LayerCache.__name__ not in bounded.kinds
+    try:
+        for tokens in (max_size, 2, 1) if possible else ():
+            network(mx.zeros((1, tokens), mx.int32), cache=bounded.layers)
+    except Exception:  # whatever a network raises about shapes
+        possible = False
+    if not possible:
+        raise InvalidRequestError(
+            "The keys and values of this model cannot be bounded; omit --max-kv-size."
+        )
+
+
+def load_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer of a model whose weights are not needed.
+
+    Args:
+        name: the bundled model's name, a folder, or `owner/name` on the hub.
+
+    Raises:
+        ModelLoadError: if there is no such model, or its tokenizer cannot be read.
+    """
+    folder = find_model(name)
+    try:
+        return _tokenizer_of(folder, utils.load_config(folder))
+    except Exception as error:  # transformers raises nearly anything on a broken tokenizer
+        raise ModelLoadError(f"The tokenizer in {folder} does not load: {error}") from error
+
+
+def _tokenizer_of(
+    folder: Path,
+    config: dict[str, Any],
+    chat_template: ChatTemplate = _OWN_TEMPLATE,
+    trust_remote_code: bool = False,
+) -> Tokenizer:
+    extra = {"trust_remote_code": trust_remote_code} | chat_template.tokenizer_config
+    wrapped = utils.load_tokenizer(folder, extra, eos_token_ids=config.get("eos_token_id"))
+    chat_template.install(wrapped)
+    return Tokenizer(wrapped, chat_template.args)
+
+
+def _dense_bytes(network: nn.Module) -> int:
+    """Bytes of the weights as float32."""
+    total = 0
+    for _, module in network.named_modules():
+        if isinstance(module, nn.QuantizedLinear | nn.QuantizedEmbedding):
+            total += module.weight.size * 32 // module.bits
+        else:
+            own = (module[key] for key in module if isinstance(module[key], mx.array))
+            total += sum(array.size for array in own)
+    return total * _FLOAT32_BYTES
+
+
+def _what_failed(folder: Path, error: BaseException) -> str:
+    """One sentence that says why a folder did not load."""
+    reason = re.sub(r"\s+", " ", str(error)).strip().rstrip(".") or type(error).__name__
+    if unknown := re.search(r"Model type (\S+) not supported", reason):
+        return (
+            f"{folder} has the architecture {unknown[1]!r}, which the installed mlx-lm does not "
+            "know; a newer mlx-lm may."
+        )
+    if isinstance(error, FileNotFoundError) and "safetensors" in reason:
+        return f"{folder} has no model*.safetensors: its weights are missing."
+    if isinstance(error, RuntimeError) or "safetensors" in reason:  # MLX reading the file
+        return f"The weights in {folder} cannot be read, so download them again ({reason})."
+    if "trust_remote_code" in reason:
+        return f"{folder} runs Python code of its own; if you trust it, use --trust-remote-code."
+    if "parameters" in reason:
+        return f"The weights in {folder} do not fit its config.json ({reason[:200]})."
+    return f"{folder} does not load ({reason[:300]})."

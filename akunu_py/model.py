@@ -1,10 +1,6 @@
-"""TargetModel: a model loaded through mlx-lm, and the two ways to run it: prefill and forward.
-
-`load_target` takes a folder or a hub name; every failure to load becomes a `ModelLoadError`.
-"""
+"""TargetModel: a model loaded through mlx-lm, and the two ways to run it: prefill and forward."""
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -17,16 +13,11 @@ from mlx import nn
 from mlx.utils import tree_flatten
 from mlx_lm import utils
 
-from akunu_py.adapter import add_adapter, merge_adapter
-from akunu_py.backend import PREFILL_STEP, Backend, WeightLayout, fastest_network, use_dense_weights
+from akunu_py.backend import PREFILL_STEP, WeightLayout
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.cache.model_cache import make_kv_cache
-from akunu_py.cache.prompt_store import DEFAULT_BYTES, PromptStore
+from akunu_py.cache.model_cache import KEPT_TOKENS, make_kv_cache
 from akunu_py.cache.recurrence import make_recordable, record
-from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
-from akunu_py.model_files import find_adapter, find_model, model_name
 from akunu_py.options import KVQuantization
-from akunu_py.text.chat_template import ChatTemplate
 from akunu_py.text.tokenizer import Tokenizer
 
 _CONTEXT_KEYS: Final = (
@@ -34,8 +25,6 @@ _CONTEXT_KEYS: Final = (
     "model_max_length", "max_context_length",
 )  # fmt: skip
 _FALLBACK_CONTEXT: Final = 4096
-_FLOAT32_BYTES: Final = 4
-_OWN_TEMPLATE: Final = ChatTemplate()
 _PLAIN: Final = (bool, int, float, str)
 _UNSIGNED: Final = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32, 8: mx.uint64}
 _SAMPLES: Final = 64
@@ -58,7 +47,8 @@ class TargetModel:
         original: the network as mlx-lm made it, if `network` is a faster form of it; benchmarks
             compare with it.
         kv_quantization: how its keys and values are quantized; None leaves them as they are. See
-            `fit_kv_quantization`.
+            `loading.fit_kv_quantization`.
+        max_kv_size: the tokens that a layer with full attention keeps; None keeps all.
     """
 
     def __init__(
@@ -72,6 +62,7 @@ class TargetModel:
         adapter: Path | None = None,
         original: nn.Module | None = None,
         kv_quantization: KVQuantization | None = None,
+        max_kv_size: int | None = None,
     ) -> None:
         make_recordable(network)
         self.network = network
@@ -82,6 +73,7 @@ class TargetModel:
         self.layout: WeightLayout = layout
         self.adapter = adapter
         self.kv_quantization = kv_quantization
+        self.max_kv_size = max_kv_size
 
     @property
     def full_name(self) -> str:
@@ -128,6 +120,16 @@ class TargetModel:
         return f"{count / 1e6:.1f}M" if count >= 1_000_000 else f"{count / 1e3:.0f}K"
 
     @cached_property
+    def is_coarse(self) -> bool:
+        """Whether it rounds to 16 bits or quantizes its keys and values: then forwards of different
+        sizes leave logits that differ by much more than float32 does."""
+        weights = (weight for _, weight in tree_flatten(self.network.parameters()))
+        return self.kv_quantization is not None or any(
+            mx.issubdtype(weight.dtype, mx.floating) and weight.dtype.size < mx.float32.size
+            for weight in weights
+        )
+
+    @cached_property
     def fingerprint(self) -> str:
         """A hash of its configuration, its layers' settings, and every weight in memory."""
         summary = sha256(json.dumps(self.config, sort_keys=True, default=str).encode())
@@ -143,7 +145,9 @@ class TargetModel:
 
     @property
     def kv_cache_form(self) -> str | None:
-        """How its keys and values are quantized, for the user; None if they are not."""
+        """How its keys and values are quantized or bounded, for the user; None if neither."""
+        if self.max_kv_size is not None:
+            return f"the first {KEPT_TOKENS} and the last tokens, {self.max_kv_size:,} in all"
         if self.kv_quantization is None:
             return None
         cache = self.make_cache(1)
@@ -154,31 +158,7 @@ class TargetModel:
         quantization = self.kv_quantization
         if quantization is not None and quantized_start is not None:
             quantization = replace(quantization, start=quantized_start)
-        return make_kv_cache(self.network, capacity, quantization)
-
-    def prompt_store(
-        self, folder: Path | None, file: Path | None, limit: int | None
-    ) -> PromptStore | None:
-        """The store of its prompts in a folder or a file; None if neither is given.
-
-        Args:
-            folder: keeps many prompts.
-            file: keeps one prompt, instead.
-            limit: bytes that the files of a folder may take; None takes the default.
-
-        Raises:
-            InvalidRequestError: if the place cannot be used.
-        """
-        place = file or folder
-        if place is None:
-            return None
-        return PromptStore(
-            place,
-            self.fingerprint,
-            self.make_cache(1),
-            limit=DEFAULT_BYTES if limit is None else limit,
-            single=file is not None,
-        )
+        return make_kv_cache(self.network, capacity, quantization, self.max_kv_size)
 
     def forward(self, tokens: mx.array, cache: KVCache) -> mx.array:
         """Appends tokens to the cache and predicts the token after each of them.
@@ -248,149 +228,3 @@ class TargetModel:
             if not overlaps or done == len(tokens):
                 wait()
         return True
-
-
-def load_target(
-    name: str,
-    backend: Backend,
-    weights: str = "auto",
-    *,
-    adapter_path: str | None = None,
-    trust_remote_code: bool = False,
-    chat_template: ChatTemplate = _OWN_TEMPLATE,
-    kv_quantization: KVQuantization | None = None,
-) -> TargetModel:
-    """Loads a model from a folder or a hub name.
-
-    Args:
-        name: a folder, or `owner/name` on the hub.
-        backend: the machine to load it for.
-        weights: `auto`, `quantized` or `dense`.
-        adapter_path: the folder of an adapter that mlx-lm trained on this model.
-        trust_remote_code: whether the model and its tokenizer may run Python code of their own.
-        chat_template: how its conversations become text.
-        kv_quantization: how to quantize its keys and values; None leaves them as they are.
-
-    Raises:
-        ModelLoadError: if it cannot be found, read or run; the text says which and what to do.
-        InvalidRequestError: if there is no layout `weights`, or the template's arguments have a
-            reserved name, or its keys and values cannot be quantized.
-    """
-    folder = find_model(name)
-    adapter = None if adapter_path is None else find_adapter(adapter_path)
-    try:
-        network, config = utils.load_model(folder, trust_remote_code=trust_remote_code)
-        tokenizer = _tokenizer_of(folder, config, chat_template, trust_remote_code)
-    except AkunuError:
-        raise
-    except (Exception, SystemExit) as error:  # mlx-lm and transformers raise nearly anything
-        raise ModelLoadError(_what_failed(folder, error)) from error
-    if adapter is not None:
-        add_adapter(network, adapter)
-    layout = backend.weight_layout(weights, _dense_bytes(network))
-    if layout == "dense":
-        use_dense_weights(network)
-        if adapter is not None:
-            merge_adapter(network)
-    fastest = fastest_network(network, backend)
-    if kv_quantization is not None:
-        kv_quantization = fit_kv_quantization(fastest, kv_quantization)
-    return TargetModel(
-        fastest,
-        tokenizer,
-        config,
-        name=model_name(name, folder),
-        layout=layout,
-        adapter=adapter,
-        original=network,
-        kv_quantization=kv_quantization,
-    )
-
-
-def fit_kv_quantization(network: nn.Module, wanted: KVQuantization) -> KVQuantization:
-    """The quantization in a form that a network can run with, found by building a forward.
-
-    Where attention does not take packed keys (multi-head latent attention, attention sinks), they
-    are dequantized for it.
-
-    Raises:
-        InvalidRequestError: if the network has nothing to quantize, or its heads do not divide into
-            groups, or it uses its caches' buffers itself.
-    """
-    cache = make_kv_cache(network, 2, replace(wanted, start=0))
-    if not cache.quantized_layers:
-        raise InvalidRequestError(
-            "This model has no layer that keeps all keys and values, so there is nothing to "
-            "quantize; omit --kv-bits."
-        )
-    try:
-        network(mx.array([[0, 0]]), cache=cache.layers)  # it is built, and not computed
-    except InvalidRequestError:
-        raise
-    except Exception as error:
-        if wanted.form == "packed":
-            return fit_kv_quantization(network, replace(wanted, form="dequantized"))
-        raise InvalidRequestError(
-            "This model computes with its caches itself, so they cannot be quantized; "
-            "omit --kv-bits."
-        ) from error
-    return wanted
-
-
-def load_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer of a model whose weights are not needed.
-
-    Args:
-        name: the bundled model's name, a folder, or `owner/name` on the hub.
-
-    Raises:
-        ModelLoadError: if there is no such model, or its tokenizer cannot be read.
-    """
-    folder = find_model(name)
-    try:
-        return _tokenizer_of(folder, utils.load_config(folder))
-    except Exception as error:  # transformers raises nearly anything on a broken tokenizer
-        raise ModelLoadError(f"The tokenizer in {folder} does not load: {error}") from error
-
-
-def _tokenizer_of(
-    folder: Path,
-    config: dict[str, Any],
-    chat_template: ChatTemplate = _OWN_TEMPLATE,
-    trust_remote_code: bool = False,
-) -> Tokenizer:
-    extra = {"trust_remote_code": trust_remote_code} | chat_template.tokenizer_config
-    wrapped = utils.load_tokenizer(folder, extra, eos_token_ids=config.get("eos_token_id"))
-    chat_template.install(wrapped)
-    return Tokenizer(wrapped, chat_template.args)
-
-
-def _dense_bytes(network: nn.Module) -> int:
-    """Bytes of the weights as float32."""
-    total = 0
-    for _, module in network.named_modules():
-        if isinstance(module, nn.QuantizedLinear | nn.QuantizedEmbedding):
-            total += module.weight.size * 32 // module.bits
-        else:
-            own = (module[key] for key in module if isinstance(module[key], mx.array))
-            total += sum(array.size for array in own)
-    return total * _FLOAT32_BYTES
-
-
-def _what_failed(folder: Path, error: BaseException) -> str:
-    """One sentence that says why a folder did not load."""
-    reason = re.sub(r"\s+", " ", str(error)).strip().rstrip(".") or type(error).__name__
-    if unknown := re.search(r"Model type (\S+) not supported", reason):
-        return (
-            f"{folder} has the architecture {unknown[1]!r}, which the installed mlx-lm does not "
-            "know; a newer mlx-lm may."
-        )
-    if isinstance(error, FileNotFoundError) and "safetensors" in reason:
-        return f"{folder} has no model*.safetensors: its weights are missing."
-    if isinstance(error, RuntimeError) or "safetensors" in reason:  # MLX reading the file
-        return f"The weights in {folder} cannot be read, so download them again ({reason})."
-    if "trust_remote_code" in reason:
-        return f"{folder} runs Python code of its own; if you trust it, use --trust-remote-code."
-    if "parameters" in reason:
-        return f"The weights in {folder} do not fit its config.json ({reason[:200]})."
-    return f"{folder} does not load ({reason[:300]})."

@@ -33,6 +33,8 @@ DEFAULT_QUANTIZED_KV_START: Final = 5000
 MAX_ALTERNATIVES: Final = 100
 """The most alternatives reported with a token's log-probability."""
 
+MIN_KV_SIZE: Final = 16
+
 _COLDEST: Final = 1e-5
 """Scores divided by a lower temperature would exceed the range of float32."""
 
@@ -70,6 +72,20 @@ class KVQuantization:
     def __str__(self) -> str:
         begin = f" from token {self.start:,} on" if self.start else ""
         return f"{self.bits} bits in groups of {self.group_size}{begin}"
+
+
+def check_max_kv_size(size: int | None, kv_bits: int | None) -> None:
+    """Refuses a bound on the cache that makes no sense.
+
+    Raises:
+        InvalidRequestError: if it is too small, or the cache is quantized as well.
+    """
+    if size is None:
+        return
+    if size < MIN_KV_SIZE:
+        raise InvalidRequestError(f"--max-kv-size must be {MIN_KV_SIZE} or more, not {size}.")
+    if kv_bits is not None:
+        raise InvalidRequestError("A bounded cache is not quantized; omit --kv-bits.")
 
 
 @dataclass(frozen=True)
@@ -218,8 +234,9 @@ class Options:
             alone, and `none` decodes plainly.
         num_draft_tokens: the most draft tokens that one forward verifies; 0 decodes plainly, and
             None leaves the number to the planner.
-        exact: decides near-ties again as plain decoding would; see `decoding/exactness.py`. For
-            greedy answers only: sampled ones have the model's distribution anyway.
+        exact: drafts leave every token of the answer as it is without them. Greedy answers of
+            float32 models are those of single-token forwards; other answers are those that the same
+            options give with the drafter `none`. See `decoding/exactness.py`.
         slot: which of the caches of earlier requests to use, 0 to 15; None takes the one that holds
             most of the prompt.
         references: texts that the answer may repeat, such as a predicted answer or open files.
@@ -232,8 +249,8 @@ class Options:
         grammar: a grammar that the text must match; the text ends when it is complete.
 
     Raises:
-        InvalidRequestError: if a number is out of its range, a stop string is empty, an exact
-            answer is sampled, or a prompt is scored without log-probabilities.
+        InvalidRequestError: if a number is out of its range, a stop string is empty, or a prompt is
+            scored without log-probabilities.
     """
 
     max_tokens: int | None = DEFAULT_MAX_TOKENS
@@ -271,13 +288,6 @@ class Options:
             raise InvalidRequestError("To score a prompt, set `logprobs`.")
         if "" in self.stop:
             raise InvalidRequestError("A stop string must not be empty.")
-        if self.exact and not self.sampling.greedy:
-            raise InvalidRequestError(
-                "Only greedy answers can be exact to the token; "
-                "leave out the temperature or --exact."
-            )
-        if self.exact and self.sampling.infill:
-            raise InvalidRequestError("The infill sampler's answers cannot be exact to the token.")
 
     @property
     def drafts(self) -> bool:

@@ -66,7 +66,10 @@ def encode_prompt(
     if len(tokens) > limit:
         remedy = "shorten it" if limit == model.context_length else "raise --max-context"
         raise ContextOverflowError(
-            f"The prompt has {len(tokens)} tokens and the context only {limit}; {remedy}."
+            f"The prompt has {len(tokens)} tokens and exceeds the available context size of "
+            f"{limit}; {remedy}.",
+            tokens=len(tokens),
+            limit=limit,
         )
     gap = isinstance(asked, FillRequest) or fills_gap(tokenizer, tokens)
     return Prompt(tokens, end_tokens | tokenizer.end_tokens, gap)

@@ -16,12 +16,14 @@ class Event:
         pieces: the text that can be shown now, one piece per token.
         stats: the request's sums up to this round.
         prompt_logprobs: the prompt's, if the request asked for them; once, before any token.
+        stop: the stop string that the text ended with, if any.
     """
 
     round: Round
     pieces: tuple[Piece, ...]
     stats: Stats
     prompt_logprobs: PromptLogprobs | None = None
+    stop: str | None = None
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -62,6 +64,7 @@ class Completion:
         logprobs: one per token, if the request asked for them.
         end_logprob: the one of the end token, if there is one and the request asked for it.
         prompt_logprobs: the prompt's, if the request asked for them.
+        stop: the stop string that the text ended with, if any.
     """
 
     model: str
@@ -72,6 +75,7 @@ class Completion:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     end_logprob: TokenLogprob | None = None
     prompt_logprobs: PromptLogprobs | None = None
+    stop: str | None = None
 
     @property
     def text(self) -> str:
@@ -86,4 +90,5 @@ class Completion:
         self.stats = event.stats
         self.logprobs.extend(event.logprobs)
         self.end_logprob = event.end_logprob
+        self.stop = event.stop
         self.prompt_logprobs = self.prompt_logprobs or event.prompt_logprobs

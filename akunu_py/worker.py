@@ -197,7 +197,7 @@ class EngineWorker:
             if self._closed:
                 raise EngineClosedError
             if self._limit is not None and len(self._waiting) >= self._limit:
-                raise QueueFullError(len(self._waiting))
+                raise QueueFullError
             self._waiting.append(task)
             self._changed.notify()
 

@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import Any, Final
 
 import akunu_py
-from akunu_py.bench.contestants import Akunu, MlxLm
+from akunu_py.bench.contestants import Akunu, MlxLm, Task
 from akunu_py.bench.measurement import Spread, describe_machine, machine_line
 from akunu_py.bench.samples import encode_samples
 from akunu_py.bench.speedup import contest, make_tasks
@@ -62,6 +62,9 @@ MODELS: Final[dict[str, dict[str, Any]]] = {
     },
 }  # fmt: skip
 """Configurations of architectures; the vocabulary is the bundled model's."""
+PROMPTS: Final = {"qwen3_5": 96, "jamba": 96, "gemma3_text": 600}
+"""Tokens of a prompt: more than a window, and few where MLX's CPU backend computes a recurrence one
+token after another."""
 
 
 def random_model(name: str, bundled: TargetModel) -> TargetModel:
@@ -75,6 +78,13 @@ def random_model(name: str, bundled: TargetModel) -> TargetModel:
     network.eval()
     mx.eval(network.parameters())
     return TargetModel(network, bundled.tokenizer, config, name=name, layout="dense")
+
+
+def with_prompt_of(task: Task, tokens: int) -> Task:
+    """A task with the end of its prompt, repeated if that is too short."""
+    prompt = list(task.case.prompt)
+    prompt = (prompt * -(-tokens // len(prompt)))[-tokens:]
+    return replace(task, case=replace(task.case, prompt=prompt))
 
 
 def rejection_costs(model: TargetModel, curve: CostCurve, repeats: int) -> Spread:
@@ -131,7 +141,7 @@ def main() -> None:
         curve = measure_cost_curve(model, budget_s=8.0)
         engine = Engine(model, bundled.backend, calibrate=lambda *_, curve=curve: curve)
         sets = encode_samples(bundled.tokenizer, make_workloads(options.prompts))
-        tasks = [replace(task, max_tokens=96) for task in make_tasks(sets, 96, ("forced",))]
+        tasks = [with_prompt_of(task, PROMPTS[name]) for task in make_tasks(sets, 96, ("forced",))]
         rows, _ = contest(
             engine,
             tasks,

@@ -22,7 +22,7 @@ from akunu_py.bench.measurement import Spread, describe_machine, machine_line
 from akunu_py.calibration import measure_cost_curve
 from akunu_py.drafting.draft_model import DraftModel
 from akunu_py.engine import Engine
-from akunu_py.model import load_target
+from akunu_py.loading import load_target
 from akunu_py.options import Options
 from benchmarks.records import markdown_table, record
 from tests.tiny_model import write_tiny_model

@@ -74,6 +74,7 @@ def rounds_of(
     planner: Planner | None = None,
     trimmer: DraftTrimmer | None = None,
     tie_breaker: TieBreaker | None = None,
+    block_rows: int = 0,
 ) -> Iterator[Round]:
     """The shipped loop on a model; plain decoding without a drafter.
 
@@ -88,7 +89,14 @@ def rounds_of(
             sampler.constraint,
             num_draft_tokens=num_draft_tokens,
         )
-    target = ModelTarget(model, cache, sampler, session.num_draft_tokens, tie_breaker=tie_breaker)
+    target = ModelTarget(
+        model,
+        cache,
+        sampler,
+        session.num_draft_tokens,
+        tie_breaker=tie_breaker,
+        block_rows=block_rows,
+    )
     return decode(target, session, known, limits)
 
 

@@ -12,7 +12,7 @@ import mlx.core as mx
 
 from akunu_py.backend import find_backend
 from akunu_py.engine import Engine
-from akunu_py.model import load_target
+from akunu_py.loading import load_target
 from tests.tiny_model import VOCABULARY, write_tiny_model
 
 TEMPLATE = (

@@ -16,7 +16,8 @@ import akunu_py
 from akunu_py.backend import find_backend
 from akunu_py.cpu.network import FusedDecoder
 from akunu_py.errors import ModelLoadError
-from akunu_py.model import TargetModel, load_target
+from akunu_py.loading import load_target
+from akunu_py.model import TargetModel
 from akunu_py.options import Options
 from tests.tiny_model import VOCABULARY
 

@@ -261,7 +261,10 @@ class TestRefusals:
             engine.stream("")
 
     def test_a_prompt_longer_than_the_models_context_is_refused(self, engine: Engine) -> None:
-        with pytest.raises(ContextOverflowError, match="has 1025 tokens and the context only 1024"):
+        with pytest.raises(
+            ContextOverflowError,
+            match="has 1025 tokens and exceeds the available context size of 1024",
+        ):
             engine.stream([1] * 1025)
 
     def test_a_prompt_longer_than_the_wanted_context_is_refused(self, tiny_model_dir: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from akunu_py.backend import Backend, find_backend
 from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
-from akunu_py.model import load_target
+from akunu_py.loading import load_target
 from akunu_py.model_files import find_model, model_name
 
 

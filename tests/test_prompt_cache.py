@@ -9,9 +9,11 @@ import pytest
 import akunu_py
 from akunu_py import Options, worker
 from akunu_py.backend import find_backend
+from akunu_py.cache.prompt_store import PromptStore
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
-from akunu_py.model import TargetModel, load_tokenizer
+from akunu_py.loading import load_tokenizer
+from akunu_py.model import TargetModel
 from akunu_py.text.tokenizer import Tokenizer
 from akunu_py.worker import EngineWorker
 from tests.architectures import config, make_network
@@ -39,7 +41,7 @@ def make_model(name: str, tokenizer: Tokenizer) -> TargetModel:
 
 
 def engine_of(model: TargetModel, folder: Path | None = None) -> Engine:
-    store = model.prompt_store(folder, None, None)
+    store = PromptStore(folder, model.fingerprint, model.make_cache(1)) if folder else None
     return Engine(model, find_backend(), prompt_store=store, prefill_step_size=64)
 
 

@@ -95,6 +95,7 @@ class MlxLm:
             kv_bits=None if kv is None else kv.bits,
             kv_group_size=DEFAULT_KV_GROUP_SIZE if kv is None else kv.group_size,
             quantized_kv_start=0 if kv is None else kv.start,
+            max_kv_size=engine.model.max_kv_size,
         ):
             now = perf_counter()
             begun = begun or now

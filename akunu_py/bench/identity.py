@@ -1,5 +1,6 @@
 """Whether drafts change greedy answers: plain decoding, mlx-lm's and drafted answers compared.
 
+Exact answers are compared with exact ones without drafts, if those are computed in another way.
 Where a batch of rows is computed by another kernel than one row, two nearly equal logits can change
 places. A difference comes with the gap between its two best logits, which distinguishes such a
 near-tie from an error.
@@ -22,11 +23,13 @@ from akunu_py.stats import Stats
 
 MLX_LM: Final = "mlx-lm"
 PLAIN: Final = "plain"
+_EXACT: Final = ", exact"
+_EXACT_PLAIN: Final = PLAIN + _EXACT
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first position at which an answer differs from plain decoding's."""
+    """The first position at which an answer differs from the one without drafts."""
 
     prompt: int
     kind: str
@@ -73,7 +76,7 @@ class Examinee:
         exact: whether every drafter also answers exactly, as a second way.
 
     Attributes:
-        others: the ways that are compared with plain decoding.
+        others: the ways that are compared with those without drafts.
         costs: what each way took; mlx-lm's is left out.
     """
 
@@ -93,16 +96,24 @@ class Examinee:
             drafted = Options(max_tokens, drafter=name, num_draft_tokens=num_draft_tokens)
             self._ways[name] = drafted
             if exact:
-                self._ways[f"{name}, exact"] = replace(drafted, exact=True)
+                self._ways[name + _EXACT] = replace(drafted, exact=True)
         self.others = (MLX_LM, *(way for way in self._ways if way != PLAIN))
+        exact_plain = replace(self._ways[PLAIN], exact=True)
+        if exact and engine.speculation.rows_of(exact_plain):
+            self._ways[_EXACT_PLAIN] = exact_plain
         self.costs = {way: Stats() for way in self._ways}
 
     def examine(self, index: int, prompt: Prompt) -> list[Difference]:
         """Answers a prompt in every way; returns which answers differ from the plain one."""
         tokens = prompt.tokens[self._max_tokens - self._engine.model.context_length :]
-        plain = self._answer(PLAIN, tokens)
+        references = {
+            way: self._answer(way, tokens) for way in (PLAIN, _EXACT_PLAIN) if way in self._ways
+        }
         found = []
         for other in self.others:
+            plain = references[PLAIN]
+            if other.endswith(_EXACT):
+                plain = references.get(_EXACT_PLAIN, plain)
             position = first_difference(plain, self._answer(other, tokens))
             if position is not None:
                 gap = top_2_gap(self._engine, [*tokens, *plain[:position]])

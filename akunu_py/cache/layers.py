@@ -150,26 +150,30 @@ class LayerCache:
 class WindowLayerCache(LayerCache):
     """The keys and values of one layer that attends to a sliding window.
 
-    The buffers hold the last tokens in order, at most the window and `SLACK` more, or the window
-    and one forward if that is larger. A forward can always be rolled back, and at least 64 tokens
-    before it; beyond that, the content must have been kept with `snapshot`.
+    The buffers hold the first `keep` tokens and the last ones in order, at most the window and
+    `SLACK` more, or the window and one forward if that is larger. A forward can always be rolled
+    back, and at least 64 tokens before it; beyond that, the content must have been kept with
+    `snapshot`.
 
     Args:
         capacity: tokens that the context may have.
-        window: how many tokens a position attends to, itself included.
+        window: how many tokens a position attends to, itself and the first `keep` included.
+        keep: how many tokens of the beginning every position attends to (attention sinks, see
+            https://arxiv.org/abs/2309.17453).
     """
 
-    def __init__(self, capacity: int, window: int) -> None:
+    def __init__(self, capacity: int, window: int, keep: int = 0) -> None:
         super().__init__(capacity)
         self.window = window
-        self.lookback = window - 1
-        """How many tokens before a forward its first position attends to."""
-        self._first = 0  # the position of the first token in the buffers
+        self.keep = keep
+        self.lookback = window - keep - 1
+        """How many of the tokens just before a forward its first position attends to."""
+        self._dropped = 0  # how many tokens after the first `keep` are in the buffers no more
         self._visible = slice(0, 0)  # the rows of the buffers that the last forward attends to
 
     @property
     def floor(self) -> int:
-        return self._first + self.lookback if self._first else 0
+        return self._dropped + self.keep + self.lookback if self._dropped else 0
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Appends tokens; returns the keys and values that any of them attends to.
@@ -178,14 +182,14 @@ class WindowLayerCache(LayerCache):
             ContextOverflowError: if the tokens do not fit; nothing is written then.
         """
         end = self._end_of(keys)
-        if self.keys is None or end - self._first > self.keys.shape[2]:
+        if self.keys is None or self._is_full(keys.shape[2]):
             self._make_room(keys, values)
         assert self.keys is not None
         assert self.values is not None
-        start, stop = self.offset - self._first, end - self._first
+        start, stop = self.offset - self._dropped, end - self._dropped
         self.keys[..., start:stop, :] = keys
         self.values[..., start:stop, :] = values
-        self._visible = slice(start - min(self.offset, self.lookback), stop)
+        self._visible = slice(0 if self.keep else start - min(self.offset, self.lookback), stop)
         self.offset = end
         return self.keys_and_values()
 
@@ -197,7 +201,7 @@ class WindowLayerCache(LayerCache):
 
     @property
     def kind(self) -> str:
-        return f"{super().kind}({self.window})"
+        return f"{super().kind}({self.window}, {self.keep})"
 
     def rows(self, start: int, stop: int) -> tuple[mx.array, ...]:
         return ()
@@ -205,11 +209,11 @@ class WindowLayerCache(LayerCache):
     def rollback(self, to: int) -> None:
         super().rollback(to)
         if not to:
-            self._first = 0
+            self._dropped = 0
 
     def skip(self, tokens: int) -> None:
         super().skip(tokens)
-        self._first = max(self._first, self.offset - self.lookback)
+        self._dropped = max(self._dropped, self.offset - self.keep - self.lookback)
 
     def grow(self, capacity: int) -> None:
         """Allows a longer context."""
@@ -223,19 +227,23 @@ class WindowLayerCache(LayerCache):
         """Keys and values that forwards after the first `tokens` attend to, or after all."""
         if self.keys is None or self.values is None:
             return ()
-        stop = (self.offset if tokens is None else tokens) - self._first
-        start = max(0, stop - self.lookback)
-        kept = [mx.contiguous(a[..., start:stop, :]) for a in (self.keys, self.values)]
+        stop = (self.offset if tokens is None else tokens) - self._dropped
+        head = min(self.keep, stop)
+        start = max(head, stop - self.lookback)
+        kept = tuple(
+            mx.concatenate([held[..., :head, :], held[..., start:stop, :]], axis=2)
+            for held in (self.keys, self.values)
+        )
         mx.eval(kept)
-        return tuple(kept)
+        return kept
 
     def restore(self, snapshot: tuple[mx.array, ...], tokens: int) -> None:
         """Holds what `snapshot` returned when there were `tokens` tokens."""
-        self.offset, self._first = tokens, 0
+        self.offset, self._dropped = tokens, 0
         if snapshot:
             # Arrays of their own: what is written to them must not reach the snapshot.
             self.keys, self.values = map(mx.array, snapshot)
-            self._first = tokens - self.keys.shape[2]
+            self._dropped = tokens - self.keys.shape[2]
             self.nbytes = self.keys.nbytes + self.values.nbytes
 
     def make_mask(
@@ -243,24 +251,48 @@ class WindowLayerCache(LayerCache):
     ) -> Any:
         """The mask over what `update_and_fetch` will return; None if everything is visible."""
         window = min(window_size or self.window, self.window)
-        seen = min(self.offset, self.lookback)
+        if self.keep and self.offset + tokens > window:
+            return self._mask_beyond(tokens, window)
+        seen = min(self.offset, self.lookback + self.keep)
         if tokens == 1 and seen < window and not return_array:
             return None
         if seen + tokens > window or return_array:
             return create_attention_mask(tokens, offset=seen, return_array=True, window_size=window)
         return "causal"
 
+    def _mask_beyond(self, tokens: int, window: int) -> mx.array:
+        """Which rows of the buffers the next tokens attend to: `[tokens, rows]`."""
+        rows = mx.arange(self.offset + tokens - self._dropped_by(tokens))
+        positions = mx.where(rows < self.keep, rows, rows + self._dropped_by(tokens))
+        queries = mx.arange(self.offset, self.offset + tokens)[:, None]
+        recent = positions > queries - (window - self.keep)
+        return (positions <= queries) & (recent | (positions < self.keep))
+
+    def _is_full(self, tokens: int) -> bool:
+        """Whether so many tokens more do not fit into the buffers."""
+        rows = 0 if self.keys is None else self.keys.shape[2]
+        return self.offset + tokens - self._dropped > rows
+
+    def _dropped_by(self, tokens: int) -> int:
+        """How many tokens after the first `keep` are dropped once so many more have arrived."""
+        if self.keys is None or not self._is_full(tokens):
+            return self._dropped
+        return max(self._dropped, self.offset - self.keep - self.lookback - _KEPT)
+
     def _make_room(self, keys: mx.array, values: mx.array) -> None:
         """Moves the window to the front of new buffers that have room for more."""
-        stop = self.offset - self._first
-        kept = min(stop, self.lookback + _KEPT)
+        stop, dropped = self.offset - self._dropped, self._dropped_by(keys.shape[2])
+        start = min(self.keep + dropped - self._dropped, stop)
+        kept = self.offset - dropped
         rows = max(min(self.capacity, self.window + SLACK), kept + keys.shape[2])
         old_keys, old_values = self.keys, self.values
         self.keys, self.values = self._allocate(keys, values, rows)
-        if kept and old_keys is not None and old_values is not None:
-            self.keys[..., :kept, :] = old_keys[..., stop - kept : stop, :]
-            self.values[..., :kept, :] = old_values[..., stop - kept : stop, :]
-        self._first = self.offset - kept
+        for new, old in ((self.keys, old_keys), (self.values, old_values)):
+            if kept and old is not None:
+                head = min(self.keep, kept)
+                new[..., :head, :] = old[..., :head, :]
+                new[..., head:kept, :] = old[..., start:stop, :]
+        self._dropped = dropped
 
 
 class ChunkLayerCache(WindowLayerCache):

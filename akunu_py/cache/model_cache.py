@@ -1,7 +1,7 @@
 """The cache of a model of mlx-lm: a cache for each kind of layer, and what a rejection costs."""
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import mlx.core as mx
 from mlx import nn
@@ -13,6 +13,9 @@ from akunu_py.cache.layers import ChunkLayerCache, LayerCache, WindowLayerCache
 from akunu_py.cache.quantized import QuantizedLayerCache
 from akunu_py.cache.recurrence import make_recordable, record
 from akunu_py.options import KVQuantization
+
+KEPT_TOKENS: Final = 4
+"""How many tokens of the beginning a bounded cache keeps, as in mlx-lm."""
 
 
 class Rollback(StrEnum):
@@ -40,15 +43,25 @@ def rollback_of(network: nn.Module) -> Rollback:
 
 
 def make_kv_cache(
-    model: nn.Module, capacity: int, quantization: KVQuantization | None = None
+    model: nn.Module,
+    capacity: int,
+    quantization: KVQuantization | None = None,
+    max_size: int | None = None,
 ) -> KVCache:
     """The cache for an mlx-lm model: its own caches, replaced by ours where they can be.
 
-    Sliding windows and recurrent states, which do not grow, are not quantized.
+    Sliding windows and recurrent states, which do not grow, are neither quantized nor bounded.
+
+    Args:
+        model: a network of mlx-lm.
+        capacity: the tokens to make room for.
+        quantization: how layers with full attention are quantized.
+        max_size: how many tokens they keep: the first `KEPT_TOKENS` and the last ones; not
+            together with a quantization.
     """
 
     def make_layers(capacity: int) -> list[Any]:
-        return [_layer(own, capacity, quantization) for own in make_prompt_cache(model)]
+        return [_layer(own, capacity, quantization, max_size) for own in make_prompt_cache(model)]
 
     return KVCache(make_layers, capacity)
 
@@ -63,14 +76,20 @@ def no_rollback_reason(cache: KVCache) -> str | None:
     )
 
 
-def _layer(own: Any, capacity: int, quantization: KVQuantization | None) -> Any:
+def _layer(
+    own: Any, capacity: int, quantization: KVQuantization | None, max_size: int | None
+) -> Any:
     """The cache to use in the place of one of mlx-lm's."""
     if type(own) is GrowingLayerCache:
+        if max_size is not None:
+            return WindowLayerCache(capacity, max_size, KEPT_TOKENS)
         return QuantizedLayerCache(capacity, quantization) if quantization else LayerCache(capacity)
-    if type(own) is RotatingKVCache and not own.keep:
-        return WindowLayerCache(capacity, own.max_size)
+    if type(own) is RotatingKVCache:
+        return WindowLayerCache(capacity, own.max_size, own.keep)
     if type(own) is ChunkedKVCache:
         return ChunkLayerCache(capacity, own.chunk_size)
     if type(own) is CacheList:
-        return CacheList(*(_layer(part, capacity, quantization) for part in own.caches))
+        if sum(type(part) is GrowingLayerCache for part in own.caches) > 1:
+            max_size = None  # an indexer may choose among all keys, by their places
+        return CacheList(*(_layer(part, capacity, quantization, max_size) for part in own.caches))
     return own

@@ -104,6 +104,7 @@ class PromptContent:
         Raises:
             OSError: if it cannot be written; the old one is still there then.
         """
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # somebody may have deleted it
         with replacement(path) as file:
             mx.save_safetensors(file, self._arrays, self._metadata)
             place, checksum = _checksum(file)

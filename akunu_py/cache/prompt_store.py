@@ -92,6 +92,7 @@ class PromptStore:
         self._place = place
         self._limit = limit
         self._heads: dict[Path, PromptHead] = {}  # the beginnings of texts first
+        self._full_is_said = False
         try:
             (self._open_file if single else self._open_folder)()
         except OSError as error:
@@ -184,6 +185,13 @@ class PromptStore:
             del self._heads[gone[0]]
             return True
         if not self.single and not self._make_room(chain, content.nbytes):
+            if not self._full_is_said:
+                logger.warning(
+                    "%s keeps %s bytes (--prompt-cache-bytes): too few for the whole of a prompt",
+                    self._place,
+                    f"{self._limit:,}",
+                )
+            self._full_is_said = True
             return False
         content.write(path)
         touch([*chain, path])

@@ -151,7 +151,7 @@ def _read_sets(settings: ReplaySettings) -> dict[str, list[ReplayCase]]:
         samples = list(islice(read_samples(file), settings.max_requests))
         if tokenizer is None:  # after the first file was found to be readable
             find_backend()  # without MLX this fails with a clear sentence
-            from akunu_py.model import load_tokenizer  # noqa: PLC0415
+            from akunu_py.loading import load_tokenizer  # noqa: PLC0415
 
             tokenizer = load_tokenizer(settings.model)
         for kind, cases in encode_samples(tokenizer, samples).items():

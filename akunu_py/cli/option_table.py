@@ -262,6 +262,9 @@ OPTIONS: Final = (
            whole_number, metavar="N", group=_MODEL, default=DEFAULT_KV_GROUP_SIZE),
     Option("--quantized-kv-start", _LOADING, "tokens of context from which on they are quantized",
            whole_number, metavar="N", group=_MODEL, default=DEFAULT_QUANTIZED_KV_START),
+    Option("--max-kv-size", _LOADING, "tokens that layers with full attention keep: the first 4 "
+           "and the last ones; the model forgets those between", whole_number, metavar="N",
+           group=_MODEL, default_text="all"),
     Option("--draft-model", _DRAFTING, "a smaller model with the same tokenizer; it drafts where "
            "nothing can be copied",
            metavar="NAME", group=_MODEL),
@@ -306,7 +309,7 @@ OPTIONS: Final = (
            default_text="chosen in each round"),
     Option("--no-speculate", _DRAFTING, "decode plainly, as with --drafter none",
            group=_SPECULATION, default=False, const=True),
-    Option("--exact", _ANSWERING, "decide near-ties as plain decoding does, with more forwards",
+    Option("--exact", _ANSWERING, "drafts change no token, whatever rounding does; slower",
            group=_SPECULATION, default=False, const=True),
 )  # fmt: skip
 

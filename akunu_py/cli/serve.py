@@ -78,7 +78,7 @@ async def _serve(worker: EngineWorker, settings: ServeSettings, listener: socket
     def loaded(loading: "Future[Engine]") -> None:
         with suppress(RuntimeError):  # the event loop is closed: a signal came during loading
             if loading.exception() is None:
-                loop.call_soon_threadsafe(_tell_ready, loading.result())
+                loop.call_soon_threadsafe(_tell_ready, loading.result(), where)
             else:
                 loop.call_soon_threadsafe(stop)
 
@@ -86,17 +86,18 @@ async def _serve(worker: EngineWorker, settings: ServeSettings, listener: socket
         loop.add_signal_handler(number, stop)
     host, port = listener.getsockname()[:2]
     address = f"[{host}]" if ":" in host else host
-    print(f"Serving {settings.model.name} at http://{address}:{port}", flush=True)
+    where = f"{settings.model.name} at http://{address}:{port}"
+    print(f"Loading {where}", flush=True)
     if settings.server.api_key is None and not ipaddress.ip_address(host).is_loopback:
         logger.warning("everyone who can reach this address may use the server; see --api-key")
     worker.loading.add_done_callback(loaded)
     await server.serve(listener)
 
 
-def _tell_ready(engine: "Engine") -> None:
+def _tell_ready(engine: "Engine", where: str) -> None:
     for notice in engine.notices:
         logger.warning("%s", notice)
-    logger.info("%s is loaded", engine.model.name)
+    print(f"Serving {where}", flush=True)
 
 
 def _listen(host: str, port: int) -> socket.socket:

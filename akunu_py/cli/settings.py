@@ -17,6 +17,7 @@ from akunu_py.options import (
     KVQuantization,
     Options,
     Sampling,
+    check_max_kv_size,
 )
 from akunu_py.server.settings import ServerSettings
 
@@ -40,10 +41,17 @@ class ModelSettings:
     kv_bits: int | None = None
     kv_group_size: int = DEFAULT_KV_GROUP_SIZE
     quantized_kv_start: int = DEFAULT_QUANTIZED_KV_START
+    max_kv_size: int | None = None
 
     def __post_init__(self) -> None:
+        check_max_kv_size(self.max_kv_size, self.kv_bits)
         if self.kv_bits is not None:
             KVQuantization(self.kv_bits, self.kv_group_size, self.quantized_kv_start)
+
+
+def _check_xtc(options: Options) -> None:
+    if options.sampling.greedy and options.sampling.xtc_probability:
+        raise InvalidRequestError("--xtc-probability changes sampled answers only; add --temp 0.8.")
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,7 @@ class GenerateSettings:
                     raise InvalidRequestError(f"{flag} needs --chat.")
         if self.as_json and self.show_drafts:
             raise InvalidRequestError("--show-drafts marks printed text; leave --json out.")
+        _check_xtc(self.options)
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,7 @@ class ChatSettings:
     def __post_init__(self) -> None:
         if self.options.max_tokens == 0:
             raise InvalidRequestError("A chat needs --max-tokens of 1 or more, or -1 for no limit.")
+        _check_xtc(self.options)
 
 
 @dataclass(frozen=True)

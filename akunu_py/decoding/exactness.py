@@ -1,10 +1,21 @@
-"""Exactness to the token: near-ties that another kernel could have decided differently.
+"""Exactness to the token, although forwards of different sizes are computed by different kernels.
 
-A forward over several positions is computed by other kernels than a forward over one, so its
-logits, and the keys and values it leaves in the cache, differ in the last bits. If the two best
-logits are closer than such differences, the choice may not be the one plain decoding makes. A
-margin measured for the loaded model on this machine finds those positions. There, all tokens since
-the last cache entry written by a single-token forward are computed again, one per forward.
+Their logits, and the keys and values that they leave in the cache, differ in the last bits, so two
+close logits can change places. `--exact` has two answers.
+
+*Near-ties are decided again* where such differences are small: greedily, by a model in float32. A
+margin measured for the loaded model on this machine finds the positions in question. There, all
+tokens since the last cache entry written by a single-token forward are computed again, one per
+forward. The text is that of single-token forwards.
+
+*All forwards have the same shape* elsewhere. In 16 bits the margin exceeds the gap at almost every
+position: a logit between 16 and 32 is a multiple of 0.125. So the answer is divided into blocks of
+`BLOCK_ROWS` positions, and every forward computes one whole block: what is known of it, then the
+draft, then padding. A position always has the same row of a forward of the same size over the same
+number of keys, and what stands after it is masked. So its logits are the same to the bit with any
+draft and with none, if a kernel gives the same result twice, and no kernel has to compute rows
+alike. Thinking Machines ("Defeating Nondeterminism in LLM Inference", 2025) get there by kernels
+with one order of summation for all sizes; MLX has none.
 """
 
 from typing import Final, cast
@@ -16,6 +27,13 @@ from akunu_py.cache.kv_cache import KVCache
 from akunu_py.decoding.verification import Verdict
 from akunu_py.model import TargetModel
 from akunu_py.sampling.sampler import Sampler
+
+BLOCK_ROWS: Final = 3
+"""The rows of every forward where all have the same shape; `benchmarks/exact.py` compares others.
+
+By published costs of M3 to M5, three rows lose less where no draft fits than four do, and copies
+gain nearly as much.
+"""
 
 SAFETY: Final = 8
 """The margin over the largest difference measured.
@@ -131,9 +149,7 @@ class TieBreaker:
         accepted = unsure.index(True) if True in unsure else verdict.accepted
         forwards = 0
         again = [*self._batched, self._known, *draft_tokens[:accepted]]
-        # What is quantized now cannot be computed again later.
-        is_last = not plain and start + 1 + accepted == self._cache.quantized_start
-        if True in unsure or is_last:
+        if True in unsure:
             forwards = len(again)
             token = self._decode_again(again, start - len(self._batched))
             verdict = Verdict(accepted, token)

@@ -12,7 +12,7 @@ from akunu_py.backend import Backend
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.model_cache import no_rollback_reason
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
-from akunu_py.decoding.exactness import SAFETY, TieBreaker, measure_difference
+from akunu_py.decoding.exactness import BLOCK_ROWS, SAFETY, TieBreaker, measure_difference
 from akunu_py.drafting import MODEL_DRAFTER, make_drafter
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Drafter
@@ -64,7 +64,8 @@ class SpeculationState:
             it.
         why_impossible: one line for the user if the model's cache cannot be rolled back, or None.
         logit_differences: what `measure_difference` found, by `num_draft_tokens`; empty until a
-            request wants an exact answer.
+            request wants near-ties decided again.
+        block_rows: the rows of all forwards of an exact answer, where they have the same shape.
 
     Raises:
         InvalidRequestError: if the draft model has another tokenizer than the target.
@@ -79,6 +80,7 @@ class SpeculationState:
     ) -> None:
         self.cost_curve: CostCurve | None = None
         self.logit_differences: dict[int, float] = {}
+        self.block_rows = BLOCK_ROWS
         self._model = model
         self._backend = backend
         self._calibrate = calibrate
@@ -105,14 +107,15 @@ class SpeculationState:
         needs_drafts = options.drafts and (options.max_tokens is None or options.max_tokens > 1)
         if not needs_drafts or self.why_impossible:
             return DraftSession()
-        if options.exact:
+        rows = self.rows_of(options)
+        if options.exact and not rows:
             self.logit_difference(longest_draft(options))
         return DraftSession(
             drafter,
             self.planner(options, fills_gap=prompt.fills_gap),
             DraftTrimmer(prompt.end_tokens, options.stop, self._model.tokenizer.decode),
             sampler.constraint,
-            num_draft_tokens=longest_draft(options),
+            num_draft_tokens=rows - 1 if rows else longest_draft(options),
         )
 
     def drafter(self, name: str, sampler: Sampler, *, fills_gap: bool = False) -> Drafter:
@@ -141,6 +144,8 @@ class SpeculationState:
         """The planner of a request, shared by its kind unless it sets `num_draft_tokens`."""
         if options.num_draft_tokens is not None:
             return FixedPlanner(options.num_draft_tokens)
+        if rows := self.rows_of(options):  # a draft takes the places of padding
+            return FixedPlanner(rows - 1)
         if self._costs is None:
             curve = self._calibrate(self._model, self._backend)
             self._costs = LiveCosts(curve, MAX_PLANNED_TOKENS + 1)
@@ -164,11 +169,18 @@ class SpeculationState:
         if self._costs is not None:
             self._costs.begin(curve)
 
+    def rows_of(self, options: Options) -> int:
+        """The rows of every forward of an answer; 0 if each has the rows that it needs."""
+        if not options.exact or self.why_impossible:
+            return 0
+        few_ties = options.sampling.greedy and not options.sampling.infill
+        return 0 if few_ties and not self._model.is_coarse else self.block_rows
+
     def tie_breaker(
         self, options: Options, cache: KVCache, sampler: Sampler, known: int
     ) -> TieBreaker | None:
-        """Finds near-ties by a margin measured on this model; None unless the answer is exact."""
-        if not options.exact:
+        """Finds near-ties by a measured margin; None unless this answer decides them again."""
+        if not options.exact or self.rows_of(options):
             return None
         margin = SAFETY * self.logit_difference(longest_draft(options)) * sampler.max_logit_gain
         return TieBreaker(self._model, cache, sampler, known, margin)

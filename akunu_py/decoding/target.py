@@ -64,6 +64,8 @@ class ModelTarget:
         grow: makes the cache larger, given the tokens that it must have room for.
         logprobs: what to report besides the tokens.
         tie_breaker: decides near-ties again; None leaves them as they are.
+        block_rows: the rows of every forward, which then begins where the last whole block of so
+            many ended; see `exactness.py`. 0 gives each forward the rows that it needs.
     """
 
     def __init__(
@@ -77,11 +79,13 @@ class ModelTarget:
         grow: Callable[[int], None] | None = None,
         logprobs: LogprobRequest = _NO_LOGPROBS,
         tie_breaker: TieBreaker | None = None,
+        block_rows: int = 0,
     ) -> None:
         self._model = model
         self._cache = cache
         self._sampler = sampler
-        self._buffer = TokenBuffer(num_draft_tokens)
+        self._block_rows = block_rows
+        self._buffer = TokenBuffer(block_rows - 1 if block_rows else num_draft_tokens)
         self._limit = cache.capacity if limit is None else limit
         self._grow = grow
         self._logprobs = logprobs
@@ -107,23 +111,31 @@ class ModelTarget:
 
     @property
     def can_pipeline(self) -> bool:
-        # A near-tie can be decided again until the cache is quantized, and not after that.
-        return not self._sampler.blocks and self._cache.length != self._cache.quantized_start
+        return not (self._sampler.blocks or self._block_rows)
 
     def draft_limit(self, tokens_wanted: int) -> int:
-        room = self.room
-        if (before := self._cache.quantized_start - self.length) > 0:  # as far as single steps go
-            room = min(room, before)
         return self._buffer.draft_limit(
-            cache_room=room, tokens_wanted=tokens_wanted, replayed=len(self._replayed)
+            cache_room=self._forward_room - len(self._replayed),
+            tokens_wanted=tokens_wanted,
+            replayed=len(self._replayed),
         )
+
+    @property
+    def _forward_room(self) -> int:
+        """The most rows that the next forward may have: it ends where quantization begins."""
+        room, before = self._limit - self._cache.length, self._cache.quantized_start
+        return min(room, before - self._cache.length) if before > self._cache.length else room
 
     def submit(self, known: int, draft: Draft) -> PendingForward:
         start, replayed = self.length, len(self._replayed)
         self._sent, self._sent_from = [*self._replayed, known, *draft.tokens], self._cache.length
-        tokens = mx.array(self._buffer.load(known, draft.tokens, self._replayed))
+        rows = self._buffer.load(known, draft.tokens, self._replayed)
         self._replayed = []
-        if draft:
+        if self._block_rows:
+            padding = min(self._block_rows, self._forward_room) - len(rows)
+            rows = np.pad(rows, (0, padding), mode="edge")
+        tokens = mx.array(rows)
+        if draft or self._block_rows:
             self._cache.mark()
             if self._tie_breaker:
                 self._tie_breaker.before_draft()
@@ -133,8 +145,10 @@ class ModelTarget:
         return self._submit(pending.choices, NO_DRAFT, self.length, pipelined=True)
 
     def rollback(self, length: int) -> None:
-        missing = self._cache.rollback(length)
         end = length - self._sent_from
+        # An unfinished block is computed again from its beginning.
+        wanted = self._sent_from if self._block_rows else length
+        missing = self._cache.rollback(wanted) + length - wanted
         assert missing <= max(end, 0), "what is missing was sent with the last draft"
         self._replayed = self._sent[end - missing : end] if missing else []
 
@@ -197,15 +211,16 @@ class ModelTarget:
         """Starts a forward over ids `[rows]` without waiting for it.
 
         The first `replayed` rows only put back what a rollback took out of the cache; the next one
-        is the token at position `start`.
+        is the token at position `start`. What comes after the draft is padding.
         """
         begun = perf_counter()
         cache, sampler = self._cache, self._sampler
         if self._grow and cache.length + tokens.size > cache.capacity:
             self._grow(cache.length + tokens.size)
         raw = self._model.forward(tokens, cache)
-        if replayed:
-            raw, tokens = raw[replayed:], tokens[replayed:]
+        if tokens.size > 1 + len(draft):
+            needed = slice(replayed, replayed + 1 + len(draft))
+            raw, tokens = raw[needed], tokens[needed]
         if sampler.constraint is not None:
             mx.async_eval(raw)  # type: ignore[no-untyped-call]  # it will wait for the tokens
         logits = sampler.process_logits(raw, start + 1, tokens)
@@ -213,7 +228,8 @@ class ModelTarget:
         ties = self._tie_breaker.ties_of(logits) if self._tie_breaker else None
         if ties is not None:
             results.append(ties)
-        has_distributions = needs_distributions(draft, greedy=sampler.sampling.greedy)
+        is_matched = sampler.sampling.greedy or bool(self._block_rows)  # whatever was drafted
+        has_distributions = needs_distributions(draft, greedy=is_matched)
         blocks = sampler.blocks
         choices = logits if blocks else self._choices(logits, start + 1, has_distributions)
         chosen = None if blocks or has_distributions else choices

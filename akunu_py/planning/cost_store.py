@@ -43,7 +43,7 @@ class CostKey:
         fingerprint: a hash of its configuration.
         parameter_bytes: the size of its weights in memory.
         layout: the layout of its weights.
-        kv_quantization: how its keys and values are quantized.
+        kv_cache: how its keys and values are quantized or bounded.
     """
 
     device: str
@@ -56,7 +56,7 @@ class CostKey:
     fingerprint: str
     parameter_bytes: int
     layout: str
-    kv_quantization: str = "None"
+    kv_cache: str = "None"
 
     @property
     def file_name(self) -> str:

@@ -13,7 +13,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from akunu_py.errors import InvalidRequestError
+from akunu_py.errors import InvalidRequestError, UnreadableRequestError
 from akunu_py.options import Grammar
 from akunu_py.text.tokenizer import Tokenizer
 
@@ -119,7 +119,7 @@ class Constraint:
     def _check(self) -> None:
         if self._matcher.is_error():
             reason = _one_line(self._matcher.get_error())
-            raise InvalidRequestError(f"The grammar is too complex to follow: {reason}.")
+            raise UnreadableRequestError(f"The grammar is too complex to follow: {reason}.")
 
 
 class ConstraintFactory:
@@ -152,7 +152,7 @@ class ConstraintFactory:
         except ValueError as error:
             reason = str(error)
         if reason:
-            raise InvalidRequestError(
+            raise UnreadableRequestError(
                 f"The {grammar.name} cannot be followed: {_one_line(reason)}."
             )
         return Constraint(matcher, start, self._vocabulary)

@@ -1,13 +1,16 @@
 """The web application: the endpoints of all contracts, behind the middleware."""
 
+import asyncio
 from http import HTTPStatus
 from typing import Final
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from akunu_py.server.anthropic import ANTHROPIC
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest, Contract, Endpoint
 from akunu_py.server.errors import ApiError, NotFoundError
@@ -21,10 +24,11 @@ from akunu_py.server.middleware import (
 from akunu_py.server.ollama import OLLAMA
 from akunu_py.server.openai import OPENAI
 from akunu_py.server.page import PAGE
+from akunu_py.server.responses import ResponseStore
 from akunu_py.server.service import Service
 from akunu_py.server.settings import ServerSettings
 
-CONTRACTS: Final[tuple[Contract, ...]] = (LLAMA, OPENAI, OLLAMA, PAGE)
+CONTRACTS: Final[tuple[Contract, ...]] = (LLAMA, ANTHROPIC, OPENAI, OLLAMA, PAGE)
 """The first contract also reports the errors of paths that belong to no contract."""
 
 
@@ -34,23 +38,24 @@ def create_app(service: Service, settings: ServerSettings) -> ASGIApp:
     open_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.is_open)
     polled_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.is_polled)
     paths: dict[str, _Path] = {}
+    responses = ResponseStore()
     for endpoint in endpoints:
-        path = paths.setdefault(endpoint.path, _Path(service, settings))
+        path = paths.setdefault(endpoint.path, _Path(service, settings, responses))
         path.endpoints[endpoint.method] = endpoint
     app: ASGIApp = Router(
         [Route(path, handler) for path, handler in paths.items()],
         redirect_slashes=False,  # most clients do not follow a redirected POST
         default=_not_found,
     )
-    app = DisconnectMiddleware(app, settings.limits.body_bytes)
+    app = DisconnectMiddleware(app, settings.limits)
     app = AccessMiddleware(app, settings, open_paths)
     app = ErrorMiddleware(app, lambda path: _contract_of(path).error_body)
     if settings.origins:
         app = CORSMiddleware(
             app,
             allow_origins=settings.origins,
-            allow_methods=("GET", "POST"),
-            allow_headers=["authorization", "content-type", "x-api-key"],
+            allow_methods=("GET", "POST", "DELETE"),
+            allow_headers=["*"],  # libraries send many of their own, and more with each version
         )
     return RequestLog(app, polled_paths)
 
@@ -67,6 +72,11 @@ def _contract_of(path: str) -> Contract:
     return CONTRACTS[0]
 
 
+_QUICKLY_READ: Final = 1 << 15
+"""Bytes of a body that is read on the event loop. Reading a longer one, which takes longer than
+waking a thread, must not make other requests wait."""
+
+
 class _Path:
     """Calls the handler for one path.
 
@@ -74,7 +84,10 @@ class _Path:
     once more for a function, and every streamed token passes through all wrappers.
     """
 
-    def __init__(self, service: Service, settings: ServerSettings) -> None:
+    def __init__(
+        self, service: Service, settings: ServerSettings, responses: ResponseStore
+    ) -> None:
+        self._responses = responses
         self.endpoints: dict[str, Endpoint] = {}  # by their methods
         self._service = service
         self._settings = settings
@@ -90,10 +103,19 @@ class _Path:
                 headers={"Allow": allowed},
             )
         raw = await Request(scope, receive).body() if method == "POST" else b""
-        body = Body.parse(raw, self._settings.limits)
-        request = ApiRequest(self._service, self._settings, body, scope["path_params"])
-        response = await endpoint.handler(request)
+        if len(raw) > _QUICKLY_READ:
+            response = await asyncio.to_thread(self._answer, endpoint, raw, scope)
+        else:
+            response = self._answer(endpoint, raw, scope)
+        del raw
         await response(scope, receive, send)
+
+    def _answer(self, endpoint: Endpoint, raw: bytes, scope: Scope) -> Response:
+        body = Body.parse(raw, self._settings.limits)
+        request = ApiRequest(
+            self._service, self._settings, body, scope["path_params"], self._responses
+        )
+        return endpoint.handler(request)
 
 
 async def _not_found(scope: Scope, _receive: Receive, _send: Send) -> None:

@@ -5,6 +5,7 @@ or outside its range raises a `BodyError` that names it.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -15,6 +16,10 @@ D = TypeVar("D")
 
 _MAX_INTEGER: Final = 1 << 63
 """No client means an integer beyond 64 bits."""
+_HALF_CHARACTER: Final = re.compile(rb"\\u[dD][89abcdefABCDEF]")
+"""The escape of half a character in UTF-16, also where both halves are there."""
+_TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+"""A text, or the rest of a body that ends within one."""
 _KINDS: Final = {type(None): "null", bool: "a boolean", int: "a number", float: "a number",
                  str: "a string", list: "a list", dict: "an object"}  # fmt: skip
 """The names of JSON's types."""
@@ -35,9 +40,11 @@ class Body:
         Raises:
             BodyError: if it is not a JSON object.
         """
+        _check_count(raw, limits.values)
         try:
-            value = json.loads(raw or b"{}", parse_constant=_refuse_constant)
-            if b"\\u" in raw:  # editors cut texts in UTF-16 and may send half a character
+            # Not `json.loads(bytes)`, which guesses the encoding and lets half characters through.
+            value = json.loads(raw.decode("utf-8-sig") or "{}", parse_constant=_refuse_constant)
+            if _HALF_CHARACTER.search(raw):  # editors cut texts in UTF-16
                 text = json.dumps(value, ensure_ascii=False)
                 value = json.loads(text.encode(errors="replace"))
         except (ValueError, RecursionError) as error:
@@ -127,10 +134,11 @@ class Body:
         """The names of all fields."""
         return list(self._fields)
 
-    def refuse(self, name: str, why: str) -> NoReturn:
+    def refuse(self, name: str, why: str, *, quotes: bool = False) -> NoReturn:
         """Raises the error that says why a field cannot be served; `why` is the rest of the
-        sentence after the field's name, without the full stop."""
-        raise BodyError(f"`{self._path}{name}` {why}.", f"{self._path}{name}")
+        sentence after the field's name, without the full stop. With `quotes` it may quote the
+        request, so it is not logged."""
+        raise BodyError(f"`{self._path}{name}` {why}.", f"{self._path}{name}", quotes=quotes)
 
     def _find(self, names: Sequence[str]) -> tuple[str, Any]:
         """The first of several aliases that is there, and its value."""
@@ -166,6 +174,28 @@ class Body:
     def _check_length(self, name: str, values: Sequence[Any], most: int | None) -> None:
         if most is not None and len(values) > most:
             self.refuse(name, f"must have {most} entries or fewer, not {len(values)}")
+
+
+def _check_count(raw: bytes, most: int) -> None:
+    """Refuses a body with too many values: each follows a comma, or opens a list or an object.
+
+    Raises:
+        BodyError: if there are more than `most`.
+    """
+
+    def count(start: int, stop: int) -> int:
+        return sum(raw.count(sign, start, stop) for sign in (b",", b"[", b"{"))
+
+    if count(0, len(raw)) <= most:
+        return
+    found = end = 0
+    for text in _TEXT.finditer(raw):  # signs within texts do not count
+        found += 1 + count(end, text.start())
+        end = text.end()
+        if found > most:
+            break
+    if found + count(end, len(raw)) > most:
+        raise BodyError(f"The body must have {most} values or fewer; shorten its lists.")
 
 
 def _refuse_constant(word: str) -> NoReturn:

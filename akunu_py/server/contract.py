@@ -1,11 +1,13 @@
 """Contract: the endpoints that one family of clients calls, and the form of its errors.
 
 An endpoint's handler is a function from an `ApiRequest` to a response. It knows neither ASGI nor
-disconnects; see `app.py` and `middleware.py`.
+disconnects; see `app.py` and `middleware.py`. It reads the request; the engine's work begins when
+the response is sent.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
@@ -17,16 +19,19 @@ from akunu_py.server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
+    from akunu_py.server.responses import ResponseStore
 
 
 @dataclass(frozen=True)
 class ApiRequest:
-    """One request, as a handler sees it. The body of a GET is empty."""
+    """One request, as a handler sees it. The body of a GET is empty. The `responses` are those that
+    clients may continue."""
 
     service: Service
     settings: ServerSettings
     body: Body
     path_params: Mapping[str, str]
+    responses: "ResponseStore"
 
     @property
     def engine(self) -> "Engine":
@@ -47,9 +52,23 @@ class Endpoint:
 
     method: str
     path: str
-    handler: Callable[[ApiRequest], Awaitable[Response]]
+    handler: Callable[[ApiRequest], Response]
     is_open: bool = False
     is_polled: bool = False
+
+
+def refuse_embeddings(_: ApiRequest) -> Response:
+    """Says what to use instead of an endpoint for embeddings or ranking.
+
+    Raises:
+        ApiError: always.
+    """
+    raise ApiError(
+        HTTPStatus.NOT_IMPLEMENTED,
+        "This server generates text and has no embeddings or ranking; use a server with an "
+        "embedding model for them, such as llama-server --embedding.",
+        "not_supported_error",
+    )
 
 
 @dataclass(frozen=True)

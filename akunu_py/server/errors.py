@@ -6,9 +6,9 @@ general words, and its details go to the log.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 from akunu_py.errors import (
     AkunuError,
@@ -16,12 +16,13 @@ from akunu_py.errors import (
     EngineClosedError,
     InvalidRequestError,
     QueueFullError,
+    UnreadableRequestError,
 )
 
 logger = logging.getLogger(__name__)
 
 NOTED_ERROR: Final = "akunu_py.error"
-"""The key in a request's scope for the error that the log reports."""
+"""The key in a request's scope for the sentence that the log reports."""
 
 _RETRY: Final = {"Retry-After": "1"}
 
@@ -32,6 +33,8 @@ class ApiError(AkunuError):
     Attributes:
         kind: the `type` that llama-server and OpenAI have for the error.
         param: the wrong field, if there is one.
+        facts: further fields of the error, which llama-server and its clients know.
+        quotes: whether the sentence may quote the request, which the log must not.
     """
 
     def __init__(
@@ -42,9 +45,13 @@ class ApiError(AkunuError):
         *,
         param: str | None = None,
         headers: Mapping[str, str] | None = None,
+        facts: Mapping[str, Any] | None = None,
+        quotes: bool = False,
     ) -> None:
         super().__init__(message)
+        self.facts = facts or {}
         self.status = status
+        self.quotes = quotes
         self.message = message
         self.kind = kind
         self.param = param
@@ -54,8 +61,8 @@ class ApiError(AkunuError):
 class BodyError(ApiError):
     """The body is not a JSON object, or a field has a wrong type or value."""
 
-    def __init__(self, sentence: str, param: str | None = None) -> None:
-        super().__init__(HTTPStatus.BAD_REQUEST, sentence, param=param)
+    def __init__(self, sentence: str, param: str | None = None, *, quotes: bool = False) -> None:
+        super().__init__(HTTPStatus.BAD_REQUEST, sentence, param=param, quotes=quotes)
 
 
 class NotFoundError(ApiError):
@@ -91,13 +98,28 @@ _ENGINE_ERRORS: Final = (
 """The first row whose class fits an error decides."""
 
 
+def noted_error(scope: MutableMapping[str, Any], error: Exception) -> ApiError:
+    """What a client sees of an error, after a sentence for the log has been left in the scope.
+
+    Only text is left there, and the caller keeps the error in no variable: its traceback holds the
+    request, which would otherwise live until the next full garbage collection.
+    """
+    found = api_error_of(error)
+    scope[NOTED_ERROR] = f"({found.kind})" if found.quotes else found.message
+    return found
+
+
 def api_error_of(error: Exception) -> ApiError:
     """What a client sees of an error; an unexpected error is logged."""
     if isinstance(error, ApiError):
         return error
     for family, status, kind, headers in _ENGINE_ERRORS:
         if isinstance(error, family):
-            return ApiError(status, str(error), kind, headers=headers)
+            facts = {}
+            if isinstance(error, ContextOverflowError):
+                facts = {"n_prompt_tokens": error.tokens, "n_ctx": error.limit}
+            quotes = isinstance(error, UnreadableRequestError)
+            return ApiError(status, str(error), kind, headers=headers, facts=facts, quotes=quotes)
     logger.error("a request failed: %s: %s", type(error).__name__, error)
     logger.debug("it failed here:", exc_info=error)
     return ApiError(

@@ -2,31 +2,45 @@
 messages, and the tools that are offered."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from akunu_py.options import MAX_DRAFT_TOKENS
+from akunu_py.options import MAX_DRAFT_TOKENS, Grammar
 from akunu_py.server.body import Body
 from akunu_py.server.job import Job
 from akunu_py.server.settings import Defaults
 
+if TYPE_CHECKING:
+    from akunu_py.text.tokenizer import Tokenizer
+
 _LLAMA_RANDOM_SEED: Final = (1 << 32) - 1
 _SEEDS: Final = 1 << 64
-_MAX_MESSAGES: Final = 4096
-_MAX_TOOLS: Final = 512
+MAX_MESSAGES: Final = 4096
+MAX_TOOLS: Final = 512
 MIN_TOP_P: Final = 1e-6
 MAX_TEMPERATURE: Final = 1e3
 MAX_RECENT: Final = 4096
+_MAX_GRAMMAR_LENGTH: Final = 1 << 16
+_GRAMMARS: Final = (
+    ("json_schema", "guided_json"), ("regex", "guided_regex"), ("grammar", "guided_grammar"),
+)  # fmt: skip
+_NESTED_GRAMMARS: Final = (("json",), ("regex",), ("grammar",))
+_UNSERVED: Final[Mapping[str, tuple[Any, ...]]] = {
+    "mirostat": (0,), "dry_multiplier": (0,), "typical_p": (1,), "typ_p": (1,), "tfs_z": (1,),
+    "dynatemp_range": (0,), "top_n_sigma": (0, -1), "min_tokens": (0,), "stop_token_ids": ([],),
+    "bad_words": ([],), "allowed_token_ids": ([],), "use_beam_search": (False,),
+}  # fmt: skip
+"""Fields of llama-server, Ollama and vLLM, with the values that turn them off."""
 FORBIDDEN: Final = -1e9
 """The logit bias that forbids a token: far below every logit, and still a finite number."""
 
 
-def read_stops(body: Body) -> tuple[str, ...]:
+def read_stops(body: Body, name: str = "stop") -> tuple[str, ...]:
     """The stop strings. Some clients send empty ones; these are ignored."""
-    stops = body.texts("stop", most=body.limits.stops)
+    stops = body.texts(name, most=body.limits.stops)
     if any(len(stop) > body.limits.stop_characters for stop in stops):
-        body.refuse("stop", f"has a string of more than {body.limits.stop_characters} characters")
+        body.refuse(name, f"has a string of more than {body.limits.stop_characters} characters")
     return tuple(stop for stop in stops if stop)
 
 
@@ -54,30 +68,84 @@ def read_num_draft_tokens(body: Body, defaults: Defaults) -> int | None:
     return defaults.num_draft_tokens if number is None else number
 
 
-def read_biases(body: Body) -> tuple[tuple[int, float], ...]:
-    """Logit biases by token id: `[[ID, BIAS], ...]` or `{"ID": BIAS}`; `false` forbids a token."""
+def refuse_unserved(body: Body) -> None:
+    """Refuses what would change the answer and is not served here, unless it is turned off.
+
+    Raises:
+        BodyError: if there is such a field.
+    """
+    for name, neutral in _UNSERVED.items():
+        value = body.any(name)
+        if value is not None and value not in neutral:
+            body.refuse(name, "is not served; leave it out")
+
+
+def read_grammar(body: Body) -> Grammar | None:
+    """A grammar that the answer must match: llama-server's `json_schema`, and `grammar` in GBNF or
+    in llguidance's Lark; `regex`; or what vLLM calls them.
+
+    Raises:
+        BodyError: if there are several, or one cannot be read.
+    """
+    found = []
+    nested = body.object("structured_outputs")
+    for holder, kinds in ((body, _GRAMMARS), (nested, _NESTED_GRAMMARS)):
+        schema, regex, grammar = kinds
+        if holder.has(*schema):
+            value = holder.any(*schema)
+            if not isinstance(value, dict | bool):
+                holder.refuse(schema[0], "must be an object, or true or false")
+            found.append(Grammar.json_schema(value))
+        if text := holder.text(*regex, default=""):
+            found.append(Grammar("regex", text))
+        if text := holder.text(*grammar, default=""):
+            found.append(Grammar("lark", _lark(holder, text)))
+    if len(found) > 1:
+        body.refuse("grammar", "cannot be combined with `json_schema` or `regex`")
+    return found[0] if found else None
+
+
+def _lark(body: Body, grammar: str) -> str:
+    from llguidance.gbnf_to_lark import any_to_lark  # noqa: PLC0415  (most requests need none)
+
+    if len(grammar) > _MAX_GRAMMAR_LENGTH:
+        body.refuse("grammar", f"is longer than {_MAX_GRAMMAR_LENGTH} characters")
+    try:
+        return any_to_lark(grammar)
+    except Exception as error:  # the converter raises many kinds of errors
+        body.refuse("grammar", f"cannot be read: {' '.join(str(error).split())}", quotes=True)
+
+
+def read_biases(body: Body, tokenizer: "Tokenizer") -> tuple[tuple[int, float], ...]:
+    """Logit biases, `[[TOKEN, BIAS], ...]` or `{"TOKEN": BIAS}`: `false` forbids a token, and a
+    text stands for all its tokens. `ignore_eos` forbids those that end an answer."""
     name = "logit_bias"
+    biases: list[tuple[int, float]] = []
+    if body.flag("ignore_eos", default=False):
+        biases = [(token, FORBIDDEN) for token in sorted(tokenizer.end_tokens)]
     given = body.any(name)
     if given is None:
-        return ()
+        return tuple(biases)
     if not isinstance(given, dict | list):
         body.refuse(name, "must be a list of pairs, or an object")
     if len(given) > body.limits.biases:
         body.refuse(name, f"must have {body.limits.biases} entries or fewer")
-    biases = []
     for entry in given.items() if isinstance(given, dict) else given:
         if not isinstance(entry, list | tuple) or len(entry) != 2:
             body.refuse(name, "must be pairs of a token id and a number")
         token, bias = entry
         if isinstance(token, str) and token.isdecimal() and len(token) < 12:
             token = int(token)
-        if isinstance(token, bool) or not isinstance(token, int) or token < 0:
-            body.refuse(name, "must name tokens by their ids, 0 or more")
+        tokens = [token]
+        if isinstance(token, str) and 0 < len(token) <= body.limits.stop_characters:
+            tokens = tokenizer.encode_plain(token)
+        elif isinstance(token, bool) or not isinstance(token, int) or token < 0:
+            body.refuse(name, "must name tokens by their ids, 0 or more, or by a short text")
         if bias is False:
             bias = FORBIDDEN
         if isinstance(bias, bool) or not isinstance(bias, int | float) or abs(bias) > -FORBIDDEN:
             body.refuse(name, "must give each token a number, or false")
-        biases.append((token, float(bias)))
+        biases += [(each, float(bias)) for each in tokens]
     return tuple(biases)
 
 
@@ -100,7 +168,7 @@ def read_messages(body: Body) -> list[dict[str, Any]]:
     Raises:
         BodyError: if there are none, or one has no role, or content that is not text.
     """
-    messages = body.objects("messages", most=_MAX_MESSAGES)
+    messages = body.objects("messages", most=MAX_MESSAGES)
     if not messages:
         body.refuse("messages", "must have at least one message")
     return [_message(message) for message in messages]
@@ -148,7 +216,7 @@ def read_offered_tools(body: Body) -> list[dict[str, Any]]:
     Raises:
         BodyError: if one is not a function, or has no name.
     """
-    return [_tool(tool) for tool in body.objects("tools", most=_MAX_TOOLS)]
+    return [_tool(tool) for tool in body.objects("tools", most=MAX_TOOLS)]
 
 
 def _tool(tool: Body) -> dict[str, Any]:

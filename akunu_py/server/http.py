@@ -4,7 +4,9 @@ Run it on uvloop's event loop: every token wakes the loop, which takes asyncio's
 times as long.
 """
 
+import resource
 import socket
+from asyncio import TimerHandle, Transport
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
@@ -17,8 +19,14 @@ _SECONDS_TO_FINISH: Final = 1
 _SECONDS_OF_SILENCE: Final = 75
 """Seconds between two requests of a connection, as in nginx. Most clients close idle connections
 sooner: if the server closes first, a client may be writing its next request at that moment."""
+_SECONDS_TO_SEND: Final = 60
+"""Seconds in which a request must have arrived: many megabytes, even by a slow network."""
 _HEAD_BYTES: Final = 64 << 10
 """The size of a request's head, beyond its first packet."""
+_DISCARDED_BYTES: Final = 64 << 20
+"""Most clients read the answer only after they have sent the whole body, refused or not."""
+_SPARE_DESCRIPTORS: Final = 64
+_FEW: Final = 8
 
 
 class HttpServer:
@@ -52,19 +60,69 @@ class HttpServer:
         self._server.should_exit = True
 
 
+def _most_connections() -> int:
+    """How many connections there are descriptors for, beside the files of the process."""
+    return max(_FEW, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_DESCRIPTORS)
+
+
 class _Protocol(HttpToolsProtocol):
-    """Refuses a head without an end, because the parser would keep all of it in memory.
+    """Bounds what a client can keep: a head without an end, which the parser would hold in memory;
+    a request that does not come to its end; what follows a refused head; idle connections.
 
     Tells every request of a connection that the client has left; uvicorn tells only the latest one.
     """
 
     _in_head = False
     _head_bytes = 0
+    _discarded_bytes = 0
     _cycles: tuple[RequestResponseCycle, ...] = ()
+    _deadline: TimerHandle | None = None
+    _waits_since = 0.0
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_request()
+        if len(self.connections) > _most_connections():
+            others = (other for other in self.connections if isinstance(other, _Protocol))
+            waiting = [other for other in others if other._waits_for_client]
+            min(waiting, key=lambda other: other._waits_since).transport.close()
+
+    @property
+    def _waits_for_client(self) -> bool:
+        """Whether there is no whole request that is not answered yet."""
+        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+
+    def _await_request(self) -> None:
+        """Gives the client some time from now on to send a whole request."""
+        self._stop_waiting()
+        self._waits_since = self.loop.time()
+        self._deadline = self.loop.call_later(_SECONDS_TO_SEND, self._refuse_slow)
+
+    def _refuse_slow(self) -> None:
+        if self.pipeline:  # reading is paused until the requests before this one are answered
+            self._await_request()
+        else:
+            self.transport.close()
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
 
     def on_message_begin(self) -> None:
         self._in_head, self._head_bytes = True, 0
+        self._await_request()
         super().on_message_begin()
+
+    def on_message_complete(self) -> None:
+        self._stop_waiting()
+        super().on_message_complete()
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        if self.cycle.response_complete:
+            self._discarded_bytes += len(body)
+            if self._discarded_bytes > _DISCARDED_BYTES:
+                self.transport.close()
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -74,6 +132,7 @@ class _Protocol(HttpToolsProtocol):
             self._cycles = (*unfinished, self.cycle)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
         for cycle in self._cycles:
             cycle.disconnected = True
             cycle.message_event.set()

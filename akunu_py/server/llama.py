@@ -1,6 +1,5 @@
 """llama-server's contract, which llama.vim, llama.vscode, Tabby, Twinny and Continue rely on."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
@@ -11,7 +10,7 @@ from akunu_py.options import MAX_SLOTS, Options
 from akunu_py.package import __version__
 from akunu_py.request import Completion, Event
 from akunu_py.sampling.logprobs import TokenLogprob
-from akunu_py.server.contract import ApiRequest, Contract, Endpoint
+from akunu_py.server.contract import ApiRequest, Contract, Endpoint, refuse_embeddings
 from akunu_py.server.errors import ApiError
 from akunu_py.server.fields import read_messages
 from akunu_py.server.llama_request import (
@@ -24,8 +23,11 @@ from akunu_py.server.llama_request import (
 from akunu_py.server.metrics import prometheus_lines
 from akunu_py.server.wire import (
     EVENT_STREAM,
+    JSON,
     CompactJSONResponse,
     StreamedResponse,
+    WholeResponse,
+    compact_json,
     logprob_entries,
     sse,
     timings,
@@ -49,26 +51,28 @@ _ABSENT: Final = object()
 
 def error_body(error: ApiError) -> dict[str, Any]:
     """`{"error": {"code", "message", "type"}}`."""
-    return {"error": {"code": error.status, "message": error.message, "type": error.kind}}
+    named: dict[str, Any] = {"code": error.status, "message": error.message, "type": error.kind}
+    return {"error": {**named, **error.facts}}
 
 
-async def complete(request: ApiRequest) -> Response:
+def complete(request: ApiRequest) -> Response:
     """`/completion`: continues a prompt, or several."""
-    return await _respond(request, read_completion(request))
+    return _respond(request, read_completion(request))
 
 
-async def infill(request: ApiRequest) -> Response:
+def infill(request: ApiRequest) -> Response:
     """`/infill`: fills the gap between two texts."""
-    return await _respond(request, read_infill(request))
+    return _respond(request, read_infill(request))
 
 
-async def _respond(request: ApiRequest, wanted: CompletionRequest) -> Response:
+def _respond(request: ApiRequest, wanted: CompletionRequest) -> Response:
     """Does one job after another; one result is sent as an object, several as a list."""
     service = request.service
     formats = [_ResultFormat(request.engine, wanted, index) for index in range(len(wanted.jobs))]
-    if not wanted.streams:
+
+    async def whole() -> Any:
         results = [format_.final(await service.complete(format_.job)) for format_ in formats]
-        return CompactJSONResponse(results[0] if len(results) == 1 else results)
+        return results[0] if len(results) == 1 else results
 
     async def chunks() -> AsyncGenerator[bytes, None]:
         """The text as it is generated, and the statistics at the end of each completion."""
@@ -81,6 +85,8 @@ async def _respond(request: ApiRequest, wanted: CompletionRequest) -> Response:
                         yield sse(format_.partial(event))
             yield sse(format_.final(completion))
 
+    if not wanted.streams:
+        return WholeResponse(whole)
     return StreamedResponse(chunks(), EVENT_STREAM, lambda error: sse(error_body(error)))
 
 
@@ -129,7 +135,7 @@ class _ResultFormat:
             "has_new_line": "\n" in text,
             "truncated": completion.finish_reason is Finish.CONTEXT,
             "stop_type": _STOP_TYPES[completion.finish_reason],
-            "stopping_word": "",
+            "stopping_word": completion.stop or "",
             "tokens_cached": stats.cached_tokens,
             "timings": timings(stats),
         }
@@ -194,49 +200,52 @@ def _pick(result: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
     return picked
 
 
-async def tokenize(request: ApiRequest) -> Response:
+def tokenize(request: ApiRequest) -> Response:
     """`content` as ids. `add_special` puts the opening token before them; `parse_special: false`
     takes spelled-out special tokens for plain text; `with_pieces` adds the text of each id."""
     body, tokenizer = request.body, request.engine.tokenizer
     content = body.text("content", default="")
+    if len(content) > body.limits.tokenized_characters:
+        body.refuse("content", f"is longer than {body.limits.tokenized_characters} characters")
     opens = body.flag("add_special", default=False)
     if body.flag("parse_special", default=True):
-        tokens = await asyncio.to_thread(tokenizer.encode, content, special_tokens=opens)
+        tokens = tokenizer.encode(content, special_tokens=opens)
     else:
         opening = tokenizer.encode("") if opens else []
-        tokens = opening + await asyncio.to_thread(tokenizer.encode_plain, content)
+        tokens = opening + tokenizer.encode_plain(content)
     if not body.flag("with_pieces", default=False):
         return CompactJSONResponse({"tokens": tokens})
-    pieces = [{"id": token, "piece": tokenizer.decode([token])} for token in tokens]
-    return CompactJSONResponse({"tokens": pieces})
+    pieces = (compact_json({"id": token, "piece": tokenizer.decode([token])}) for token in tokens)
+    # One by one, because nothing else runs while JSON is written.
+    return Response(b'{"tokens":[' + b",".join(pieces) + b"]}", media_type=JSON)
 
 
-async def detokenize(request: ApiRequest) -> Response:
+def detokenize(request: ApiRequest) -> Response:
     """The text of `tokens`."""
     engine, body = request.engine, request.body
     tokens = body.values("tokens")
     for index, token in enumerate(tokens):
         if type(token) is not int or not 0 <= token < engine.model.vocabulary_size:
             body.refuse(f"tokens[{index}]", "must be an id of the model's vocabulary")
-    text = await asyncio.to_thread(engine.tokenizer.decode, tokens)
+    text = engine.tokenizer.decode(tokens)
     return CompactJSONResponse({"content": text})
 
 
-async def apply_template(request: ApiRequest) -> Response:
+def apply_template(request: ApiRequest) -> Response:
     """The prompt that the model's own chat template makes of `messages`."""
     opens = request.body.flag("add_generation_prompt", default=True)
     messages = read_messages(request.body)
     text = request.engine.tokenizer.render_chat(messages, open_answer=opens)
-    return CompactJSONResponse({"prompt": text})
+    return CompactJSONResponse({"prompt": request.engine.tokenizer.readable(text)})
 
 
-async def health(request: ApiRequest) -> Response:
+def health(request: ApiRequest) -> Response:
     """`{"status": "ok"}`, or an error while the model loads."""
     _ = request.engine
     return CompactJSONResponse({"status": "ok"})
 
 
-async def props(request: ApiRequest) -> Response:
+def props(request: ApiRequest) -> Response:
     """The properties of the model, and the default options."""
     engine = request.engine
     wrapped = engine.tokenizer.wrapped
@@ -262,7 +271,7 @@ def _text_or_nothing(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-async def slots(request: ApiRequest) -> Response:
+def slots(request: ApiRequest) -> Response:
     """The caches of earlier requests, and which of them is in use."""
     engine = request.engine
     return CompactJSONResponse(
@@ -280,13 +289,19 @@ async def slots(request: ApiRequest) -> Response:
     )
 
 
-async def metrics(request: ApiRequest) -> Response:
+def metrics(request: ApiRequest) -> Response:
     """Sums for Prometheus; they are available while the model loads, too."""
     service = request.service
     lines = prometheus_lines(
         service.metrics, processing=service.processing, waiting=service.waiting
     )
     return PlainTextResponse("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
+
+
+def lora_adapters(request: ApiRequest) -> Response:
+    """None: an adapter is a part of the model from the start."""
+    _ = request.engine
+    return CompactJSONResponse([])
 
 
 LLAMA: Final = Contract(
@@ -303,6 +318,11 @@ LLAMA: Final = Contract(
         Endpoint("GET", "/props", props),
         Endpoint("GET", "/slots", slots),
         Endpoint("GET", "/metrics", metrics),
+        Endpoint("GET", "/lora-adapters", lora_adapters),
+        *(
+            Endpoint("POST", path, refuse_embeddings)
+            for path in ("/embedding", "/embeddings", "/rerank", "/reranking")
+        ),
     ),
     error_body=error_body,
 )

@@ -13,23 +13,23 @@ from akunu_py.options import (
     DEFAULT_XTC_THRESHOLD,
     MAX_ALTERNATIVES,
     MAX_XTC_THRESHOLD,
-    Grammar,
     Options,
     Sampling,
 )
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest
 from akunu_py.server.fields import (
-    FORBIDDEN,
     MAX_RECENT,
     MAX_TEMPERATURE,
     MIN_TOP_P,
     read_biases,
     read_choices,
+    read_grammar,
     read_num_draft_tokens,
     read_penalty,
     read_seed,
     read_stops,
+    refuse_unserved,
 )
 from akunu_py.server.job import Job
 from akunu_py.server.settings import Defaults
@@ -38,6 +38,7 @@ from akunu_py.text.fim import FillRequest, RepositoryFile
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
     from akunu_py.prompt import PromptInput
+    from akunu_py.text.tokenizer import Tokenizer
 
 N = TypeVar("N", int, float)
 
@@ -50,7 +51,6 @@ _LETTERS: Final = {"e": "penalties", "k": "top_k", "p": "top_p", "m": "min_p", "
 _MAX_PENALTY: Final = 1e3
 _RECENT: Final = 64
 _MAX_FILES: Final = 1024
-_MAX_GRAMMAR_LENGTH: Final = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -140,12 +140,12 @@ def read_options(request: ApiRequest) -> Options:
         body.refuse("post_sampling_probs", "is not served; probabilities are the model's own")
     return Options(
         max_tokens=None if wanted is None or wanted < 0 else wanted,
-        sampling=read_sampling(body, defaults, request.engine.tokenizer.end_tokens),
+        sampling=read_sampling(body, defaults, request.engine.tokenizer),
         stop=read_stops(body),
         drafter=defaults.drafter,
         num_draft_tokens=read_num_draft_tokens(body, defaults),
         logprobs=alternatives or None,
-        grammar=_read_grammar(body),
+        grammar=read_grammar(body),
     )
 
 
@@ -159,7 +159,11 @@ def _read_prompts(body: Body, engine: "Engine") -> list[str | list[int]]:
 
 
 def _prompt(body: Body, name: str, given: Any, engine: "Engine") -> str | list[int]:
-    """A text, a list of ids, or a list that mixes ids and texts."""
+    """A text, an object with one, a list of ids, or a list that mixes ids and texts."""
+    if isinstance(given, dict):
+        if given.get("multimodal_data"):
+            body.refuse(f"{name}.multimodal_data", "cannot be served; this model reads only text")
+        given = given.get("prompt_string")
     most = body.limits.prompt_characters
     parts = [given] if isinstance(given, str) else given
     if not isinstance(parts, list):
@@ -191,9 +195,10 @@ def _read_samplers(body: Body) -> tuple[str, ...]:
     return tuple(name for name in body.texts("samplers") if name in SAMPLERS)
 
 
-def read_sampling(body: Body, defaults: Defaults, end_tokens: frozenset[int]) -> Sampling:
+def read_sampling(body: Body, defaults: Defaults, tokenizer: "Tokenizer") -> Sampling:
     """How to sample tokens; the server's defaults come before llama.cpp's, and `ignore_eos`
-    forbids the `end_tokens`."""
+    forbids the tokens that end an answer."""
+    refuse_unserved(body)
     samplers = _read_samplers(body)
     temperature = body.number(
         "temperature", "temp", default=_either(defaults.temperature, 0.8), most=MAX_TEMPERATURE
@@ -208,9 +213,6 @@ def read_sampling(body: Body, defaults: Defaults, end_tokens: frozenset[int]) ->
     recent = body.integer("repeat_last_n", default=_RECENT, most=MAX_RECENT)
     recent = MAX_RECENT if recent < 0 else recent
     penalizes = "penalties" in samplers and recent > 0
-    biases = read_biases(body)
-    if body.flag("ignore_eos", default=False):
-        biases += tuple((token, FORBIDDEN) for token in sorted(end_tokens))
     return Sampling(
         temperature=max(temperature, 0.0) if "temperature" in samplers else 1.0,
         top_p=max(top_p, MIN_TOP_P) if "top_p" in samplers else 1.0,
@@ -222,7 +224,7 @@ def read_sampling(body: Body, defaults: Defaults, end_tokens: frozenset[int]) ->
         seed=read_seed(body),
         repetition_penalty=penalty if penalizes and penalty > 0 else 1.0,
         repetition_context_size=recent if penalizes else _RECENT,
-        logit_bias=biases,
+        logit_bias=read_biases(body, tokenizer),
         presence_penalty=read_penalty(body, "presence_penalty", _MAX_PENALTY) if penalizes else 0.0,
         frequency_penalty=read_penalty(body, "frequency_penalty", _MAX_PENALTY)
         if penalizes
@@ -232,30 +234,3 @@ def read_sampling(body: Body, defaults: Defaults, end_tokens: frozenset[int]) ->
 
 def _either(given: N | None, usual: N) -> N:
     return usual if given is None else given
-
-
-def _read_grammar(body: Body) -> Grammar | None:
-    """`json_schema`, or `grammar` in GBNF or in llguidance's Lark.
-
-    Raises:
-        BodyError: if both are given, or one cannot be read.
-    """
-    schema, grammar = body.any("json_schema"), body.text("grammar", default="")
-    if schema is not None and grammar:
-        body.refuse("grammar", "cannot be combined with `json_schema`")
-    if schema is not None:
-        if not isinstance(schema, dict | bool):
-            body.refuse("json_schema", "must be an object, or true or false")
-        return Grammar.json_schema(schema)
-    return Grammar("lark", _lark(body, grammar)) if grammar else None
-
-
-def _lark(body: Body, grammar: str) -> str:
-    from llguidance.gbnf_to_lark import any_to_lark  # noqa: PLC0415  (most requests need none)
-
-    if len(grammar) > _MAX_GRAMMAR_LENGTH:
-        body.refuse("grammar", f"is longer than {_MAX_GRAMMAR_LENGTH} characters")
-    try:
-        return any_to_lark(grammar)
-    except Exception as error:  # the converter raises many kinds of errors
-        body.refuse("grammar", f"cannot be read: {' '.join(str(error).split())}")

@@ -17,10 +17,12 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from akunu_py.server.errors import NOTED_ERROR, ApiError, api_error_of
-from akunu_py.server.settings import ServerSettings
+from akunu_py.errors import QueueFullError
+from akunu_py.server.errors import NOTED_ERROR, ApiError, api_error_of, noted_error
+from akunu_py.server.settings import Limits, ServerSettings
 from akunu_py.server.wire import CompactJSONResponse
 
 logger = logging.getLogger("akunu_py.server")
@@ -28,6 +30,7 @@ logger = logging.getLogger("akunu_py.server")
 _CLIENT_LEFT: Final = 499
 """The status in the log if none was sent, as in nginx."""
 _STATUS: Final = "akunu_py.status"
+_HELD: Final = "akunu_py.held"
 _BEARER: Final = "bearer "
 
 
@@ -57,7 +60,7 @@ class RequestLog:
             took_ms = (perf_counter() - begun) * 1000
             path, status = ascii(scope["path"])[1:-1], scope.get(_STATUS, _CLIENT_LEFT)
             error = scope.get(NOTED_ERROR)
-            why = "" if error is None else f": {ascii(error.message)[1:-1]}"
+            why = "" if error is None else f": {ascii(error)[1:-1]}"
             level = logging.DEBUG if scope["path"] in self._polled_paths else logging.INFO
             logger.log(level, "%s %s %d %.1f ms%s", scope["method"], path, status, took_ms, why)
 
@@ -76,12 +79,16 @@ class ErrorMiddleware:
         try:
             await self._app(scope, receive, send)
         except Exception as error:
-            found = api_error_of(error)
-            if _STATUS not in scope:
-                scope[NOTED_ERROR] = found
-                body = self._error_form(scope["path"])(found)
-                response = CompactJSONResponse(body, found.status, found.headers)
-                await response(scope, receive, send)
+            if _STATUS in scope:
+                api_error_of(error)  # for the log
+                return
+            response = self._response_to(noted_error(scope, error), scope["path"])
+        else:
+            return
+        await response(scope, receive, send)
+
+    def _response_to(self, error: ApiError, path: str) -> Response:
+        return CompactJSONResponse(self._error_form(path)(error), error.status, error.headers)
 
 
 class AccessMiddleware:
@@ -120,7 +127,9 @@ class AccessMiddleware:
         given = headers.get("authorization", "")
         given = given[len(_BEARER) :] if given.lower().startswith(_BEARER) else ""
         given = given or headers.get("x-api-key", "")
-        if not hmac.compare_digest(given.encode(), key.encode()):
+        # Headers are decoded as Latin-1; clients that send other letters at all send UTF-8.
+        sent, own = given.encode("latin-1"), key.encode(errors="surrogateescape")
+        if not hmac.compare_digest(sent, own):
             raise ApiError(
                 HTTPStatus.UNAUTHORIZED,
                 "The API key is missing or wrong; send it as a Bearer token.",
@@ -155,17 +164,26 @@ class DisconnectMiddleware:
 
     The application is cancelled when the client disconnects, whether or not it is sending. This
     closes the generator that feeds its response, which cancels the job on the engine's thread.
-    The application gets the whole body, `body_bytes` at most, with its first `receive`.
+    The application gets the whole body with its first `receive`. A body of too many bytes is
+    refused, before it is read if its size is declared; so is one that does not fit beside those of
+    all other requests.
     """
 
-    def __init__(self, app: ASGIApp, body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, limits: Limits) -> None:
         self._app = app
-        self._body_bytes = body_bytes
+        self._body_bytes = limits.body_bytes
+        self._most_held = limits.held_bytes
+        self._held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await self._read(receive)
-        if body is None:
-            return
+        try:
+            body = await self._read(scope, receive)
+            if body is not None:
+                await self._run(body, scope, receive, send)
+        finally:
+            self._held_bytes -= scope.pop(_HELD, 0)
+
+    async def _run(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def replay() -> Message:
@@ -180,11 +198,15 @@ class DisconnectMiddleware:
             work.cancel()
             left.cancel()
             await asyncio.gather(work, left, return_exceptions=True)
-        if not work.cancelled():
-            work.result()
+        try:
+            if not work.cancelled():
+                work.result()
+        finally:
+            del work  # its traceback holds this frame, and so the request
 
-    async def _read(self, receive: Receive) -> bytes | None:
+    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
         """The body; None if the client disconnected before its end."""
+        self._check_size(int(Headers(scope=scope).get("content-length", "0")))
         parts: list[bytes] = []
         size, more = 0, True
         while more:
@@ -194,13 +216,20 @@ class DisconnectMiddleware:
             part = message.get("body", b"")
             more = message.get("more_body", False)
             size += len(part)
-            if size > self._body_bytes:
-                raise ApiError(
-                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                    f"The body is larger than {self._body_bytes} bytes.",
-                )
+            self._check_size(size)
+            scope[_HELD] = size
+            self._held_bytes += len(part)
+            if self._held_bytes > self._most_held:
+                raise QueueFullError
             parts.append(part)
         return b"".join(parts)
+
+    def _check_size(self, size: int) -> None:
+        if size > self._body_bytes:
+            raise ApiError(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                f"The body is larger than {self._body_bytes} bytes.",
+            )
 
 
 async def _disconnect(receive: Receive) -> None:

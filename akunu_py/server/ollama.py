@@ -17,7 +17,8 @@ from starlette.responses import Response
 from akunu_py.options import Grammar, Options
 from akunu_py.request import Completion, Event
 from akunu_py.server.body import Body
-from akunu_py.server.contract import ApiRequest, Contract, Endpoint
+from akunu_py.server.contract import ApiRequest, Contract, Endpoint, refuse_embeddings
+from akunu_py.server.conversation import Conversation, Tools
 from akunu_py.server.errors import ApiError
 from akunu_py.server.fields import (
     read_messages,
@@ -27,16 +28,17 @@ from akunu_py.server.fields import (
 )
 from akunu_py.server.job import Job
 from akunu_py.server.llama_request import read_sampling
-from akunu_py.server.ollama_models import ps, served_name, show, tags, timestamp, version
+from akunu_py.server.ollama_models import ps, pull, served_name, show, tags, timestamp, version
 from akunu_py.server.settings import Defaults
 from akunu_py.server.wire import (
     FINISH_REASONS,
     NDJSON,
     CompactJSONResponse,
     StreamedResponse,
+    WholeResponse,
     json_line,
 )
-from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ToolCall, joined
+from akunu_py.text.answer_parser import AnswerParser, Part, ToolCall, joined
 from akunu_py.text.fim import FILL_FORMATS
 from akunu_py.text.stream import Piece
 
@@ -55,7 +57,7 @@ def error_body(error: ApiError) -> dict[str, Any]:
     return {"error": error.message}
 
 
-async def generate(request: ApiRequest) -> Response:
+def generate(request: ApiRequest) -> Response:
     """`/api/generate`: completes a prompt; an empty one only checks that the model is loaded.
 
     The prompt is put into the model's chat template, except with `raw`, with a `suffix`, or if it
@@ -79,12 +81,12 @@ async def generate(request: ApiRequest) -> Response:
         return CompactJSONResponse(_Reply(request).loaded())
     if is_bare or suffix:
         job = Job(prompt, options, None if is_bare else suffix)
-        return await _respond(request, job, _Reply(request))
+        return _respond(request, job, _Reply(request))
     tokens = [*context, *_encode_question(engine, system, prompt, opens=not context)]
-    return await _respond(request, Job(tokens, options), _Reply(request, prompt=tokens))
+    return _respond(request, Job(tokens, options), _Reply(request, prompt=tokens))
 
 
-async def chat(request: ApiRequest) -> Response:
+def chat(request: ApiRequest) -> Response:
     """`/api/chat`: continues a conversation; one without messages only checks that the model is
     loaded. Tools are ignored if the model's template has none."""
     body, tokenizer = request.body, request.engine.tokenizer
@@ -99,12 +101,10 @@ async def chat(request: ApiRequest) -> Response:
         return CompactJSONResponse(_Reply(request, AnswerParser(format_, None, "")).loaded())
     for message in body.objects("messages"):
         _refuse_images(message)
-    prompt = tokenizer.render_chat(
-        read_messages(body), open_answer=True, tools=tools, settings=settings
+    conversation = Conversation.begin(
+        request.engine, read_messages(body), options, Tools(tuple(tools)), settings
     )
-    parsed_as = AnswerFormat() if options.grammar is not None else format_
-    reply = _Reply(request, AnswerParser(parsed_as, tools or None, prompt))
-    return await _respond(request, Job(prompt, options), reply)
+    return _respond(request, conversation.job, _Reply(request, conversation.parser()))
 
 
 OLLAMA: Final = Contract(
@@ -113,6 +113,9 @@ OLLAMA: Final = Contract(
         Endpoint("POST", "/api/generate", generate),
         Endpoint("POST", "/api/chat", chat),
         Endpoint("POST", "/api/show", show),
+        Endpoint("POST", "/api/pull", pull),
+        Endpoint("POST", "/api/embed", refuse_embeddings),
+        Endpoint("POST", "/api/embeddings", refuse_embeddings),
         Endpoint("GET", "/api/tags", tags),
         Endpoint("GET", "/api/ps", ps),
         Endpoint("GET", "/api/version", version),
@@ -210,7 +213,7 @@ class _Reply:
         return figures
 
 
-async def _respond(request: ApiRequest, job: Job, reply: _Reply) -> Response:
+def _respond(request: ApiRequest, job: Job, reply: _Reply) -> Response:
     """Does a job; the response is streamed unless `stream` is false."""
 
     async def objects() -> AsyncGenerator[bytes, None]:
@@ -225,7 +228,11 @@ async def _respond(request: ApiRequest, job: Job, reply: _Reply) -> Response:
 
     if request.body.flag("stream", default=True):
         return StreamedResponse(objects(), NDJSON, lambda error: json_line(error_body(error)))
-    return CompactJSONResponse(reply.whole(await request.service.complete(job)))
+
+    async def whole() -> dict[str, Any]:
+        return reply.whole(await request.service.complete(job))
+
+    return WholeResponse(whole)
 
 
 def _message(parts: Sequence[Part]) -> dict[str, Any]:
@@ -259,12 +266,14 @@ def _read_options(request: ApiRequest) -> Options:
         BodyError: if a field cannot be served.
     """
     options, given = request.body.object("options"), request.settings.defaults
+    if request.body.flag("logprobs", default=False):
+        request.body.refuse("logprobs", "is not served here; see `/v1/chat/completions`")
     missing = [field.name for field in fields(given) if getattr(given, field.name) is None]
     defaults = replace(given, **{name: getattr(_DEFAULTS, name) for name in missing})
     wanted = options.integer("num_predict", default=defaults.max_tokens)
     return Options(
         max_tokens=wanted if wanted is not None and wanted > 0 else None,
-        sampling=read_sampling(options, defaults, request.engine.tokenizer.end_tokens),
+        sampling=read_sampling(options, defaults, request.engine.tokenizer),
         stop=read_stops(options),
         drafter=defaults.drafter,
         num_draft_tokens=read_num_draft_tokens(options, defaults),

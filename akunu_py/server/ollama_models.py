@@ -8,7 +8,8 @@ from starlette.responses import Response
 
 from akunu_py.package import __version__
 from akunu_py.server.contract import ApiRequest
-from akunu_py.server.wire import CompactJSONResponse
+from akunu_py.server.errors import NotFoundError
+from akunu_py.server.wire import NDJSON, CompactJSONResponse, json_line
 from akunu_py.text.fim import FillFormat, find_format
 
 if TYPE_CHECKING:
@@ -31,18 +32,18 @@ def timestamp(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-async def version(_: ApiRequest) -> Response:
+def version(_: ApiRequest) -> Response:
     """The version of Ollama's API, and of this server."""
     return CompactJSONResponse({"version": SPOKEN_VERSION, "akunu_py": __version__})
 
 
-async def tags(request: ApiRequest) -> Response:
+def tags(request: ApiRequest) -> Response:
     """All models: there is one."""
     entry = _entry(request.engine) | {"modified_at": timestamp(_STARTED)}
     return CompactJSONResponse({"models": [entry]})
 
 
-async def ps(request: ApiRequest) -> Response:
+def ps(request: ApiRequest) -> Response:
     """The models in memory: the same one, which stays there."""
     engine = request.engine
     entry = _entry(engine) | {
@@ -53,7 +54,25 @@ async def ps(request: ApiRequest) -> Response:
     return CompactJSONResponse({"models": [entry]})
 
 
-async def show(request: ApiRequest) -> Response:
+def pull(request: ApiRequest) -> Response:
+    """Succeeds if the model is the one that is served: it is here already.
+
+    Raises:
+        NotFoundError: if it is another one.
+    """
+    body, name = request.body, request.engine.model.name
+    wanted = body.text("model", "name", default="").removesuffix(":latest")
+    if wanted not in ("", name):
+        raise NotFoundError(
+            f"This server has {name} only; start one with `serve --model NAME` for another model."
+        )
+    done = {"status": "success"}
+    if body.flag("stream", default=True):
+        return Response(json_line(done), media_type=NDJSON)
+    return CompactJSONResponse(done)
+
+
+def show(request: ApiRequest) -> Response:
     """The model in detail, whatever name the request contains."""
     engine = request.engine
     model, config = engine.model, engine.model.config

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
 
-from akunu_py.server.contract import ApiRequest, Contract, Endpoint
+from akunu_py.server.contract import ApiRequest, Contract, Endpoint, refuse_embeddings
 from akunu_py.server.errors import NotFoundError
-from akunu_py.server.openai_chat import chat
+from akunu_py.server.openai_chat import chat, count_tokens
 from akunu_py.server.openai_common import error_body
 from akunu_py.server.openai_completions import complete, fill
+from akunu_py.server.responses import delete_response, respond, show_response
 from akunu_py.server.wire import CompactJSONResponse
 
 if TYPE_CHECKING:
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
 _STARTED: Final = int(time())
 
 
-async def list_models(request: ApiRequest) -> Response:
+def list_models(request: ApiRequest) -> Response:
     """A list of one model."""
     return CompactJSONResponse({"object": "list", "data": [_entry(request.engine)]})
 
 
-async def show_model(request: ApiRequest) -> Response:
+def show_model(request: ApiRequest) -> Response:
     """The model, if it has the name in the path."""
     entry = _entry(request.engine)
     if request.path_params["model"] != entry["id"]:
@@ -58,6 +59,14 @@ OPENAI: Final = Contract(
         Endpoint("POST", "/v1/fim/completions", fill),
         Endpoint("POST", "/v1/chat/completions", chat),
         Endpoint("POST", "/chat/completions", chat),
+        Endpoint("POST", "/v1/chat/completions/input_tokens", count_tokens),
+        Endpoint("POST", "/fim/completions", fill),
+        Endpoint("POST", "/v1/beta/completions", complete),
+        Endpoint("POST", "/v1/embeddings", refuse_embeddings),
+        Endpoint("POST", "/v1/rerank", refuse_embeddings),
+        Endpoint("POST", "/v1/responses", respond),
+        Endpoint("GET", "/v1/responses/{id}", show_response),
+        Endpoint("DELETE", "/v1/responses/{id}", delete_response),
         Endpoint("GET", "/v1/models", list_models),
         Endpoint("GET", "/models", list_models),
         Endpoint("GET", "/v1/models/{model:path}", show_model),

@@ -1,30 +1,30 @@
 """OpenAI's chat completions: content, reasoning and tool calls."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
 from starlette.responses import Response
 
-from akunu_py.options import Grammar
 from akunu_py.request import Completion, Event
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest
+from akunu_py.server.conversation import Conversation, ToolChoice, Tools, select_tools
 from akunu_py.server.fields import read_messages, read_offered_tools
 from akunu_py.server.job import Job
 from akunu_py.server.openai_common import (
     ResponseKind,
     bounded,
+    read_format,
     read_options,
     respond,
     spell,
 )
-from akunu_py.server.wire import FINISH_REASONS, logprob_entries
+from akunu_py.server.wire import FINISH_REASONS, CompactJSONResponse, logprob_entries
 from akunu_py.stats import Finish
-from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ToolCall, joined
+from akunu_py.text.answer_parser import AnswerParser, Part, ToolCall, joined
 from akunu_py.text.chat_template import reserved_names
 from akunu_py.text.token_bytes import TokenBytes
 
@@ -34,34 +34,40 @@ _MAX_EFFORT_LENGTH: Final = 16
 """Characters of a `reasoning_effort`; each model has its own words for it."""
 
 
-async def chat(request: ApiRequest) -> Response:
+def chat(request: ApiRequest) -> Response:
     """`/v1/chat/completions`: continues a conversation."""
-    body, tokenizer = request.body, request.engine.tokenizer
-    format_ = tokenizer.answer_format
-    grammar = _read_response_format(body)
-    tools = _read_tools(body, model_has_tools=format_.has_tools)
-    if grammar is not None and tools.offered:
-        body.refuse("response_format", "cannot be combined with `tools`")
-    prompt = tokenizer.render_chat(
-        read_messages(body),
-        open_answer=True,
-        tools=tools.offered,
-        settings=_read_template_settings(body),
-    )
-    if tools.must_call:
-        prompt = _open_call(prompt, format_)
-    logprobs = _read_logprobs(body)
-    options = read_options(request, logprobs=logprobs, grammar=grammar)
-    if tools.one_call and format_.call_end:
-        options = replace(options, stop=(*options.stop, format_.call_end))
-    # With a grammar, everything that the model writes is content.
-    parsed_as = format_ if grammar is None else AnswerFormat()
-    spelling = None if logprobs is None else tokenizer.token_bytes
+    conversation = _read(request)
+    job = conversation.job
+    spelling = None if job.options.logprobs is None else request.engine.tokenizer.token_bytes
 
     def make_choice(index: int, _: Job) -> _ChatChoice:
-        return _ChatChoice(index, AnswerParser(parsed_as, tools.offered or None, prompt), spelling)
+        return _ChatChoice(index, conversation.parser(), spelling)
 
-    return await respond(request, [Job(prompt, options)], _KIND, make_choice)
+    return respond(request, [job], _KIND, make_choice)
+
+
+def count_tokens(request: ApiRequest) -> Response:
+    """`/v1/chat/completions/input_tokens`: how long the prompt of such a request is."""
+    tokens = request.engine.tokenizer.encode(str(_read(request).job.prompt))
+    return CompactJSONResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
+
+
+def _read(request: ApiRequest) -> Conversation:
+    """A body as a conversation.
+
+    Raises:
+        BodyError: if a field cannot be served.
+    """
+    body, tokenizer = request.body, request.engine.tokenizer
+    grammar = read_format(body, "response_format")
+    tools = _read_tools(body, model_has_tools=tokenizer.answer_format.has_tools)
+    logprobs = _read_logprobs(body)
+    options = read_options(request, logprobs=logprobs, grammar=grammar)
+    if options.grammar is not None and tools.offered:
+        body.refuse("response_format", "cannot be combined with `tools`")
+    return Conversation.begin(
+        request.engine, read_messages(body), options, tools, _read_template_settings(body)
+    )
 
 
 class _ChatChoice:
@@ -154,19 +160,7 @@ def _tool_call(call: ToolCall) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class _Tools:
-    """The tools that the model may call, in OpenAI's form.
-
-    With `must_call`, the completion has to be a call; with `one_call`, it ends after the first.
-    """
-
-    offered: tuple[dict[str, Any], ...] = ()
-    must_call: bool = False
-    one_call: bool = False
-
-
-def _read_tools(body: Body, *, model_has_tools: bool) -> _Tools:
+def _read_tools(body: Body, *, model_has_tools: bool) -> Tools:
     """`tools`, `tool_choice` and `parallel_tool_calls`.
 
     If the model's template has no tools, they are ignored, unless a call is required.
@@ -178,41 +172,24 @@ def _read_tools(body: Body, *, model_has_tools: bool) -> _Tools:
         if body.has(name):
             body.refuse(name, "is obsolete; send `tools` and `tool_choice` instead")
     offered = read_offered_tools(body)
-    may_call, must_call, name = _read_tool_choice(body)
-    if must_call:
-        if name:
-            offered = [tool for tool in offered if tool["function"]["name"] == name]
-            if not offered:
-                body.refuse("tool_choice", "names a function that is not among `tools`")
-        if not offered:
-            body.refuse("tool_choice", "needs `tools` to choose from")
-        if not model_has_tools:
-            body.refuse("tool_choice", "cannot be served: this model's chat template has no tools")
-    if not may_call or not model_has_tools:
-        return _Tools()
     parallel = body.flag("parallel_tool_calls", default=True)
-    return _Tools(tuple(offered), must_call, bool(offered) and not parallel)
+    choice = _read_tool_choice(body)
+    return select_tools(body, offered, choice, parallel=parallel, model_has_tools=model_has_tools)
 
 
-def _read_tool_choice(body: Body) -> tuple[bool, bool, str]:
-    """Whether a tool may be called, whether one must be called, and its name if it is given."""
+def _read_tool_choice(body: Body) -> ToolChoice:
+    """`tool_choice`: a word, or an object that names a function."""
     if isinstance(body.any("tool_choice"), dict):
         choice = body.object("tool_choice")
         function = choice.object("function") if choice.has("function") else choice
         name = function.text("name", default="")
         if not name:
             choice.refuse("function.name", "is missing")
-        return True, True, name
+        return ToolChoice(must_call=True, name=name)
     word = body.text("tool_choice", default="auto")
     if word not in ("auto", "none", "required"):
         body.refuse("tool_choice", "must be auto, none, required, or name a function")
-    return word != "none", word == "required", ""
-
-
-def _open_call(prompt: str, format_: AnswerFormat) -> str:
-    """A prompt after which only a call can follow."""
-    thought = f"{format_.think_end}\n\n" if format_.is_thinking(prompt) else ""
-    return f"{prompt}{thought}{format_.call_start}"
+    return ToolChoice(may_call=word != "none", must_call=word == "required")
 
 
 def _read_logprobs(body: Body) -> int | None:
@@ -234,23 +211,3 @@ def _read_template_settings(body: Body) -> dict[str, Any]:
     if effort is not None:
         settings["reasoning_effort"] = effort[:_MAX_EFFORT_LENGTH]
     return settings
-
-
-def _read_response_format(body: Body) -> Grammar | None:
-    """OpenAI's three kinds; `json_object` may have a `schema`, as in llama-server."""
-    given = body.object("response_format")
-    kind = given.text("type", default="text")
-    if kind == "text":
-        return None
-    if kind == "json_object":
-        return _read_schema(given) if given.has("schema") else Grammar.json_object()
-    if kind != "json_schema":
-        given.refuse("type", "must be text, json_object or json_schema")
-    return _read_schema(given.object("json_schema"))
-
-
-def _read_schema(body: Body) -> Grammar:
-    schema = body.any("schema")
-    if not isinstance(schema, dict | bool):
-        body.refuse("schema", "must be a JSON schema")
-    return Grammar.json_schema(schema)

@@ -23,6 +23,7 @@ from akunu_py.options import (
     Options,
     Sampling,
 )
+from akunu_py.package import __version__
 from akunu_py.request import Completion, Event
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest
@@ -34,17 +35,18 @@ from akunu_py.server.fields import (
     read_biases,
     read_choices,
     read_content,
+    read_grammar,
     read_num_draft_tokens,
     read_penalty,
     read_seed,
     read_stops,
+    refuse_unserved,
 )
 from akunu_py.server.job import Job
-from akunu_py.server.settings import Defaults
 from akunu_py.server.wire import (
     EVENT_STREAM,
-    CompactJSONResponse,
     StreamedResponse,
+    WholeResponse,
     sse,
     timings,
 )
@@ -76,6 +78,7 @@ def error_body(error: ApiError) -> dict[str, Any]:
             "type": _TYPES.get(error.kind, error.kind),
             "param": error.param,
             "code": _CODES.get(error.kind),
+            **error.facts,
         }
     }
 
@@ -94,22 +97,49 @@ def read_options(
         BodyError: if a field cannot be served.
     """
     body, defaults = request.body, request.settings.defaults
+    constrained = read_grammar(body)
+    if grammar is not None and constrained is not None:
+        body.refuse("response_format", "cannot be combined with another grammar")
     usual = max_tokens if defaults.max_tokens is None else defaults.max_tokens
     wanted = body.integer("max_completion_tokens", "max_tokens", "n_predict", default=usual)
     return Options(
         max_tokens=None if wanted is None or wanted < 0 else wanted,
-        sampling=_read_sampling(body, defaults),
+        sampling=_read_sampling(request),
         stop=read_stops(body),
         drafter=defaults.drafter,
         num_draft_tokens=read_num_draft_tokens(body, defaults),
         references=_read_prediction(body),
         logprobs=logprobs,
-        grammar=grammar,
+        grammar=grammar or constrained,
     )
 
 
-def _read_sampling(body: Body, defaults: Defaults) -> Sampling:
+def read_format(body: Body, name: str) -> Grammar | None:
+    """The format of an answer, in OpenAI's three kinds; `json_object` may have a `schema`, as in
+    llama-server.
+
+    Raises:
+        BodyError: if it cannot be served.
+    """
+    given = body.object(name)
+    kind = given.text("type", default="text")
+    if kind == "text":
+        return None
+    if kind not in ("json_object", "json_schema"):
+        given.refuse("type", "must be text, json_object or json_schema")
+    if kind == "json_object" and not given.has("schema"):
+        return Grammar.json_object()
+    holder = given if given.has("schema") else given.object("json_schema")
+    schema = holder.any("schema")
+    if not isinstance(schema, dict | bool):
+        holder.refuse("schema", "must be a JSON schema")
+    return Grammar.json_schema(schema)
+
+
+def _read_sampling(request: ApiRequest) -> Sampling:
     """How to sample tokens; the server's defaults come before OpenAI's."""
+    body, defaults = request.body, request.settings.defaults
+    refuse_unserved(body)
     temperature = 1.0 if defaults.temperature is None else defaults.temperature
     top_p = body.number("top_p", default=defaults.top_p or 1.0, least=0, most=1)
     return Sampling(
@@ -123,7 +153,11 @@ def _read_sampling(body: Body, defaults: Defaults) -> Sampling:
         ),
         seed=read_seed(body),
         repetition_penalty=body.number(
-            "repetition_penalty", default=1.0, least=1e-3, most=_MAX_REPETITION_PENALTY
+            "repetition_penalty",
+            "repeat_penalty",
+            default=1.0,
+            least=1e-3,
+            most=_MAX_REPETITION_PENALTY,
         ),
         repetition_context_size=body.integer(
             "repetition_context_size",
@@ -131,7 +165,7 @@ def _read_sampling(body: Body, defaults: Defaults) -> Sampling:
             least=1,
             most=MAX_RECENT,
         ),
-        logit_bias=read_biases(body),
+        logit_bias=read_biases(body, request.engine.tokenizer),
         presence_penalty=read_penalty(body, "presence_penalty", _MAX_PENALTY),
         frequency_penalty=read_penalty(body, "frequency_penalty", _MAX_PENALTY),
     )
@@ -171,7 +205,7 @@ class Choice(Protocol):
         """The choice of a response that is not streamed."""
 
 
-async def respond(
+def respond(
     request: ApiRequest,
     prompt_jobs: Sequence[Job],
     kind: ResponseKind,
@@ -193,6 +227,7 @@ async def respond(
         "object": kind.chunk_name if streams else kind.name,
         "created": int(time()),
         "model": request.engine.model.name,
+        "system_fingerprint": f"akunu-py-{__version__}",
     }
 
     async def chunks() -> AsyncGenerator[bytes, None]:
@@ -217,12 +252,16 @@ async def respond(
 
     if streams:
         return StreamedResponse(chunks(), EVENT_STREAM, lambda error: sse(error_body(error)))
-    made = []
-    for job, choice in zip(jobs, choices, strict=True):
-        completion = await service.complete(job)
-        usage.add(completion.stats)
-        made.append(choice.whole(completion))
-    return CompactJSONResponse(head | {"choices": made} | usage.figures())
+
+    async def whole() -> dict[str, Any]:
+        made = []
+        for job, choice in zip(jobs, choices, strict=True):
+            completion = await service.complete(job)
+            usage.add(completion.stats)
+            made.append(choice.whole(completion))
+        return head | {"choices": made} | usage.figures()
+
+    return WholeResponse(whole)
 
 
 class _Usage:

@@ -34,7 +34,7 @@ _MAX_TOKENS: Final = 16
 """OpenAI's default."""
 
 
-async def complete(request: ApiRequest) -> Response:
+def complete(request: ApiRequest) -> Response:
     """`/v1/completions`: completes a prompt, or several."""
     body = request.body
     logprobs = body.integer("logprobs", default=None, least=0, most=MAX_ALTERNATIVES)
@@ -58,17 +58,17 @@ async def complete(request: ApiRequest) -> Response:
         return _CompletionChoice(index, echo, None if logprobs is None else _Logprobs(spelling))
 
     jobs = [Job(prompt, options, suffix) for prompt in _read_prompts(body)]
-    return await respond(request, jobs, _COMPLETION, make_choice)
+    return respond(request, jobs, _COMPLETION, make_choice)
 
 
-async def fill(request: ApiRequest) -> Response:
+def fill(request: ApiRequest) -> Response:
     """`/v1/fim/completions`: fills the gap between `prompt` and `suffix`, or continues `prompt` if
     there is no suffix."""
     body = request.body
     body.require("prompt")
     prompt, suffix = body.text("prompt", default=""), body.text("suffix", default=None)
     job = Job(prompt, read_options(request), suffix)
-    return await respond(request, [job], _FIM, lambda index, _: _FimChoice(index))
+    return respond(request, [job], _FIM, lambda index, _: _FimChoice(index))
 
 
 def _read_prompts(body: Body) -> list[str | list[int]]:

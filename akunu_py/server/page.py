@@ -40,7 +40,7 @@ _SUMMED: Final = {
 """The keys of the sums, which clients know, and the statistics behind them."""
 
 
-async def page(_: ApiRequest) -> Response:
+def page(_: ApiRequest) -> Response:
     """The page, with its policy for the browser."""
     text, policy = _read()
     return HTMLResponse(
@@ -54,7 +54,7 @@ async def page(_: ApiRequest) -> Response:
     )
 
 
-async def status(request: ApiRequest) -> Response:
+def status(request: ApiRequest) -> Response:
     """The figures; fewer while the model loads. They contain no text of users."""
     service = request.service
     found = {

@@ -5,7 +5,8 @@ from typing import Final
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8080
-DEFAULT_QUEUE: Final = 32
+DEFAULT_QUEUE: Final = 512
+"""As in Ollama. A connection has one request at a time, so the order of arrival is fair to all."""
 
 
 @dataclass(frozen=True)
@@ -14,6 +15,10 @@ class Limits:
 
     Attributes:
         body_bytes: the size of a request's body.
+        held_bytes: the size of the bodies of all requests that wait or run.
+        values: numbers, texts and other values in a body, since JSON is parsed in one go, during
+            which nothing else runs.
+        tokenized_characters: the length of a text whose tokens are asked for.
         prompt_characters: the length of any one text in the body, including files around a gap.
         stops: number of stop strings.
         stop_characters: the length of one stop string.
@@ -22,6 +27,9 @@ class Limits:
     """
 
     body_bytes: int = 16 << 20
+    held_bytes: int = 256 << 20
+    values: int = 1 << 18
+    tokenized_characters: int = 1 << 20
     prompt_characters: int = 4 << 20
     stops: int = 64
     stop_characters: int = 512

@@ -1,7 +1,7 @@
 """What several contracts send alike: compact JSON, streams of it, timings and finish reasons."""
 
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -9,9 +9,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from akunu_py.sampling.logprobs import TokenLogprob
-from akunu_py.server.errors import NOTED_ERROR, ApiError, api_error_of
+from akunu_py.server.errors import NOTED_ERROR, ApiError, noted_error
 from akunu_py.stats import Finish, Stats
 
+JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream"
 NDJSON: Final = "application/x-ndjson"
 
@@ -44,6 +45,11 @@ def sse(value: Any) -> bytes:
     return b"data: " + compact_json(value) + b"\n\n"
 
 
+def named_sse(name: str, fields: dict[str, Any]) -> bytes:
+    """One server-sent event with a name, which is also the `type` of its object."""
+    return b"event: " + name.encode() + b"\n" + sse({"type": name} | fields)
+
+
 def json_line(value: Any) -> bytes:
     """One line of newline-delimited JSON."""
     return compact_json(value) + b"\n"
@@ -52,12 +58,23 @@ def json_line(value: Any) -> bytes:
 class CompactJSONResponse(Response):
     """Responds with one JSON value."""
 
-    media_type = "application/json"
+    media_type = JSON
 
     def __init__(
         self, value: Any, status_code: int = 200, headers: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(compact_json(value), status_code, headers)
+
+
+class WholeResponse(Response):
+    """Responds with one JSON value, which `make` makes once the response is to be sent."""
+
+    def __init__(self, make: Callable[[], Awaitable[Any]]) -> None:
+        super().__init__()
+        self._make = make
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await CompactJSONResponse(await self._make())(scope, receive, send)
 
 
 class StreamedResponse(Response):
@@ -96,8 +113,7 @@ class StreamedResponse(Response):
                 except StopAsyncIteration:
                     break
                 except Exception as error:
-                    scope[NOTED_ERROR] = found = api_error_of(error)
-                    chunk = self._error_chunk(found)
+                    chunk = self._error_chunk(noted_error(scope, error))
                 await send(_body(chunk))
             await send({"type": "http.response.body", "body": b""})
 

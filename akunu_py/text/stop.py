@@ -19,7 +19,12 @@ class StopScanner:
             raise InvalidRequestError("A stop string must not be empty.")
         self._stops = tuple(stops)
         self._held = ""
-        self.stopped = False
+        self.found: str | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string has appeared."""
+        return self.found is not None
 
     def feed(self, text: str) -> str:
         """Takes the next piece of text and returns what may be shown now.
@@ -38,10 +43,9 @@ class StopScanner:
 
     def _release(self, length: int) -> str:
         """The first characters of the held text, up to a stop string."""
-        found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
-        if found and min(found) <= length:
-            self.stopped = True
-            length = min(found)
+        found = [(at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if found and min(found)[0] <= length:
+            length, self.found = min(found)
         shown, self._held = self._held[:length], self._held[length:]
         return shown
 

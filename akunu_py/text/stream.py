@@ -107,6 +107,11 @@ class TextStream:
         self._scanner = StopScanner(stops)
 
     @property
+    def stop(self) -> str | None:
+        """The stop string that has appeared, if any."""
+        return self._scanner.found
+
+    @property
     def stopped(self) -> bool:
         """Whether a stop string has appeared."""
         return self._scanner.stopped

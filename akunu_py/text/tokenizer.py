@@ -1,11 +1,12 @@
 """Tokenizer: text to token ids and back, through mlx-lm's wrapper around the model's own."""
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from threading import Lock
 from typing import Any, Final
 
-from akunu_py.errors import ContextOverflowError, InvalidRequestError
+from akunu_py.errors import ContextOverflowError, InvalidRequestError, UnreadableRequestError
 from akunu_py.text.answer_parser import AnswerFormat
 from akunu_py.text.stream import Detokenizer, WholeTextDetokenizer
 from akunu_py.text.token_bytes import PieceLengths, TokenBytes
@@ -14,6 +15,10 @@ Message = Mapping[str, Any]
 
 _SHORT: Final = 1 << 16
 """Any text of this many characters is encoded quickly."""
+
+_CUT: Final = "\ufdd0"
+"""Cuts the spelling of a control token in two, so that it is encoded as text. Unicode keeps this
+code point for the internal use of programs."""
 
 
 class Tokenizer:
@@ -82,21 +87,54 @@ class Tokenizer:
             least = self._piece_lengths.least_tokens(text)
             if least > most:
                 raise ContextOverflowError(
-                    f"The prompt has {len(text)} characters, {least} tokens at the least, and the "
-                    f"context only {most}; shorten it."
+                    f"The prompt has {len(text)} characters, {least} tokens at the least, and "
+                    f"exceeds the available context size of {most}; shorten it.",
+                    tokens=least,
+                    limit=most,
                 )
         opening = self.wrapped.bos_token
         add = special_tokens and (opening is None or not text.startswith(opening))
-        with self._encoding:
-            return list(self.wrapped.encode(text, add_special_tokens=add, verbose=False))
+        first, *rest = text.split(_CUT)
+        tokens = self._encode(first, add_special_tokens=add)
+        for part in rest:
+            tokens += self._encode(part, add_special_tokens=False)
+        return tokens
 
     def encode_plain(self, text: str) -> list[int]:
         """The ids of a text; special tokens spelled out in it are plain text."""
+        return self._encode(text, add_special_tokens=False, split_special_tokens=True)
+
+    def _encode(self, text: str, **how: bool) -> list[int]:
         with self._encoding:
-            ids = self.wrapped.encode(
-                text, add_special_tokens=False, split_special_tokens=True, verbose=False
+            if len(text) > _SHORT and hasattr(self.wrapped, "_tokenizer"):
+                # A batch of one: other threads run meanwhile.
+                return list(self.wrapped._tokenizer([text], verbose=False, **how).input_ids[0])
+            return list(self.wrapped.encode(text, verbose=False, **how))
+
+    def as_text(self, given: Any) -> Any:
+        """A text, messages or tools in which no control token can be recognised."""
+        if isinstance(given, str):
+            text = given.replace(_CUT, "")
+            return self._control_tokens.sub(
+                lambda found: f"{found[0][0]}{_CUT}{found[0][1:]}", text
             )
-            return list(ids)
+        if isinstance(given, Mapping):
+            return {key: self.as_text(value) for key, value in given.items()}
+        if isinstance(given, list | tuple):
+            return [self.as_text(value) for value in given]
+        return given
+
+    @cached_property
+    def _control_tokens(self) -> re.Pattern[str]:
+        """The spellings of all control tokens; never matches if there are none."""
+        added = self.wrapped.added_tokens_decoder.values()
+        spellings = [re.escape(entry.content) for entry in added if entry.special]
+        return re.compile("|".join(sorted(spellings, key=len, reverse=True)) or r"(?!)")
+
+    @staticmethod
+    def readable(rendered: str) -> str:
+        """What `render_chat` returned, without the marks that only `encode` knows."""
+        return rendered.replace(_CUT, "")
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of some ids, special tokens spelled out."""
@@ -119,7 +157,10 @@ class Tokenizer:
         tools: Sequence[Any] = (),
         settings: Mapping[str, Any] | None = None,
     ) -> str:
-        """A conversation as text, by the model's template.
+        """A conversation as text for `encode`, by the model's template.
+
+        Control tokens that are spelled out in a message or a tool are text: only the template can
+        end a turn. `readable` shows the text to people.
 
         Args:
             messages: dictionaries with `role` and `content`.
@@ -138,15 +179,15 @@ class Tokenizer:
         try:
             return str(
                 self.wrapped.apply_chat_template(
-                    [dict(message) for message in messages],
+                    self.as_text(messages),
                     tokenize=False,
                     add_generation_prompt=open_answer,
-                    tools=list(tools) or None,
+                    tools=self.as_text(tools) or None,
                     **self._template_args | dict(settings or {}),
                 )
             )
         except Exception as error:  # the template is the model's own code and may raise anything
-            raise InvalidRequestError(
+            raise UnreadableRequestError(
                 f"The model's chat template refuses this conversation: {error}"
             ) from error
 

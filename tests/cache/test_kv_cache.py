@@ -14,10 +14,11 @@ from mlx_lm.models.cache import KVCache as GrowingCache
 from akunu_py.backend import find_backend
 from akunu_py.cache.checkpoint import Checkpoint
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.cache.layers import LayerCache, WindowLayerCache
+from akunu_py.cache.layers import ChunkLayerCache, LayerCache, WindowLayerCache
 from akunu_py.cache.model_cache import make_kv_cache, no_rollback_reason
 from akunu_py.errors import CacheError, ContextOverflowError
-from akunu_py.model import TargetModel, load_target
+from akunu_py.loading import load_target
+from akunu_py.model import TargetModel
 from tests.caches import attention_cache
 from tests.tiny_model import write_tiny_model
 
@@ -50,6 +51,7 @@ def recurrent() -> ArraysCache:
 KINDS: dict[str, tuple[Callable[[], Any], ...]] = {
     "full": (GrowingCache,),
     "window": (lambda: RotatingKVCache(max_size=WINDOW),),
+    "window and beginning": (lambda: RotatingKVCache(max_size=WINDOW, keep=2),),
     "chunks": (lambda: ChunkedKVCache(WINDOW),),
     "recurrent": (recurrent,),
     "hybrid": (recurrent, GrowingCache, lambda: RotatingKVCache(max_size=WINDOW)),
@@ -70,8 +72,12 @@ def feed(cache: KVCache, tokens: list[int]) -> list[list[int]]:
                 part[0], part[1] = mx.array(state), mx.array(tokens[-1])
                 seen.append([state])
             else:
+                mask = None if isinstance(part, ChunkLayerCache) else part.make_mask(len(tokens))
                 keys, _ = part.update_and_fetch(*layer_input(tokens))
-                seen.append([int(key) for key in keys[0, 0, :, 0].tolist()])
+                rows = keys[0, 0, :, 0]
+                if isinstance(mask, mx.array):  # what the last of the new tokens attends to
+                    rows = mx.where(mask[-1], rows, -1)
+                seen.append([int(row) for row in rows.tolist() if row >= 0])
     cache.advance(len(tokens))
     return seen
 
@@ -162,12 +168,12 @@ def test_windows_hold_the_window_and_a_slack_however_long_the_context() -> None:
 
 
 @pytest.mark.parametrize("tokens", [1, 3, 9])
-@pytest.mark.parametrize("before", [0, 2, 4, 5, 30])
-@pytest.mark.parametrize("window_size", [None, 3])
+@pytest.mark.parametrize("before", [0, 2, 4, 5, 30, 400])
+@pytest.mark.parametrize(("keep", "window_size"), [(0, None), (0, 3), (2, None), (2, 3)])
 def test_masks_of_windows_show_each_position_its_window(
-    tokens: int, before: int, window_size: int | None
+    tokens: int, before: int, keep: int, window_size: int | None
 ) -> None:
-    layer = WindowLayerCache(100, WINDOW)
+    layer = WindowLayerCache(1000, WINDOW, keep)
     if before:
         layer.update_and_fetch(*layer_input(list(range(before))))
     mask = layer.make_mask(tokens, window_size=window_size)
@@ -175,8 +181,11 @@ def test_masks_of_windows_show_each_position_its_window(
     positions = [int(key) for key in keys[0, 0, :, 0].tolist()]  # type: ignore[arg-type,union-attr]
     window = window_size or WINDOW
     shown = [
-        [max(0, at - window + 1) <= key <= at for key in positions]
+        [key <= at and (key > at - window + keep or key < keep) for key in positions]
         for at in range(before, before + tokens)
+    ]
+    assert [sum(row) for row in shown] == [
+        min(at + 1, window) for at in range(before, before + tokens)
     ]
     if mask is None:
         assert all(shown[0])

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from akunu_py.backend import find_backend
 from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot, common_prefix_length
-from akunu_py.model import TargetModel, load_target
+from akunu_py.loading import load_target
+from akunu_py.model import TargetModel
 from akunu_py.options import MAX_SLOTS
 
 NO_LIMIT = 1 << 40

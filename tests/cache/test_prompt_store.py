@@ -210,6 +210,16 @@ def test_a_text_that_exceeds_the_limit_keeps_its_beginning(tmp_path: Path) -> No
     assert 0 < load(store, (GrowingCache,), text)[1] < 100
 
 
+def test_a_limit_that_is_too_low_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(tmp_path, limit=100)
+    for text in (range(100), range(50, 150)):
+        save(store, (GrowingCache,), list(text))
+    (record,) = caplog.records
+    assert "100 bytes (--prompt-cache-bytes): too few" in record.getMessage()
+
+
 def test_a_full_disk_is_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = open_store(tmp_path / "folder")
     (tmp_path / "folder").rmdir()
@@ -305,3 +315,15 @@ def test_what_a_crash_left_is_deleted_once_nobody_writes_it(
 
 def test_killed_writers_leave_the_old_text_or_the_new_one(tmp_path: Path) -> None:
     kill_writers(2, tmp_path)  # of each kind: of a single file, and of a folder
+
+
+def test_a_folder_that_was_deleted_is_made_again(tmp_path: Path) -> None:
+    folder, text = tmp_path / "prompts", list(range(1, 60))
+    kinds = next(iter(KINDS.values()))
+    store = open_store(folder, kinds)
+    for path in files_in(folder):
+        path.unlink()
+    folder.rmdir()
+    save(store, kinds, text)
+    assert len(files_in(folder)) == 1
+    assert load(store, kinds, [*text, 9_999])[1] == len(text)

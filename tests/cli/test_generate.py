@@ -101,7 +101,10 @@ def test_a_suffix_fills_a_gap(model: tuple[str, str], capsys: pytest.CaptureFixt
     ("words", "sentence"),
     [
         (["-p", ""], "The prompt is empty"),
-        (["-p", "a" * 2000], "The prompt has 2000 tokens and the context only"),
+        (
+            ["-p", "a" * 2000],
+            "The prompt has 2000 tokens and exceeds the available context size of",
+        ),
         (["-p", "x", "--max-context", "99999999"], "The context must be from 1 to"),
         (["-p", "too long for it", "--max-context", "4"], "raise --max-context"),
     ],

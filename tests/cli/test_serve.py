@@ -43,12 +43,10 @@ def process(tiny_model_dir: Path) -> Iterator["subprocess.Popen[str]"]:
 def url_of(process: "subprocess.Popen[str]") -> str:
     """The address of a server, once its model is loaded."""
     assert process.stdout is not None
-    assert process.stderr is not None
-    line = process.stdout.readline()
-    assert line.startswith("Serving ")
-    while "is loaded" not in process.stderr.readline():
-        pass
-    return line.split()[-1]
+    loading, serving = process.stdout.readline(), process.stdout.readline()
+    assert loading.startswith("Loading ")
+    assert serving == loading.replace("Loading", "Serving")
+    return serving.split()[-1]
 
 
 def wait_for_requests(url: str, count: int) -> None:
@@ -87,7 +85,7 @@ def test_a_signal_while_the_model_loads_ends_it_quietly(
     process: "subprocess.Popen[str]", number: signal.Signals
 ) -> None:
     assert process.stdout is not None
-    assert process.stdout.readline().startswith("Serving ")
+    assert process.stdout.readline().startswith("Loading ")
     process.send_signal(number)
     _, complaints = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, complaints) == (0, "")
@@ -108,6 +106,19 @@ def test_a_server_that_starts_again_goes_on_from_its_folder(
     assert cached == [0, 139]
 
 
+def test_few_descriptors_and_no_temporary_folder_are_enough(tiny_model_dir: Path) -> None:
+    command = [sys.executable, "-m", "akunu_py", "generate", "--prompt", "a", "--max-tokens=2"]
+    command += ["--model", str(tiny_model_dir)]
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'ulimit -n 256 && exec "$@"', "sh", *command],
+        env=os.environ | {"TMPDIR": "/nonexistent"},
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert (done.returncode, "defect" in done.stderr) == (0, False)
+
+
 def test_a_port_in_use_is_one_sentence(tiny_model_dir: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -124,7 +135,8 @@ def test_it_warns_if_others_can_reach_it_and_ends_if_the_model_does_not_load(
     (tmp_path / "config.json").write_text("{}")
     with start("--model", str(tmp_path), "--host", "0.0.0.0", "--port", "0", *words) as process:
         out, err = process.communicate(timeout=PATIENCE_S)
-    assert out.startswith("Serving ")
+    assert out.startswith("Loading ")
+    assert "Serving" not in out
     assert ("see --api-key" in err) == warns
     assert process.returncode == 2
     assert err.splitlines()[-1].startswith("akunu-py: ")

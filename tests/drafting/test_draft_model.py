@@ -19,7 +19,8 @@ from akunu_py.drafting.combined import MIXED, CombinedDrafter
 from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
-from akunu_py.model import TargetModel, load_target, load_tokenizer
+from akunu_py.loading import load_target, load_tokenizer
+from akunu_py.model import TargetModel
 from akunu_py.options import Options, Sampling
 from akunu_py.planning.planner import DraftPlanner
 from akunu_py.sampling.sampler import Sampler

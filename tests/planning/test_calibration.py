@@ -21,7 +21,8 @@ from akunu_py.calibration import (
 )
 from akunu_py.engine import Engine
 from akunu_py.errors import BackendError
-from akunu_py.model import TargetModel, load_target
+from akunu_py.loading import load_target
+from akunu_py.model import TargetModel
 from akunu_py.planning.cost_curve import DOUBTFUL, CostCurve, CostLevel
 from akunu_py.planning.cost_store import CostStore
 from tests.planning.curves import FLAT, LINEAR

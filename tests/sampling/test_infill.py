@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from akunu_py.engine import Engine
-from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options, Sampling
 from akunu_py.sampling.infill import InfillFilter
 from akunu_py.sampling.sampler import Sampler
@@ -107,8 +106,3 @@ def test_drafts_do_not_change_the_text(
         monkeypatch.setitem(engine.speculation._factories, "told", make)
         told = Options(40, sampling, drafter="told", num_draft_tokens=4)
         assert engine.generate(PROMPT, told).token_ids == plain.token_ids
-
-
-def test_infill_answers_cannot_be_exact() -> None:
-    with pytest.raises(InvalidRequestError, match="infill"):
-        Options(sampling=Sampling(infill=True), exact=True)

@@ -107,7 +107,7 @@ class LiveServer:
 
 def parse_events(text: str) -> list[Any]:
     """The JSON of server-sent events; a final line that is not JSON stays text."""
-    data = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+    data = [line.rpartition("data: ")[2] for line in text.split("\n\n") if line]
     return [json.loads(line) if line[0] in "{[" and line != "[DONE]" else line for line in data]
 
 

@@ -209,6 +209,12 @@ OLLAMA: Fields = {"stream": FLAG, "format": FORMAT, "options": OBJECT} | {
         SAMPLING | {"num_predict": Kind(st.integers(1, 4), WHOLE.wrong), "repeat_last_n": WHOLE}
     ).items()
 }
+MESSAGES_FIELDS: Fields = {
+    "messages": MESSAGES, "max_tokens": FEW, "system": TEXT, "stop_sequences": TEXTS,
+    "stream": FLAG, "temperature": NUMBER, "top_p": NUMBER, "top_k": WHOLE,
+    "tools": Kind(st.just([]), OBJECTS.wrong), "thinking": Kind(st.just({}), OBJECT.wrong),
+    "tool_choice": Kind(st.sampled_from([{"type": "auto"}, {"type": "none"}]), OBJECT.wrong),
+}  # fmt: skip
 TURNS = [{"role": "user", "content": "Hi"}]
 
 
@@ -252,6 +258,27 @@ DOORS: Final[dict[str, Door]] = {
         OPENAI | {"prompt": TEXT, "suffix": TEXT, "random_seed": WHOLE},
     ),
     "/v1/chat/completions": Door({"messages": TURNS, "max_tokens": 2}, CHAT, speaks=True),
+    "/v1/messages": Door({"messages": TURNS, "max_tokens": 2}, MESSAGES_FIELDS, speaks=True),
+    "/v1/messages/count_tokens": Door({"messages": TURNS}, MESSAGES_FIELDS, speaks=True),
+    "/v1/responses": Door(
+        {"input": "Hi", "max_output_tokens": 2},
+        {
+            "input": Kind(values("text"), values_but("text", "list")),
+            "instructions": TEXT,
+            "max_output_tokens": Kind(st.integers(1, 4), WHOLE.wrong),
+            "temperature": NUMBER,
+            "top_p": NUMBER,
+            "stream": FLAG,
+            "store": FLAG,
+            "tool_choice": CHOICE,
+            "tools": Kind(st.just([]), OBJECTS.wrong),
+            "reasoning": Kind(st.just({}), OBJECT.wrong),
+            "text": Kind(st.just({"format": {"type": "json_object"}}), OBJECT.wrong),
+            "previous_response_id": TEXT,
+            "parallel_tool_calls": FLAG,
+        },
+        speaks=True,
+    ),
     "/api/generate": Door(
         {"prompt": "a", "options": {"num_predict": 2}},
         OLLAMA
@@ -264,10 +291,16 @@ DOORS: Final[dict[str, Door]] = {
         speaks=True,
     ),
 }
-SAME: Final = ("/completions", "/chat/completions")
+SAME: Final = (
+    "/completions", "/chat/completions", "/v1/chat/completions/input_tokens", "/fim/completions",
+    "/v1/beta/completions",
+)  # fmt: skip
 """Other paths of the same endpoints."""
-UNREAD: Final = ("/api/show",)
-"""It accepts a body and ignores it."""
+UNREAD: Final = (
+    "/api/show", "/api/pull", "/api/embed", "/api/embeddings", "/v1/embeddings", "/v1/rerank",
+    "/embedding", "/embeddings", "/rerank", "/reranking",
+)  # fmt: skip
+"""They accept any body."""
 
 CONTRACT_OF: Final = {
     endpoint.path: contract.name
@@ -289,6 +322,9 @@ def with_field(body: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]
 def complaint(path: str, response: httpx2.Response) -> str:
     """The sentence of an error, after checking that it has its contract's form."""
     answer = response.json()
+    if CONTRACT_OF[path] == "anthropic":
+        assert (answer["type"], list(answer)) == ("error", ["type", "error"])
+        return str(answer["error"]["message"])
     assert list(answer) == ["error"]
     error = answer["error"]
     if CONTRACT_OF[path] == "ollama":
@@ -306,6 +342,7 @@ def assert_is_whole(response: httpx2.Response) -> None:
     if kind.startswith("text/event-stream"):
         answer = parse_events(response.text)
         assert answer[-1] == "[DONE]" or answer[-1].get("stop", True)
+        assert answer[-1] == "[DONE]" or answer[-1].get("type") != "error"
     elif kind == "application/x-ndjson":
         answer = [json.loads(line) for line in response.text.splitlines()]
         assert answer[-1]["done"]
@@ -337,7 +374,7 @@ def test_no_body_breaks_the_server(
         kind = door.fields[name]
         body = with_field(body, name, data.draw(kind.right | kind.right | JSON, label=name))
     response = (parrot if door.speaks else live).post(path, body)
-    if response.status_code == 400:
+    if response.status_code in (400, 404):  # 404: there is no such previous response
         assert complaint(path, response)
     else:
         assert response.status_code == 200, response.text

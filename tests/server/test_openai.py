@@ -32,7 +32,7 @@ TEXT = {"prompt": "hello", "max_tokens": 2}
         ({"stop": ["x"] * 65}, "stop"),
         ({"stream": "yes"}, "stream"),
         ({"stream_options": 1}, "stream_options"),
-        ({"logit_bias": {"a": 1}}, "logit_bias"),
+        ({"logit_bias": {"": 1}}, "logit_bias"),
         ({"prediction": {"type": "guess"}}, "prediction.type"),
     ],
 )

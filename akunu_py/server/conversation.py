@@ -1,0 +1,187 @@
+"""Conversation: messages and tools as one job, and the blocks of its answer, for all contracts.
+
+Messages and tools come in OpenAI's form, which templates expect.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import uuid4
+
+from akunu_py.options import Options
+from akunu_py.server.body import Body
+from akunu_py.server.job import Job
+from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ToolCall
+
+if TYPE_CHECKING:
+    from akunu_py.engine import Engine
+
+
+@dataclass(frozen=True)
+class ToolChoice:
+    """Whether a tool may or must be called, and its name if it is given."""
+
+    may_call: bool = True
+    must_call: bool = False
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The tools that the model may call.
+
+    With `must_call`, the completion has to be a call; with `one_call`, it ends after the first.
+    """
+
+    offered: tuple[dict[str, Any], ...] = ()
+    must_call: bool = False
+    one_call: bool = False
+
+
+def select_tools(
+    body: Body,
+    offered: Sequence[dict[str, Any]],
+    choice: ToolChoice,
+    *,
+    parallel: bool,
+    model_has_tools: bool,
+) -> Tools:
+    """The tools that a request lets the model call. If the model's template has no tools, they are
+    ignored, unless a call is required.
+
+    Raises:
+        BodyError: if `tool_choice` cannot be served.
+    """
+    if choice.must_call:
+        if choice.name:
+            offered = [tool for tool in offered if tool["function"]["name"] == choice.name]
+            if not offered:
+                body.refuse("tool_choice", "names a function that is not among `tools`")
+        if not offered:
+            body.refuse("tool_choice", "needs `tools` to choose from")
+        if not model_has_tools:
+            body.refuse("tool_choice", "cannot be served: this model's chat template has no tools")
+    if not choice.may_call or not model_has_tools:
+        return Tools()
+    return Tools(tuple(offered), choice.must_call, bool(offered) and not parallel)
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A conversation as a job; `tools` are those that its answer may call."""
+
+    job: Job
+    tools: Tools
+    _format: AnswerFormat
+    _prompt: str
+
+    @classmethod
+    def begin(
+        cls,
+        engine: "Engine",
+        messages: Sequence[Mapping[str, Any]],
+        options: Options,
+        tools: Tools,
+        settings: Mapping[str, Any],
+    ) -> "Conversation":
+        """Renders a conversation by the model's template.
+
+        If the last message is the assistant's, and text, the answer continues it.
+
+        Raises:
+            InvalidRequestError: if the template refuses it.
+        """
+        tokenizer = engine.tokenizer
+        format_ = tokenizer.answer_format
+        last = messages[-1]
+        begun = last["role"] == "assistant" and bool(last["content"]) and "tool_calls" not in last
+        prompt = tokenizer.render_chat(
+            messages[:-1] if begun else messages,
+            open_answer=True,
+            tools=tools.offered,
+            settings=settings,
+        )
+        if (begun or tools.must_call) and format_.is_thinking(prompt):
+            prompt += f"{format_.think_end}\n\n"
+        if begun:
+            prompt += tokenizer.as_text(last["content"])
+        if tools.must_call:
+            prompt += format_.call_start
+        if tools.one_call and format_.call_end:
+            options = replace(options, stop=(*options.stop, format_.call_end))
+        # With a grammar, everything that the model writes is content.
+        parsed_as = format_ if options.grammar is None else AnswerFormat()
+        return cls(Job(prompt, options), tools, parsed_as, prompt)
+
+    def parser(self) -> AnswerParser:
+        """A new parser of an answer."""
+        return AnswerParser(self._format, self.tools.offered or None, self._prompt)
+
+
+@dataclass
+class Block:
+    """A stretch of an answer of one kind, at its place among the others; a call is one block."""
+
+    index: int
+    kind: Literal["reasoning", "text", "call"]
+    text: str = ""
+    call: ToolCall | None = None
+    id: str = field(default_factory=lambda: uuid4().hex)
+
+
+Step = tuple[Literal["start", "delta", "stop"], Block, str]
+"""What happens to a block, and the text that is added."""
+
+
+class Blocks:
+    """The blocks of one answer, as they grow."""
+
+    def __init__(self, parser: AnswerParser) -> None:
+        self.done: list[Block] = []
+        self._parser = parser
+        self._open: Block | None = None
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether the answer calls a tool."""
+        return any(block.call for block in self.done)
+
+    def feed(self, text: str, *, ends: bool) -> Iterator[Step]:
+        """Takes the next text of the answer; at its end, closes what is open."""
+        parts = self._parser.feed(text)
+        if ends:
+            parts += self._parser.finish()
+        for part in parts:
+            yield from self._add(part)
+        if ends:
+            yield from self._close()
+
+    def _add(self, part: Part) -> Iterator[Step]:
+        for call in part.calls:
+            yield from self._start("call", call)
+            yield "delta", self._current, call.arguments
+        if part.reasoning or part.content:
+            kind: Literal["reasoning", "text"] = "reasoning" if part.reasoning else "text"
+            if self._open is None or self._open.kind != kind:
+                yield from self._start(kind)
+            text = part.reasoning or part.content
+            self._current.text += text
+            yield "delta", self._current, text
+
+    @property
+    def _current(self) -> Block:
+        assert self._open is not None
+        return self._open
+
+    def _start(
+        self, kind: Literal["reasoning", "text", "call"], call: ToolCall | None = None
+    ) -> Iterator[Step]:
+        yield from self._close()
+        self._open = Block(len(self.done), kind, call=call)
+        yield "start", self._open, ""
+
+    def _close(self) -> Iterator[Step]:
+        if self._open is not None:
+            block, self._open = self._open, None
+            self.done.append(block)
+            yield "stop", block, ""

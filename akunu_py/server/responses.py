@@ -1,0 +1,312 @@
+"""OpenAI's Responses, which Codex, the `openai` libraries and the AI SDK speak.
+
+The blocks of an answer become items, streamed as typed events or whole. Responses are kept, so that
+a later request can continue them.
+"""
+
+import json
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from itertools import count
+from time import time
+from typing import Any, Final
+from uuid import uuid4
+
+from starlette.responses import Response
+
+from akunu_py.request import Completion
+from akunu_py.server.contract import ApiRequest
+from akunu_py.server.conversation import (
+    Block,
+    Blocks,
+    Conversation,
+    Step,
+)
+from akunu_py.server.errors import ApiError, NotFoundError
+from akunu_py.server.openai_common import read_format, read_options
+from akunu_py.server.responses_request import (
+    SHELL_NAME,
+    Message,
+    merged,
+    read_input,
+    read_tools,
+)
+from akunu_py.server.wire import (
+    EVENT_STREAM,
+    FINISH_REASONS,
+    CompactJSONResponse,
+    StreamedResponse,
+    WholeResponse,
+    compact_json,
+    named_sse,
+)
+
+_STORED_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A response, and the conversation that a next one continues."""
+
+    response: dict[str, Any]
+    messages: list[Message]
+    nbytes: int
+
+
+class ResponseStore:
+    """The latest responses, in memory only; beyond a number of bytes the oldest are dropped."""
+
+    def __init__(self, most: int = _STORED_BYTES) -> None:
+        self._most = most
+        self._nbytes = 0
+        self._responses: OrderedDict[str, Stored] = OrderedDict()
+
+    def add(self, response: dict[str, Any], messages: list[Message]) -> None:
+        """Keeps a response, if it is not too long on its own."""
+        stored = Stored(response, messages, len(compact_json([response, messages])))
+        self._responses[response["id"]] = stored
+        self._nbytes += stored.nbytes
+        while self._nbytes > self._most:
+            self._nbytes -= self._responses.popitem(last=False)[1].nbytes
+
+    def get(self, name: str) -> Stored:
+        """A response.
+
+        Raises:
+            NotFoundError: if there is none with that id.
+        """
+        if name not in self._responses:
+            raise NotFoundError(f"There is no response {name[:80]!r}; it was not kept, or deleted.")
+        return self._responses[name]
+
+    def remove(self, name: str) -> None:
+        """Forgets a response; see `get`."""
+        self._nbytes -= self.get(name).nbytes
+        del self._responses[name]
+
+
+def show_response(request: ApiRequest) -> Response:
+    """`GET /v1/responses/ID`."""
+    return CompactJSONResponse(request.responses.get(request.path_params["id"]).response)
+
+
+def delete_response(request: ApiRequest) -> Response:
+    """`DELETE /v1/responses/ID`."""
+    name = request.path_params["id"]
+    request.responses.remove(name)
+    return CompactJSONResponse({"id": name, "object": "response", "deleted": True})
+
+
+def respond(request: ApiRequest) -> Response:
+    """`/v1/responses`: continues a conversation."""
+    body, engine, service = request.body, request.engine, request.service
+    for name in ("background", "conversation", "prompt"):
+        if body.any(name):
+            body.refuse(name, "is not served")
+    if body.text("truncation", default="disabled") != "disabled":
+        body.refuse("truncation", "must be disabled: nothing is left out of a conversation")
+    options = replace(
+        read_options(request, grammar=read_format(body.object("text"), "format")),
+        stop=(),
+    )
+    longest = body.integer("max_output_tokens", default=options.max_tokens, least=1)
+    kinds, tools = read_tools(body, model_has_tools=engine.tokenizer.answer_format.has_tools)
+    if options.grammar is not None and tools.offered:
+        body.refuse("text.format", "cannot be combined with `tools`")
+    earlier = body.text("previous_response_id", default=None)
+    history = [] if earlier is None else request.responses.get(earlier).messages
+    history = [*history, *read_input(body)]
+    instructions = body.text("instructions", default=None)
+    opening = [{"role": "system", "content": instructions}] if instructions else []
+    effort = body.object("reasoning").text("effort", default=None)
+    conversation = Conversation.begin(
+        engine,
+        merged([*opening, *history]),
+        replace(options, max_tokens=longest),
+        tools,
+        {} if effort is None else {"reasoning_effort": effort},
+    )
+    items = _Items(Blocks(conversation.parser()), kinds)
+    keeps = body.flag("store", default=True)
+    head = {
+        "id": f"resp_{uuid4().hex}",
+        "object": "response",
+        "created_at": int(time()),
+        "status": "in_progress",
+        "error": None,
+        "incomplete_details": None,
+        "instructions": instructions,
+        "max_output_tokens": body.any("max_output_tokens"),
+        "metadata": body.any("metadata") or {},
+        "model": engine.model.name,
+        "output": [],
+        "parallel_tool_calls": body.flag("parallel_tool_calls", default=True),
+        "previous_response_id": earlier,
+        "reasoning": {"effort": effort, "summary": None},
+        "store": keeps,
+        "temperature": options.sampling.temperature,
+        "text": {"format": body.object("text").any("format") or {"type": "text"}},
+        "tool_choice": body.any("tool_choice") or "auto",
+        "tools": body.any("tools") or [],
+        "top_p": options.sampling.top_p,
+        "truncation": "disabled",
+        "usage": None,
+        "user": body.any("user"),
+    }
+
+    numbers = count()
+
+    def event(name: str, fields: Mapping[str, Any]) -> bytes:
+        return named_sse(f"response.{name}", {"sequence_number": next(numbers), **fields})
+
+    def failed(error: ApiError) -> bytes:
+        what = {"code": error.kind, "message": error.message}
+        return event("failed", {"response": head | {"status": "failed", "error": what}})
+
+    def final(completion: Completion) -> dict[str, Any]:
+        response = head | _ending(completion) | {"output": items.done}
+        if keeps:
+            request.responses.add(response, [*history, items.as_message()])
+        return response
+
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        completion = Completion("")
+        async with aclosing(service.stream(conversation.job)) as events:
+            async for each in events:
+                if not completion.stats.prompt_tokens:
+                    yield event("created", {"response": head})
+                    yield event("in_progress", {"response": head})
+                completion.add(each)
+                for name, fields in items.feed(each.text, ends=each.finish_reason is not None):
+                    yield event(name, fields)
+        response = final(completion)
+        yield event(response["status"], {"response": response})
+
+    async def whole() -> dict[str, Any]:
+        completion = await service.complete(conversation.job)
+        list(items.feed(completion.text, ends=True))
+        return final(completion)
+
+    if body.flag("stream", default=False):
+        return StreamedResponse(chunks(), EVENT_STREAM, failed)
+    return WholeResponse(whole)
+
+
+def _ending(completion: Completion) -> dict[str, Any]:
+    """How a response ended, and its usage."""
+    stats = completion.stats
+    cut = FINISH_REASONS[completion.finish_reason] == "length"
+    return {
+        "status": "incomplete" if cut else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "usage": {
+            "input_tokens": stats.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": stats.cached_tokens},
+            "output_tokens": stats.generated_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": stats.prompt_tokens + stats.generated_tokens,
+        },
+    }
+
+
+class _Items:
+    """The output items of an answer, and the events that tell how they grow."""
+
+    def __init__(self, blocks: Blocks, kinds: Mapping[str, str]) -> None:
+        self._blocks = blocks
+        self._kinds = kinds
+
+    @property
+    def done(self) -> list[dict[str, Any]]:
+        """The items that are complete."""
+        return [self._item(block, "completed") for block in self._blocks.done]
+
+    def as_message(self) -> Message:
+        """The whole answer as a message of the conversation."""
+        done = self._blocks.done
+        calls = [
+            {
+                "id": item["call_id"],
+                "type": "function",
+                "function": {
+                    "name": block.call.name,
+                    "arguments": json.loads(block.call.arguments),
+                },
+            }
+            for block, item in zip(done, self.done, strict=True)
+            if block.call is not None
+        ]
+        said = "".join(block.text for block in done if block.kind == "text")
+        return {"role": "assistant", "content": said} | ({"tool_calls": calls} if calls else {})
+
+    def feed(self, text: str, *, ends: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Takes the next text of the answer and returns the events for it."""
+        for step in self._blocks.feed(text, ends=ends):
+            yield from self._events(step)
+
+    def _events(self, step: Step) -> Iterator[tuple[str, dict[str, Any]]]:
+        what, block, text = step
+        item = self._item(block, "completed" if what == "stop" else "in_progress")
+        place = {"output_index": block.index, "item_id": item["id"]}
+        if block.call is not None:
+            field = {"function_call": "arguments", "custom_tool_call": "input"}.get(item["type"])
+            name = "function_call_arguments" if field == "arguments" else "custom_tool_call_input"
+            if what == "delta":
+                if field is not None:
+                    yield f"{name}.delta", place | {"delta": item[field]}
+                return
+            if what == "stop" and field is not None:
+                yield f"{name}.done", place | {"name": block.call.name, field: item[field]}
+            if what == "start" and field is not None:
+                item |= {field: ""}
+        else:
+            place |= {"content_index": 0}
+            name = "output_text" if block.kind == "text" else "reasoning_text"
+            (part,) = item["content"] or [None]
+            extra: dict[str, Any] = {"logprobs": []} if block.kind == "text" else {}
+            if what == "delta":
+                yield f"{name}.delta", place | {"delta": text} | extra
+                return
+            if what == "stop":
+                yield f"{name}.done", place | {"text": block.text} | extra
+                yield "content_part.done", place | {"part": part}
+        if what == "stop":
+            yield "output_item.done", {"output_index": block.index, "item": item}
+            return
+        opened = item | ({"content": []} if block.call is None else {})
+        yield "output_item.added", {"output_index": block.index, "item": opened}
+        if block.call is None:
+            yield "content_part.added", place | {"part": item["content"][0]}
+
+    def _item(self, block: Block, status: str) -> dict[str, Any]:
+        if block.call is not None:
+            return self._call(block, status)
+        if block.kind == "reasoning":
+            content = [{"type": "reasoning_text", "text": block.text}]
+            own: dict[str, Any] = {"id": f"rs_{block.id}", "type": "reasoning", "content": content}
+            return own | {"summary": [], "encrypted_content": None, "status": status}
+        part = {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}
+        return {"id": f"msg_{block.id}", "type": "message", "role": "assistant",
+                "content": [part], "status": status}  # fmt: skip
+
+    def _call(self, block: Block, status: str) -> dict[str, Any]:
+        """A call, in the form of the tool that it calls."""
+        assert block.call is not None
+        name, arguments = block.call.name, block.call.arguments
+        head = {"call_id": block.call.id or f"call_{block.id[:24]}", "status": status}
+        kind = self._kinds.get(name, "function")
+        given = json.loads(arguments)
+        given = given if isinstance(given, dict) else {}
+        own: dict[str, Any]
+        if kind == "custom":
+            text = str(given.get("input", ""))
+            own = {"id": f"ctc_{block.id}", "type": "custom_tool_call", "name": name, "input": text}
+        elif kind == SHELL_NAME:
+            action: dict[str, Any] = {"type": "exec", "command": [], "env": {}} | given
+            own = {"id": f"lsh_{block.id}", "type": "local_shell_call", "action": action}
+        else:
+            own = {"id": f"fc_{block.id}", "type": "function_call", "name": name,
+                   "arguments": arguments}  # fmt: skip
+        return head | own

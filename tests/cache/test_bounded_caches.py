@@ -1,0 +1,94 @@
+"""`--max-kv-size`: layers keep the first tokens and the last ones, and drafts change nothing."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import mlx.core as mx
+import pytest
+from mlx_lm.generate import generate_step
+
+from akunu_py import Options, load
+from akunu_py.backend import find_backend
+from akunu_py.engine import Engine
+from akunu_py.errors import InvalidRequestError
+from akunu_py.loading import check_bounded, load_tokenizer
+from akunu_py.model import TargetModel
+from tests.architectures import UNLIKE_ITSELF, VOCABULARY, config, make_network, names
+from tests.fakes import OracleDrafter
+from tests.planning.curves import FLAT
+
+SIZE = 20
+PROMPT = [Random(2).randrange(VOCABULARY) for _ in range(400)]
+"""Longer than the buffers, so that tokens between the first and the last ones are dropped."""
+PLAIN = Options(12, drafter="none")
+REFUSED = (
+    *("mamba", "mamba2", "recurrent_gemma", "rwkv7"),  # no layer keeps all tokens
+    *("deepseek_v32", "deepseek_v41", "glm_moe_dsa", "minimax_m3_vl"),  # they choose among all
+    *("longcat_flash", "longcat_flash_ngram"),  # two caches a layer, as in those
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _without_compiler() -> Iterator[None]:
+    """On a CPU, MLX runs a C++ compiler for every function that a network compiles."""
+    mx.disable_compile()
+    yield
+    mx.enable_compile()
+
+
+def model_of(name: str, folder: Path) -> TargetModel:
+    network = make_network(name)
+    check_bounded(network, SIZE)
+    tokenizer = load_tokenizer(str(folder))
+    return TargetModel(
+        network, tokenizer, config(name), name=name, layout="dense", max_kv_size=SIZE
+    )
+
+
+def engine_of(model: TargetModel, step: int) -> Engine:
+    return Engine(model, find_backend(), calibrate=lambda *_: FLAT, prefill_step_size=step)
+
+
+@pytest.mark.parametrize("name", sorted({*names()} - {*REFUSED} - {*UNLIKE_ITSELF}))
+def test_neither_drafts_nor_steps_of_the_prefill_change_the_text(
+    name: str, tiny_model_dir: Path
+) -> None:
+    model = model_of(name, tiny_model_dir)
+    engine = engine_of(model, 48)
+    plain = engine.generate(PROMPT, PLAIN).token_ids
+    assert engine_of(model, 131).generate(PROMPT, PLAIN).token_ids == plain
+    guesses = [token if at % 3 else token ^ 1 for at, token in enumerate(plain)]
+    engine.add_drafter("oracle", lambda _: OracleDrafter(len(PROMPT), guesses))
+    engine.reset()
+    drafted = engine.generate(PROMPT, replace(PLAIN, drafter="oracle", num_draft_tokens=4))
+    assert drafted.token_ids == plain
+    assert drafted.stats.drafted or engine.notices
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_bounded_is_refused(name: str) -> None:
+    with pytest.raises(InvalidRequestError, match="omit --max-kv-size"):
+        check_bounded(make_network(name), SIZE)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gemma2", "glm4"])
+def test_the_text_is_mlx_lms(name: str, tiny_model_dir: Path) -> None:
+    model = model_of(name, tiny_model_dir)
+    prompt, options = PROMPT[: SIZE - 5], replace(PLAIN, max_tokens=40)
+    steps = generate_step(mx.array(prompt), model.network, max_tokens=40, max_kv_size=SIZE)
+    assert engine_of(model, 48).generate(prompt, options).token_ids == [
+        int(token) for token, _ in steps
+    ]
+
+
+def test_memory_is_bounded_and_the_user_is_told(tiny_model_dir: Path) -> None:
+    model = load(str(tiny_model_dir), max_kv_size=64).model
+    sizes = []
+    for tokens in (400, 1_600):
+        cache = model.make_cache(2_000)
+        model.prefill([1] * tokens, cache, step=100)
+        sizes.append(cache.nbytes)
+    assert sizes[0] == sizes[1]
+    assert model.kv_cache_form == "the first 4 and the last tokens, 64 in all"

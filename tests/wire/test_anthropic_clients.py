@@ -1,0 +1,212 @@
+"""The bodies of Claude Code and of the `anthropic` library for Python, literally, and what they
+read of the answers."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.parrot import parrot_engine
+from tests.server.live import LiveServer, serve
+
+CALL = '<tool_call>\n{"name": "Read", "arguments": {"file_path": "/a.py"}}\n</tool_call>'
+READ = {
+    "name": "Read",
+    "description": "Reads a file from the local filesystem.",
+    "input_schema": {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "properties": {"file_path": {"type": "string", "description": "The absolute path"}},
+        "required": ["file_path"],
+        "additionalProperties": False,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def parrot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """One on a model that repeats the last message, and knows tools."""
+    folder: Path = tmp_path_factory.mktemp("models") / "parrot"
+    with serve(lambda: parrot_engine(folder)) as server:
+        yield server
+
+
+def body(text: str, **fields: Any) -> dict[str, Any]:
+    """As the library sends it."""
+    turn = {"role": "user", "content": text}
+    return {"max_tokens": 200, "messages": [turn], "model": "claude", "temperature": 0} | fields
+
+
+def ask(server: LiveServer, asked: dict[str, Any]) -> dict[str, Any]:
+    answer = server.post("/v1/messages", asked, **{"anthropic-version": "2023-06-01"})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def stream(server: LiveServer, asked: dict[str, Any]) -> list[dict[str, Any]]:
+    """The events; each has its type twice."""
+    text = server.post("/v1/messages?beta=true", asked | {"stream": True}).text
+    events = []
+    for entry in text.strip().split("\n\n"):
+        name, _, data = entry.partition("\n")
+        events.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {events[-1]['type']}"
+    return events
+
+
+def assembled(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The content blocks as the library puts them together."""
+    blocks: list[dict[str, Any]] = []
+    for event in events:
+        if event["type"] == "content_block_start":
+            assert event["index"] == len(blocks)
+            blocks.append(dict(event["content_block"], json=""))
+        elif event["type"] == "content_block_delta":
+            delta, block = dict(event["delta"]), blocks[event["index"]]
+            if delta.pop("type") == "input_json_delta":
+                block["json"] += delta["partial_json"]
+            else:
+                for name, text in delta.items():
+                    block[name] += text
+    for block in blocks:
+        if text := block.pop("json"):
+            block["input"] = json.loads(text)
+    return blocks
+
+
+def test_a_message(parrot: LiveServer) -> None:
+    answer = ask(parrot, body("Hello, world", system="Be brief."))
+    assert answer["id"].startswith("msg_")
+    assert (answer["type"], answer["role"]) == ("message", "assistant")
+    assert answer["content"] == [{"type": "text", "text": "Hello, world"}]
+    assert (answer["stop_reason"], answer["stop_sequence"]) == ("end_turn", None)
+    usage = answer["usage"]
+    assert usage["output_tokens"] > 0
+    again = ask(parrot, body("Hello, world", system="Be brief."))["usage"]
+    assert again["cache_read_input_tokens"] > usage["cache_read_input_tokens"]
+    prompt = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    assert sum(again[name] for name in prompt) == sum(usage[name] for name in prompt)
+
+
+def test_events_come_in_order(parrot: LiveServer) -> None:
+    events = stream(parrot, body("Hello, world"))
+    kinds = [event["type"] for event in events]
+    assert kinds[:3] == ["message_start", "ping", "content_block_start"]
+    assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+    assert set(kinds[3:-3]) == {"content_block_delta"}
+    assert events[0]["message"]["content"] == []
+    assert events[0]["message"]["usage"]["input_tokens"] > 0
+    assert events[-2]["delta"] == {"stop_reason": "end_turn", "stop_sequence": None}
+    assert events[-2]["usage"]["output_tokens"] > 0
+    assert assembled(events) == [{"type": "text", "text": "Hello, world"}]
+
+
+@pytest.mark.parametrize("text", [CALL, f"I look.{CALL}{CALL}", f"<think>Hm.</think>I look.{CALL}"])
+def test_thoughts_and_calls_are_blocks(parrot: LiveServer, text: str) -> None:
+    asked = body(text, tools=[READ], thinking={"type": "enabled", "budget_tokens": 1024})
+    whole = ask(parrot, asked)
+    assert whole["stop_reason"] == "tool_use"
+    thought, said, *calls = [None, None, *whole["content"]][-2 - text.count("<tool_call>") :]
+    assert all(call["type"] == "tool_use" and call["id"] for call in calls)
+    assert {json.dumps(call["input"]) for call in calls} == {'{"file_path": "/a.py"}'}
+    assert len({call["id"] for call in calls}) == len(calls) == text.count("<tool_call>")
+    assert said is None or said == {"type": "text", "text": "I look."}
+    assert thought is None or thought["thinking"] == "Hm."
+    events = stream(parrot, asked)
+    streamed = assembled(events)
+    for block in (*streamed, *whole["content"]):
+        block.pop("id", None)
+    assert streamed == whole["content"]
+    assert events[-2]["delta"]["stop_reason"] == "tool_use"
+
+
+def test_claude_codes_second_turn(parrot: LiveServer) -> None:
+    """Its blocks have marks for caches, and the result of a tool comes as a user's block."""
+    ephemeral = {"cache_control": {"type": "ephemeral"}}
+    asked = {
+        "model": "claude-sonnet-4-5",
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Read /a.py", **ephemeral}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "I read it.", "signature": "x"},
+                    {"type": "text", "text": "Reading."},
+                    {"type": "tool_use", "id": "toolu_1", "name": "Read",
+                     "input": {"file_path": "/a.py"}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "toolu_1",
+                     "content": [{"type": "text", "text": "print(1)"}], "is_error": False,
+                     **ephemeral},
+                ],
+            },
+        ],
+        "temperature": 0,
+        "system": [
+            {"type": "text", "text": "You are an agent.", **ephemeral},
+            {"type": "text", "text": "Be brief."},
+        ],
+        "tools": [READ],
+        "metadata": {"user_id": "user_account__session_1"},
+        "max_tokens": 200,
+    }  # fmt: skip
+    assert ask(parrot, asked)["content"] == [{"type": "text", "text": "print(1)"}]
+    assert assembled(stream(parrot, asked)) == [{"type": "text", "text": "print(1)"}]
+    counted = parrot.post("/v1/messages/count_tokens?beta=true", asked).json()
+    usage = ask(parrot, asked)["usage"]
+    assert counted == {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]}
+
+
+def test_why_an_answer_ended(parrot: LiveServer) -> None:
+    cut = ask(parrot, body("Hello, world", stop_sequences=["x", ", w"]))
+    assert cut["content"] == [{"type": "text", "text": "Hello"}]
+    assert (cut["stop_reason"], cut["stop_sequence"]) == ("stop_sequence", ", w")
+    assert ask(parrot, body("Hello", max_tokens=2))["stop_reason"] == "max_tokens"
+
+
+def test_a_call_can_be_demanded_and_forbidden(parrot: LiveServer) -> None:
+    """A demanded call is begun by the prompt, and the parrot continues it."""
+    for choice in ({"type": "any"}, {"type": "tool", "name": "Read"}):
+        (call,) = ask(parrot, body(CALL, tools=[READ], tool_choice=choice))["content"]
+        assert (call["type"], call["name"]) == ("tool_use", "Read")
+    (text,) = ask(parrot, body(CALL, tools=[READ], tool_choice={"type": "none"}))["content"]
+    assert text == {"type": "text", "text": CALL}
+
+
+def test_the_beginning_of_an_answer_is_continued(parrot: LiveServer) -> None:
+    turns = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hel"}]
+    assert ask(parrot, body("", messages=turns))["content"] == [{"type": "text", "text": "lo"}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"messages": []}, "`messages` must have at least one"),
+        ({"messages": [{"role": "tool", "content": ""}]}, "`messages[0].role` must be user"),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "`tools[0].type`"),
+        ({"tool_choice": {"type": "tool", "name": "Write"}, "tools": [READ]}, "`tool_choice` nam"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "type`"),
+    ],
+)
+def test_errors_have_anthropics_form(
+    parrot: LiveServer, fields: dict[str, Any], sentence: str
+) -> None:
+    answer = parrot.post("/v1/messages", body("a", **fields))
+    error = answer.json()
+    assert (answer.status_code, error["type"]) == (400, "error")
+    assert error["error"]["type"] == "invalid_request_error"
+    assert sentence in error["error"]["message"]
+
+
+def test_an_unknown_path_has_anthropics_form_too(parrot: LiveServer) -> None:
+    answer: httpx2.Response = parrot.post("/v1/messages/batches", {})
+    assert answer.status_code == 404
+    assert answer.json()["error"]["type"] == "not_found_error"

@@ -1,0 +1,87 @@
+"""Fields that change what an answer means are honoured, or refused by name, on every endpoint."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.server.live import LiveServer
+
+USER = [{"role": "user", "content": "Name a color."}]
+ENDPOINTS: dict[str, dict[str, Any]] = {
+    "/completion": {"prompt": "a", "n_predict": 40},
+    "/infill": {"input_prefix": "a", "input_suffix": "b", "n_predict": 40},
+    "/v1/completions": {"prompt": "a", "max_tokens": 40},
+    "/v1/chat/completions": {"messages": USER, "max_tokens": 40},
+}
+
+
+def text_of(answer: Any) -> str:
+    (choice,) = answer["choices"] if "choices" in answer else [{"text": answer.get("content")}]
+    return str(choice["message"]["content"] if "message" in choice else choice["text"])
+
+
+@pytest.mark.parametrize("path", ENDPOINTS)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"json_schema": {"enum": ["red"]}},
+        {"guided_json": {"enum": ["red"]}},
+        {"grammar": 'root ::= "\\"red\\""'},
+        {"regex": '"red"'},
+        {"guided_regex": '"red"'},
+        {"structured_outputs": {"regex": '"red"'}},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_grammars_of_every_name(live: LiveServer, path: str, fields: dict[str, Any]) -> None:
+    answer = live.post(path, ENDPOINTS[path] | fields)
+    assert answer.status_code == 200, answer.text
+    assert json.loads(text_of(answer.json())) == "red"
+
+
+@pytest.mark.parametrize("path", [*ENDPOINTS, "/api/generate"])
+@pytest.mark.parametrize(
+    "field",
+    [{"mirostat": 2}, {"dry_multiplier": 0.8}, {"typical_p": 0.9}, {"dynatemp_range": 0.5},
+     {"top_n_sigma": 1.5}],
+    ids=lambda fields: next(iter(fields)),
+)  # fmt: skip
+def test_samplers_that_are_not_served_are_refused_by_name(
+    live: LiveServer, path: str, field: dict[str, Any]
+) -> None:
+    body = ENDPOINTS.get(path, {}) | field
+    if path == "/api/generate":
+        body = {"prompt": "a", "options": field}
+    answer = live.post(path, body)
+    assert answer.status_code == 400
+    assert f"{next(iter(field))}` is not served" in answer.text
+
+
+def test_samplers_that_are_turned_off_are_accepted(live: LiveServer) -> None:
+    """As SillyTavern and llama-server's own page send them."""
+    off = {"mirostat": 0, "dry_multiplier": 0.0, "typical_p": 1.0, "dynatemp_range": 0,
+           "top_n_sigma": -1, "dry_base": 1.75, "cache_prompt": True}  # fmt: skip
+    assert live.post("/completion", {"prompt": "a", "n_predict": 1} | off).status_code == 200
+
+
+def test_ollamas_logprobs_are_refused(live: LiveServer) -> None:
+    answer = live.post("/api/generate", {"prompt": "a", "logprobs": True})
+    assert (answer.status_code, "`logprobs`" in answer.text) == (400, True)
+
+
+def test_a_bias_by_text(live: LiveServer) -> None:
+    body = {"prompt": "x", "n_predict": 1, "temperature": 0}
+    (token,) = live.post("/tokenize", {"content": "q"}).json()["tokens"]
+    for name in ("q", token):
+        answer = live.post("/completion", body | {"logit_bias": [[name, 1000]]}).json()
+        assert answer["content"] == "q"
+
+
+def test_a_prompt_may_be_an_object(live: LiveServer) -> None:
+    body = {"n_predict": 4, "temperature": 0}
+    plain = live.post("/completion", body | {"prompt": "import os"}).json()["content"]
+    for prompt in ({"prompt_string": "import os"}, [{"prompt_string": "import os"}]):
+        assert live.post("/completion", body | {"prompt": prompt}).json()["content"] == plain
+    image = {"prompt_string": "a", "multimodal_data": ["aGk="]}
+    assert live.post("/completion", body | {"prompt": image}).status_code == 400

@@ -1,0 +1,200 @@
+"""OpenAI's Responses: the `openai` library for Python, and the bodies of Codex, literally."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.parrot import parrot_engine
+from tests.server.live import LiveServer, serve
+
+CALL = '<tool_call>\n{"name": "shell", "arguments": {"command": ["ls", "-l"]}}\n</tool_call>'
+SHELL: Any = {
+    "type": "function",
+    "name": "shell",
+    "description": "Runs a shell command and returns its output.",
+    "strict": False,
+    "parameters": {
+        "type": "object",
+        "properties": {"command": {"type": "array", "items": {"type": "string"}}},
+        "required": ["command"],
+        "additionalProperties": False,
+    },
+}
+PATCH: Any = {
+    "type": "custom",
+    "name": "apply_patch",
+    "description": "Use the `apply_patch` tool to edit files.",
+    "format": {"type": "grammar", "syntax": "lark", "definition": 'start: "*** Begin Patch"'},
+}
+
+
+@pytest.fixture(scope="module")
+def parrot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """One on a model that repeats the last message, and knows tools."""
+    folder: Path = tmp_path_factory.mktemp("models") / "parrot"
+    with serve(lambda: parrot_engine(folder)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(parrot: LiveServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{parrot.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def events(server: LiveServer, asked: dict[str, Any]) -> list[dict[str, Any]]:
+    """The events; each has its type twice, and a number."""
+    text = server.post("/v1/responses", asked | {"stream": True, "temperature": 0}).text
+    found = []
+    for number, entry in enumerate(text.strip().split("\n\n")):
+        name, _, data = entry.partition("\n")
+        found.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+        assert found[-1]["sequence_number"] == number
+    return found
+
+
+def test_a_text(client: openai.OpenAI) -> None:
+    answer = client.responses.create(
+        model="m", input="Hello", instructions="Repeat.", temperature=0
+    )
+    assert (answer.output_text, answer.status, answer.error) == ("Hello", "completed", None)
+    assert answer.instructions == "Repeat."
+    assert answer.usage is not None
+    assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
+
+
+def test_a_stream(client: openai.OpenAI) -> None:
+    with client.responses.stream(model="m", input="Hello, world", temperature=0) as stream:
+        kinds = [event.type for event in stream]
+        final = stream.get_final_response()
+    assert final.output_text == "Hello, world"
+    opening = ("created", "in_progress", "output_item.added", "content_part.added")
+    closing = ("output_text.done", "content_part.done", "output_item.done", "completed")
+    assert kinds[:4] == [f"response.{name}" for name in opening]
+    assert kinds[-4:] == [f"response.{name}" for name in closing]
+    assert set(kinds[4:-4]) == {"response.output_text.delta"}
+
+
+def test_a_conversation_is_kept_until_it_is_deleted(client: openai.OpenAI) -> None:
+    first = client.responses.create(model="m", input="Hello", temperature=0)
+    assert client.responses.retrieve(first.id).output_text == "Hello"
+    second = client.responses.create(
+        model="m", input="Again", previous_response_id=first.id, temperature=0
+    )
+    assert second.previous_response_id == first.id
+    assert (first.usage, second.usage) != (None, None)
+    assert second.usage.input_tokens > first.usage.input_tokens  # type: ignore[union-attr]
+    client.responses.delete(first.id)
+    for name in (first.id, "resp_0"):
+        with pytest.raises(openai.NotFoundError):
+            client.responses.retrieve(name)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.create(model="m", input="a", previous_response_id=first.id)
+    unkept = client.responses.create(model="m", input="a", store=False, temperature=0)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(unkept.id)
+
+
+def test_a_function_is_called_and_its_result_read(client: openai.OpenAI) -> None:
+    asked: Any = [{"role": "user", "content": f"<think>Look.</think>I look.{CALL}"}]
+    answer = client.responses.create(model="m", input=asked, tools=[SHELL], temperature=0)
+    reasoning, message, call = answer.output
+    assert (reasoning.type, message.type, call.type) == ("reasoning", "message", "function_call")
+    assert isinstance(call, openai.types.responses.ResponseFunctionToolCall)
+    assert json.loads(call.arguments) == {"command": ["ls", "-l"]}
+    asked += [item.model_dump() for item in answer.output]
+    asked += [{"type": "function_call_output", "call_id": call.call_id, "output": "a.py"}]
+    final = client.responses.create(model="m", input=asked, tools=[SHELL], temperature=0)
+    assert final.output_text == "a.py"
+
+
+def test_the_events_of_a_call(parrot: LiveServer) -> None:
+    asked = {"model": "m", "input": CALL, "tools": [SHELL]}
+    found = events(parrot, asked)
+    assert [event["type"].removeprefix("response.") for event in found] == [
+        "created", "in_progress", "output_item.added", "function_call_arguments.delta",
+        "function_call_arguments.done", "output_item.done", "completed",
+    ]  # fmt: skip
+    added, delta, done, item = found[2:6]
+    assert (added["item"]["name"], added["item"]["arguments"]) == ("shell", "")
+    assert delta["item_id"] == done["item_id"] == added["item"]["id"] == item["item"]["id"]
+    assert delta["delta"] == done["arguments"] == item["item"]["arguments"]
+    assert found[-1]["response"]["output"] == [item["item"]]
+
+
+def test_a_custom_tool_gets_a_text(parrot: LiveServer) -> None:
+    call = '<tool_call>\n{"name": "apply_patch", "arguments": {"input": "*** Begin"}}\n</tool_call>'
+    found = events(parrot, {"model": "m", "input": call, "tools": [SHELL, PATCH]})
+    assert found[3]["type"] == "response.custom_tool_call_input.delta"
+    (item,) = found[-1]["response"]["output"]
+    assert (item["type"], item["name"], item["input"]) == (
+        "custom_tool_call", "apply_patch", "*** Begin",
+    )  # fmt: skip
+
+
+def test_codexs_body(parrot: LiveServer) -> None:
+    """Its second turn, with tools of every kind that it knows, and reasoning sent back."""
+    asked = {
+        "model": "gpt-5-codex",
+        "instructions": "You are a coding agent running in the Codex CLI.",
+        "input": [
+            {"type": "message", "role": "developer",
+             "content": [{"type": "input_text", "text": "<permissions instructions>"}]},
+            {"type": "message", "role": "user",
+             "content": [{"type": "input_text", "text": "<environment_context>"}]},
+            {"type": "message", "role": "user",
+             "content": [{"type": "input_text", "text": "Rename x."}]},
+            {"type": "reasoning", "summary": [], "content": None, "encrypted_content": "gAAA"},
+            {"type": "function_call", "name": "shell", "arguments": '{"command":["ls"]}',
+             "call_id": "call_1"},
+            {"type": "function_call_output", "call_id": "call_1", "output": "a.py"},
+            {"type": "custom_tool_call", "status": "completed", "call_id": "call_2",
+             "name": "apply_patch", "input": "*** Begin Patch"},
+            {"type": "custom_tool_call_output", "call_id": "call_2", "output": "Done."},
+        ],
+        "tools": [SHELL, PATCH, {"type": "local_shell"},
+                  {"type": "web_search", "external_web_access": False}],
+        "tool_choice": "auto",
+        "parallel_tool_calls": False,
+        "reasoning": {"effort": "medium", "summary": "auto"},
+        "store": False,
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "019a",
+    }  # fmt: skip
+    found = events(parrot, asked)
+    assert found[-1]["type"] == "response.completed"
+    (item,) = found[-1]["response"]["output"]
+    assert item["content"][0]["text"] == "Done."
+    assert found[-1]["response"]["usage"]["input_tokens_details"]["cached_tokens"] >= 0
+
+
+def test_a_cut_answer_is_incomplete(client: openai.OpenAI) -> None:
+    answer = client.responses.create(
+        model="m", input="Hello, world", max_output_tokens=3, temperature=0
+    )
+    assert answer.status == "incomplete"
+    assert answer.incomplete_details is not None
+    assert answer.incomplete_details.reason == "max_output_tokens"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input": []}, "input"),
+        ({}, "input"),
+        ({"input": "a", "background": True}, "background"),
+        ({"input": "a", "truncation": "auto"}, "truncation"),
+        ({"input": "a", "tool_choice": "required"}, "tool_choice"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+         "input[0].content[0].type"),
+    ],
+)  # fmt: skip
+def test_errors_name_the_field(parrot: LiveServer, fields: dict[str, Any], param: str) -> None:
+    answer = parrot.post("/v1/responses", {"model": "m"} | fields)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
