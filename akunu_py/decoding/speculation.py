@@ -156,13 +156,6 @@ class SpeculationState:
             experience.planner = DraftPlanner(self._costs)
         return experience.planner
 
-    def rows_of(self, options: Options) -> int:
-        """The rows of every forward of an answer; 0 if each has the rows that it needs."""
-        if not options.exact or self.why_impossible:
-            return 0
-        few_ties = options.sampling.greedy and not options.sampling.infill
-        return 0 if few_ties and not self._model.is_coarse else self.block_rows
-
     @property
     def wants_costs(self) -> bool:
         """Whether planners use costs that should be measured while no request waits."""
@@ -175,6 +168,13 @@ class SpeculationState:
         self.cost_curve = curve
         if self._costs is not None:
             self._costs.begin(curve)
+
+    def rows_of(self, options: Options) -> int:
+        """The rows of every forward of an answer; 0 if each has the rows that it needs."""
+        if not options.exact or self.why_impossible:
+            return 0
+        few_ties = options.sampling.greedy and not options.sampling.infill
+        return 0 if few_ties and not self._model.is_coarse else self.block_rows
 
     def tie_breaker(
         self, options: Options, cache: KVCache, sampler: Sampler, known: int

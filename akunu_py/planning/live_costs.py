@@ -121,7 +121,7 @@ class LiveCosts:
         if not 0.0 < seconds < math.inf:
             return
         known = self._filter(context)
-        error = math.log(seconds / self._told(context)[index]) - known.mean[index]
+        error = math.log(seconds) - math.log(self._told(context)[index]) - known.mean[index]
         variance = known.doubt[index, index] + _NOISE**2
         limit = _CLIP * math.sqrt(variance)
         gain = known.doubt[index] / variance
