@@ -160,7 +160,8 @@ class Tokenizer:
         """A conversation as text for `encode`, by the model's template.
 
         Control tokens that are spelled out in a message or a tool are text: only the template can
-        end a turn. `readable` shows the text to people.
+        end a turn. In the assistant's messages they are what the model wrote. `readable` shows the
+        text to people.
 
         Args:
             messages: dictionaries with `role` and `content`.
@@ -179,7 +180,10 @@ class Tokenizer:
         try:
             return str(
                 self.wrapped.apply_chat_template(
-                    self.as_text(messages),
+                    [
+                        dict(message) if message["role"] == "assistant" else self.as_text(message)
+                        for message in messages
+                    ],
                     tokenize=False,
                     add_generation_prompt=open_answer,
                     tools=self.as_text(tools) or None,

@@ -210,7 +210,8 @@ OLLAMA: Fields = {"stream": FLAG, "format": FORMAT, "options": OBJECT} | {
     ).items()
 }
 MESSAGES_FIELDS: Fields = {
-    "messages": MESSAGES, "max_tokens": FEW, "system": TEXT, "stop_sequences": TEXTS,
+    "messages": MESSAGES, "max_tokens": FEW, "stop_sequences": TEXTS,
+    "system": Kind(TEXT.right, TEXT.wrong.filter(lambda value: value != [])),
     "stream": FLAG, "temperature": NUMBER, "top_p": NUMBER, "top_k": WHOLE,
     "tools": Kind(st.just([]), OBJECTS.wrong), "thinking": Kind(st.just({}), OBJECT.wrong),
     "tool_choice": Kind(st.sampled_from([{"type": "auto"}, {"type": "none"}]), OBJECT.wrong),
@@ -259,7 +260,11 @@ DOORS: Final[dict[str, Door]] = {
     ),
     "/v1/chat/completions": Door({"messages": TURNS, "max_tokens": 2}, CHAT, speaks=True),
     "/v1/messages": Door({"messages": TURNS, "max_tokens": 2}, MESSAGES_FIELDS, speaks=True),
-    "/v1/messages/count_tokens": Door({"messages": TURNS}, MESSAGES_FIELDS, speaks=True),
+    "/v1/messages/count_tokens": Door(
+        {"messages": TURNS},
+        {name: kind for name, kind in MESSAGES_FIELDS.items() if name != "stream"},
+        speaks=True,
+    ),
     "/v1/responses": Door(
         {"input": "Hi", "max_output_tokens": 2},
         {
@@ -348,7 +353,7 @@ def assert_is_whole(response: httpx2.Response) -> None:
         assert answer[-1]["done"]
     else:
         answer = [response.json()]
-    assert not any("error" in part for part in answer if isinstance(part, dict))
+    assert not any(part.get("error") for part in answer if isinstance(part, dict))
 
 
 SOME: Final = settings(

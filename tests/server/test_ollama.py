@@ -173,7 +173,7 @@ def test_clients_can_check_that_the_server_runs(live: LiveServer, method: str) -
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"), [("POST", "/api/pull", 404), ("GET", "/api/chat", 405)]
+    ("method", "path", "status"), [("POST", "/api/sing", 404), ("GET", "/api/chat", 405)]
 )
 def test_unknown_paths_have_ollamas_errors(
     live: LiveServer, method: str, path: str, status: int

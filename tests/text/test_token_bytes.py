@@ -73,7 +73,7 @@ def test_each_byte_counts_by_the_longest_entry_that_has_it() -> None:
 
 
 def test_a_text_that_is_far_too_long_is_not_encoded() -> None:
-    with pytest.raises(ContextOverflowError, match=r"4194304 characters, .* context only 2048"):
+    with pytest.raises(ContextOverflowError, match=r"4194304 characters, .* context size of 2048"):
         EMBER.encode("a" * (4 << 20), most=2048)
 
 
