@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import median
 from time import perf_counter
 from typing import Final
 
@@ -34,6 +35,13 @@ rows: in attention, kernels change with both."""
 
 _PIPELINING: Final = 0.5
 """How far a round over one token is from a pipelined step, in octaves of rows."""
+
+_KNOWN: Final = 0.1
+"""What a step costs counts as known if its doubt is less than this."""
+_STEPS_AT_ONCE: Final = 8
+"""So many single steps correct the costs together, by their median: a correction takes as long as a
+percent of a small model's step, and these steps are most rounds of a text that does not repeat."""
+_NOISE_OF_MEDIAN: Final = _NOISE * math.sqrt(math.pi / 2 / _STEPS_AT_ONCE)
 
 _CLIP: Final = 3.0
 """A time counts as at most so many standard deviations from what was expected..."""
@@ -82,6 +90,7 @@ class LiveCosts:
             for level in curve.levels
         }
         self._tables: dict[int, Vector] = {}
+        self._steps: list[float] = []  # logarithms of measured over told seconds
 
     def decode_s(self, context: int) -> float:
         """Seconds of a pipelined single step."""
@@ -109,8 +118,15 @@ class LiveCosts:
         return doubts
 
     def observe_step(self, seconds: float, context: int) -> None:
-        """Learns from the time of a pipelined single step."""
-        self._learn(0, seconds, context)
+        """Learns from the time of a pipelined single step; once steps are known, from several."""
+        known = self._filter(context)
+        if known.doubt[0, 0] > _KNOWN**2:
+            self._learn(0, seconds, context)
+        elif 0.0 < seconds < math.inf:
+            self._steps.append(math.log(seconds) - math.log(self._told(context)[0]))
+            if len(self._steps) == _STEPS_AT_ONCE:
+                self._correct(known, 0, median(self._steps), _NOISE_OF_MEDIAN)
+                self._steps.clear()
 
     def observe_round(self, tokens: int, seconds: float, context: int) -> None:
         """Learns from the time of a round; ignores rounds longer than `longest`."""
@@ -120,9 +136,13 @@ class LiveCosts:
     def _learn(self, index: int, seconds: float, context: int) -> None:
         if not 0.0 < seconds < math.inf:
             return
-        known = self._filter(context)
-        error = math.log(seconds) - math.log(self._told(context)[index]) - known.mean[index]
-        variance = known.doubt[index, index] + _NOISE**2
+        found = math.log(seconds) - math.log(self._told(context)[index])
+        self._correct(self._filter(context), index, found, _NOISE)
+
+    def _correct(self, known: _Filter, index: int, found: float, noise: float) -> None:
+        """Takes in the logarithm of a measured over a told time, given how exact it is."""
+        error = found - known.mean[index]
+        variance = known.doubt[index, index] + noise**2
         limit = _CLIP * math.sqrt(variance)
         gain = known.doubt[index] / variance
         known.mean += gain * max(-limit, min(limit, error))
