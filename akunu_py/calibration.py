@@ -237,7 +237,7 @@ def _choose_threads(blas: Blas | None, measure: Callable[[], float], until: floa
 def faster_in_parts(
     seconds: Callable[[int, bool], float], sizes: Iterable[int], until: float
 ) -> int:
-    """The most tokens of a forward whose attention is clearly faster in parts; 0 if of none.
+    """The most tokens of a forward whose attention is clearly faster in parts; 0 if none is.
 
     The shortest of several times counts, because other work makes every time longer. Sizes above
     one at which parts are slower are not tried.

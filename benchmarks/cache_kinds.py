@@ -116,7 +116,7 @@ def rejection_costs(model: TargetModel, curve: CostCurve, repeats: int) -> Sprea
     return Spread.of(ratios)
 
 
-def told(spread: Spread) -> str:
+def format_spread(spread: Spread) -> str:
     """A median and its quartiles."""
     return f"{spread.median:.2f} ({spread.low:.2f}-{spread.high:.2f})"
 
@@ -175,14 +175,17 @@ def main() -> None:
             "quartiles of pairs.",
             markdown_table(
                 heads_of_speeds,
-                [(name, kind, decoding, told(a), told(b)) for name, kind, decoding, a, b in speeds],
+                [
+                    (name, kind, decoding, format_spread(over_theirs), format_spread(over_plain))
+                    for name, kind, decoding, over_theirs, over_plain in speeds
+                ],
             ),
             "A rejection is a round of which two of four drafted tokens are accepted, and the step "
             "after it, which may have to compute tokens again; the prediction is the cost curve's.",
             markdown_table(
                 heads_of_costs,
                 [
-                    (name, f"{count / 1e6:.0f}M", told(ratio), f"{ours / 1e6:.1f} MB",
+                    (name, f"{count / 1e6:.0f}M", format_spread(ratio), f"{ours / 1e6:.1f} MB",
                      f"{theirs / 1e6:.1f} MB", f"{ours / theirs:.2f}")
                     for name, count, ratio, ours, theirs in costs
                 ],

@@ -187,9 +187,9 @@ class PromptStore:
         if not self.single and not self._make_room(chain, content.nbytes):
             if not self._full_is_said:
                 logger.warning(
-                    "%s keeps %s bytes (--prompt-cache-bytes): too few for the whole of a prompt",
-                    self._place,
+                    "%s bytes (--prompt-cache-bytes) are too few to keep a whole prompt in %s",
                     f"{self._limit:,}",
+                    self._place,
                 )
             self._full_is_said = True
             return False

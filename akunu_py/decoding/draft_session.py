@@ -119,12 +119,14 @@ class DraftSession:
         self._drawing_s = 0.0  # that were spent since the last round ended, before its forward
         self._unread: list[int] = []  # emitted tokens that the drafter does not have yet
         self.should_pipeline = self._planner.should_pipeline
+        # Asked once: to see whether an object has a protocol takes as long as a short draft.
+        self._drawing = self._drafter if isinstance(self._drafter, DrawingDrafter) else None
+        self._learner = self._drafter if isinstance(self._drafter, LearnsFromAlternatives) else None
 
     @property
     def num_top_ids(self) -> int:
         """How many of the target's most likely ids at each position the drafter learns from."""
-        drafter = self._drafter
-        return drafter.alternatives_wanted if isinstance(drafter, LearnsFromAlternatives) else 0
+        return 0 if self._learner is None else self._learner.alternatives_wanted
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         """Starts an answer to `prompt`, which may be copied from the references."""
@@ -147,8 +149,8 @@ class DraftSession:
             return NO_DRAFT
         self._update_drafter()
         begun, spent = self._clock(), self._drawing_s
-        if isinstance(self._drafter, DrawingDrafter):
-            draft = self._drawn(self._drafter, limit, context, replayed, pipelined)
+        if self._drawing is not None:
+            draft = self._drawn(self._drawing, limit, context, replayed, pipelined)
         else:
             draft = self._proposed(limit, context, replayed, pipelined)
         if not draft and self._drawing_s == spent:
@@ -226,9 +228,9 @@ class DraftSession:
         draft, accepted = (outcome.draft, outcome.accepted) if is_own else (NO_DRAFT, 0)
         self._drafter.feedback(draft, accepted)
         self._unread.extend(outcome.tokens)
-        if outcome.top_ids and isinstance(self._drafter, LearnsFromAlternatives):
+        if outcome.top_ids and self._learner is not None:
             self._update_drafter()
-            self._drafter.learn_alternatives(outcome.context + 1, outcome.top_ids)
+            self._learner.learn_alternatives(outcome.context + 1, outcome.top_ids)
         self._trimmer.extend(outcome.tokens)
         self._planner.observe(outcome)
 

@@ -50,7 +50,7 @@ _SURPRISE: Final = 0.25
 _MAX_SURPRISE: Final = 1.0
 
 _SHORT: Final = 2048
-_CONTEXT_GRAIN: Final = 128
+_CONTEXT_GRAIN: Final = 128  # divides _SHORT, so a grain lies in one octave
 _CONTEXTS_KEPT: Final = 32
 
 _NO_WAIT: Final = 0.02
@@ -90,17 +90,18 @@ class LiveCosts:
             for level in curve.levels
         }
         self._tables: dict[int, Vector] = {}
+        # What is told until the next correction; many rounds ask in between.
+        self._costs: dict[int, list[float]] = {}
+        self._doubts: dict[tuple[int, int], list[float]] = {}
         self._steps: list[float] = []  # logarithms of measured over told seconds
 
     def decode_s(self, context: int) -> float:
         """Seconds of a pipelined single step."""
-        return float(self._told(context)[0]) * math.exp(self._filter(context).mean[0])
+        return self._now(context)[0]
 
     def verify_table(self, context: int, tokens: int) -> list[float]:
         """Seconds of rounds over 1, 2 ... `tokens` positions, at most `longest`."""
-        told, known = self._told(context), self._filter(context)
-        costs: list[float] = (told * np.exp(known.mean))[1 : tokens + 1].tolist()
-        return costs
+        return self._now(context)[1 : tokens + 1]
 
     def doubts(self, context: int, than: int) -> list[float]:
         """The standard deviations of the logarithms of costs relative to one of them.
@@ -112,15 +113,18 @@ class LiveCosts:
         Returns:
             one each for a step and for rounds over 1, 2 ... `longest` tokens.
         """
-        doubt = self._filter(context).doubt
-        variances = doubt.diagonal() + doubt[than, than] - 2.0 * doubt[than]
-        doubts: list[float] = np.sqrt(np.maximum(variances, 0.0)).tolist()
-        return doubts
+        key = _octave(context), than
+        if key not in self._doubts:
+            doubt = self._filter(context).doubt
+            variances = doubt.diagonal() + doubt[than, than] - 2.0 * doubt[than]
+            self._doubts[key] = np.sqrt(np.maximum(variances, 0.0)).tolist()
+        return self._doubts[key]
 
     def observe_step(self, seconds: float, context: int) -> None:
         """Learns from the time of a pipelined single step; once steps are known, from several."""
         known = self._filter(context)
         if known.doubt[0, 0] > _KNOWN**2:
+            self._steps.clear()  # they were measured before the doubt arose
             self._learn(0, seconds, context)
         elif 0.0 < seconds < math.inf:
             self._steps.append(math.log(seconds) - math.log(self._told(context)[0]))
@@ -140,7 +144,16 @@ class LiveCosts:
         self._correct(self._filter(context), index, found, _NOISE)
 
     def _correct(self, known: _Filter, index: int, found: float, noise: float) -> None:
-        """Takes in the logarithm of a measured over a told time, given how exact it is."""
+        """Updates a filter with a measurement.
+
+        Args:
+            known: the filter.
+            index: 0 for a step, else the tokens of the round.
+            found: the logarithm of the measured seconds over those of the curve.
+            noise: the standard deviation of `found`.
+        """
+        self._costs.clear()
+        self._doubts.clear()
         error = found - known.mean[index]
         variance = known.doubt[index, index] + noise**2
         limit = _CLIP * math.sqrt(variance)
@@ -163,6 +176,14 @@ class LiveCosts:
             doubt = known.doubt + added * (1.0 + self._shape)
             self._filters[octave] = _Filter(known.mean.copy(), doubt)
         return self._filters[octave]
+
+    def _now(self, context: int) -> list[float]:
+        """Seconds of a step, and of rounds over 1, 2 ... tokens, as corrected so far."""
+        grain = context // _CONTEXT_GRAIN
+        if grain not in self._costs:
+            corrections = np.exp(self._filter(context).mean)
+            self._costs[grain] = (self._told(context) * corrections).tolist()
+        return self._costs[grain]
 
     def _told(self, context: int) -> Vector:
         """What the curve says: seconds of a step, and of rounds over 1, 2 ... tokens."""

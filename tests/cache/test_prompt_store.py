@@ -217,7 +217,7 @@ def test_a_limit_that_is_too_low_is_said_once(
     for text in (range(100), range(50, 150)):
         save(store, (GrowingCache,), list(text))
     (record,) = caplog.records
-    assert "100 bytes (--prompt-cache-bytes): too few" in record.getMessage()
+    assert "100 bytes (--prompt-cache-bytes) are too few" in record.getMessage()
 
 
 def test_a_full_disk_is_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -133,6 +133,14 @@ def test_damaged_and_implausible_curves_are_refused(data: Any) -> None:
 
 
 class TestLiveCosts:
+    def test_a_few_steps_at_another_speed_count_once_steps_are_known(self) -> None:
+        costs, usual = LiveCosts(STEPPED, 33), STEPPED.decode_s(256)
+        for _ in range(100):
+            costs.observe_step(usual, 256)
+        for _ in range(16):
+            costs.observe_step(1.5 * usual, 256)
+        assert 1.2 < costs.decode_s(256) / usual < 1.6
+
     def test_costs_begin_as_measured(self) -> None:
         costs = LiveCosts(STEPPED, 33)
         assert costs.decode_s(256) == STEPPED.decode_s(256)
