@@ -225,8 +225,8 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("first messages", 3000, 8, 512, _FIRST_MESSAGES, decays=True, peak=0.4),
     Stage("conversations", 1000, 4, 1024, _CHATS, decays=True, peak=0.4),
     Stage("longest edits at last", 300, 2, 2048, _LONGEST_CHATS, decays=True, peak=0.25),
-    Stage("first messages again", 2500, 8, 512, _EDITS_AT_LAST, decays=True, peak=0.5),
-    Stage("longer ones again", 600, 4, 1024, _LONG_AT_LAST, decays=True, peak=0.5),
+    Stage("first messages again", 2000, 8, 512, _EDITS_AT_LAST, decays=True, peak=0.5),
+    Stage("longer ones again", 500, 4, 1024, _LONG_AT_LAST, decays=True, peak=0.5),
     Stage("longest ones again", 150, 2, 2048, _LONGEST_CHATS, decays=True, peak=0.25),
 )
 
