@@ -8,7 +8,7 @@ says how many tokens the next forward has to compute again.
 
 | to return to | made by | windows | lives |
 | --- | --- | --- | --- |
-| the begin of the last draft | `mark` | still hold it | until the next mark |
+| the beginning of the last draft | `mark` | still hold it | until the next mark |
 | the last exact token | `checkpoint(whole=True)` | copied | as long as the caller keeps it |
 | an earlier prompt | `keep` | copied | while memory lasts; see `PrefixPool` |
 """
