@@ -285,8 +285,7 @@ class KVCache:
         if self.needs_checkpoints:
             last = checkpoints[-1]
             for window, content in zip(self._windows, last.windows or (), strict=True):
-                if content:
-                    window.restore(content, length)
+                window.restore(content, length)
             self._restore_states(last)
         self.checkpoints = list(checkpoints)
         self._forget(length)
