@@ -96,9 +96,9 @@ class PromptStore:
         try:
             (self._open_file if single else self._open_folder)()
         except OSError as error:
-            raise InvalidRequestError(
-                f"Prompts cannot be kept in {place}: {error.strerror or error}."
-            ) from error
+            is_file = isinstance(error, FileExistsError)
+            reason = "it is a file, not a folder" if is_file else error.strerror or error
+            raise InvalidRequestError(f"Prompts cannot be kept in {place}: {reason}.") from error
 
     def find(self, prompt: Sequence[int], shared: int) -> Found | None:
         """The longest usable beginning of a prompt; None if reading it would take too long.

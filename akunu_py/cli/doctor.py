@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 _NAME_WIDTH: Final = 10
 _MEBI: Final = 1 << 20
 
+_UNKNOWN: Final[dict[str, Any]] = {
+    "drafter": "auto",
+    "num_draft_tokens": None,
+    "why": "the defaults; whether drafting pays here is told when the machine is idle",
+}
+"""What is recommended where the costs are not known well."""
+
 
 def run(settings: DoctorSettings) -> int:
     """Prints the findings; the last line says whether drafting pays.
@@ -79,20 +86,22 @@ def _examine(engine: "Engine") -> tuple[dict[str, Any], list[str]]:
     }  # fmt: skip
     lines = _machine_lines(machine, model, free)
     if curve is None:
-        findings["recommended"] = {"drafter": "auto" if problem else "none"}
+        findings["recommended"] = _UNKNOWN if problem else {"drafter": "none"}
         if problem:
             findings["costs_unknown"] = problem
-            lines.append(_line("cost", problem))
+            lines += [_line("cost", problem), _line("settings", _UNKNOWN["why"])]
         return findings, [*lines, *engine.notices]
     report = CostReport(machine, model, curve)
     lines += [
         _line("" if index else "cost", costs) for index, costs in enumerate(curve_lines(curve))
     ]
     lines.append(_line("", _conditions(curve)))
-    recommended = _recommend(report.payoff)
+    trusted = curve.doubt <= MEASURED
+    recommended = _recommend(report.payoff) if trusted else _UNKNOWN
     lines.append(_line("settings", recommended["why"]))
     findings |= report.as_json() | {"recommended": recommended}
-    return findings, [*lines, *engine.notices, "", str(report.payoff)]
+    verdict = ["", str(report.payoff)] if trusted else []
+    return findings, [*lines, *engine.notices, *verdict]
 
 
 def _costs(engine: "Engine") -> "tuple[CostCurve | None, str]":

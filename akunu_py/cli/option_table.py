@@ -262,9 +262,9 @@ OPTIONS: Final = (
            whole_number, metavar="N", group=_MODEL, default=DEFAULT_KV_GROUP_SIZE),
     Option("--quantized-kv-start", _LOADING, "tokens of context from which on they are quantized",
            whole_number, metavar="N", group=_MODEL, default=DEFAULT_QUANTIZED_KV_START),
-    Option("--max-kv-size", _LOADING, "tokens that layers with full attention keep: the first 4 "
-           "and the last ones; the model forgets those between", whole_number, metavar="N",
-           group=_MODEL, default_text="all"),
+    Option("--max-kv-size", _LOADING, "tokens that layers with full attention keep, at least 16: "
+           "the first 4 and the last ones; the model forgets those between", whole_number,
+           metavar="N", group=_MODEL, default_text="all"),
     Option("--draft-model", _DRAFTING, "a smaller model with the same tokenizer; it drafts where "
            "nothing can be copied",
            metavar="NAME", group=_MODEL),

@@ -14,6 +14,7 @@ from akunu_py.model_files import BUNDLED_MODEL
 from akunu_py.options import (
     DEFAULT_KV_GROUP_SIZE,
     DEFAULT_QUANTIZED_KV_START,
+    DEFAULT_XTC_THRESHOLD,
     KVQuantization,
     Options,
     Sampling,
@@ -47,11 +48,18 @@ class ModelSettings:
         check_max_kv_size(self.max_kv_size, self.kv_bits)
         if self.kv_bits is not None:
             KVQuantization(self.kv_bits, self.kv_group_size, self.quantized_kv_start)
+        elif self.kv_group_size != DEFAULT_KV_GROUP_SIZE:
+            raise InvalidRequestError("--kv-group-size needs --kv-bits.")
+        elif self.quantized_kv_start != DEFAULT_QUANTIZED_KV_START:
+            raise InvalidRequestError("--quantized-kv-start needs --kv-bits.")
 
 
 def _check_xtc(options: Options) -> None:
-    if options.sampling.greedy and options.sampling.xtc_probability:
+    sampling = options.sampling
+    if sampling.greedy and sampling.xtc_probability:
         raise InvalidRequestError("--xtc-probability changes sampled answers only; add --temp 0.8.")
+    if sampling.xtc_threshold != DEFAULT_XTC_THRESHOLD and not sampling.xtc_probability:
+        raise InvalidRequestError("--xtc-threshold needs --xtc-probability.")
 
 
 @dataclass(frozen=True)

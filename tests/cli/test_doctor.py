@@ -1,6 +1,7 @@
 """`doctor` on a tiny model whose costs are given, not measured."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,11 @@ from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from tests.planning.curves import LINEAR, STEPPED
 
 
-def costs_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, curve: CostCurve) -> None:
+def costs_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, curve: CostCurve, *, load: float = 0.0
+) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
     monkeypatch.setattr(calibration, "measure_cost_curve", lambda *_, **__: curve)
 
 
@@ -48,6 +52,20 @@ def test_it_advises_against_drafting_if_it_does_not_pay(
     assert "does not pay" in found["payoff"]["sentence"]
     assert found["machine"]["mlx"]
     assert CostCurve.from_json(found["curve"]).levels == LINEAR.levels
+
+
+def test_costs_of_a_busy_machine_lead_to_no_verdict(
+    tiny_model_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    costs_are(monkeypatch, tmp_path, STEPPED, load=100.0)
+    assert main(["doctor", "--model", str(tiny_model_dir)]) == 0
+    said = capsys.readouterr().out
+    assert "too busy to be trusted" in said
+    assert "told when the machine is idle" in said
+    assert "Drafting pays" not in said
 
 
 class TestReport:
