@@ -1,5 +1,7 @@
 """The planner on simulated texts and on arbitrary drafts; no model, no clock."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -189,6 +191,15 @@ class TestProbes:
         assert self.decline(planner, 1) == 1
         assert self.decline(planner, FIRST_PROBE) == 0
         assert self.decline(planner, 20 * FIRST_PROBE) <= 4
+
+    def test_a_doubtful_length_is_tried_once_the_pipeline_was_ended_for_it(self) -> None:
+        """Ending it costs more than probes have saved up, but is in vain without the probe."""
+        costs = curve(lambda size: 10.0 * size, overlap=2.0)
+        planner = DraftPlanner(replace(costs, doubt=DOUBTFUL))
+        assert chosen(planner, certain(4, 0.6), pipelined=True) > 0
+        planner.observe(Round((1,), NO_DRAFT, 0, CONTEXT, True, costs.decode_s(CONTEXT)))
+        assert chosen(planner, certain(4, 0.6)) > 0
+        assert planner.is_probing
 
     def test_a_probe_is_forgotten_with_its_request(self) -> None:
         planner = DraftPlanner(LINEAR)
