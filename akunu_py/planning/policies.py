@@ -115,15 +115,15 @@ class Probes:
     def due(self, *, pipelined: bool) -> bool:
         """Counts a declined draft; returns whether to verify it anyway.
 
-        Only if a step is in flight: once it is done, the draft is proposed again, and
-        `take_pending` lets it through.
+        If a step is in flight, the draft is proposed again once it is done, and `take_pending` lets
+        it through.
         """
         self._declined += 1
-        if self._declined < self._patience or not pipelined:
+        if self._declined < self._patience:
             return False
         self._declined = 0
         self._patience = min(2 * self._patience, LAST_PROBE)
-        self._pending = True
+        self._pending = pipelined
         return True
 
     def choose(self, speeds: Sequence[float], doubts: Sequence[float], best: float) -> int | None:

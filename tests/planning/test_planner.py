@@ -103,6 +103,21 @@ def test_a_wrong_curve_is_corrected_by_live_rounds() -> None:
     assert seconds_for(met, costs, DraftPlanner(costs), slower=2.5) < plain * 1.06
 
 
+class Waiting(DraftPlanner):
+    """No step is submitted ahead, as with a sampler that waits for the logits."""
+
+    def should_pipeline(self, context: int) -> bool:
+        return False
+
+
+def test_a_wrong_curve_is_corrected_if_no_step_is_pipelined() -> None:
+    believed = curve(lambda size: 10.0 if size == 1 else 80.0 + size)
+    costs = curve(lambda size: 10.0 + 0.1 * size)
+    met = Text([Stretch(2000, 0.8)])
+    plain = 0.010 * len(met)
+    assert seconds_for(met, costs, Waiting(believed)) < 0.5 * plain
+
+
 def test_a_planner_that_declines_all_notices_when_a_text_becomes_predictable() -> None:
     costs = STEPPED
     met = Text([Stretch(800, 0.03), Stretch(800, 0.95)], has_probs=False)
