@@ -28,7 +28,7 @@ from akunu_py.model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.package import __version__
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
-from akunu_py.planning.cost_store import CostKey, CostStore, fingerprint
+from akunu_py.planning.cost_store import CostKey, CostStore, fingerprint, judged
 from akunu_py.planning.published import expected_curve
 from akunu_py.sampling.sampler import Sampler
 
@@ -100,15 +100,14 @@ def measure_and_store(
     curve = measure_cost_curve(
         model, budget_s=budget_s, contexts=contexts or contexts_of(model), progress=progress
     )
-    store, key = store or CostStore(), cost_key(model, backend)
+    curve = judged(replace(curve, measured_at=time(), load=round(before, 2)))
     try:
-        store.save(key, replace(curve, measured_at=time(), load=round(before, 2)))
+        (store or CostStore()).save(cost_key(model, backend), curve)
     except ValueError as error:
         raise BackendError(
             f"The measured costs cannot be true ({error}): something else kept the machine busy; "
             "try again when it is idle."
         ) from error
-    curve = store.load(key) or curve
     _use(model, curve)
     return curve
 

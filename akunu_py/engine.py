@@ -288,8 +288,10 @@ class Engine:
             self._prefixes.drop(slot)
             raise
         finally:
-            if rows and decodes:  # what is kept must not depend on drafts either
-                del computed[len(prompt) - 1 + stats.generated_tokens // rows * rows :]
+            if decodes and options.exact and not self.speculation.why_impossible:
+                # What is kept must not depend on drafts either: whole blocks, or the prompt.
+                whole = stats.generated_tokens // rows * rows if rows else 0
+                del computed[len(prompt) - 1 + whole :]
             self._prefixes.settle(slot, [] if options.scores_prompt else computed)
 
     def _take_slot(self, request: _Request) -> PrefixSlot:

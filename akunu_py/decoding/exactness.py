@@ -6,7 +6,8 @@ close logits can change places. `--exact` has two answers.
 *Near-ties are decided again* where such differences are small: greedily, by a model in float32. A
 margin measured for the loaded model on this machine finds the positions in question. There, all
 tokens since the last cache entry written by a single-token forward are computed again, one per
-forward. The text is that of single-token forwards.
+forward. The text is that of single-token forwards. Later requests reuse the prompt alone: what the
+cache holds of the answer depends on its drafts.
 
 *All forwards have the same shape* elsewhere. In 16 bits the margin exceeds the gap at almost every
 position: a logit between 16 and 32 is a multiple of 0.125. So the answer is divided into blocks of

@@ -88,17 +88,10 @@ class CostStore:
     def load(self, key: CostKey) -> CostCurve | None:
         """The curve measured under exactly this key, None if there is no valid one.
 
-        It is doubted if it is old or was measured on a busy machine.
+        It is doubted as `judged` says.
         """
         known = _read(self.path(key))
-        if known is None or known[0] != key:
-            return None
-        curve = known[1]
-        now = time()
-        age_s = now - (now if curve.measured_at is None else curve.measured_at)
-        if not 0.0 <= age_s < _VALID_S or (curve.load or 0.0) > _BUSY:
-            return replace(curve, doubt=DOUBTFUL)
-        return curve
+        return None if known is None or known[0] != key else judged(known[1])
 
     def entries(self) -> list[tuple[CostKey, CostCurve]]:
         """All valid curves, the latest first."""
@@ -126,6 +119,15 @@ class CostStore:
         with suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_atomically(self.path(key), json.dumps(content, indent=1) + "\n")
+
+
+def judged(curve: CostCurve) -> CostCurve:
+    """The curve, doubted if it is old or was measured on a busy machine."""
+    now = time()
+    age_s = now - (now if curve.measured_at is None else curve.measured_at)
+    if 0.0 <= age_s < _VALID_S and (curve.load or 0.0) <= _BUSY:
+        return curve
+    return replace(curve, doubt=DOUBTFUL)
 
 
 def _read(path: Path) -> tuple[CostKey, CostCurve] | None:

@@ -224,7 +224,7 @@ class DraftPlanner:
         if tried is not None:
             length = tried
             if pipelined:
-                self._probes.spend(refill)
+                self._probes.stopped(refill)
             else:
                 self._probes.begun(expected[tried] / best)
         elif length:

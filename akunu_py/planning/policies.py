@@ -96,11 +96,12 @@ class Probes:
         self._patience = FIRST_PROBE
         self._pending = False
         self._saved_s = 0.0
+        self._is_stopped = False  # whether a pipeline was ended for a doubtful length
         self.worth_s: float | None = None
 
     def begin(self) -> None:
         """Starts a request: a probe that is still due is dropped."""
-        self._pending = False
+        self._pending = self._is_stopped = False
 
     def drafted(self) -> None:
         """Notes that a draft pays: once drafts do not, probes begin early again."""
@@ -114,15 +115,15 @@ class Probes:
     def due(self, *, pipelined: bool) -> bool:
         """Counts a declined draft; returns whether to verify it anyway.
 
-        Only if a step is in flight: once it is done, the draft is proposed again, and
-        `take_pending` lets it through.
+        If a step is in flight, the draft is proposed again once it is done, and `take_pending` lets
+        it through.
         """
         self._declined += 1
-        if self._declined < self._patience or not pipelined:
+        if self._declined < self._patience:
             return False
         self._declined = 0
         self._patience = min(2 * self._patience, LAST_PROBE)
-        self._pending = True
+        self._pending = pipelined
         return True
 
     def choose(self, speeds: Sequence[float], doubts: Sequence[float], best: float) -> int | None:
@@ -133,7 +134,8 @@ class Probes:
             doubts: the standard deviations of the logarithms of these, relative to the best.
             best: tokens per second of the plan that is expected to be the fastest.
         """
-        if self._saved_s < 0.0:
+        paid, self._is_stopped = self._is_stopped, False
+        if self._saved_s < 0.0 and not paid:
             return None
         enough = (1.0 + WORTH_TRYING) * best
         return next(
@@ -149,9 +151,10 @@ class Probes:
         """Notes that the next round is a probe, whose tokens are worth this time."""
         self.worth_s = worth_s
 
-    def spend(self, seconds: float) -> None:
-        """Books what it costs to end a pipeline for a probe."""
+    def stopped(self, seconds: float) -> None:
+        """Books what it costs to end a pipeline for a probe, which the next choice may then be."""
         self._saved_s -= seconds
+        self._is_stopped = True
 
     def earn(self, seconds: float) -> None:
         """Books the time of a round."""

@@ -10,6 +10,7 @@ import pytest
 from mlx.utils import tree_map
 
 from akunu_py.backend import find_backend
+from akunu_py.bench.contestants import ForcedSampler
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.decoding.exactness import (
     BLOCK_ROWS,
@@ -94,6 +95,29 @@ def test_exact_answers_are_plain_decodings(coarse_engine: Engine, sampling: Samp
         == sum(map(len, plain))
     )
     assert stats.as_dict()["rechecked"] == stats.rechecked
+
+
+def test_what_is_kept_of_an_exact_answer_does_not_depend_on_drafts(
+    coarse_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next turn of a conversation would. No position counts as a near-tie here."""
+    monkeypatch.setitem(coarse_engine.speculation.logit_differences, 4, 0.0)
+    answer, kept = list(range(40, 60)), list[object]()
+    coarse_engine.add_drafter("oracle", lambda _: OracleDrafter(20, answer))
+    for drafter in ("none", "oracle"):
+        coarse_engine.reset()
+        options = Options(20, drafter=drafter, num_draft_tokens=4, exact=True)
+        sampler = ForcedSampler(PROMPTS[0], answer)
+        list(coarse_engine.stream(PROMPTS[0], options, sampler=sampler))
+        coarse_engine.generate([*PROMPTS[0], *answer, 7], Options(0))
+        kept.append(keys_held(coarse_engine))
+    assert kept[0] == kept[1]
+
+
+def keys_held(engine: Engine) -> object:
+    """The keys of the first layer of the cache that was used last."""
+    slot = list(engine._prefixes._slots.values())[-1]
+    return slot.cache.rows(0, slot.cache.length)[0][0].tolist()
 
 
 def test_without_drafts_nothing_is_decided_again(coarse_engine: Engine) -> None:

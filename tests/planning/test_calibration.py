@@ -1,5 +1,6 @@
 """Measuring a tiny model: which points, for how long, and without side effects."""
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,7 +24,8 @@ from akunu_py.engine import Engine
 from akunu_py.errors import BackendError
 from akunu_py.loading import load_target
 from akunu_py.model import TargetModel
-from akunu_py.planning.cost_curve import DOUBTFUL, CostCurve, CostLevel
+from akunu_py.planning import cost_store
+from akunu_py.planning.cost_curve import DOUBTFUL, MEASURED, CostCurve, CostLevel
 from akunu_py.planning.cost_store import CostStore
 from tests.planning.curves import FLAT, LINEAR
 
@@ -88,6 +90,23 @@ def test_a_curve_is_measured_once_and_kept(
     assert len(measured) == 1
     store.path(cost_key(model, backend)).write_text("damaged")
     assert find_cost_curve(model, backend, store=store) == LINEAR
+
+
+def test_what_was_measured_counts_even_if_it_cannot_be_kept(
+    model: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A curve of last year is there, and the disk is full."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store, backend = CostStore(tmp_path), find_backend()
+    store.save(cost_key(model, backend), replace(LINEAR, measured_at=0.0))
+    monkeypatch.setattr(cost_store, "write_atomically", full)
+    monkeypatch.setattr(calibration, "measure_cost_curve", lambda *_, **__: FLAT)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    kept = measure_and_store(model, backend, store=store)
+    assert (kept.levels, kept.doubt) == (FLAT.levels, MEASURED)
 
 
 def test_what_a_busy_machine_measures_is_refused(

@@ -1,5 +1,7 @@
 """The planner on simulated texts and on arbitrary drafts; no model, no clock."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,6 +103,21 @@ def test_a_wrong_curve_is_corrected_by_live_rounds() -> None:
     assert seconds_for(met, costs, DraftPlanner(costs), slower=2.5) < plain * 1.06
 
 
+class Waiting(DraftPlanner):
+    """No step is submitted ahead, as with a sampler that waits for the logits."""
+
+    def should_pipeline(self, context: int) -> bool:
+        return False
+
+
+def test_a_wrong_curve_is_corrected_if_no_step_is_pipelined() -> None:
+    believed = curve(lambda size: 10.0 if size == 1 else 80.0 + size)
+    costs = curve(lambda size: 10.0 + 0.1 * size)
+    met = Text([Stretch(2000, 0.8)])
+    plain = 0.010 * len(met)
+    assert seconds_for(met, costs, Waiting(believed)) < 0.5 * plain
+
+
 def test_a_planner_that_declines_all_notices_when_a_text_becomes_predictable() -> None:
     costs = STEPPED
     met = Text([Stretch(800, 0.03), Stretch(800, 0.95)], has_probs=False)
@@ -189,6 +206,15 @@ class TestProbes:
         assert self.decline(planner, 1) == 1
         assert self.decline(planner, FIRST_PROBE) == 0
         assert self.decline(planner, 20 * FIRST_PROBE) <= 4
+
+    def test_a_doubtful_length_is_tried_once_the_pipeline_was_ended_for_it(self) -> None:
+        """Ending it costs more than probes have saved up, but is in vain without the probe."""
+        costs = curve(lambda size: 10.0 * size, overlap=2.0)
+        planner = DraftPlanner(replace(costs, doubt=DOUBTFUL))
+        assert chosen(planner, certain(4, 0.6), pipelined=True) > 0
+        planner.observe(Round((1,), NO_DRAFT, 0, CONTEXT, True, costs.decode_s(CONTEXT)))
+        assert chosen(planner, certain(4, 0.6)) > 0
+        assert planner.is_probing
 
     def test_a_probe_is_forgotten_with_its_request(self) -> None:
         planner = DraftPlanner(LINEAR)
