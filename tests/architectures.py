@@ -36,9 +36,10 @@ REFUSED: Final = {
 
 UNLIKE_ITSELF: Final = {
     "phi3small": "In mlx-lm, a token sees those after it in the same forward: the boolean mask is "
-    "added to the scores of its block-sparse layers.",
+    "added to the scores of its block-sparse layers. So nothing is drafted.",
     "plamo3": "In mlx-lm, its windows hold one token more in a forward over several tokens than in "
-    "a step.",
+    "a step. Here they hold as many as in a step: drafts change nothing, but an answer to a long "
+    "prompt may differ from mlx-lm's.",
 }
 """Architectures whose forward over several tokens is not what single steps compute, and why."""
 

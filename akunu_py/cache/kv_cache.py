@@ -8,7 +8,7 @@ says how many tokens the next forward has to compute again.
 
 | to return to | made by | windows | lives |
 | --- | --- | --- | --- |
-| the begin of the last draft | `mark` | still hold it | until the next mark |
+| the beginning of the last draft | `mark` | still hold it | until the next mark |
 | the last exact token | `checkpoint(whole=True)` | copied | as long as the caller keeps it |
 | an earlier prompt | `keep` | copied | while memory lasts; see `PrefixPool` |
 """
@@ -285,8 +285,7 @@ class KVCache:
         if self.needs_checkpoints:
             last = checkpoints[-1]
             for window, content in zip(self._windows, last.windows or (), strict=True):
-                if content:
-                    window.restore(content, length)
+                window.restore(content, length)
             self._restore_states(last)
         self.checkpoints = list(checkpoints)
         self._forget(length)

@@ -239,12 +239,12 @@ class WindowLayerCache(LayerCache):
 
     def restore(self, snapshot: tuple[mx.array, ...], tokens: int) -> None:
         """Holds what `snapshot` returned when there were `tokens` tokens."""
-        self.offset, self._dropped = tokens, 0
-        if snapshot:
-            # Arrays of their own: what is written to them must not reach the snapshot.
-            self.keys, self.values = map(mx.array, snapshot)
-            self._dropped = tokens - self.keys.shape[2]
-            self.nbytes = self.keys.nbytes + self.values.nbytes
+        if not snapshot:  # the model does not use this layer
+            return
+        # Arrays of their own: what is written to them must not reach the snapshot.
+        self.keys, self.values = map(mx.array, snapshot)
+        self.offset, self._dropped = tokens, tokens - self.keys.shape[2]
+        self.nbytes = self.keys.nbytes + self.values.nbytes
 
     def make_mask(
         self, tokens: int, return_array: bool = False, window_size: int | None = None

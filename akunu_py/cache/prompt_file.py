@@ -43,7 +43,7 @@ class DamagedFileError(ValueError):
     """A file is not what was written; the text says how that is known."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class PromptHead:
     """What is known of a file without its arrays.
 

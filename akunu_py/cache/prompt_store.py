@@ -114,7 +114,8 @@ class PromptStore:
             usable, head = min(matched, len(prompt) - 1), self._heads[path]
             if self._by_checkpoint:
                 usable = max((at for at in head.checkpoints if at <= usable), default=0)
-            if usable > max(length, head.start, head.floor - 1):
+            floor = max(self._heads[one].floor for one in self._chain(path))
+            if usable > max(length, head.start, floor - 1):
                 found, length = path, usable
         worth_it = length - shared >= max(_LEAST, length // _READ_PER_TOKEN)
         return (self._chain(found), length) if found is not None and worth_it else None
@@ -123,8 +124,8 @@ class PromptStore:
         """Fills an empty cache with what `find` found.
 
         Returns:
-            False if a file is gone or damaged: the cache is of no use then, and `find` will find
-            something else.
+            False if a file is gone, damaged or another one by now: the cache is of no use then, and
+            `find` will find something else.
         """
         chain, length = found
         stops = [*(self._heads[path].start for path in chain[1:]), length]
@@ -133,11 +134,14 @@ class PromptStore:
             own = self._heads[path]
             try:
                 head, rows, kept = read_prompt(path)
-                if (head.key, head.start, head.tokens) != (own.key, own.start, own.tokens):
-                    raise FileNotFoundError(path)  # another process has replaced it
+                if head.key != own.key:
+                    raise FileNotFoundError(path)  # another model's process has replaced it
             except (OSError, DamagedFileError) as error:
                 del self._heads[path]
                 discard(path, error)
+                return False
+            if head != own:  # another process's file has other checkpoints, or is quantized
+                self._heads[path] = head
                 return False
             count = stop - head.start
             cache.append_rows([tuple(part[..., :count, :] for part in layer) for layer in rows])

@@ -61,6 +61,13 @@ COMMANDS: Final = (
             "answers, here or on another chip", ReplaySettings),
     Command("doctor", "the machine, the model, and whether drafting pays here", DoctorSettings),
 )  # fmt: skip
+_NAMES_OF_MLX_LM: Final = {
+    "serve --allowed-origins": "did you mean --cors?",
+    "generate --chat-template-config": "did you mean --chat-template-args?",
+    "generate --ignore-chat-template": "prompts are continued as they are, unless --chat is given.",
+    "serve --prompt-cache-size": "did you mean --prompt-cache-bytes?",
+}
+"""What to say about options of mlx-lm that have another name or no use here."""
 _FAMILIES: Final = {"bench": "measurements of this machine"}
 
 
@@ -209,6 +216,8 @@ def _fill(kind: Any, values: Mapping[str, Any]) -> Any:
 def _about_unknown(word: str, command: Command) -> str:
     """What to say about a word that no option takes."""
     flag = word.partition("=")[0]
-    hint = did_you_mean(flag, [option.flag for option in options_of(command.name)])
+    hint = _NAMES_OF_MLX_LM.get(f"{command.name} {flag}") or did_you_mean(
+        flag, [option.flag for option in options_of(command.name)]
+    )
     refusal = "has no option" if word.startswith("-") else "does not take the word"
     return f"{command.name} {refusal} {flag}; {hint or f'see `{PROGRAM} {command.name} --help`.'}"

@@ -28,7 +28,7 @@ from akunu_py.prompt import Prompt
 from akunu_py.sampling.sampler import Sampler
 
 _SEES_AHEAD: Final = frozenset({"phi3small"})
-"""Models whose mask is wrong in mlx-lm; `tests/test_architectures.py` finds them."""
+"""Models of mlx-lm in which a token sees those after it; `tests/test_architectures.py` finds them."""
 
 Calibrate = Callable[[TargetModel, Backend], CostCurve]
 """Returns what is known or expected of what forwards of a model cost on a machine."""

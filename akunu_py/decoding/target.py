@@ -160,10 +160,12 @@ class ModelTarget:
         if sampler.blocks:
             choices = self._choices(choices, position, pending.has_distributions)
         if pending.has_distributions:
+            proposal = pending.draft.probabilities
+            assert proposal is not None, "see `needs_distributions`"
             verdict = accept_or_resample(
                 np.asarray(choices),
                 drafted,
-                pending.draft.probabilities,
+                proposal,
                 lambda index: sampler.uniforms(position + index),
             )
         else:

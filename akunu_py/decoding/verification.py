@@ -69,7 +69,7 @@ def match_choices(choices: Sequence[int], draft_tokens: Sequence[int]) -> Verdic
 
 
 def accept_or_resample(
-    target: Rows, draft_tokens: Sequence[int], proposal: Rows | None, uniforms: Uniforms
+    target: Rows, draft_tokens: Sequence[int], proposal: Rows, uniforms: Uniforms
 ) -> Verdict:
     """Accepts `d` with probability `min(1, p(d) / q(d))`; replaces the first rejected token.
 
@@ -81,25 +81,19 @@ def accept_or_resample(
         target: `p`, of shape `[len(draft_tokens) + 1, vocabulary]`.
         draft_tokens: the guesses.
         proposal: `q`, of shape `[len(draft_tokens), vocabulary]`, row `i` being the exact
-            distribution that `draft_tokens[i]` was drawn from; None for a one-hot proposal.
+            distribution that `draft_tokens[i]` was drawn from.
         uniforms: the random numbers; they must not have been used to draw the draft.
     """
     for index, token in enumerate(draft_tokens):
         to_accept, to_correct = uniforms(index)
-        prob = 1.0 if proposal is None else float(proposal[index, token])
-        if to_accept * prob >= target[index, token]:
-            corrected = draw(_residual(target[index], token, proposal, index), to_correct)
-            return Verdict(index, corrected)
+        if to_accept * float(proposal[index, token]) >= target[index, token]:
+            return Verdict(index, draw(_residual(target[index], proposal[index]), to_correct))
     _, to_choose = uniforms(len(draft_tokens))
     return Verdict(len(draft_tokens), draw(target[len(draft_tokens)], to_choose))
 
 
-def _residual(target: Rows, token: int, proposal: Rows | None, index: int) -> Rows:
-    """The positive part of `p - q`, not normalised."""
-    if proposal is None:
-        rest = target.copy()
-        rest[token] = 0
-    else:
-        rest = np.maximum(target - proposal[index], 0)
+def _residual(target: Rows, proposal: Rows) -> Rows:
+    """The positive part of `p - q` at one position, not normalised."""
+    rest = np.maximum(target - proposal, 0)
     # Nothing is left only if p equals q up to rounding errors; then p itself is right.
     return rest if rest.any() else target

@@ -253,10 +253,15 @@ def _along(contexts: Sequence[int], values: Sequence[float], context: int) -> fl
 def _check_plausible(level: CostLevel) -> None:
     one = level.verify_s[0][1]
     if not one / (2 * _PLAUSIBLE_FACTOR) <= level.decode_s <= _PLAUSIBLE_FACTOR * one:
-        raise ValueError(f"a step of {level.decode_s} s where a round of one token takes {one} s")
+        step = _ms(level.decode_s)
+        raise ValueError(f"a step takes {step}, and a round of one token {_ms(one)}")
     for size, cost in level.verify_s:
         if not (1.0 - _PLAUSIBLE_FALL) * one <= cost <= _PLAUSIBLE_FACTOR * size * one:
-            raise ValueError(f"{size} tokens in {cost} s where one takes {one} s")
+            raise ValueError(f"{size} tokens take {_ms(cost)}, and one takes {_ms(one)}")
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"
 
 
 def _whole(value: Any) -> int:

@@ -7,7 +7,7 @@ begins with a `CostCurve` and its doubt, and corrects it. Neither knows tokens o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter
 from typing import Final
@@ -93,7 +93,6 @@ class LiveCosts:
         # What is told until the next correction; many rounds ask in between.
         self._costs: dict[int, list[float]] = {}
         self._doubts: dict[tuple[int, int], list[float]] = {}
-        self._steps: list[float] = []  # logarithms of measured over told seconds
 
     def decode_s(self, context: int) -> float:
         """Seconds of a pipelined single step."""
@@ -124,13 +123,13 @@ class LiveCosts:
         """Learns from the time of a pipelined single step; once steps are known, from several."""
         known = self._filter(context)
         if known.doubt[0, 0] > _KNOWN**2:
-            self._steps.clear()  # they were measured before the doubt arose
+            known.steps.clear()  # they were measured before the doubt arose
             self._learn(0, seconds, context)
         elif 0.0 < seconds < math.inf:
-            self._steps.append(math.log(seconds) - math.log(self._told(context)[0]))
-            if len(self._steps) == _STEPS_AT_ONCE:
-                self._correct(known, 0, median(self._steps), _NOISE_OF_MEDIAN)
-                self._steps.clear()
+            known.steps.append(math.log(seconds) - math.log(self._told(context)[0]))
+            if len(known.steps) == _STEPS_AT_ONCE:
+                self._correct(known, 0, median(known.steps), _NOISE_OF_MEDIAN)
+                known.steps.clear()
 
     def observe_round(self, tokens: int, seconds: float, context: int) -> None:
         """Learns from the time of a round; ignores rounds longer than `longest`."""
@@ -200,10 +199,14 @@ class LiveCosts:
 
 @dataclass
 class _Filter:
-    """Normally distributed corrections: their means, and their covariances as `doubt`."""
+    """Normally distributed corrections: their means, and their covariances as `doubt`.
+
+    `steps` has the logarithms of measured over told seconds that have corrected nothing yet.
+    """
 
     mean: Vector
     doubt: Vector
+    steps: list[float] = field(default_factory=list)
 
 
 def _octave(context: int) -> int:

@@ -175,6 +175,25 @@ _LONGEST_CHATS = {
     "code": 0.04,
     "questions": 0.03,
 }
+_EDITS_AT_LAST = {
+    "short_edits": 0.33,
+    "edits": 0.29,
+    "chats": 0.11,
+    "refusals": 0.05,
+    "fim": 0.12,
+    "code": 0.07,
+    "questions": 0.03,
+}
+_LONG_AT_LAST = {
+    "short_edits": 0.22,
+    "edits": 0.22,
+    "long_edits": 0.24,
+    "chats": 0.12,
+    "refusals": 0.04,
+    "fim": 0.09,
+    "code": 0.05,
+    "questions": 0.02,
+}
 _QUESTIONS = {
     "repeats": 0.02,
     "edits": 0.46,
@@ -206,6 +225,9 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("first messages", 3000, 8, 512, _FIRST_MESSAGES, decays=True, peak=0.4),
     Stage("conversations", 1000, 4, 1024, _CHATS, decays=True, peak=0.4),
     Stage("longest edits at last", 300, 2, 2048, _LONGEST_CHATS, decays=True, peak=0.25),
+    Stage("first messages again", 2000, 8, 512, _EDITS_AT_LAST, decays=True, peak=0.5),
+    Stage("longer ones again", 500, 4, 1024, _LONG_AT_LAST, decays=True, peak=0.5),
+    Stage("longest ones again", 150, 2, 2048, _LONGEST_CHATS, decays=True, peak=0.25),
 )
 
 

@@ -83,6 +83,17 @@ def test_the_text_is_mlx_lms(name: str, tiny_model_dir: Path) -> None:
     ]
 
 
+def test_layers_that_a_model_does_not_use_stay_empty(tiny_model_dir: Path) -> None:
+    model = model_of("nemotron-nas", tiny_model_dir)  # one of its attentions is a linear layer
+    engine = engine_of(model, 131)
+    engine.generate(PROMPT, PLAIN)
+    engine.generate([*PROMPT[:399], *PROMPT], PLAIN)
+    branch = [*PROMPT[:399], 1, 2]  # the checkpoint before it is copied into another slot
+    answer = engine.generate(branch, PLAIN)
+    assert answer.stats.cached_tokens == 399
+    assert answer.token_ids == engine_of(model, 131).generate(branch, PLAIN).token_ids
+
+
 def test_memory_is_bounded_and_the_user_is_told(tiny_model_dir: Path) -> None:
     model = load(str(tiny_model_dir), max_kv_size=64).model
     sizes = []

@@ -128,6 +128,22 @@ def test_a_beginning_that_was_lost_is_written_again(tmp_path: Path, *, noticed: 
     assert load(store, (GrowingCache,), text)[1] == 59
 
 
+@by_kind
+def test_another_process_may_write_the_same_tokens_with_other_checkpoints(
+    kinds: Kinds, tmp_path: Path
+) -> None:
+    text = list(range(18))
+    store, other = (open_store(tmp_path / name, kinds) for name in ("own", "other"))
+    for each, keep_every in ((store, 10), (other, 6)):
+        each.save(text, cache_of(kinds, text, keep_every=keep_every))
+    ((own,), (theirs,)) = (files_in(tmp_path / name) for name in ("own", "other"))
+    assert own.name == theirs.name
+    theirs.replace(own)
+    cache, length = load(store, kinds, [*text[:13], 99, 98])
+    assert length >= 12
+    assert sees(cache) == sees(cache_of(kinds, text[:length]))
+
+
 def test_nothing_is_read_for_a_few_tokens(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     save(store, (GrowingCache,), list(range(50)))

@@ -19,6 +19,7 @@ from mlx_lm.models.cache import QuantizedKVCache
 import akunu_py
 from akunu_py import Options, Sampling
 from akunu_py.backend import find_backend
+from akunu_py.cache import prompt_store
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.quantized import QuantizedLayerCache
 from akunu_py.calibration import CONTEXTS, contexts_of, cost_key
@@ -314,6 +315,32 @@ def test_a_later_prompt_reuses_what_a_fresh_one_would_compute_alike(engine: Engi
     engine.reset()
     ask(first, 0, tokens=4)  # nothing is quantized yet
     assert ask(short, 20) == alone
+
+
+def test_another_process_may_have_quantized_what_a_file_holds(
+    tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prompt_store, "_STRETCH", 32)
+    monkeypatch.setattr(prompt_store, "_LEAST", 4)
+
+    def start(folder: Path | None = tmp_path) -> Engine:
+        return akunu_py.load(
+            str(tiny_model_dir), kv_bits=4, quantized_kv_start=START, prompt_cache_dir=folder
+        )
+
+    plain, text = Options(12, drafter="none"), [*PROMPTS[0], *PROMPTS[1]]
+    one, other = start(), start()
+    for engine, length in ((one, 38), (other, 60)):  # both write a file of the first 32 tokens
+        engine.generate(text[:length], Options(1, drafter="none"))
+        engine.save_prompts(closing=True)
+    alone = start(None)
+    for length in (20, 36, 50):
+        prompt = [*text[:length], 7, 8]
+        answers = []
+        for engine in (one, start(), alone):
+            engine.reset()
+            answers.append(engine.generate(prompt, plain).token_ids)
+        assert answers[0] == answers[1] == answers[2]
 
 
 def test_the_text_is_mlx_lms(engine: Engine) -> None:

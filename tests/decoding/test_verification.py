@@ -53,17 +53,6 @@ def test_rejection_emits_only_what_the_target_may_say(
         assert target[rejected, verdict.next_token] > proposal[rejected, verdict.next_token]
 
 
-@given(seed=st.integers(0, 2**32), draft_tokens=st.lists(st.integers(0, 4), max_size=5))
-def test_a_draft_without_probabilities_counts_as_certain(
-    seed: int, draft_tokens: list[int]
-) -> None:
-    target = np.random.default_rng(seed).dirichlet(np.ones(5), len(draft_tokens) + 1)
-    certain = np.eye(5)[draft_tokens]
-    assert accept_or_resample(target, draft_tokens, None, uniforms(seed)) == accept_or_resample(
-        target, draft_tokens, certain, uniforms(seed)
-    )
-
-
 @given(seed=st.integers(0, 2**32), length=st.integers(1, 5))
 def test_drafts_drawn_from_the_target_are_always_accepted(seed: int, length: int) -> None:
     draw = np.random.default_rng(seed)

@@ -141,6 +141,19 @@ class TestLiveCosts:
             costs.observe_step(1.5 * usual, 256)
         assert 1.2 < costs.decode_s(256) / usual < 1.6
 
+    def test_steps_at_one_context_say_nothing_of_another(self) -> None:
+        """Short and long requests in turn; long steps take three times as long as told."""
+        costs, short, long = LiveCosts(STEPPED, 33), 256, 65_536
+        usual = STEPPED.decode_s(short)
+        for _ in range(20):
+            costs.observe_step(usual, short)
+            costs.observe_step(3 * usual, long)
+        for _ in range(8):
+            for _ in range(8):
+                costs.observe_step(usual, short)
+            costs.observe_step(3 * usual, long)
+            assert costs.decode_s(long) == pytest.approx(3 * usual, rel=0.05)
+
     def test_costs_begin_as_measured(self) -> None:
         costs = LiveCosts(STEPPED, 33)
         assert costs.decode_s(256) == STEPPED.decode_s(256)
