@@ -73,7 +73,7 @@ class ConstraintFactory:
         try:
             matcher = LLMatcher(self._guide, _compiled(grammar), log_level=0)
             reason = matcher.get_error()
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             reason = str(error)
         if reason:
             raise UnreadableRequestError(

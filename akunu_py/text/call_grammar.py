@@ -8,6 +8,7 @@ for text.
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from akunu_py.errors import InvalidRequestError
@@ -274,17 +275,23 @@ def make_checked(make: Callable[[], str]) -> str:
     Raises:
         InvalidRequestError: if it cannot.
     """
-    from llguidance import LLMatcher  # noqa: PLC0415  (most requests do not need it)
-
     try:
         source = make()
-        reason = LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(source))
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        reason = str(error)  # of a schema that makes no sense
+        reason = _reason_against(source)
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+        reason = f"{type(error).__name__}, {error}"  # the schema makes no sense
     if reason:
         reason = " ".join(reason.split()).rstrip(".")[:300]
         raise InvalidRequestError(f"The schemas of the tools cannot be followed: {reason}.")
     return source
+
+
+@lru_cache(maxsize=16)  # agents send the same tools with every request
+def _reason_against(source: str) -> str:
+    """Why llguidance cannot follow a grammar; empty if it can."""
+    from llguidance import LLMatcher  # noqa: PLC0415  (most requests do not need it)
+
+    return LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(source))
 
 
 def _lengths(schema: Mapping[str, Any]) -> str:

@@ -86,17 +86,17 @@ def simplified(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": kept, "required": required}
 
 
-def _types(schema: Any, root: Any) -> set[str]:
+def _types(schema: Any, root: Any, depth: int = 0) -> set[str]:
     """The types that values can have; `any` stands for all that cannot be told."""
     schema = resolved(schema, root)
-    if not isinstance(schema, dict):
+    if not isinstance(schema, dict) or depth > _MAX_REFERENCES:
         return {"any"}
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(values, list) and values:
         return {_type_of(value) for value in values}
     for name in ("anyOf", "oneOf"):
         if isinstance(schema.get(name), list):
-            return set().union(*(_types(each, root) for each in schema[name]))
+            return set().union(*(_types(each, root, depth + 1) for each in schema[name]))
     given = schema.get("type")
     if isinstance(given, str):
         return {given}
