@@ -167,8 +167,29 @@ GRAMMAR_NAMES: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Wake:
+    """When a grammar holds for parts of an answer only: each begins with a mark that the model has
+    emitted, and ends where the grammar is complete.
+
+    Attributes:
+        mark: the text, or control tokens, that the grammar itself begins with.
+        awake: whether the prompt ends with the mark.
+        thinking: whether the prompt ends inside reasoning.
+        think_start, think_end: around reasoning, in which the mark is only text.
+        once: whether the answer ends with the first part.
+    """
+
+    mark: str
+    awake: bool = False
+    thinking: bool = False
+    think_start: str = ""
+    think_end: str = ""
+    once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Grammar:
-    """A grammar that the whole answer must match.
+    """A grammar that the whole answer must match, or, with `wake`, parts of it.
 
     An invalid schema, expression or grammar is refused when the request begins.
 
@@ -176,6 +197,7 @@ class Grammar:
         kind: the language of `source`.
         source: a JSON schema as JSON text, a regular expression in the syntax of Rust's `regex`,
             or a context-free grammar in llguidance's variant of Lark.
+        wake: when it holds; None for the whole answer.
 
     Raises:
         InvalidRequestError: if the kind is unknown, or a schema is not JSON.
@@ -183,6 +205,7 @@ class Grammar:
 
     kind: GrammarKind
     source: str
+    wake: Wake | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in GRAMMAR_NAMES:

@@ -3,7 +3,7 @@
 A constraint is a logits processor: for each row it masks the tokens that the grammar forbids after
 the tokens before that row. It also says how far a draft is allowed and which tokens the grammar
 forces. Its state is keyed by position: a forward that begins earlier undoes what came after.
-llguidance does the work; it is imported when the first grammar is asked for.
+llguidance does the work.
 """
 
 from collections.abc import Sequence
@@ -13,15 +13,10 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from akunu_py.errors import InvalidRequestError, UnreadableRequestError
-from akunu_py.options import Grammar
-from akunu_py.text.tokenizer import Tokenizer
+from akunu_py.errors import UnreadableRequestError
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
-
-_WHITESPACE: Final = r"[ ]?|\n[ \t]{0,20}"
-"""The white space allowed between the parts of JSON, so that a model cannot emit blanks forever."""
+    from llguidance import LLMatcher
 
 _BITS: Final = 32
 
@@ -38,7 +33,7 @@ class Constraint:
     def __init__(self, matcher: "LLMatcher", start: int, vocabulary: int) -> None:
         self._matcher = matcher
         self._start = start
-        self._words = (vocabulary + _BITS - 1) // _BITS
+        self._words = words_of(vocabulary)
         self._taken = 0  # tokens of the answer that the matcher has seen
 
     @property
@@ -51,10 +46,7 @@ class Constraint:
 
         Waits for `inputs` if they are lazy.
         """
-        words = mx.array(self.masks(position, np.asarray(inputs).tolist()))
-        bits = (words[:, :, None] >> mx.arange(_BITS, dtype=mx.uint32)) & 1
-        allowed = bits.reshape(words.shape[0], -1)[:, : logits.shape[-1]]
-        return mx.where(allowed.astype(mx.bool_), logits, -mx.inf)
+        return masked(logits, self.masks(position, np.asarray(inputs).tolist()))
 
     def masks(self, position: int, inputs: Sequence[int]) -> npt.NDArray[np.uint32]:
         """Which tokens may follow each input, one bit per token, `[inputs, words of 32 bits]`.
@@ -65,14 +57,17 @@ class Constraint:
             position: the position of the token that the first row predicts.
             inputs: the token before it, and the draft tokens.
         """
-        masks = np.full((len(inputs), self._words), 0xFFFFFFFF, dtype=np.uint32)
+        masks = open_masks(len(inputs), self._words)
         for row, token in enumerate(inputs):
-            if not self._take(token, position - 1 + row):
+            if not self.take(token, position - 1 + row):
                 break
-            mask = masks[row]
-            self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-            self._check()
+            self.fill(masks[row])
         return masks
+
+    def fill(self, mask: npt.NDArray[np.uint32]) -> None:
+        """Sets which tokens may follow those taken, one bit per token."""
+        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        self._check()
 
     def extend(self, position: int, tokens: Sequence[int]) -> int:
         """Takes the tokens emitted from `position` on, which replace those drafted there.
@@ -81,7 +76,7 @@ class Constraint:
             How many of them the grammar took; nothing can follow the one that completes it.
         """
         for count, token in enumerate(tokens):
-            if not self._take(token, position + count):
+            if not self.take(token, position + count):
                 return count
             if self.complete:
                 return count + 1
@@ -97,7 +92,7 @@ class Constraint:
         self._check()
         return forced
 
-    def _take(self, token: int, position: int) -> bool:
+    def take(self, token: int, position: int) -> bool:
         """Makes `token` the last one that the matcher has seen; False if it is forbidden there."""
         before = position - self._start
         if before < 0:
@@ -111,6 +106,15 @@ class Constraint:
         self._taken += taken
         return taken
 
+    def skip(self, tokens: Sequence[int]) -> None:
+        """Takes tokens that are the end of the prompt."""
+        self._matcher.consume_tokens(list(tokens))
+        self._check()
+
+    def roll_back(self, position: int) -> None:
+        """Forgets the tokens at a position and after it."""
+        self._roll_back_to(max(position - self._start, 0))
+
     def _roll_back_to(self, length: int) -> None:
         if length < self._taken:
             self._matcher.rollback(self._taken - length)
@@ -118,70 +122,28 @@ class Constraint:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            reason = _one_line(self._matcher.get_error())
+            reason = one_line(self._matcher.get_error())
             raise UnreadableRequestError(f"The grammar is too complex to follow: {reason}.")
 
 
-class ConstraintFactory:
-    """Makes constraints for one model's answers; they share one llguidance tokenizer.
-
-    Args:
-        tokenizer: the tokenizer of the model.
-        vocabulary_size: how many ids the model predicts.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, vocabulary_size: int) -> None:
-        self._tokenizer = tokenizer
-        self._vocabulary = max(vocabulary_size, len(tokenizer.wrapped))
-        self._guide: LLTokenizer | None = None
-
-    def make(self, grammar: Grammar, start: int) -> Constraint:
-        """A constraint for the answer whose first token is at position `start`.
-
-        Raises:
-            InvalidRequestError: if the grammar is invalid, or llguidance cannot read the model's
-                tokenizer.
-        """
-        from llguidance import LLMatcher  # noqa: PLC0415  (most requests do not need it)
-
-        if self._guide is None:
-            self._guide = self._make_guide()
-        try:
-            matcher = LLMatcher(self._guide, _compiled(grammar), log_level=0)
-            reason = matcher.get_error()
-        except ValueError as error:
-            reason = str(error)
-        if reason:
-            raise UnreadableRequestError(
-                f"The {grammar.name} cannot be followed: {_one_line(reason)}."
-            )
-        return Constraint(matcher, start, self._vocabulary)
-
-    def _make_guide(self) -> "LLTokenizer":
-        from llguidance.hf import from_tokenizer  # noqa: PLC0415
-
-        wrapped = self._tokenizer.wrapped
-        fast = getattr(wrapped, "_tokenizer", wrapped)
-        ends = sorted(self._tokenizer.end_tokens) or None
-        try:
-            return from_tokenizer(fast, self._vocabulary, eos_token=ends)
-        except ValueError as error:
-            raise InvalidRequestError(
-                f"This model's answers cannot be constrained: {_one_line(str(error))}."
-            ) from error
+def words_of(vocabulary: int) -> int:
+    """How many words of 32 bits a mask has."""
+    return (vocabulary + _BITS - 1) // _BITS
 
 
-def _compiled(grammar: Grammar) -> str:
-    from llguidance import LLMatcher  # noqa: PLC0415
-
-    if grammar.kind == "json_schema":
-        return LLMatcher.grammar_from_json_schema(
-            grammar.source, defaults={"whitespace_pattern": _WHITESPACE}
-        )
-    if grammar.kind == "regex":
-        return LLMatcher.grammar_from_regex(grammar.source)
-    return LLMatcher.grammar_from_lark(grammar.source)
+def open_masks(rows: int, words: int) -> npt.NDArray[np.uint32]:
+    """Masks that allow everything."""
+    return np.full((rows, words), 0xFFFFFFFF, dtype=np.uint32)
 
 
-def _one_line(reason: str) -> str:
+def masked(logits: mx.array, masks: npt.NDArray[np.uint32]) -> mx.array:
+    """Logits `[rows, vocabulary]` with the tokens that masks forbid at minus infinity."""
+    words = mx.array(masks)
+    bits = (words[:, :, None] >> mx.arange(_BITS, dtype=mx.uint32)) & 1
+    allowed = bits.reshape(words.shape[0], -1)[:, : logits.shape[-1]]
+    return mx.where(allowed.astype(mx.bool_), logits, -mx.inf)
+
+
+def one_line(reason: str) -> str:
+    """What llguidance says, shortened."""
     return " ".join(reason.split()).rstrip(".")[:300]

@@ -16,8 +16,10 @@ from mlx_lm.sample_utils import apply_min_p, apply_top_k, make_logits_processors
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options, Sampling
-from akunu_py.sampling.constraint import Constraint, ConstraintFactory
+from akunu_py.sampling.constraint import Constraint
+from akunu_py.sampling.constraint_factory import ConstraintFactory
 from akunu_py.sampling.infill import InfillFilter
+from akunu_py.sampling.lazy_constraint import LazyConstraint
 from akunu_py.sampling.penalties import make_penalties
 from akunu_py.sampling.random import GOLDEN_GAMMA, mix64, uniform
 from akunu_py.sampling.xtc import XTCFilter
@@ -45,7 +47,7 @@ class Sampler:
         sampling: Sampling,
         prompt: Sequence[int] = (),
         *,
-        constraint: Constraint | None = None,
+        constraint: Constraint | LazyConstraint | None = None,
         infill: InfillFilter | None = None,
         never_excluded: Collection[int] = (),
         xtc: XTCFilter | None = None,

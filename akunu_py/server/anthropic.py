@@ -4,7 +4,6 @@ Content blocks become messages in OpenAI's form, which templates expect, and the
 blocks again. Tools that Anthropic's own service runs are refused; so is what is not text.
 """
 
-import json
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -138,10 +137,8 @@ def _events(step: Step) -> Iterator[tuple[str, dict[str, Any]]]:
 def _content(block: Block) -> dict[str, Any]:
     """A content block. The input of a call is always an object, because clients read it as one."""
     if block.call is not None:
-        given = json.loads(block.call.arguments)
         name, id_ = block.call.name, block.call.id or f"toolu_{block.id[:24]}"
-        tool_input = given if isinstance(given, dict) else {}
-        return {"type": "tool_use", "id": id_, "name": name, "input": tool_input}
+        return {"type": "tool_use", "id": id_, "name": name, "input": block.call.input}
     if block.kind == "reasoning":
         return {"type": "thinking", "thinking": block.text, "signature": ""}
     return {"type": "text", "text": block.text}

@@ -5,16 +5,20 @@ Messages and tools come in OpenAI's form, which templates expect.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
-from akunu_py.options import Options
+from akunu_py.errors import InvalidRequestError
+from akunu_py.options import Grammar, Options, Wake
 from akunu_py.server.body import Body
 from akunu_py.server.job import Job
 from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ToolCall
+from akunu_py.text.call_grammar import CallGrammar, make_checked
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
+    from akunu_py.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,68 @@ def select_tools(
     return Tools(tuple(offered), choice.must_call, bool(offered) and not parallel)
 
 
+def hold_calls(
+    tokenizer: "Tokenizer", answer: Grammar | None, tools: Tools
+) -> tuple[Grammar | None, bool]:
+    """The grammar of an answer that may call tools, and whether it holds the calls.
+
+    A call that has to come, or one of a `strict` function, follows its schema, or the request is
+    refused. Other calls follow it as far as it can be followed.
+
+    Args:
+        tokenizer: knows how the model writes calls.
+        answer: the grammar of an answer without calls, if there is one.
+        tools: what may be called.
+
+    Raises:
+        InvalidRequestError: if a grammar cannot be made.
+    """
+    format_ = tokenizer.answer_format
+    if not tools.offered:
+        return answer, False
+    if answer is not None and answer.kind != "json_schema":
+        raise InvalidRequestError(f"A {answer.name} cannot be combined with `tools`.")
+    chooses_answer = answer is not None and not tools.must_call
+    is_strict = tools.must_call or chooses_answer
+    is_strict |= any(tool["function"].get("strict") is True for tool in tools.offered)
+    if format_.layout is None:
+        if is_strict:
+            raise InvalidRequestError("This model's format of calls is not known to this server.")
+        return None, False
+
+    def make(*, simple: bool = False) -> str:
+        grammar = CallGrammar(
+            format_,
+            tools.offered,
+            tokenizer.control_tokens,
+            one_call=tools.one_call,
+            simple=simple,
+        )
+        if chooses_answer and answer is not None:
+            return grammar.or_answer(answer.source, one_call=tools.one_call)
+        return grammar.after_mark()
+
+    try:
+        source = make_checked(make)
+    except InvalidRequestError:
+        if is_strict:
+            raise
+        try:
+            source = make_checked(partial(make, simple=True))
+        except InvalidRequestError:
+            return None, False
+    if chooses_answer:
+        return Grammar("lark", source), True
+    wake = Wake(
+        format_.call_start,
+        awake=tools.must_call,
+        think_start=format_.think_start,
+        think_end=format_.think_end,
+        once=tools.one_call or not format_.call_end,
+    )
+    return Grammar("lark", source, wake), True
+
+
 @dataclass(frozen=True)
 class Conversation:
     """A conversation as a job; `tools` are those that its answer may call."""
@@ -74,6 +140,7 @@ class Conversation:
     tools: Tools
     _format: AnswerFormat
     _prompt: str
+    _holds_calls: bool
 
     @classmethod
     def begin(
@@ -95,27 +162,38 @@ class Conversation:
         format_ = tokenizer.answer_format
         last = messages[-1]
         begun = last["role"] == "assistant" and bool(last["content"]) and "tool_calls" not in last
+        grammar, holds = hold_calls(tokenizer, options.grammar, tools)
+        is_answer = grammar is not None and grammar.wake is None
         prompt = tokenizer.render_chat(
             messages[:-1] if begun else messages,
             open_answer=True,
             tools=tools.offered,
             settings=settings,
         )
-        if (begun or tools.must_call) and format_.is_thinking(prompt):
-            prompt += f"{format_.think_end}\n\n"
+        thinking = format_.is_thinking(prompt)
+        if thinking and (begun or tools.must_call or (holds and is_answer)):
+            prompt, thinking = prompt + f"{format_.think_end}\n\n", False
         if begun:
             prompt += tokenizer.as_text(last["content"])
         if tools.must_call:
             prompt += format_.call_start
-        if tools.one_call and format_.call_end:
+        if grammar is not None and grammar.wake is not None:
+            grammar = replace(grammar, wake=replace(grammar.wake, thinking=thinking))
+        if tools.one_call and format_.call_end and not holds:
             options = replace(options, stop=(*options.stop, format_.call_end))
-        # With a grammar, everything that the model writes is content.
-        parsed_as = format_ if options.grammar is None else AnswerFormat()
-        return cls(Job(prompt, options), tools, parsed_as, prompt)
+        # With a grammar and no tools, everything that the model writes is content.
+        parsed_as = AnswerFormat() if is_answer and not holds else format_
+        options = replace(options, grammar=grammar)
+        return cls(Job(prompt, options), tools, parsed_as, prompt, holds)
 
     def parser(self) -> AnswerParser:
         """A new parser of an answer."""
-        return AnswerParser(self._format, self.tools.offered or None, self._prompt)
+        return AnswerParser(
+            self._format,
+            self.tools.offered or None,
+            self._prompt,
+            holds_calls=self._holds_calls,
+        )
 
 
 @dataclass
@@ -159,7 +237,14 @@ class Blocks:
     def _add(self, part: Part) -> Iterator[Step]:
         for call in part.calls:
             yield from self._start("call", call)
-            yield "delta", self._current, call.arguments
+            if call.arguments:
+                yield "delta", self._current, call.arguments
+        if part.arguments:
+            block = self._current
+            assert block.call is not None
+            whole = block.call.arguments + part.arguments
+            block.call = replace(block.call, arguments=whole)
+            yield "delta", block, part.arguments
         if part.reasoning or part.content:
             kind: Literal["reasoning", "text"] = "reasoning" if part.reasoning else "text"
             if self._open is None or self._open.kind != kind:

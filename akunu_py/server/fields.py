@@ -10,6 +10,7 @@ from akunu_py.options import MAX_DRAFT_TOKENS, Grammar
 from akunu_py.server.body import Body
 from akunu_py.server.job import Job
 from akunu_py.server.settings import Defaults
+from akunu_py.text.gbnf import gbnf_to_lark
 
 if TYPE_CHECKING:
     from akunu_py.text.tokenizer import Tokenizer
@@ -80,7 +81,7 @@ def refuse_unserved(body: Body) -> None:
             body.refuse(name, "is not served; leave it out")
 
 
-def read_grammar(body: Body) -> Grammar | None:
+def read_grammar(body: Body, tokenizer: "Tokenizer") -> Grammar | None:
     """A grammar that the answer must match: llama-server's `json_schema`, and `grammar` in GBNF or
     in llguidance's Lark; `regex`; or what vLLM calls them.
 
@@ -99,21 +100,19 @@ def read_grammar(body: Body) -> Grammar | None:
         if text := holder.text(*regex, default=""):
             found.append(Grammar("regex", text))
         if text := holder.text(*grammar, default=""):
-            found.append(Grammar("lark", _lark(holder, text)))
+            found.append(Grammar("lark", _lark(holder, text, tokenizer)))
     if len(found) > 1:
         body.refuse("grammar", "cannot be combined with `json_schema` or `regex`")
     return found[0] if found else None
 
 
-def _lark(body: Body, grammar: str) -> str:
-    from llguidance.gbnf_to_lark import any_to_lark  # noqa: PLC0415  (most requests need none)
-
+def _lark(body: Body, grammar: str, tokenizer: "Tokenizer") -> str:
     if len(grammar) > _MAX_GRAMMAR_LENGTH:
         body.refuse("grammar", f"is longer than {_MAX_GRAMMAR_LENGTH} characters")
     try:
-        return any_to_lark(grammar)
-    except Exception as error:  # the converter raises many kinds of errors
-        body.refuse("grammar", f"cannot be read: {' '.join(str(error).split())}", quotes=True)
+        return gbnf_to_lark(grammar, tokenizer.token_id)
+    except ValueError as error:
+        body.refuse("grammar", f"cannot be read: {error}", quotes=True)
 
 
 def read_biases(body: Body, tokenizer: "Tokenizer") -> tuple[tuple[int, float], ...]:

@@ -145,7 +145,7 @@ def read_options(request: ApiRequest) -> Options:
         drafter=defaults.drafter,
         num_draft_tokens=read_num_draft_tokens(body, defaults),
         logprobs=alternatives or None,
-        grammar=read_grammar(body),
+        grammar=read_grammar(body, request.engine.tokenizer),
     )
 
 

@@ -4,8 +4,7 @@ There is one model, under any name. Missing fields have Ollama's defaults, excep
 `repeat_penalty` is 1, because code repeats itself on purpose.
 """
 
-import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import fields, replace
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ from akunu_py.options import Grammar, Options
 from akunu_py.request import Completion, Event
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest, Contract, Endpoint, refuse_embeddings
-from akunu_py.server.conversation import Conversation, Tools
+from akunu_py.server.conversation import Blocks, Conversation, Step, Tools
 from akunu_py.server.errors import ApiError
 from akunu_py.server.fields import (
     read_messages,
@@ -38,7 +37,7 @@ from akunu_py.server.wire import (
     WholeResponse,
     json_line,
 )
-from akunu_py.text.answer_parser import AnswerParser, Part, ToolCall, joined
+from akunu_py.text.answer_parser import AnswerParser
 from akunu_py.text.fim import FILL_FORMATS
 from akunu_py.text.stream import Piece
 
@@ -95,16 +94,15 @@ def chat(request: ApiRequest) -> Response:
     offered = read_offered_tools(body)
     tools = offered if format_.has_tools else []
     settings = _read_think(body)
-    if tools and options.grammar is not None:
-        body.refuse("format", "cannot be combined with `tools`")
     if not body.values("messages"):
-        return CompactJSONResponse(_Reply(request, AnswerParser(format_, None, "")).loaded())
+        empty = Blocks(AnswerParser(format_, None, ""))
+        return CompactJSONResponse(_Reply(request, empty).loaded())
     for message in body.objects("messages"):
         _refuse_images(message)
     conversation = Conversation.begin(
         request.engine, read_messages(body), options, Tools(tuple(tools)), settings
     )
-    return _respond(request, conversation.job, _Reply(request, conversation.parser()))
+    return _respond(request, conversation.job, _Reply(request, Blocks(conversation.parser())))
 
 
 OLLAMA: Final = Contract(
@@ -133,18 +131,18 @@ class _Reply:
 
     Args:
         request: says whether drafts are shown.
-        parser: separates reasoning, content and tool calls for `message`; None puts the text into
+        blocks: the reasoning, content and tool calls for `message`; None puts the text into
             `response`.
         prompt: the ids before a `response`, which `context` then repeats; empty for no `context`.
     """
 
     def __init__(
-        self, request: ApiRequest, parser: AnswerParser | None = None, prompt: Sequence[int] = ()
+        self, request: ApiRequest, blocks: Blocks | None = None, prompt: Sequence[int] = ()
     ) -> None:
         self._begun = perf_counter()
         self._name = served_name(request.engine)
         self._shows_drafts = request.body.flag("show_drafts", default=False)
-        self._parser = parser
+        self._blocks = blocks
         self._prompt = prompt
 
     def part(self, event: Event) -> dict[str, Any] | None:
@@ -170,15 +168,13 @@ class _Reply:
 
     def _text(self, text: str, *, ends: bool) -> dict[str, Any]:
         """The fields for the next text; none if no part of it is certain yet."""
-        if self._parser is None:
+        if self._blocks is None:
             return {"response": text} if text else {}
-        parts = self._parser.feed(text)
-        if ends:
-            parts += self._parser.finish()
-        return _message(parts) if parts else {}
+        message = _message(self._blocks.feed(text, ends=ends))
+        return {} if message == _message(()) else message
 
     def _no_text(self) -> dict[str, Any]:
-        return {"response": ""} if self._parser is None else _message(())
+        return {"response": ""} if self._blocks is None else _message(())
 
     def _head(self) -> dict[str, Any]:
         return {"model": self._name, "created_at": timestamp(datetime.now(UTC))}
@@ -235,21 +231,19 @@ def _respond(request: ApiRequest, job: Job, reply: _Reply) -> Response:
     return WholeResponse(whole)
 
 
-def _message(parts: Sequence[Part]) -> dict[str, Any]:
-    answer = joined(parts)
-    message: dict[str, Any] = {"role": "assistant", "content": answer.content}
-    if answer.reasoning:
-        message["thinking"] = answer.reasoning
-    if answer.calls:
-        message["tool_calls"] = [_tool_call(call) for call in answer.calls]
-    return {"message": message}
-
-
-def _tool_call(call: ToolCall) -> dict[str, Any]:
-    """A call. Its arguments are always an object, because clients read them as one."""
-    arguments = json.loads(call.arguments)
-    named = {"name": call.name, "arguments": arguments if isinstance(arguments, dict) else {}}
-    return {"function": named}
+def _message(steps: Iterable[Step]) -> dict[str, Any]:
+    """What has come of an answer. A call is sent when it is complete, because its arguments are an
+    object."""
+    texts = {"text": "", "reasoning": ""}
+    calls = []
+    for what, block, text in steps:
+        if block.call is None:
+            texts[block.kind] += text
+        elif what == "stop":
+            calls.append({"function": {"name": block.call.name, "arguments": block.call.input}})
+    message: dict[str, Any] = {"role": "assistant", "content": texts["text"]}
+    message |= {"thinking": texts["reasoning"]} if texts["reasoning"] else {}
+    return {"message": message | ({"tool_calls": calls} if calls else {})}
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -63,8 +63,6 @@ def _read(request: ApiRequest) -> Conversation:
     tools = _read_tools(body, model_has_tools=tokenizer.answer_format.has_tools)
     logprobs = _read_logprobs(body)
     options = read_options(request, logprobs=logprobs, grammar=grammar)
-    if options.grammar is not None and tools.offered:
-        body.refuse("response_format", "cannot be combined with `tools`")
     return Conversation.begin(
         request.engine, read_messages(body), options, tools, _read_template_settings(body)
     )
@@ -125,6 +123,9 @@ class _ChatChoice:
             self._num_calls += len(part.calls)
             calls = enumerate(part.calls, first)
             return {"tool_calls": [{"index": index} | _tool_call(call) for index, call in calls]}
+        if part.arguments:
+            more = {"index": self._num_calls - 1, "function": {"arguments": part.arguments}}
+            return {"tool_calls": [more]}
         if part.reasoning:
             return {"reasoning_content": part.reasoning}
         return {"content": part.content}

@@ -97,7 +97,7 @@ def read_options(
         BodyError: if a field cannot be served.
     """
     body, defaults = request.body, request.settings.defaults
-    constrained = read_grammar(body)
+    constrained = read_grammar(body, request.engine.tokenizer)
     if grammar is not None and constrained is not None:
         body.refuse("response_format", "cannot be combined with another grammar")
     usual = max_tokens if defaults.max_tokens is None else defaults.max_tokens

@@ -4,7 +4,6 @@ The blocks of an answer become items, streamed as typed events or whole. Respons
 a later request can continue them.
 """
 
-import json
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
@@ -113,8 +112,6 @@ def respond(request: ApiRequest) -> Response:
     )
     longest = body.integer("max_output_tokens", default=options.max_tokens, least=1)
     kinds, tools = read_tools(body, model_has_tools=engine.tokenizer.answer_format.has_tools)
-    if options.grammar is not None and tools.offered:
-        body.refuse("text.format", "cannot be combined with `tools`")
     earlier = body.text("previous_response_id", default=None)
     history = [] if earlier is None else request.responses.get(earlier).messages
     history = [*history, *read_input(body)]
@@ -230,10 +227,7 @@ class _Items:
             {
                 "id": item["call_id"],
                 "type": "function",
-                "function": {
-                    "name": block.call.name,
-                    "arguments": json.loads(block.call.arguments),
-                },
+                "function": {"name": block.call.name, "arguments": block.call.input},
             }
             for block, item in zip(done, self.done, strict=True)
             if block.call is not None
@@ -254,9 +248,11 @@ class _Items:
             field = {"function_call": "arguments", "custom_tool_call": "input"}.get(item["type"])
             name = "function_call_arguments" if field == "arguments" else "custom_tool_call_input"
             if what == "delta":
-                if field is not None:
-                    yield f"{name}.delta", place | {"delta": item[field]}
+                if field == "arguments":
+                    yield f"{name}.delta", place | {"delta": text}
                 return
+            if what == "stop" and field == "input":  # the text is known only now
+                yield f"{name}.delta", place | {"delta": item[field]}
             if what == "stop" and field is not None:
                 yield f"{name}.done", place | {"name": block.call.name, field: item[field]}
             if what == "start" and field is not None:
@@ -297,8 +293,7 @@ class _Items:
         name, arguments = block.call.name, block.call.arguments
         head = {"call_id": block.call.id or f"call_{block.id[:24]}", "status": status}
         kind = self._kinds.get(name, "function")
-        given = json.loads(arguments)
-        given = given if isinstance(given, dict) else {}
+        given = block.call.input
         own: dict[str, Any]
         if kind == "custom":
             text = str(given.get("input", ""))

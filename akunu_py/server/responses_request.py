@@ -41,7 +41,9 @@ def read_tools(body: Body, *, model_has_tools: bool) -> tuple[dict[str, str], To
         kind = tool.text("type", default="function")
         if kind not in ("function", "custom", SHELL_NAME):
             continue  # OpenAI's service would run it; Codex offers such tools to every model
-        function = {name: tool.any(name) for name in ("name", "description") if tool.has(name)}
+        function = {
+            name: tool.any(name) for name in ("name", "description", "strict") if tool.has(name)
+        }
         if kind == "function":
             function["parameters"] = tool.any("parameters") or {}
         elif kind == "custom":

@@ -7,9 +7,12 @@ mlx-lm knows the model's marks around reasoning and tool calls, and how to parse
 import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Final
+
+from akunu_py.text.call_layout import LLAMA3, CallLayout
+from akunu_py.text.call_reader import CallBegin, CallReader, kinds_of
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +26,15 @@ class ToolCall:
     arguments: str
     id: str | None = None
 
+    @property
+    def input(self) -> dict[str, Any]:
+        """The arguments, as an object; empty if they are none, as in a call that was cut short."""
+        try:
+            given = json.loads(self.arguments)
+        except ValueError:
+            return {}
+        return given if isinstance(given, dict) else {}
+
 
 @dataclass(frozen=True)
 class AnswerFormat:
@@ -34,6 +46,7 @@ class AnswerFormat:
             of the answer.
         parse: mlx-lm's parser of the text between the marks, called with that and the tools; None
             if the model cannot call tools.
+        layout: how calls are written between the marks; None if that is not known.
     """
 
     think_start: str = ""
@@ -41,6 +54,7 @@ class AnswerFormat:
     call_start: str = ""
     call_end: str = ""
     parse: Callable[[str, Any], Any] | None = None
+    layout: CallLayout | None = None
 
     @property
     def has_tools(self) -> bool:
@@ -65,22 +79,43 @@ class AnswerFormat:
             return ()
 
 
+_LLAMA3_START: Final = '{"name": "'
+
+
+def answer_format_of(template: str, think_start: str, think_end: str) -> AnswerFormat:
+    """The format of a model whose calls mlx-lm cannot parse: Llama 3's are JSON without marks."""
+    if '{"name": function name, "parameters": dictionary' not in template:
+        return AnswerFormat(think_start, think_end)
+    return AnswerFormat(think_start, think_end, _LLAMA3_START, "", _parse_llama3, LLAMA3)
+
+
+def _parse_llama3(text: str, _: Any) -> dict[str, Any]:
+    called = json.loads(f"{_LLAMA3_START}{text}")
+    return {"name": called["name"], "arguments": called.get("parameters", {})}
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of an answer: text for the user, text of the model's reasoning, or tool calls. Only
-    one of its fields is set."""
+    """A part of an answer: text for the user, text of the model's reasoning, tool calls, or more
+    text of the last call's arguments. Only one of its fields is set."""
 
     content: str = ""
     reasoning: str = ""
     calls: tuple[ToolCall, ...] = ()
+    arguments: str = ""
 
 
 def joined(parts: Sequence[Part]) -> Part:
-    """Several parts as one, in which any field may be set."""
+    """Several parts as one, in which any field may be set but `arguments`."""
+    calls: list[ToolCall] = []
+    for part in parts:
+        calls += part.calls
+        if part.arguments:
+            calls[-1] = replace(calls[-1], arguments=calls[-1].arguments + part.arguments)
     return Part(
         "".join(part.content for part in parts),
         "".join(part.reasoning for part in parts),
-        tuple(call for part in parts for call in part.calls),
+        tuple(calls),
     )
 
 
@@ -88,40 +123,53 @@ class _State(Enum):
     CONTENT = auto()
     REASONING = auto()
     CALLS = auto()
+    READ_CALLS = auto()  # while they are written
 
 
 class AnswerParser:
     """Splits one answer into its parts; where the stream is cut makes no difference.
 
     Content and reasoning are released immediately, except for text that may begin a mark; calls
-    are released when they are complete. A call that cannot be read is released as content, with its
-    marks, so that nothing is lost. White space after a mark is dropped.
+    are released when they are complete, or, if a grammar makes sure that they will be, as they are
+    written. A call that cannot be read is released as content, with its marks, so that nothing is
+    lost. White space after a mark is dropped.
 
     Args:
         format_: the marks to look for.
         tools: those that may be called; None leaves calls in the text.
         prompt: the prompt of the answer, which may end inside reasoning or a call.
+        holds_calls: whether a grammar holds calls to the format's layout.
     """
 
-    def __init__(self, format_: AnswerFormat, tools: Sequence[Any] | None, prompt: str) -> None:
+    def __init__(
+        self,
+        format_: AnswerFormat,
+        tools: Sequence[Any] | None,
+        prompt: str,
+        *,
+        holds_calls: bool = False,
+    ) -> None:
         from mlx_lm.generate import TextStateMachine  # noqa: PLC0415  (loads MLX)
 
         self._format = format_
         self._tools = tools or ()
         self._call = ""
+        self._reader: CallReader | None = None
+        calls = _State.READ_CALLS if holds_calls else _State.CALLS
         state = _State.CONTENT
         if tools is not None and format_.has_tools and prompt.endswith(format_.call_start):
-            state = _State.CALLS
+            state = calls
         elif format_.is_thinking(prompt):
             state = _State.REASONING
         self._after_mark = state is _State.REASONING
         marks = {
             _State.CONTENT: [
                 (format_.think_start, _State.REASONING),
-                (format_.call_start if tools is not None else "", _State.CALLS),
+                (format_.call_start if tools is not None else "", calls),
             ],
             _State.REASONING: [(format_.think_end, _State.CONTENT)],
             _State.CALLS: [(format_.call_end, _State.CONTENT)],
+            _State.READ_CALLS: [],
         }
         self._machine = TextStateMachine(
             {state: [(mark, to) for mark, to in found if mark] for state, found in marks.items()}
@@ -135,12 +183,46 @@ class AnswerParser:
         for state, stretch in stretches[:-1]:
             parts += self._release(state, stretch, end=self._format.call_end)
             self._after_mark = True
-        return parts + self._release(*stretches[-1])
+        state, stretch = stretches[-1]
+        if state is _State.READ_CALLS:
+            return parts + self._read(stretch)
+        return parts + self._release(state, stretch)
 
     def finish(self) -> list[Part]:
         """The text that was held back because it might have begun a mark."""
         self._position, rest, state = self._machine.flush(self._position)
+        if state is _State.READ_CALLS:
+            return self._unread()
         return self._release(state, rest, end="")
+
+    def _read(self, text: str) -> list[Part]:
+        """Reads a call along; what follows its end is content again."""
+        if self._reader is None:
+            layout, end = self._format.layout, self._format.call_end
+            assert layout is not None
+            self._reader = CallReader(layout, end, kinds_of(self._tools))
+        reader = self._reader
+        self._call += text
+        try:
+            parts = [_part(each) for each in reader.feed(text)]
+        except ValueError as error:
+            logger.warning("a tool call cannot be read: %s", type(error).__name__)
+            self._position = self._machine.make_state(_State.CONTENT)
+            return self._unread()
+        if not reader.done:
+            return parts
+        self._call = ""
+        self._position, self._reader = self._machine.make_state(_State.CONTENT), None
+        self._after_mark = True
+        return parts + (self.feed(reader.rest) if reader.rest else [])
+
+    def _unread(self) -> list[Part]:
+        """What was not read of a call, as content."""
+        reader, self._reader = self._reader, None
+        call, self._call = self._call, ""
+        if reader is not None and reader.begun:
+            return [Part(reader.rest)] if reader.rest else []
+        return [Part(f"{self._format.call_start}{call}")]
 
     def _release(self, state: _State, text: str, *, end: str | None = None) -> list[Part]:
         """The part that a text is; `end` is the mark after it, None if the text is not complete."""
@@ -172,3 +254,9 @@ def _tool_call(parsed: Any) -> ToolCall:
     arguments = parsed.get("arguments", {})
     text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
     return ToolCall(name, text, given if isinstance(given, str) else None)
+
+
+def _part(read: CallBegin | str) -> Part:
+    if isinstance(read, str):
+        return Part(arguments=read)
+    return Part(calls=(ToolCall(read.name, "", read.id),))

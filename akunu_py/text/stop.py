@@ -35,7 +35,7 @@ class StopScanner:
             return ""
         self._held += text
         # A longer stop string that began earlier may still be incomplete.
-        return self._release(len(self._held) - _pending_length(self._held, self._stops))
+        return self._release(len(self._held) - pending_length(self._held, self._stops))
 
     def flush(self) -> str:
         """The text held back for a stop string that did not come; call it at the stream's end."""
@@ -50,7 +50,7 @@ class StopScanner:
         return shown
 
 
-def _pending_length(text: str, stops: Sequence[str]) -> int:
+def pending_length(text: str, stops: Sequence[str]) -> int:
     """The length of the longest end of a text that begins, but does not finish, one of `stops`."""
     longest = 0
     for stop in stops:

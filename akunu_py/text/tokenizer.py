@@ -7,7 +7,8 @@ from threading import Lock
 from typing import Any, Final
 
 from akunu_py.errors import ContextOverflowError, InvalidRequestError, UnreadableRequestError
-from akunu_py.text.answer_parser import AnswerFormat
+from akunu_py.text.answer_parser import AnswerFormat, answer_format_of
+from akunu_py.text.call_layout import layout_of
 from akunu_py.text.stream import Detokenizer, WholeTextDetokenizer
 from akunu_py.text.token_bytes import PieceLengths, TokenBytes
 
@@ -40,13 +41,13 @@ class Tokenizer:
     def answer_format(self) -> AnswerFormat:
         """The marks that the model puts around reasoning and tool calls."""
         own = self.wrapped
-        return AnswerFormat(
-            own.think_start or "",
-            own.think_end or "",
-            own.tool_call_start or "",
-            own.tool_call_end or "",
-            own.tool_parser,
-        )
+        thinking = (own.think_start or "", own.think_end or "")
+        template = own.chat_template if isinstance(own.chat_template, str) else ""
+        if own.tool_parser is None:
+            return answer_format_of(template, *thinking)
+        layout = layout_of(own.tool_parser.__module__.rpartition(".")[2], template)
+        marks = (own.tool_call_start or "", own.tool_call_end or "")
+        return AnswerFormat(*thinking, *marks, own.tool_parser, layout)
 
     @cached_property
     def token_bytes(self) -> TokenBytes:
@@ -58,6 +59,12 @@ class Tokenizer:
         """The ids that spell no text, among them those that end an answer."""
         added = self.wrapped.added_tokens_decoder.items()
         return self.end_tokens | {token for token, entry in added if entry.special}
+
+    @cached_property
+    def control_tokens(self) -> dict[str, int]:
+        """The ids of all control tokens, by their spellings."""
+        added = self.wrapped.added_tokens_decoder.items()
+        return {entry.content: token for token, entry in added if entry.special}
 
     @cached_property
     def longest_piece(self) -> int:
@@ -127,8 +134,7 @@ class Tokenizer:
     @cached_property
     def _control_tokens(self) -> re.Pattern[str]:
         """The spellings of all control tokens; never matches if there are none."""
-        added = self.wrapped.added_tokens_decoder.values()
-        spellings = [re.escape(entry.content) for entry in added if entry.special]
+        spellings = map(re.escape, self.control_tokens)
         return re.compile("|".join(sorted(spellings, key=len, reverse=True)) or r"(?!)")
 
     @staticmethod

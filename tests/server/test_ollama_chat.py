@@ -112,9 +112,8 @@ def test_calls_are_streamed_once_they_are_whole(parrot: LiveServer) -> None:
 
 
 def test_an_unfinished_mark_is_content_in_the_end(parrot: LiveServer) -> None:
-    broken = 'Hm <tool_call>\n{"name": "read_file", "argu'
-    *parts, _ = streamed(parrot, broken)
-    assert "".join(part["message"]["content"] for part in parts) == broken
+    *parts, _ = streamed(parrot, "Hm <tool_ca")
+    assert "".join(part["message"]["content"] for part in parts) == "Hm <tool_ca"
     assert message(parrot, "is a <b")["content"] == "is a <b"
 
 
@@ -154,7 +153,6 @@ def test_capabilities_are_reported(parrot: LiveServer, live: LiveServer) -> None
 def test_contradictory_fields_are_refused(parrot: LiveServer) -> None:
     for fields, words in (
         ({"tools": [{"type": "function", "function": {}}]}, "`tools[0].function.name` is missing"),
-        ({"format": "json"}, "`format`"),
         ({"think": "harder"}, "`think`"),
         ({"think": 1}, "`think`"),
     ):

@@ -1,5 +1,6 @@
 """Content, reasoning and tool calls are split, wherever the stream is cut."""
 
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -8,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.tool_parsers import function_gemma, json_tools, kimi_k2, mistral, pythonic, qwen3_coder
 
-from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ToolCall
+from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ToolCall, joined
+from akunu_py.text.call_layout import layout_of
 
 TOOLS: list[dict[str, Any]] = [
     {
@@ -26,27 +28,23 @@ ADD = ToolCall("add", '{"a": 1, "b": 2}')
 JSON_ADD = '{"name": "add", "arguments": {"a": 1, "b": 2}}'
 
 
-def format_of(parser: ModuleType, **marks: str) -> AnswerFormat:
+def format_of(parser: ModuleType, template: str = "") -> AnswerFormat:
     return AnswerFormat(
         call_start=parser.tool_call_start,
         call_end=parser.tool_call_end,
         parse=parser.parse_tool_call,
-        **marks,
+        layout=layout_of(parser.__name__.rpartition(".")[2], template),
     )
 
 
 JSON_TOOLS = format_of(json_tools)
-THINKING = format_of(json_tools, think_start="<think>", think_end="</think>")
+THINKING = replace(JSON_TOOLS, think_start="<think>", think_end="</think>")
 
 
 def read(parser: AnswerParser, *pieces: str) -> Part:
     """All parts of an answer, joined."""
     parts = [part for piece in pieces for part in parser.feed(piece)] + parser.finish()
-    return Part(
-        "".join(part.content for part in parts),
-        "".join(part.reasoning for part in parts),
-        tuple(call for part in parts for call in part.calls),
-    )
+    return joined(parts)
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,8 @@ def test_thoughts_and_calls_are_blocks(parrot: LiveServer, text: str) -> None:
     assert said is None or said == {"type": "text", "text": "I look."}
     assert thought is None or thought["thinking"] == "Hm."
     events = stream(parrot, asked)
+    pieces = [event["delta"]["type"] for event in events if event["type"] == "content_block_delta"]
+    assert pieces.count("input_json_delta") > len(calls)
     streamed = assembled(events)
     for block in (*streamed, *whole["content"]):
         block.pop("id", None)

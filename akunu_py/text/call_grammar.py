@@ -1,0 +1,326 @@
+"""The grammar of tool calls: tools and a family's layout in, llguidance's variant of Lark out.
+
+A text is written in three ways: as JSON, raw up to the mark after it, or between quotes of the
+family's own. Control tokens are named by their ids, because llguidance does not take their spelling
+for text.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from akunu_py.errors import InvalidRequestError
+from akunu_py.text.answer_parser import AnswerFormat
+from akunu_py.text.call_layout import CDATA, NUMBER, TYPE
+from akunu_py.text.json_schema import (
+    WHITESPACE,
+    bounded,
+    closed,
+    parameters_of,
+    resolved,
+    simplified,
+    value_kind,
+)
+
+_JSON_STYLE: Final = {
+    "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ",
+}  # fmt: skip
+"""How templates write JSON: on one line, as Python does."""
+_NAME: Final = re.compile(r"[\w.-]+")
+_KEY: Final = re.compile(r"[^\s<>\"'{}\[\]():=,|&\\]+")
+_MAX_DEPTH: Final = 8
+_NOTHING: Final = '""'
+_CLASSES: Final = {"\\w": "0-9A-Za-z_", "\\d": "0-9"}
+"""In the patterns of schemas these are ASCII; in llguidance's expressions they are not."""
+
+
+class CallGrammar:
+    """Writes the grammars of the calls of some tools.
+
+    Args:
+        format_: the marks and the layout of the model's calls.
+        tools: what may be called, in OpenAI's form.
+        control_tokens: the ids of the model's control tokens by their spellings.
+        one_call: whether there is only one call between two marks.
+        simple: follows only names and types of arguments, so that every schema will do.
+
+    Raises:
+        InvalidRequestError: if a name cannot be written in this layout, or a schema followed.
+    """
+
+    def __init__(
+        self,
+        format_: AnswerFormat,
+        tools: Sequence[Mapping[str, Any]],
+        control_tokens: Mapping[str, int],
+        *,
+        one_call: bool,
+        simple: bool = False,
+    ) -> None:
+        assert format_.layout is not None
+        self._format, self._layout = format_, format_.layout
+        self._control_tokens = control_tokens
+        marks = sorted(map(re.escape, control_tokens), key=len, reverse=True)
+        self._pieces = re.compile(f"({'|'.join([re.escape(NUMBER), *marks])})")
+        self._simple = simple
+        self._rules: list[str] = []
+        calls = [self._call(tool) for tool in tools]
+        self._rules.append(f"call: {' | '.join(calls)}")
+        layout, repeats = self._layout, ""
+        if layout.between is not None and not one_call:
+            repeats = f"({self._text(layout.between)} call)*"
+        end = self._text(layout.close + format_.call_end)
+        self._rules.append(f"calls: {self._text(layout.start)} call {repeats} {end}")
+
+    def after_mark(self) -> str:
+        """The grammar of a mark, which may begin within a token, and the calls after it."""
+        mark = self._format.call_start
+        pieces = self._split(mark)
+        if pieces[0] in self._control_tokens:
+            return self._lark(f"start: {self._text(mark)} calls")
+        rest = self._text("".join(pieces[1:]))
+        return self._lark(
+            f"start: mark {rest} calls\nmark[lazy]: /(?s:.*)/ {json.dumps(pieces[0])}"
+        )
+
+    def or_answer(self, answer: str, *, one_call: bool) -> str:
+        """The grammar of calls, or of an answer, which is JSON of the schema `answer`."""
+        mark = self._text(self._format.call_start)
+        again = "" if one_call or not self._format.call_end else f'("\\n"? {mark} calls)*'
+        schema = bounded(json.loads(answer))
+        if isinstance(schema, dict):
+            schema |= {"x-guidance": {"whitespace_pattern": WHITESPACE}}
+        start = f"start: {mark} calls {again} | answer\nanswer: %json {json.dumps(schema)}"
+        return self._lark(start)
+
+    def _lark(self, start: str) -> str:
+        return "\n".join(["%llguidance {}", start, *self._rules, ""])
+
+    def _call(self, tool: Mapping[str, Any]) -> str:
+        """The name of a rule for calls of a tool."""
+        layout, name = self._layout, tool["function"]["name"]
+        writable = name.isidentifier() if layout.after_name == "(" else _NAME.fullmatch(name)
+        if not writable:
+            raise InvalidRequestError(f"The name {name!r} cannot be written in this model's calls.")
+        schema = closed(bounded(parameters_of(tool)))
+        if self._simple:
+            schema = bounded(simplified(schema))
+        if layout.has_json:
+            arguments = self._json(schema, schema)
+        else:
+            if unread := {"allOf", "anyOf", "oneOf"}.intersection(schema):
+                raise InvalidRequestError(
+                    f"The parameters of {name!r} cannot be written in this model's calls: "
+                    f"{min(unread)} is not served there."
+                )
+            arguments = self._members(schema, schema, 0)
+        begin = self._text(f"{layout.before_name}{name}{layout.after_name}")
+        return self._rule("call", f"{begin} {arguments} {self._text(layout.end)}")
+
+    def _members(self, schema: Mapping[str, Any], root: Any, depth: int) -> str:
+        """The names and values of an object, in the schema's order; what is optional may be left
+        out. Each rule is for the rest of the members; it begins with a separator or not."""
+        properties = schema.get("properties")
+        properties = dict(properties) if isinstance(properties, dict) else {}
+        required = schema.get("required")
+        required = required if isinstance(required, list) else []
+        properties |= {name: {} for name in required if name not in properties}
+        layout = self._layout
+        first = rest = ""
+        for key, value in reversed(properties.items()):
+            writable = key.isidentifier() if layout.separator else _KEY.fullmatch(key)
+            if not writable:
+                raise InvalidRequestError(
+                    f"The parameter {key!r} cannot be written in this model's calls."
+                )
+            kind = resolved(value, root)
+            type_ = "string" if value_kind(value, root) != "json" else _get(kind, "type")
+            named = f"{layout.key_start}{key}{layout.key_end}".replace(TYPE, str(type_ or "object"))
+            member = f"{self._text(named)} {self._value(value, root, depth)} {rest}"
+            member = self._rule("member", member)
+            later = f"{self._text(layout.separator)} {member}"
+            if key in required:
+                first, rest = member, self._rule("rest", later)
+            else:
+                first = self._rule("first", f"{member} | {first or _NOTHING}")
+                rest = self._rule("rest", f"{later} | {rest or _NOTHING}")
+        return first
+
+    def _value(self, schema: Any, root: Any, depth: int) -> str:
+        """A value and what comes after it."""
+        layout = self._layout
+        end = self._text(layout.value_end)
+        if layout.quote:
+            return self._rule("value", self._quoted(schema, root, depth))
+        if layout.quote is None or value_kind(schema, root) == "json":
+            return self._rule("value", f"{self._json(schema, root)} {end}")
+        return self._rule("value", " | ".join(self._texts(schema, root)))
+
+    def _texts(self, schema: Any, root: Any) -> Iterator[str]:
+        """The ways to write a raw text, or null, and the mark after it."""
+        schema = resolved(schema, root)
+        end = self._layout.value_end
+        if _get(schema, "const") is not None or _get(schema, "enum"):
+            for value in schema.get("enum") or [schema["const"]]:
+                yield self._text(("null" if value is None else value) + end)
+            return
+        for name in ("anyOf", "oneOf"):
+            if name in schema:
+                for each in schema[name]:
+                    yield from self._texts(each, root)
+                return
+        types = schema["type"]
+        if "null" in types:
+            yield self._text(f"null{end}")
+        if "string" in types:
+            yield self._raw(schema, end)
+
+    def _raw(self, schema: Mapping[str, Any], end: str) -> str:
+        """A text that reaches to a mark."""
+        forbidden = [mark for mark in (end.strip(), self._format.call_end) if mark]
+        allowed = [_lengths(schema), f"~{_containing(forbidden)}", "~/(?i:null)/"]
+        if isinstance(pattern := schema.get("pattern"), str) and not self._simple:
+            allowed.append(_pattern(pattern))
+        expression = " & ".join(allowed)
+        if self._layout.cdata:
+            inner = self._rule("TEXT", f"({expression} & ~{_containing([CDATA[1]])})")
+            plain = self._rule("TEXT", f"({expression} & /[^<&\\n]*/) {json.dumps(end)}")
+            return f"{plain} | {json.dumps(CDATA[0])} {inner}? {json.dumps(CDATA[1] + end)}"
+        if end in self._control_tokens or self._split(end)[0] in self._control_tokens:
+            text = self._rule("TEXT", f"({expression} & /(?s:.+)/)")
+            return f"{text}{'' if schema.get('minLength') else '?'} {self._text(end)}"
+        return self._rule("TEXT", f"({expression}) {json.dumps(end)}")
+
+    def _quoted(self, schema: Any, root: Any, depth: int) -> str:
+        """A value of which texts stand between quotes."""
+        schema = resolved(schema, root)
+        if depth > _MAX_DEPTH:
+            raise InvalidRequestError("The schema of a tool is nested too deeply.")
+        schema = schema if isinstance(schema, dict) else {}
+        quote = self._text(self._layout.quote or "")
+        if "enum" in schema or "const" in schema:
+            values = schema.get("enum") or [schema.get("const")]
+            return " | ".join(
+                self._text(f"{self._layout.quote}{value}{self._layout.quote}")
+                if isinstance(value, str)
+                else self._text(json.dumps(value))
+                for value in values
+            )
+        for name in ("anyOf", "oneOf"):
+            if name in schema:
+                return " | ".join(self._quoted(each, root, depth + 1) for each in schema[name])
+        types = schema.get("type", ["string", "number", "boolean", "null"])
+        ways = []
+        for kind in [types] if isinstance(types, str) else types:
+            if kind == "string":
+                forbidden = [self._layout.quote or "", self._format.call_end]
+                expression = f"{_lengths(schema)} & ~{_containing(forbidden)}"
+                if isinstance(pattern := schema.get("pattern"), str) and not self._simple:
+                    expression += f" & {_pattern(pattern)}"
+                if not self._layout.nests:
+                    expression += " & /[^}]*/"  # mlx-lm's parser ends the call there
+                text = self._rule("TEXT", f"({expression} & /(?s:.+)/)")
+                ways.append(f"{quote} {text}{'' if schema.get('minLength') else '?'} {quote}")
+            elif kind in ("object", "array"):
+                ways.append(self._nested(kind, schema, root, depth + 1))
+            else:
+                ways.append(self._json(schema | {"type": kind}, root))
+        return " | ".join(ways)
+
+    def _nested(self, kind: str, schema: Mapping[str, Any], root: Any, depth: int) -> str:
+        if not self._layout.nests:
+            raise InvalidRequestError("This model's calls cannot have objects and lists in them.")
+        if kind == "object":
+            return f'"{{" {self._members(schema, root, depth)} "}}"'
+        item = self._rule("item", self._quoted(schema.get("items", {}), root, depth))
+        least, most = schema.get("minItems", 0), schema.get("maxItems")
+        if most == 0:
+            return '"[]"'
+        more = f'("," {item}){{{max(least - 1, 0)},{"" if most is None else most - 1}}}'
+        return f'"[" {item} {more} "]"' + ("" if least else ' | "[]"')
+
+    def _json(self, schema: Any, root: Any) -> str:
+        if not isinstance(schema, dict):
+            return f"%json {json.dumps(schema)}"
+        held = {name: root[name] for name in ("$defs", "definitions") if name in root}
+        style = _JSON_STYLE | ({"lenient": True} if self._simple else {})
+        return f"%json {json.dumps(held | schema | {'x-guidance': style})}"
+
+    def _rule(self, name: str, body: str) -> str:
+        """The name of a new rule."""
+        number = len(self._rules)
+        name = f"{name}_{number}" if name.islower() else f"{name}{number}"
+        self._rules.append(f"{name}: {body}")
+        return name
+
+    def _text(self, text: str) -> str:
+        """A text that has to be there."""
+        return " ".join(map(self._piece, self._split(text))) if text else ""
+
+    def _split(self, text: str) -> list[str]:
+        return [piece for piece in self._pieces.split(text) if piece]
+
+    def _piece(self, piece: str) -> str:
+        if piece == NUMBER:
+            return "/[0-9]{1,3}/"
+        token = self._control_tokens.get(piece)
+        return json.dumps(piece) if token is None else f"<[{token}]>"
+
+
+def make_checked(make: Callable[[], str]) -> str:
+    """A grammar that llguidance can follow.
+
+    Raises:
+        InvalidRequestError: if it cannot.
+    """
+    try:
+        source = make()
+        reason = _reason_against(source)
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+        reason = f"{type(error).__name__}, {error}"  # the schema makes no sense
+    if reason:
+        reason = " ".join(reason.split()).rstrip(".")[:300]
+        raise InvalidRequestError(f"The schemas of the tools cannot be followed: {reason}.")
+    return source
+
+
+@lru_cache(maxsize=16)  # agents send the same tools with every request
+def _reason_against(source: str) -> str:
+    """Why llguidance cannot follow a grammar; empty if it can."""
+    from llguidance import LLMatcher  # noqa: PLC0415  (most requests do not need it)
+
+    return LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(source))
+
+
+def _lengths(schema: Mapping[str, Any]) -> str:
+    least, most = schema.get("minLength", 0), schema.get("maxLength", "")
+    return f"/(?s:.{{{least},{most}}})/" if least or most != "" else "/(?s:.*)/"
+
+
+def _containing(marks: Sequence[str]) -> str:
+    """The expression of texts with one of these marks in them."""
+    found = "|".join(_escaped(mark) for mark in marks if mark)
+    return f"/(?s:.*)({found})(?s:.*)/"
+
+
+def _pattern(pattern: str) -> str:
+    """A schema's pattern, which looks for a place in the text, as an expression of the whole."""
+    begin = "" if pattern.startswith("^") else "(?s:.*)"
+    is_anchored = pattern.endswith("$") and not pattern.endswith("\\$")
+    inner = pattern.removeprefix("^")[: -1 if is_anchored else None]
+    in_class, signs = False, []
+    for sign in re.findall(r"\\?.", inner, re.DOTALL):
+        in_class = sign == "[" or (in_class and sign != "]")
+        meant = _CLASSES.get(sign, "\\/" if sign == "/" else sign)
+        signs.append(f"[{meant}]" if sign in _CLASSES and not in_class else meant)
+    return f"/{begin}({''.join(signs)}){'' if is_anchored else '(?s:.*)'}/"
+
+
+def _escaped(text: str) -> str:
+    return re.escape(text).replace("/", "\\/")
+
+
+def _get(schema: Any, name: str) -> Any:
+    return schema.get(name) if isinstance(schema, dict) else None

@@ -1,0 +1,188 @@
+"""CallLayout: how a model family writes tool calls, in pieces that a grammar and a reader share.
+
+Between the marks that mlx-lm knows, all families write calls of this shape:
+
+    start  before_name NAME after_name ARGUMENTS end  (between, and the next call)  close
+
+The arguments are either one JSON object, or, with a `key_end`, values that each follow their names:
+
+    key_start KEY key_end VALUE value_end  (separator, and the next)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+NUMBER: Final = "{n}"
+"""Stands for the number of a call."""
+TYPE: Final = "{type}"
+"""Stands for the JSON type of a value."""
+CDATA: Final = ("<![CDATA[", "]]>")
+
+
+@dataclass(frozen=True)
+class CallLayout:
+    """The pieces of text around names and arguments; one that a family does not have is empty.
+
+    Attributes:
+        start, close: around all calls between two marks.
+        before_name, after_name: around the name.
+        end: after the arguments.
+        between: between two calls; None if each call has its own marks.
+        key_start, key_end: around the name of an argument; without `key_end`, the arguments are
+            one JSON object.
+        value_end: after a value.
+        separator: between a value and the next name.
+        quote: around texts; None if they are written as JSON.
+        nests: whether objects and lists within values are written in the same way.
+        cdata: whether texts that look like XML are put into a CDATA section.
+        id: the id of a call, if the family writes one.
+    """
+
+    start: str = ""
+    before_name: str = ""
+    after_name: str = ""
+    end: str = ""
+    between: str | None = None
+    close: str = ""
+    key_start: str = ""
+    key_end: str = ""
+    value_end: str = ""
+    separator: str = ""
+    quote: str | None = None
+    nests: bool = False
+    cdata: bool = False
+    id: str = ""
+
+    @property
+    def has_json(self) -> bool:
+        """Whether the arguments are one JSON object."""
+        return not self.key_end
+
+
+HERMES: Final = CallLayout(before_name='\n{"name": "', after_name='", "arguments": ', end="}\n")
+LLAMA3: Final = CallLayout(after_name='", "parameters": ', end="}")
+_MISTRAL_LIST: Final = CallLayout(
+    start="[",
+    before_name='{"name": "',
+    after_name='", "arguments": ',
+    end="}",
+    between=", ",
+    close="]",
+)
+_MISTRAL: Final = CallLayout(after_name="[ARGS]", between="[TOOL_CALLS]")
+_KIMI_K2: Final = CallLayout(
+    before_name="<|tool_call_begin|>functions.",
+    after_name=f":{NUMBER}<|tool_call_argument_begin|>",
+    end="<|tool_call_end|>",
+    between="",
+    id=f"functions.{{name}}:{NUMBER}",
+)
+_KIMI_K3: Final = CallLayout(
+    before_name='<|open|>call tool="',
+    after_name=f'" index="{NUMBER}"<|sep|>',
+    end="<|close|>call<|sep|>",
+    between="",
+    key_start='<|open|>argument key="',
+    key_end=f'" type="{TYPE}"<|sep|>',
+    value_end="<|close|>argument<|sep|>",
+    quote="",
+)
+_QWEN3_CODER: Final = CallLayout(
+    before_name="\n<function=",
+    after_name=">\n",
+    end="</function>\n",
+    key_start="<parameter=",
+    key_end=">\n",
+    value_end="\n</parameter>\n",
+    quote="",
+)
+_GLM: Final = CallLayout(
+    after_name="\n",
+    key_start="<arg_key>",
+    key_end="</arg_key>\n<arg_value>",
+    value_end="</arg_value>\n",
+    quote="",
+)
+_GLM_ON_ONE_LINE: Final = CallLayout(
+    key_start="<arg_key>", key_end="</arg_key><arg_value>", value_end="</arg_value>", quote=""
+)
+_LONGCAT: Final = CallLayout(
+    after_name="\n",
+    key_start="<longcat_arg_key>",
+    key_end="</longcat_arg_key>\n<longcat_arg_value>",
+    value_end="</longcat_arg_value>\n",
+    quote="",
+)
+_MINIMAX: Final = CallLayout(
+    start="\n",
+    before_name='<invoke name="',
+    after_name='">\n',
+    end="</invoke>\n",
+    between="",
+    key_start='<parameter name="',
+    key_end='">',
+    value_end="</parameter>\n",
+    quote="",
+)
+_MINICPM: Final = CallLayout(
+    before_name='"',
+    after_name='">',
+    key_start='<param name="',
+    key_end='">',
+    value_end="</param>",
+    quote="",
+    cdata=True,
+)
+_MUSE_SPARK: Final = CallLayout(
+    start="\n",
+    before_name='<atem:invoke name="',
+    after_name='">\n',
+    end="</atem:invoke>\n",
+    between="",
+    key_start='<atem:parameter name="',
+    key_end='">',
+    value_end="</atem:parameter>\n",
+    quote="",
+)
+_PYTHONIC: Final = CallLayout(
+    start="[", after_name="(", end=")", between=", ", close="]", key_end="=", separator=", "
+)
+_FUNCTION_GEMMA: Final = CallLayout(
+    before_name="call:", after_name="{", end="}", key_end=":", separator=",", quote="<escape>"
+)
+_GEMMA4: Final = CallLayout(
+    before_name="call:", after_name="{", end="}", key_end=":", separator=",", quote='<|"|>',
+    nests=True,
+)  # fmt: skip
+
+_BY_PARSER: Final[Mapping[str, CallLayout]] = {
+    "function_gemma": _FUNCTION_GEMMA,
+    "gemma4": _GEMMA4,
+    "json_tools": HERMES,
+    "kimi_k2": _KIMI_K2,
+    "kimi_k3": _KIMI_K3,
+    "longcat": _LONGCAT,
+    "minicpm5": _MINICPM,
+    "minimax_m2": _MINIMAX,
+    "muse_spark": _MUSE_SPARK,
+    "pythonic": _PYTHONIC,
+    "qwen3_coder": _QWEN3_CODER,
+}
+
+
+def layout_of(parser: str, template: str) -> CallLayout | None:
+    """The layout that one of mlx-lm's parsers reads, as a chat template writes it; None if it is
+    not known.
+
+    Args:
+        parser: the name of the parser's module.
+        template: the model's chat template, which tells the variants of a family apart.
+    """
+    if parser in ("glm47", "laguna"):
+        return _GLM_ON_ONE_LINE if "</arg_key><arg_value>" in template else _GLM
+    if parser == "mistral":
+        if "[ARGS]" in template:
+            return _MISTRAL
+        return replace(_MISTRAL_LIST, start=" [") if "[TOOL_CALLS] [" in template else _MISTRAL_LIST
+    return _BY_PARSER.get(parser)

@@ -1,0 +1,254 @@
+"""CallReader: reads calls while they are written, in the layout that their grammar holds them to.
+
+The name is released first, then the arguments as JSON text, piece by piece.
+"""
+
+import json
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from akunu_py.text.call_layout import CDATA, NUMBER, TYPE, CallLayout
+from akunu_py.text.json_schema import ValueKind, parameters_of, value_kind
+from akunu_py.text.stop import pending_length
+
+Kinds = Mapping[str, Mapping[str, ValueKind]]
+"""How each parameter of each function is written."""
+
+_Steps = Generator[None, None, None]
+_AFTER_SCALARS: Final = ",)]}<\n "
+_MAX_NAME: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class CallBegin:
+    """A call begins; `id` is None if the model does not name its calls."""
+
+    name: str
+    id: str | None = None
+
+
+def kinds_of(tools: Sequence[Any]) -> dict[str, dict[str, ValueKind]]:
+    """How the parameters of tools are written; of tools without a name or a schema, nothing."""
+    found = {}
+    for tool in tools:
+        schema = parameters_of(tool)
+        named = schema.get("properties")
+        named = named if isinstance(named, dict) else {}
+        kinds = {key: value_kind(value, schema) for key, value in named.items()}
+        found[tool["function"]["name"]] = kinds
+    return found
+
+
+class CallReader:
+    """Reads the calls after one opening mark, and the closing one.
+
+    Args:
+        layout: how calls are written.
+        end: the closing mark; empty if calls reach to the end of the answer.
+        kinds: see `kinds_of`.
+
+    Attributes:
+        begun: whether a call has been released.
+        done: whether the closing mark has come.
+        rest: the text that has not been read; after `done`, what follows the mark.
+    """
+
+    def __init__(self, layout: CallLayout, end: str, kinds: Kinds) -> None:
+        self._layout, self._end, self._kinds = layout, end, kinds
+        self._released: list[CallBegin | str] = []
+        self._steps = self._calls()
+        self.rest = ""
+        self.begun = self.done = False
+
+    def feed(self, text: str) -> list[CallBegin | str]:
+        """Takes the next text; returns the beginnings of calls and pieces of their arguments.
+
+        Raises:
+            ValueError: if the text is not what the layout says. It stays unread.
+        """
+        self.rest += text
+        self.done = next(self._steps, True) is True
+        released, self._released = self._released, []
+        return list(_merged(released))
+
+    def _calls(self) -> _Steps:
+        layout = self._layout
+        yield from self._expect(f"{layout.start}{layout.before_name}")
+        again = None if layout.between is None else f"{layout.between}{layout.before_name}"
+        while True:
+            kinds = yield from self._begin()
+            if layout.has_json:
+                yield from self._json()
+            else:
+                yield from self._members(kinds, layout.end or self._end)
+            yield from self._expect(layout.end)
+            closing = f"{layout.close}{self._end}"
+            if again is None or (yield from self._is_next(closing, again)):
+                yield from self._expect(closing)
+                return
+            yield from self._expect(again)
+
+    def _begin(self) -> Generator[None, None, Mapping[str, ValueKind]]:
+        """The name of a call, and what is between it and the arguments."""
+        layout = self._layout
+        before, numbered, after = layout.after_name.partition(NUMBER)
+        ends = [before] if before else [layout.key_start, self._end]
+        name = yield from self._word(ends)
+        yield from self._expect(before)
+        number = ""
+        if numbered:
+            number = yield from self._word([after])
+            yield from self._expect(after)
+        self.begun = True
+        named = layout.id.replace("{name}", name).replace(NUMBER, number)
+        self._released.append(CallBegin(name, named or None))
+        return self._kinds.get(name, {})
+
+    def _members(self, kinds: Mapping[str, ValueKind], end: str) -> _Steps:
+        """The names and values of an object, up to its end, which is left."""
+        layout = self._layout
+        before_type, typed, after_type = layout.key_end.partition(TYPE)
+        separator = "{"
+        while not (yield from self._is_next(end, layout.key_start)):
+            if separator != "{":
+                yield from self._expect(layout.separator)
+            yield from self._expect(layout.key_start)
+            key = yield from self._word([before_type])
+            yield from self._expect(before_type)
+            if typed:
+                yield from self._word([after_type])
+                yield from self._expect(after_type)
+            self._released.append(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
+            separator = ", "
+            yield from self._value(kinds.get(key, "json"))
+            yield from self._expect(layout.value_end)
+        self._released.append("}" if separator != "{" else "{}")
+
+    def _value(self, kind: ValueKind) -> _Steps:
+        layout = self._layout
+        quote = layout.quote
+        if quote:
+            yield from self._quoted(quote)
+        elif quote is None or kind == "json":
+            yield from self._json()
+        elif layout.cdata and (yield from self._is_next(CDATA[0], "")):
+            yield from self._expect(CDATA[0])
+            yield from self._raw(CDATA[1])
+            yield from self._expect(CDATA[1])
+        elif kind == "text or null" and (yield from self._is_next(f"null{layout.value_end}", "")):
+            yield from self._expect("null")
+            self._released.append("null")
+        else:
+            yield from self._raw(layout.value_end)
+
+    def _quoted(self, quote: str) -> _Steps:
+        """A value in which texts stand between quotes of the family's own."""
+        if (yield from self._is_next(quote, "")):
+            yield from self._expect(quote)
+            yield from self._raw(quote)
+            yield from self._expect(quote)
+        elif self.rest[0] == "{":
+            yield from self._expect("{")
+            yield from self._members({}, "}")
+            yield from self._expect("}")
+        elif self.rest[0] == "[":
+            yield from self._expect("[")
+            self._released.append("[")
+            while not (yield from self._is_next("]", "")):
+                if self.rest[0] == ",":
+                    yield from self._expect(",")
+                    self._released.append(", ")
+                yield from self._quoted(quote)
+            yield from self._expect("]")
+            self._released.append("]")
+        else:
+            yield from self._json()
+
+    def _raw(self, end: str) -> _Steps:
+        """A raw text up to a mark, which is left, as JSON."""
+        self._released.append('"')
+        while True:
+            at = self.rest.find(end)
+            ready = at if at >= 0 else len(self.rest) - pending_length(self.rest, (end,))
+            self._released.append(json.dumps(self.rest[:ready], ensure_ascii=False)[1:-1])
+            self.rest = self.rest[ready:]
+            if at >= 0:
+                break
+            yield from self._wait()
+        self._released.append('"')
+
+    def _json(self) -> _Steps:
+        """One JSON value, as it is."""
+        depth, quoted, escaped, begun = 0, False, False, False
+        while True:
+            for at, sign in enumerate(self.rest):
+                if quoted:
+                    quoted = escaped or sign != '"'
+                    escaped = sign == "\\" and not escaped
+                    ends = not quoted and not depth
+                elif not depth and begun and sign in _AFTER_SCALARS:
+                    self._release(at)
+                    return
+                else:
+                    quoted = sign == '"'
+                    depth += (sign in "{[") - (sign in "}]")
+                    ends = sign in "}]" and not depth
+                begun = True
+                if ends:
+                    self._release(at + 1)
+                    return
+            self._release(len(self.rest))
+            yield from self._wait()
+
+    def _release(self, length: int) -> None:
+        self._released.append(self.rest[:length])
+        self.rest = self.rest[length:]
+
+    def _wait(self) -> _Steps:
+        yield
+
+    def _expect(self, text: str) -> _Steps:
+        """Takes a text that has to be there."""
+        while text and not self.rest.startswith(text):
+            if not text.startswith(self.rest):
+                raise ValueError(f"a call has no {text.strip()!r} where it should be")
+            yield from self._wait()
+        self.rest = self.rest[len(text) :]
+
+    def _is_next(self, text: str, other: str) -> Generator[None, None, bool]:
+        """Whether a text comes next, and not the other one; waits until it is certain."""
+        while True:
+            if other and self.rest.startswith(other):
+                return False
+            if text and self.rest.startswith(text):
+                return True
+            if self.rest and not text.startswith(self.rest) and not other.startswith(self.rest):
+                return False
+            yield from self._wait()
+
+    def _word(self, ends: Sequence[str]) -> Generator[None, None, str]:
+        """A short text up to one of some marks, which is left."""
+        while True:
+            found = [at for end in ends if end and (at := self.rest.find(end)) >= 0]
+            if found:
+                word, self.rest = self.rest[: min(found)], self.rest[min(found) :]
+                return word
+            if len(self.rest) > _MAX_NAME:
+                raise ValueError("a call has no name")
+            yield from self._wait()
+
+
+def _merged(released: Sequence[CallBegin | str]) -> Iterator[CallBegin | str]:
+    """Neighbouring pieces as one; nothing that is empty."""
+    text = ""
+    for each in released:
+        if isinstance(each, str):
+            text += each
+            continue
+        if text:
+            yield text
+        text = ""
+        yield each
+    if text:
+        yield text

@@ -1,0 +1,168 @@
+"""JSON schemas: what is JSON gets bounds, and the parameters of a tool are told apart.
+
+Schemas are never changed in place. What makes no sense is left to llguidance, which says what is
+wrong with it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+Schema = Mapping[str, Any] | bool
+
+_TOO_LARGE: Final = 10**18
+"""Numbers stay below it: an integer of 18 digits fits 64 bits, and no double becomes infinite."""
+_HOLDS_SCHEMA: Final = (
+    "items", "additionalProperties", "contains", "propertyNames", "not", "if", "then", "else",
+    "additionalItems", "unevaluatedItems", "unevaluatedProperties",
+)  # fmt: skip
+_HOLDS_LIST: Final = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
+_HOLDS_NAMED: Final = (
+    "properties", "patternProperties", "$defs", "definitions", "dependentSchemas",
+)  # fmt: skip
+_OPEN_OBJECT: Final = (
+    "additionalProperties", "patternProperties", "unevaluatedProperties",
+    "$ref", "allOf", "anyOf", "oneOf", "if",
+)  # fmt: skip
+_MAX_REFERENCES: Final = 8
+WHITESPACE: Final = r"[ ]?|\n[ \t]{0,20}"
+"""The white space allowed between the parts of JSON, so that a model cannot emit blanks forever."""
+
+ValueKind = Literal["text", "text or null", "json"]
+"""How families that write texts without quotes write the value of a parameter."""
+
+
+def bounded(schema: Any) -> Any:
+    """The schema, with numbers below 10^18 where it says nothing else about their size."""
+    return _mapped(schema, _bound)
+
+
+def closed(schema: Any) -> Any:
+    """The schema, with objects that have only the properties it names where it does not say."""
+    return _mapped(schema, _close, but=("allOf", "if", "then", "else", "dependentSchemas", "not"))
+
+
+def resolved(schema: Any, root: Any) -> Any:
+    """The schema that a reference within `root` leads to; the schema itself if it is none."""
+    for _ in range(_MAX_REFERENCES):
+        reference = schema.get("$ref") if isinstance(schema, dict) else None
+        if not isinstance(reference, str) or not reference.startswith("#/"):
+            return schema
+        found: Any = root
+        for step in reference[2:].split("/"):
+            found = found.get(step) if isinstance(found, dict) else None
+        schema = found
+    return schema
+
+
+def parameters_of(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of a tool's arguments, which are an object; `tool` is in OpenAI's form."""
+    schema = tool["function"].get("parameters")
+    if schema is None:
+        return {"type": "object", "properties": {}}
+    schema = resolved(schema, schema)
+    return {"type": "object"} | schema if isinstance(schema, dict) else {"type": "object"}
+
+
+def value_kind(schema: Any, root: Any) -> ValueKind:
+    """Whether the values of a schema are texts, which can then be written without quotes."""
+    types = _types(schema, root)
+    if types == {"string"}:
+        return "text"
+    return "text or null" if types == {"string", "null"} else "json"
+
+
+def simplified(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Only the names and types of an object's properties, which every grammar can follow."""
+    properties = schema.get("properties")
+    if not isinstance(properties, dict):
+        return {"type": "object"}
+    kept = {
+        name: {"type": kind}
+        if isinstance(kind := _get(resolved(each, schema), "type"), str)
+        else {}
+        for name, each in properties.items()
+    }
+    required = [name for name in schema.get("required") or () if name in kept]
+    return {"type": "object", "properties": kept, "required": required}
+
+
+def _types(schema: Any, root: Any, depth: int = 0) -> set[str]:
+    """The types that values can have; `any` stands for all that cannot be told."""
+    schema = resolved(schema, root)
+    if not isinstance(schema, dict) or depth > _MAX_REFERENCES:
+        return {"any"}
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(values, list) and values:
+        return {_type_of(value) for value in values}
+    for name in ("anyOf", "oneOf"):
+        if isinstance(schema.get(name), list):
+            return set().union(*(_types(each, root, depth + 1) for each in schema[name]))
+    given = schema.get("type")
+    if isinstance(given, str):
+        return {given}
+    return set(map(str, given)) if isinstance(given, list) and given else {"any"}
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, str):
+        return "string"
+    return "null" if value is None else "other"
+
+
+def _get(schema: Any, name: str) -> Any:
+    return schema.get(name) if isinstance(schema, dict) else None
+
+
+def _mapped(
+    schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]], but: tuple[str, ...] = ("not",)
+) -> Any:
+    """The schema with a change in it and in all schemas that it holds, `but` for some places."""
+    if not isinstance(schema, dict):
+        return schema
+    kept: dict[str, Any] = {}
+    for name, held in schema.items():
+        if name in _HOLDS_NAMED and isinstance(held, dict) and name not in but:
+            kept[name] = {key: _mapped(each, change, but) for key, each in held.items()}
+        elif name in _HOLDS_LIST and isinstance(held, list) and name not in but:
+            kept[name] = [_mapped(each, change, but) for each in held]
+        elif name in _HOLDS_SCHEMA and name not in but:
+            kept[name] = _mapped(held, change, but)
+        else:
+            kept[name] = held
+    return change(kept)
+
+
+def _bound(schema: dict[str, Any]) -> dict[str, Any]:
+    given = schema.get("type")
+    types = given if isinstance(given, list) else [given]
+    if not {"integer", "number"}.intersection(filter(_is_text, types)):
+        return schema
+    if "enum" in schema or "const" in schema:
+        return schema
+    least = _number(schema, "minimum", "exclusiveMinimum")
+    most = _number(schema, "maximum", "exclusiveMaximum")
+    added = {}
+    if least is None and (most is None or most > -_TOO_LARGE):
+        added["exclusiveMinimum"] = -_TOO_LARGE
+    if most is None and (least is None or least < _TOO_LARGE):
+        added["exclusiveMaximum"] = _TOO_LARGE
+    return schema | added
+
+
+def _close(schema: dict[str, Any]) -> dict[str, Any]:
+    properties, required = schema.get("properties"), schema.get("required") or []
+    if not isinstance(properties, dict) or any(name in schema for name in _OPEN_OBJECT):
+        return schema
+    if not isinstance(required, list) or not all(map(properties.__contains__, required)):
+        return schema
+    return schema | {"additionalProperties": False}
+
+
+def _number(schema: dict[str, Any], *names: str) -> float | None:
+    values = (schema.get(name) for name in names)
+    numbers = [each for each in values if isinstance(each, int | float) and each is not True]
+    return numbers[0] if numbers else None
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)

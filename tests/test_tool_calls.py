@@ -1,0 +1,118 @@
+"""Tool calls of a model that says random tokens: each one parses and validates."""
+
+import json
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from akunu_py.decoding.draft_session import FORCED, steer
+from akunu_py.drafting.base import NO_DRAFT
+from akunu_py.engine import Engine
+from akunu_py.errors import InvalidRequestError
+from akunu_py.options import Grammar, Options, Sampling
+from akunu_py.sampling.constraint_factory import ConstraintFactory
+from akunu_py.server.conversation import Conversation, Tools
+from akunu_py.text.answer_parser import joined
+from tests.random_calls import FAMILIES, MAIN, MESSAGES, check_call, engine_of
+from tests.tiny_model import VOCABULARY
+
+
+@pytest.fixture(scope="session")
+def family_engine(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return cache(lambda family: engine_of(family, tmp_path_factory.mktemp("models") / "tiny"))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_call_is_valid(family_engine: Any, family: str) -> None:
+    seeds = range(5) if family in MAIN else range(5, 7)
+    completions = [check_call(family_engine(family), seed) for seed in seeds]
+    assert sum(completion.stats.accepted for completion in completions) > 0
+
+
+WRITE = {
+    "type": "function",
+    "function": {
+        "name": "write_file",
+        "parameters": {
+            "type": "object",
+            "properties": {"path": {"type": "string"}, "mode": {"enum": ["a", "w"]}},
+            "required": ["path", "mode"],
+        },
+    },
+}
+
+
+def begin(engine: Engine, *tools: dict[str, Any], **changes: Any) -> Conversation:
+    options = Options(grammar=changes.pop("grammar", None))
+    return Conversation.begin(engine, MESSAGES, options, Tools(tools, **changes), {})
+
+
+@pytest.mark.parametrize(
+    ("family", "skeleton"),
+    [
+        ("hermes", '\n{"name": "write_file", "arguments": {"path": "'),
+        ("llama3", 'write_file", "parameters": {"path": "'),
+        ("qwen3_coder", "\n<function=write_file>\n<parameter=path>\n"),
+        ("minimax", '\n<invoke name="write_file">\n<parameter name="path">'),
+    ],
+)
+def test_what_a_call_begins_with_is_drafted(family_engine: Any, family: str, skeleton: str) -> None:
+    engine = family_engine(family)
+    conversation = begin(engine, WRITE, must_call=True)
+    grammar = conversation.job.options.grammar
+    assert grammar is not None
+    constraint = ConstraintFactory(engine.tokenizer, VOCABULARY).make(grammar, 10)
+    draft = steer(constraint, NO_DRAFT, 100)
+    assert (draft.source, engine.tokenizer.decode(draft.tokens)) == (FORCED, skeleton)
+
+
+def test_an_optional_text_may_be_null_or_a_text(family_engine: Any) -> None:
+    engine = family_engine("qwen3_coder")
+    schema = {"type": "object", "properties": {"s": {"type": ["string", "null"]}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    parser = begin(engine, tool, must_call=True).parser()
+    for said, meant in (("null", None), ("nullify", "nullify"), ("5", "5"), ("", "")):
+        parser = begin(engine, tool, must_call=True).parser()
+        parts = parser.feed(f"\n<function=f>\n<parameter=s>\n{said}\n</parameter>\n</function>\n")
+        assert joined(parts).calls[0].input == {"s": meant}
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "schema"),
+    [
+        ("pythonic", "get-it", {"type": "object"}),
+        ("qwen3_coder", "f", {"allOf": [{"type": "object"}]}),
+        ("hermes", "f", {"properties": {"a": {"type": "string", "pattern": "(?=x)y("}}}),
+        ("hermes", "a b", {"type": "object"}),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_if_it_has_to_be(
+    family_engine: Any, family: str, name: str, schema: dict[str, Any]
+) -> None:
+    function = {"name": name, "parameters": schema}
+    tool = {"type": "function", "function": function}
+    with pytest.raises(InvalidRequestError):
+        begin(family_engine(family), tool, must_call=True)
+    with pytest.raises(InvalidRequestError):
+        begin(family_engine(family), {"type": "function", "function": function | {"strict": True}})
+    begin(family_engine(family), tool)
+
+
+@pytest.mark.parametrize("opening", ["<", "{"])
+def test_an_answer_is_a_call_or_keeps_to_a_schema(family_engine: Any, opening: str) -> None:
+    engine = family_engine("hermes")
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"],
+              "additionalProperties": False}  # fmt: skip
+    conversation = begin(engine, WRITE, grammar=Grammar.json_schema(schema), one_call=True)
+    (wanted,) = engine.tokenizer.encode_plain(opening)
+    sampling = Sampling(temperature=1.0, seed=1, logit_bias=((wanted, 30.0),))
+    options = replace(conversation.job.options, sampling=sampling, max_tokens=200)
+    text = engine.generate(str(conversation.job.prompt), options).text
+    parser = conversation.parser()
+    answer = joined(parser.feed(text) + parser.finish())
+    if opening == "<":
+        assert [call.name for call in answer.calls] == ["write_file"]
+    else:
+        assert abs(json.loads(answer.content)["n"]) < 10**18

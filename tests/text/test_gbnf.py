@@ -1,0 +1,50 @@
+"""GBNF's escapes and tokens, as llama.cpp writes them."""
+
+import pytest
+
+from akunu_py.engine import Engine
+from akunu_py.errors import UnreadableRequestError
+from akunu_py.options import Grammar
+from akunu_py.sampling.constraint_factory import ConstraintFactory
+from akunu_py.text.gbnf import gbnf_to_lark
+
+
+def takes(engine: Engine, grammar: str, text: str) -> bool:
+    """Whether a grammar takes a whole text."""
+    tokenizer = engine.tokenizer
+    lark = gbnf_to_lark(grammar, tokenizer.token_id)
+    constraint = ConstraintFactory(tokenizer, 320).make(Grammar("lark", lark), 5)
+    tokens = tokenizer.encode(text, special_tokens=False)
+    return constraint.extend(5, tokens) == len(tokens) and constraint.complete
+
+
+@pytest.mark.parametrize(
+    ("grammar", "good", "bad"),
+    [
+        (r'root ::= "\x41\u0042\U00000043" "!"', "ABC!", "AB!"),
+        (r'root ::= "\[\]\"\\" "!"', '[]"\\!', "[]!"),
+        (r'root ::= "a\x01b"', "a\x01b", "ab"),
+        (r'root ::= [a\-z] "!"', "-!", "b!"),
+        (r'root ::= [\x30-\u0039] "!"', "7!", "a!"),
+        (r'root ::= [^\]\n&&x] "!"', "[!", "]!"),
+        (r'root ::= [\U0001F600] "!" # "a comment', "😀!", "a!"),
+        ('root ::= <|fim_suffix|> "!"', "<|fim_suffix|>!", "x!"),
+        ('root ::= !<|fim_suffix|> "!"', "x!", "<|fim_suffix|>!"),
+        ('root ::= word " " <[261]> "!"\nword ::= [a-z]+', "abc <|fim_suffix|>!", "abc !"),
+    ],
+)
+def test_escapes_and_tokens(engine: Engine, grammar: str, good: str, bad: str) -> None:
+    assert takes(engine, grammar, good)
+    assert not takes(engine, grammar, bad)
+
+
+def test_lark_stays_as_it_is(engine: Engine) -> None:
+    assert gbnf_to_lark('start: "a"', engine.tokenizer.token_id) == 'start: "a"'
+
+
+@pytest.mark.parametrize(
+    "grammar", ["root ::= <|nothing|>", r'root ::= "\UFFFFFFFF"', "root ::= ("]
+)
+def test_what_cannot_be_read_is_a_value_error(engine: Engine, grammar: str) -> None:
+    with pytest.raises((ValueError, UnreadableRequestError)):
+        gbnf_to_lark(grammar, engine.tokenizer.token_id)
