@@ -6,7 +6,7 @@ rows reads a long context faster than the one for many, but serves only so many 
 """
 
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
@@ -54,6 +54,17 @@ def split_rows(split: RowSplit | None) -> Generator[None, None, None]:
         _active.split = before
 
 
+@contextmanager
+def keys_of(owners: Mapping[int, Any]) -> Generator[None, None, None]:
+    """Lets attentions without a cache, which share the keys of another layer, be answered by the
+    cache in `owners` that has keys of this identity."""
+    _active.owners = owners
+    try:
+        yield
+    finally:
+        _active.owners = {}
+
+
 def intercept_attention(network: nn.Module) -> None:
     """Lets caches answer the attentions of a network from mlx-lm, and rows be split.
 
@@ -72,6 +83,8 @@ def _intercepted(attend: Callable[..., mx.array]) -> Callable[..., mx.array]:
     def intercepted(
         queries: mx.array, keys: Any, values: Any, cache: Any, *args: Any, **named: Any
     ) -> mx.array:
+        if cache is None:
+            cache = getattr(_active, "owners", {}).get(id(keys))
         own: Callable[..., mx.array] | None = getattr(cache, "attend", None)
         if own is not None:
             return own(intercepted, (queries, keys, values), *args, **named)

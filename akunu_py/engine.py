@@ -1,14 +1,13 @@
 """The engine: requests in, events out.
 
 It owns a model and the caches of earlier requests, reuses what these already hold, decodes, turns
-tokens into text, and stops where the request says. It runs one request at a time, on the thread
-that loaded it: MLX arrays belong to the thread that made them.
+tokens into text, and stops where the request says. It runs on the thread that loaded it: MLX
+arrays belong to the thread that made them.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
-from copy import copy
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, closing, suppress
+from itertools import zip_longest
 from time import perf_counter
 from typing import Final
 
@@ -17,19 +16,20 @@ from akunu_py.backend import Backend, spare_cache_bytes, weights_kept_resident
 from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot, SlotStatus
 from akunu_py.cache.prompt_store import PromptStore
 from akunu_py.calibration import NoCurveError, find_cost_curve
-from akunu_py.decoding.draft_session import DraftSession
+from akunu_py.decoding.batch import Batch
 from akunu_py.decoding.loop import Limits, decode
+from akunu_py.decoding.running_request import RunningRequest
 from akunu_py.decoding.speculation import Calibrate, DrafterFactory, SpeculationState
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.errors import BackendError, ContextOverflowError, InvalidRequestError
 from akunu_py.model import PrefillProgress, TargetModel
-from akunu_py.options import Options
-from akunu_py.prompt import Prompt, PromptInput, encode_prompt, encode_references
+from akunu_py.options import MAX_SLOTS, Options
+from akunu_py.prompt import PromptInput, encode_prompt, encode_references
 from akunu_py.request import Completion, Event
 from akunu_py.sampling.forward_logprobs import SCORING_STEP, PromptScorer
 from akunu_py.sampling.logprobs import LogprobRequest
 from akunu_py.sampling.sampler import Sampler, SamplerFactory
-from akunu_py.stats import EngineCounters, Finish, Round, Stats
+from akunu_py.stats import EngineCounters, Finish, Round
 from akunu_py.text.stream import TextStream
 
 _CHECKPOINT_EVERY: Final = 2048
@@ -38,38 +38,6 @@ _CHECKPOINT_EVERY: Final = 2048
 _TURN_CHECKPOINTS: Final = 4
 """How many of the last special tokens of a prompt get a checkpoint before them: in ChatML, those of
 the last two messages."""
-
-
-@dataclass
-class _Request:
-    """A running request: what it asked for, and its results so far."""
-
-    prompt: Prompt
-    options: Options
-    sampler: Sampler
-    session: DraftSession
-    text: TextStream
-    progress: PrefillProgress | None
-    cancelled: Callable[[], bool] | None
-    stats: Stats = field(default_factory=Stats)
-    scorer: PromptScorer | None = None
-
-    def event(self, outcome: Round) -> Event:
-        """Turns a round into text, cuts it where the text stops, and only then counts it."""
-        pieces = []
-        for position, token in enumerate(outcome.tokens):
-            pieces.append(self.text.feed(token, drafted=position < outcome.accepted))
-            if self.text.stopped:
-                outcome.cut(position + 1, Finish.STOP)
-                break
-        if outcome.finish is None and self.cancelled and self.cancelled():
-            outcome.finish = Finish.CANCELLED
-        if outcome.finish is not None:
-            pieces.append(self.text.finish())
-            if self.text.stopped:
-                outcome.finish = Finish.STOP
-        self.stats.add(outcome)
-        return Event(outcome, tuple(pieces), copy(self.stats), stop=self.text.stop)
 
 
 class Engine:
@@ -91,6 +59,7 @@ class Engine:
 
     Attributes:
         speculation: drafters, planners and costs, kept between requests.
+        batch: the requests that decode now.
         counters: what the engine has done since it was loaded; any thread may read it.
 
     Raises:
@@ -131,6 +100,7 @@ class Engine:
             store=prompt_store,
         )
         self.speculation = SpeculationState(model, backend, calibrate, draft_model)
+        self.batch = Batch(model, self.speculation.batch_costs)
         self._samplers = SamplerFactory(self.tokenizer, model.vocabulary_size)
         self._active: Generator[Event, None, None] | None = None
 
@@ -204,20 +174,71 @@ class Engine:
             InvalidRequestError: if the prompt is empty or the options cannot be served.
             ContextOverflowError: if the prompt does not fit.
         """
+        self._end_active()
+        request = self._request(
+            prompt, options, suffix=suffix, sampler=sampler, progress=progress, cancelled=cancelled
+        )
+        self._active = self._run(request)
+        return self._active
+
+    def generate_batch(
+        self,
+        prompts: Sequence[PromptInput],
+        options: Options | None = None,
+        *,
+        samplers: Sequence[Sampler] = (),
+    ) -> list[Completion]:
+        """Answers prompts together; see `stream` for the arguments and the errors.
+
+        Each answer is the one that its prompt gets alone, up to near-ties. They share forwards
+        unless they are exact, or `batch.why_impossible` says why not.
+
+        Args:
+            prompts: as many as there can be caches, at most; each may have its sampler.
+        """
+        if (count := len(prompts)) > MAX_SLOTS:
+            raise InvalidRequestError(f"A batch has at most {MAX_SLOTS} prompts, not {count}.")
+        self._end_active()
+        asked = [self._request(p, options, sampler=s) for p, s in zip_longest(prompts, samplers)]
+        runs = {self._run(request): Completion(self.model.name) for request in asked}
+        completions = list(runs.values())
+        with weights_kept_resident(), ExitStack() as stack:
+            for run in runs:
+                stack.callback(run.close)
+            while runs:
+                for run in list(runs):
+                    if (event := next(run, None)) is None:
+                        del runs[run]
+                    else:
+                        runs[run].add(event)
+        return completions
+
+    def _end_active(self) -> None:
+        if self._active is not None:
+            self._active.close()
+
+    def _request(
+        self,
+        prompt: PromptInput,
+        options: Options | None,
+        *,
+        suffix: str | None = None,
+        sampler: Sampler | None = None,
+        progress: PrefillProgress | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> RunningRequest:
+        """A request that is ready to run; see `stream`."""
         begun, options = perf_counter(), options or Options()
         asked = encode_prompt(self.model, prompt, suffix, options, self.context_limit)
         sampler = sampler or self._samplers.make(options, asked.tokens, asked.end_tokens)
         session = self.speculation.session(options, sampler, asked)
         text = TextStream(self.tokenizer.detokenizer(asked.tokens), options.stop)
-        request = _Request(asked, options, sampler, session, text, progress, cancelled)
+        request = RunningRequest(asked, options, sampler, session, text, progress, cancelled)
         request.stats.prompt_tokens = len(asked.tokens)
         request.stats.setup_s = perf_counter() - begun
         if options.scores_prompt:
             request.scorer = PromptScorer(asked.tokens, options.logprobs or 0)
-        if self._active is not None:
-            self._active.close()
-        self._active = self._run(request)
-        return self._active
+        return request
 
     def reset(self) -> None:
         """Empties the caches; what is on disk stays there."""
@@ -246,7 +267,7 @@ class Engine:
         """
         return self._prefixes.save(closing=closing)
 
-    def _run(self, request: _Request) -> Generator[Event, None, None]:
+    def _run(self, request: RunningRequest) -> Generator[Event, None, None]:
         self.counters.requests += 1
         rows = self.speculation.rows_of(request.options)
         prompt, options, stats = request.prompt.tokens, request.options, request.stats
@@ -269,18 +290,19 @@ class Engine:
                     return
                 if scored is not None:  # an empty round carries the prompt's log-probabilities
                     yield Event(Round(), (), stats, scored)
-                for outcome in self._decode(request, slot):
-                    self.counters.rounds += 1
-                    computed.extend(outcome.tokens)
-                    if outcome.end_token is not None:
-                        computed.append(outcome.end_token)
-                    now = perf_counter()
-                    stats.decode_s = now - prefilled
-                    stats.ttft_s = stats.ttft_s or now - begun
-                    event = request.event(outcome)
-                    yield event
-                    if event.finish_reason is not None:
-                        return
+                with closing(self._decode(request, slot)) as rounds:
+                    for outcome in rounds:
+                        self.counters.rounds += 1
+                        computed.extend(outcome.tokens)
+                        if outcome.end_token is not None:
+                            computed.append(outcome.end_token)
+                        now = perf_counter()
+                        stats.decode_s = now - prefilled
+                        stats.ttft_s = stats.ttft_s or now - begun
+                        event = request.event(outcome)
+                        yield event
+                        if event.finish_reason is not None:
+                            return
         except GeneratorExit:  # between two rounds
             raise
         except BaseException:
@@ -294,7 +316,7 @@ class Engine:
                 del computed[len(prompt) - 1 + whole :]
             self._prefixes.settle(slot, [] if options.scores_prompt else computed)
 
-    def _take_slot(self, request: _Request) -> PrefixSlot:
+    def _take_slot(self, request: RunningRequest) -> PrefixSlot:
         """The cache to answer from, which may hold a part of the prompt already.
 
         A prompt that is scored is computed from its first token on. The cache grows with the
@@ -310,7 +332,7 @@ class Engine:
             raise
         return slot
 
-    def _prefill(self, tokens: Sequence[int], slot: PrefixSlot, request: _Request) -> bool:
+    def _prefill(self, tokens: Sequence[int], slot: PrefixSlot, request: RunningRequest) -> bool:
         """Computes prompt tokens; False if the request was cancelled before they were all done."""
         before, scorer = self.counters.prefill_tokens, request.scorer
         step = self._prefill_step_size or self.backend.prefill_step(request.cancelled is not None)
@@ -334,7 +356,7 @@ class Engine:
             ends=ends,
         )
 
-    def _checkpoint_lengths(self, request: _Request) -> list[int]:
+    def _checkpoint_lengths(self, request: RunningRequest) -> list[int]:
         """Where to keep checkpoints of a prompt: every so many tokens, where its last turns begin,
         and at its end.
 
@@ -348,7 +370,7 @@ class Engine:
             {*range(_CHECKPOINT_EVERY, len(prompt), _CHECKPOINT_EVERY), *turns, len(prompt) - 1}
         )
 
-    def _decode(self, request: _Request, slot: PrefixSlot) -> Iterator[Round]:
+    def _decode(self, request: RunningRequest, slot: PrefixSlot) -> Generator[Round, None, None]:
         """The rounds that answer a prompt whose last token is not in the cache yet."""
         prompt, options, session = request.prompt.tokens, request.options, request.session
         begun, tie_breaker = perf_counter(), None
@@ -372,4 +394,9 @@ class Engine:
         )
         longest = self.context_limit if options.max_tokens is None else options.max_tokens
         limits = Limits(longest, request.prompt.end_tokens)
-        return decode(target, session, prompt[-1], limits)
+        if options.exact:  # its forwards may have no rows of others
+            yield from decode(target, session, prompt[-1], limits)
+            return
+        wants_drafts = options.num_draft_tokens is not None
+        with self.batch.member(target, keeps_drafts=wants_drafts) as member:
+            yield from decode(member, session, prompt[-1], limits)

@@ -13,8 +13,9 @@ from mlx import nn
 from mlx.utils import tree_flatten
 from mlx_lm import utils
 
-from akunu_py.attention import RowSplit, intercept_attention, split_rows
+from akunu_py.attention import RowSplit, intercept_attention, keys_of, split_rows
 from akunu_py.backend import PREFILL_STEP, VectorAttention, WeightLayout
+from akunu_py.cache.batched import BatchedRows, batched_layers
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.model_cache import KEPT_TOKENS, make_kv_cache
 from akunu_py.cache.recurrence import make_recordable, record
@@ -192,6 +193,33 @@ class TargetModel:
             logits: mx.array = compute(tokens[None], cache=cache.layers)
         cache.advance(tokens.size)
         return logits[0]
+
+    def forward_batch(
+        self, tokens: mx.array, caches: Sequence[KVCache], counts: Sequence[int]
+    ) -> mx.array:
+        """Appends tokens to the caches of several sequences, in one forward.
+
+        Args:
+            tokens: ids of shape `[rows]`, those of one sequence after those of the other.
+            caches: one for each sequence; they must have room for its tokens, and layers that
+                attend: see `decoding/batch.py`.
+            counts: how many of the tokens each sequence has.
+
+        Returns:
+            Lazy logits `[rows, vocabulary]`.
+        """
+        intercept_attention(self.network)
+        lengths = [cache.length for cache in caches]
+        rows = BatchedRows(counts, lengths)
+        layers = batched_layers([cache.layers for cache in caches], rows)
+        split = self.row_split
+        if split is not None and not split.applies(max(counts), max(lengths)):
+            split = None
+        with split_rows(split), keys_of(rows.owners):
+            logits: mx.array = self.network(tokens[:, None], cache=layers)
+        for cache, count in zip(caches, counts, strict=True):
+            cache.advance(count)
+        return logits[:, 0]
 
     def prefill(
         self,

@@ -193,6 +193,23 @@ def test_windows_that_move_change_nothing(subject: Subject) -> None:
         subject.check(prompt, GREEDY)
 
 
+BATCHED = {"llama", "qwen3", "qwen3_moe", "mixtral", "gemma3", "gemma4", "gpt_oss", "smollm3"}
+
+
+def test_company_changes_nothing(subject: Subject) -> None:
+    prompts = [PROMPT, PROMPT[:9]]
+    answers = [subject.plain(prompt, GREEDY).token_ids for prompt in prompts]
+    subject.engine.reset()
+    scripts = map(ScriptedDrafter, map(len, prompts), answers)
+    subject.engine.add_drafter("scripts", lambda _: next(scripts))
+    forwards = subject.engine.batch.forwards
+    found = subject.engine.generate_batch(prompts, replace(GREEDY, drafter="scripts"))
+    assert [completion.token_ids for completion in found] == answers
+    is_batched = subject.engine.batch.why_impossible is None
+    assert (subject.engine.batch.forwards > forwards) is is_batched
+    assert is_batched or subject.name not in BATCHED
+
+
 def test_a_restart_goes_on_from_the_disk(subject: Subject, tmp_path: Path) -> None:
     if not subject.speculates:
         pytest.skip("Where a prompt is cut into forwards changes its text.")

@@ -150,16 +150,20 @@ class PrefixPool:
         Args:
             prompt: at least 1 token.
             tokens: how many tokens it must have room for, at most `limit`.
-            slot_id: the slot that is wanted; None takes the best one.
+            slot_id: the slot that is wanted; None, or one that is busy, takes the best one.
         """
         capacity = self._capacity(tokens)
         self._load(prompt, capacity)
         latest_first = reversed(self._slots.values())
-        best = max(latest_first, key=lambda slot: slot.usable(prompt), default=None)
+        best = max(
+            latest_first, key=lambda slot: (slot.usable(prompt), not slot.busy), default=None
+        )
         shared = 0 if best is None else best.usable(prompt)
+        if slot_id is not None and slot_id in self._slots and self._slots[slot_id].busy:
+            slot_id = None
         if slot_id is not None and slot_id in self._slots:
             slot = self._slots[slot_id]
-        elif slot_id is None and best is not None and best.held < 2 * shared:
+        elif slot_id is None and best is not None and not best.busy and best.held < 2 * shared:
             slot = best
         else:
             slot = self._make(capacity, slot_id, spared=best if shared else None)
@@ -252,7 +256,7 @@ class PrefixPool:
         """A new slot; or the spared one if there is no memory for both."""
         needed = self._estimate(capacity)
         if spared is not None and spared.cache.nbytes + needed > self.memory:
-            if slot_id is None:
+            if slot_id is None and not spared.busy:
                 return spared
             spared = None
         self._free(needed, spared=spared, slots=1)
@@ -262,9 +266,10 @@ class PrefixPool:
         return self._slots[slot_id]
 
     def _free(self, needed: float, *, spared: PrefixSlot | None, slots: int = 0) -> None:
-        """Drops the least recently used slots until this many bytes and slots are free."""
+        """Drops the least recently used slots that are not busy, until this many bytes and slots
+        are free."""
         self._drop_checkpoints(self._nbytes + needed - self.memory)
-        others = [slot for slot in self._slots.values() if slot is not spared]
+        others = [slot for slot in self._slots.values() if slot is not spared and not slot.busy]
         for slot in others:
             if self._nbytes + needed <= self.memory and len(self._slots) + slots <= MAX_SLOTS:
                 return

@@ -21,18 +21,24 @@ ATTENTION_LAYERS: Final = (llama.Attention, qwen2.Attention)
 """The layers that `FusedAttention` can replace."""
 
 
+_MASKS_KEPT: Final = 32
+"""More than the sequences of a batched forward."""
+
+
 class CausalMask:
     """The mask of the last rows of a causal attention, made once per forward for all layers."""
 
     def __init__(self) -> None:
-        self._last: tuple[tuple[int, int], mx.array] | None = None
+        self._made: dict[tuple[int, int], mx.array] = {}
 
     def rows(self, count: int, total: int) -> mx.array:
         """The summand for scores `[count, total]` of the last `count` of `total` positions."""
-        if self._last is None or self._last[0] != (count, total):
+        if (count, total) not in self._made:
+            if len(self._made) >= _MASKS_KEPT:
+                self._made.clear()
             visible = mx.arange(total) <= mx.arange(total - count, total)[:, None]
-            self._last = (count, total), mx.where(visible, 0.0, -mx.inf)
-        return self._last[1]
+            self._made[count, total] = mx.where(visible, 0.0, -mx.inf)
+        return self._made[count, total]
 
 
 class FusedAttention(nn.Module):  # type: ignore[misc]

@@ -17,10 +17,13 @@ from mlx_lm.models import llama, qwen2
 from akunu_py.cpu.attention import CausalMask, FusedAttention, grouped_attention
 from akunu_py.cpu.kernels import FusedRMSNorm
 from akunu_py.cpu.linear import FusedFeedForward
-from akunu_py.cpu.rotary import ROTARY_LAYERS, RotaryTable, TableRoPE, settings_of
+from akunu_py.cpu.rotary import ROTARY_LAYERS, Angles, RotaryTable, TableRoPE, settings_of
 
 DECODERS: Final = (llama.LlamaModel, qwen2.Qwen2Model)
 """The stacks that `FusedDecoder` can replace."""
+
+_MAX_TRACED_ROWS: Final = 8
+"""Batched forwards of more rows are not traced: each number of rows is traced for itself."""
 
 Segment = Callable[..., tuple[mx.array, ...]]
 """The operations between two attentions, as a function of arrays only."""
@@ -146,16 +149,38 @@ class FusedDecoder(nn.Module):  # type: ignore[misc]
     ) -> mx.array:
         """As the original: ids `[batch, count]` to `[batch, count, hidden_size]`."""
         batch, count = inputs.shape
+        if cache is not None and hasattr(cache[0], "append_and_attend"):
+            return self._compute_batched(inputs, cache)
         causal = cache is not None and _is_causal(cache[0], count)
         if batch > 1 or cache is None or not causal or input_embeddings is not None:
             computed: mx.array = self._compute_by_original(inputs, cache, input_embeddings)
             return computed
         angles = self._table.rows(cache[0].offset, count)
-        first, *others = self._traced if count == 1 else self._segments
+        return self._compute(inputs, cache, angles, self._attend, is_traced=count == 1)[None]
+
+    def _compute_batched(self, inputs: mx.array, cache: Sequence[Any]) -> mx.array:
+        """Ids `[rows, 1]` of several sequences, each row at its own position, to their outputs."""
+        angles, rows = self._table.rows_at(cache[0].rows.positions), inputs.shape[0]
+        is_traced = rows <= _MAX_TRACED_ROWS
+        return self._compute(inputs, cache, angles, self._attend_batched, is_traced=is_traced)[
+            :, None
+        ]
+
+    def _compute(
+        self,
+        inputs: mx.array,
+        cache: Sequence[Any],
+        angles: Angles,
+        attend: Callable[..., mx.array],
+        *,
+        is_traced: bool,
+    ) -> mx.array:
+        """The output `[rows, hidden_size]` for ids of any shape."""
+        first, *others = self._traced if is_traced else self._segments
         x, *projected = first(inputs, *angles)
         for segment, layer, kept in zip(others, self.layers, cache, strict=True):
-            x, *projected = segment(x, self._attend(layer, projected, kept), *angles)
-        return x[None]
+            x, *projected = segment(x, attend(layer, projected, kept), *angles)
+        return x
 
     def _make_segments(self) -> list[Segment]:
         """The operations before, between and after the attentions, as functions of arrays only.
@@ -189,6 +214,19 @@ class FusedDecoder(nn.Module):  # type: ignore[misc]
         count, total = queries.shape[2], keys.shape[2]
         mask = None if count == 1 else self._mask.rows(count, total)
         return grouped_attention(queries, keys, values, layer.attention.scale, mask)
+
+    def _attend_batched(
+        self, layer: FusedLayer, projected: Sequence[mx.array], cache: Any
+    ) -> mx.array:
+        """The same for rows of several sequences."""
+        scale = layer.attention.scale
+
+        def attend(queries: mx.array, keys: mx.array, values: mx.array, *_: Any) -> mx.array:
+            count = queries.shape[2]
+            mask = None if count == 1 else self._mask.rows(count, keys.shape[2])
+            return grouped_attention(queries, keys, values, scale, mask)
+
+        return mx.concatenate(cache.append_and_attend(*projected, attend))
 
 
 def _is_causal(cache: Any, count: int) -> bool:

@@ -46,6 +46,13 @@ class RotaryTable:
             self._last = (offset, count), (self._cosines[rows], self._sines[rows])
         return self._last[1]
 
+    def rows_at(self, positions: list[int]) -> Angles:
+        """The angles of some positions, in their order."""
+        if max(positions) >= self._positions:
+            self._extend(max(positions) + 1)
+        places = mx.array(positions)
+        return self._cosines[places], self._sines[places]
+
     def _extend(self, positions: int) -> None:
         self._positions = max(_FIRST_POSITIONS, 1 << (positions - 1).bit_length())
         shape = (1, 1, self._positions, self._half)

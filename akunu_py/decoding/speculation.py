@@ -7,6 +7,7 @@ and the margins that exact answers need. Each is made or measured when a request
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
+from weakref import ref
 
 from akunu_py.backend import Backend
 from akunu_py.cache.kv_cache import KVCache
@@ -24,6 +25,7 @@ from akunu_py.options import Options
 from akunu_py.planning.cost_curve import MEASURED, CostCurve
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.planner import MAX_PLANNED_TOKENS, DraftPlanner, FixedPlanner, Planner
+from akunu_py.planning.shared_rows import MAX_BATCH_ROWS
 from akunu_py.prompt import Prompt
 from akunu_py.sampling.sampler import Sampler
 
@@ -39,10 +41,15 @@ DrafterFactory = Callable[[Sampler], Drafter]
 
 @dataclass
 class _Experience:
-    """What was learnt from fill-ins, or from other requests."""
+    """What was learnt from fill-ins, or from other requests, one after another.
+
+    Attributes:
+        session: the request that uses it; another one at the same time needs another experience.
+    """
 
     drafters: dict[str, Drafter] = field(default_factory=dict)
     planner: DraftPlanner | None = None
+    session: Callable[[], DraftSession | None] = lambda: None
 
 
 class SpeculationState:
@@ -86,8 +93,9 @@ class SpeculationState:
         self._calibrate = calibrate
         self._draft_model = None if draft_model is None else DraftModel(draft_model, model)
         self._factories: dict[str, DrafterFactory] = {}
-        self._experience = {fills_gap: _Experience() for fills_gap in (False, True)}
+        self._experience = {fills_gap: [_Experience()] for fills_gap in (False, True)}
         self._costs: LiveCosts | None = None
+        self._batch_costs: dict[int, LiveCosts] = {}
         self.why_impossible = _why_impossible(model)
 
     def add_drafter(self, name: str, make: DrafterFactory) -> None:
@@ -110,16 +118,19 @@ class SpeculationState:
         rows = self.rows_of(options)
         if options.exact and not rows:
             self.logit_difference(longest_draft(options))
-        return DraftSession(
+        session = DraftSession(
             drafter,
             self.planner(options, fills_gap=prompt.fills_gap),
             DraftTrimmer(prompt.end_tokens, options.stop, self._model.tokenizer.decode),
             sampler.constraint,
             num_draft_tokens=rows - 1 if rows else longest_draft(options),
         )
+        self._idle_experience(prompt.fills_gap).session = ref(session)
+        return session
 
     def drafter(self, name: str, sampler: Sampler, *, fills_gap: bool = False) -> Drafter:
-        """The drafter called `name`; requests of one kind share it unless the caller added it.
+        """The drafter called `name`; a request of the same kind gets it after this one, unless the
+        caller added it.
 
         Raises:
             InvalidRequestError: if it does not exist, or needs a draft model and there is none.
@@ -132,7 +143,7 @@ class SpeculationState:
             return _drawing_drafter(self._draft_model, sampler)
         if name in self._factories:
             return self._factories[name](sampler)
-        drafters = self._experience[fills_gap].drafters
+        drafters = self._idle_experience(fills_gap).drafters
         if name not in drafters:
             drafters[name] = make_drafter(name)
         drafter = drafters[name]
@@ -141,7 +152,8 @@ class SpeculationState:
         return drafter
 
     def planner(self, options: Options, *, fills_gap: bool = False) -> Planner:
-        """The planner of a request, shared by its kind unless it sets `num_draft_tokens`."""
+        """The planner of a request, which one of the same kind gets after it, unless it sets
+        `num_draft_tokens`."""
         if options.num_draft_tokens is not None:
             return FixedPlanner(options.num_draft_tokens)
         if rows := self.rows_of(options):  # a draft takes the places of padding
@@ -151,7 +163,7 @@ class SpeculationState:
             self._costs = LiveCosts(curve, MAX_PLANNED_TOKENS + 1)
             if curve.doubt <= MEASURED:
                 self.cost_curve = curve
-        experience = self._experience[fills_gap]
+        experience = self._idle_experience(fills_gap)
         if experience.planner is None:
             experience.planner = DraftPlanner(self._costs)
         return experience.planner
@@ -166,8 +178,31 @@ class SpeculationState:
         if curve.doubt > MEASURED:
             return
         self.cost_curve = curve
-        if self._costs is not None:
-            self._costs.begin(curve)
+        for costs in (self._costs, *self._batch_costs.values()):
+            if costs is not None:
+                costs.begin(curve)
+
+    def batch_costs(self, sequences: int) -> LiveCosts | None:
+        """What forwards over so many sequences cost, by their rows and by the tokens that all
+        caches hold; None before any planner has needed costs.
+
+        They begin as those of a forward over as many rows of one sequence.
+        """
+        if self._costs is None:
+            return None
+        if sequences not in self._batch_costs:
+            self._batch_costs[sequences] = LiveCosts(self._costs.curve, MAX_BATCH_ROWS)
+        return self._batch_costs[sequences]
+
+    def _idle_experience(self, fills_gap: bool) -> _Experience:
+        """The first experience of a kind that no request uses now."""
+        kept = self._experience[fills_gap]
+        for experience in kept:
+            session = experience.session()
+            if session is None or session.ended:
+                return experience
+        kept.append(_Experience())
+        return kept[-1]
 
     def rows_of(self, options: Options) -> int:
         """The rows of every forward of an answer; 0 if each has the rows that it needs."""

@@ -7,7 +7,7 @@ token is chosen is decided in `sampling/`, how much of a draft is accepted in `v
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 import mlx.core as mx
 import numpy as np
@@ -24,13 +24,13 @@ from akunu_py.sampling.logprobs import LogprobRequest
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Round
 
-_FORWARDS_PER_CLEANUP: Final = 256
+FORWARDS_PER_CLEANUP: Final = 256
 """How often MLX gives freed buffers back; a growing context leaves ever larger ones."""
 
 _NO_LOGPROBS: Final = LogprobRequest()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PendingForward:
     """A forward that was submitted: where it began, what it verifies, and its lazy results.
 
@@ -47,9 +47,23 @@ class PendingForward:
     has_distributions: bool
     ties: mx.array | None
     logprobs: ForwardLogprobs | None
-    build_s: float
     pipelined: bool
     replayed: int
+    build_s: float = 0.0
+
+
+class Inputs(NamedTuple):
+    """What goes into a forward: ids `[rows]`, which may be lazy.
+
+    The first `replayed` rows only put back what a rollback took out of the cache; the next one is
+    the token at position `start`. What comes after the draft is padding.
+    """
+
+    tokens: mx.array
+    draft: Draft
+    start: int
+    replayed: int
+    pipelined: bool
 
 
 class ModelTarget:
@@ -82,7 +96,7 @@ class ModelTarget:
         block_rows: int = 0,
     ) -> None:
         self._model = model
-        self._cache = cache
+        self.cache = cache
         self._sampler = sampler
         self._block_rows = block_rows
         self._buffer = TokenBuffer(block_rows - 1 if block_rows else num_draft_tokens)
@@ -99,7 +113,7 @@ class ModelTarget:
 
     @property
     def length(self) -> int:
-        return self._cache.length + len(self._replayed)
+        return self.cache.length + len(self._replayed)
 
     @property
     def room(self) -> int:
@@ -123,32 +137,40 @@ class ModelTarget:
     @property
     def _forward_room(self) -> int:
         """The most rows that the next forward may have: it ends where quantization begins."""
-        room, before = self._limit - self._cache.length, self._cache.quantized_start
-        return min(room, before - self._cache.length) if before > self._cache.length else room
+        room, before = self._limit - self.cache.length, self.cache.quantized_start
+        return min(room, before - self.cache.length) if before > self.cache.length else room
 
     def submit(self, known: int, draft: Draft) -> PendingForward:
+        return self._submit(self.begin(known, draft))
+
+    def submit_step_after(self, pending: PendingForward) -> PendingForward:
+        self._make_room(1)
+        return self._submit(Inputs(pending.choices, NO_DRAFT, self.length, 0, True))
+
+    def begin(self, known: int, draft: Draft) -> Inputs:
+        """What goes into a forward over `[known, *draft]`; the cache has room for it.
+
+        With `finish`, it is `submit` without the forward, which may be one for several sequences.
+        """
         start, replayed = self.length, len(self._replayed)
-        self._sent, self._sent_from = [*self._replayed, known, *draft.tokens], self._cache.length
+        self._sent, self._sent_from = [*self._replayed, known, *draft.tokens], self.cache.length
         rows = self._buffer.load(known, draft.tokens, self._replayed)
         self._replayed = []
         if self._block_rows:
             padding = min(self._block_rows, self._forward_room) - len(rows)
             rows = np.pad(rows, (0, padding), mode="edge")
-        tokens = mx.array(rows)
         if draft or self._block_rows:
-            self._cache.mark()
+            self.cache.mark()
             if self._tie_breaker:
                 self._tie_breaker.before_draft()
-        return self._submit(tokens, draft, start, replayed=replayed)
-
-    def submit_step_after(self, pending: PendingForward) -> PendingForward:
-        return self._submit(pending.choices, NO_DRAFT, self.length, pipelined=True)
+        self._make_room(len(rows))
+        return Inputs(mx.array(rows), draft, start, replayed, False)
 
     def rollback(self, length: int) -> None:
         end = length - self._sent_from
         # An unfinished block is computed again from its beginning.
         wanted = self._sent_from if self._block_rows else length
-        missing = self._cache.rollback(wanted) + length - wanted
+        missing = self.cache.rollback(wanted) + length - wanted
         assert missing <= max(end, 0), "what is missing was sent with the last draft"
         self._replayed = self._sent[end - missing : end] if missing else []
 
@@ -201,25 +223,27 @@ class ModelTarget:
         outcome.seconds = None if rechecks else seconds
         return outcome
 
-    def _submit(
-        self,
-        tokens: mx.array,
-        draft: Draft,
-        start: int,
-        *,
-        replayed: int = 0,
-        pipelined: bool = False,
-    ) -> PendingForward:
-        """Starts a forward over ids `[rows]` without waiting for it.
-
-        The first `replayed` rows only put back what a rollback took out of the cache; the next one
-        is the token at position `start`. What comes after the draft is padding.
-        """
+    def _submit(self, inputs: Inputs) -> PendingForward:
+        """Starts a forward without waiting for it."""
         begun = perf_counter()
-        cache, sampler = self._cache, self._sampler
-        if self._grow and cache.length + tokens.size > cache.capacity:
-            self._grow(cache.length + tokens.size)
-        raw = self._model.forward(tokens, cache)
+        pending, results = self.finish(inputs, self._model.forward(inputs.tokens, self.cache))
+        mx.async_eval(results)  # type: ignore[no-untyped-call]
+        self._forwards += 1
+        if self._forwards % FORWARDS_PER_CLEANUP == 0:
+            mx.clear_cache()
+        pending.build_s = perf_counter() - begun
+        return pending
+
+    def _make_room(self, tokens: int) -> None:
+        """Lets the cache grow if it has no room for so many tokens more."""
+        needed = self.cache.length + tokens
+        if self._grow and needed > self.cache.capacity:
+            self._grow(needed)
+
+    def finish(self, inputs: Inputs, raw: mx.array) -> tuple[PendingForward, list[mx.array]]:
+        """The forward whose logits are `raw`, lazy, `[rows, vocabulary]`, and what to evaluate."""
+        tokens, draft, start, replayed, pipelined = inputs
+        sampler = self._sampler
         if tokens.size > 1 + len(draft):
             needed = slice(replayed, replayed + 1 + len(draft))
             raw, tokens = raw[needed], tokens[needed]
@@ -239,22 +263,10 @@ class ModelTarget:
         if self._logprobs != _NO_LOGPROBS:
             logprobs = ForwardLogprobs(raw, chosen, self._logprobs)
             results.extend(logprobs.lazy)
-        mx.async_eval(choices, *results)  # type: ignore[no-untyped-call]
-        self._forwards += 1
-        if self._forwards % _FORWARDS_PER_CLEANUP == 0:
-            mx.clear_cache()
-        build_s = perf_counter() - begun
-        return PendingForward(
-            start,
-            draft,
-            choices,
-            has_distributions,
-            ties,
-            logprobs,
-            build_s,
-            pipelined,
-            replayed,
+        pending = PendingForward(
+            start, draft, choices, has_distributions, ties, logprobs, pipelined, replayed
         )
+        return pending, [choices, *results]
 
     def _choices(self, logits: mx.array, position: int, has_distributions: bool) -> mx.array:
         """What verifies the draft: the target's distributions, or the tokens chosen from them."""

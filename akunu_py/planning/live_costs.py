@@ -72,6 +72,9 @@ class LiveCosts:
     Args:
         curve: what is known of the costs, with its doubt.
         longest: the most tokens a round may have.
+
+    Attributes:
+        curve: what it began with.
     """
 
     def __init__(self, curve: CostCurve, longest: int) -> None:
@@ -83,7 +86,7 @@ class LiveCosts:
 
     def begin(self, curve: CostCurve) -> None:
         """Begins again, with another curve."""
-        self._curve = curve
+        self.curve = curve
         doubt = curve.doubt**2 * (_SCALE_DOUBT**2 + self._shape)
         self._filters = {
             _octave(level.context): _Filter(np.zeros(self._longest + 1), doubt.copy())
@@ -191,7 +194,7 @@ class LiveCosts:
             if len(self._tables) >= _CONTEXTS_KEPT:
                 self._tables.clear()
             middle = grain * _CONTEXT_GRAIN + _CONTEXT_GRAIN // 2
-            curve = self._curve
+            curve = self.curve
             costs = [curve.decode_s(middle), *curve.verify_table(middle, self._longest)]
             self._tables[grain] = np.array(costs)
         return self._tables[grain]

@@ -1,0 +1,331 @@
+"""Several sequences in one forward: each emits what it emits alone, its cache stays in order."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from akunu_py.backend import find_backend
+from akunu_py.cache.kv_cache import KVCache
+from akunu_py.decoding.batch import Batch, BatchedTarget
+from akunu_py.decoding.draft_session import DraftSession
+from akunu_py.decoding.loop import Limits, decode
+from akunu_py.decoding.target import ModelTarget
+from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.engine import Engine
+from akunu_py.errors import CacheError, InvalidRequestError
+from akunu_py.loading import load_target
+from akunu_py.model import TargetModel
+from akunu_py.options import MAX_SLOTS, Grammar, Options, Sampling
+from akunu_py.planning.live_costs import LiveCosts
+from akunu_py.planning.planner import FixedPlanner
+from akunu_py.planning.shared_rows import MAX_BATCH_ROWS
+from akunu_py.sampling.sampler import Sampler
+from akunu_py.stats import Round
+from tests.fakes import OracleDrafter, rounds_of
+from tests.planning.curves import FLAT, LINEAR
+
+LONGEST = 24
+SAMPLINGS = (
+    Sampling(),
+    Sampling(temperature=0.9, top_p=0.9, seed=5),
+    Sampling(temperature=0.8, top_k=20, seed=2, repetition_penalty=1.2),
+    Sampling(presence_penalty=0.8, repetition_penalty=1.3, repetition_context_size=6),
+)
+
+
+@cache
+def prompt_of(number: int) -> list[int]:
+    draw = Random(number)
+    return [draw.randrange(256) for _ in range(4 + 7 * number)]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model_dir: Path) -> TargetModel:
+    return load_target(str(tiny_model_dir), find_backend())
+
+
+Answers = Callable[[int, Sampling], list[int]]
+
+
+@pytest.fixture(scope="module")
+def alone(model: TargetModel) -> Answers:
+    """What plain decoding answers without company."""
+
+    @cache
+    def answer(number: int, sampling: Sampling) -> list[int]:
+        prompt = prompt_of(number)
+        held = model.make_cache(256)
+        model.prefill(prompt[:-1], held)
+        sampler = Sampler(sampling, prompt)
+        rounds = rounds_of(model, held, sampler, prompt[-1], Limits(LONGEST, frozenset()))
+        return [token for one in rounds for token in one.tokens]
+
+    return answer
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sequence: what it answers, how it drafts, when it comes, and when it is cancelled."""
+
+    number: int
+    sampling: Sampling
+    seed: int
+    error: float
+    joins_at: int
+    cancelled_after: int
+
+
+plans = st.builds(
+    Plan,
+    st.integers(0, 4),
+    st.sampled_from(SAMPLINGS),
+    st.integers(0, 99),
+    st.sampled_from([0.0, 0.2, 0.6]),
+    st.integers(0, 12),
+    st.sampled_from([3, 6, 99, 99]),
+)
+
+
+@dataclass
+class Member:
+    """A running sequence, in a cache that has room for little and grows."""
+
+    plan: Plan
+    model: TargetModel
+    batch: Batch
+    answer: list[int]
+    cache: KVCache = field(init=False)
+    emitted: list[int] = field(default_factory=list)
+    rounds: int = 0
+
+    def run(self) -> Iterator[Round]:
+        plan, prompt = self.plan, prompt_of(self.plan.number)
+        self.cache = self.model.make_cache(len(prompt) + 2)
+        self.model.prefill(prompt[:-1], self.cache)
+        drafter = OracleDrafter(
+            len(prompt), self.answer, seed=plan.seed, error=plan.error, silence=0.3
+        )
+        drafter.begin(prompt)
+        session = DraftSession(drafter, FixedPlanner(4), num_draft_tokens=4)
+        target = ModelTarget(
+            self.model,
+            self.cache,
+            Sampler(plan.sampling, prompt),
+            4,
+            limit=256,
+            grow=lambda tokens: self.cache.grow(tokens + 3),
+        )
+        with self.batch.member(target) as member:
+            yield from decode(member, session, prompt[-1], Limits(LONGEST, frozenset()))
+
+    def is_in_order(self) -> bool:
+        """Whether its cache holds what a fresh prefill of its tokens holds."""
+        tokens = [*prompt_of(self.plan.number), *self.emitted][:-1]
+        self.cache.rollback(min(len(tokens), self.cache.length))
+        tokens = tokens[: self.cache.length]
+        fresh = self.model.make_cache(len(tokens))
+        self.model.prefill(tokens, fresh)
+        return all(
+            np.allclose(own, other, atol=1e-3)
+            for mine, theirs in zip(
+                self.cache.rows(0, len(tokens)), fresh.rows(0, len(tokens)), strict=True
+            )
+            for own, other in zip(mine, theirs, strict=True)
+        )
+
+
+@settings(max_examples=25)
+@given(st.lists(plans, min_size=2, max_size=4), st.integers(0, 9999))
+def test_no_schedule_changes_an_answer_or_a_cache(
+    model: TargetModel, alone: Answers, schedule: list[Plan], seed: int
+) -> None:
+    chance, batch = Random(seed), Batch(model)
+    answers = [alone(plan.number, plan.sampling) for plan in schedule]
+    members = [
+        Member(plan, model, batch, answer) for plan, answer in zip(schedule, answers, strict=True)
+    ]
+    running = {index: member.run() for index, member in enumerate(members)}
+    turn = 0
+    with ExitStack() as stack:
+        for rounds in running.values():
+            stack.callback(rounds.close)  # type: ignore[attr-defined]
+        while running:
+            turn += 1
+            for index in chance.sample(sorted(running), len(running)):
+                member = members[index]
+                if turn < member.plan.joins_at or chance.random() < 0.2:
+                    continue
+                done = member.rounds >= member.plan.cancelled_after
+                outcome = None if done else next(running[index], None)
+                if outcome is None:
+                    running.pop(index).close()  # type: ignore[attr-defined]
+                    continue
+                member.rounds += 1
+                member.emitted.extend(outcome.tokens)
+    for member, answer in zip(members, answers, strict=True):
+        assert member.emitted == answer[: len(member.emitted)]
+        assert len(member.emitted) == LONGEST or member.rounds == member.plan.cancelled_after
+        assert member.is_in_order()
+
+
+def members_of(
+    model: TargetModel, batch: Batch, stack: ExitStack, count: int
+) -> list[BatchedTarget]:
+    """Some greedy sequences that decode together."""
+    found = []
+    for number in range(count):
+        held = model.make_cache(128)
+        model.prefill(prompt_of(number)[:-1], held)
+        target = ModelTarget(model, held, Sampler(Sampling()), 8)
+        found.append(stack.enter_context(batch.member(target)))
+    return found
+
+
+GUESS = Draft((1, 2, 3), "guess", accept_probs=(0.5, 0.5, 0.5))
+
+
+def verified(member: BatchedTarget, others: list[BatchedTarget], draft: Draft) -> int:
+    """How many tokens of a draft a batched forward verifies."""
+    pending = member.submit(7, draft)
+    waiting = [other.submit(7, NO_DRAFT) for other in others]
+    drafted = member.read(pending).drafted
+    for other, forward in zip(others, waiting, strict=True):
+        other.read(forward)
+    return drafted
+
+
+def known(costs: LiveCosts, sequences: int) -> LiveCosts:
+    assert sequences > 1
+    return costs
+
+
+def test_drafts_are_shortened_where_rows_cost_too_much(model: TargetModel) -> None:
+    for curve, wanted in ((FLAT, 3), (LINEAR, 0)):
+        costs = LiveCosts(curve, MAX_BATCH_ROWS)
+        with ExitStack() as stack:
+            first, *others = members_of(model, Batch(model, partial(known, costs)), stack, 3)
+            assert verified(first, others, GUESS) == wanted
+
+
+def test_sampled_drafts_are_not_shortened(model: TargetModel) -> None:
+    """Their length must not depend on their tokens."""
+    costs = LiveCosts(LINEAR, MAX_BATCH_ROWS)
+    rows = np.full((3, model.vocabulary_size), 1 / model.vocabulary_size, dtype=np.float32)
+    with ExitStack() as stack:
+        first, *others = members_of(model, Batch(model, partial(known, costs)), stack, 2)
+        assert verified(first, others, replace(GUESS, probabilities=rows)) == 3
+
+
+def test_costs_are_learnt_from_batched_rounds(model: TargetModel) -> None:
+    costs = LiveCosts(LINEAR, MAX_BATCH_ROWS)
+    before = costs.verify_table(0, 2)
+    with ExitStack() as stack:
+        first, *others = members_of(model, Batch(model, partial(known, costs)), stack, 2)
+        verified(first, others, NO_DRAFT)
+    assert costs.verify_table(0, 2) != before
+
+
+def test_an_error_of_one_sequence_is_its_own(
+    model: TargetModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise CacheError("no memory")
+
+    with ExitStack() as stack:
+        first, second = members_of(model, Batch(model), stack, 2)
+        monkeypatch.setattr(second._target, "begin", fail)
+        waiting = first.submit(7, NO_DRAFT), second.submit(7, NO_DRAFT)
+        assert len(first.read(waiting[0]).tokens) == 1
+        with pytest.raises(CacheError):
+            second.read(waiting[1])
+
+
+def test_a_sequence_that_leaves_is_in_no_further_forward(model: TargetModel) -> None:
+    batch = Batch(model)
+    with ExitStack() as stack:
+        first, second = members_of(model, batch, stack, 2)
+        with ExitStack() as short:
+            (third,) = members_of(model, batch, short, 1)
+            for member in (first, second, third):
+                member.submit(7, NO_DRAFT)
+        batch.run()
+        assert (batch.forwards, batch.rows) == (1, 2)
+
+
+def test_who_is_left_alone_is_pipelined_again(model: TargetModel) -> None:
+    with ExitStack() as stack:
+        (first,) = members_of(model, (batch := Batch(model)), stack, 1)
+        assert first.can_pipeline
+        with ExitStack() as short:
+            members_of(model, batch, short, 1)
+            assert not first.can_pipeline
+            waiting = first.submit(7, NO_DRAFT)
+        assert not first.can_pipeline, "its last forward has not begun"
+        token = first.read(waiting).tokens[-1]
+        assert first.can_pipeline
+        step = first.submit(token, NO_DRAFT)
+        ahead = first.submit_step_after(step)
+        first.read(step)
+        assert len(first.read(ahead).tokens) == 1
+
+
+PROMPTS = ("def main():\n", '{"name": "', "one two three one two", "import sys\nimport")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        Options(24),
+        Options(24, sampling=Sampling(temperature=0.9, seed=4)),
+        Options(24, sampling=Sampling(temperature=0.7, top_p=0.8, min_p=0.02, seed=9)),
+        Options(24, sampling=Sampling(repetition_penalty=1.3, frequency_penalty=0.4)),
+        Options(24, num_draft_tokens=5, logprobs=3),
+        Options(24, grammar=Grammar("regex", "[a-z]{3,9}(, [a-z]{2,5}){1,4}")),
+        Options(24, stop=("e",), drafter="ngram"),
+        Options(24, drafter="none"),
+    ],
+)
+def test_a_batch_answers_as_one_after_another(engine: Engine, options: Options) -> None:
+    alone = [engine.generate(prompt, options) for prompt in PROMPTS]
+    engine.reset()
+    before = engine.batch.forwards
+    together = engine.generate_batch(PROMPTS, options)
+    assert engine.batch.forwards > before
+    for own, other in zip(alone, together, strict=True):
+        assert other.token_ids == own.token_ids
+        assert (other.text, other.finish_reason) == (own.text, own.finish_reason)
+        for mine, theirs in zip(own.logprobs, other.logprobs, strict=True):
+            assert theirs.logprob == pytest.approx(mine.logprob, abs=1e-3)
+            assert [token for token, _ in theirs.alternatives] == [
+                token for token, _ in mine.alternatives
+            ]
+    again = engine.generate(PROMPTS[0] + together[0].text, options)
+    assert again.stats.cached_tokens > 0
+
+
+def test_exact_answers_have_forwards_of_their_own(engine: Engine) -> None:
+    options = Options(12, exact=True)
+    before = engine.batch.forwards
+    together = engine.generate_batch(PROMPTS[:2], options)
+    assert engine.batch.forwards == before
+    engine.reset()
+    assert [one.token_ids for one in together] == [
+        engine.generate(prompt, options).token_ids for prompt in PROMPTS[:2]
+    ]
+
+
+def test_a_batch_of_too_many_or_none(engine: Engine) -> None:
+    assert engine.generate_batch([]) == []
+    with pytest.raises(InvalidRequestError, match="at most 16"):
+        engine.generate_batch(["a"] * (MAX_SLOTS + 1))
+    with pytest.raises(InvalidRequestError):
+        engine.generate_batch(["a", ""])
+    assert engine.generate("a", Options(2)).token_ids
