@@ -48,6 +48,7 @@ WITHOUT_MLX = (
     "bench/samples.py",
     "decoding/draft_session.py",
     "decoding/loop.py",
+    "decoding/scheduler.py",
     "decoding/token_buffer.py",
     "decoding/verification.py",
     "sampling/random.py",
