@@ -98,6 +98,7 @@ class DraftSession:
         constraint: the grammar that the text must match, or None.
         num_draft_tokens: the most tokens that a draft may have.
         clock: returns the time in seconds.
+        release: gives back what other answers may draft with after this one.
     """
 
     def __init__(
@@ -109,8 +110,10 @@ class DraftSession:
         *,
         num_draft_tokens: int = 0,
         clock: Callable[[], float] = perf_counter,
+        release: Callable[[], object] = lambda: None,
     ) -> None:
         self.num_draft_tokens = num_draft_tokens
+        self.release = release
         self._drafter = drafter or NoDrafter()
         self._planner = planner or FixedPlanner(0)
         self._trimmer = trimmer or DraftTrimmer()
