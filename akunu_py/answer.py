@@ -73,7 +73,7 @@ class Answer:
         cancelled: asked between two forwards.
 
     Attributes:
-        stats: its sums so far.
+        stats: its sums so far; any thread may read them.
         phase: what the next `advance` does; None if the last one waited for memory.
     """
 
@@ -140,6 +140,11 @@ class Answer:
         finally:
             self.close()
 
+    @property
+    def slot_id(self) -> int | None:
+        """Which cache it uses; None before it has one. Any thread may ask."""
+        return None if self._slot is None else self._slot.id
+
     def close(self) -> None:
         """Ends it and gives back what it used."""
         if self.phase is not Phase.DONE:
@@ -190,6 +195,9 @@ class Answer:
         prompt, scorer = self._prompt.tokens, self._scorer
         decodes = options.max_tokens != 0
         computed = list(prompt)
+        if self._is_cancelled():
+            yield Event(Round(finish=Finish.CANCELLED), (), stats)
+            return
         begun = perf_counter()
         self._slot = slot = self._take_slot()
         try:
@@ -245,8 +253,6 @@ class Answer:
     def _prefill(self, tokens: Sequence[int], slot: PrefixSlot) -> Generator[None, None, bool]:
         """Computes prompt tokens; False if the request was cancelled before they were all done."""
         shared, scorer = self._shared, self._scorer
-        if tokens and self._is_cancelled():
-            return False
         can_cancel = self._cancelled is not None
         step = shared.prefill_step_size or shared.backend.prefill_step(can_cancel)
         ends = self._checkpoint_lengths() if slot.cache.needs_checkpoints else []

@@ -15,7 +15,7 @@ from akunu_py.request import Completion
 from akunu_py.stats import Finish
 
 PROMPTS = [
-    [Random(seed).randrange(32, 127) for _ in range(length)]
+    Random(seed).choices(range(32, 127), k=length)
     for seed, length in enumerate((40, 150, 3, 90, 200))
 ]
 MIXED = (

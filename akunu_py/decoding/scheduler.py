@@ -118,10 +118,14 @@ class Scheduler:
         as_urgent = sum(sequence.rank <= best.rank for sequence in self.running)
         return best if as_urgent < self.parallel else None
 
-    def admit(self, sequence: Sequence, waiting: Iterable[Sequence] = ()) -> None:
-        """Lets a sequence run; counts it against those that have waited longer."""
+    @staticmethod
+    def pass_over(sequence: Sequence, waiting: Iterable[Sequence]) -> None:
+        """Counts that a sequence is preferred to those that have waited longer."""
         for other in waiting:
             other.passed += other.arrival < sequence.arrival
+
+    def admit(self, sequence: Sequence) -> None:
+        """Lets a sequence run."""
         sequence.passed, sequence.phase = 0, Phase.PREFILLING
         self.running = (*self.running, sequence)
 
@@ -166,6 +170,7 @@ class Scheduler:
         sequence.rounds += not self._chunk_was_last
         sequence.phase = after
         if after is Phase.DONE:
+            sequence.step = None
             self.running = tuple(one for one in self.running if one is not sequence)
             for other in self.running:  # there may be memory for them now
                 other.passed += other.stalled

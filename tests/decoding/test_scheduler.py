@@ -73,7 +73,8 @@ class FakeEngine:
         """Admits what may run, and computes the next forward; returns who was in it."""
         while (best := self.scheduler.candidate(self.waiting)) is not None:
             self.waiting.remove(best)
-            self.scheduler.admit(best, self.waiting)
+            self.scheduler.pass_over(best, self.waiting)
+            self.scheduler.admit(best)
         self.forwards.append([])
         assert self.scheduler.advance() or not self.waiting
         return self.forwards[-1]
