@@ -10,8 +10,7 @@ import platform
 import resource
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -202,24 +201,33 @@ def spare_cache_bytes() -> int:
     return int(_CACHE_MEMORY_SHARE * (free if isinstance(free, int) else free_memory_bytes()))
 
 
-@contextmanager
-def weights_kept_resident() -> Iterator[None]:
-    """Lets Metal keep as much memory wired as it recommends, for one answer, as mlx-lm does.
+class ResidentWeights:
+    """Lets Metal keep as much memory wired as it recommends, as mlx-lm does: from the begin of the
+    first `with` to the end of the last.
 
     Otherwise macOS may page out a large model between two forwards. It is not left in force:
     with it, other users of the device have made macOS panic (mlx issue 3186). No effect on other
     systems.
     """
-    import mlx.core as mx  # noqa: PLC0415
-    from mlx_lm.utils import maybe_set_recommended_wired_limit  # noqa: PLC0415
 
-    before = maybe_set_recommended_wired_limit()
-    try:
-        yield
-    finally:
-        if before is not None:
+    def __init__(self) -> None:
+        self._users = 0
+        self._before: int | None = None
+
+    def __enter__(self) -> None:
+        from mlx_lm.utils import maybe_set_recommended_wired_limit  # noqa: PLC0415
+
+        self._users += 1
+        if self._users == 1:
+            self._before = maybe_set_recommended_wired_limit()
+
+    def __exit__(self, *_: object) -> None:
+        import mlx.core as mx  # noqa: PLC0415
+
+        self._users -= 1
+        if self._users == 0 and self._before is not None:
             mx.synchronize()  # it must not change while a forward is in flight
-            mx.set_wired_limit(before)
+            mx.set_wired_limit(self._before)
 
 
 def release_thread() -> None:

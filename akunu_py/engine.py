@@ -1,43 +1,32 @@
 """The engine: requests in, events out.
 
-It owns a model and the caches of earlier requests, reuses what these already hold, decodes, turns
-tokens into text, and stops where the request says. It runs on the thread that loaded it: MLX
-arrays belong to the thread that made them.
+It owns a model and the caches of earlier requests, and makes the answers, which compute. All of
+them run on the thread that loaded it: MLX arrays belong to the thread that made them.
 """
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
+from functools import partial
 from itertools import zip_longest
 from time import perf_counter
-from typing import Final
 
 from akunu_py import calibration
-from akunu_py.backend import Backend, spare_cache_bytes, weights_kept_resident
-from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot, SlotStatus
+from akunu_py.answer import Answer, PrefillProgress, Shared
+from akunu_py.backend import Backend, spare_cache_bytes
+from akunu_py.cache.prefix_pool import PrefixPool, SlotStatus
 from akunu_py.cache.prompt_store import PromptStore
 from akunu_py.calibration import NoCurveError, find_cost_curve
 from akunu_py.decoding.batch import Batch
-from akunu_py.decoding.loop import Limits, decode
-from akunu_py.decoding.running_request import RunningRequest
+from akunu_py.decoding.scheduler import DEFAULT_PARALLEL, Phase, Scheduler, Sequence
 from akunu_py.decoding.speculation import Calibrate, DrafterFactory, SpeculationState
-from akunu_py.decoding.target import ModelTarget
 from akunu_py.errors import BackendError, ContextOverflowError, InvalidRequestError
-from akunu_py.model import PrefillProgress, TargetModel
-from akunu_py.options import MAX_SLOTS, Options
-from akunu_py.prompt import PromptInput, encode_prompt, encode_references
+from akunu_py.model import TargetModel
+from akunu_py.options import Options
+from akunu_py.prompt import PromptInput, encode_prompt
 from akunu_py.request import Completion, Event
-from akunu_py.sampling.forward_logprobs import SCORING_STEP, PromptScorer
-from akunu_py.sampling.logprobs import LogprobRequest
 from akunu_py.sampling.sampler import Sampler, SamplerFactory
-from akunu_py.stats import EngineCounters, Finish, Round
+from akunu_py.stats import EngineCounters
 from akunu_py.text.stream import TextStream
-
-_CHECKPOINT_EVERY: Final = 2048
-"""Prompt tokens between two checkpoints of a cache that needs them."""
-
-_TURN_CHECKPOINTS: Final = 4
-"""How many of the last special tokens of a prompt get a checkpoint before them: in ChatML, those of
-the last two messages."""
 
 
 class Engine:
@@ -92,7 +81,6 @@ class Engine:
         self.backend = backend
         self.tokenizer = model.tokenizer
         self.counters = EngineCounters()
-        self._prefill_step_size = prefill_step_size
         self._prefixes = PrefixPool(
             model.make_cache,
             limit=max_context or model.context_length,
@@ -102,6 +90,15 @@ class Engine:
         self.speculation = SpeculationState(model, backend, calibrate, draft_model)
         self.batch = Batch(model, self.speculation.batch_costs)
         self._samplers = SamplerFactory(self.tokenizer, model.vocabulary_size)
+        self._shared = Shared(
+            model,
+            backend,
+            self.batch,
+            self._prefixes,
+            self.speculation,
+            self.counters,
+            prefill_step_size,
+        )
         self._active: Generator[Event, None, None] | None = None
 
     @property
@@ -160,7 +157,7 @@ class Engine:
     ) -> Generator[Event, None, None]:
         """Answers a prompt round by round; only the last event has a finish reason.
 
-        A new request ends the one before it.
+        A new stream ends the one before it; what `begin` returned goes on.
 
         Args:
             prompt: text, ids exactly as the model should see them, or a gap and the text around it.
@@ -174,74 +171,95 @@ class Engine:
             InvalidRequestError: if the prompt is empty or the options cannot be served.
             ContextOverflowError: if the prompt does not fit.
         """
-        self._end_active()
-        request = self._request(
+        answer = self.begin(
             prompt, options, suffix=suffix, sampler=sampler, progress=progress, cancelled=cancelled
         )
-        self._active = self._run(request)
-        return self._active
-
-    def generate_batch(
-        self,
-        prompts: Sequence[PromptInput],
-        options: Options | None = None,
-        *,
-        samplers: Sequence[Sampler] = (),
-    ) -> list[Completion]:
-        """Answers prompts together; see `stream` for the arguments and the errors.
-
-        Each answer is the one that its prompt gets alone, up to near-ties. They share forwards
-        unless they are exact, or `batch.why_impossible` says why not.
-
-        Args:
-            prompts: as many as there can be caches, at most; each may have its sampler.
-        """
-        if (count := len(prompts)) > MAX_SLOTS:
-            raise InvalidRequestError(f"A batch has at most {MAX_SLOTS} prompts, not {count}.")
-        self._end_active()
-        asked = [self._request(p, options, sampler=s) for p, s in zip_longest(prompts, samplers)]
-        runs = {self._run(request): Completion(self.model.name) for request in asked}
-        completions = list(runs.values())
-        with weights_kept_resident(), ExitStack() as stack:
-            for run in runs:
-                stack.callback(run.close)
-            while runs:
-                for run in list(runs):
-                    if (event := next(run, None)) is None:
-                        del runs[run]
-                    else:
-                        runs[run].add(event)
-        return completions
-
-    def _end_active(self) -> None:
         if self._active is not None:
             self._active.close()
+        self._active = answer.events()
+        return self._active
 
-    def _request(
+    def begin(
         self,
         prompt: PromptInput,
-        options: Options | None,
+        options: Options | None = None,
         *,
         suffix: str | None = None,
         sampler: Sampler | None = None,
         progress: PrefillProgress | None = None,
         cancelled: Callable[[], bool] | None = None,
-    ) -> RunningRequest:
-        """A request that is ready to run; see `stream`."""
+    ) -> Answer:
+        """An answer that the caller advances, forward by forward; others may be under way.
+
+        See `stream` for the arguments and the errors. Advance it to its end, or close it.
+        """
         begun, options = perf_counter(), options or Options()
         asked = encode_prompt(self.model, prompt, suffix, options, self.context_limit)
         sampler = sampler or self._samplers.make(options, asked.tokens, asked.end_tokens)
         session = self.speculation.session(options, sampler, asked)
         text = TextStream(self.tokenizer.detokenizer(asked.tokens), options.stop)
-        request = RunningRequest(asked, options, sampler, session, text, progress, cancelled)
-        request.stats.prompt_tokens = len(asked.tokens)
-        request.stats.setup_s = perf_counter() - begun
-        if options.scores_prompt:
-            request.scorer = PromptScorer(asked.tokens, options.logprobs or 0)
-        return request
+        answer = Answer(
+            self._shared,
+            asked,
+            options,
+            sampler=sampler,
+            session=session,
+            text=text,
+            progress=progress,
+            cancelled=cancelled,
+        )
+        answer.stats.setup_s = perf_counter() - begun
+        return answer
+
+    def generate_batch(
+        self,
+        prompts: Iterable[PromptInput],
+        options: Options | None = None,
+        *,
+        samplers: Iterable[Sampler] = (),
+        parallel: int = DEFAULT_PARALLEL,
+    ) -> list[Completion]:
+        """Answers several prompts together, each as `generate` would; see `stream` for the errors.
+
+        They share forwards unless they are exact, or `batch.why_impossible` says why not.
+
+        Args:
+            prompts: what they ask.
+            options: what else each of them asks for.
+            samplers: replace those of the options, one for each prompt.
+            parallel: how many are answered at a time.
+        """
+        asked = list(zip_longest(prompts, samplers))
+        scheduler = Scheduler(parallel)
+        waiting = [Sequence(arrival=number) for number in range(len(asked))]
+        completions = [Completion(self.model.name) for _ in asked]
+        answers: list[Answer] = []
+
+        def advance(answer: Answer, completion: Completion, may_wait: bool) -> Phase | None:
+            event = answer.advance(may_wait=may_wait)
+            if event is not None:
+                completion.add(event)
+            return answer.phase
+
+        try:
+            while waiting or scheduler.running:
+                while (sequence := scheduler.candidate(waiting)) is not None:
+                    waiting.remove(sequence)
+                    number = sequence.arrival
+                    prompt, sampler = asked[number]
+                    answers.append(self.begin(prompt, options, sampler=sampler))
+                    sequence.step = partial(advance, answers[-1], completions[number])
+                    scheduler.admit(sequence)
+                scheduler.advance()
+        finally:
+            for answer in answers:
+                answer.close()
+        return completions
 
     def reset(self) -> None:
-        """Empties the caches; what is on disk stays there."""
+        """Empties the caches that no answer uses; ends a stream. What is on disk stays there."""
+        if self._active is not None:
+            self._active.close()
         self._prefixes.clear()
 
     def measure_costs(self, interrupted: Callable[[], bool]) -> None:
@@ -266,137 +284,3 @@ class Engine:
         With `closing`, it writes everything.
         """
         return self._prefixes.save(closing=closing)
-
-    def _run(self, request: RunningRequest) -> Generator[Event, None, None]:
-        self.counters.requests += 1
-        rows = self.speculation.rows_of(request.options)
-        prompt, options, stats = request.prompt.tokens, request.options, request.stats
-        decodes = options.max_tokens != 0
-        computed = list(prompt)
-        begun = perf_counter()
-        slot = self._take_slot(request)
-        try:
-            with weights_kept_resident():
-                # The first round computes the last token, because it predicts what follows.
-                end = len(prompt) - 1 if decodes else len(prompt)
-                missing = prompt[stats.cached_tokens : end]
-                is_whole = self._prefill(missing, slot, request)
-                scored = request.scorer.logprobs if request.scorer and is_whole else None
-                prefilled = perf_counter()
-                stats.prefill_s = prefilled - begun
-                if not (is_whole and decodes):
-                    finish = Finish.LENGTH if is_whole else Finish.CANCELLED
-                    yield Event(Round(finish=finish), (), stats, scored)
-                    return
-                if scored is not None:  # an empty round carries the prompt's log-probabilities
-                    yield Event(Round(), (), stats, scored)
-                with closing(self._decode(request, slot)) as rounds:
-                    for outcome in rounds:
-                        self.counters.rounds += 1
-                        computed.extend(outcome.tokens)
-                        if outcome.end_token is not None:
-                            computed.append(outcome.end_token)
-                        now = perf_counter()
-                        stats.decode_s = now - prefilled
-                        stats.ttft_s = stats.ttft_s or now - begun
-                        event = request.event(outcome)
-                        yield event
-                        if event.finish_reason is not None:
-                            return
-        except GeneratorExit:  # between two rounds
-            raise
-        except BaseException:
-            # A forward may have ended early: its layers then hold different numbers of tokens.
-            self._prefixes.drop(slot)
-            raise
-        finally:
-            if decodes and options.exact and not self.speculation.why_impossible:
-                # What is kept must not depend on drafts either: whole blocks, or the prompt.
-                whole = stats.generated_tokens // rows * rows if rows else 0
-                del computed[len(prompt) - 1 + whole :]
-            self._prefixes.settle(slot, [] if options.scores_prompt else computed)
-
-    def _take_slot(self, request: RunningRequest) -> PrefixSlot:
-        """The cache to answer from, which may hold a part of the prompt already.
-
-        A prompt that is scored is computed from its first token on. The cache grows with the
-        answer, however many tokens it may have.
-        """
-        prompt, options = request.prompt.tokens, request.options
-        room = min(len(prompt) + 1, self.context_limit)
-        known = prompt[:1] if options.scores_prompt else prompt
-        try:
-            slot, request.stats.cached_tokens = self._prefixes.take(known, room, options.slot)
-        except BaseException:  # no memory left, or a cache that was interrupted while it grew
-            self._prefixes.clear()
-            raise
-        return slot
-
-    def _prefill(self, tokens: Sequence[int], slot: PrefixSlot, request: RunningRequest) -> bool:
-        """Computes prompt tokens; False if the request was cancelled before they were all done."""
-        before, scorer = self.counters.prefill_tokens, request.scorer
-        step = self._prefill_step_size or self.backend.prefill_step(request.cancelled is not None)
-        ends = self._checkpoint_lengths(request) if slot.cache.needs_checkpoints else []
-
-        def count(done: int, total: int) -> None:
-            self.counters.prefill_chunks += 1
-            self.counters.prefill_tokens = before + done
-            if slot.cache.length in ends:
-                self._prefixes.keep(slot)
-            if request.progress:
-                request.progress(done, total)
-
-        return self.model.prefill(
-            tokens,
-            slot.cache,
-            step=min(step, SCORING_STEP) if scorer else step,
-            progress=count,
-            cancelled=request.cancelled,
-            observe=scorer.take if scorer else None,
-            ends=ends,
-        )
-
-    def _checkpoint_lengths(self, request: RunningRequest) -> list[int]:
-        """Where to keep checkpoints of a prompt: every so many tokens, where its last turns begin,
-        and at its end.
-
-        A turn begins with a special token. The next prompt of a conversation may differ from there
-        on: many templates leave out what an earlier answer thought.
-        """
-        prompt = request.prompt.tokens
-        special = self.tokenizer.special_tokens
-        turns = [at for at, token in enumerate(prompt) if token in special][-_TURN_CHECKPOINTS:]
-        return sorted(
-            {*range(_CHECKPOINT_EVERY, len(prompt), _CHECKPOINT_EVERY), *turns, len(prompt) - 1}
-        )
-
-    def _decode(self, request: RunningRequest, slot: PrefixSlot) -> Generator[Round, None, None]:
-        """The rounds that answer a prompt whose last token is not in the cache yet."""
-        prompt, options, session = request.prompt.tokens, request.options, request.session
-        begun, tie_breaker = perf_counter(), None
-        if session.num_draft_tokens:
-            references = encode_references(self.tokenizer, options.references, self.context_limit)
-            session.begin(prompt, references)
-            tie_breaker = self.speculation.tie_breaker(
-                options, slot.cache, request.sampler, prompt[-1]
-            )
-        request.stats.draft_s += perf_counter() - begun
-        target = ModelTarget(
-            self.model,
-            slot.cache,
-            request.sampler,
-            session.num_draft_tokens,
-            limit=self.context_limit,
-            grow=lambda tokens: self._prefixes.grow(slot, tokens),
-            logprobs=LogprobRequest(options.logprobs, session.num_top_ids),
-            tie_breaker=tie_breaker,
-            block_rows=self.speculation.rows_of(options),
-        )
-        longest = self.context_limit if options.max_tokens is None else options.max_tokens
-        limits = Limits(longest, request.prompt.end_tokens)
-        if options.exact:  # its forwards may have no rows of others
-            yield from decode(target, session, prompt[-1], limits)
-            return
-        wants_drafts = options.num_draft_tokens is not None
-        with self.batch.member(target, keeps_drafts=wants_drafts) as member:
-            yield from decode(member, session, prompt[-1], limits)

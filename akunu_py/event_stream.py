@@ -9,9 +9,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from akunu_py.request import Event
+
+if TYPE_CHECKING:
+    from akunu_py.answer import Answer
+    from akunu_py.decoding.scheduler import Sequence
 
 _SIGNAL_INTERVAL_S: Final = 0.1
 
@@ -19,19 +23,23 @@ _SIGNAL_INTERVAL_S: Final = 0.1
 class EventStream:
     """The events of one request, in order; `cancel` calls `on_cancel`.
 
-    A thread reads them with `for`. An event loop calls `attach` first, and then reads them with
-    `async for`. Leaving the stream as a context manager cancels the rest of the request.
+    A thread reads them with `for`, an event loop with `async for`. Leaving the stream as a context
+    manager cancels the rest of the request.
 
     Attributes:
         last: the newest event, read or not; any thread may look at it.
         finished: whether the engine is done with the request.
         cancelled: whether the rest is no longer wanted.
+        sequence: what the scheduler knows of the request, and `answer` what the engine knows, once
+            it has begun; any thread may look at both.
     """
 
     def __init__(self, on_cancel: Callable[[], object] = lambda: None) -> None:
         self.last: Event | None = None
         self.finished = False
         self.cancelled = False
+        self.sequence: Sequence | None = None
+        self.answer: Answer | None = None
         self._queue: SimpleQueue[Event | BaseException | None] = SimpleQueue()
         self._exhausted = False
         self._on_cancel = on_cancel
@@ -58,8 +66,8 @@ class EventStream:
         self.cancel()
 
     def attach(self, on_finish: Callable[[], object], *, end_only: bool = False) -> None:
-        """Lets the running event loop read the events; calls `on_finish` on it when the engine is
-        done, whether or not they have been read.
+        """Lets the running event loop read the events, as `async for` does by itself; calls
+        `on_finish` on it when the engine is done, whether or not they have been read.
 
         With `end_only`, the event loop is woken only when the engine is done, not for every batch
         of events.
@@ -104,6 +112,8 @@ class EventStream:
             self._reader.set_result(None)
 
     def __aiter__(self) -> Self:
+        if self._wake is None:
+            self.attach(lambda: None)
         return self
 
     async def __anext__(self) -> Event:

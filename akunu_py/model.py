@@ -1,7 +1,7 @@
 """TargetModel: a model loaded through mlx-lm, and the two ways to run it: prefill and forward."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
@@ -32,9 +32,6 @@ _PLAIN: Final = (bool, int, float, str)
 _UNSIGNED: Final = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32, 8: mx.uint64}
 _SAMPLES: Final = 64
 """Values of each weight that a fingerprint has in order; of the others it has the sum."""
-
-PrefillProgress = Callable[[int, int], None]
-"""Called with the number of prompt tokens done, and the number of all."""
 
 
 class TargetModel:
@@ -221,46 +218,36 @@ class TargetModel:
             cache.advance(count)
         return logits[:, 0]
 
-    def prefill(
+    def prefill(self, tokens: Sequence[int], cache: KVCache, *, step: int = PREFILL_STEP) -> None:
+        """Computes the cache of prompt tokens; see `prefill_chunks`."""
+        for _ in self.prefill_chunks(tokens, cache, step=step, overlaps=True):
+            pass
+
+    def prefill_chunks(
         self,
         tokens: Sequence[int],
         cache: KVCache,
         *,
         step: int = PREFILL_STEP,
-        progress: PrefillProgress | None = None,
-        cancelled: Callable[[], bool] | None = None,
+        overlaps: bool = False,
         observe: Callable[[mx.array], object] | None = None,
         ends: Sequence[int] = (),
-    ) -> bool:
-        """Computes the cache of prompt tokens, a chunk at a time.
+    ) -> Iterator[int]:
+        """Computes the cache of prompt tokens, a chunk at a time; yields how many are done.
 
-        A chunk ends where the cache begins to be quantized. If nobody can cancel, the graph of a
-        chunk is built while the one before is computed.
+        A chunk ends where the cache begins to be quantized.
 
         Args:
             tokens: the tokens to append to the cache.
             cache: must have room for them.
             step: tokens per chunk.
-            progress: called after each chunk.
-            cancelled: asked before each chunk, when nothing is in flight.
+            overlaps: whether to build the graph of a chunk while the one before is computed: for
+                callers that neither stop nor look into the cache between two chunks.
             observe: called with the lazy logits of each chunk; without it they are not computed.
             ends: lengths of the cache at which a chunk must end.
-
-        Returns:
-            False if `cancelled` returned true; the cache then holds the chunks done before.
         """
-        overlaps = cancelled is None and observe is None and not ends
         done = 0
-
-        def wait() -> None:
-            mx.synchronize()
-            mx.clear_cache()
-            if progress:
-                progress(done, len(tokens))
-
         while done < len(tokens):
-            if cancelled and cancelled():
-                return False
             stops = (cache.length + step, *ends, cache.quantized_start)
             stop = min(end for end in stops if end > cache.length)
             chunk = tokens[done : done + stop - cache.length]
@@ -268,9 +255,12 @@ class TargetModel:
             if observe:
                 observe(logits)
             if overlaps and done:
-                wait()  # MLX writes in place only into buffers that no forward in flight reads
+                mx.synchronize()  # MLX writes in place only where no forward in flight reads
+                mx.clear_cache()
+                yield done
             cache.submit()
             done += len(chunk)
             if not overlaps or done == len(tokens):
-                wait()
-        return True
+                mx.synchronize()
+                mx.clear_cache()
+                yield done

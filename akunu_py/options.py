@@ -261,7 +261,7 @@ class Options:
             float32 models are those of single-token forwards; other answers are those that the same
             options give with the drafter `none`. See `decoding/exactness.py`.
         slot: which of the caches of earlier requests to use, 0 to 15; None takes the one that holds
-            most of the prompt.
+            most of the prompt. While another request uses it, another one is taken.
         references: texts that the answer may repeat, such as a predicted answer or open files.
             Drafts are copied from them; the model does not see them, and they do not change the
             text.
@@ -270,6 +270,8 @@ class Options:
         scores_prompt: reports the log-probabilities of the prompt's own tokens too, and so computes
             the whole prompt, even if a cache holds it.
         grammar: a grammar that the text must match; the text ends when it is complete.
+        priority: where several requests wait or run, those with a lower number go first, as in
+            vLLM.
 
     Raises:
         InvalidRequestError: if a number is out of its range, a stop string is empty, or a prompt is
@@ -287,6 +289,7 @@ class Options:
     logprobs: int | None = None
     scores_prompt: bool = False
     grammar: Grammar | None = None
+    priority: int = 0
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 0:

@@ -107,8 +107,8 @@ class Stats:
     tokens of rounds without a draft. `replayed` counts the tokens that were computed again after a
     rollback, which `target_tokens` includes. `rechecked` counts the near-ties that were decided
     again, and `recheck_forwards` the single-token forwards this took, which `target_forwards`
-    includes. `setup_s` is spent before the clock of the others starts: on encoding the prompt, and
-    on what the first request of a kind measures.
+    includes. `queue_s` is spent in a queue, and `setup_s` after that, on encoding the prompt and
+    on what the first request of a kind measures; then the clock of the others starts.
     """
 
     prompt_tokens: int = 0
@@ -124,6 +124,7 @@ class Stats:
     replayed: int = 0
     rechecked: int = 0
     recheck_forwards: int = 0
+    queue_s: float = 0.0
     setup_s: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
@@ -225,10 +226,15 @@ class EngineCounters:
         requests: how many reached the model, cancelled ones included.
         prefill_chunks: forwards over a stretch of a prompt.
         prefill_tokens: how many prompt tokens they computed.
-        rounds: rounds of decoding.
+        rounds: rounds of decoding; one of several sequences counts for each of them.
     """
 
     requests: int = 0
     prefill_chunks: int = 0
     prefill_tokens: int = 0
     rounds: int = 0
+
+    @property
+    def forwards(self) -> int:
+        """Chunks and rounds."""
+        return self.prefill_chunks + self.rounds

@@ -1,25 +1,30 @@
 """EngineWorker: an engine on a thread of its own, used from other threads or from an event loop.
 
 MLX arrays belong to the thread that made them. So one thread loads the engine and does everything
-with it, in the order of the requests; other threads wait for results, or read events as they come.
-This module knows neither terminals nor HTTP.
+with it; other threads wait for results, or read events as they come. Several requests may be
+answered together: between two forwards, the thread does the calls that wait, and lets the scheduler
+begin requests. This module knows neither terminals nor HTTP.
 """
 
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from threading import Condition, Thread
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from akunu_py.backend import release_thread
-from akunu_py.errors import EngineClosedError, QueueFullError
+from akunu_py.decoding.scheduler import MAX_PARALLEL, Kind, Phase, Scheduler, Sequence
+from akunu_py.errors import EngineClosedError, InvalidRequestError, QueueFullError
 from akunu_py.event_stream import EventStream
 from akunu_py.options import Options
 from akunu_py.request import Event
 from akunu_py.stats import Finish, Round, Stats
 
 if TYPE_CHECKING:
+    from akunu_py.answer import Answer
     from akunu_py.engine import Engine
     from akunu_py.prompt import PromptInput
 
@@ -41,35 +46,54 @@ class _Task:
     """Work for the thread. Neither function may raise.
 
     Attributes:
-        run: does the work.
+        run: does the work; of a request, begins it.
         abandon: called instead if the work will not be done, with the error that prevents it, or
             with None if the task was taken back.
+        sequence: what to schedule if it is a request, and `run` has given it a step.
     """
 
     run: "Callable[[Engine], None]"
     abandon: Callable[[BaseException | None], None]
+    sequence: Sequence | None = None
 
 
 class EngineWorker:
-    """Starts loading an engine immediately, and then serves requests one after another.
+    """Starts loading an engine immediately, and then serves requests.
 
     Args:
         load: makes the engine; runs on the worker's thread.
         queue_limit: how many requests and calls may wait; None for any number.
+        parallel: how many requests are answered at a time. With 1, requests and calls are done one
+            after another, though urgent requests overtake others that wait.
 
     Attributes:
+        scheduler: says what runs; any thread may look at it.
         loading: the engine, or the error that prevents it. Other threads may use only those parts
             of the engine that never change or that say so: names, sizes, notices, counters.
     """
 
-    def __init__(self, load: "Callable[[], Engine]", *, queue_limit: int | None = None) -> None:
+    def __init__(
+        self,
+        load: "Callable[[], Engine]",
+        *,
+        queue_limit: int | None = None,
+        parallel: int = 1,
+    ) -> None:
+        if not 1 <= parallel <= MAX_PARALLEL:
+            raise InvalidRequestError(
+                f"The number of requests at a time must be from 1 to {MAX_PARALLEL}, "
+                f"not {parallel}."
+            )
+        self.scheduler = Scheduler(parallel)
         self.loading: Future[Engine] = Future()
         self._load = load
         self._limit = queue_limit
         self._waiting: deque[_Task] = deque()
         self._changed = Condition()  # reentrant: a signal handler may interrupt `_put`, and call it
+        self._arrivals = 0
+        self._all_refused = False  # nothing that waits may run beside what runs now
         self._closed = False
-        self._busy = False
+        self._calling = False
         self._saving = False
         self._thread = Thread(target=self._work, name=THREAD_NAME, daemon=True)
         self._thread.start()
@@ -82,7 +106,7 @@ class EngineWorker:
     @property
     def busy(self) -> bool:
         """Whether a request or a call is being worked on; any thread may ask."""
-        return self._busy
+        return self._calling or bool(self.scheduler.running)
 
     @property
     def queue_depth(self) -> int:
@@ -128,12 +152,15 @@ class EngineWorker:
         *,
         suffix: str | None = None,
         progress: Progress | None = None,
+        kind: Kind = Kind.COMPLETION,
     ) -> EventStream:
         """Completes a prompt; see `Engine.stream` for the arguments and the errors.
 
         `prompt` may be a function that makes the prompt: it runs on the worker's thread just
-        before the request begins. Errors are raised by the iteration. Earlier requests come first;
-        a request that is cancelled while it waits leaves the queue and never reaches the engine.
+        before the request begins. Errors are raised by the iteration. Of equally urgent requests,
+        by `Options.priority` and `kind`, the earlier come first; a request that is cancelled while
+        it waits leaves the queue and never reaches the engine. Events are kept until they are read,
+        so a slow reader holds nobody.
 
         Raises:
             QueueFullError: if the queue is full.
@@ -143,23 +170,25 @@ class EngineWorker:
         def cancelled() -> bool:
             return events.cancelled or self._closed
 
-        def run(engine: "Engine") -> None:
+        def begin(engine: "Engine") -> None:
             if cancelled():
                 abandon(None)
                 return
+            waited = perf_counter() - arrived
             try:
-                for event in engine.stream(
+                answer = engine.begin(
                     prompt(engine) if callable(prompt) else prompt,
                     options,
                     suffix=suffix,
                     progress=progress,
                     cancelled=cancelled,
-                ):
-                    events.put(event)
+                )
             except BaseException as error:
                 events.end(error)
             else:
-                events.end()
+                answer.stats.queue_s = waited
+                events.answer = answer
+                sequence.step = partial(_advance, answer, events)
 
         def abandon(reason: BaseException | None) -> None:
             if reason is None or isinstance(reason, EngineClosedError):
@@ -168,12 +197,16 @@ class EngineWorker:
             else:
                 events.end(reason)
 
-        task = _Task(run, abandon)
+        arrived = perf_counter()
+        priority = 0 if options is None else options.priority
+        sequence = Sequence(kind=kind, priority=priority, cancelled=cancelled)
+        events.sequence = sequence
+        task = _Task(begin, abandon, sequence)
         self._put(task)
         return events
 
     def close(self, timeout: float | None = None) -> bool:
-        """Cancels the current request, ends those that wait, and ends the thread.
+        """Cancels the requests that run, ends those that wait, and ends the thread.
 
         A stream that waits ends as a cancelled one does, a call with an `EngineClosedError`.
 
@@ -198,7 +231,11 @@ class EngineWorker:
                 raise EngineClosedError
             if self._limit is not None and len(self._waiting) >= self._limit:
                 raise QueueFullError
+            if task.sequence is not None:
+                self._arrivals += 1
+                task.sequence.arrival = self._arrivals
             self._waiting.append(task)
+            self._all_refused = False
             self._changed.notify()
 
     def _take_back(self, task: _Task) -> None:
@@ -209,17 +246,56 @@ class EngineWorker:
             self._waiting.remove(task)
         task.abandon(None)
 
-    def _next(self, save: Callable[[], bool] = lambda: False) -> _Task | None:
-        """Waits for the next task and removes it; None once the worker is closed.
+    def _await(self, save: Callable[[], bool] = lambda: False) -> bool:
+        """Waits until there is something to do; False once the worker is closed.
 
-        If none comes for a while, calls `save` until that returns False.
+        If there is nothing for a while, calls `save` until that returns False.
         """
         patience: float | None = _IDLE_S
         while True:
             with self._changed:
                 if self._changed.wait_for(lambda: self._waiting or self._closed, patience):
-                    return None if self._closed else self._waiting.popleft()
+                    return not self._closed
             patience = 0 if save() else None
+
+    def _take(self) -> _Task | None:
+        """Removes the task that is to be done or begun now, if there is one."""
+        running = self.scheduler.running
+        if not self._waiting or self._all_refused:
+            return None
+        with self._changed:
+            requests = {task.sequence: task for task in self._waiting if task.sequence}
+            calls = [task for task in self._waiting if not task.sequence]
+            one_by_one = self.scheduler.parallel == 1
+            if one_by_one and running:
+                calls = []
+            elif one_by_one and requests:  # a call waits for the requests before it
+                calls = [task for task in calls if task is self._waiting[0]]
+            task = calls[0] if calls else None
+            best = None if task else self.scheduler.candidate(requests)
+            if best is not None:
+                task = requests.pop(best)
+                self.scheduler.pass_over(best, requests)
+            if task is None:
+                self._all_refused = True
+            else:
+                self._waiting.remove(task)
+            return task
+
+    def _serve(self, engine: "Engine") -> None:
+        """Computes one forward after another, and what waits in between, until it is closed."""
+        scheduler = self.scheduler
+        while scheduler.running or self._await(lambda: self._use_idle_time(engine)):
+            while (task := self._take()) is not None:
+                self._calling = True
+                task.run(engine)
+                if task.sequence is not None and task.sequence.step is not None:
+                    scheduler.admit(task.sequence)
+                self._calling = False
+            running = scheduler.running
+            scheduler.advance()
+            if scheduler.running is not running:
+                self._all_refused = False
 
     def _use_idle_time(self, engine: "Engine") -> bool:
         """Does what no request should wait for; False if there is no more."""
@@ -232,15 +308,27 @@ class EngineWorker:
             engine = self._load()
         except BaseException as error:
             self.loading.set_exception(error)
-            while (task := self._next()) is not None:
-                task.abandon(error)
+            while self._await():
+                while (task := self._take()) is not None:
+                    task.abandon(error)
         else:
             self.loading.set_result(engine)
-            while (task := self._next(lambda: self._use_idle_time(engine))) is not None:
-                self._busy = True
-                task.run(engine)
-                self._busy = False
+            self._serve(engine)
             self._saving = True
             engine.save_prompts(closing=True)
         finally:
             release_thread()
+
+
+def _advance(answer: "Answer", events: EventStream, may_wait: bool) -> Phase | None:
+    """A step of a sequence: hands the event out; see `Step`."""
+    try:
+        event = answer.advance(may_wait=may_wait)
+    except BaseException as error:
+        events.end(error)
+        return Phase.DONE
+    if event is not None:
+        events.put(event)
+    if answer.phase is Phase.DONE:
+        events.end()
+    return answer.phase

@@ -184,22 +184,15 @@ def test_auto_is_quantized_on_a_gpu_and_dense_on_a_cpu_if_it_fits() -> None:
 def test_a_prefill_in_steps_equals_a_prefill_in_one(tiny_model_dir: Path) -> None:
     model = load_target(str(tiny_model_dir), find_backend())
     tokens = [(7 * i) % 256 for i in range(50)]
-    told: list[tuple[int, int]] = []
+    told: list[int] = []
     caches = []
-    # Without `cancelled`, the next chunk is built while one is computed.
-    for step, cancelled in ((7, None), (7, lambda: False), (64, None)):
+    for step, overlaps in ((7, True), (7, False), (64, True)):
         cache = model.make_cache(64)
-        assert model.prefill(
-            tokens,
-            cache,
-            step=step,
-            progress=lambda done, total: told.append((done, total)),
-            cancelled=cancelled,
-        )
+        told.extend(model.prefill_chunks(tokens, cache, step=step, overlaps=overlaps))
         caches.append([mx.array(buffer[..., :50, :]) for buffer in cache.layers[1].state])
     assert all(mx.array_equal(a, b) for a, b in zip(*caches[:2], strict=True))
     assert all(mx.allclose(a, b, atol=1e-4) for a, b in zip(*caches[1:], strict=True))
-    assert [done for done, _ in told] == [*[7, 14, 21, 28, 35, 42, 49, 50] * 2, 50]
+    assert told == [*[7, 14, 21, 28, 35, 42, 49, 50] * 2, 50]
 
 
 def test_a_prefill_writes_into_its_buffers_in_place(tiny_model_dir: Path) -> None:

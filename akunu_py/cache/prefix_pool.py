@@ -4,10 +4,14 @@ A request is served by the slot that shares most with its prompt, which rolls ba
 part, if that keeps more than half of its tokens. Otherwise that slot stays as it is, and the
 shared part is copied into another one: a new slot while memory lasts, then the least recently used
 one. If files on disk hold much more of the prompt than any slot, a new slot is filled from them.
+
+Several requests may be served at once. What a busy slot has computed of its prompt is copied for
+others, but it is neither taken nor dropped. A request that may wait asks `has_room` first.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from time import time
 from typing import TYPE_CHECKING, Final
 
@@ -40,7 +44,8 @@ class SlotStatus:
         tokens: how many tokens it holds.
         capacity: how many tokens it has room for.
         last_used: when it last served a request, in seconds since 1970; 0 if it has not yet.
-        busy: whether it serves a request now; `tokens` is then the number that it began with.
+        busy: whether it serves a request now; `tokens` is then how many it had of the prompt when
+            that was last looked at.
     """
 
     id: int
@@ -55,7 +60,7 @@ class PrefixSlot:
     """A cache that knows its tokens, so that a shared prefix is computed once.
 
     Attributes:
-        tokens: those that it holds.
+        tokens: those that it holds; of a busy slot, those that others may copy.
         unsaved: whether it may hold some that are not on disk.
     """
 
@@ -117,7 +122,8 @@ class PrefixPool:
 
     Args:
         limit: the most tokens that a slot may hold.
-        memory: bytes that all slots may take together; a single slot may exceed it.
+        memory: bytes that all slots may take together; busy slots whose requests did not wait may
+            exceed it.
         store: the prompts on disk, if any are kept there.
         clock: returns the time in seconds since 1970.
 
@@ -180,6 +186,23 @@ class PrefixPool:
         self._update_statuses()
         return slot, cached
 
+    def has_room(self, tokens: int, slot: PrefixSlot | None = None) -> bool:
+        """Whether a slot can have room for so many tokens without exceeding the memory.
+
+        Args:
+            tokens: how many.
+            slot: the slot that is to grow; None for a new one.
+        """
+        if slot is not None and tokens <= slot.cache.capacity:
+            return True
+        busy = [one.cache.nbytes for one in self._slots.values() if one.busy and one is not slot]
+        return sum(busy) + self._estimate(self._capacity(tokens)) <= self.memory or not busy
+
+    def share(self, slot: PrefixSlot, prompt: Sequence[int]) -> None:
+        """Lets others copy what a busy slot has computed of its prompt."""
+        slot.tokens = list(prompt[: slot.cache.length])
+        self._update_statuses()
+
     def grow(self, slot: PrefixSlot, tokens: int) -> None:
         """Gives a slot room for more tokens; drops others if memory is short."""
         capacity = self._capacity(tokens)
@@ -198,7 +221,8 @@ class PrefixPool:
         slot.busy = False
         if slot.held:
             slot.last_used = self._clock()
-            self._free(0, spared=slot)
+            is_alone = not any(one.busy for one in self._slots.values())
+            self._free(0, spared=slot if is_alone else None)
         else:
             self._slots.pop(slot.id, None)
         self._update_statuses()
@@ -227,8 +251,8 @@ class PrefixPool:
         self._update_statuses()
 
     def clear(self) -> None:
-        """Removes every slot."""
-        self._slots.clear()
+        """Removes every slot that is not busy."""
+        self._slots = {slot.id: slot for slot in self._slots.values() if slot.busy}
         self._update_statuses()
 
     def _load(self, prompt: Sequence[int], capacity: int) -> None:
@@ -261,7 +285,7 @@ class PrefixPool:
             spared = None
         self._free(needed, spared=spared, slots=1)
         if slot_id is None:
-            slot_id = next(number for number in range(MAX_SLOTS) if number not in self._slots)
+            slot_id = next(number for number in count() if number not in self._slots)
         self._slots[slot_id] = PrefixSlot(self._make_cache(capacity), slot_id)
         return self._slots[slot_id]
 

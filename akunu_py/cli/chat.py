@@ -104,7 +104,7 @@ def _load(settings: ChatSettings, *, on_terminal: bool) -> "Engine":
     options = settings.options
     engine = load_engine(settings.model)
     if on_terminal and options.drafts and not engine.speculation.why_impossible:
-        engine.speculation.planner(options)  # so that its costs are wanted
+        engine.speculation.find_costs()  # so that they are wanted
     return engine
 
 

@@ -99,9 +99,7 @@ class DraftSession:
         constraint: the grammar that the text must match, or None.
         num_draft_tokens: the most tokens that a draft may have.
         clock: returns the time in seconds.
-
-    Attributes:
-        ended: whether the drafter and the planner may serve another answer.
+        release: gives back what other answers may draft with after this one.
     """
 
     def __init__(
@@ -113,9 +111,10 @@ class DraftSession:
         *,
         num_draft_tokens: int = 0,
         clock: Callable[[], float] = perf_counter,
+        release: Callable[[], object] = lambda: None,
     ) -> None:
         self.num_draft_tokens = num_draft_tokens
-        self.ended = False
+        self.release = release
         self._drafter = drafter or NoDrafter()
         self._planner = planner or FixedPlanner(0)
         self._trimmer = trimmer or DraftTrimmer()
@@ -242,7 +241,6 @@ class DraftSession:
     def end(self) -> None:
         """Gives the drafter the last tokens; some remember them for later requests."""
         self._update_drafter()
-        self.ended = True
 
     def _cut(self, draft: Draft, limit: int) -> Draft:
         """The draft up to where the text would end, as the grammar allows it."""

@@ -4,24 +4,27 @@ Drafters and what they learnt about their own acceptance, the planner with its c
 and the margins that exact answers need. Each is made or measured when a request first needs it.
 """
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final
-from weakref import ref
 
 from akunu_py.backend import Backend
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.model_cache import no_rollback_reason
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
 from akunu_py.decoding.exactness import BLOCK_ROWS, SAFETY, TieBreaker, measure_difference
-from akunu_py.drafting import MODEL_DRAFTER, make_drafter
+from akunu_py.drafting import AUTO_DRAFTER, MODEL_DRAFTER, make_drafter
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Drafter
 from akunu_py.drafting.combined import CombinedDrafter
 from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
+from akunu_py.drafting.expectation import Expectations
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model import TargetModel
 from akunu_py.options import Options
+from akunu_py.planning.acceptance import AcceptanceModel
 from akunu_py.planning.cost_curve import MEASURED, CostCurve
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.planner import MAX_PLANNED_TOKENS, DraftPlanner, FixedPlanner, Planner
@@ -41,22 +44,26 @@ DrafterFactory = Callable[[Sampler], Drafter]
 
 @dataclass
 class _Experience:
-    """What was learnt from fill-ins, or from other requests, one after another.
+    """What was learnt from fill-ins, or from other requests.
 
     Attributes:
-        session: the request that uses it; another one at the same time needs another experience.
+        expectations, acceptance: what all drafters and planners share.
+        drafters, planners: those that no request uses now, the one used last at the end.
     """
 
-    drafters: dict[str, Drafter] = field(default_factory=dict)
-    planner: DraftPlanner | None = None
-    session: Callable[[], DraftSession | None] = lambda: None
+    expectations: Expectations = field(default_factory=Expectations)
+    acceptance: AcceptanceModel = field(default_factory=AcceptanceModel)
+    drafters: defaultdict[str, list[Drafter]] = field(default_factory=lambda: defaultdict(list))
+    planners: list[DraftPlanner] = field(default_factory=list)
 
 
 class SpeculationState:
     """Makes the `DraftSession` of each request, with what earlier requests taught.
 
     What is learnt from fill-ins is kept apart from what is learnt from other requests: a short
-    answer in the middle of a file ends where a copy of that file would continue.
+    answer in the middle of a file ends where a copy of that file would continue. Requests that run
+    at the same time have a drafter and a planner each. These share what they learn of acceptance
+    and costs; the rest goes to a later request.
 
     Args:
         model: the target.
@@ -93,7 +100,7 @@ class SpeculationState:
         self._calibrate = calibrate
         self._draft_model = None if draft_model is None else DraftModel(draft_model, model)
         self._factories: dict[str, DrafterFactory] = {}
-        self._experience = {fills_gap: [_Experience()] for fills_gap in (False, True)}
+        self._experience = {fills_gap: _Experience() for fills_gap in (False, True)}
         self._costs: LiveCosts | None = None
         self._batch_costs: dict[int, LiveCosts] = {}
         self.why_impossible = _why_impossible(model)
@@ -105,68 +112,91 @@ class SpeculationState:
     def session(self, options: Options, sampler: Sampler, prompt: Prompt) -> DraftSession:
         """The drafting side of one request; it drafts nothing if drafting is off or impossible.
 
+        Call its `release` when the request ends.
+
         The first exact request measures margins here.
 
         Raises:
             InvalidRequestError: if the request names a drafter that does not exist.
         """
         # Made even if nothing will be drafted, so that a wrong name is always an error.
-        drafter = self.drafter(options.drafter, sampler, fills_gap=prompt.fills_gap)
+        loans = ExitStack()
+        fills_gap = prompt.fills_gap
+        drafter = self._borrow_drafter(options.drafter, sampler, prompt.tokens, fills_gap, loans)
         needs_drafts = options.drafts and (options.max_tokens is None or options.max_tokens > 1)
         if not needs_drafts or self.why_impossible:
+            loans.close()
             return DraftSession()
         rows = self.rows_of(options)
         if options.exact and not rows:
             self.logit_difference(longest_draft(options))
-        session = DraftSession(
+        return DraftSession(
             drafter,
-            self.planner(options, fills_gap=prompt.fills_gap),
+            self._borrow_planner(options, fills_gap, loans),
             DraftTrimmer(prompt.end_tokens, options.stop, self._model.tokenizer.decode),
             sampler.constraint,
             num_draft_tokens=rows - 1 if rows else longest_draft(options),
+            release=loans.close,
         )
-        self._idle_experience(prompt.fills_gap).session = ref(session)
-        return session
 
-    def drafter(self, name: str, sampler: Sampler, *, fills_gap: bool = False) -> Drafter:
-        """The drafter called `name`; a request of the same kind gets it after this one, unless the
-        caller added it.
+    def drafter(self, name: str, sampler: Sampler) -> Drafter:
+        """A drafter as requests that name it have it, for oneself.
 
         Raises:
             InvalidRequestError: if it does not exist, or needs a draft model and there is none.
         """
+        return self._borrow_drafter(name, sampler, (), False, ExitStack())
+
+    def _borrow_drafter(
+        self,
+        name: str,
+        sampler: Sampler,
+        prompt: Sequence[int],
+        fills_gap: bool,
+        loans: ExitStack,
+    ) -> Drafter:
+        """A drafter that no other request uses until `loans` is closed."""
         if name == MODEL_DRAFTER:
             if self._draft_model is None:
                 raise InvalidRequestError(
                     "There is no draft model to draft with; load one with --draft-model NAME."
                 )
-            return _drawing_drafter(self._draft_model, sampler)
+            return _drawing_drafter(self._draft_model, sampler, prompt, loans)
         if name in self._factories:
             return self._factories[name](sampler)
-        drafters = self._idle_experience(fills_gap).drafters
-        if name not in drafters:
-            drafters[name] = make_drafter(name)
-        drafter = drafters[name]
+        known = self._experience[fills_gap]
+        if known.drafters.get(name):
+            drafter = known.drafters[name].pop()
+        elif name == AUTO_DRAFTER:
+            drafter = AutoDrafter(expectations=known.expectations)
+        else:
+            drafter = make_drafter(name)
+        loans.callback(known.drafters[name].append, drafter)
         if self._draft_model is not None and isinstance(drafter, AutoDrafter):
-            return CombinedDrafter(drafter, _drawing_drafter(self._draft_model, sampler))
+            drawing = _drawing_drafter(self._draft_model, sampler, prompt, loans)
+            return CombinedDrafter(drafter, drawing)
         return drafter
 
-    def planner(self, options: Options, *, fills_gap: bool = False) -> Planner:
-        """The planner of a request, which one of the same kind gets after it, unless it sets
-        `num_draft_tokens`."""
+    def _borrow_planner(self, options: Options, fills_gap: bool, loans: ExitStack) -> Planner:
+        """The planner of a request; it learns unless the request sets `num_draft_tokens`."""
         if options.num_draft_tokens is not None:
             return FixedPlanner(options.num_draft_tokens)
         if rows := self.rows_of(options):  # a draft takes the places of padding
             return FixedPlanner(rows - 1)
+        known, costs = self._experience[fills_gap], self.find_costs()
+        idle = known.planners
+        planner = idle.pop() if idle else DraftPlanner(costs, acceptance=known.acceptance)
+        loans.callback(idle.append, planner)
+        return planner
+
+    def find_costs(self) -> LiveCosts:
+        """The costs that planners share; looks them up if no request has needed them yet."""
         if self._costs is None:
             curve = self._calibrate(self._model, self._backend)
             self._costs = LiveCosts(curve, MAX_PLANNED_TOKENS + 1)
             if curve.doubt <= MEASURED:
                 self.cost_curve = curve
-        experience = self._idle_experience(fills_gap)
-        if experience.planner is None:
-            experience.planner = DraftPlanner(self._costs)
-        return experience.planner
+        return self._costs
 
     @property
     def wants_costs(self) -> bool:
@@ -194,16 +224,6 @@ class SpeculationState:
             self._batch_costs[sequences] = LiveCosts(self._costs.curve, MAX_BATCH_ROWS)
         return self._batch_costs[sequences]
 
-    def _idle_experience(self, fills_gap: bool) -> _Experience:
-        """The first experience of a kind that no request uses now."""
-        kept = self._experience[fills_gap]
-        for experience in kept:
-            session = experience.session()
-            if session is None or session.ended:
-                return experience
-        kept.append(_Experience())
-        return kept[-1]
-
     def rows_of(self, options: Options) -> int:
         """The rows of every forward of an answer; 0 if each has the rows that it needs."""
         if not options.exact or self.why_impossible:
@@ -228,8 +248,12 @@ class SpeculationState:
         return self.logit_differences[num_draft_tokens]
 
 
-def _drawing_drafter(source: DraftModel, sampler: Sampler) -> DraftModelDrafter:
-    return DraftModelDrafter(source, sampler.sampling, sampler.seed, sampler.xtc)
+def _drawing_drafter(
+    source: DraftModel, sampler: Sampler, prompt: Sequence[int], loans: ExitStack
+) -> DraftModelDrafter:
+    lent = source.lend(prompt)
+    loans.callback(setattr, lent, "in_use", False)
+    return DraftModelDrafter(lent, sampler.sampling, sampler.seed, sampler.xtc)
 
 
 def _why_impossible(model: TargetModel) -> str | None:

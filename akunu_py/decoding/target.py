@@ -78,6 +78,8 @@ class ModelTarget:
         grow: makes the cache larger, given the tokens that it must have room for.
         logprobs: what to report besides the tokens.
         tie_breaker: decides near-ties again; None leaves them as they are.
+        forwards: counts the forwards of all sequences, so that only rounds are timed in which no
+            other sequence was advanced; None if there is no other.
         block_rows: the rows of every forward, which then begins where the last whole block of so
             many ended; see `exactness.py`. 0 gives each forward the rows that it needs.
     """
@@ -93,6 +95,7 @@ class ModelTarget:
         grow: Callable[[int], None] | None = None,
         logprobs: LogprobRequest = _NO_LOGPROBS,
         tie_breaker: TieBreaker | None = None,
+        forwards: Callable[[], int] | None = None,
         block_rows: int = 0,
     ) -> None:
         self._model = model
@@ -108,7 +111,7 @@ class ModelTarget:
         self._sent: list[int] = []
         self._sent_from = 0
         self._replayed: list[int] = []
-        self._clock = RoundClock()
+        self._clock = RoundClock(forwards)
         self.note_pause = self._clock.note_pause
 
     @property

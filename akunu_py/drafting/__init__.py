@@ -23,6 +23,7 @@ DRAFTERS: Final[dict[str, Callable[[], Drafter]]] = {
     "none": NoDrafter,
 }
 DRAFTER_NAMES: Final = tuple(DRAFTERS)
+AUTO_DRAFTER: Final = "auto"
 MODEL_DRAFTER: Final = "model"
 
 

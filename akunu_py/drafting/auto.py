@@ -62,18 +62,21 @@ class AutoDrafter:
             continues while the next token's expected gain per cost is above the draft's average so
             far: an unlikely token is worth a try at the start of a draft, but not at the end of a
             long copy, which the next round can continue.
+        expectations: what was learnt, to share with drafters of other requests.
 
     Raises:
         InvalidRequestError: if `token_cost` is negative.
     """
 
-    def __init__(self, token_cost: float = TOKEN_COST) -> None:
+    def __init__(
+        self, token_cost: float = TOKEN_COST, expectations: Expectations | None = None
+    ) -> None:
         if not token_cost >= 0:
             raise InvalidRequestError(
                 f"The cost of a drafted token must be 0 or more, not {token_cost}."
             )
         self._token_cost = token_cost
-        self._expectations = Expectations()
+        self._expectations = expectations or Expectations()
         self._occurrences = Occurrences()
         self.begin(())
 

@@ -6,6 +6,7 @@ emitted, and reuses from one request to the next.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from math import prod
 from typing import Final, cast
@@ -41,6 +42,7 @@ class DraftModel:
 
     Attributes:
         acceptance: what was learnt of its drafts.
+        in_use: whether a request drafts with it; whoever got it from `lend` says when not.
 
     Raises:
         InvalidRequestError: if the two do not share a tokenizer, or the drafting model's cache
@@ -59,8 +61,23 @@ class DraftModel:
         self.model = model
         self.vocabulary = target.vocabulary_size
         self.acceptance = DrawnAcceptance()
+        self.in_use = False
         self._cache = cache
         self._held: list[int] = []
+        self._others: list[DraftModel] = []
+
+    def lend(self, prompt: Sequence[int]) -> "DraftModel":
+        """Itself, or one like it with a cache of its own if another request uses it."""
+        free = [one for one in (self, *self._others) if not one.in_use]
+        if free:
+            lent = max(free, key=lambda one: one.shared(prompt))
+        else:
+            lent = copy(self)
+            lent._cache = self.model.make_cache(min(_FIRST_CAPACITY, self.model.context_length))
+            lent._held = []
+            self._others.append(lent)
+        lent.in_use = True
+        return lent
 
     def room_after(self, tokens: int) -> int:
         """How many draft tokens fit into the model's context after `tokens` tokens."""

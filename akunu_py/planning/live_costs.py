@@ -7,6 +7,7 @@ begins with a `CostCurve` and its doubt, and corrects it. Neither knows tokens o
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter
@@ -221,12 +222,18 @@ class RoundClock:
     """Times rounds, from the end of one to the end of the next.
 
     If the caller held up the loop for longer than the device needed for the next round, the time
-    says nothing about the device, and the round has none.
+    says nothing about the device, and the round has none. Nor has it one if the device computed
+    something for another sequence in between.
+
+    Args:
+        forwards: counts the forwards of all sequences; a round is one that counts after its end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, forwards: Callable[[], int] | None = None) -> None:
         self._last: float | None = None
         self._caller_s = 0.0
+        self._forwards = forwards
+        self._counted = 0
 
     def note_pause(self, seconds: float) -> None:
         """Notes how long the caller held up the loop after this round."""
@@ -240,6 +247,10 @@ class RoundClock:
         """
         now, last = perf_counter(), self._last
         self._last, caller_s = now, self._caller_s
+        if self._forwards is not None:
+            before, self._counted = self._counted, self._forwards()
+            if self._counted != before + 1:
+                return None
         if last is None:
             return None
         seconds = now - last

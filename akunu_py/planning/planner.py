@@ -157,13 +157,19 @@ class DraftPlanner:
         costs: what forwards cost on this machine. Planners may share live costs, made for one
             token more than `longest`.
         longest: the most draft tokens of a round.
+        acceptance: what was learnt of drafts, to share with planners of other requests.
     """
 
-    def __init__(self, costs: CostCurve | LiveCosts, longest: int = MAX_PLANNED_TOKENS) -> None:
+    def __init__(
+        self,
+        costs: CostCurve | LiveCosts,
+        longest: int = MAX_PLANNED_TOKENS,
+        acceptance: AcceptanceModel | None = None,
+    ) -> None:
         self._costs = costs if isinstance(costs, LiveCosts) else LiveCosts(costs, longest + 1)
         self._longest = longest
         self._replays = False  # whether a rejection makes the next forward compute tokens again
-        self._acceptance = AcceptanceModel()
+        self._acceptance = acceptance or AcceptanceModel()
         self._declined_draft = DeclinedDraft(self._acceptance)
         self._backoff = ProposalBackoff()
         self._probes = Probes()

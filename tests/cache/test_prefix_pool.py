@@ -109,13 +109,44 @@ def test_statuses_report_what_slots_hold(model: TargetModel) -> None:
     assert all(status.tokens < status.capacity <= LIMIT for status in pool.statuses)
     assert all(status.nbytes > 0 for status in pool.statuses)
     assert not any(status.busy for status in pool.statuses)
-    pool.take(run(1, 41), 41)
+    slot, _ = pool.take(run(1, 41), 41)
     assert [(status.id, status.tokens, status.busy) for status in pool.statuses] == [
         (0, 40, True),
         (1, 20, False),
     ]
     pool.clear()
+    assert [status.id for status in pool.statuses] == [0], "it is in use"
+    pool.settle(slot, run(1, 41))
+    pool.clear()
     assert pool.statuses == ()
+
+
+def test_a_busy_slot_is_copied_and_neither_taken_nor_dropped(model: TargetModel) -> None:
+    pool = make_pool(model)
+    prompt = run(1, 40)
+    first, _ = pool.take(prompt, 100)
+    model.prefill(prompt[:39], first.cache)
+    pool.share(first, prompt)
+    second, cached = pool.take(prompt, 100, first.id)
+    assert second is not first
+    assert cached == 39
+    assert all(status.busy for status in pool.statuses)
+    pool.settle(first, prompt[:39])
+    pool.settle(second, prompt[:39])
+    assert [status.tokens for status in pool.statuses] == [39, 39]
+
+
+def test_memory_for_another_is_there_when_a_busy_slot_leaves_it(model: TargetModel) -> None:
+    pool = make_pool(model)
+    first, _ = serve(pool, model, run(1, 40))
+    (status,) = pool.statuses
+    for memory, room in ((status.nbytes, False), (2 * status.nbytes, True)):
+        pool.memory = memory
+        assert pool.has_room(40), "what is idle can be dropped"
+        pool.take(run(1, 40), 40)
+        assert pool.has_room(40) is room
+        assert pool.has_room(2 * status.capacity, first), "one is always served"
+        pool.settle(first, run(1, 40))
 
 
 prompts = st.lists(
@@ -144,6 +175,33 @@ def test_caches_always_hold_what_they_say(
         pool.settle(slot, prompt)
         total = sum(status.nbytes for status in pool.statuses)
         assert total <= memory or len(pool.statuses) == 1
+
+
+@given(asked=prompts, data=st.data(), seats=st.integers(1, 4))
+@settings(max_examples=40, deadline=None)
+def test_caches_of_several_requests_hold_what_they_say(
+    model: TargetModel, asked: list[tuple[int, int, int, int]], data: st.DataObject, seats: int
+) -> None:
+    pool = make_pool(model, memory := data.draw(st.sampled_from([1, 600_000 * 3, NO_LIMIT])))
+    busy: list[tuple[PrefixSlot, list[int]]] = []
+    largest = 0
+    for first, shared, second, rest in [*asked, *[(0, 1, 0, 0)] * seats]:
+        if len(busy) == seats or (busy and not pool.has_room(60)):
+            slot, prompt = busy.pop(data.draw(st.integers(0, len(busy) - 1)))
+            assert pool.statuses, "it was not dropped"
+            assert slot.cache.length <= len(prompt)
+            pool.settle(slot, prompt)
+            assert slot.tokens == prompt[: slot.cache.length]
+            continue
+        prompt = [*run(first, shared), *run(50 + second, rest)]
+        slot, cached = pool.take(prompt, len(prompt))
+        assert all(slot is not other for other, _ in busy)
+        assert cached == slot.cache.length < len(prompt)
+        model.prefill(prompt[cached : data.draw(st.integers(cached, len(prompt)))], slot.cache)
+        pool.share(slot, prompt)
+        busy.append((slot, prompt))
+        largest = max(largest, *(status.nbytes for status in pool.statuses))
+        assert sum(status.nbytes for status in pool.statuses) <= max(memory, largest)
 
 
 @given(

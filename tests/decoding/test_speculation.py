@@ -1,11 +1,14 @@
 """What speculation keeps from one request to the next, and what it keeps apart."""
 
+from typing import Any
+
 import pytest
 
 from akunu_py.decoding.speculation import SpeculationState
 from akunu_py.engine import Engine
 from akunu_py.options import Options, Sampling
 from akunu_py.planning.planner import FixedPlanner
+from akunu_py.prompt import Prompt
 from akunu_py.sampling.sampler import Sampler
 
 SAMPLER = Sampler(Sampling())
@@ -16,22 +19,47 @@ def speculation(engine: Engine) -> SpeculationState:
     return engine.speculation
 
 
-def test_requests_of_one_kind_share_what_is_learnt(speculation: SpeculationState) -> None:
-    for gap in (False, True):
-        drafter = speculation.drafter("auto", SAMPLER, fills_gap=gap)
-        assert speculation.drafter("auto", SAMPLER, fills_gap=gap) is drafter
-        planner = speculation.planner(Options(), fills_gap=gap)
-        assert speculation.planner(Options(), fills_gap=gap) is planner
+def begin(speculation: SpeculationState, gap: bool, options: Options | None = None) -> Any:
+    return speculation.session(
+        options or Options(), SAMPLER, Prompt([1, 2, 3], frozenset(), fills_gap=gap)
+    )
+
+
+@pytest.mark.parametrize("gap", [False, True])
+def test_a_request_drafts_with_what_the_one_before_it_learnt(
+    speculation: SpeculationState, gap: bool
+) -> None:
+    first = begin(speculation, gap)
+    first.release()
+    second = begin(speculation, gap)
+    assert (second._drafter, second._planner) == (first._drafter, first._planner)
+    second.release()
+
+
+def test_requests_at_the_same_time_share_only_what_is_learnt(speculation: SpeculationState) -> None:
+    one, other = begin(speculation, False), begin(speculation, False)
+    assert one._drafter is not other._drafter
+    assert one._planner is not other._planner
+    assert one._drafter._expectations is other._drafter._expectations
+    assert one._planner._acceptance is other._planner._acceptance
+    assert one._planner._costs is other._planner._costs
+    one.release()
+    other.release()
+    one.release()  # twice gives nothing back twice
+    again = [begin(speculation, False) for _ in range(2)]
+    assert {id(session._drafter) for session in again} == {id(one._drafter), id(other._drafter)}
+    for session in again:
+        session.release()
 
 
 def test_fill_ins_and_other_requests_share_only_costs(speculation: SpeculationState) -> None:
-    drafters = [speculation.drafter("auto", SAMPLER, fills_gap=gap) for gap in (False, True)]
-    assert drafters[0] is not drafters[1]
-    planners = [speculation.planner(Options(), fills_gap=gap) for gap in (False, True)]
-    assert planners[0] is not planners[1]
-    assert planners[0]._costs is planners[1]._costs  # type: ignore[attr-defined]
+    one, other = begin(speculation, False), begin(speculation, True)
+    assert one._drafter._expectations is not other._drafter._expectations
+    assert one._planner._acceptance is not other._planner._acceptance
+    assert one._planner._costs is other._planner._costs
+    one.release()
+    other.release()
 
 
 def test_a_fixed_number_of_draft_tokens_learns_nothing(speculation: SpeculationState) -> None:
-    planner = speculation.planner(Options(num_draft_tokens=3), fills_gap=True)
-    assert isinstance(planner, FixedPlanner)
+    assert isinstance(begin(speculation, True, Options(num_draft_tokens=3))._planner, FixedPlanner)

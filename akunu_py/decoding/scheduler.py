@@ -1,0 +1,178 @@
+"""The scheduler: which requests run together, and which forward comes next.
+
+A forward is a chunk of one prefill, or a round over all sequences that decode; they alternate, so
+neither holds the other for more than one. Plain Python: it knows sequences by their numbers, and
+neither models nor threads. The batch itself is no concern of its: whoever advances the sequences of
+a round one after another gets one forward for all of them, if the target batches.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+PATIENCE: Final = 32
+"""A sequence that others were preferred to this many times in a row comes first once."""
+
+DEFAULT_PARALLEL: Final = 4
+MAX_PARALLEL: Final = 8
+"""As many again may be paused for more urgent ones, and each keeps one of `MAX_SLOTS` caches."""
+
+
+class Kind(StrEnum):
+    """What a request is; a chat lets the others go first, because somebody types on meanwhile."""
+
+    FILL_IN = "fill-in"
+    COMPLETION = "completion"
+    CHAT = "chat"
+
+
+class Phase(StrEnum):
+    """What a sequence needs next."""
+
+    WAITING = "waiting"  # a place
+    PREFILLING = "prefilling"  # a chunk of its prompt
+    DECODING = "decoding"  # a round
+    DONE = "done"  # nothing
+
+
+Step = Callable[[bool], Phase | None]
+"""Advances a sequence by one forward and returns what it needs then; must not raise.
+
+It is told whether it may wait for memory, and returns None if it does: then it did nothing. A
+sequence that is cancelled ends with its next step and never waits."""
+
+
+@dataclass(eq=False)
+class Sequence:
+    """What one request is at any moment.
+
+    Attributes:
+        step: its next forward; set before it runs.
+        kind: what it asks for.
+        priority: as in vLLM, a lower number goes first; usually 0. It comes before the kind.
+        cancelled: whether nobody wants the rest.
+        phase: what it needs next.
+        arrival: its place in the order of arrival.
+        passed: how often in a row others were preferred to it.
+        stalled: whether it waits for memory, until another sequence ends.
+        chunks, rounds: how many it had.
+    """
+
+    step: Step | None = None
+    kind: Kind = Kind.COMPLETION
+    priority: int = 0
+    cancelled: Callable[[], bool] = lambda: False
+    phase: Phase = Phase.WAITING
+    arrival: int = 0
+    passed: int = 0
+    stalled: bool = False
+    chunks: int = 0
+    rounds: int = 0
+
+    @property
+    def rank(self) -> tuple[int, bool]:
+        """How urgent it is; lower goes first."""
+        return self.priority, self.kind is Kind.CHAT
+
+    @property
+    def order(self) -> tuple[bool, bool, tuple[int, bool], int]:
+        """Its place among others; lower goes first."""
+        return not self.cancelled(), self.passed < PATIENCE, self.rank, self.arrival
+
+    @property
+    def order_of_memory(self) -> tuple[bool, tuple[int, bool], int]:
+        """The same among those who want memory: what it has waited for counts, its turns do not."""
+        return not (self.stalled and self.passed >= PATIENCE), self.rank, self.arrival
+
+
+class Scheduler:
+    """Admits sequences and advances them.
+
+    At most `parallel` sequences advance. If more urgent ones arrive, the least urgent are paused,
+    not dropped: at most `parallel` of them, and none if only one may run.
+
+    Args:
+        parallel: how many sequences may advance together, 1 to `MAX_PARALLEL`.
+
+    Attributes:
+        running: those that were admitted and are not done; any thread may read it.
+        rounds: how many rounds there were, whatever the number of sequences in them.
+        advanced: the sum of these numbers.
+    """
+
+    def __init__(self, parallel: int = DEFAULT_PARALLEL) -> None:
+        self.parallel = parallel
+        self.running: tuple[Sequence, ...] = ()
+        self.rounds = 0
+        self.advanced = 0
+        self._chunk_was_last = False
+
+    def candidate(self, waiting: Iterable[Sequence]) -> Sequence | None:
+        """Which of the waiting sequences should be admitted now, if any."""
+        best = min(waiting, key=lambda sequence: sequence.order, default=None)
+        if best is None or len(self.running) < self.parallel:
+            return best
+        if self.parallel == 1 or len(self.running) >= 2 * self.parallel:
+            return None
+        as_urgent = sum(sequence.rank <= best.rank for sequence in self.running)
+        return best if as_urgent < self.parallel else None
+
+    @staticmethod
+    def pass_over(sequence: Sequence, waiting: Iterable[Sequence]) -> None:
+        """Counts that a sequence is preferred to those that have waited longer."""
+        for other in waiting:
+            other.passed += other.arrival < sequence.arrival
+
+    def admit(self, sequence: Sequence) -> None:
+        """Lets a sequence run."""
+        sequence.passed, sequence.phase = 0, Phase.PREFILLING
+        self.running = (*self.running, sequence)
+
+    def advance(self) -> bool:
+        """Computes the next forward; False if there is none to compute."""
+        chosen, first = self._choose()
+        rounds = sum(one.rounds for one in chosen)
+        advanced = sum([self._step(one, may_wait=one is not first) for one in chosen])
+        if sum(one.rounds for one in chosen) > rounds:
+            self.rounds += 1
+            self.advanced += advanced
+        return bool(chosen)
+
+    def _choose(self) -> tuple[list[Sequence], Sequence | None]:
+        """The sequences to advance, and the one that never waits for memory."""
+        if len(self.running) < 2:  # the usual case, where order means nothing
+            return list(self.running), next(iter(self.running), None)
+        order = sorted(self.running, key=lambda sequence: sequence.order)
+        first = min(order, key=lambda sequence: sequence.order_of_memory)
+        able = [one for one in order if not one.stalled or one is first or one.cancelled()]
+        active = able[: self.parallel]
+        prefilling = [one for one in active if one.phase is Phase.PREFILLING]
+        chosen = [one for one in active if one.phase is Phase.DECODING]
+        if prefilling and not (chosen and self._chunk_was_last):
+            chosen = prefilling[:1]
+        for one in able:
+            one.passed += 1
+        for one in chosen:
+            one.passed = 0
+        return chosen, first
+
+    def _step(self, sequence: Sequence, *, may_wait: bool) -> bool:
+        """Advances a sequence; False if it waits for memory."""
+        assert sequence.step is not None, "it is set before a sequence is admitted"
+        before = sequence.phase
+        after = sequence.step(may_wait)
+        sequence.stalled = after is None
+        if after is None:
+            return False
+        self._chunk_was_last = before is Phase.PREFILLING
+        sequence.chunks += self._chunk_was_last
+        sequence.rounds += not self._chunk_was_last
+        sequence.phase = after
+        if after is Phase.DONE:
+            sequence.step = None
+            self.running = tuple(one for one in self.running if one is not sequence)
+            for other in self.running:  # there may be memory for them now
+                other.passed += other.stalled
+                other.stalled = False
+        return True

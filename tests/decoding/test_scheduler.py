@@ -1,0 +1,268 @@
+"""Which forward comes next: everything gets its turn, the urgent first, nothing is lost."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from akunu_py.decoding.scheduler import MAX_PARALLEL, PATIENCE, Kind, Phase, Scheduler, Sequence
+
+CHAT, FILL_IN, COMPLETION = Kind.CHAT, Kind.FILL_IN, Kind.COMPLETION
+
+
+@dataclass
+class FakeEngine:
+    """Computes nothing, but counts forwards and memory as an engine would.
+
+    Attributes:
+        memory: units that all sequences may hold together; the one that never waits may exceed it.
+        forwards: names of the sequences in each forward, a chunk being a list of one.
+        ended: the names of those that are done, in order.
+    """
+
+    scheduler: Scheduler
+    memory: int = 1 << 30
+    forwards: list[list[str]] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+    held: dict[str, int] = field(default_factory=dict)
+    waiting: list[Sequence] = field(default_factory=list)
+    cancelled: set[str] = field(default_factory=set)
+    arrivals: int = 0
+
+    def put(
+        self,
+        name: str,
+        chunks: int = 1,
+        rounds: int = 1,
+        kind: Kind = COMPLETION,
+        priority: int = 0,
+    ) -> Sequence:
+        """Lets a request arrive."""
+        self.arrivals += 1
+        sequence = Sequence(
+            kind=kind,
+            priority=priority,
+            cancelled=lambda: name in self.cancelled,
+            arrival=self.arrivals,
+        )
+        left = iter([*[Phase.PREFILLING] * (chunks - 1), *[Phase.DECODING] * rounds, Phase.DONE])
+        sequence.step = lambda may_wait: self._step(name, left, may_wait)
+        self.waiting.append(sequence)
+        return sequence
+
+    def _step(self, name: str, left: Iterator[Phase], may_wait: bool) -> Phase | None:
+        assert name not in self.ended
+        if name in self.cancelled:
+            return self._end(name)
+        if may_wait and sum(self.held.values()) >= self.memory:
+            return None
+        self.held[name] = self.held.get(name, 0) + 1
+        self.forwards[-1].append(name)
+        phase = next(left)
+        return self._end(name) if phase is Phase.DONE else phase
+
+    def _end(self, name: str) -> Phase:
+        self.held.pop(name, None)
+        self.ended.append(name)
+        return Phase.DONE
+
+    def advance(self) -> list[str]:
+        """Admits what may run, and computes the next forward; returns who was in it."""
+        while (best := self.scheduler.candidate(self.waiting)) is not None:
+            self.waiting.remove(best)
+            self.scheduler.pass_over(best, self.waiting)
+            self.scheduler.admit(best)
+        self.forwards.append([])
+        assert self.scheduler.advance() or not self.waiting
+        return self.forwards[-1]
+
+    def finish(self, most: int = 100_000) -> None:
+        """Runs until everything is done."""
+        for _ in range(most):
+            if not (self.scheduler.running or self.waiting):
+                return
+            self.advance()
+        pytest.fail("something starves")
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine(Scheduler(4))
+
+
+def test_rounds_and_chunks_alternate(engine: FakeEngine) -> None:
+    engine.put("a", rounds=9)
+    engine.put("b", rounds=9)
+    assert [engine.advance() for _ in range(3)] == [["a"], ["a"], ["b"]]
+    engine.put("long", chunks=9)
+    assert [engine.advance() for _ in range(4)] == [["a", "b"], ["long"], ["a", "b"], ["long"]]
+
+
+def test_a_prefill_alone_waits_for_nobody(engine: FakeEngine) -> None:
+    engine.put("a", chunks=3)
+    assert [engine.advance() for _ in range(4)] == [["a"]] * 4
+
+
+def test_a_completion_goes_before_a_chat_that_came_first(engine: FakeEngine) -> None:
+    engine.put("chat", chunks=50, rounds=9, kind=CHAT)
+    engine.advance()
+    engine.put("typed", chunks=2, rounds=1, kind=FILL_IN)
+    assert [engine.advance() for _ in range(4)] == [["typed"], ["typed"], ["typed"], ["chat"]]
+
+
+def test_priorities_go_before_kinds(engine: FakeEngine) -> None:
+    for name, kind, priority in (("a", FILL_IN, 0), ("b", CHAT, -1), ("c", CHAT, 5)):
+        engine.put(name, kind=kind, priority=priority)
+    engine.finish()
+    assert engine.ended == ["b", "a", "c"]
+
+
+def test_equal_requests_prefill_one_after_another(engine: FakeEngine) -> None:
+    """So the second finds the prefix that it shares with the first."""
+    engine.put("a", chunks=4)
+    engine.put("b", chunks=4)
+    names = [name for _ in range(10) for name in engine.advance()]
+    assert names.index("b") > 3
+
+
+def test_a_completion_pauses_a_chat_when_all_places_are_taken(engine: FakeEngine) -> None:
+    for name in "abcd":
+        engine.put(name, rounds=99, kind=CHAT)
+    for _ in range(9):
+        engine.advance()
+    engine.put("typed", rounds=3, kind=COMPLETION)
+    assert engine.advance() == ["typed"]
+    assert engine.advance() == ["typed", "a", "b", "c"]
+    engine.finish()
+    assert engine.ended == ["typed", "a", "b", "c", "d"]
+
+
+def test_chats_do_not_pause_each_other_and_one_alone_is_never_paused() -> None:
+    for parallel, kind in ((2, CHAT), (1, FILL_IN)):
+        engine = FakeEngine(Scheduler(parallel))
+        for name in ("a", "b"):
+            engine.put(name, rounds=9, kind=CHAT)
+        engine.advance()
+        engine.put("late", kind=kind)
+        engine.advance()
+        assert len(engine.scheduler.running) == parallel
+        engine.finish()
+
+
+def test_a_stream_of_completions_does_not_starve_a_chat() -> None:
+    engine = FakeEngine(Scheduler(2))
+    chats = [engine.put(f"chat {number}", rounds=3, kind=CHAT) for number in range(5)]
+    for number in range(1000):
+        engine.put(f"typed {number}", kind=FILL_IN)
+        engine.advance()
+        if all(chat.phase is Phase.DONE for chat in chats):
+            break
+    else:
+        pytest.fail("the chats starve")
+
+
+def test_a_paused_sequence_has_a_round_now_and_then() -> None:
+    engine = FakeEngine(Scheduler(2))
+    engine.put("chat", rounds=10**6, kind=CHAT)
+    engine.put("other", rounds=10**6, kind=CHAT)
+    for _ in range(2):
+        engine.advance()
+    for name in ("x", "y"):
+        engine.put(name, rounds=10**6, kind=FILL_IN)
+    forwards = [engine.advance() for _ in range(6 * PATIENCE)]
+    assert sum("chat" in names for names in forwards) >= 4
+    assert sum("other" in names for names in forwards) >= 4
+
+
+def test_memory_is_waited_for_until_another_ends() -> None:
+    engine = FakeEngine(Scheduler(4), memory=10)
+    first, second = engine.put("a", rounds=20), engine.put("b", rounds=20)
+    engine.finish()
+    assert engine.ended == ["a", "b"]
+    assert (first.rounds, second.rounds) == (20, 20)
+    counts = [names.count("b") for names in engine.forwards]
+    assert 0 in counts[5:20], "it waited"
+
+
+def test_a_cancelled_sequence_ends_with_the_next_forward(engine: FakeEngine) -> None:
+    engine.memory = 3
+    for name in "abcd":
+        engine.put(name, chunks=9, rounds=9, kind=CHAT)
+    for _ in range(5):
+        engine.advance()
+    engine.cancelled.add("d")
+    for _ in range(2):
+        engine.advance()
+    assert engine.ended == ["d"]
+
+
+requests = st.lists(
+    st.tuples(
+        st.integers(0, 30),  # when it arrives
+        st.integers(1, 6),
+        st.integers(1, 12),
+        st.sampled_from(Kind),
+        st.integers(-1, 1),
+    ),
+    min_size=1,
+    max_size=24,
+)
+
+
+@given(
+    asked=requests,
+    parallel=st.integers(1, MAX_PARALLEL),
+    memory=st.sampled_from([1, 12, 40, 1 << 30]),
+    seed=st.integers(0, 1 << 16),
+)
+@settings(max_examples=300)
+def test_any_schedule(
+    asked: list[tuple[int, int, int, Kind, int]], parallel: int, memory: int, seed: int
+) -> None:
+    draw, engine = Random(seed), FakeEngine(Scheduler(parallel), memory)
+    names = [str(number) for number in range(len(asked))]
+    sequences = {}
+    for now in range(100_000):
+        for name, (when, chunks, rounds, kind, priority) in zip(names, asked, strict=True):
+            if when == now:
+                sequences[name] = engine.put(name, chunks, rounds, kind, priority)
+        if draw.random() < 0.05:
+            engine.cancelled.add(draw.choice(names))
+        if now > max(entry[0] for entry in asked) and not (
+            engine.scheduler.running or engine.waiting
+        ):
+            break
+        before = {name: one.phase for name, one in sequences.items()}
+        forward = engine.advance()
+        phases = {before[name] for name in forward} - {Phase.WAITING}
+        assert len(forward) == len(set(forward)) <= parallel
+        assert len(phases) <= 1, "a forward is a chunk or a round"
+        assert phases <= {Phase.DECODING} or len(forward) == 1
+        assert len(engine.scheduler.running) <= (1 if parallel == 1 else 2 * parallel)
+    assert sorted(engine.ended) == sorted(names), "each ends, and once"
+    for name, (_, chunks, rounds, _, _) in zip(names, asked, strict=True):
+        if name not in engine.cancelled:
+            one = sequences[name]
+            assert (one.chunks, one.rounds) == (chunks, rounds)
+            assert sum(name in names for names in engine.forwards) == chunks + rounds
+
+
+@given(asked=requests, parallel=st.integers(2, MAX_PARALLEL))
+@settings(max_examples=100)
+def test_no_prefill_holds_a_round_for_more_than_one_chunk(
+    asked: list[tuple[int, int, int, Kind, int]], parallel: int
+) -> None:
+    engine = FakeEngine(Scheduler(parallel))
+    for number, (_, chunks, rounds, _, _) in enumerate(asked):
+        engine.put(str(number), chunks, rounds)
+    was_chunk = False
+    while engine.scheduler.running or engine.waiting:
+        decoding = {one for one in engine.scheduler.running if one.phase is Phase.DECODING}
+        counted = {one: one.chunks for one in engine.scheduler.running}
+        engine.advance()
+        is_chunk = any(one.chunks > before for one, before in counted.items())
+        assert not (was_chunk and is_chunk and decoding)
+        was_chunk = is_chunk
