@@ -111,7 +111,7 @@ class Conversation:
             options = replace(options, stop=(*options.stop, format_.call_end))
         # With a grammar, everything that the model writes is content.
         parsed_as = format_ if options.grammar is None else AnswerFormat()
-        return cls(Job(prompt, options), tools, parsed_as, prompt)
+        return cls(Job(prompt, options, is_chat=True), tools, parsed_as, prompt)
 
     def parser(self) -> AnswerParser:
         """A new parser of an answer."""
