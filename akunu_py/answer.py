@@ -78,6 +78,7 @@ class Answer:
 
     Attributes:
         stats: its sums so far; any thread may read them.
+        computed_tokens: how many tokens of the prompt it has computed; any thread may read it.
         phase: what the next `advance` does; None if the last one waited for memory.
     """
 
@@ -95,6 +96,7 @@ class Answer:
     ) -> None:
         self.stats = Stats(prompt_tokens=len(prompt.tokens))
         self.phase: Phase | None = Phase.PREFILLING
+        self.computed_tokens = 0
         self._shared = shared
         self._prompt = prompt
         self._options = options
@@ -274,7 +276,7 @@ class Answer:
         ):
             shared.counters.prefill_chunks += 1
             shared.counters.prefill_tokens += done - before
-            before = done
+            self.computed_tokens = before = done
             if slot.cache.length in ends:
                 shared.prefixes.keep(slot)
             if self._progress:

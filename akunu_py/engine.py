@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import zip_longest
 from time import perf_counter
+from typing import Final
 
 from akunu_py import calibration
 from akunu_py.answer import Answer, PrefillProgress, Shared
@@ -27,6 +28,9 @@ from akunu_py.request import Completion, Event
 from akunu_py.sampling.sampler import Sampler, SamplerFactory
 from akunu_py.stats import EngineCounters
 from akunu_py.text.stream import TextStream
+
+USUAL_TOKENS: Final = 2048
+"""The tokens of a prompt and its answer for which there should be memory."""
 
 
 class Engine:
@@ -261,6 +265,11 @@ class Engine:
         if self._active is not None:
             self._active.close()
         self._prefixes.clear()
+
+    def fitting(self, parallel: int) -> int:
+        """How many requests to answer at a time: fewer than `parallel`, but 1 or more, if the
+        memory for caches has no room for so many of `USUAL_TOKENS`."""
+        return max(1, int(min(parallel, self._prefixes.seats(USUAL_TOKENS))))
 
     def measure_costs(self, interrupted: Callable[[], bool]) -> None:
         """Measures for a few seconds what forwards cost, if planners have to guess it.

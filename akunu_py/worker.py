@@ -63,8 +63,9 @@ class EngineWorker:
     Args:
         load: makes the engine; runs on the worker's thread.
         queue_limit: how many requests and calls may wait; None for any number.
-        parallel: how many requests are answered at a time. With 1, requests and calls are done one
-            after another, though urgent requests overtake others that wait.
+        parallel: how many requests are answered at a time, fewer if memory is short. With 1,
+            requests and calls are done one after another, though urgent requests overtake others
+            that wait.
 
     Attributes:
         scheduler: says what runs; any thread may look at it.
@@ -312,6 +313,7 @@ class EngineWorker:
                 while (task := self._take()) is not None:
                     task.abandon(error)
         else:
+            self.scheduler.parallel = engine.fitting(self.scheduler.parallel)
             self.loading.set_result(engine)
             self._serve(engine)
             self._saving = True

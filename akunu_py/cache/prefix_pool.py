@@ -9,6 +9,7 @@ Several requests may be served at once. What a busy slot has computed of its pro
 others, but it is neither taken nor dropped. A request that may wait asks `has_room` first.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -147,6 +148,7 @@ class PrefixPool:
         self._store = store
         self._clock = clock
         self._slots: dict[int, PrefixSlot] = {}  # the least recently used one first
+        self._sizes = (0.0, 0.0)  # bytes of a slot: at least, and more for each token
 
     def take(
         self, prompt: Sequence[int], tokens: int, slot_id: int | None = None
@@ -198,6 +200,11 @@ class PrefixPool:
         busy = [one.cache.nbytes for one in self._slots.values() if one.busy and one is not slot]
         return sum(busy) + self._estimate(self._capacity(tokens)) <= self.memory or not busy
 
+    def seats(self, tokens: int) -> float:
+        """How many slots of so many tokens fit into the memory; infinite before the first one."""
+        size = self._estimate(min(tokens, self.limit))
+        return self.memory / size if size else math.inf
+
     def share(self, slot: PrefixSlot, prompt: Sequence[int]) -> None:
         """Lets others copy what a busy slot has computed of its prompt."""
         slot.tokens = list(prompt[: slot.cache.length])
@@ -221,6 +228,8 @@ class PrefixPool:
         slot.busy = False
         if slot.held:
             slot.last_used = self._clock()
+            least = slot.cache.estimate(0)
+            self._sizes = least, slot.cache.estimate(1) - least
             is_alone = not any(one.busy for one in self._slots.values())
             self._free(0, spared=slot if is_alone else None)
         else:
@@ -269,7 +278,9 @@ class PrefixPool:
 
     def _estimate(self, capacity: int) -> float:
         """Bytes of a slot without checkpoints, as measured; 0 before the first forward."""
-        return max((slot.cache.estimate(capacity) for slot in self._slots.values()), default=0)
+        least, more = self._sizes
+        usual = least + more * capacity
+        return max((slot.cache.estimate(capacity) for slot in self._slots.values()), default=usual)
 
     def _capacity(self, tokens: int) -> int:
         """The size of a slot for that many tokens and some more, at most the limit."""

@@ -26,6 +26,7 @@ from akunu_py.cli.readers import (
     token_limit,
     whole_number,
 )
+from akunu_py.decoding.scheduler import DEFAULT_PARALLEL, MAX_PARALLEL
 from akunu_py.drafting import MODEL_DRAFTER
 from akunu_py.model_files import BUNDLED_MODEL
 from akunu_py.options import (
@@ -182,6 +183,9 @@ OPTIONS: Final = (
            metavar="NAME", field="hosts", group=_SERVER, default=(), repeated=True),
     Option("--queue", _SERVE, "requests that may wait", whole_number, metavar="N", group=_SERVER,
            default=DEFAULT_QUEUE, within=Range(1)),
+    Option("--parallel", _SERVE, "requests answered at a time, fewer if memory is short",
+           whole_number, metavar="N", group=_SERVER, default=DEFAULT_PARALLEL,
+           within=Range(1, MAX_PARALLEL)),
     Option("--prefill-step-size", _SERVE, "prompt tokens per forward; a cancelled request ends "
            "after the current forward", whole_number, metavar="N", group=_SERVER, within=Range(1)),
     Option("--log-level", _SERVE, "how much to log: DEBUG, INFO, WARNING, ERROR or CRITICAL",

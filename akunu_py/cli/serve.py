@@ -40,7 +40,10 @@ def run(settings: ServeSettings) -> int:
     logging.getLogger("akunu_py").setLevel(settings.log_level)
     fetch_model(settings.model)
     with closing(_listen(settings.server.host, settings.server.port)) as listener:
-        worker = EngineWorker(lambda: _load(settings), queue_limit=settings.server.queue)
+        server = settings.server
+        worker = EngineWorker(
+            lambda: _load(settings), queue_limit=server.queue, parallel=server.parallel
+        )
         try:
             uvloop.run(_serve(worker, settings, listener))
         finally:

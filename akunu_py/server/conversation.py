@@ -184,7 +184,7 @@ class Conversation:
         # With a grammar and no tools, everything that the model writes is content.
         parsed_as = AnswerFormat() if is_answer and not holds else format_
         options = replace(options, grammar=grammar)
-        return cls(Job(prompt, options), tools, parsed_as, prompt, holds)
+        return cls(Job(prompt, options, is_chat=True), tools, parsed_as, prompt, holds)
 
     def parser(self) -> AnswerParser:
         """A new parser of an answer."""

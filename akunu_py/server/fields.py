@@ -69,6 +69,11 @@ def read_num_draft_tokens(body: Body, defaults: Defaults) -> int | None:
     return defaults.num_draft_tokens if number is None else number
 
 
+def read_priority(body: Body) -> int:
+    """vLLM's `priority`: requests with a lower number go first."""
+    return body.integer("priority", default=0)
+
+
 def refuse_unserved(body: Body) -> None:
     """Refuses what would change the answer and is not served here, unless it is turned off.
 

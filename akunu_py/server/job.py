@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from akunu_py.decoding.scheduler import Kind
 from akunu_py.options import Options
 from akunu_py.text.fim import FillRequest
 
@@ -20,6 +21,7 @@ class Job:
         suffix: text after the gap, if `prompt` is the text before it; None for no gap.
         predict_s: seconds from the first token on after which the completion ends, as soon as it
             has a whole line, so that a slow machine still completes something; None for no limit.
+        is_chat: whether it continues a conversation.
         slot: the client's number for what it works on; None for none. It is not a cache: plugins
             send the same number for every file, and the engine finds the best cache by content.
     """
@@ -29,6 +31,15 @@ class Job:
     suffix: str | None = None
     predict_s: float | None = None
     slot: int | None = None
+    is_chat: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        """What it is to the scheduler."""
+        if self.is_chat:
+            return Kind.CHAT
+        fills = self.suffix is not None or isinstance(self.prompt, FillRequest)
+        return Kind.FILL_IN if fills else Kind.COMPLETION
 
     def prompt_text(self, decode: Callable[[Sequence[int]], str]) -> str:
         """The prompt as text; of a gap, the text before it."""

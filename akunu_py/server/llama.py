@@ -66,12 +66,14 @@ def infill(request: ApiRequest) -> Response:
 
 
 def _respond(request: ApiRequest, wanted: CompletionRequest) -> Response:
-    """Does one job after another; one result is sent as an object, several as a list."""
+    """Does the jobs; one result is sent as an object, several as a list. Streams come one after
+    another."""
     service = request.service
     formats = [_ResultFormat(request.engine, wanted, index) for index in range(len(wanted.jobs))]
 
     async def whole() -> Any:
-        results = [format_.final(await service.complete(format_.job)) for format_ in formats]
+        completions = await service.complete_all(wanted.jobs)
+        results = [one.final(done) for one, done in zip(formats, completions, strict=True)]
         return results[0] if len(results) == 1 else results
 
     async def chunks() -> AsyncGenerator[bytes, None]:
@@ -272,8 +274,29 @@ def _text_or_nothing(value: Any) -> str:
 
 
 def slots(request: ApiRequest) -> Response:
-    """The caches of earlier requests, and which of them is in use."""
+    """The caches of earlier requests, and what the requests that use them have done."""
     engine = request.engine
+    answers = {
+        events.answer.slot_id: (job, events.answer.stats, events.sequence)
+        for job, events in request.service.active
+        if events.answer is not None
+    }
+
+    def doing(slot: int) -> dict[str, Any]:
+        if slot not in answers:
+            return {}
+        job, stats, sequence = answers[slot]
+        most = job.options.max_tokens
+        left = -1 if most is None else most - stats.generated_tokens
+        token = {"n_decoded": stats.generated_tokens, "n_remain": left, "has_next_token": True}
+        return {
+            "id_task": -1 if sequence is None else sequence.arrival,
+            "n_prompt_tokens": stats.prompt_tokens,
+            "n_prompt_tokens_cache": stats.cached_tokens,
+            "next_token": [token],
+            "kind": job.kind,
+        }
+
     return CompactJSONResponse(
         [
             {
@@ -283,6 +306,7 @@ def slots(request: ApiRequest) -> Response:
                 "is_processing": slot.busy,
                 "n_tokens": slot.tokens,
                 "n_bytes": slot.nbytes,
+                **(doing(slot.id) if slot.busy else {}),
             }
             for slot in engine.slots
         ]
@@ -293,7 +317,11 @@ def metrics(request: ApiRequest) -> Response:
     """Sums for Prometheus; they are available while the model loads, too."""
     service = request.service
     lines = prometheus_lines(
-        service.metrics, processing=service.processing, waiting=service.waiting
+        service.metrics,
+        processing=service.processing,
+        waiting=service.waiting,
+        rounds=service.scheduler.rounds,
+        advanced=service.scheduler.advanced,
     )
     return PlainTextResponse("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
 

@@ -27,6 +27,7 @@ from akunu_py.server.fields import (
     read_grammar,
     read_num_draft_tokens,
     read_penalty,
+    read_priority,
     read_seed,
     read_stops,
     refuse_unserved,
@@ -146,6 +147,7 @@ def read_options(request: ApiRequest) -> Options:
         num_draft_tokens=read_num_draft_tokens(body, defaults),
         logprobs=alternatives or None,
         grammar=read_grammar(body, request.engine.tokenizer),
+        priority=read_priority(body),
     )
 
 

@@ -4,9 +4,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from akunu_py.decoding.scheduler import Kind
 from akunu_py.stats import Stats
 
 _PREFIX: Final = "llamacpp:"
+_BY_KIND: Final = (
+    ("queue_seconds_by_kind_total", "Seconds that requests waited", "queue_s"),
+    ("tokens_predicted_by_kind_total", "Tokens generated", "generated_tokens"),
+    ("draft_tokens_by_kind_total", "Tokens drafted", "drafted"),
+    ("accepted_tokens_by_kind_total", "Draft tokens accepted", "accepted"),
+)
 
 
 @dataclass(slots=True)
@@ -18,31 +25,43 @@ class Metrics:
         cancelled: how many of them were cancelled.
         computed_tokens: prompt tokens computed, without those found in a cache. Prompts that were
             cancelled before their end do not count.
+        sums: of all requests, and `by_kind` of each kind of them.
     """
 
     answers: int = 0
     cancelled: int = 0
     computed_tokens: int = 0
     sums: Stats = field(default_factory=Stats)
+    by_kind: dict[Kind, Stats] = field(default_factory=lambda: {kind: Stats() for kind in Kind})
 
-    def add(self, stats: Stats, *, cancelled: bool) -> None:
+    def add(self, stats: Stats, kind: Kind, *, cancelled: bool) -> None:
         """Adds a request that has ended."""
         self.answers += 1
         self.cancelled += cancelled
         if stats.generated_tokens or not cancelled:
             self.computed_tokens += stats.prompt_tokens - stats.cached_tokens
         self.sums.include(stats)
+        self.by_kind[kind].include(stats)
 
 
-def prometheus_lines(metrics: Metrics, *, processing: int, waiting: int) -> Iterator[str]:
-    """The lines of Prometheus's text format, under llama-server's names; `processing` and `waiting`
-    count requests."""
+def prometheus_lines(
+    metrics: Metrics, *, processing: int, waiting: int, rounds: int = 0, advanced: int = 0
+) -> Iterator[str]:
+    """The lines of Prometheus's text format, under llama-server's names.
+
+    Args:
+        metrics: the sums.
+        processing, waiting: how many requests do.
+        rounds: of any number of sequences.
+        advanced: the sum of these numbers.
+    """
     sums, computed = metrics.sums, metrics.computed_tokens
     computed_per_s = computed / sums.prefill_s if sums.prefill_s else 0.0
     entries: tuple[tuple[str, str, str, float], ...] = (
         ("counter", "prompt_tokens_total", "Prompt tokens computed, not cached.", computed),
         ("counter", "prompt_seconds_total", "Seconds spent on prompts.", sums.prefill_s),
         ("counter", "prompt_tokens_cached_total", "Cached prompt tokens.", sums.cached_tokens),
+        ("counter", "queue_seconds_total", "Seconds that requests waited.", sums.queue_s),
         ("counter", "tokens_predicted_total", "Tokens generated.", sums.generated_tokens),
         ("counter", "tokens_predicted_seconds_total", "Seconds of generating.", sums.decode_s),
         ("counter", "n_decode_total", "Forwards while generating.", sums.target_forwards),
@@ -55,12 +74,18 @@ def prometheus_lines(metrics: Metrics, *, processing: int, waiting: int) -> Iter
          sums.accepted),
         ("gauge", "prompt_tokens_seconds", "Prompt tokens per second.", computed_per_s),
         ("gauge", "predicted_tokens_seconds", "Tokens generated per second.", sums.tokens_per_s),
+        ("gauge", "n_busy_slots_per_decode", "Sequences per round of generating.",
+         advanced / rounds if rounds else 0.0),
         ("gauge", "requests_processing", "Requests being worked on.", processing),
         ("gauge", "requests_deferred", "Requests that wait.", waiting),
     )  # fmt: skip
     for kind, name, meaning, value in entries:
         yield from _head(name, meaning, kind)
         yield f"{_PREFIX}{name} {value:.12g}"
+    for name, meaning, read in _BY_KIND:
+        yield from _head(name, f"{meaning}, by kind of request.", "counter")
+        for kind_, part in metrics.by_kind.items():
+            yield f'{_PREFIX}{name}{{kind="{kind_}"}} {getattr(part, read):.12g}'
     name = "spec_decode_num_accepted_tokens_per_pos_total"
     yield from _head(name, "Draft tokens accepted, by their position in the draft.", "counter")
     for position, count in enumerate(sums.accepted_by_position):

@@ -23,6 +23,7 @@ from akunu_py.server.fields import (
     read_messages,
     read_num_draft_tokens,
     read_offered_tools,
+    read_priority,
     read_stops,
 )
 from akunu_py.server.job import Job
@@ -82,7 +83,7 @@ def generate(request: ApiRequest) -> Response:
         job = Job(prompt, options, None if is_bare else suffix)
         return _respond(request, job, _Reply(request))
     tokens = [*context, *_encode_question(engine, system, prompt, opens=not context)]
-    return _respond(request, Job(tokens, options), _Reply(request, prompt=tokens))
+    return _respond(request, Job(tokens, options, is_chat=True), _Reply(request, prompt=tokens))
 
 
 def chat(request: ApiRequest) -> Response:
@@ -272,6 +273,7 @@ def _read_options(request: ApiRequest) -> Options:
         drafter=defaults.drafter,
         num_draft_tokens=read_num_draft_tokens(options, defaults),
         grammar=_read_format(request.body),
+        priority=read_priority(options),
     )
 
 

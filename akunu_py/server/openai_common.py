@@ -38,6 +38,7 @@ from akunu_py.server.fields import (
     read_grammar,
     read_num_draft_tokens,
     read_penalty,
+    read_priority,
     read_seed,
     read_stops,
     refuse_unserved,
@@ -111,6 +112,7 @@ def read_options(
         references=_read_prediction(body),
         logprobs=logprobs,
         grammar=grammar or constrained,
+        priority=read_priority(body),
     )
 
 
@@ -255,8 +257,8 @@ def respond(
 
     async def whole() -> dict[str, Any]:
         made = []
-        for job, choice in zip(jobs, choices, strict=True):
-            completion = await service.complete(job)
+        completions = await service.complete_all(jobs)
+        for completion, choice in zip(completions, choices, strict=True):
             usage.add(completion.stats)
             made.append(choice.whole(completion))
         return head | {"choices": made} | usage.figures()

@@ -64,7 +64,9 @@ def status(request: ApiRequest) -> Response:
             "processing": service.processing,
             "waiting": service.waiting,
             "limit": request.settings.queue,
+            "parallel": service.scheduler.parallel,
         },
+        "sequences": _sequences(service),
         "answers": service.metrics.answers,
         "cancelled": service.metrics.cancelled,
         "sums": _sums(service),
@@ -137,6 +139,27 @@ def _engine_status(engine: "Engine") -> dict[str, Any]:
         ],
         "costs": None if curve is None else _costs(curve),
     }
+
+
+def _sequences(service: Service) -> list[dict[str, Any]]:
+    """What every active request is and has done."""
+    return [
+        {
+            "id": sequence.arrival,
+            "kind": job.kind,
+            "phase": "waiting for memory" if sequence.stalled else sequence.phase,
+            "prompt_tokens": 0 if answer is None else answer.stats.prompt_tokens,
+            "cached_tokens": 0 if answer is None else answer.stats.cached_tokens,
+            "computed_tokens": 0 if answer is None else answer.computed_tokens,
+            "generated_tokens": 0 if answer is None else answer.stats.generated_tokens,
+            "max_tokens": job.options.max_tokens,
+            "drafted": 0 if answer is None else answer.stats.drafted,
+            "accepted": 0 if answer is None else answer.stats.accepted,
+        }
+        for job, events in service.active
+        if (sequence := events.sequence) is not None
+        for answer in (events.answer,)
+    ]
 
 
 def _sums(service: Service) -> dict[str, Any]:

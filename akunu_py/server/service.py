@@ -5,14 +5,16 @@ deadline, and finished jobs are counted. The service knows neither the fields of
 HTTP, except for the errors that it raises.
 """
 
+import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from http import HTTPStatus
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
+from akunu_py.decoding.scheduler import Scheduler
 from akunu_py.event_stream import EventStream
 from akunu_py.request import Completion, Event
 from akunu_py.server.errors import ApiError, LoadingError, UnavailableError
@@ -64,13 +66,23 @@ class Service:
 
     @property
     def processing(self) -> int:
-        """How many jobs run: one at most."""
-        return int(self._worker.busy)
+        """How many jobs run."""
+        return len(self._worker.scheduler.running) or int(self._worker.busy)
 
     @property
     def waiting(self) -> int:
         """How many jobs wait for their turn."""
         return self._worker.queue_depth
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """What decides which of them run; only look."""
+        return self._worker.scheduler
+
+    @property
+    def active(self) -> list[tuple[Job, EventStream]]:
+        """The jobs that wait or run."""
+        return [(active.job, active.events) for active in self._active]
 
     @property
     def running(self) -> list[Stats]:
@@ -115,6 +127,24 @@ class Service:
                 completion.add(event)
         return completion
 
+    async def complete_all(self, jobs: Sequence[Job]) -> list[Completion]:
+        """Completes several prompts, as many at a time as the engine answers; see `complete`.
+
+        They take one place in the queue each, so not all of them are put there at once.
+        """
+        places = asyncio.Semaphore(self.scheduler.parallel)
+
+        async def complete(job: Job) -> Completion:
+            async with places:
+                return await self.complete(job)
+
+        tasks = [asyncio.ensure_future(complete(job)) for job in jobs]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
     def stop(self) -> None:
         """Ends all active jobs and accepts no more."""
         self._stopping = True
@@ -130,7 +160,7 @@ class Service:
                 older.events.abort(ApiError(HTTPStatus.CONFLICT, _SUPERSEDED, "superseded_error"))
         if self._logs_prompts:
             logger.info("prompt: %r, suffix: %r", job.prompt, job.suffix)
-        events = self._worker.stream(job.prompt, job.options, suffix=job.suffix)
+        events = self._worker.stream(job.prompt, job.options, suffix=job.suffix, kind=job.kind)
         active = _ActiveJob(job, events)
         self._active.append(active)
         events.attach(lambda: self._finish(active), end_only=end_only)
@@ -142,7 +172,7 @@ class Service:
         last = active.events.last
         if last is not None:
             cancelled = last.finish_reason is Finish.CANCELLED and not active.overdue
-            self.metrics.add(last.stats, cancelled=cancelled)
+            self.metrics.add(last.stats, active.job.kind, cancelled=cancelled)
             stats = last.stats
             logger.debug(
                 "%d prompt tokens (%d cached), %d generated (%d of %d drafts), %s",

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Final
 
+from akunu_py.decoding.scheduler import DEFAULT_PARALLEL
+
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8080
 DEFAULT_QUEUE: Final = 512
@@ -59,7 +61,8 @@ class ServerSettings:
         api_key: the key that clients must send; None requires none.
         origins: web origins that may read responses, by CORS.
         hosts: further names by which clients reach the server.
-        queue: how many requests may wait while one runs.
+        queue: how many requests may wait.
+        parallel: how many are answered at a time.
         log_prompts: whether the log may contain prompts.
     """
 
@@ -69,6 +72,7 @@ class ServerSettings:
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     queue: int = DEFAULT_QUEUE
+    parallel: int = DEFAULT_PARALLEL
     limits: Limits = field(default_factory=Limits)
     defaults: Defaults = field(default_factory=Defaults)
     log_prompts: bool = False

@@ -157,7 +157,7 @@ def test_defaults_stay_on_this_machine() -> None:
 def test_words_become_settings() -> None:
     settings = settings_of(
         "--host 0.0.0.0 --port 9 --api-key k --cors http://a --cors http://b --allow-host c "
-        "--queue 3 --log-prompts --log-level debug --prefill-step-size 64 "
+        "--queue 3 --parallel 2 --log-prompts --log-level debug --prefill-step-size 64 "
         "--max-tokens 5 --temp 0.5 --top-p 0.9 --top-k 7 --min-p 0.1 --num-draft-tokens 2"
     )
     assert settings.server == ServerSettings(
@@ -167,6 +167,7 @@ def test_words_become_settings() -> None:
         origins=("http://a", "http://b"),
         hosts=("c",),
         queue=3,
+        parallel=2,
         log_prompts=True,
         defaults=Defaults(5, 0.5, 0.9, 7, 0.1, "auto", 2),
     )
@@ -188,6 +189,7 @@ def test_sizes_are_read_as_mlx_lms_server_reads_them(word: str, nbytes: int) -> 
     [
         ("--port 70000", "--port must be from 0 to 65535"),
         ("--queue 0", "--queue must be 1 or more"),
+        ("--parallel 9", "--parallel must be from 1 to 8"),
         ("--api-key=", "--api-key must not be empty"),
         ("--temp -1", "temperature must be 0 or more"),
         ("--max-tokens -2", "--max-tokens must be -1 or more"),

@@ -143,7 +143,7 @@ class TestConditions:
 
     def test_a_curve_that_falls_with_rows_is_not_stored(self, store: CostStore) -> None:
         falling = CostCurve((CostLevel(128, 0.04, ((1, 0.043), (2, 0.02), (33, 0.001))),))
-        with pytest.raises(ValueError, match="tokens in"):
+        with pytest.raises(ValueError, match="tokens take"):
             store.save(KEY, falling)
         assert store.load(KEY) is None
 

@@ -101,7 +101,8 @@ class LiveServer:
 
     def settle(self) -> None:
         """Returns once all earlier requests are done and counted."""
-        self.worker.call(lambda _: None)
+        while self.worker.call(lambda _: bool(self.worker.scheduler.running)):
+            pass
         self.get("/health")  # the event loop takes one thing after another
 
 
@@ -120,7 +121,7 @@ def serve(
 ) -> Iterator[LiveServer]:
     """Serves an engine."""
     settings = settings or ServerSettings()
-    worker = EngineWorker(load, queue_limit=settings.queue)
+    worker = EngineWorker(load, queue_limit=settings.queue, parallel=settings.parallel)
     service = Service(worker, settings)
     server = HttpServer(create_app(service, settings))
     log = RequestLines()

@@ -53,7 +53,8 @@ def test_the_figures_describe_the_model_the_machine_and_the_work(live: LiveServe
     assert after["model"]["name"] == "tiny"
     assert after["model"]["context"] == 1024
     assert after["device"]["chip"]
-    assert after["queue"] == {"processing": 0, "waiting": 0, "limit": 512}
+    assert after["queue"] == {"processing": 0, "waiting": 0, "limit": 512, "parallel": 4}
+    assert after["sequences"] == []
     assert after["answers"] == before["answers"] + 1
     assert any(cache["tokens"] >= 80 for cache in after["caches"])
     for sum_, figure in (

@@ -41,15 +41,24 @@ class Watched:
     def _load(self) -> Engine:
         engine = akunu_py.load(str(self._folder), prefill_step_size=STEP, **self._settings)
         model: Any = engine.model
-        forward = model.forward
+        forward, forward_batch = model.forward, model.forward_batch
+        assert engine.batch.why_impossible is None  # which takes forwards of its own
+
+        def note(*caches: Any) -> None:
+            self.most_slots = max(self.most_slots, len(engine.slots))
+            for cache in caches:
+                self.at.pop(len(self.forwards), lambda: None)()
+                self.forwards.append(id(cache))
 
         def watched(tokens: Any, cache: Any) -> Any:
-            self.most_slots = max(self.most_slots, len(engine.slots))
-            self.at.pop(len(self.forwards), lambda: None)()
-            self.forwards.append(id(cache))
+            note(cache)
             return forward(tokens, cache)
 
-        model.forward = watched
+        def watched_batch(tokens: Any, caches: Any, counts: Any) -> Any:
+            note(*caches)
+            return forward_batch(tokens, caches, counts)
+
+        model.forward, model.forward_batch = watched, watched_batch
         return engine
 
 

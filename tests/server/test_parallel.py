@@ -1,0 +1,144 @@
+"""Several requests at once over HTTP: who goes first, and what the server says about them."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from akunu_py.decoding.scheduler import Kind
+from akunu_py.options import Options
+from akunu_py.server.job import Job
+from akunu_py.server.settings import ServerSettings
+from akunu_py.text.fim import FillRequest
+from tests.server.live import HeldEngine, LiveServer, serve
+
+LONG = {"prompt": "0123456789" * 30, "n_predict": 300, "num_draft_tokens": 0, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_model_dir: Path) -> HeldEngine:
+    return HeldEngine(tiny_model_dir, prefill_step_size=16)
+
+
+@pytest.fixture(scope="module")
+def held(engine: HeldEngine) -> Iterator[LiveServer]:
+    """A server for two requests at a time, whose engine can be held."""
+    with serve(engine.load, ServerSettings(parallel=2)) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def _afresh(held: LiveServer, engine: HeldEngine) -> Iterator[None]:
+    held.reset()
+    yield
+    engine.release()
+    held.settle()
+
+
+def test_an_infill_is_answered_within_a_long_completion(held: LiveServer) -> None:
+    gap = {"input_prefix": "def f(", "input_suffix": ")", "n_predict": 4}
+    with held.dial("/completion", LONG):
+        while not held.service.processing:
+            pass
+        assert held.post("/infill", gap).json()["tokens_predicted"] >= 1
+        assert held.service.processing == 1, "the long one still runs"
+
+
+def test_slots_and_status_tell_what_runs(held: LiveServer, engine: HeldEngine) -> None:
+    engine.hold(after=30)  # 19 chunks come first
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(held.post, "/completion", LONG)
+        engine.wait_until_held()
+        (slot,) = held.get("/slots").json()
+        (sequence,) = held.get("/status").json()["sequences"]
+        metrics = held.get("/metrics").text
+        engine.release()
+        assert answer.result().status_code == 200
+    assert slot["is_processing"]
+    assert slot["id_task"] == sequence["id"]
+    assert slot["n_prompt_tokens"] == sequence["prompt_tokens"] == 300
+    assert slot["next_token"][0]["n_decoded"] > 5
+    assert (sequence["kind"], sequence["phase"]) == ("completion", "decoding")
+    assert sequence["computed_tokens"] == 299
+    assert "llamacpp:requests_processing 1" in metrics
+    held.settle()
+    assert held.get("/status").json()["sequences"] == []
+    assert not any(slot["is_processing"] for slot in held.get("/slots").json())
+
+
+def test_metrics_tell_kinds_and_the_size_of_batches(held: LiveServer) -> None:
+    held.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]})
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda _: held.post("/completion", LONG | {"n_predict": 60}), range(2)))
+    held.settle()
+    lines = held.get("/metrics").text.splitlines()
+    found = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    tokens = "llamacpp:tokens_predicted_by_kind_total"
+    assert float(found[f'{tokens}{{kind="chat"}}']) > 0
+    assert float(found[f'{tokens}{{kind="completion"}}']) >= 120
+    assert 1 < float(found["llamacpp:n_busy_slots_per_decode"]) <= 2
+    assert float(found["llamacpp:queue_seconds_total"]) >= 0
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/completions"])
+def test_choices_are_made_together_and_compute_their_prompt_once(
+    held: LiveServer, path: str
+) -> None:
+    before = held.counters.prefill_tokens
+    body: dict[str, Any] = LONG | {"n": 3, "n_predict": 12, "max_tokens": 12, "seed": 4}
+    together = held.post(path, body | {"temperature": 1}).json()
+    assert held.counters.prefill_tokens - before == 299
+    held.reset()
+    again = held.post(path, body | {"temperature": 1}).json()
+    texts = [
+        [choice.get("content", choice.get("text")) for choice in choices]
+        for choices in (
+            answer if isinstance(answer, list) else answer["choices"]
+            for answer in (together, again)
+        )
+    ]
+    assert texts[0] == texts[1]
+    assert len(set(texts[0])) > 1
+
+
+def test_lower_priorities_go_first(
+    held: LiveServer, engine: HeldEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.hold(after=0)
+    begun: list[int] = []
+    loaded = held.worker.loading.result()
+    begin = loaded.begin
+
+    def note(prompt: Any, options: Options, **rest: Any) -> Any:
+        begun.append(options.priority)
+        return begin(prompt, options, **rest)
+
+    monkeypatch.setattr(loaded, "begin", note)
+
+    def ask(priority: int) -> None:
+        body = LONG | {"prompt": f"{priority} a b c", "n_predict": 3, "priority": priority}
+        assert held.post("/completion", body).status_code == 200
+
+    with ThreadPoolExecutor() as pool:
+        asked = []
+        for waiting, priority in enumerate((0, 9, 5, -3)):
+            asked.append(pool.submit(ask, priority))
+            if not waiting:
+                engine.wait_until_held()
+            while held.service.waiting < waiting:
+                pass
+        engine.release()
+        for outcome in asked:
+            outcome.result()
+    assert begun == [0, -3, 5, 9]
+    assert held.post("/completion", LONG | {"priority": "high"}).status_code == 400
+
+
+def test_the_kinds_of_jobs() -> None:
+    options = Options()
+    assert Job("a", options).kind is Kind.COMPLETION
+    assert Job("a", options, suffix="b").kind is Kind.FILL_IN
+    assert Job(FillRequest("a", "b"), options).kind is Kind.FILL_IN
+    assert Job("a", options, is_chat=True).kind is Kind.CHAT
