@@ -53,6 +53,8 @@ def _write_report(settings: DoctorSettings, path: Path) -> int:
     Raises:
         AkunuError: if they cannot be written, or the model's costs cannot be measured.
     """
+    if not path.name:
+        raise InvalidRequestError(f"{path} is a folder; give the report a name in it.")
     if not os.access(path.parent, os.W_OK):  # before the measurement, which takes long
         raise InvalidRequestError(f"There is no folder {path.parent} that can be written to.")
     engine = load_engine(settings.model)

@@ -122,6 +122,13 @@ class TestReport:
         assert main(["doctor", "--model", str(tmp_path), "--report", str(path)]) == 2
         assert "no folder" in capsys.readouterr().err
 
+    @pytest.mark.parametrize("path", [".", "/"])
+    def test_a_folder_alone_is_refused_at_once(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str
+    ) -> None:
+        assert main(["doctor", "--model", str(tmp_path), "--report", path]) == 2
+        assert "is a folder" in capsys.readouterr().err
+
 
 def test_a_busy_machine_is_named_and_nothing_is_claimed(
     tiny_model_dir: Path,
