@@ -190,15 +190,19 @@ class SamplerFactory:
 
     @cached_property
     def _never_excluded(self) -> frozenset[int]:
-        return self._tokenizer.end_tokens.union(self._tokenizer.encode("\n"))
+        return self._predicted(self._tokenizer.end_tokens.union(self._tokenizer.encode("\n")))
 
     def _infill(self, end_tokens: frozenset[int]) -> InfillFilter:
-        own, special = self._tokenizer.end_tokens, self._tokenizer.special_tokens
+        own, special = self._predicted(self._tokenizer.end_tokens), self._tokenizer.special_tokens
         spell = self._tokenizer.token_bytes.of
         return InfillFilter(
-            [*sorted(own), *sorted(end_tokens - own)],
+            [*sorted(own), *sorted(self._predicted(end_tokens) - own)],
             lambda token: b"" if token in special else spell(token),
         )
+
+    def _predicted(self, tokens: frozenset[int]) -> frozenset[int]:
+        """Those that the model has: a tokenizer may know more, and MLX does not check ids."""
+        return frozenset(token for token in tokens if token < self._vocabulary_size)
 
 
 def filtered(

@@ -68,6 +68,15 @@ def test_line_breaks_and_ends_stay_possible(engine: Engine) -> None:
     assert [token for token in (5, 6, newline, end) if row[token] > 0.01] == [6, newline, end]
 
 
+def test_ends_that_the_model_does_not_have_change_nothing(engine: Engine) -> None:
+    sampler = SamplerFactory(engine.tokenizer, VOCABULARY).make(Options(sampling=ALWAYS), [1])
+    likely = [0.02] * 6 + [0.5, 0.3] + [0.02] * 4
+    rows = mx.broadcast_to(mx.log(mx.array([likely])), (40, VOCABULARY))
+    assert sampler.xtc is not None
+    assert min(engine.tokenizer.end_tokens) >= VOCABULARY
+    assert mx.array_equal(sampler.xtc.apply(rows, 0), apply_xtc(rows, 1.0, 0.1, []))
+
+
 def test_greedy_answers_stay_as_they_are(engine: Engine) -> None:
     plain = engine.generate("abcabc", akunu_py.Options(max_tokens=12))
     sampling = Sampling(xtc_probability=1.0, xtc_threshold=0.0)
