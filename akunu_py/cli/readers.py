@@ -76,6 +76,14 @@ def file_path(word: str) -> Path:
     return Path(os.path.expanduser(text(word)))
 
 
+def name_list(word: str) -> tuple[str, ...]:
+    """Reads names with commas between them."""
+    names = tuple(name.strip() for name in text(word).split(",") if name.strip())
+    if not names:
+        raise ArgumentTypeError("the name must not be empty")
+    return names
+
+
 def byte_count(word: str) -> int:
     """Reads a number of bytes as mlx-lm's server does: `4GB`, `500M` or plain digits."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MG]B?)?", word.strip().upper())

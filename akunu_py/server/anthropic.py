@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from starlette.responses import Response
 
+from akunu_py.options import Grammar
 from akunu_py.request import Completion
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest, Contract, Endpoint
@@ -25,7 +26,8 @@ from akunu_py.server.conversation import (
 )
 from akunu_py.server.errors import ApiError
 from akunu_py.server.fields import MAX_MESSAGES, MAX_TOOLS, read_stops
-from akunu_py.server.openai_common import read_options
+from akunu_py.server.openai_common import read_format, read_options
+from akunu_py.server.responses_request import merged
 from akunu_py.server.wire import (
     EVENT_STREAM,
     FINISH_REASONS,
@@ -63,7 +65,7 @@ def messages(request: ApiRequest) -> Response:
         "id": f"msg_{uuid4().hex}",
         "type": "message",
         "role": "assistant",
-        "model": request.engine.model.name,
+        "model": request.model_name,
     }
 
     async def chunks() -> AsyncGenerator[bytes, None]:
@@ -170,7 +172,9 @@ def _read(request: ApiRequest) -> Conversation:
         BodyError: if a field cannot be served.
     """
     body, engine = request.body, request.engine
-    options = replace(read_options(request), stop=read_stops(body, "stop_sequences"))
+    grammar = _read_format(body)
+    stops = read_stops(body, "stop_sequences")
+    options = replace(read_options(request, grammar=grammar), stop=stops)
     given = body.object("tool_choice")
     word = given.text("type", default="auto")
     if word not in ("auto", "any", "tool", "none"):
@@ -185,8 +189,20 @@ def _read(request: ApiRequest) -> Conversation:
         model_has_tools=engine.tokenizer.answer_format.has_tools,
     )
     thinking = body.object("thinking").text("type", default=None)
-    settings = {} if thinking is None else {"enable_thinking": thinking != "disabled"}
+    effort = body.object("output_config").text("effort", default=None)
+    settings: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
+    settings |= {} if thinking is None else {"enable_thinking": thinking != "disabled"}
     return Conversation.begin(engine, _read_messages(body), options, tools, settings)
+
+
+def _read_format(body: Body) -> Grammar | None:
+    """The format of an answer: `output_config`, or `output_format`, as it was called before."""
+    holder, name = body, "output_format"
+    if body.object("output_config").has("format"):
+        holder, name = body.object("output_config"), "format"
+    if holder.has(name) and holder.object(name).text("type", default="") != "json_schema":
+        holder.refuse(f"{name}.type", "must be json_schema")
+    return read_format(holder, name)
 
 
 def _tool(tool: Body) -> dict[str, Any]:
@@ -213,7 +229,7 @@ def _read_messages(body: Body) -> list[dict[str, Any]]:
         if role not in ("user", "assistant", "system"):
             message.refuse("role", "must be user or assistant")
         found += _messages(message, role)
-    return found
+    return merged(found)
 
 
 def _messages(message: Body, role: str) -> Iterator[dict[str, Any]]:

@@ -16,6 +16,7 @@ from akunu_py.server.contract import ApiRequest, Contract, Endpoint
 from akunu_py.server.errors import ApiError, NotFoundError
 from akunu_py.server.llama import LLAMA
 from akunu_py.server.middleware import (
+    LOCAL_PAGES,
     AccessMiddleware,
     DisconnectMiddleware,
     ErrorMiddleware,
@@ -54,6 +55,7 @@ def create_app(service: Service, settings: ServerSettings) -> ASGIApp:
         app = CORSMiddleware(
             app,
             allow_origins=settings.origins,
+            allow_origin_regex=LOCAL_PAGES.pattern if "localhost" in settings.origins else None,
             allow_methods=("GET", "POST", "DELETE"),
             allow_headers=["*"],  # libraries send many of their own, and more with each version
         )

@@ -38,6 +38,11 @@ class ApiRequest:
         """The engine; see `Service.engine` for the errors."""
         return self.service.engine
 
+    @property
+    def model_name(self) -> str:
+        """The model's name for clients."""
+        return self.settings.aliases[0] if self.settings.aliases else self.engine.model.name
+
 
 @dataclass(frozen=True)
 class Endpoint:

@@ -150,10 +150,14 @@ class Conversation:
         options: Options,
         tools: Tools,
         settings: Mapping[str, Any],
+        *,
+        continues: bool = True,
+        opens: bool = True,
     ) -> "Conversation":
         """Renders a conversation by the model's template.
 
-        If the last message is the assistant's, and text, the answer continues it.
+        If the last message is the assistant's, and text, the answer continues it, unless
+        `continues` is false. Without `opens` the prompt does not begin an answer.
 
         Raises:
             InvalidRequestError: if the template refuses it.
@@ -162,11 +166,12 @@ class Conversation:
         format_ = tokenizer.answer_format
         last = messages[-1]
         begun = last["role"] == "assistant" and bool(last["content"]) and "tool_calls" not in last
+        begun = begun and continues
         grammar, holds = hold_calls(tokenizer, options.grammar, tools)
         is_answer = grammar is not None and grammar.wake is None
         prompt = tokenizer.render_chat(
             messages[:-1] if begun else messages,
-            open_answer=True,
+            open_answer=opens or begun,
             tools=tools.offered,
             settings=settings,
         )

@@ -115,11 +115,13 @@ def api_error_of(error: Exception) -> ApiError:
         return error
     for family, status, kind, headers in _ENGINE_ERRORS:
         if isinstance(error, family):
-            facts = {}
+            facts, sentence = {}, str(error)
             if isinstance(error, ContextOverflowError):
                 facts = {"n_prompt_tokens": error.tokens, "n_ctx": error.limit}
+                # litellm, and aider through it, look for OpenAI's words; others for llama-server's.
+                sentence += f" This model's maximum context length is {error.limit} tokens."
             quotes = isinstance(error, UnreadableRequestError)
-            return ApiError(status, str(error), kind, headers=headers, facts=facts, quotes=quotes)
+            return ApiError(status, sentence, kind, headers=headers, facts=facts, quotes=quotes)
     logger.error("a request failed: %s: %s", type(error).__name__, error)
     logger.debug("it failed here:", exc_info=error)
     return ApiError(

@@ -29,8 +29,9 @@ _GRAMMARS: Final = (
 _NESTED_GRAMMARS: Final = (("json",), ("regex",), ("grammar",))
 _UNSERVED: Final[Mapping[str, tuple[Any, ...]]] = {
     "mirostat": (0,), "dry_multiplier": (0,), "typical_p": (1,), "typ_p": (1,), "tfs_z": (1,),
-    "dynatemp_range": (0,), "top_n_sigma": (0, -1), "min_tokens": (0,), "stop_token_ids": ([],),
-    "bad_words": ([],), "allowed_token_ids": ([],), "use_beam_search": (False,),
+    "dynatemp_range": (0,), "top_n_sigma": (0, -1), "adaptive_target": (-1,), "min_tokens": (0,),
+    "stop_token_ids": ([],), "bad_words": ([],), "allowed_token_ids": ([],),
+    "use_beam_search": (False,),
 }  # fmt: skip
 """Fields of llama-server, Ollama and vLLM, with the values that turn them off."""
 FORBIDDEN: Final = -1e9
@@ -45,10 +46,10 @@ def read_stops(body: Body, name: str = "stop") -> tuple[str, ...]:
     return tuple(stop for stop in stops if stop)
 
 
-def read_seed(body: Body) -> int | None:
+def read_seed(body: Body, defaults: Defaults) -> int | None:
     """The seed, which Mistral calls `random_seed`; None for a random one. Negative seeds and
     llama.cpp's largest one ask for a random seed, too."""
-    seed = body.integer("seed", "random_seed", default=None)
+    seed = body.integer("seed", "random_seed", default=defaults.seed)
     return None if seed is None or seed < 0 or seed == _LLAMA_RANDOM_SEED else seed % _SEEDS
 
 

@@ -1,6 +1,6 @@
 """llama-server's contract, which llama.vim, llama.vscode, Tabby, Twinny and Continue rely on."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +12,7 @@ from akunu_py.request import Completion, Event
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.contract import ApiRequest, Contract, Endpoint, refuse_embeddings
 from akunu_py.server.errors import ApiError
-from akunu_py.server.fields import read_messages
+from akunu_py.server.fields import FORBIDDEN
 from akunu_py.server.llama_request import (
     DEFAULT_SAMPLERS,
     CompletionRequest,
@@ -21,6 +21,7 @@ from akunu_py.server.llama_request import (
     read_options,
 )
 from akunu_py.server.metrics import prometheus_lines
+from akunu_py.server.openai_chat import read_conversation
 from akunu_py.server.wire import (
     EVENT_STREAM,
     JSON,
@@ -47,6 +48,9 @@ _STOP_TYPES: Final = {
 _MIN_LOGPROB: Final = -1e9
 """The log-probability of an impossible token, because JSON has no infinity."""
 _ABSENT: Final = object()
+_OFF: Final = {"typical_p": 1.0, "dynatemp_range": 0.0, "mirostat": 0, "dry_multiplier": 0.0,
+               "top_n_sigma": -1.0, "adaptive_target": -1.0, "adaptive_decay": 0.9}  # fmt: skip
+"""llama-server's settings of samplers that are not served: they are always off."""
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
@@ -83,8 +87,8 @@ def _respond(request: ApiRequest, wanted: CompletionRequest) -> Response:
             async with aclosing(service.stream(format_.job)) as events:
                 async for event in events:
                     completion.add(event)
-                    if event.tokens or event.text:
-                        yield sse(format_.partial(event))
+                    for partial in format_.partials(event):
+                        yield sse(partial)
             yield sse(format_.final(completion))
 
     if not wanted.streams:
@@ -101,13 +105,11 @@ class _ResultFormat:
         self.job = wanted.jobs[index]
         self._index = index
 
-    def partial(self, event: Event) -> dict[str, Any]:
-        """The streamed chunk for an event."""
+    def partials(self, event: Event) -> Iterator[dict[str, Any]]:
+        """The streamed chunks for an event: one, or one for each token with its probabilities."""
         stats = event.stats
         chunk: dict[str, Any] = {
             "index": self._index,
-            "content": event.text,
-            "tokens": list(event.tokens),
             "stop": False,
             "id_slot": self.job.slot or 0,
             "tokens_predicted": stats.generated_tokens,
@@ -115,7 +117,15 @@ class _ResultFormat:
         }
         if self._wanted.times_tokens:
             chunk["timings"] = timings(stats)
-        return chunk | self._probabilities(event.logprobs)
+        if not event.logprobs:
+            if event.tokens or event.text:
+                yield chunk | {"content": event.text, "tokens": list(event.tokens)}
+            return
+        last = len(event.tokens) - 1
+        for index, (token, entry) in enumerate(zip(event.tokens, event.logprobs, strict=True)):
+            pieces = event.pieces[index : None if index == last else index + 1]
+            content = {"content": "".join([piece.text for piece in pieces]), "tokens": [token]}
+            yield chunk | content | self._probabilities([entry])
 
     def final(self, completion: Completion) -> dict[str, Any]:
         """The whole result; or the last chunk of a stream, which has sent the text before."""
@@ -179,10 +189,14 @@ def _generation_settings(
         "repeat_last_n": sampling.repetition_context_size,
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
-        "logit_bias": [{"token": token, "bias": bias} for token, bias in sampling.logit_bias],
+        "logit_bias": [
+            {"token": token, "bias": None if bias == FORBIDDEN else bias}
+            for token, bias in sampling.logit_bias
+        ],
         "stop": list(options.stop),
         "n_probs": options.logprobs or 0,
         "samplers": list(samplers),
+        **_OFF,
         "speculative.n_max": 0 if not options.drafts else options.num_draft_tokens,
     }
 
@@ -234,11 +248,9 @@ def detokenize(request: ApiRequest) -> Response:
 
 
 def apply_template(request: ApiRequest) -> Response:
-    """The prompt that the model's own chat template makes of `messages`."""
-    opens = request.body.flag("add_generation_prompt", default=True)
-    messages = read_messages(request.body)
-    text = request.engine.tokenizer.render_chat(messages, open_answer=opens)
-    return CompactJSONResponse({"prompt": request.engine.tokenizer.readable(text)})
+    """The prompt of a request for `/v1/chat/completions`, whose body it takes."""
+    prompt = str(read_conversation(request).job.prompt)
+    return CompactJSONResponse({"prompt": request.engine.tokenizer.readable(prompt)})
 
 
 def health(request: ApiRequest) -> Response:
@@ -258,7 +270,7 @@ def props(request: ApiRequest) -> Response:
                 "params": _generation_settings(engine, read_options(request), DEFAULT_SAMPLERS),
             },
             "total_slots": MAX_SLOTS,
-            "model_alias": engine.model.name,
+            "model_alias": request.model_name,
             "model_path": engine.model.name,
             "modalities": {"vision": False, "audio": False},
             "chat_template": _text_or_nothing(getattr(wrapped, "chat_template", None)),

@@ -91,8 +91,7 @@ def read_infill(request: ApiRequest) -> CompletionRequest:
     body = request.body
     body.require("input_prefix", "input_suffix")
     files = tuple(  # pieces of other files, the latest last
-        RepositoryFile(extra.text("filename", default=""), extra.text("text", default=""))
-        for extra in body.objects("input_extra", most=_MAX_FILES)
+        _file(extra) for extra in body.objects("input_extra", most=_MAX_FILES)
     )
     gap = FillRequest(
         body.text("input_prefix", default="") + body.text("prompt", default=""),
@@ -102,6 +101,11 @@ def read_infill(request: ApiRequest) -> CompletionRequest:
     # Drafts may be copied even from files that do not fit into the prompt.
     options = replace(read_options(request), references=tuple(file.text for file in files))
     return _request(request, [gap], options)
+
+
+def _file(extra: Body) -> RepositoryFile:
+    extra.require("text")
+    return RepositoryFile(extra.text("filename", default=""), extra.text("text", default=""))
 
 
 def _request(
@@ -223,7 +227,7 @@ def read_sampling(body: Body, defaults: Defaults, tokenizer: "Tokenizer") -> Sam
         xtc_probability=max(xtc_probability, 0.0) if excludes else 0.0,
         xtc_threshold=min(xtc_threshold, MAX_XTC_THRESHOLD),
         infill="infill" in samplers,
-        seed=read_seed(body),
+        seed=read_seed(body, defaults),
         repetition_penalty=penalty if penalizes and penalty > 0 else 1.0,
         repetition_context_size=recent if penalizes else _RECENT,
         logit_bias=read_biases(body, tokenizer),

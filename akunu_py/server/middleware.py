@@ -9,6 +9,7 @@ import asyncio
 import hmac
 import ipaddress
 import logging
+import re
 import socket
 from collections.abc import Callable, Collection
 from http import HTTPStatus
@@ -91,6 +92,10 @@ class ErrorMiddleware:
         return CompactJSONResponse(self._error_form(path)(error), error.status, error.headers)
 
 
+LOCAL_PAGES: Final = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
+"""The origins of web pages that this machine serves; the origin `localhost` stands for them."""
+
+
 class AccessMiddleware:
     """Refuses requests with a foreign Host or Origin, and those without the API key; the
     `open_paths` need no key."""
@@ -119,6 +124,8 @@ class AccessMiddleware:
 
     def _check_origin(self, origin: str | None, host: str) -> None:
         if origin is None or origin in self._origins or "*" in self._origins:
+            return
+        if "localhost" in self._origins and LOCAL_PAGES.fullmatch(origin):
             return
         if origin.lower() not in (f"http://{host.lower()}", f"https://{host.lower()}"):
             raise _forbidden("Web pages of that Origin may not use this server; see --cors.")

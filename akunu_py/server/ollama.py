@@ -141,7 +141,7 @@ class _Reply:
         self, request: ApiRequest, blocks: Blocks | None = None, prompt: Sequence[int] = ()
     ) -> None:
         self._begun = perf_counter()
-        self._name = served_name(request.engine)
+        self._name = served_name(request)
         self._shows_drafts = request.body.flag("show_drafts", default=False)
         self._blocks = blocks
         self._prompt = prompt

@@ -5,7 +5,7 @@ the models and the list of endpoints.
 """
 
 from time import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from starlette.responses import Response
 
@@ -14,32 +14,33 @@ from akunu_py.server.errors import NotFoundError
 from akunu_py.server.openai_chat import chat, count_tokens
 from akunu_py.server.openai_common import error_body
 from akunu_py.server.openai_completions import complete, fill
+from akunu_py.server.responses import count_tokens as count_response_tokens
 from akunu_py.server.responses import delete_response, respond, show_response
 from akunu_py.server.wire import CompactJSONResponse
-
-if TYPE_CHECKING:
-    from akunu_py.engine import Engine
 
 _STARTED: Final = int(time())
 
 
 def list_models(request: ApiRequest) -> Response:
     """A list of one model."""
-    return CompactJSONResponse({"object": "list", "data": [_entry(request.engine)]})
+    return CompactJSONResponse({"object": "list", "data": [_entry(request)]})
 
 
 def show_model(request: ApiRequest) -> Response:
     """The model, if it has the name in the path."""
-    entry = _entry(request.engine)
-    if request.path_params["model"] != entry["id"]:
+    entry = _entry(request)
+    if request.path_params["model"] not in (entry["id"], *entry["aliases"]):
         raise NotFoundError(f"There is no such model; this server has {entry['id']}.")
     return CompactJSONResponse(entry)
 
 
-def _entry(engine: "Engine") -> dict[str, Any]:
+def _entry(request: ApiRequest) -> dict[str, Any]:
     """A model object, with what llama-server adds to it."""
+    engine = request.engine
     return {
-        "id": engine.model.name,
+        "id": request.model_name,
+        "aliases": list(request.settings.aliases),
+        "tags": [],
         "object": "model",
         "created": _STARTED,
         "owned_by": "akunu_py",
@@ -60,11 +61,14 @@ OPENAI: Final = Contract(
         Endpoint("POST", "/v1/chat/completions", chat),
         Endpoint("POST", "/chat/completions", chat),
         Endpoint("POST", "/v1/chat/completions/input_tokens", count_tokens),
+        Endpoint("POST", "/chat/completions/input_tokens", count_tokens),
         Endpoint("POST", "/fim/completions", fill),
         Endpoint("POST", "/v1/beta/completions", complete),
         Endpoint("POST", "/v1/embeddings", refuse_embeddings),
         Endpoint("POST", "/v1/rerank", refuse_embeddings),
         Endpoint("POST", "/v1/responses", respond),
+        Endpoint("POST", "/responses", respond),
+        Endpoint("POST", "/v1/responses/input_tokens", count_response_tokens),
         Endpoint("GET", "/v1/responses/{id}", show_response),
         Endpoint("DELETE", "/v1/responses/{id}", delete_response),
         Endpoint("GET", "/v1/models", list_models),

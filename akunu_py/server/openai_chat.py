@@ -36,7 +36,7 @@ _MAX_EFFORT_LENGTH: Final = 16
 
 def chat(request: ApiRequest) -> Response:
     """`/v1/chat/completions`: continues a conversation."""
-    conversation = _read(request)
+    conversation = read_conversation(request)
     job = conversation.job
     spelling = None if job.options.logprobs is None else request.engine.tokenizer.token_bytes
 
@@ -48,11 +48,11 @@ def chat(request: ApiRequest) -> Response:
 
 def count_tokens(request: ApiRequest) -> Response:
     """`/v1/chat/completions/input_tokens`: how long the prompt of such a request is."""
-    tokens = request.engine.tokenizer.encode(str(_read(request).job.prompt))
+    tokens = request.engine.tokenizer.encode(str(read_conversation(request).job.prompt))
     return CompactJSONResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
 
 
-def _read(request: ApiRequest) -> Conversation:
+def read_conversation(request: ApiRequest) -> Conversation:
     """A body as a conversation.
 
     Raises:
@@ -63,8 +63,21 @@ def _read(request: ApiRequest) -> Conversation:
     tools = _read_tools(body, model_has_tools=tokenizer.answer_format.has_tools)
     logprobs = _read_logprobs(body)
     options = read_options(request, logprobs=logprobs, grammar=grammar)
+    messages = read_messages(body)
+    opens = body.flag("add_generation_prompt", default=None)
+    continues = body.flag("continue_final_message", default=None)
+    if opens and continues:
+        body.refuse("continue_final_message", "cannot be combined with `add_generation_prompt`")
+    if continues and messages[-1]["role"] != "assistant":
+        body.refuse("continue_final_message", "needs a last message of the assistant")
     return Conversation.begin(
-        request.engine, read_messages(body), options, tools, _read_template_settings(body)
+        request.engine,
+        messages,
+        options,
+        tools,
+        _read_template_settings(body),
+        continues=continues is not False,
+        opens=opens is not False,
     )
 
 
@@ -84,7 +97,7 @@ class _ChatChoice:
             deltas = [{"content": ""}]
         if not self._has_begun:
             self._has_begun = True
-            deltas = [{"role": "assistant", "content": ""}, *deltas]
+            deltas = [{"role": "assistant", "content": None}, *deltas]
         choices = [self._choice(delta) for delta in deltas]
         if event.logprobs:
             choices[-1]["logprobs"] = self._logprobs(event.logprobs)

@@ -62,7 +62,6 @@ _CODES: Final = {
     "not_found_error": "not_found",
 }
 _TYPES: Final = {
-    "exceed_context_size_error": "invalid_request_error",
     "not_found_error": "invalid_request_error",
 }
 _MAX_PENALTY: Final = 2.0
@@ -153,7 +152,7 @@ def _read_sampling(request: ApiRequest) -> Sampling:
         xtc_threshold=body.number(
             "xtc_threshold", default=DEFAULT_XTC_THRESHOLD, least=0, most=MAX_XTC_THRESHOLD
         ),
-        seed=read_seed(body),
+        seed=read_seed(body, defaults),
         repetition_penalty=body.number(
             "repetition_penalty",
             "repeat_penalty",
@@ -221,6 +220,7 @@ def respond(
     body, service = request.body, request.service
     per_prompt, jobs = read_choices(body, prompt_jobs, "n")
     streams = body.flag("stream", default=False)
+    times_tokens = body.flag("timings_per_token", default=False)
     reports_usage = body.object("stream_options").flag("include_usage", default=False)
     choices = [make_choice(index, job) for index, job in enumerate(jobs)]
     usage = _Usage(per_prompt)
@@ -228,28 +228,33 @@ def respond(
         "id": f"{kind.id_prefix}{uuid4().hex}",
         "object": kind.chunk_name if streams else kind.name,
         "created": int(time()),
-        "model": request.engine.model.name,
-        "system_fingerprint": f"akunu-py-{__version__}",
+        "model": request.model_name,
+        "system_fingerprint": f"b{__version__}-akunu-py",
     }
 
     async def chunks() -> AsyncGenerator[bytes, None]:
         """One choice after another; the last chunk has the timings."""
         chunk = head | ({"usage": None} if reports_usage else {})
+        begun = False
         for job, choice in zip(jobs, choices, strict=True):
             async with aclosing(service.stream(job)) as events:
                 async for event in events:
+                    timed = {"timings": timings(event.stats)} if times_tokens else {}
                     for chunk_choice in choice.chunk_choices(event):
-                        yield sse(chunk | {"choices": [chunk_choice]})
+                        # As in llama-server, the first chunk has a role, and no timings.
+                        extra = timed if begun else {}
+                        begun = True
+                        yield sse(chunk | {"choices": [chunk_choice]} | extra)
             usage.add(event.stats)  # the last one: a stream has one event or more
             end = chunk | {"choices": [choice.end(event.finish_reason or Finish.CANCELLED)]}
             if choice is choices[-1] and not reports_usage:
-                figures = usage.figures()
-                end["timings"] = figures["timings"]
-                if kind.ends_with_usage:
-                    end["usage"] = figures["usage"]
+                figures = usage.figures() | _verbose(request, jobs[0])
+                if not kind.ends_with_usage:
+                    del figures["usage"]
+                end |= figures
             yield sse(end)
         if reports_usage:
-            yield sse(head | {"choices": []} | usage.figures())
+            yield sse(head | {"choices": []} | usage.figures() | _verbose(request, jobs[0]))
         yield _DONE
 
     if streams:
@@ -261,9 +266,17 @@ def respond(
         for completion, choice in zip(completions, choices, strict=True):
             usage.add(completion.stats)
             made.append(choice.whole(completion))
-        return head | {"choices": made} | usage.figures()
+        return head | {"choices": made} | usage.figures() | _verbose(request, jobs[0])
 
     return WholeResponse(whole)
+
+
+def _verbose(request: ApiRequest, job: Job) -> dict[str, Any]:
+    """The prompt that the template made, if the request has llama-server's `verbose`."""
+    if not request.body.flag("verbose", default=False):
+        return {}
+    tokenizer = request.engine.tokenizer
+    return {"__verbose": {"prompt": tokenizer.readable(job.prompt_text(tokenizer.decode))}}
 
 
 class _Usage:

@@ -98,9 +98,20 @@ def delete_response(request: ApiRequest) -> Response:
     return CompactJSONResponse({"id": name, "object": "response", "deleted": True})
 
 
-def respond(request: ApiRequest) -> Response:
-    """`/v1/responses`: continues a conversation."""
-    body, engine, service = request.body, request.engine, request.service
+def count_tokens(request: ApiRequest) -> Response:
+    """`/v1/responses/input_tokens`: how long the prompt of such a request is."""
+    prompt = str(_read(request)[0].job.prompt)
+    tokens = request.engine.tokenizer.encode(prompt)
+    return CompactJSONResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
+
+
+def _read(request: ApiRequest) -> tuple[Conversation, dict[str, str], list[Message]]:
+    """A body as a conversation, the kinds of its tools by their names, and its messages.
+
+    Raises:
+        ApiError: if a field cannot be served.
+    """
+    body, engine = request.body, request.engine
     for name in ("background", "conversation", "prompt"):
         if body.any(name):
             body.refuse(name, "is not served")
@@ -125,6 +136,14 @@ def respond(request: ApiRequest) -> Response:
         tools,
         {} if effort is None else {"reasoning_effort": effort},
     )
+    return conversation, kinds, history
+
+
+def respond(request: ApiRequest) -> Response:
+    """`/v1/responses`: continues a conversation."""
+    body, service = request.body, request.service
+    conversation, kinds, history = _read(request)
+    sampling = conversation.job.options.sampling
     items = _Items(Blocks(conversation.parser()), kinds)
     keeps = body.flag("store", default=True)
     head = {
@@ -134,20 +153,20 @@ def respond(request: ApiRequest) -> Response:
         "status": "in_progress",
         "error": None,
         "incomplete_details": None,
-        "instructions": instructions,
+        "instructions": body.any("instructions"),
         "max_output_tokens": body.any("max_output_tokens"),
         "metadata": body.any("metadata") or {},
-        "model": engine.model.name,
+        "model": request.model_name,
         "output": [],
         "parallel_tool_calls": body.flag("parallel_tool_calls", default=True),
-        "previous_response_id": earlier,
-        "reasoning": {"effort": effort, "summary": None},
+        "previous_response_id": body.any("previous_response_id"),
+        "reasoning": {"effort": body.object("reasoning").any("effort"), "summary": None},
         "store": keeps,
-        "temperature": options.sampling.temperature,
+        "temperature": sampling.temperature,
         "text": {"format": body.object("text").any("format") or {"type": "text"}},
         "tool_choice": body.any("tool_choice") or "auto",
         "tools": body.any("tools") or [],
-        "top_p": options.sampling.top_p,
+        "top_p": sampling.top_p,
         "truncation": "disabled",
         "usage": None,
         "user": body.any("user"),

@@ -130,17 +130,21 @@ def _text(item: Body, name: str) -> str:
 
 
 def merged(messages: list[Message]) -> list[Message]:
-    """Messages in which what the assistant says and calls in one turn is one message, and system
-    messages at the beginning are one, because many templates know only one."""
+    """Messages as all templates know them: one system message, at the beginning; then users and
+    the assistant in turn. System messages that come later are the user's, because many templates
+    refuse them there."""
     found: list[Message] = []
-    for message in messages:
-        last = found[-1] if found else None
-        if last is not None and last["role"] == message["role"] == "assistant":
+    for given in messages:
+        message = dict(given)
+        last = found[-1] if found else {"role": "system"}
+        if message["role"] == "system" and last["role"] != "system":
+            message["role"] = "user"
+        if not found or last["role"] != message["role"] or message["role"] == "tool":
+            found.append(message)
+        elif message["role"] == "assistant":
             calls = [*last.get("tool_calls", ()), *message.get("tool_calls", ())]
             last["content"] += message["content"]
             last |= {"tool_calls": calls} if calls else {}
-        elif last is not None and len(found) == 1 and last["role"] == message["role"] == "system":
-            last["content"] += f"\n\n{message['content']}"
         else:
-            found.append(dict(message))
+            last["content"] += f"\n\n{message['content']}"
     return found

@@ -48,6 +48,7 @@ class Defaults:
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    seed: int | None = None
     drafter: str = "auto"
     num_draft_tokens: int | None = None
 
@@ -61,6 +62,7 @@ class ServerSettings:
         api_key: the key that clients must send; None requires none.
         origins: web origins that may read responses, by CORS.
         hosts: further names by which clients reach the server.
+        aliases: the names of the model for clients, the first one in answers; none for its own.
         queue: how many requests may wait.
         parallel: how many are answered at a time.
         log_prompts: whether the log may contain prompts.
@@ -71,6 +73,7 @@ class ServerSettings:
     api_key: str | None = field(default=None, repr=False)
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
     queue: int = DEFAULT_QUEUE
     parallel: int = DEFAULT_PARALLEL
     limits: Limits = field(default_factory=Limits)

@@ -157,8 +157,9 @@ def test_defaults_stay_on_this_machine() -> None:
 def test_words_become_settings() -> None:
     settings = settings_of(
         "--host 0.0.0.0 --port 9 --api-key k --cors http://a --cors http://b --allow-host c "
-        "--queue 3 --parallel 2 --log-prompts --log-level debug --prefill-step-size 64 "
-        "--max-tokens 5 --temp 0.5 --top-p 0.9 --top-k 7 --min-p 0.1 --num-draft-tokens 2"
+        "--queue 3 --parallel 2 --alias mine,yours --log-prompts --log-level debug "
+        "--prefill-step-size 64 --max-tokens 5 --temp 0.5 --top-p 0.9 --top-k 7 --min-p 0.1 "
+        "--seed 3 --num-draft-tokens 2"
     )
     assert settings.server == ServerSettings(
         host="0.0.0.0",
@@ -169,7 +170,8 @@ def test_words_become_settings() -> None:
         queue=3,
         parallel=2,
         log_prompts=True,
-        defaults=Defaults(5, 0.5, 0.9, 7, 0.1, "auto", 2),
+        aliases=("mine", "yours"),
+        defaults=Defaults(5, 0.5, 0.9, 7, 0.1, 3, num_draft_tokens=2),
     )
     assert (settings.log_level, settings.prefill_step_size) == ("DEBUG", 64)
     assert "api_key" not in repr(settings)

@@ -28,11 +28,13 @@ def parrot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
 
 @pytest.fixture(scope="session")
 def guarded(tiny_model_dir: Path) -> Iterator[LiveServer]:
-    """One with an API key, a further name, an allowed web page, and bodies up to 1,000 bytes."""
+    """One with an API key, further names of itself and of its model, allowed web pages, and bodies
+    up to 1,000 bytes."""
     settings = ServerSettings(
         api_key=KEY,
-        origins=(FRIEND,),
+        origins=(FRIEND, "localhost"),
         hosts=("machine.example",),
+        aliases=("mine", "yours"),
         limits=Limits(body_bytes=1000),
     )
     with serve(lambda: akunu_py.load(str(tiny_model_dir)), settings) as server:

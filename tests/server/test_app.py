@@ -145,3 +145,33 @@ def test_a_body_beyond_the_limit_is_not_read(guarded: LiveServer) -> None:
     response = guarded.post("/completion", body, Authorization=f"Bearer {KEY}")
     assert response.status_code == 413
     assert "larger than 1000 bytes" in response.json()["error"]["message"]
+
+
+def test_clients_see_the_aliases_of_the_model(guarded: LiveServer) -> None:
+    bearer = {"Authorization": f"Bearer {KEY}"}
+    (model,) = guarded.get("/v1/models", **bearer).json()["data"]
+    assert (model["id"], model["aliases"]) == ("mine", ["mine", "yours"])
+    assert guarded.get("/v1/models/yours", **bearer).json()["id"] == "mine"
+    answer = guarded.post("/v1/completions", {"prompt": "a", "max_tokens": 1}, **bearer).json()
+    assert answer["model"] == "mine"
+    assert guarded.get("/api/tags", **bearer).json()["models"][0]["name"] == "mine:latest"
+    assert guarded.post("/api/pull", {"model": "yours"}, **bearer).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [
+        ("http://localhost", True),
+        ("http://127.0.0.1:3000", True),
+        ("http://[::1]:3000", True),
+        ("http://localhost.evil.com", False),
+        ("http://notlocalhost", False),
+    ],
+)
+def test_pages_of_this_machine_may_be_allowed(
+    guarded: LiveServer, origin: str, allowed: bool
+) -> None:
+    asked = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+    answer = guarded.client.options("/v1/completions", headers=asked)
+    assert (answer.headers.get("access-control-allow-origin") == origin) is allowed
+    assert (guarded.get("/health", Origin=origin).status_code == 200) is allowed

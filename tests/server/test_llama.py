@@ -328,3 +328,38 @@ def test_the_template_is_the_models_own(live: LiveServer) -> None:
 )  # fmt: skip
 def test_invalid_messages_are_refused(live: LiveServer, messages: object) -> None:
     assert live.post("/apply-template", {"messages": messages}).status_code == 400
+
+
+def test_with_probabilities_each_chunk_has_one_token(live: LiveServer) -> None:
+    body = {"prompt": "hello", "n_predict": 6, "temperature": 0, "n_probs": 3}
+    *parts, last = live.events("/completion", body)
+    assert [len(part["tokens"]) for part in parts] == [1] * last["tokens_predicted"]
+    assert [len(part["completion_probabilities"]) for part in parts] == [1] * len(parts)
+    assert "".join(part["content"] for part in parts) == ask(live, temperature=0)["content"]
+
+
+def test_a_forbidden_end_is_told_as_null(live: LiveServer) -> None:
+    biases = ask(live, ignore_eos=True)["generation_settings"]["logit_bias"]
+    assert biases
+    assert {entry["bias"] for entry in biases} == {None}
+    assert ask(live)["generation_settings"]["logit_bias"] == []
+
+
+@pytest.mark.parametrize("extra", [{}, {"filename": "a.c"}, {"filename": 1, "text": "a"}])
+def test_a_file_around_the_gap_needs_a_text(live: LiveServer, extra: Any) -> None:
+    body = {"input_prefix": "a", "input_suffix": "b", "input_extra": [extra]}
+    response = live.post("/infill", body)
+    assert response.status_code == 400
+    assert "input_extra[0]." in response.json()["error"]["message"]
+
+
+def test_a_template_is_applied_as_in_a_chat(parrot: LiveServer) -> None:
+    tool = {"type": "function", "function": {"name": "look", "parameters": {}}}
+    body = {"messages": [{"role": "user", "content": "Hi"}], "tools": [tool]}
+    prompt = parrot.post("/apply-template", body).json()["prompt"]
+    assert '"look"' in prompt
+    assert prompt.endswith("<|im_start|>assistant\n")
+    chat = parrot.post("/v1/chat/completions", body | {"verbose": True, "max_tokens": 2}).json()
+    assert chat["__verbose"] == {"prompt": prompt}
+    closed = parrot.post("/apply-template", body | {"add_generation_prompt": False}).json()
+    assert closed["prompt"] == prompt.removesuffix("<|im_start|>assistant\n")

@@ -57,7 +57,7 @@ def test_the_text_is_the_engines_own(live: LiveServer, path: str) -> None:
 def test_streamed_and_whole_say_the_same(live: LiveServer) -> None:
     first, *parts, last = stream(live)
     assert first["object"] == "chat.completion.chunk"
-    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": None}
     said = "".join(part["choices"][0]["delta"]["content"] for part in parts)
     assert said == content_of(live)
     assert last["choices"][0]["delta"] == {}
@@ -237,7 +237,7 @@ def test_calls_are_streamed(parrot: LiveServer) -> None:
     assert done == "[DONE]"
     assert last["choices"][0]["finish_reason"] == "tool_calls"
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
-    assert "".join(delta.get("content", "") for delta in deltas) == "See:"
+    assert "".join(delta.get("content") or "" for delta in deltas) == "See:"
     calls = [call for delta in deltas for call in delta.get("tool_calls", [])]
     begun = [call for call in calls if "id" in call]
     assert [call["index"] for call in begun] == [0, 1]
@@ -350,3 +350,38 @@ def test_a_model_without_tools_cannot_be_made_to_call_one(live: LiveServer) -> N
     response = live.post("/v1/chat/completions", tools_body("Hi", tool_choice="required"))
     assert response.status_code == 400
     assert "no tools" in response.json()["error"]["message"]
+
+
+def test_an_answer_is_begun_continued_or_left_alone(parrot: LiveServer) -> None:
+    messages = [{"role": "user", "content": "print('hello')"},
+                {"role": "assistant", "content": "print("}]  # fmt: skip
+
+    def prompt(**fields: Any) -> str:
+        answer = parrot.post("/apply-template", {"messages": messages} | fields)
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["prompt"])
+
+    assert prompt().endswith("assistant\nprint(")
+    assert prompt(continue_final_message=True, add_generation_prompt=False) == prompt()
+    assert prompt(continue_final_message=False).endswith(
+        "print(<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"continue_final_message": True},
+        {"continue_final_message": True, "add_generation_prompt": True},
+    ],
+)
+def test_nothing_is_continued_that_is_not_there(live: LiveServer, fields: dict[str, Any]) -> None:
+    response = live.post("/v1/chat/completions", {"messages": USER, "max_tokens": 2} | fields)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "continue_final_message"
+
+
+def test_every_chunk_but_the_first_can_have_timings(live: LiveServer) -> None:
+    first, *parts, _ = stream(live, timings_per_token=True)
+    assert "timings" not in first
+    assert all(part["timings"]["predicted_n"] > 0 for part in parts)

@@ -212,3 +212,46 @@ def test_an_unknown_path_has_anthropics_form_too(parrot: LiveServer) -> None:
     answer: httpx2.Response = parrot.post("/v1/messages/batches", {})
     assert answer.status_code == 404
     assert answer.json()["error"]["type"] == "not_found_error"
+
+
+def test_claude_codes_first_turn(parrot: LiveServer) -> None:
+    """It sends a system message after the user's, which templates refuse: it becomes the user's."""
+    asked = {
+        "model": "local",
+        "messages": [
+            {"role": "user", "content": [
+                {"type": "text", "text": "<system-reminder>\n</system-reminder>\n\n"},
+                {"type": "text", "text": "Rename x."}]},
+            {"role": "system", "content": "Available agent types for the Agent tool:\n- claude"},
+        ],
+        "system": [
+            {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.197.1b6;"},
+            {"type": "text", "text": "You are a Claude agent, built on Anthropic's Agent SDK.",
+             "cache_control": {"type": "ephemeral"}},
+        ],
+        "tools": [READ],
+        "metadata": {"user_id": '{"device_id":"b8","account_uuid":"","session_id":"b8df26d0"}'},
+        "max_tokens": 32000,
+        "thinking": {"type": "adaptive"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "output_config": {"effort": "high"},
+        "temperature": 0,
+    }  # fmt: skip
+    (block,) = ask(parrot, asked)["content"]
+    assert block["text"].endswith(
+        "Rename x.\n\nAvailable agent types for the Agent tool:\n- claude"
+    )
+
+
+@pytest.mark.parametrize(
+    "place",
+    [lambda form: {"output_config": {"format": form}}, lambda form: {"output_format": form}],
+)
+def test_an_answer_has_the_format_that_is_asked_for(parrot: LiveServer, place: Any) -> None:
+    schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"],
+              "additionalProperties": False}  # fmt: skip
+    asked = body("Hello") | place({"type": "json_schema", "schema": schema})
+    (block,) = ask(parrot, asked)["content"]
+    assert json.loads(block["text"]) == {"a": 1}
+    refused = parrot.post("/v1/messages", body("Hello") | place({"type": "xml"}))
+    assert refused.status_code == 400

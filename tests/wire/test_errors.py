@@ -23,6 +23,8 @@ def test_litellm_recognises_a_context_overflow(
 ) -> None:
     error = live.post(path, body).json()["error"]
     assert "exceeds the available context size" in error["message"]
+    assert "This model's maximum context length is" in error["message"]
+    assert error["type"] == "exceed_context_size_error"
     assert error["n_prompt_tokens"] > error["n_ctx"] > 0
 
 

@@ -203,3 +203,44 @@ def test_a_cut_answer_is_incomplete(client: openai.OpenAI) -> None:
 def test_errors_name_the_field(parrot: LiveServer, fields: dict[str, Any], param: str) -> None:
     answer = parrot.post("/v1/responses", {"model": "m"} | fields)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+def test_codex_reads_the_answer_to_its_latest_body(parrot: LiveServer) -> None:
+    """The first turn of Codex 0.169: no instructions, and two messages of the user in a row."""
+    call = '<tool_call>\n{"name": "exec_command", "arguments": {"cmd": "ls"}}\n</tool_call>'
+    command = {"type": "string", "description": "Shell command to execute."}
+    schema = {"type": "object", "properties": {"cmd": command}, "required": ["cmd"],
+              "additionalProperties": False}  # fmt: skip
+    asked = {
+        "model": "local",
+        "input": [
+            {"type": "message", "id": "msg_1", "role": "developer",
+             "content": [{"type": "input_text", "text": "You are a coding agent."}]},
+            {"type": "message", "id": "msg_2", "role": "developer",
+             "content": [{"type": "input_text", "text": "<skills_instructions>"}]},
+            {"type": "message", "id": "msg_3", "role": "user",
+             "content": [{"type": "input_text", "text": "<environment_context>"}]},
+            {"type": "message", "id": "msg_4", "role": "user",
+             "content": [{"type": "input_text", "text": call}]},
+        ],
+        "tools": [
+            {"type": "function", "name": "exec_command", "description": "Runs a command in a PTY.",
+             "strict": False, "parameters": schema},
+            {"type": "namespace", "name": "multi_agent_v1", "description": "Sub-agents.",
+             "tools": [{"type": "function", "name": "close_agent", "parameters": {}}]},
+            {"type": "web_search", "external_web_access": True},
+        ],
+        "tool_choice": "auto",
+        "parallel_tool_calls": True,
+        "reasoning": {"summary": "auto"},
+        "store": False,
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "01a204c5-cb8c-7b93-8f82-05e314859239",
+        "client_metadata": {"thread_id": "01a204c5-cb8c-7b93-8f82-05e314859239"},
+    }  # fmt: skip
+    text, item = events(parrot, asked)[-1]["response"]["output"]
+    assert text["content"][0]["text"].strip() == "<environment_context>"
+    assert (item["type"], item["name"]) == ("function_call", "exec_command")
+    assert json.loads(item["arguments"]) == {"cmd": "ls"}
+    counted = parrot.post("/v1/responses/input_tokens", asked).json()
+    assert counted["input_tokens"] > 10
