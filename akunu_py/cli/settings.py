@@ -42,6 +42,7 @@ class ModelSettings:
     kv_group_size: int = DEFAULT_KV_GROUP_SIZE
     quantized_kv_start: int = DEFAULT_QUANTIZED_KV_START
     max_kv_size: int | None = None
+    project: str | None = None
 
     def __post_init__(self) -> None:
         check_max_kv_size(self.max_kv_size, self.kv_bits)
@@ -134,6 +135,25 @@ class DoctorSettings:
     def __post_init__(self) -> None:
         if self.report is not None and self.report.suffix in (".md", ".json"):
             object.__setattr__(self, "report", self.report.with_suffix(""))
+
+
+@dataclass(frozen=True)
+class IndexSettings:
+    """What to do with the memory of projects: one thing at a time."""
+
+    paths: tuple[Path, ...]
+    model: str
+    lists: bool
+    stats: bool
+    forgotten: tuple[Path, ...]
+    forgets_all: bool
+
+    def __post_init__(self) -> None:
+        asked = [self.paths, self.lists or self.stats, self.forgotten, self.forgets_all]
+        if sum(map(bool, asked)) != 1:
+            raise InvalidRequestError(
+                "index takes either folders, or --list, --stats, --forget PATH or --forget-all."
+            )
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Drafters and what they learnt about their own acceptance, the planner with its c
 and the margins that exact answers need. Each is made or measured when a request first needs it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,6 +19,8 @@ from akunu_py.drafting.base import Drafter
 from akunu_py.drafting.combined import CombinedDrafter
 from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
 from akunu_py.errors import InvalidRequestError
+from akunu_py.memory.segment import Segment
+from akunu_py.memory.tiers import ProjectTier
 from akunu_py.model import TargetModel
 from akunu_py.options import Options
 from akunu_py.planning.cost_curve import MEASURED, CostCurve
@@ -58,6 +60,7 @@ class SpeculationState:
             the planner.
         draft_model: drafts for requests whose drafter is `model`, and with n-grams for those whose
             drafter is `auto`.
+        memory: the files of a project, which `auto` also drafts from.
 
     Attributes:
         cost_curve: what forwards cost; None until it was needed and measured. Any thread may read
@@ -77,6 +80,7 @@ class SpeculationState:
         backend: Backend,
         calibrate: Calibrate,
         draft_model: TargetModel | None = None,
+        memory: Sequence[Segment] = (),
     ) -> None:
         self.cost_curve: CostCurve | None = None
         self.logit_differences: dict[int, float] = {}
@@ -84,6 +88,7 @@ class SpeculationState:
         self._model = model
         self._backend = backend
         self._calibrate = calibrate
+        self._memory = memory
         self._draft_model = None if draft_model is None else DraftModel(draft_model, model)
         self._factories: dict[str, DrafterFactory] = {}
         self._experience = {fills_gap: _Experience() for fills_gap in (False, True)}
@@ -134,7 +139,10 @@ class SpeculationState:
             return self._factories[name](sampler)
         drafters = self._experience[fills_gap].drafters
         if name not in drafters:
-            drafters[name] = make_drafter(name)
+            recalls = name == "auto" and self._memory
+            drafters[name] = (
+                AutoDrafter(tier=ProjectTier(self._memory)) if recalls else make_drafter(name)
+            )
         drafter = drafters[name]
         if self._draft_model is not None and isinstance(drafter, AutoDrafter):
             return CombinedDrafter(drafter, _drawing_drafter(self._draft_model, sampler))
