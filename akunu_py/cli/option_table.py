@@ -156,7 +156,7 @@ _FILTERS: Final = (
 
 OPTIONS: Final = (
     Option("FILE", _REPLAY, "JSON lines, gzipped or not: prompts and their answers", file_path,
-           field="files", nargs="+"),
+           field="files", default=(), nargs="*"),
     Option("PATH", _INDEX, "the folders of projects to learn, or to learn again", file_path,
            field="paths", default=(), nargs="*"),
     Option("--list", _INDEX, "list the projects in memory", field="lists", default=False,
@@ -223,6 +223,8 @@ OPTIONS: Final = (
     Option("--max-tokens", _SPEEDUP, "tokens to generate at most", whole_number, short="-m",
            metavar="N", default=192, quick=64, within=Range(2)),
     Option("--quick", _SPEEDUP, "2 requests, 1 round, 64 tokens: a rough result", const=True),
+    Option("--memory", _REPLAY, "replay a fifth of the files in a folder without and with a memory "
+           "of the others", file_path, metavar="PATH", default=(), nargs="+"),
     Option("--model", (*_REPLAY, *_INDEX), "the model whose tokenizer to use; its weights are "
            "not needed", metavar="NAME", default=BUNDLED_MODEL),
     Option("--costs", _REPLAY, "published costs by name (m4-pro, m5-max ...), a file made by "

@@ -171,7 +171,8 @@ class ReplaySettings:
     """A replay of known answers with the tokenizer of a model.
 
     Every drafter is replayed with every number of draft tokens; None leaves the number to the
-    planner. Without `costs`, all known ones are used.
+    planner. Without `costs`, all known ones are used. A fifth of the files in each folder of
+    `memory` is replayed without and with a memory of the others.
     """
 
     files: tuple[Path, ...]
@@ -183,6 +184,13 @@ class ReplaySettings:
     max_requests: int | None
     as_json: bool
     plot: Path | None
+    memory: tuple[Path, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (self.files or self.memory):
+            raise InvalidRequestError("There is nothing to replay: name a FILE or --memory PATH.")
+        if self.memory and "auto" not in self.drafters:
+            raise InvalidRequestError("--memory needs the drafter auto; add it to --drafter.")
 
 
 @dataclass(frozen=True)
