@@ -21,6 +21,7 @@ from akunu_py.decoding.batch import Batch
 from akunu_py.decoding.scheduler import DEFAULT_PARALLEL, Phase, Scheduler, Sequence
 from akunu_py.decoding.speculation import Calibrate, DrafterFactory, SpeculationState
 from akunu_py.errors import BackendError, ContextOverflowError, InvalidRequestError
+from akunu_py.memory.projects import ProjectMemory
 from akunu_py.model import TargetModel
 from akunu_py.options import Options
 from akunu_py.prompt import PromptInput, encode_prompt
@@ -28,6 +29,8 @@ from akunu_py.request import Completion, Event
 from akunu_py.sampling.sampler import Sampler, SamplerFactory
 from akunu_py.stats import EngineCounters
 from akunu_py.text.stream import TextStream
+
+_NO_MEMORY: Final = ProjectMemory()
 
 USUAL_TOKENS: Final = 2048
 """The tokens of a prompt and its answer for which there should be memory."""
@@ -49,6 +52,7 @@ class Engine:
         prompt_cache_bytes: bytes that the caches of requests may take together; None takes a share
             of the free memory. One request is always served, whatever it takes.
         prompt_store: keeps what they hold on disk, whenever `save_prompts` is called.
+        memory: what `auto` drafts from besides the requests.
 
     Attributes:
         speculation: drafters, planners and costs, kept between requests.
@@ -71,6 +75,7 @@ class Engine:
         prefill_step_size: int | None = None,
         prompt_cache_bytes: int | None = None,
         prompt_store: PromptStore | None = None,
+        memory: ProjectMemory = _NO_MEMORY,
     ) -> None:
         if prefill_step_size is not None and prefill_step_size < 1:
             raise InvalidRequestError(
@@ -91,7 +96,8 @@ class Engine:
             memory=spare_cache_bytes() if prompt_cache_bytes is None else prompt_cache_bytes,
             store=prompt_store,
         )
-        self.speculation = SpeculationState(model, backend, calibrate, draft_model)
+        self._memory_notice = memory.notice
+        self.speculation = SpeculationState(model, backend, calibrate, draft_model, memory.segments)
         self.batch = Batch(model, self.speculation.batch_costs)
         self._samplers = SamplerFactory(self.tokenizer, model.vocabulary_size)
         self._shared = Shared(
@@ -114,7 +120,12 @@ class Engine:
                 f"--kv-bits changes nothing: the context ends at {self.context_limit:,} tokens, "
                 f"and --quantized-kv-start is {quantization.start:,}."
             )
-        lines = (self.backend.warning, self.speculation.why_impossible, unquantized)
+        lines = (
+            self.backend.warning,
+            self.speculation.why_impossible,
+            unquantized,
+            self._memory_notice,
+        )
         return [line for line in lines if line]
 
     @property

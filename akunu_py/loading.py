@@ -22,8 +22,15 @@ from akunu_py.calibration import find_cost_curve
 from akunu_py.decoding.speculation import Calibrate
 from akunu_py.engine import Engine
 from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
+from akunu_py.memory.projects import ProjectMemory, open_project
 from akunu_py.model import TargetModel
-from akunu_py.model_files import BUNDLED_MODEL, find_adapter, find_model, model_name
+from akunu_py.model_files import (
+    BUNDLED_MODEL,
+    find_adapter,
+    find_model,
+    model_name,
+    tokenizer_fingerprint,
+)
 from akunu_py.options import (
     DEFAULT_KV_GROUP_SIZE,
     DEFAULT_QUANTIZED_KV_START,
@@ -57,6 +64,7 @@ def load(
     kv_group_size: int = DEFAULT_KV_GROUP_SIZE,
     quantized_kv_start: int = DEFAULT_QUANTIZED_KV_START,
     max_kv_size: int | None = None,
+    project: str | None = None,
 ) -> Engine:
     """Loads a model and makes an engine of it.
 
@@ -84,6 +92,8 @@ def load(
             a later prompt can reuse no fewer tokens than these.
         max_kv_size: tokens that layers with full attention keep: the first 4, and the last ones;
             the model forgets those between. None keeps all. A draft model keeps all.
+        project: an indexed folder whose files `auto` also drafts from, or `auto`: the git root of
+            the current folder, if that was indexed.
 
     Raises:
         AkunuError: if a model, the machine or the arguments do not allow it.
@@ -109,6 +119,10 @@ def load(
     drafting = None
     if draft_model is not None:
         drafting = load_target(draft_model, backend, weights, trust_remote_code=trust_remote_code)
+    memory = ProjectMemory()
+    if project is not None:
+        fingerprint = tokenizer_fingerprint(find_model(model))
+        memory = open_project(project, fingerprint, target.vocabulary_size)
     place, store = prompt_cache_file or prompt_cache_dir, None
     if place is not None:
         store = PromptStore(
@@ -127,6 +141,7 @@ def load(
         prefill_step_size=prefill_step_size,
         prompt_cache_bytes=prompt_cache_bytes,
         prompt_store=store,
+        memory=memory,
     )
 
 

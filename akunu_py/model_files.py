@@ -6,6 +6,7 @@ weights.
 
 import json
 import os
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,9 @@ BUNDLED_MODEL: Final = "ember"
 """The name of the model that comes with the package."""
 
 _ADAPTER_FILES: Final = ("adapter_config.json", "adapters.safetensors")
+_TOKENIZER_FILES: Final = (
+    "tokenizer.json", "tokenizer.model", "vocab.*", "merges.txt", "added_tokens.json", "*.tiktoken",
+)  # fmt: skip
 _HUB_FILES: Final = (
     "*.json", "model*.safetensors", "*.py", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja",
 )  # fmt: skip
@@ -54,6 +58,17 @@ def find_model(name: str) -> Path:
     if is_hub_name(name):
         return _checked(_from_hub(name))
     raise ModelLoadError(f"There is no model folder {name}; check the path, or use a hub name.")
+
+
+def tokenizer_fingerprint(folder: Path) -> bytes:
+    """Of the files in a model's folder that decide what ids a text has; 32 bytes."""
+    digest = sha256()
+    found = {path for pattern in _TOKENIZER_FILES for path in folder.glob(pattern)}
+    for path in sorted(found):
+        content = path.read_bytes()
+        digest.update(f"{path.name}\n{len(content)}\n".encode())
+        digest.update(content)
+    return digest.digest()
 
 
 def find_adapter(path: str) -> Path:

@@ -23,6 +23,7 @@ LAYERS = (
     ("traced",),
     ("model",),
     ("drafting", "prompt"),
+    ("memory",),
     ("stats",),
     ("planning", "request"),
     ("decoding",),
@@ -40,6 +41,7 @@ RANKS = {part: rank for rank, row in enumerate(LAYERS) for part in row}
 WITHOUT_MLX = (
     "cache/prefix_pool.py",
     "drafting/",
+    "memory/",
     "planning/",
     "bench/replay.py",
     "bench/replay_report.py",

@@ -6,7 +6,9 @@ Token ids and cost curves come in; nothing is measured.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
@@ -16,10 +18,14 @@ from akunu_py.bench.baselines import ALL_DRAFTERS, REMEMBERS_TEXT
 from akunu_py.bench.curve_sources import NamedCurve
 from akunu_py.bench.measurement import Progress, figures_table
 from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share, replay
+from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Drafter
+from akunu_py.memory.segment import Segment
+from akunu_py.memory.tiers import ProjectTier
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.planner import MAX_PLANNED_TOKENS, DraftPlanner, FixedPlanner
 
+_NO_MEMORIES: Final[Mapping[str, Segment]] = MappingProxyType({})
 _HEADS: Final = (
     "",
     "predicted\nspeedup",
@@ -33,15 +39,20 @@ _HEADS: Final = (
 
 @dataclass(frozen=True)
 class Policy:
-    """A drafter, and the maximum of draft tokens per round; None leaves it to the planner."""
+    """A drafter, and the maximum of draft tokens per round; None leaves it to the planner.
+
+    With `recalls`, it also drafts from the memory of a project.
+    """
 
     drafter: str
     num_draft_tokens: int | None = None
+    recalls: bool = field(default=False, kw_only=True)
 
     def __str__(self) -> str:
+        name = f"{self.drafter} with memory" if self.recalls else self.drafter
         if self.num_draft_tokens is None:
-            return f"{self.drafter} + planner"
-        return f"{self.drafter}, num_draft_tokens={self.num_draft_tokens}"
+            return f"{name} + planner"
+        return f"{name}, num_draft_tokens={self.num_draft_tokens}"
 
 
 @dataclass(frozen=True)
@@ -65,6 +76,7 @@ class ReplayRow:
             "set": self.kind,
             "drafter": self.policy.drafter,
             "num_draft_tokens": self.policy.num_draft_tokens,
+            "memory": self.policy.recalls,
             "costs": self.curve.name,
             "forwards": result.forwards,
             "emitted": result.emitted,
@@ -135,18 +147,25 @@ class ReplayReport:
 
 
 def replay_policy(
-    policy: Policy, cases: Sequence[ReplayCase], curve: CostCurve, *, keeps: bool = False
+    policy: Policy,
+    cases: Sequence[ReplayCase],
+    curve: CostCurve,
+    *,
+    keeps: bool = False,
+    memory: Sequence[Segment] = (),
 ) -> ReplayResult:
     """Replays requests with the costs of a curve.
 
     What drafters and planners learn is kept from request to request, as in an engine. Only
     drafters that remember text are made anew for each request, unless `keeps` lets them know the
-    answers of earlier ones.
+    answers of earlier ones. A policy that recalls drafts from `memory`.
     """
     fixed = policy.num_draft_tokens
     limit = MAX_PLANNED_TOKENS if fixed is None else fixed
     planner = DraftPlanner(curve) if fixed is None else FixedPlanner(limit)
     make: Callable[[], Drafter] = ALL_DRAFTERS[policy.drafter]
+    if policy.recalls:
+        make = partial(AutoDrafter, tier=ProjectTier(memory))
     if keeps or policy.drafter not in REMEMBERS_TEXT:
         kept = make()
         return replay(lambda: kept, cases, planner, curve=curve, limit=limit)
@@ -160,15 +179,16 @@ def replay_policies(
     *,
     keeps: bool = False,
     progress: Progress | None = None,
+    memories: Mapping[str, Segment] = _NO_MEMORIES,
 ) -> Iterator[ReplayRow]:
-    """A row for each set, policy and curve.
+    """A row for each set, policy and curve; for sets with a memory, `auto` without and with it.
 
     A fixed num_draft_tokens is replayed once for all curves: its rounds do not depend on costs.
     """
     replays = [
         (kind, policy, group)
         for kind in sets
-        for policy in policies
+        for policy in (_with_memory(policies) if kind in memories else policies)
         for group in (
             [[curve] for curve in curves] if policy.num_draft_tokens is None else [list(curves)]
         )
@@ -176,9 +196,18 @@ def replay_policies(
     for done, (kind, policy, group) in enumerate(replays):
         if progress:
             progress(done, len(replays))
-        result = replay_policy(policy, sets[kind], group[0].curve, keeps=keeps)
+        memory = (memories[kind],) if policy.recalls else ()
+        result = replay_policy(policy, sets[kind], group[0].curve, keeps=keeps, memory=memory)
         for curve in group:
             yield ReplayRow(kind, policy, curve, result)
+
+
+def _with_memory(policies: Sequence[Policy]) -> Iterator[Policy]:
+    """Each policy, and after those of `auto` the same with memory."""
+    for policy in policies:
+        yield policy
+        if policy.drafter == "auto":
+            yield replace(policy, recalls=True)
 
 
 def _repeated(cases: Sequence[ReplayCase]) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
@@ -16,6 +17,7 @@ from rich.console import Console
 from akunu_py.backend import find_backend
 from akunu_py.bench.cost_report import CostReport
 from akunu_py.bench.curve_sources import about_lines, find_curves
+from akunu_py.bench.held_out import MAX_REQUESTS, HeldOut, hold_out
 from akunu_py.bench.measurement import describe_machine, describe_model, machine_line
 from akunu_py.bench.plots import check_can_plot, draw_cost, draw_replay, draw_speedup
 from akunu_py.bench.replay import ReplayCase
@@ -25,6 +27,7 @@ from akunu_py.cli.loading import load_engine, measure_costs_with_bar
 from akunu_py.cli.progress import MeasuringBar
 from akunu_py.cli.settings import CostSettings, ReplaySettings, SpeedupSettings
 from akunu_py.errors import InvalidRequestError
+from akunu_py.memory.projects import project_folder
 
 if TYPE_CHECKING:
     from akunu_py.bench.contestants import Contestant
@@ -128,12 +131,25 @@ def _measure_speedup(settings: SpeedupSettings) -> _Result:
 def _replay(settings: ReplaySettings) -> _Result:
     """What drafting would bring on known answers; no model is loaded."""
     curves = find_curves(settings.costs, settings.model)
-    sets = _read_sets(settings)
+    sets, memories = _read_sets(settings), {}
     policies = [
         Policy(name, most) for name in settings.drafters for most in settings.num_draft_tokens
     ]
-    with MeasuringBar(sys.stderr, "replaying", counts=True) as bar:
-        rows = list(replay_policies(sets, policies, curves, keeps=settings.keeps, progress=bar))
+    with TemporaryDirectory() as folder:
+        for path in settings.memory:
+            held_out = _hold_out(path, Path(folder), settings)
+            sets[str(path)], memories[str(path)] = held_out.cases, held_out.memory
+        with MeasuringBar(sys.stderr, "replaying", counts=True) as bar:
+            rows = list(
+                replay_policies(
+                    sets,
+                    policies,
+                    curves,
+                    keeps=settings.keeps,
+                    progress=bar,
+                    memories=memories,
+                )
+            )
     costs = "\n".join(f"  {line}" for line in about_lines(curves))
     return _Result(
         ReplayReport(sets, curves, rows, settings.model),
@@ -141,6 +157,16 @@ def _replay(settings: ReplaySettings) -> _Result:
         after="Nothing here was measured: speedups are predicted from these costs of forwards:\n"
         + costs,
     )
+
+
+def _hold_out(path: Path, folder: Path, settings: ReplaySettings) -> HeldOut:
+    """The requests and the memory of a project."""
+    project = project_folder(path)
+    find_backend()  # without MLX this fails with a clear sentence
+    from akunu_py.loading import load_tokenizer  # noqa: PLC0415
+
+    tokenizer = load_tokenizer(settings.model)
+    return hold_out(project, tokenizer, folder, most=settings.max_requests or MAX_REQUESTS)
 
 
 def _read_sets(settings: ReplaySettings) -> dict[str, list[ReplayCase]]:
@@ -156,7 +182,7 @@ def _read_sets(settings: ReplaySettings) -> dict[str, list[ReplayCase]]:
             tokenizer = load_tokenizer(settings.model)
         for kind, cases in encode_samples(tokenizer, samples).items():
             sets.setdefault(kind, []).extend(cases)
-    if not sets:
+    if settings.files and not sets:
         names = ", ".join(str(file) for file in settings.files)
         raise InvalidRequestError(f"There is no request with an answer in {names}.")
     return sets

@@ -136,6 +136,7 @@ _SERVE: Final = ("serve",)
 _GENERATE: Final = ("generate",)
 _SPEEDUP: Final = ("bench speedup",)
 _REPLAY: Final = ("bench replay",)
+_INDEX: Final = ("index",)
 
 _MODEL: Final = "model"
 _ANSWER: Final = "answer"
@@ -157,7 +158,16 @@ _FILTERS: Final = (
 
 OPTIONS: Final = (
     Option("FILE", _REPLAY, "JSON lines, gzipped or not: prompts and their answers", file_path,
-           field="files", nargs="+"),
+           field="files", default=(), nargs="*"),
+    Option("PATH", _INDEX, "the folders of projects to learn, or to learn again", file_path,
+           field="paths", default=(), nargs="*"),
+    Option("--list", _INDEX, "list the projects in memory", field="lists", default=False,
+           const=True),
+    Option("--stats", _INDEX, "list them with what they take", default=False, const=True),
+    Option("--forget", _INDEX, "delete what is known of a project; may be repeated", file_path,
+           metavar="PATH", field="forgotten", default=(), repeated=True),
+    Option("--forget-all", _INDEX, "delete what is known of all projects", field="forgets_all",
+           default=False, const=True),
     Option("--prompt", _GENERATE, "the text to continue; - reads it from standard input",
            short="-p", metavar="TEXT", required=True),
     Option("--suffix", _GENERATE, "fill the gap between the prompt and this text", metavar="TEXT"),
@@ -222,8 +232,10 @@ OPTIONS: Final = (
     Option("--max-tokens", _SPEEDUP, "tokens to generate at most", whole_number, short="-m",
            metavar="N", default=192, quick=64, within=Range(2)),
     Option("--quick", _SPEEDUP, "2 requests, 1 round, 64 tokens: a rough result", const=True),
-    Option("--model", _REPLAY, "the model whose tokenizer to use; its weights are not needed",
-           metavar="NAME", default=BUNDLED_MODEL),
+    Option("--memory", _REPLAY, "replay a fifth of the files in a folder without and with a memory "
+           "of the others", file_path, metavar="PATH", default=(), nargs="+"),
+    Option("--model", (*_REPLAY, *_INDEX), "the model whose tokenizer to use; its weights are "
+           "not needed", metavar="NAME", default=BUNDLED_MODEL),
     Option("--costs", _REPLAY, "published costs by name (m4-pro, m5-max ...), a file made by "
            "`bench cost --json`, or `here`", metavar="NAME", default=(), nargs="+",
            default_text="all published ones, and those measured here"),
@@ -315,6 +327,8 @@ OPTIONS: Final = (
     Option("--drafter", _DRAFTING, f"the drafter: {', '.join(USER_DRAFTERS)}", metavar="NAME",
            group=_SPECULATION, default_text="auto, which uses the draft model too",
            choices=USER_DRAFTERS),
+    Option("--project", _DRAFTING, "draft from this indexed folder too; auto takes the git root of "
+           "the current folder", metavar="PATH", group=_SPECULATION),
     Option("--num-draft-tokens", _DRAFTING, "maximum of draft tokens per round, up to "
            f"{MAX_DRAFT_TOKENS}", whole_number, metavar="N", group=_SPECULATION,
            default_text="chosen in each round"),

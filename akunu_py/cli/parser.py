@@ -23,6 +23,7 @@ from akunu_py.cli.settings import (
     CostSettings,
     DoctorSettings,
     GenerateSettings,
+    IndexSettings,
     ReplaySettings,
     ServeSettings,
     SpeedupSettings,
@@ -59,6 +60,8 @@ COMMANDS: Final = (
             SpeedupSettings),
     Command("bench replay", "a prediction, without a model: what drafting would bring on known "
             "answers, here or on another chip", ReplaySettings),
+    Command("index", "learns the text of projects, which --project then drafts from",
+            IndexSettings),
     Command("doctor", "the machine, the model, and whether drafting pays here", DoctorSettings),
 )  # fmt: skip
 _NAMES_OF_MLX_LM: Final = {
@@ -183,16 +186,27 @@ def _values(options: Sequence[Option], given: Mapping[str, Any]) -> dict[str, An
     if "answers" in values:
         values["answers"] = ANSWERS if values["answers"] == "both" else (values["answers"],)
     if "drafter" in values:
-        if values["no_speculate"]:
-            for name, harmless in (("drafter", "none"), ("num_draft_tokens", 0)):
-                if values[name] not in (None, harmless):
-                    flag = f"--{name.replace('_', '-')} {values[name]}"
-                    raise InvalidRequestError(f"--no-speculate turns drafting off; omit {flag}.")
-            values["drafter"] = "none"
-        if values["drafter"] == MODEL_DRAFTER and values["draft_model"] is None:
-            raise InvalidRequestError("--drafter model needs --draft-model NAME.")
-        values["drafter"] = values["drafter"] or "auto"
+        _settle_drafter(values)
     return values
+
+
+def _settle_drafter(values: dict[str, Any]) -> None:
+    """Sets the drafter of a command that answers.
+
+    Raises:
+        InvalidRequestError: if another option does not go with it.
+    """
+    if values["no_speculate"]:
+        for name, harmless in (("drafter", "none"), ("num_draft_tokens", 0)):
+            if values[name] not in (None, harmless):
+                flag = f"--{name.replace('_', '-')} {values[name]}"
+                raise InvalidRequestError(f"--no-speculate turns drafting off; omit {flag}.")
+        values["drafter"] = "none"
+    if values["drafter"] == MODEL_DRAFTER and values["draft_model"] is None:
+        raise InvalidRequestError("--drafter model needs --draft-model NAME.")
+    values["drafter"] = values["drafter"] or "auto"
+    if values["project"] is not None and values["drafter"] != "auto":
+        raise InvalidRequestError("--project needs the drafter auto; omit it, or --drafter.")
 
 
 def _check_range(option: Option, value: Any) -> None:

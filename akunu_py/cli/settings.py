@@ -43,6 +43,7 @@ class ModelSettings:
     kv_group_size: int = DEFAULT_KV_GROUP_SIZE
     quantized_kv_start: int = DEFAULT_QUANTIZED_KV_START
     max_kv_size: int | None = None
+    project: str | None = None
 
     def __post_init__(self) -> None:
         check_max_kv_size(self.max_kv_size, self.kv_bits)
@@ -145,6 +146,25 @@ class DoctorSettings:
 
 
 @dataclass(frozen=True)
+class IndexSettings:
+    """What to do with the memory of projects: one thing at a time."""
+
+    paths: tuple[Path, ...]
+    model: str
+    lists: bool
+    stats: bool
+    forgotten: tuple[Path, ...]
+    forgets_all: bool
+
+    def __post_init__(self) -> None:
+        asked = [self.paths, self.lists or self.stats, self.forgotten, self.forgets_all]
+        if sum(map(bool, asked)) != 1:
+            raise InvalidRequestError(
+                "index takes either folders, or --list, --stats, --forget PATH or --forget-all."
+            )
+
+
+@dataclass(frozen=True)
 class CostSettings:
     """A measurement of what forwards cost."""
 
@@ -159,7 +179,8 @@ class ReplaySettings:
     """A replay of known answers with the tokenizer of a model.
 
     Every drafter is replayed with every number of draft tokens; None leaves the number to the
-    planner. Without `costs`, all known ones are used.
+    planner. Without `costs`, all known ones are used. A fifth of the files in each folder of
+    `memory` is replayed without and with a memory of the others.
     """
 
     files: tuple[Path, ...]
@@ -171,6 +192,13 @@ class ReplaySettings:
     max_requests: int | None
     as_json: bool
     plot: Path | None
+    memory: tuple[Path, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (self.files or self.memory):
+            raise InvalidRequestError("There is nothing to replay: name a FILE or --memory PATH.")
+        if self.memory and "auto" not in self.drafters:
+            raise InvalidRequestError("--memory needs the drafter auto; add it to --drafter.")
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ from akunu_py.drafting.combined import CombinedDrafter
 from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
 from akunu_py.drafting.expectation import Expectations
 from akunu_py.errors import InvalidRequestError
+from akunu_py.memory.segment import Segment
+from akunu_py.memory.tiers import ProjectTier
 from akunu_py.model import TargetModel
 from akunu_py.options import Options
 from akunu_py.planning.acceptance import AcceptanceModel
@@ -72,6 +74,7 @@ class SpeculationState:
             the planner.
         draft_model: drafts for requests whose drafter is `model`, and with n-grams for those whose
             drafter is `auto`.
+        memory: the files of a project, which `auto` also drafts from.
 
     Attributes:
         cost_curve: what forwards cost; None until it was needed and measured. Any thread may read
@@ -91,6 +94,7 @@ class SpeculationState:
         backend: Backend,
         calibrate: Calibrate,
         draft_model: TargetModel | None = None,
+        memory: Sequence[Segment] = (),
     ) -> None:
         self.cost_curve: CostCurve | None = None
         self.logit_differences: dict[int, float] = {}
@@ -98,6 +102,7 @@ class SpeculationState:
         self._model = model
         self._backend = backend
         self._calibrate = calibrate
+        self._memory = memory
         self._draft_model = None if draft_model is None else DraftModel(draft_model, model)
         self._factories: dict[str, DrafterFactory] = {}
         self._experience = {fills_gap: _Experience() for fills_gap in (False, True)}
@@ -168,7 +173,8 @@ class SpeculationState:
         if known.drafters.get(name):
             drafter = known.drafters[name].pop()
         elif name == AUTO_DRAFTER:
-            drafter = AutoDrafter(expectations=known.expectations)
+            tier = ProjectTier(self._memory) if self._memory else None
+            drafter = AutoDrafter(expectations=known.expectations, tier=tier)
         else:
             drafter = make_drafter(name)
         loans.callback(known.drafters[name].append, drafter)

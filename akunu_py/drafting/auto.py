@@ -1,19 +1,20 @@
 """AutoDrafter: the default drafter; copies through edits, or follows the best earlier occurrence.
 
-It has three sources, and drafts from the one whose next token is most likely to be accepted:
+It has four sources, and drafts from the one whose next token is most likely to be accepted:
 
 - *copy*: the text that is being copied, with the edits learnt from it repeated (`Rewrite`);
 - *resumed*: the copy found again near the place where an edit broke it;
-- *match*: what followed the longest earlier occurrence of the last tokens.
+- *match*: what followed the longest earlier occurrence of the last tokens;
+- *recall*: what followed them in other texts, if it has a tier of these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from akunu_py.drafting.alignment import SOLID_RUN, Alignment, Anchor, Rewrite
-from akunu_py.drafting.base import FIRST_BOUNDARY, NO_DRAFT, Draft
+from akunu_py.drafting.base import FIRST_BOUNDARY, NO_DRAFT, Draft, Recall, Tier
 from akunu_py.drafting.expectation import (
     Expectations,
     bucket,
@@ -35,9 +36,15 @@ MIN_REACH_PROB: Final = 0.1
 STEADY_RUN: Final = 12
 """After a longer run only the copy is drafted from: it is more reliable than any other source."""
 
+SURE: Final = 0.9
+"""Nothing is recalled where the request itself is likelier to be right than this."""
+
 
 class CopyCandidate(NamedTuple):
-    """Where a draft could be copied from, and the evidence of its first token."""
+    """Where a draft could be copied from, and the evidence of its first token.
+
+    A recall has no position in the request.
+    """
 
     source: str
     evidence: int
@@ -45,6 +52,7 @@ class CopyCandidate(NamedTuple):
     length: int
     resumed: Anchor | None = None
     match: Match | None = None
+    recall: Recall | None = None
 
 
 class AutoDrafter:
@@ -63,19 +71,24 @@ class AutoDrafter:
             far: an unlikely token is worth a try at the start of a draft, but not at the end of a
             long copy, which the next round can continue.
         expectations: what was learnt, to share with drafters of other requests.
+        tier: other texts to draft from where these are more likely to be right than the request.
 
     Raises:
         InvalidRequestError: if `token_cost` is negative.
     """
 
     def __init__(
-        self, token_cost: float = TOKEN_COST, expectations: Expectations | None = None
+        self,
+        token_cost: float = TOKEN_COST,
+        tier: Tier | None = None,
+        expectations: Expectations | None = None,
     ) -> None:
         if not token_cost >= 0:
             raise InvalidRequestError(
                 f"The cost of a drafted token must be 0 or more, not {token_cost}."
             )
         self._token_cost = token_cost
+        self._tier = tier
         self._expectations = expectations or Expectations()
         self._occurrences = Occurrences()
         self.begin(())
@@ -101,11 +114,13 @@ class AutoDrafter:
 
     def propose(self, limit: int) -> Draft:
         candidate = self._best_candidate()
+        if self._tier is not None:
+            candidate = self._or_recalled(self._tier, candidate)
         if candidate is None:
             self._untried = None
             return NO_DRAFT
         alignment = self._alignment
-        if candidate.position != alignment.source:
+        if candidate.recall is None and candidate.position != alignment.source:
             alignment.follow(candidate.position, candidate.length, resumed=candidate.resumed)
         return self._draft(candidate, limit)
 
@@ -152,6 +167,16 @@ class AutoDrafter:
             return followed
         return copy
 
+    def _or_recalled(self, tier: Tier, found: CopyCandidate | None) -> CopyCandidate | None:
+        """A candidate of the request, or what the tier recalls if that is more likely."""
+        prob = 0.0 if found is None else self._accept_prob(found)
+        if prob > SURE:
+            return found
+        recall = tier.recall(self._occurrences.tokens)
+        if recall is None or self._expectations.of(bucket(recall.evidence, 0), 0) <= prob:
+            return found
+        return CopyCandidate("recall", recall.evidence, -1, recall.length, recall=recall)
+
     def _accept_prob(self, candidate: CopyCandidate) -> float:
         """How likely its first token is to be accepted."""
         tokens = self._occurrences.tokens
@@ -170,7 +195,8 @@ class AutoDrafter:
     def _draft(self, candidate: CopyCandidate, limit: int) -> Draft:
         """Follows the candidate up to the limit, or until acceptance is too unlikely."""
         tokens, size = self._occurrences.tokens, len(self._occurrences.tokens)
-        affinity, expectation = self._occurrences.bigram_affinity, self._expectations.of
+        affinity: Callable[[int, int], int] = self._occurrences.bigram_affinity
+        expectation = self._expectations.of
         before = tokens[-1]
         token_cost = self._token_cost
         expected: list[float] = []
@@ -178,7 +204,11 @@ class AutoDrafter:
         reach_prob, gain, cost = 1.0, 1.0, 1.0
         suggested_length: int | None = None
         match = candidate.match
-        steps = self._copied(candidate) if match is None else self._agreed(match)
+        steps: Iterator[tuple[int, int]]
+        if candidate.recall is not None:
+            steps, affinity = candidate.recall.steps(), _exempt
+        else:
+            steps = self._copied(candidate) if match is None else self._agreed(match)
         # The draft is appended to the tokens while it is made, so that a copy may continue into it.
         try:
             for token, token_bucket in steps:
@@ -266,3 +296,8 @@ class AutoDrafter:
         """The rewrite expected at a position before `end`, where the draft begins."""
         rewrite = self._alignment.rewrites.at(self._occurrences.tokens, position)
         return rewrite if rewrite is not None and position + len(rewrite.old) <= end else None
+
+
+def _exempt(*_: int) -> int:
+    """The bigram affinity of a recalled token, which makes no difference to it."""
+    return 0

@@ -6,7 +6,7 @@ model imports mlx.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
@@ -152,6 +152,28 @@ class DrawingDrafter(Protocol):
             min_reach: it stops, one token late, where the draft is accepted up to the last token
                 with a lower probability than this.
         """
+
+
+class Recall(Protocol):
+    """What may follow the last tokens, by other texts."""
+
+    @property
+    def evidence(self) -> int:
+        """The evidence of the first token, as `drafting/expectation.py` counts it."""
+
+    @property
+    def length(self) -> int:
+        """How many of the last tokens occurred there."""
+
+    def steps(self) -> Iterator[tuple[int, int]]:
+        """The likely tokens, one after another, each with its bucket of `Expectations`."""
+
+
+class Tier(Protocol):
+    """Other texts than the request and its references, which a drafter may draft from."""
+
+    def recall(self, tokens: Sequence[int]) -> Recall | None:
+        """What may follow `tokens`; None if they say nothing. Never raises."""
 
 
 FIRST_BOUNDARY: Final = 1 << 31

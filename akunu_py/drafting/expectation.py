@@ -24,6 +24,8 @@ _MIN_PROB, _MAX_PROB = 0.002, 0.998
 _COPY_RUNS: Final = (0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 3)
 _MATCH_LENGTHS: Final = (0, 0, 1, 2, 3, 3, 4, 4, 4, 5)
 
+_RECALL_LENGTHS: Final = (0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 3)
+
 _COPY: Final = 0
 _MATCH: Final = _COPY + 4
 _UNSURE_MATCH: Final = _MATCH + 12
@@ -31,7 +33,7 @@ _WHOLE_ANSWER: Final = _UNSURE_MATCH + 2
 _RESUMED: Final = _WHOLE_ANSWER + 4
 _REWRITE: Final = _RESUMED + 6
 EVIDENCE: Final = _REWRITE + 2
-"""How many kinds of evidence there are."""
+"""How many kinds of evidence there are in a request and its references."""
 _FIRST_REWRITE_BUCKET: Final = POSITIONS * _REWRITE
 
 # The probabilities below were fitted by `python -m benchmarks.fit_expectations --data DATA`, on the
@@ -59,6 +61,16 @@ FIRST: Final = (
 )
 """How likely the first token of a draft is to be accepted, for each kind of evidence."""
 
+RECALLED: Final = (
+    # lengths of 1-2, 3-5, 6-12, 13 and more; shares of 0.0-0.1 to 0.9-1.0
+    *(0.02, 0.06, 0.09, 0.16, 0.21, 0.25, 0.36, 0.46, 0.70, 0.78),
+    *(0.03, 0.06, 0.10, 0.18, 0.25, 0.35, 0.48, 0.61, 0.80, 0.91),
+    *(0.03, 0.06, 0.10, 0.30, 0.30, 0.40, 0.58, 0.67, 0.77, 0.95),
+    *(0.10, 0.15, 0.20, 0.69, 0.69, 0.70, 0.89, 0.90, 0.95, 0.99),
+)
+"""The same for what a project's memory recalls: how often the most likely token was right at every
+token of held-out function bodies of seven packages, `python -m benchmarks.fit_recall`."""
+
 AFFINITY_ODDS: Final = (
     *(1.81, 6.00, 16.79),
     *(0.36, 1.17, 1.57),
@@ -67,7 +79,7 @@ AFFINITY_ODDS: Final = (
 )
 """By what a bigram affinity (`bigram_affinity_of`) multiplies the odds: in rows by how often other
 tokens followed, in columns by how often the same did. Rewrites are exempt, because they replace
-what followed so far."""
+what followed so far, and recalls, because they come from other texts."""
 
 
 def copy_evidence(run: int) -> int:
@@ -95,6 +107,11 @@ def resumed_evidence(length: int, distance: int) -> int:
     return _RESUMED + 3 * (length > 1) + min(distance, 2)
 
 
+def recall_evidence(length: int, share: float) -> int:
+    """The evidence of a recall: how long its match is, and the share of its most likely token."""
+    return EVIDENCE + 10 * _RECALL_LENGTHS[min(length, 13)] + min(int(10 * share), 9)
+
+
 def rewrite_evidence(begun: bool) -> int:
     """The evidence of a rewrite; `begun`: its first new token was emitted."""
     return _REWRITE + begun
@@ -111,7 +128,7 @@ class Expectations:
     """How likely a token of each bucket is to be accepted; what is learnt outlives requests."""
 
     def __init__(self) -> None:
-        self._values = [first for first in FIRST for _ in range(POSITIONS)]
+        self._values = [first for first in (*FIRST, *RECALLED) for _ in range(POSITIONS)]
         self._tried = [PRIOR_WEIGHT] * len(self._values)
 
     def of(self, bucket: int, bigram_affinity: int) -> float:

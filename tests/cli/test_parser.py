@@ -224,7 +224,7 @@ def test_loading_is_spelled_as_mlx_lm_spells_it(tmp_path: Path) -> None:
         ("bench cost --plots x.png", "bench cost has no option --plots; did you mean --plot?"),
         ("bench cost --seconds 0", "--seconds must be above 0 and at most 3600, not 0"),
         ("bench cost --seconds nan", "above 0"),
-        ("bench replay", "required: FILE"),
+        ("bench replay", "name a FILE or --memory PATH"),
         ("bench replay a --drafter nobody", "invalid choice: 'nobody'"),
         ("bench replay a --num-draft-tokens many", "'many' is not a whole number"),
         ("bench replay a --num-draft-tokens 4 100000", "must be from 0 to 1024, not 100000"),

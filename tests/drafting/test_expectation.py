@@ -5,10 +5,12 @@ import pytest
 from akunu_py.drafting.expectation import (
     EVIDENCE,
     POSITIONS,
+    RECALLED,
     Expectations,
     bucket,
     copy_evidence,
     match_evidence,
+    recall_evidence,
     resumed_evidence,
     rewrite_evidence,
 )
@@ -24,7 +26,11 @@ def test_every_kind_of_evidence_has_its_own_place() -> None:
         *(resumed_evidence(length, distance) for length in (1, 2) for distance in range(3)),
         *(rewrite_evidence(begun) for begun in (False, True)),
     ]
-    assert kinds == list(range(EVIDENCE))
+    kinds += [
+        recall_evidence(length, tenth / 10) for length in (2, 3, 6, 13) for tenth in range(10)
+    ]
+    assert kinds == list(range(EVIDENCE + len(RECALLED)))
+    assert recall_evidence(10**6, 1.0) == recall_evidence(13, 0.95)
     assert copy_evidence(10**6) == copy_evidence(17)
     assert match_evidence(10**6, False) == match_evidence(9, False)
     assert resumed_evidence(10**6, 3) == resumed_evidence(2, 2)
@@ -42,7 +48,7 @@ def test_later_positions_share_a_bucket() -> None:
 
 def test_priors_are_probabilities() -> None:
     expectations = Expectations()
-    for kind in range(EVIDENCE):
+    for kind in range(EVIDENCE + len(RECALLED)):
         assert 0 < expectations.of(bucket(kind, 0), NEUTRAL) < 1
 
 

@@ -1,0 +1,103 @@
+"""`index`: learns the text of projects, lists what is known, and forgets it."""
+
+import logging
+import os
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from akunu_py.backend import find_backend
+from akunu_py.cli.progress import MeasuringBar
+from akunu_py.cli.render import printable
+from akunu_py.cli.settings import IndexSettings
+from akunu_py.errors import InvalidRequestError
+from akunu_py.memory.projects import IndexResult, index_project, project_folder
+from akunu_py.memory.store import MemoryStore
+from akunu_py.model_files import find_model, tokenizer_fingerprint
+
+_MOST_LINES: Final = 20
+
+
+def run(settings: IndexSettings) -> int:
+    """Does what was asked; what was left out goes to standard error.
+
+    Raises:
+        AkunuError: if a folder, the tokenizer or the memory cannot be used.
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    folders = [project_folder(path) for path in settings.paths]
+    store = MemoryStore()
+    if settings.forgets_all:
+        store.forget_all()
+        print(f"{store.folder} is deleted.")
+        return 0
+    try:
+        if folders:
+            _learn(store, folders, settings.model)
+        for path in settings.forgotten:
+            _forget(store, path)
+        if settings.lists or settings.stats:
+            _list(store, sizes=settings.stats)
+    finally:
+        store.close()
+    return 0
+
+
+def _learn(store: MemoryStore, folders: list[Path], model: str) -> None:
+    fingerprint = tokenizer_fingerprint(find_model(model))
+    find_backend()  # without MLX this fails with a clear sentence
+    from akunu_py.loading import load_tokenizer  # noqa: PLC0415  (takes a second)
+
+    encode = load_tokenizer(model).encode_plain
+    for folder in folders:
+        with MeasuringBar(sys.stderr, "reading files") as bar:
+            result = index_project(store, folder, fingerprint, encode, progress=bar)
+        _tell_left_out(result)
+        print(
+            printable(
+                f"{folder}: {result.files:,} files in memory, {result.changed:,} of them new or "
+                f"changed, {result.gone:,} dropped."
+            )
+        )
+
+
+def _tell_left_out(result: IndexResult) -> None:
+    lines, counts = result.left_out.lines, result.left_out.counts
+    for line in lines[:_MOST_LINES]:
+        print(printable(line), file=sys.stderr)
+    if len(lines) > _MOST_LINES:
+        print(f"... and {len(lines) - _MOST_LINES:,} more.", file=sys.stderr)
+    if counts:
+        listed = ", ".join(f"{count:,} {reason}" for reason, count in sorted(counts.items()))
+        print(f"Left out: {listed}.", file=sys.stderr)
+
+
+def _forget(store: MemoryStore, path: Path) -> None:
+    """Forgets a project, which need not exist any more.
+
+    Raises:
+        InvalidRequestError: if nothing is known of it.
+    """
+    folder = Path(os.path.realpath(os.path.expanduser(path)))
+    if not store.forget(folder):
+        raise InvalidRequestError(f"Nothing is known of {folder}; `index --list` names projects.")
+    print(f"{folder} is forgotten.")
+
+
+def _list(store: MemoryStore, *, sizes: bool) -> None:
+    found = store.projects()
+    for status in found:
+        used = datetime.fromtimestamp(status.used or 0).strftime("%Y-%m-%d")
+        line = f"{status.path}  ({status.files:,} files, used {used})"
+        if not status.path.is_dir():
+            line += "  no longer exists"
+        if sizes:
+            line += (
+                f"  {status.tokens:,} tokens of tokenizer {status.fingerprint.hex()[:8]}, "
+                f"{status.nbytes / 1e6:.1f} MB"
+            )
+        print(printable(line))
+    if sizes or not found:
+        total = sum(status.nbytes for status in found)
+        print(f"{len(found)} projects, {total / 1e6:.1f} MB in {store.folder}")

@@ -1,0 +1,1 @@
+"""Memory: the n-grams of projects, kept on disk; they outlive requests and processes."""

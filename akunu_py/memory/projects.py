@@ -1,0 +1,188 @@
+"""Projects: from a folder to its memory, of which only what has changed is read, and back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from akunu_py.errors import InvalidRequestError
+from akunu_py.memory.files import LeftOut, SourceFile, read_source, source_files
+from akunu_py.memory.segment import Segment
+from akunu_py.memory.store import KnownFile, MemoryStore
+
+AUTO: Final = "auto"
+"""Stands for the git root of the current folder."""
+
+_BATCH_TOKENS: Final = 1 << 22
+"""What is written at once: a crash loses no more than that."""
+
+Encode = Callable[[str], Sequence[int]]
+"""The ids of a text, in which special tokens are plain text."""
+
+
+@dataclass(frozen=True)
+class IndexResult:
+    """What an index of a project has changed.
+
+    Attributes:
+        files: in memory now.
+        changed: new or changed files that were encoded.
+        gone: files that are no longer in memory.
+        left_out: what was left out, and why.
+    """
+
+    files: int
+    changed: int
+    gone: int
+    left_out: LeftOut
+
+
+@dataclass(frozen=True)
+class ProjectMemory:
+    """What an engine drafts from besides its requests.
+
+    Attributes:
+        segments: of the engine's tokenizer.
+        notice: one line for the user if nothing, or not everything, can be used.
+    """
+
+    segments: tuple[Segment, ...] = ()
+    notice: str | None = None
+
+
+def project_folder(path: Path) -> Path:
+    """The folder that a project is known by.
+
+    Raises:
+        InvalidRequestError: if there is no such folder.
+    """
+    folder = Path(os.path.realpath(os.path.expanduser(path)))
+    if not folder.is_dir():
+        raise InvalidRequestError(f"There is no folder {path}; a project is a folder.")
+    return folder
+
+
+def index_project(
+    store: MemoryStore,
+    project: Path,
+    fingerprint: bytes,
+    encode: Encode,
+    *,
+    progress: Callable[[float, float], None] | None = None,
+) -> IndexResult:
+    """Brings the memory of a project up to date.
+
+    Args:
+        store: where it is kept.
+        project: as `project_folder` returns it.
+        fingerprint: of the tokenizer.
+        encode: the tokenizer's.
+        progress: called with the bytes examined, and those of all files.
+
+    Raises:
+        InvalidRequestError: if the memory cannot be written.
+    """
+    left_out = LeftOut()
+    files = list(source_files(project, left_out))
+    known = store.files(project, fingerprint)
+    total, done = sum(file.size for file in files), 0
+    batch: dict[str, tuple[KnownFile, Sequence[int]]] = {}
+    present, pending, changed = set(), 0, 0
+    fits = True
+
+    def write(gone: Sequence[str] = ()) -> None:
+        nonlocal pending, changed, fits
+        if (batch or gone) and fits:
+            fits = store.update(project, fingerprint, batch, gone)
+            changed += len(batch) if fits else 0
+            if not fits:
+                left_out.lines.append(
+                    f"The memory is full: {len(batch)} files and those after them are left out."
+                )
+        batch.clear()
+        pending = 0
+
+    for file in files:
+        found = _examine(file, known.get(file.name), left_out)
+        if found is not None:
+            present.add(file.name)
+            if isinstance(found, tuple):
+                digest, text = found
+                tokens = encode(f"\n{text}")
+                batch[file.name] = KnownFile(digest, file.size, file.mtime), tokens
+                pending += len(tokens)
+                if pending >= _BATCH_TOKENS:
+                    write()
+        done += file.size
+        if progress is not None:
+            progress(done, total)
+        if not fits:
+            break
+    gone = [name for name in known if name not in present] if fits else []
+    write(gone)
+    return IndexResult(len(store.files(project, fingerprint)), changed, len(gone), left_out)
+
+
+def _examine(
+    file: SourceFile, known: KnownFile | None, left_out: LeftOut
+) -> KnownFile | tuple[bytes, str] | None:
+    """What is known of an unchanged file, the hash and the text of another, None if left out."""
+    if known is not None and (known.size, known.mtime) == (file.size, file.mtime):
+        return known
+    read = read_source(file, left_out)
+    if read is None:
+        return None
+    content, text = read
+    digest = sha256(content).digest()
+    return known if known is not None and known.digest == digest else (digest, text)
+
+
+def open_project(asked: str, fingerprint: bytes, vocabulary_size: int) -> ProjectMemory:
+    """The memory of a project for a model.
+
+    Args:
+        asked: its folder, or `AUTO`: then there may be none.
+        fingerprint: of the model's tokenizer.
+        vocabulary_size: the ids of the model; no other is ever drafted.
+
+    Raises:
+        InvalidRequestError: if the project was named and has no memory; the text says why.
+    """
+    if asked == AUTO:
+        root = _git_root(Path.cwd())
+        if root is None:
+            return ProjectMemory(notice="--project auto: the current folder is in no git project.")
+        try:
+            return _open_project(root, fingerprint, vocabulary_size)
+        except InvalidRequestError as error:
+            return ProjectMemory(notice=f"--project auto: {error}")
+    return _open_project(project_folder(Path(asked)), fingerprint, vocabulary_size)
+
+
+def _open_project(project: Path, fingerprint: bytes, vocabulary_size: int) -> ProjectMemory:
+    store = MemoryStore()
+    try:
+        found = [status for status in store.projects() if status.path == project]
+        if fingerprint not in {status.fingerprint for status in found}:
+            why = "was indexed with another tokenizer" if found else "was not indexed"
+            raise InvalidRequestError(
+                f"{project} {why}; run `akunu-py index {project}` with this --model."
+            )
+        segments = store.open(project, fingerprint)
+    finally:
+        store.close()
+    usable = tuple(segment for segment in segments if segment.largest < vocabulary_size)
+    notice = None if usable else f"The memory of {project} is empty or damaged; index it again."
+    return ProjectMemory(usable, notice)
+
+
+def _git_root(folder: Path) -> Path | None:
+    """The folder of the git project that a folder is in."""
+    for candidate in (folder, *folder.parents):
+        if (candidate / ".git").exists():
+            return Path(os.path.realpath(candidate))
+    return None

@@ -1,0 +1,200 @@
+"""Segment: a file of tokens, and the order of their places by the tokens before them.
+
+The order is a suffix array of the text read backwards, sorted by the last `DEPTH` tokens: places
+with the same context are neighbours, and those that share more of it are closer. So one binary
+search finds the places with the longest match. The arrays are mapped into memory, not read.
+
+A file never changes, and carries a checksum that is examined when it is opened: that takes a few
+milliseconds per million tokens.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from akunu_py.drafting.base import FIRST_BOUNDARY
+from akunu_py.package import replacement
+
+DEPTH: Final = 16
+"""How many tokens before a place decide its place in the order, and how long a match can be."""
+
+END: Final = FIRST_BOUNDARY
+"""Stands after the tokens of each document; no match and no continuation runs across it."""
+
+MAX_TOKENS: Final = 1 << 27
+"""Of a segment: sorting that many takes minutes and gigabytes."""
+
+_MAGIC: Final = b"akunu-py memory\x01"
+_HEADER: Final = struct.Struct("<16s32sQII")
+"""Magic and version, fingerprint of the tokenizer, how many tokens, the largest id, and the
+checksum of all other bytes."""
+
+Tokens = npt.NDArray[np.uint32]
+
+
+class DamagedSegmentError(ValueError):
+    """A file is no segment, or not as it was written; the text says how that is known."""
+
+
+def joined_documents(documents: Sequence[Sequence[int]]) -> Tokens:
+    """Documents as the tokens of a segment, each closed by an `END`."""
+    parts = [np.asarray([*document, END], np.uint32) for document in documents]
+    return np.concatenate(parts) if parts else np.zeros(0, np.uint32)
+
+
+def order_of(tokens: Tokens) -> Tokens:
+    """The places after 1 to n-1 tokens, sorted by the `DEPTH` tokens before them, nearest first.
+
+    By prefix doubling: places that are ranked by their last h tokens are ranked by their last 2h
+    ones with one more sort.
+    """
+    count = len(tokens)
+    if count < 2:
+        return np.zeros(0, np.uint32)
+    order = np.argsort(tokens, kind="stable")
+    rank = _ranks(tokens[order], order)
+    known = 1
+    while known < DEPTH:
+        key = rank << np.uint64(32)
+        key[known:] |= rank[:-known]
+        order = np.argsort(key)
+        rank = _ranks(key[order], order)
+        known *= 2
+    after = order.astype(np.uint32) + np.uint32(1)
+    return after[after < count]
+
+
+def _ranks(
+    sorted_keys: npt.NDArray[np.uint32] | npt.NDArray[np.uint64], order: npt.NDArray[np.intp]
+) -> npt.NDArray[np.uint64]:
+    """From 1 on, the rank of each key, in the order in which the keys were before sorting."""
+    steps = np.ones(len(order), np.uint64)
+    steps[1:] = sorted_keys[1:] != sorted_keys[:-1]
+    ranks = np.empty(len(order), np.uint64)
+    ranks[order] = np.cumsum(steps)
+    return ranks
+
+
+def write_segment(path: Path, fingerprint: bytes, tokens: Tokens) -> int:
+    """Sorts tokens and writes a file in one step.
+
+    Args:
+        path: of the new file; only the user may read it.
+        fingerprint: of the tokenizer, 32 bytes.
+        tokens: at most `MAX_TOKENS`, as `joined_documents` makes them.
+
+    Returns:
+        The bytes of the file.
+
+    Raises:
+        OSError: if it cannot be written; there is no file then.
+    """
+    arrays = tokens.astype("<u4").tobytes(), order_of(tokens).astype("<u4").tobytes()
+    ids = tokens[tokens != END]
+    largest = int(ids.max()) if len(ids) else 0
+    head = _HEADER.pack(_MAGIC, fingerprint, len(tokens), largest, 0)[:-4]
+    checksum = zlib.crc32(arrays[1], zlib.crc32(arrays[0], zlib.crc32(head)))
+    with replacement(path) as file:
+        file.write(head + struct.pack("<I", checksum))
+        file.writelines(arrays)
+        return file.tell()
+
+
+class Segment:
+    """A file that is open.
+
+    Attributes:
+        fingerprint: of the tokenizer that its tokens are of.
+        largest: the largest id.
+        tokens: all of them; each document ends with an `END`.
+
+    Raises:
+        DamagedSegmentError: if it is no segment, or not as it was written.
+        OSError: if it cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        with path.open("rb") as file:
+            header = file.read(_HEADER.size)
+            if len(header) < _HEADER.size or not header.startswith(_MAGIC):
+                raise DamagedSegmentError("it has another format")
+            mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        _, self.fingerprint, count, self.largest, checksum = _HEADER.unpack(header)
+        if len(mapped) != _HEADER.size + 4 * (2 * count - (count > 0)):
+            raise DamagedSegmentError("its length is wrong")
+        arrays = mapped[_HEADER.size :]
+        if zlib.crc32(arrays, zlib.crc32(header[:-4])) != checksum:
+            raise DamagedSegmentError("its checksum is wrong")
+        numbers = arrays.cast("I")
+        self.tokens, self._order = numbers[:count], numbers[count:]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def nearest(self, context: Sequence[int], most: int) -> list[tuple[int, int]]:
+        """The places whose tokens before them agree longest with the end of a context.
+
+        Args:
+            context: tokens; the last `DEPTH` of them count.
+            most: how many places are wanted.
+
+        Returns:
+            The length of each match, 1 or more and the longest first, and its place: the index of
+            the token that follows.
+        """
+        recent = list(context[: -DEPTH - 1 : -1])
+        order, agreement = self._order, self._agreement
+        at, size = self._position(recent), len(order)
+        before = agreement(order[at - 1], recent) if at else 0
+        after = agreement(order[at], recent) if at < size else 0
+        below, above = at - 1, at
+        found: list[tuple[int, int]] = []
+        while len(found) < most and (before or after):
+            if after >= before:
+                found.append((after, order[above]))
+                above += 1
+                after = agreement(order[above], recent) if above < size else 0
+            else:
+                found.append((before, order[below]))
+                below -= 1
+                before = agreement(order[below], recent) if below >= 0 else 0
+        return found
+
+    def _position(self, recent: Sequence[int]) -> int:
+        """How many places are before a context in the order; `recent` is the last token first."""
+        tokens, order, wanted = self.tokens, self._order, len(recent)
+        low, high = 0, len(order) if recent else 0
+        while low < high:
+            middle = (low + high) >> 1
+            place, length = order[middle], 0
+            token = -1  # before the first token
+            while length < wanted and place:
+                place -= 1
+                token = tokens[place]
+                if token != recent[length]:
+                    break
+                token = -1
+                length += 1
+            if length < wanted and token < recent[length]:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _agreement(self, place: int, recent: Sequence[int]) -> int:
+        """How many tokens before a place agree with recent ones, the last token first."""
+        tokens, length = self.tokens, 0
+        for token in recent if place >= len(recent) else recent[:place]:
+            place -= 1
+            if tokens[place] != token:
+                break
+            length += 1
+        return length

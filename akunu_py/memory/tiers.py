@@ -1,0 +1,159 @@
+"""ProjectTier: what followed the last tokens of a request in the files of its project.
+
+Behind the request's own occurrences, which are drafted from where they are more likely to be right.
+How often its guesses are accepted is learnt by `drafting/expectation.py`, for each length of the
+match and each agreement of the places on their own; where that falls, nothing is drafted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from akunu_py.drafting.base import FIRST_BOUNDARY
+from akunu_py.drafting.expectation import bucket, recall_evidence
+from akunu_py.memory.segment import DEPTH, Segment
+
+PLACES: Final = 16
+"""How many places a recall is made of at most."""
+
+ENOUGH: Final = 3
+"""With fewer places left of those found earlier, a shorter match is searched again."""
+
+MAX_CARRIED: Final = 64
+"""After more new tokens than this, places are searched anew."""
+
+_SHORTER: Final = 2.0
+"""What a shorter context says counts as much as this many places of the longer one."""
+
+
+class Place(NamedTuple):
+    """A place in a segment: its tokens, the index of the next one, and how long the match is."""
+
+    tokens: Sequence[int]
+    at: int
+    length: int
+
+    @property
+    def token(self) -> int:
+        """The token that follows."""
+        return self.tokens[self.at]
+
+
+class Recall:
+    """The places that agree longest with the last tokens, and the token that likely follows.
+
+    The shares of tokens among the longest matches are blended with those among all shorter ones,
+    as PPM does (Cleary and Witten 1984): so one place is believed if shorter contexts agree.
+
+    Args:
+        places: 1 or more, those with longer matches first.
+
+    Attributes:
+        length: of the longest match.
+        token: the token with the largest share; None if documents end at most places.
+        share: its share, from 0 to 1.
+    """
+
+    def __init__(self, places: Sequence[Place]) -> None:
+        self._places = places
+        self.length = places[0].length
+        counts: dict[int, int] = {}
+        levels: list[tuple[int, dict[int, int]]] = []
+        for _, level in groupby(places, key=lambda place: place.length):
+            for place in level:
+                counts[place.token] = counts.get(place.token, 0) + 1
+            levels.append((sum(counts.values()), counts.copy()))
+        shares = dict.fromkeys(counts, 0.0)
+        for number, found in reversed(levels):
+            for token, share in shares.items():
+                count = found.get(token, 0)
+                shares[token] = (count + _SHORTER * share) / (number + _SHORTER)
+        best = max(shares, key=shares.__getitem__)
+        self.share = shares[best]
+        self.token: int | None = best if best < FIRST_BOUNDARY else None
+
+    @property
+    def evidence(self) -> int:
+        """The evidence of the token, as `Expectations` knows it."""
+        return recall_evidence(self.length, self.share)
+
+    def after(self, token: int) -> Recall | None:
+        """What the places that go on with a token recall next; None if there are none."""
+        left = [
+            Place(place.tokens, place.at + 1, min(place.length + 1, DEPTH))
+            for place in self._places
+            if place.token == token
+        ]
+        return Recall(left) if left else None
+
+    def steps(self) -> Iterator[tuple[int, int]]:
+        """The tokens that likely follow, one after another, each with its bucket."""
+        recall: Recall | None = self
+        ahead = 0
+        while recall is not None and recall.token is not None:
+            yield recall.token, bucket(recall.evidence, ahead)
+            recall = recall.after(recall.token)
+            ahead += 1
+
+    def fits(self, tokens: Sequence[int]) -> bool:
+        """Whether the longest match agrees with the last tokens as far as it says."""
+        known, at, length = self._places[0]
+        return list(known[at - length : at]) == list(tokens[len(tokens) - length :])
+
+    @property
+    def carries(self) -> bool:
+        """Whether a new search would hardly find more."""
+        return self.length == DEPTH or len(self._places) >= ENOUGH
+
+
+class ProjectTier:
+    """Recalls from the segments of a project; the state of one drafter.
+
+    Args:
+        segments: of the request's tokenizer.
+    """
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self._segments = segments
+        self._recalled: Recall | None = None
+        self._size = 0
+
+    def recall(self, tokens: Sequence[int]) -> Recall | None:
+        """What followed the last tokens of a request; None if nothing is likely enough.
+
+        Args:
+            tokens: all of them. They may be fewer than in the last call, or those of another
+                request.
+        """
+        recalled = self._carried(tokens) or self._searched(tokens)
+        self._recalled, self._size = recalled, len(tokens)
+        if recalled is None or recalled.token is None:
+            return None
+        return recalled
+
+    def _carried(self, tokens: Sequence[int]) -> Recall | None:
+        """The last recall, moved on by the tokens since; None if it has to be searched again."""
+        recall, new = self._recalled, tokens[self._size :]
+        if len(tokens) < self._size or len(new) > MAX_CARRIED:
+            return None
+        for token in new:
+            if recall is None:
+                return None
+            recall = recall.after(token)
+        # Checked, because these may be the tokens of another request, or of a guess at this one.
+        if recall is None or not recall.carries or not recall.fits(tokens):
+            return None
+        return recall
+
+    def _searched(self, tokens: Sequence[int]) -> Recall | None:
+        context = tokens[-DEPTH:]
+        places = [
+            Place(segment.tokens, at, length)
+            for segment in self._segments
+            for length, at in segment.nearest(context, PLACES)
+        ]
+        if len(self._segments) > 1:
+            places.sort(key=lambda place: -place.length)
+        return Recall(places[:PLACES]) if places else None

@@ -1,0 +1,58 @@
+"""`index` and `--project` as a user runs them, on the tiny model."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from akunu_py.__main__ import main
+from akunu_py.package import CACHE_VARIABLE
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "main.py").write_text("def area(width, height):\n    return width * height\n")
+    return folder
+
+
+def test_a_project_is_learnt_listed_used_and_forgotten(
+    project: Path, tiny_model_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ["--model", str(tiny_model_dir)]
+    assert main(["index", str(project), *model]) == 0
+    assert "1 files in memory, 1 of them new" in capsys.readouterr().out
+    assert main(["index", "--stats"]) == 0
+    assert f"{project}  (1 files" in capsys.readouterr().out
+    answers = []
+    for words in ([], ["--project", str(project)]):
+        command = ["generate", "-p", "def area(", "-m", "24", "--json", *model, *words]
+        assert main(command) == 0
+        answers.append(json.loads(capsys.readouterr().out)["token_ids"])
+    assert answers[0] == answers[1]
+    assert main(["index", "--forget", str(project)]) == 0
+    assert main(["index", "--list"]) == 0
+    assert "0 projects" in capsys.readouterr().out
+    assert main(["generate", "-p", "x", "--project", str(project), *model]) == 2
+    assert "was not indexed; run `akunu-py index" in capsys.readouterr().err
+    assert main(["index", "--forget-all"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["index"], "index takes either folders, or --list"),
+        (["index", ".", "--list"], "index takes either folders, or --list"),
+        (["index", "--forget", "nowhere"], "Nothing is known of"),
+        (["index", "nowhere"], "There is no folder nowhere"),
+        (["chat", "--project", ".", "--no-speculate"], "--project needs the drafter auto"),
+    ],
+)
+@pytest.mark.usefixtures("project")
+def test_what_makes_no_sense_is_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
