@@ -180,6 +180,8 @@ OPTIONS: Final = (
            metavar="ORIGIN", field="origins", group=_SERVER, default=(), repeated=True),
     Option("--allow-host", _SERVE, "another name of this server for its clients; may be repeated",
            metavar="NAME", field="hosts", group=_SERVER, default=(), repeated=True),
+    Option("--alias", _SERVE, "what clients are told the model is called", metavar="NAME",
+           group=_SERVER),
     Option("--queue", _SERVE, "requests that may wait", whole_number, metavar="N", group=_SERVER,
            default=DEFAULT_QUEUE, within=Range(1)),
     Option("--prefill-step-size", _SERVE, "prompt tokens per forward; a cancelled request ends "

@@ -63,7 +63,7 @@ def messages(request: ApiRequest) -> Response:
         "id": f"msg_{uuid4().hex}",
         "type": "message",
         "role": "assistant",
-        "model": request.engine.model.name,
+        "model": request.model_name,
     }
 
     async def chunks() -> AsyncGenerator[bytes, None]:

@@ -38,6 +38,11 @@ class ApiRequest:
         """The engine; see `Service.engine` for the errors."""
         return self.service.engine
 
+    @property
+    def model_name(self) -> str:
+        """What clients are told the model is called."""
+        return self.settings.alias or self.engine.model.name
+
 
 @dataclass(frozen=True)
 class Endpoint:

@@ -13,7 +13,7 @@ from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Grammar, Options, Wake
 from akunu_py.server.body import Body
 from akunu_py.server.job import Job
-from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ToolCall
+from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ReasoningCounter, ToolCall
 from akunu_py.text.call_grammar import CallGrammar, make_checked
 
 if TYPE_CHECKING:
@@ -150,10 +150,13 @@ class Conversation:
         options: Options,
         tools: Tools,
         settings: Mapping[str, Any],
+        *,
+        continues: bool = True,
     ) -> "Conversation":
         """Renders a conversation by the model's template.
 
-        If the last message is the assistant's, and text, the answer continues it.
+        If the last message is the assistant's, and text, the answer continues it, unless
+        `continues` is false.
 
         Raises:
             InvalidRequestError: if the template refuses it.
@@ -162,6 +165,7 @@ class Conversation:
         format_ = tokenizer.answer_format
         last = messages[-1]
         begun = last["role"] == "assistant" and bool(last["content"]) and "tool_calls" not in last
+        begun &= continues
         grammar, holds = hold_calls(tokenizer, options.grammar, tools)
         is_answer = grammar is not None and grammar.wake is None
         prompt = tokenizer.render_chat(
@@ -185,6 +189,10 @@ class Conversation:
         parsed_as = AnswerFormat() if is_answer and not holds else format_
         options = replace(options, grammar=grammar)
         return cls(Job(prompt, options), tools, parsed_as, prompt, holds)
+
+    def reasoning_counter(self) -> ReasoningCounter:
+        """A new counter of an answer's reasoning."""
+        return ReasoningCounter(self._format, self._prompt)
 
     def parser(self) -> AnswerParser:
         """A new parser of an answer."""

@@ -256,7 +256,7 @@ def props(request: ApiRequest) -> Response:
                 "params": _generation_settings(engine, read_options(request), DEFAULT_SAMPLERS),
             },
             "total_slots": MAX_SLOTS,
-            "model_alias": engine.model.name,
+            "model_alias": request.model_name,
             "model_path": engine.model.name,
             "modalities": {"vision": False, "audio": False},
             "chat_template": _text_or_nothing(getattr(wrapped, "chat_template", None)),

@@ -22,9 +22,9 @@ _STARTED: Final = datetime.now(UTC)
 _NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
 
 
-def served_name(engine: "Engine") -> str:
+def served_name(request: ApiRequest) -> str:
     """The model's name with a tag, which every name in Ollama has."""
-    return f"{engine.model.name}:latest"
+    return f"{request.model_name}:latest"
 
 
 def timestamp(moment: datetime) -> str:
@@ -39,14 +39,14 @@ def version(_: ApiRequest) -> Response:
 
 def tags(request: ApiRequest) -> Response:
     """All models: there is one."""
-    entry = _entry(request.engine) | {"modified_at": timestamp(_STARTED)}
+    entry = _entry(request) | {"modified_at": timestamp(_STARTED)}
     return CompactJSONResponse({"models": [entry]})
 
 
 def ps(request: ApiRequest) -> Response:
     """The models in memory: the same one, which stays there."""
     engine = request.engine
-    entry = _entry(engine) | {
+    entry = _entry(request) | {
         "expires_at": timestamp(_NEVER),
         "size_vram": 0 if engine.backend.device == "cpu" else engine.model.parameter_bytes,
         "context_length": engine.context_limit,
@@ -60,7 +60,7 @@ def pull(request: ApiRequest) -> Response:
     Raises:
         NotFoundError: if it is another one.
     """
-    body, name = request.body, request.engine.model.name
+    body, name = request.body, request.model_name
     wanted = body.text("model", "name", default="").removesuffix(":latest")
     if wanted not in ("", name):
         raise NotFoundError(
@@ -100,8 +100,8 @@ def show(request: ApiRequest) -> Response:
     )
 
 
-def _entry(engine: "Engine") -> dict[str, Any]:
-    name = served_name(engine)
+def _entry(request: ApiRequest) -> dict[str, Any]:
+    engine, name = request.engine, served_name(request)
     identity = f"{name} {engine.model.parameter_count} {engine.model.config}"
     return {
         "name": name,

@@ -18,28 +18,29 @@ from akunu_py.server.responses import delete_response, respond, show_response
 from akunu_py.server.wire import CompactJSONResponse
 
 if TYPE_CHECKING:
-    from akunu_py.engine import Engine
+    pass
 
 _STARTED: Final = int(time())
 
 
 def list_models(request: ApiRequest) -> Response:
     """A list of one model."""
-    return CompactJSONResponse({"object": "list", "data": [_entry(request.engine)]})
+    return CompactJSONResponse({"object": "list", "data": [_entry(request)]})
 
 
 def show_model(request: ApiRequest) -> Response:
     """The model, if it has the name in the path."""
-    entry = _entry(request.engine)
+    entry = _entry(request)
     if request.path_params["model"] != entry["id"]:
         raise NotFoundError(f"There is no such model; this server has {entry['id']}.")
     return CompactJSONResponse(entry)
 
 
-def _entry(engine: "Engine") -> dict[str, Any]:
+def _entry(request: ApiRequest) -> dict[str, Any]:
     """A model object, with what llama-server adds to it."""
+    engine = request.engine
     return {
-        "id": engine.model.name,
+        "id": request.model_name,
         "object": "model",
         "created": _STARTED,
         "owned_by": "akunu_py",

@@ -64,6 +64,7 @@ _TYPES: Final = {
     "exceed_context_size_error": "invalid_request_error",
     "not_found_error": "invalid_request_error",
 }
+_MAX_TOP_LOGPROBS: Final = 20
 _MAX_PENALTY: Final = 2.0
 _MAX_REPETITION_PENALTY: Final = 1e3
 _MIN_LOGPROB: Final = -9999.0
@@ -193,7 +194,10 @@ class ResponseKind:
 
 
 class Choice(Protocol):
-    """Formats one completion as a choice of a response, or of chunks."""
+    """Formats one completion as a choice of a response, or of chunks; `reasoning_tokens` are those
+    of its tokens that were reasoning."""
+
+    reasoning_tokens: int
 
     def chunk_choices(self, event: Event) -> list[dict[str, Any]]:
         """The choices of the chunks for the next event of a stream."""
@@ -226,7 +230,7 @@ def respond(
         "id": f"{kind.id_prefix}{uuid4().hex}",
         "object": kind.chunk_name if streams else kind.name,
         "created": int(time()),
-        "model": request.engine.model.name,
+        "model": request.model_name,
         "system_fingerprint": f"akunu-py-{__version__}",
     }
 
@@ -238,7 +242,9 @@ def respond(
                 async for event in events:
                     for chunk_choice in choice.chunk_choices(event):
                         yield sse(chunk | {"choices": [chunk_choice]})
-            usage.add(event.stats)  # the last one: a stream has one event or more
+            usage.add(
+                event.stats, choice.reasoning_tokens
+            )  # the last one: a stream has one event or more
             end = chunk | {"choices": [choice.end(event.finish_reason or Finish.CANCELLED)]}
             if choice is choices[-1] and not reports_usage:
                 figures = usage.figures()
@@ -257,8 +263,8 @@ def respond(
         made = []
         for job, choice in zip(jobs, choices, strict=True):
             completion = await service.complete(job)
-            usage.add(completion.stats)
             made.append(choice.whole(completion))
+            usage.add(completion.stats, choice.reasoning_tokens)
         return head | {"choices": made} | usage.figures()
 
     return WholeResponse(whole)
@@ -272,9 +278,11 @@ class _Usage:
         self._choices = 0
         self._sums = Stats()
         self._prompts = Stats()
+        self._reasoning_tokens = 0
 
-    def add(self, stats: Stats) -> None:
+    def add(self, stats: Stats, reasoning_tokens: int) -> None:
         """Adds the next choice, which has ended."""
+        self._reasoning_tokens += min(reasoning_tokens, stats.generated_tokens)
         self._sums.include(stats)
         if self._choices % self._per_prompt == 0:
             self._prompts.include(stats)
@@ -290,6 +298,7 @@ class _Usage:
             "total_tokens": prompts.prompt_tokens + sums.generated_tokens,
             "prompt_tokens_details": {"cached_tokens": prompts.cached_tokens},
             "completion_tokens_details": {
+                "reasoning_tokens": self._reasoning_tokens,
                 "accepted_prediction_tokens": sums.accepted,
                 "rejected_prediction_tokens": sums.drafted - sums.accepted,
             },
@@ -305,3 +314,21 @@ def spell(spelling: TokenBytes, token: int) -> str:
 def bounded(logprob: float) -> float:
     """A log-probability that JSON can have: it knows no infinity."""
     return max(logprob, _MIN_LOGPROB)
+
+
+def describe_logprob(spelling: TokenBytes, token: int, logprob: float) -> dict[str, Any]:
+    """A token with its log-probability, as OpenAI and Ollama spell it."""
+    return {
+        "token": spell(spelling, token),
+        "bytes": list(spelling.of(token)),
+        "logprob": bounded(logprob),
+    }
+
+
+def read_logprobs(body: Body) -> int | None:
+    """How many alternatives to report per token; None reports no log-probabilities."""
+    wanted = body.flag("logprobs", default=False)
+    alternatives = body.integer("top_logprobs", default=0, least=0, most=_MAX_TOP_LOGPROBS)
+    if alternatives and not wanted:
+        body.refuse("top_logprobs", "needs `logprobs` to be true")
+    return alternatives if wanted else None

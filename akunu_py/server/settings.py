@@ -61,6 +61,7 @@ class ServerSettings:
         hosts: further names by which clients reach the server.
         queue: how many requests may wait while one runs.
         log_prompts: whether the log may contain prompts.
+        alias: what clients are told the model is called; None tells its name.
     """
 
     host: str = DEFAULT_HOST
@@ -72,3 +73,4 @@ class ServerSettings:
     limits: Limits = field(default_factory=Limits)
     defaults: Defaults = field(default_factory=Defaults)
     log_prompts: bool = False
+    alias: str | None = None
