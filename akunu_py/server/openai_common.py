@@ -47,6 +47,7 @@ from akunu_py.server.wire import (
     EVENT_STREAM,
     StreamedResponse,
     WholeResponse,
+    prompt_progress,
     sse,
     timings,
 )
@@ -239,9 +240,13 @@ def respond(
         chunk = head | ({"usage": None} if reports_usage else {})
         for job, choice in zip(jobs, choices, strict=True):
             async with aclosing(service.stream(job)) as events:
+                progress: dict[str, Any] | None = None
                 async for event in events:
+                    if progress is None:
+                        progress = prompt_progress(body, event.stats)
                     for chunk_choice in choice.chunk_choices(event):
-                        yield sse(chunk | {"choices": [chunk_choice]})
+                        yield sse(chunk | {"choices": [chunk_choice]} | progress)
+                        progress = {}
             usage.add(
                 event.stats, choice.reasoning_tokens
             )  # the last one: a stream has one event or more

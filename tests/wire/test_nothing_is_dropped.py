@@ -115,3 +115,15 @@ def test_a_prompt_may_be_an_object(live: LiveServer) -> None:
         assert live.post("/completion", body | {"prompt": prompt}).json()["content"] == plain
     image = {"prompt_string": "a", "multimodal_data": ["aGk="]}
     assert live.post("/completion", body | {"prompt": image}).status_code == 400
+
+
+def test_progress_is_reported_once_the_prompt_is_read(live: LiveServer) -> None:
+    asked = {"stream": True, "return_progress": True, "n_predict": 3, "temperature": 0}
+    turns = {"messages": [{"role": "user", "content": "Hi"}]}
+    for path, prompt in (("/completion", {"prompt": "a b"}), ("/v1/chat/completions", turns)):
+        text = live.post(path, asked | prompt).text
+        lines = [line.removeprefix("data: ") for line in text.splitlines() if "{" in line]
+        first, *rest = map(json.loads, lines)
+        progress = first["prompt_progress"]
+        assert progress["processed"] == progress["total"] >= progress["cache"]
+        assert not any("prompt_progress" in each for each in rest)
