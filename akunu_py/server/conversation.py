@@ -13,7 +13,7 @@ from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Grammar, Options, Wake
 from akunu_py.server.body import Body
 from akunu_py.server.job import Job
-from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ToolCall
+from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ReasoningCounter, ToolCall
 from akunu_py.text.call_grammar import CallGrammar, make_checked
 
 if TYPE_CHECKING:
@@ -190,6 +190,10 @@ class Conversation:
         parsed_as = AnswerFormat() if is_answer and not holds else format_
         options = replace(options, grammar=grammar)
         return cls(Job(prompt, options, is_chat=True), tools, parsed_as, prompt, holds)
+
+    def reasoning_counter(self) -> ReasoningCounter:
+        """A new counter of an answer's reasoning."""
+        return ReasoningCounter(self._format, self._prompt)
 
     def parser(self) -> AnswerParser:
         """A new parser of an answer."""

@@ -30,6 +30,7 @@ from akunu_py.server.wire import (
     WholeResponse,
     compact_json,
     logprob_entries,
+    prompt_progress,
     sse,
     timings,
 )
@@ -85,10 +86,14 @@ def _respond(request: ApiRequest, wanted: CompletionRequest) -> Response:
         for format_ in formats:
             completion = Completion(request.engine.model.name)
             async with aclosing(service.stream(format_.job)) as events:
+                progress: dict[str, Any] | None = None
                 async for event in events:
                     completion.add(event)
+                    if progress is None:
+                        progress = prompt_progress(request.body, event.stats)
                     for partial in format_.partials(event):
-                        yield sse(partial)
+                        yield sse(partial | progress)
+                        progress = {}
             yield sse(format_.final(completion))
 
     if not wanted.streams:

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import fields, replace
 from datetime import UTC, datetime
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +16,7 @@ from starlette.responses import Response
 
 from akunu_py.options import Grammar, Options
 from akunu_py.request import Completion, Event
+from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest, Contract, Endpoint, refuse_embeddings
 from akunu_py.server.conversation import Blocks, Conversation, Step, Tools
@@ -29,6 +31,7 @@ from akunu_py.server.fields import (
 from akunu_py.server.job import Job
 from akunu_py.server.llama_request import read_sampling
 from akunu_py.server.ollama_models import ps, pull, served_name, show, tags, timestamp, version
+from akunu_py.server.openai_common import describe_logprob, read_logprobs
 from akunu_py.server.settings import Defaults
 from akunu_py.server.wire import (
     FINISH_REASONS,
@@ -37,6 +40,7 @@ from akunu_py.server.wire import (
     StreamedResponse,
     WholeResponse,
     json_line,
+    logprob_entries,
 )
 from akunu_py.text.answer_parser import AnswerParser
 from akunu_py.text.fim import FILL_FORMATS
@@ -144,13 +148,14 @@ class _Reply:
         self._name = served_name(request)
         self._shows_drafts = request.body.flag("show_drafts", default=False)
         self._blocks = blocks
+        self._spelling = request.engine.tokenizer.token_bytes
         self._prompt = prompt
 
     def part(self, event: Event) -> dict[str, Any] | None:
         """The streamed object for an event; None if there is nothing to send."""
         text = self._text(event.text, ends=event.finish_reason is not None)
-        shown = self._pieces(event.pieces)
-        if not text and not shown.get("pieces"):
+        shown = self._pieces(event.pieces) | self._logprobs(event.logprobs)
+        if not text and not any(shown.values()):
             return None
         return self._head() | (text or self._no_text()) | {"done": False} | shown
 
@@ -161,7 +166,13 @@ class _Reply:
     def whole(self, completion: Completion) -> dict[str, Any]:
         """The one object of a completion that is not streamed."""
         text = self._text(completion.text, ends=True) or self._no_text()
-        return self._head() | text | self._pieces(completion.pieces) | self._end(completion)
+        return (
+            self._head()
+            | text
+            | self._pieces(completion.pieces)
+            | self._logprobs(completion.logprobs)
+            | self._end(completion)
+        )
 
     def loaded(self) -> dict[str, Any]:
         """The response to a request that only checks that the model is loaded."""
@@ -185,6 +196,12 @@ class _Reply:
             return {}
         shown = [{"text": piece.text, "drafted": piece.drafted} for piece in pieces if piece.text]
         return {"pieces": shown}
+
+    def _logprobs(self, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """One object for each token, if log-probabilities are wanted."""
+        if not entries:
+            return {}
+        return {"logprobs": logprob_entries(entries, partial(describe_logprob, self._spelling))}
 
     def _end(self, completion: Completion) -> dict[str, Any]:
         stats = completion.stats
@@ -261,8 +278,6 @@ def _read_options(request: ApiRequest) -> Options:
         BodyError: if a field cannot be served.
     """
     options, given = request.body.object("options"), request.settings.defaults
-    if request.body.flag("logprobs", default=False):
-        request.body.refuse("logprobs", "is not served here; see `/v1/chat/completions`")
     missing = [field.name for field in fields(given) if getattr(given, field.name) is None]
     defaults = replace(given, **{name: getattr(_DEFAULTS, name) for name in missing})
     wanted = options.integer("num_predict", default=defaults.max_tokens)
@@ -274,6 +289,7 @@ def _read_options(request: ApiRequest) -> Options:
         num_draft_tokens=read_num_draft_tokens(options, defaults),
         grammar=_read_format(request.body),
         priority=read_priority(options),
+        logprobs=read_logprobs(request.body),
     )
 
 

@@ -1,6 +1,6 @@
 """OpenAI's chat completions: content, reasoning and tool calls."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 from uuid import uuid4
@@ -16,20 +16,20 @@ from akunu_py.server.fields import read_messages, read_offered_tools
 from akunu_py.server.job import Job
 from akunu_py.server.openai_common import (
     ResponseKind,
-    bounded,
+    describe_logprob,
     read_format,
+    read_logprobs,
     read_options,
     respond,
-    spell,
 )
 from akunu_py.server.wire import FINISH_REASONS, CompactJSONResponse, logprob_entries
 from akunu_py.stats import Finish
-from akunu_py.text.answer_parser import AnswerParser, Part, ToolCall, joined
+from akunu_py.text.answer_parser import AnswerParser, Part, ReasoningCounter, ToolCall, joined
 from akunu_py.text.chat_template import reserved_names
+from akunu_py.text.stream import Piece
 from akunu_py.text.token_bytes import TokenBytes
 
 _KIND: Final = ResponseKind("chatcmpl-", "chat.completion", "chat.completion.chunk")
-_MAX_TOP_LOGPROBS: Final = 20
 _MAX_EFFORT_LENGTH: Final = 16
 """Characters of a `reasoning_effort`; each model has its own words for it."""
 
@@ -41,7 +41,7 @@ def chat(request: ApiRequest) -> Response:
     spelling = None if job.options.logprobs is None else request.engine.tokenizer.token_bytes
 
     def make_choice(index: int, _: Job) -> _ChatChoice:
-        return _ChatChoice(index, conversation.parser(), spelling)
+        return _ChatChoice(index, conversation.parser(), conversation.reasoning_counter(), spelling)
 
     return respond(request, [job], _KIND, make_choice)
 
@@ -61,7 +61,7 @@ def read_conversation(request: ApiRequest) -> Conversation:
     body, tokenizer = request.body, request.engine.tokenizer
     grammar = read_format(body, "response_format")
     tools = _read_tools(body, model_has_tools=tokenizer.answer_format.has_tools)
-    logprobs = _read_logprobs(body)
+    logprobs = read_logprobs(body)
     options = read_options(request, logprobs=logprobs, grammar=grammar)
     messages = read_messages(body)
     opens = body.flag("add_generation_prompt", default=None)
@@ -84,14 +84,23 @@ def read_conversation(request: ApiRequest) -> Conversation:
 class _ChatChoice:
     """A choice of `/v1/chat/completions`; `spelling` is None if no log-probabilities are wanted."""
 
-    def __init__(self, index: int, parser: AnswerParser, spelling: TokenBytes | None) -> None:
+    def __init__(
+        self,
+        index: int,
+        parser: AnswerParser,
+        counter: ReasoningCounter,
+        spelling: TokenBytes | None,
+    ) -> None:
         self._index = index
         self._parser = parser
+        self._counter = counter
         self._spelling = spelling
         self._has_begun = False
         self._num_calls = 0
+        self.reasoning_tokens = 0
 
     def chunk_choices(self, event: Event) -> list[dict[str, Any]]:
+        self._count(event.pieces)
         deltas = list(map(self._delta, self._parse(event.text, event.finish_reason)))
         if event.logprobs and not deltas:
             deltas = [{"content": ""}]
@@ -107,6 +116,7 @@ class _ChatChoice:
         return self._choice({}) | {"finish_reason": self._finish_reason(finish)}
 
     def whole(self, completion: Completion) -> dict[str, Any]:
+        self._count(completion.pieces)
         answer = joined(self._parse(completion.text, completion.finish_reason))
         self._num_calls = len(answer.calls)
         message: dict[str, Any] = {
@@ -124,6 +134,9 @@ class _ChatChoice:
             "logprobs": self._logprobs(completion.logprobs),
             "finish_reason": self._finish_reason(completion.finish_reason),
         }
+
+    def _count(self, pieces: Sequence[Piece]) -> None:
+        self.reasoning_tokens += self._counter.count(pieces)
 
     def _parse(self, text: str, finish: Finish | None) -> list[Part]:
         parts = self._parser.feed(text)
@@ -151,19 +164,11 @@ class _ChatChoice:
         """One object for each token, if log-probabilities are wanted."""
         if self._spelling is None:
             return None
-        content = logprob_entries(entries, partial(_logprob, self._spelling))
+        content = logprob_entries(entries, partial(describe_logprob, self._spelling))
         return {"content": content, "refusal": None}
 
     def _choice(self, delta: dict[str, Any]) -> dict[str, Any]:
         return {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": None}
-
-
-def _logprob(spelling: TokenBytes, token: int, logprob: float) -> dict[str, Any]:
-    return {
-        "token": spell(spelling, token),
-        "bytes": list(spelling.of(token)),
-        "logprob": bounded(logprob),
-    }
 
 
 def _tool_call(call: ToolCall) -> dict[str, Any]:
@@ -204,15 +209,6 @@ def _read_tool_choice(body: Body) -> ToolChoice:
     if word not in ("auto", "none", "required"):
         body.refuse("tool_choice", "must be auto, none, required, or name a function")
     return ToolChoice(may_call=word != "none", must_call=word == "required")
-
-
-def _read_logprobs(body: Body) -> int | None:
-    """How many alternatives to report per token; None reports no log-probabilities."""
-    wanted = body.flag("logprobs", default=False)
-    alternatives = body.integer("top_logprobs", default=0, least=0, most=_MAX_TOP_LOGPROBS)
-    if alternatives and not wanted:
-        body.refuse("top_logprobs", "needs `logprobs` to be true")
-    return alternatives if wanted else None
 
 
 def _read_template_settings(body: Body) -> dict[str, Any]:

@@ -48,6 +48,7 @@ from akunu_py.server.wire import (
     EVENT_STREAM,
     StreamedResponse,
     WholeResponse,
+    prompt_progress,
     sse,
     timings,
 )
@@ -64,6 +65,7 @@ _CODES: Final = {
 _TYPES: Final = {
     "not_found_error": "invalid_request_error",
 }
+_MAX_TOP_LOGPROBS: Final = 20
 _MAX_PENALTY: Final = 2.0
 _MAX_REPETITION_PENALTY: Final = 1e3
 _MIN_LOGPROB: Final = -9999.0
@@ -194,7 +196,10 @@ class ResponseKind:
 
 
 class Choice(Protocol):
-    """Formats one completion as a choice of a response, or of chunks."""
+    """Formats one completion as a choice of a response, or of chunks; `reasoning_tokens` are those
+    of its tokens that were reasoning."""
+
+    reasoning_tokens: int
 
     def chunk_choices(self, event: Event) -> list[dict[str, Any]]:
         """The choices of the chunks for the next event of a stream."""
@@ -238,14 +243,19 @@ def respond(
         begun = False
         for job, choice in zip(jobs, choices, strict=True):
             async with aclosing(service.stream(job)) as events:
+                progress: dict[str, Any] | None = None
                 async for event in events:
+                    if progress is None:
+                        progress = prompt_progress(body, event.stats)
                     timed = {"timings": timings(event.stats)} if times_tokens else {}
                     for chunk_choice in choice.chunk_choices(event):
                         # As in llama-server, the first chunk has a role, and no timings.
                         extra = timed if begun else {}
                         begun = True
-                        yield sse(chunk | {"choices": [chunk_choice]} | extra)
-            usage.add(event.stats)  # the last one: a stream has one event or more
+                        yield sse(chunk | {"choices": [chunk_choice]} | extra | progress)
+                        progress = {}
+            # The last event: a stream has one or more.
+            usage.add(event.stats, choice.reasoning_tokens)
             end = chunk | {"choices": [choice.end(event.finish_reason or Finish.CANCELLED)]}
             if choice is choices[-1] and not reports_usage:
                 figures = usage.figures() | _verbose(request, jobs[0])
@@ -264,8 +274,8 @@ def respond(
         made = []
         completions = await service.complete_all(jobs)
         for completion, choice in zip(completions, choices, strict=True):
-            usage.add(completion.stats)
             made.append(choice.whole(completion))
+            usage.add(completion.stats, choice.reasoning_tokens)
         return head | {"choices": made} | usage.figures() | _verbose(request, jobs[0])
 
     return WholeResponse(whole)
@@ -287,9 +297,11 @@ class _Usage:
         self._choices = 0
         self._sums = Stats()
         self._prompts = Stats()
+        self._reasoning_tokens = 0
 
-    def add(self, stats: Stats) -> None:
+    def add(self, stats: Stats, reasoning_tokens: int) -> None:
         """Adds the next choice, which has ended."""
+        self._reasoning_tokens += min(reasoning_tokens, stats.generated_tokens)
         self._sums.include(stats)
         if self._choices % self._per_prompt == 0:
             self._prompts.include(stats)
@@ -305,6 +317,7 @@ class _Usage:
             "total_tokens": prompts.prompt_tokens + sums.generated_tokens,
             "prompt_tokens_details": {"cached_tokens": prompts.cached_tokens},
             "completion_tokens_details": {
+                "reasoning_tokens": self._reasoning_tokens,
                 "accepted_prediction_tokens": sums.accepted,
                 "rejected_prediction_tokens": sums.drafted - sums.accepted,
             },
@@ -320,3 +333,21 @@ def spell(spelling: TokenBytes, token: int) -> str:
 def bounded(logprob: float) -> float:
     """A log-probability that JSON can have: it knows no infinity."""
     return max(logprob, _MIN_LOGPROB)
+
+
+def describe_logprob(spelling: TokenBytes, token: int, logprob: float) -> dict[str, Any]:
+    """A token with its log-probability, as OpenAI and Ollama spell it."""
+    return {
+        "token": spell(spelling, token),
+        "bytes": list(spelling.of(token)),
+        "logprob": bounded(logprob),
+    }
+
+
+def read_logprobs(body: Body) -> int | None:
+    """How many alternatives to report per token; None reports no log-probabilities."""
+    wanted = body.flag("logprobs", default=False)
+    alternatives = body.integer("top_logprobs", default=0, least=0, most=_MAX_TOP_LOGPROBS)
+    if alternatives and not wanted:
+        body.refuse("top_logprobs", "needs `logprobs` to be true")
+    return alternatives if wanted else None

@@ -91,6 +91,8 @@ def _is_id(value: object) -> bool:
 class _CompletionChoice:
     """A choice of `/v1/completions`; `echo` is the text before the completion."""
 
+    reasoning_tokens = 0
+
     def __init__(self, index: int, echo: str, logprobs: "_Logprobs | None") -> None:
         self._index = index
         self._echo = echo
@@ -175,6 +177,8 @@ class _Logprobs:
 class _FimChoice:
     """A choice of `/v1/fim/completions`. Every delta has a text, even an empty one, because Tabby
     reads nothing else."""
+
+    reasoning_tokens = 0
 
     def __init__(self, index: int) -> None:
         self._index = index

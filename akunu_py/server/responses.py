@@ -10,11 +10,13 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import count
 from time import time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from starlette.responses import Response
 
+from akunu_py.errors import ContextOverflowError
+from akunu_py.options import Options
 from akunu_py.request import Completion
 from akunu_py.server.contract import ApiRequest
 from akunu_py.server.conversation import (
@@ -22,6 +24,7 @@ from akunu_py.server.conversation import (
     Blocks,
     Conversation,
     Step,
+    Tools,
 )
 from akunu_py.server.errors import ApiError, NotFoundError
 from akunu_py.server.openai_common import read_format, read_options
@@ -31,6 +34,7 @@ from akunu_py.server.responses_request import (
     merged,
     read_input,
     read_tools,
+    without_oldest,
 )
 from akunu_py.server.wire import (
     EVENT_STREAM,
@@ -41,6 +45,9 @@ from akunu_py.server.wire import (
     compact_json,
     named_sse,
 )
+
+if TYPE_CHECKING:
+    from akunu_py.engine import Engine
 
 _STORED_BYTES: Final = 64 << 20
 
@@ -115,8 +122,9 @@ def _read(request: ApiRequest) -> tuple[Conversation, dict[str, str], list[Messa
     for name in ("background", "conversation", "prompt"):
         if body.any(name):
             body.refuse(name, "is not served")
-    if body.text("truncation", default="disabled") != "disabled":
-        body.refuse("truncation", "must be disabled: nothing is left out of a conversation")
+    truncation = body.text("truncation", default="disabled")
+    if truncation not in ("disabled", "auto"):
+        body.refuse("truncation", "must be disabled or auto")
     options = replace(
         read_options(request, grammar=read_format(body.object("text"), "format")),
         stop=(),
@@ -129,12 +137,13 @@ def _read(request: ApiRequest) -> tuple[Conversation, dict[str, str], list[Messa
     instructions = body.text("instructions", default=None)
     opening = [{"role": "system", "content": instructions}] if instructions else []
     effort = body.object("reasoning").text("effort", default=None)
-    conversation = Conversation.begin(
+    conversation = _begin(
         engine,
         merged([*opening, *history]),
         replace(options, max_tokens=longest),
         tools,
         {} if effort is None else {"reasoning_effort": effort},
+        truncates=truncation == "auto",
     )
     return conversation, kinds, history
 
@@ -167,7 +176,7 @@ def respond(request: ApiRequest) -> Response:
         "tool_choice": body.any("tool_choice") or "auto",
         "tools": body.any("tools") or [],
         "top_p": sampling.top_p,
-        "truncation": "disabled",
+        "truncation": body.text("truncation", default="disabled"),
         "usage": None,
         "user": body.any("user"),
     }
@@ -182,7 +191,8 @@ def respond(request: ApiRequest) -> Response:
         return event("failed", {"response": head | {"status": "failed", "error": what}})
 
     def final(completion: Completion) -> dict[str, Any]:
-        response = head | _ending(completion) | {"output": items.done}
+        reasoning = conversation.reasoning_counter().count(completion.pieces)
+        response = head | _ending(completion, reasoning) | {"output": items.done}
         if keeps:
             request.responses.add(response, [*history, items.as_message()])
         return response
@@ -210,7 +220,35 @@ def respond(request: ApiRequest) -> Response:
     return WholeResponse(whole)
 
 
-def _ending(completion: Completion) -> dict[str, Any]:
+def _begin(
+    engine: "Engine",
+    messages: list[Message],
+    options: Options,
+    tools: Tools,
+    settings: Mapping[str, Any],
+    *,
+    truncates: bool,
+) -> Conversation:
+    """A conversation; if it may be truncated, without the oldest turns if they leave no room."""
+    limit = engine.context_limit
+    room = limit - min(options.max_tokens or 1, limit // 2)
+    while True:
+        conversation = Conversation.begin(engine, messages, options, tools, settings)
+        rest = without_oldest(messages) if truncates else []
+        if not rest or _fits(engine, conversation, room):
+            return conversation
+        messages = rest
+
+
+def _fits(engine: "Engine", conversation: Conversation, room: int) -> bool:
+    """Whether a conversation's prompt has so many tokens or fewer."""
+    try:
+        return len(engine.tokenizer.encode(str(conversation.job.prompt), most=room)) <= room
+    except ContextOverflowError:
+        return False
+
+
+def _ending(completion: Completion, reasoning_tokens: int) -> dict[str, Any]:
     """How a response ended, and its usage."""
     stats = completion.stats
     cut = FINISH_REASONS[completion.finish_reason] == "length"
@@ -221,7 +259,9 @@ def _ending(completion: Completion) -> dict[str, Any]:
             "input_tokens": stats.prompt_tokens,
             "input_tokens_details": {"cached_tokens": stats.cached_tokens},
             "output_tokens": stats.generated_tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {
+                "reasoning_tokens": min(reasoning_tokens, stats.generated_tokens)
+            },
             "total_tokens": stats.prompt_tokens + stats.generated_tokens,
         },
     }

@@ -148,3 +148,11 @@ def merged(messages: list[Message]) -> list[Message]:
         else:
             last["content"] += f"\n\n{message['content']}"
     return found
+
+
+def without_oldest(messages: list[Message]) -> list[Message]:
+    """The messages without the oldest turn: all up to the second of the user's, but for those of
+    the system's in the beginning; none if there is no second one."""
+    first = next((at for at, each in enumerate(messages) if each["role"] != "system"), 0)
+    turns = [at for at, each in enumerate(messages) if each["role"] == "user" and at > first]
+    return [*messages[:first], *messages[turns[0] :]] if turns else []

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from akunu_py.sampling.logprobs import TokenLogprob
+from akunu_py.server.body import Body
 from akunu_py.server.errors import NOTED_ERROR, ApiError, noted_error
 from akunu_py.stats import Finish, Stats
 
@@ -147,6 +148,16 @@ def timings(stats: Stats) -> dict[str, Any]:
     if stats.drafted:
         found |= {"draft_n": stats.drafted, "draft_n_accepted": stats.accepted}
     return found
+
+
+def prompt_progress(body: Body, stats: Stats) -> dict[str, Any]:
+    """What `return_progress` asks for, as llama-server has it, but only once, when the prompt has
+    been read; nothing if it was not asked for."""
+    if not body.flag("return_progress", default=False):
+        return {}
+    total = stats.prompt_tokens
+    figures = {"total": total, "cache": stats.cached_tokens, "processed": total}
+    return {"prompt_progress": figures | {"time_ms": round(stats.prefill_s * 1000)}}
 
 
 def _rates(name: str, tokens: int, seconds: float) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from akunu_py.text.call_layout import LLAMA3, CallLayout
 from akunu_py.text.call_reader import CallBegin, CallReader, kinds_of
+from akunu_py.text.stream import Piece
 
 logger = logging.getLogger(__name__)
 
@@ -240,6 +241,35 @@ class AnswerParser:
         if not text:
             return []
         return [Part(reasoning=text) if state is _State.REASONING else Part(text)]
+
+
+class ReasoningCounter:
+    """Counts the tokens of an answer that are reasoning, with the marks around it.
+
+    Args:
+        format_: the marks.
+        prompt: the prompt of the answer, which may end inside reasoning.
+    """
+
+    def __init__(self, format_: AnswerFormat, prompt: str) -> None:
+        self._marks = (format_.think_start, format_.think_end)
+        self._reach = max(1, *map(len, self._marks))
+        self._inside = format_.is_thinking(prompt)
+        self._text = ""
+
+    def count(self, pieces: Sequence[Piece]) -> int:
+        """How many of the next pieces, one a token, are reasoning."""
+        counted = 0
+        for piece in pieces:
+            mark = self._marks[self._inside]
+            was_inside = self._inside
+            self._text += piece.text
+            if mark and mark in self._text:
+                self._text = self._text.partition(mark)[2]
+                self._inside = not self._inside
+            self._text = self._text[-self._reach :]
+            counted += was_inside or self._inside
+        return counted
 
 
 def _tool_call(parsed: Any) -> ToolCall:

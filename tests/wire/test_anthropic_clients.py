@@ -107,7 +107,8 @@ def test_events_come_in_order(parrot: LiveServer) -> None:
 
 @pytest.mark.parametrize("text", [CALL, f"I look.{CALL}{CALL}", f"<think>Hm.</think>I look.{CALL}"])
 def test_thoughts_and_calls_are_blocks(parrot: LiveServer, text: str) -> None:
-    asked = body(text, tools=[READ], thinking={"type": "enabled", "budget_tokens": 1024})
+    thinking = {"type": "enabled", "budget_tokens": 1024}
+    asked = body(text, tools=[READ], thinking=thinking, num_draft_tokens=0)
     whole = ask(parrot, asked)
     assert whole["stop_reason"] == "tool_use"
     thought, said, *calls = [None, None, *whole["content"]][-2 - text.count("<tool_call>") :]

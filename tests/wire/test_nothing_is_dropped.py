@@ -65,9 +65,39 @@ def test_samplers_that_are_turned_off_are_accepted(live: LiveServer) -> None:
     assert live.post("/completion", {"prompt": "a", "n_predict": 1} | off).status_code == 200
 
 
-def test_ollamas_logprobs_are_refused(live: LiveServer) -> None:
-    answer = live.post("/api/generate", {"prompt": "a", "logprobs": True})
-    assert (answer.status_code, "`logprobs`" in answer.text) == (400, True)
+def test_ollamas_logprobs(live: LiveServer) -> None:
+    body = {"prompt": "a", "raw": True, "logprobs": True, "top_logprobs": 2,
+            "options": {"num_predict": 3, "temperature": 0}}  # fmt: skip
+    whole = live.post("/api/generate", body | {"stream": False}).json()
+    assert "".join(each["token"] for each in whole["logprobs"]) == whole["response"]
+    for each in whole["logprobs"]:
+        assert each["top_logprobs"][0]["token"] == each["token"]
+    lines = map(json.loads, live.post("/api/generate", body).text.splitlines())
+    assert [each for line in lines for each in line.get("logprobs", [])] == whole["logprobs"]
+
+
+def test_a_final_message_is_continued_or_not(live: LiveServer) -> None:
+    turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "I am"}]
+    body = {"messages": turns, "max_tokens": 1, "temperature": 0}
+    lengths = []
+    accepted: list[dict[str, Any]] = [
+        {"continue_final_message": True, "add_generation_prompt": False},
+        {},
+        {"continue_final_message": False},
+        {"add_generation_prompt": True},
+    ]
+    for fields in accepted:
+        answer = live.post("/v1/chat/completions", body | fields).json()
+        lengths.append(answer["usage"]["prompt_tokens"])
+    assert lengths[0] == lengths[1] < lengths[2] == lengths[3]
+    refused: list[dict[str, Any]] = [
+        {"continue_final_message": True, "add_generation_prompt": True},
+        {"continue_final_message": True, "messages": turns[:1]},
+        {"add_generation_prompt": False, "messages": turns[:1]},
+    ]
+    for fields in refused:
+        answer = live.post("/v1/chat/completions", body | fields)
+        assert (answer.status_code, next(iter(fields)) in answer.text) == (400, True)
 
 
 def test_a_bias_by_text(live: LiveServer) -> None:
@@ -85,3 +115,15 @@ def test_a_prompt_may_be_an_object(live: LiveServer) -> None:
         assert live.post("/completion", body | {"prompt": prompt}).json()["content"] == plain
     image = {"prompt_string": "a", "multimodal_data": ["aGk="]}
     assert live.post("/completion", body | {"prompt": image}).status_code == 400
+
+
+def test_progress_is_reported_once_the_prompt_is_read(live: LiveServer) -> None:
+    asked = {"stream": True, "return_progress": True, "n_predict": 3, "temperature": 0}
+    turns = {"messages": [{"role": "user", "content": "Hi"}]}
+    for path, prompt in (("/completion", {"prompt": "a b"}), ("/v1/chat/completions", turns)):
+        text = live.post(path, asked | prompt).text
+        lines = [line.removeprefix("data: ") for line in text.splitlines() if "{" in line]
+        first, *rest = map(json.loads, lines)
+        progress = first["prompt_progress"]
+        assert progress["processed"] == progress["total"] >= progress["cache"]
+        assert not any("prompt_progress" in each for each in rest)

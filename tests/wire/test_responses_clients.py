@@ -114,7 +114,7 @@ def test_a_function_is_called_and_its_result_read(client: openai.OpenAI) -> None
 
 
 def test_the_events_of_a_call(parrot: LiveServer) -> None:
-    asked = {"model": "m", "input": CALL, "tools": [SHELL]}
+    asked = {"model": "m", "input": CALL, "tools": [SHELL], "num_draft_tokens": 0}
     found = events(parrot, asked)
     deltas = [each for each in found if each["type"] == "response.function_call_arguments.delta"]
     rest = [each for each in found if each not in deltas]
@@ -193,7 +193,7 @@ def test_a_cut_answer_is_incomplete(client: openai.OpenAI) -> None:
         ({"input": []}, "input"),
         ({}, "input"),
         ({"input": "a", "background": True}, "background"),
-        ({"input": "a", "truncation": "auto"}, "truncation"),
+        ({"input": "a", "truncation": "middle"}, "truncation"),
         ({"input": "a", "tool_choice": "required"}, "tool_choice"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
@@ -244,3 +244,30 @@ def test_codex_reads_the_answer_to_its_latest_body(parrot: LiveServer) -> None:
     assert json.loads(item["arguments"]) == {"cmd": "ls"}
     counted = parrot.post("/v1/responses/input_tokens", asked).json()
     assert counted["input_tokens"] > 10
+
+
+def test_reasoning_is_counted(parrot: LiveServer) -> None:
+    said = "<think>Hm, well.</think>Yes"
+    usage = parrot.post("/v1/responses", {"model": "m", "input": said}).json()["usage"]
+    reasoning = usage["output_tokens_details"]["reasoning_tokens"]
+    assert reasoning == usage["output_tokens"] - len("Yes")
+    asked = {"messages": [{"role": "user", "content": said}]}
+    usage = parrot.post("/v1/chat/completions", asked).json()["usage"]
+    assert usage["completion_tokens_details"]["reasoning_tokens"] == reasoning
+
+
+def test_the_oldest_turns_are_left_out_if_there_is_no_room(parrot: LiveServer) -> None:
+    turns = [
+        {"role": "user", "content": "x" * 7000},
+        {"role": "assistant", "content": "y" * 7000},
+        {"role": "user", "content": "z" * 7000},
+        {"role": "assistant", "content": "ok"},
+        {"role": "user", "content": "Hello"},
+    ]
+    asked = {"model": "m", "instructions": "Be brief.", "input": turns, "max_output_tokens": 99}
+    refused = parrot.post("/v1/responses", asked)
+    assert (refused.status_code, "context" in refused.text) == (400, True)
+    answer = parrot.post("/v1/responses", asked | {"truncation": "auto"}).json()
+    assert answer["output"][0]["content"][0]["text"] == "Hello"
+    assert answer["truncation"] == "auto"
+    assert 7000 < answer["usage"]["input_tokens"] < 8000

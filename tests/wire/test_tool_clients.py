@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from akunu_py.server.settings import ServerSettings
 from tests.parrot import parrot_engine
 from tests.server.live import LiveServer, serve
 
@@ -38,7 +39,8 @@ def call(arguments: Any) -> str:
 @pytest.fixture(scope="module")
 def parrot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     folder: Path = tmp_path_factory.mktemp("models") / "parrot"
-    with serve(lambda: parrot_engine(folder)) as server:
+    settings = ServerSettings(aliases=("gpt-4o",))
+    with serve(lambda: parrot_engine(folder), settings) as server:
         yield server
 
 
@@ -56,7 +58,12 @@ def message(server: LiveServer, said: str, **fields: Any) -> dict[str, Any]:
 
 def test_the_ai_sdk_puts_deltas_together(parrot: LiveServer) -> None:
     said = f"I look.{call(ANSWER)}\n{call(ANSWER)}"
-    options = {"stream": True, "stream_options": {"include_usage": True}, "tool_choice": "auto"}
+    options = {
+        "num_draft_tokens": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "tool_choice": "auto",
+    }
     *chunks, done = parrot.events(PATH, body(said, **options))
     assert done == "[DONE]"
     calls: list[dict[str, Any]] = []
@@ -116,3 +123,9 @@ def test_a_schema_that_refers_to_itself_forever_is_no_defect(parrot: LiveServer)
     assert parrot.post(PATH, body("Hello", tools=[tool])).status_code == 200
     answer = parrot.post(PATH, body("Hello", tools=[tool], tool_choice="required"))
     assert answer.status_code in (200, 400)
+
+
+def test_clients_see_the_alias(parrot: LiveServer) -> None:
+    assert parrot.get("/v1/models").json()["data"][0]["id"] == "gpt-4o"
+    assert parrot.get("/api/tags").json()["models"][0]["name"] == "gpt-4o:latest"
+    assert parrot.post(PATH, body("Hello")).json()["model"] == "gpt-4o"
