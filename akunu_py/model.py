@@ -86,6 +86,7 @@ class TargetModel:
             intercept_attention(network)
             self.row_split = RowSplit(vector_attention)
         self._traced = traced(network) if traces else None
+        self._intercepts = False  # whether caches answer its attentions
 
     @property
     def full_name(self) -> str:
@@ -205,7 +206,9 @@ class TargetModel:
         Returns:
             Lazy logits `[rows, vocabulary]`.
         """
-        intercept_attention(self.network)
+        if not self._intercepts:
+            intercept_attention(self.network)
+            self._intercepts = True
         lengths = [cache.length for cache in caches]
         rows = BatchedRows(counts, lengths)
         layers = batched_layers([cache.layers for cache in caches], rows)

@@ -34,6 +34,9 @@ CostsOf = Callable[[int], LiveCosts | None]
 _TRIED: Final = ((5, 1), (3, 3), (9, 2))
 """The sequences of the forward that a model is tried with: tokens before it, and in it."""
 
+_OBSERVE_EVERY: Final = 8
+"""Correcting the costs takes a percent or two of a small model's forward."""
+
 _TOLERANCE: Final = 1e-3
 _COARSE_TOLERANCE: Final = 0.05
 """How far logits may be from those of separate forwards, as a part of their spread. Rounding to 16
@@ -82,6 +85,8 @@ class Batch:
         self._costs = costs
         self._acceptance = AcceptanceModel()
         self._members = 0
+        self._observed = (0, 0)  # sequences and rows of the forward last learnt from
+        self._unobserved = 0
         self._waiting: list[BatchedForward] = []
         self.forwards = 0
         self.rows = 0
@@ -182,10 +187,14 @@ class Batch:
         return results
 
     def _observe(self, inputs: Sequence[Inputs], seconds: float) -> None:
-        costs = self._costs(len(inputs)) if inputs else None
-        if costs is not None:
-            rows, context = sum(one.tokens.size for one in inputs), sum(one.start for one in inputs)
-            costs.observe_round(rows, seconds, context)
+        """Learns from the time of a forward; of many like the last one, from some."""
+        shape = len(inputs), sum(one.tokens.size for one in inputs)
+        self._unobserved += 1
+        if shape == self._observed and self._unobserved < _OBSERVE_EVERY:
+            return
+        self._observed, self._unobserved = shape, 0
+        if inputs and (costs := self._costs(len(inputs))) is not None:
+            costs.observe_round(shape[1], seconds, sum(one.start for one in inputs))
 
 
 class BatchedTarget:
