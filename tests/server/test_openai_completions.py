@@ -162,6 +162,7 @@ def test_speculation_can_be_turned_off(live: LiveServer, off: dict[str, Any]) ->
     answer = ask(live, max_tokens=40, **off)
     assert answer["choices"][0]["text"] == text_of(live, max_tokens=40)
     assert answer["usage"]["completion_tokens_details"] == {
+        "reasoning_tokens": 0,
         "accepted_prediction_tokens": 0,
         "rejected_prediction_tokens": 0,
     }
