@@ -63,13 +63,13 @@ FIRST: Final = (
 
 RECALLED: Final = (
     # lengths of 1-2, 3-5, 6-12, 13 and more; shares of 0.0-0.1 to 0.9-1.0
-    *(0.02, 0.06, 0.09, 0.16, 0.21, 0.25, 0.36, 0.46, 0.70, 0.78),
-    *(0.03, 0.06, 0.10, 0.18, 0.25, 0.35, 0.48, 0.61, 0.80, 0.91),
-    *(0.03, 0.06, 0.10, 0.30, 0.30, 0.40, 0.58, 0.67, 0.77, 0.95),
-    *(0.10, 0.15, 0.20, 0.69, 0.69, 0.70, 0.89, 0.90, 0.95, 0.99),
+    *(0.06, 0.06, 0.11, 0.17, 0.22, 0.26, 0.36, 0.53, 0.74, 0.86),
+    *(0.01, 0.06, 0.10, 0.18, 0.25, 0.36, 0.50, 0.60, 0.81, 0.92),
+    *(0.01, 0.07, 0.12, 0.27, 0.32, 0.40, 0.52, 0.71, 0.81, 0.95),
+    *(0.10, 0.11, 0.20, 0.81, 0.77, 0.81, 0.89, 0.94, 0.97, 0.99),
 )
 """The same for what a project's memory recalls: how often the most likely token was right at every
-token of held-out function bodies of seven packages, `python -m benchmarks.fit_recall`."""
+token of held-out function bodies of seven packages, by `python -m benchmarks.project_memory`."""
 
 AFFINITY_ODDS: Final = (
     *(1.81, 6.00, 16.79),

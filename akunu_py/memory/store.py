@@ -100,28 +100,30 @@ class MemoryStore:
         self._database.close()
 
     def projects(self) -> list[ProjectStatus]:
-        """All projects, the last used first."""
-        rows = self._database.execute(
-            "SELECT path, fingerprint, used, id,"
-            " (SELECT COUNT(*) FROM files WHERE project = id),"
-            " (SELECT COALESCE(SUM(tokens), 0) FROM files WHERE project = id),"
-            " (SELECT COALESCE(SUM(bytes), 0) FROM segments WHERE project = id)"
-            " FROM projects ORDER BY used DESC"
-        )
-        return [
-            ProjectStatus(Path(path), fingerprint, files, tokens, nbytes, used)
-            for path, fingerprint, used, _, files, tokens, nbytes in rows
-        ]
+        """All projects, the last used first.
+
+        Raises:
+            InvalidRequestError: if the folder cannot be used.
+        """
+        with self._changing() as database:
+            rows = database.execute(
+                "SELECT path, fingerprint,"
+                " (SELECT COUNT(*) FROM files WHERE project = id),"
+                " (SELECT COALESCE(SUM(tokens), 0) FROM files WHERE project = id),"
+                " (SELECT COALESCE(SUM(bytes), 0) FROM segments WHERE project = id), used"
+                " FROM projects ORDER BY used DESC"
+            ).fetchall()
+        return [ProjectStatus(Path(path), *values) for path, *values in rows]
 
     def files(self, project: Path, fingerprint: bytes) -> dict[str, KnownFile]:
         """What is known of a project's files, by path; those in damaged segments are left out."""
-        number = self._number(project, fingerprint)
-        with self._changing():
+        with self._changing() as database:
+            number = self._number(project, fingerprint)
             for name in self._segments(number):
                 self._open_segment(name)
-        rows = self._database.execute(
-            "SELECT path, digest, size, mtime FROM files WHERE project = ?", (number,)
-        )
+            rows = database.execute(
+                "SELECT path, digest, size, mtime FROM files WHERE project = ?", (number,)
+            ).fetchall()
         return {path: KnownFile(digest, size, mtime) for path, digest, size, mtime in rows}
 
     def update(

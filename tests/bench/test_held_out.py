@@ -1,9 +1,11 @@
 """What a memory of a project would bring: how the project is divided."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from akunu_py.__main__ import main
 from akunu_py.bench.curve_sources import NamedCurve
 from akunu_py.bench.held_out import hold_out
 from akunu_py.bench.replay import UNIT_COSTS
@@ -49,6 +51,16 @@ def test_a_memory_of_the_other_files_raises_the_tokens_of_a_forward(
     ]
     without, with_memory, _ = found.values()
     assert with_memory > 1.5 * without
+
+
+def test_the_command_shows_both(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", "replay", "--memory", str(project), "--drafter", "auto", "--costs", "m4-pro"]
+    assert main([*words, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["memory"] for row in rows] == [False, True]
+    assert rows[0]["tokens_per_forward"] < rows[1]["tokens_per_forward"]
+    assert main([*words, "--drafter", "ngram"]) == 2
+    assert "--memory needs the drafter auto" in capsys.readouterr().err
 
 
 def test_a_project_of_few_files_is_refused(tmp_path: Path) -> None:
