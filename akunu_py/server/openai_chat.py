@@ -1,6 +1,6 @@
 """OpenAI's chat completions: content, reasoning and tool calls."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 from uuid import uuid4
