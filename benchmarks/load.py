@@ -96,7 +96,7 @@ def _asked(text: str, tokens: int) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "/completion", greedy | {"prompt": text, "n_predict": tokens, "repeat_penalty": 1.2}
     schema = {"json_schema": {"type": "array", "items": {"enum": ["red", "blue"]}, "maxItems": 4}}
     yield "/v1/chat/completions", greedy | {"messages": turns, "max_tokens": tokens} | schema
-    seeded = {"prompt": text, "max_tokens": tokens, "temperature": 1, "seed": 5, "n": 3}
+    seeded = {"prompt": text, "max_tokens": tokens, "temperature": 1, "seed": 5}
     yield "/v1/completions", seeded
 
 
@@ -189,7 +189,7 @@ def _text(answer: dict[str, Any]) -> str:
         parts = [choice.get("message") or choice.get("delta") or choice
                  for choice in answer["choices"]]  # fmt: skip
         return "".join(part.get("content") or part.get("text") or "" for part in parts)
-    elif "message" in answer:
+    if "message" in answer:
         answer = answer["message"]
     return str(answer.get("content") or answer.get("text") or answer.get("response") or "")
 

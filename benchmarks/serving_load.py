@@ -93,7 +93,8 @@ def main() -> None:
         result = put_under_load(server, arguments.requests, arguments.clients, arguments.max_tokens)
     found = complaints(result)
     body = (
-        f"{machine_line(machine)}\n\nModel {arguments.model}, {arguments.clients} clients, {arguments.parallel} at a time, answers "
+        f"{machine_line(machine)}\n\nModel {arguments.model}, {arguments.clients} clients, "
+        f"{arguments.parallel} at a time, answers "
         f"of up to {arguments.max_tokens} tokens.\n\n{table_of(result['parts'])}\n\n"
         f"The server counted {result['answers_counted']} answers that ended, cancelled ones "
         "included."
