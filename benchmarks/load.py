@@ -33,7 +33,7 @@ _TEXTS: Final = (
 
 @dataclass(frozen=True)
 class Question:
-    """A request whose answer is greedy, so that it can be repeated.
+    """A request whose answer is greedy or has a seed, so that it can be repeated.
 
     Attributes:
         path: the endpoint's path.
@@ -92,6 +92,12 @@ def _asked(text: str, tokens: int) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "/v1/fim/completions", greedy | {"prompt": text, "suffix": "\n", "max_tokens": tokens}
     yield "/api/generate", {"prompt": text, "raw": True, "options": options}
     yield "/api/chat", {"messages": turns, "options": options}
+    yield "/v1/completions", greedy | {"prompt": text, "max_tokens": tokens, "logprobs": 2}
+    yield "/completion", greedy | {"prompt": text, "n_predict": tokens, "repeat_penalty": 1.2}
+    schema = {"json_schema": {"type": "array", "items": {"enum": ["red", "blue"]}, "maxItems": 4}}
+    yield "/v1/chat/completions", greedy | {"messages": turns, "max_tokens": tokens} | schema
+    seeded = {"prompt": text, "max_tokens": tokens, "temperature": 1, "seed": 5}
+    yield "/v1/completions", seeded
 
 
 class Load:
@@ -180,9 +186,10 @@ def _text(answer: dict[str, Any]) -> str:
     if "error" in answer:
         return f"broken off: {answer['error']}"
     if "choices" in answer:
-        choice: dict[str, Any] = next(iter(answer["choices"]), {})
-        answer = choice.get("message") or choice.get("delta") or choice
-    elif "message" in answer:
+        parts = [choice.get("message") or choice.get("delta") or choice
+                 for choice in answer["choices"]]  # fmt: skip
+        return "".join(part.get("content") or part.get("text") or "" for part in parts)
+    if "message" in answer:
         answer = answer["message"]
     return str(answer.get("content") or answer.get("text") or answer.get("response") or "")
 

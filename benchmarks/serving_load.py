@@ -1,6 +1,6 @@
-"""Does the server survive a crowd? 32 clients, 500 requests of all contracts; a third hang up.
+"""Does the server survive a crowd? 32 clients, 1,000 requests of all contracts; a third hang up.
 
-    python -m benchmarks.serving_load [--clients 32] [--requests 500]
+    python -m benchmarks.serving_load [--clients 32] [--requests 1000] [--parallel 4]
 
 Every answer is compared with the answer to the same request when it is alone. The server's own
 count of answers shows whether one was lost or given twice: it must be at least the number of
@@ -81,18 +81,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default=BUNDLED_MODEL)
     parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--requests", type=int, default=500)
+    parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--parallel", type=int, default=4, help="requests answered at a time")
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--name", default="serving_load", help="of the files in results/")
     arguments = parser.parse_args()
     if arguments.requests < PARTS or arguments.clients < 1:
         parser.error(f"--requests must be {PARTS} or more, and --clients 1 or more")
     machine = describe_machine(find_backend())
-    with served(arguments.model) as server:
+    with served(arguments.model, ["--parallel", str(arguments.parallel)]) as server:
         result = put_under_load(server, arguments.requests, arguments.clients, arguments.max_tokens)
     found = complaints(result)
     body = (
-        f"{machine_line(machine)}\n\nModel {arguments.model}, {arguments.clients} clients, answers "
+        f"{machine_line(machine)}\n\nModel {arguments.model}, {arguments.clients} clients, "
+        f"{arguments.parallel} at a time, answers "
         f"of up to {arguments.max_tokens} tokens.\n\n{table_of(result['parts'])}\n\n"
         f"The server counted {result['answers_counted']} answers that ended, cancelled ones "
         "included."
