@@ -5,10 +5,9 @@ them run on the thread that loaded it: MLX arrays belong to the thread that made
 """
 
 from collections.abc import Callable, Generator, Iterable
-from contextlib import suppress
 from functools import partial
 from itertools import zip_longest
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Final
 
 from akunu_py import calibration
@@ -31,6 +30,9 @@ from akunu_py.stats import EngineCounters
 from akunu_py.text.stream import TextStream
 
 _NO_MEMORY: Final = ProjectMemory()
+
+_MEASURE_AGAIN_S: Final = 300.0
+"""Seconds before costs are measured again that were not to be trusted."""
 
 USUAL_TOKENS: Final = 2048
 """The tokens of a prompt and its answer for which there should be memory."""
@@ -110,6 +112,7 @@ class Engine:
             prefill_step_size,
         )
         self._active: Generator[Event, None, None] | None = None
+        self._measure_costs_at = 0.0
 
     @property
     def notices(self) -> list[str]:
@@ -287,16 +290,21 @@ class Engine:
 
         Meant for when no request waits; `interrupted` is asked often and ends it.
         """
-        if not self.speculation.wants_costs:
+        if not self.speculation.wants_costs or monotonic() < self._measure_costs_at:
             return
 
         def check(*_: float) -> None:
             if interrupted():
                 raise InterruptedError
 
-        with suppress(InterruptedError, NoCurveError, BackendError):
+        try:
             curve = calibration.measure_and_store(self.model, self.backend, progress=check)
             self.speculation.trust(curve)
+        except InterruptedError:
+            return
+        except (NoCurveError, BackendError):
+            pass
+        self._measure_costs_at = monotonic() + _MEASURE_AGAIN_S
 
     def save_prompts(self, *, closing: bool = False) -> bool:
         """Writes a file of what the caches hold and the disk does not; False if there is no more.

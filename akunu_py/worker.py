@@ -307,13 +307,13 @@ class EngineWorker:
         self.loading.set_running_or_notify_cancel()  # from now on no waiter can cancel it
         try:
             engine = self._load()
+            self.scheduler.parallel = engine.fitting(self.scheduler.parallel)
         except BaseException as error:
             self.loading.set_exception(error)
             while self._await():
                 while (task := self._take()) is not None:
                     task.abandon(error)
         else:
-            self.scheduler.parallel = engine.fitting(self.scheduler.parallel)
             self.loading.set_result(engine)
             self._serve(engine)
             self._saving = True

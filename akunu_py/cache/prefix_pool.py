@@ -223,7 +223,12 @@ class PrefixPool:
             self._free(0, spared=slot)
 
     def settle(self, slot: PrefixSlot, tokens: Sequence[int]) -> None:
-        """Records what a slot holds after a request: `tokens` as far as they were computed."""
+        """Records what a slot holds after a request: `tokens` as far as they were computed.
+
+        Of a slot that was dropped it looks at nothing: its layers may disagree.
+        """
+        if self._slots.get(slot.id) is not slot:
+            return
         slot.settle(tokens)
         slot.busy = False
         if slot.held:

@@ -104,6 +104,11 @@ class Drawing:
         self._probe_s = 0.0
         self._rounds = 0  # since savings were booked
 
+    def begin_request(self) -> None:
+        """Starts a request: what earlier ones saved does not pay for reading its prompt."""
+        self._saved_s, self._rounds = 0.0, 0
+        self._probe_s = min(self._probe_s, 0.0)
+
     def begin(self, choices: Choices, *, replayed: bool, pipelined: bool) -> DrawPlan:
         """What to keep of a copied draft and to draw behind it; no draw if none pays or is due.
 

@@ -183,6 +183,7 @@ class DraftPlanner:
         self._backoff.begin()
         self._probes.begin()
         self._declined_draft.begin()
+        self._drawing.begin_request()
         self._after_step = False
 
     @property

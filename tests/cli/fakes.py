@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import cast
 
+from akunu_py.decoding.scheduler import Phase
 from akunu_py.drafting.base import Draft
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError
@@ -30,6 +31,21 @@ class FakeTokenizer:
     def render_chat(self, messages: Sequence[Message], *, open_answer: bool) -> str:
         lines = [f"{message['role']}:{message['content']}\n" for message in messages]
         return "".join(lines) + "assistant:" * open_answer
+
+
+class FakeAnswer:
+    """Events that come one at a time."""
+
+    def __init__(self, events: Iterator[Event]) -> None:
+        self.stats = Stats()
+        self.phase = Phase.DECODING
+        self._events = events
+
+    def advance(self, *, may_wait: bool = False) -> Event:
+        event = next(self._events)
+        if event.finish_reason is not None:
+            self.phase = Phase.DONE
+        return event
 
 
 class FakeEngine:
@@ -57,7 +73,10 @@ class FakeEngine:
     def save_prompts(self, *, closing: bool = False) -> bool:
         return False
 
-    def stream(
+    def fitting(self, parallel: int) -> int:
+        return parallel
+
+    def begin(
         self,
         prompt: str | Sequence[int],
         options: Options | None = None,
@@ -65,7 +84,7 @@ class FakeEngine:
         suffix: str | None = None,
         progress: Callable[[int, int], None] | None = None,
         cancelled: Callable[[], bool] = lambda: False,
-    ) -> Iterator[Event]:
+    ) -> "FakeAnswer":
         text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
         if len(text) > self.context_limit:
             raise ContextOverflowError("The prompt does not fit.")
@@ -73,7 +92,8 @@ class FakeEngine:
         self.options.append(options or Options())
         if progress:
             progress(len(text), len(text))
-        return self._answer(self._answers.pop(0) if self._answers else "OK", cancelled)
+        answer = self._answers.pop(0) if self._answers else "OK"
+        return FakeAnswer(self._answer(answer, cancelled))
 
     def _answer(self, answer: str, cancelled: Callable[[], bool]) -> Iterator[Event]:
         stats = Stats(decode_s=0.5)
