@@ -197,6 +197,8 @@ BATCHED = {"llama", "qwen3", "qwen3_moe", "mixtral", "gemma3", "gemma4", "gpt_os
 
 
 def test_company_changes_nothing(subject: Subject) -> None:
+    if not subject.speculates:
+        pytest.skip("Where a prompt is cut into forwards changes its text.")
     prompts = [PROMPT, PROMPT[:9]]
     answers = [subject.plain(prompt, GREEDY).token_ids for prompt in prompts]
     subject.engine.reset()

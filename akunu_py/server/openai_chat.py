@@ -76,7 +76,7 @@ def read_conversation(request: ApiRequest) -> Conversation:
         options,
         tools,
         _read_template_settings(body),
-        continues=continues is not False,
+        continues=continues is not False and not opens,
         opens=opens is not False,
     )
 

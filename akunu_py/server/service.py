@@ -132,6 +132,8 @@ class Service:
 
         They take one place in the queue each, so not all of them are put there at once.
         """
+        if len(jobs) == 1:  # errors of tasks are in reference cycles
+            return [await self.complete(jobs[0])]
         places = asyncio.Semaphore(self.scheduler.parallel)
 
         async def complete(job: Job) -> Completion:

@@ -113,7 +113,7 @@ def test_regular_expressions_and_grammars_are_followed(
 
 def test_the_bundled_model_keeps_to_a_schema() -> None:
     engine = akunu_py.load()
-    options = Options(200, Sampling(temperature=0.8, seed=1), grammar=Grammar.json_schema(PERSON))
+    options = Options(400, Sampling(temperature=0.8, seed=4), grammar=Grammar.json_schema(PERSON))
     answer = engine.generate(PROMPT, options)
     assert set(json.loads(answer.text)) == set(PERSON["properties"])  # type: ignore[call-overload]
 

@@ -298,6 +298,7 @@ DOORS: Final[dict[str, Door]] = {
 }
 SAME: Final = (
     "/completions", "/chat/completions", "/v1/chat/completions/input_tokens", "/fim/completions",
+    "/chat/completions/input_tokens", "/responses", "/v1/responses/input_tokens",
     "/v1/beta/completions",
 )  # fmt: skip
 """Other paths of the same endpoints."""
