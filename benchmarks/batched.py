@@ -83,7 +83,8 @@ def together(engine: Engine, cases: Sequence[ReplayCase]) -> float:
     """This engine, all at once."""
     prompts, samplers = _prepare(engine, cases)
     begun = perf_counter()
-    found = engine.generate_batch(prompts, Options(len(cases[0].reference)), samplers=samplers)
+    asked = Options(len(cases[0].reference))
+    found = engine.generate_batch(prompts, asked, samplers=samplers, parallel=len(prompts))
     seconds = perf_counter() - begun
     _check([completion.token_ids for completion in found], cases)
     return seconds
@@ -265,7 +266,7 @@ def _prepare(
     """The prompts, which the caches then hold, and what forces their answers."""
     prompts = [list(case.prompt) for case in cases]
     engine.reset()
-    engine.generate_batch(prompts, Options(1, drafter="none"))
+    engine.generate_batch(prompts, Options(1, drafter="none"), parallel=len(prompts))
     return prompts, [ForcedSampler(case.prompt, case.reference) for case in cases]
 
 
