@@ -212,3 +212,13 @@ def test_the_common_prefix_of_any_two(left: list[int], right: list[int]) -> None
         length = common_prefix_length(one, other)
         assert one[:length] == other[:length]
         assert length == min(len(one), len(other)) or one[length] != other[length]
+
+
+def test_a_slot_that_was_dropped_is_not_looked_at_again(model: TargetModel) -> None:
+    pool = make_pool(model)
+    slot, _ = pool.take(run(1, 9), 9)
+    pool.drop(slot)
+    slot.cache.advance(3)  # as a forward leaves it that ended between two layers
+    pool.settle(slot, run(1, 9))
+    assert pool.statuses == ()
+    assert slot.tokens == []

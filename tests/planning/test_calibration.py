@@ -198,6 +198,22 @@ class TestEngine:
         assert len(measured) == 1
         assert engine.speculation.cost_curve == FLAT
 
+    def test_costs_that_were_not_to_be_trusted_are_not_measured_again_at_once(
+        self, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        doubtful, measured = replace(FLAT, doubt=DOUBTFUL), []
+
+        def fake(*_: object, **__: object) -> CostCurve:
+            measured.append(doubtful)
+            return doubtful
+
+        monkeypatch.setattr(calibration, "measure_and_store", fake)
+        engine = self.engine(tiny_model_dir, [], doubtful)
+        engine.generate("abc", Options(8))
+        for _ in range(3):
+            engine.measure_costs(lambda: False)
+        assert len(measured) == 1
+
     def test_costs_are_asked_for_once_and_only_if_the_planner_decides(
         self, tiny_model_dir: Path
     ) -> None:

@@ -226,6 +226,17 @@ def test_a_long_prompt_is_read_once_that_pays() -> None:
     assert took < plain_s(answer) < took + 10 * len(prompt) * read_s
 
 
+def test_what_earlier_requests_saved_does_not_pay_for_reading_a_long_prompt() -> None:
+    clock, answer, planner = Clock(), novel(4000), DraftPlanner(STEPPED)
+    model = Coins(answer, 0.95, STEP_S / 10, clock, STEP_S / 20)
+    seconds_for(answer, model, clock, planner=planner)
+    assert model.drawn > 100, "it pays"
+    short = answer[:20]
+    model = Coins(short, 0.95, STEP_S / 10, clock, STEP_S / 20)
+    seconds_for(short, model, clock, planner=planner, prompt=list(range(2000, 52_000)))
+    assert model.drawn == 0
+
+
 def test_a_model_that_becomes_good_is_found_again() -> None:
     clock, answer = Clock(), novel(6000)
     model = Coins(answer, 0.0, STEP_S / 10, clock, STEP_S / 500)
