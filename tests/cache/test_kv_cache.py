@@ -23,6 +23,7 @@ from tests.caches import attention_cache
 from tests.tiny_model import write_tiny_model
 
 CAPACITY = 48
+ROOM = 1300  # for the longest history, 12 chunks
 WINDOW = 5
 
 
@@ -89,7 +90,7 @@ def test_any_history_leaves_what_fresh_appends_would(
     kinds: tuple[Callable[[], Any], ...], data: st.DataObject
 ) -> None:
     network = FakeNetwork(*kinds)
-    cache, fresh = make_kv_cache(network, 700), 1
+    cache, fresh = make_kv_cache(network, ROOM), 1
     held: list[int] = []
     own: list[Checkpoint] = []
     for _ in range(data.draw(st.integers(1, 12))):
@@ -121,10 +122,10 @@ def test_any_history_leaves_what_fresh_appends_would(
             own = [*own, cache.checkpoint(whole=True)]
         else:
             to = cache.reach(data.draw(st.integers(0, len(held))))
-            copy = make_kv_cache(network, 700)
+            copy = make_kv_cache(network, ROOM)
             copy.copy(cache, to)
             feed(copy, [9_999])  # what happens to a copy does not matter to the original
-            held, copy = held[:to], make_kv_cache(network, 700)
+            held, copy = held[:to], make_kv_cache(network, ROOM)
             copy.copy(cache, to)
             cache = copy
         assert cache.length == len(held)
@@ -134,7 +135,7 @@ def test_any_history_leaves_what_fresh_appends_would(
         assert cache.rollback(len(held), checkpoint) == len(held) - checkpoint.length
         held = held[: checkpoint.length]
     fed = feed(cache, [7, 8])
-    expected_cache = make_kv_cache(network, 700)
+    expected_cache = make_kv_cache(network, ROOM)
     if held:
         feed(expected_cache, held)
     assert [row[-WINDOW - 2 :] for row in fed] == [

