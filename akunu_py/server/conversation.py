@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ToolChoice:
-    """Whether a tool may or must be called, and its name if it is given."""
+    """Whether a tool may or must be called, and the names of those that may; None for all."""
 
     may_call: bool = True
     must_call: bool = False
-    name: str = ""
+    among: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -42,25 +42,60 @@ class Tools:
     one_call: bool = False
 
 
+def read_tool_choice(body: Body) -> ToolChoice:
+    """`tool_choice` of OpenAI's contracts: a word, or an object that names a tool by its name or
+    by its type, or several that are allowed.
+
+    Raises:
+        BodyError: if it is neither.
+    """
+    if not isinstance(body.any("tool_choice"), dict):
+        word = body.text("tool_choice", default="auto")
+        if word not in ("auto", "none", "required"):
+            body.refuse("tool_choice", "must be auto, none, required, or name a tool")
+        return ToolChoice(may_call=word != "none", must_call=word == "required")
+    given = body.object("tool_choice")
+    if given.text("type", default="") == "allowed_tools":
+        allowed = given.object("allowed_tools") if given.has("allowed_tools") else given
+        names = (tool.object("function") if tool.has("function") else tool
+                 for tool in allowed.objects("tools"))  # fmt: skip
+        must_call = allowed.any("mode") == "required"
+        return ToolChoice(must_call=must_call, among=[n.text("name", default="") for n in names])
+    function = given.object("function") if given.has("function") else given
+    name = function.text("name", default="") or given.text("type", default="")
+    if name in ("", "function"):
+        given.refuse("function.name", "is missing")
+    return ToolChoice(must_call=True, among=[name])
+
+
 def select_tools(
     body: Body,
     offered: Sequence[dict[str, Any]],
-    choice: ToolChoice,
+    choice: ToolChoice | None = None,
     *,
-    parallel: bool,
+    parallel: bool | None = None,
     model_has_tools: bool,
 ) -> Tools:
     """The tools that a request lets the model call. If the model's template has no tools, they are
     ignored, unless a call is required.
 
+    Args:
+        body: has `tool_choice` and `parallel_tool_calls`, unless a contract has its own.
+        offered: the tools, in OpenAI's form.
+        choice, parallel: what a contract with its own fields has read.
+        model_has_tools: whether the template has tools.
+
     Raises:
         BodyError: if `tool_choice` cannot be served.
     """
+    choice = choice or read_tool_choice(body)
+    if parallel is None:
+        parallel = body.flag("parallel_tool_calls", default=True)
+    if choice.among is not None:
+        offered = [tool for tool in offered if tool["function"]["name"] in choice.among]
     if choice.must_call:
-        if choice.name:
-            offered = [tool for tool in offered if tool["function"]["name"] == choice.name]
-            if not offered:
-                body.refuse("tool_choice", "names a function that is not among `tools`")
+        if choice.among is not None and not offered:
+            body.refuse("tool_choice", "names a function that is not among `tools`")
         if not offered:
             body.refuse("tool_choice", "needs `tools` to choose from")
         if not model_has_tools:
@@ -190,6 +225,10 @@ class Conversation:
         parsed_as = AnswerFormat() if is_answer and not holds else format_
         options = replace(options, grammar=grammar)
         return cls(Job(prompt, options, is_chat=True), tools, parsed_as, prompt, holds)
+
+    def count_tokens(self, tokenizer: "Tokenizer") -> int:
+        """How long its prompt is."""
+        return len(tokenizer.encode(self._prompt))
 
     def reasoning_counter(self) -> ReasoningCounter:
         """A new counter of an answer's reasoning."""

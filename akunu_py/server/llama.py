@@ -1,7 +1,6 @@
 """llama-server's contract, which llama.vim, llama.vscode, Tabby, Twinny and Continue rely on."""
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import PlainTextResponse, Response
@@ -11,26 +10,23 @@ from akunu_py.package import __version__
 from akunu_py.request import Completion, Event
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.contract import ApiRequest, Contract, Endpoint, refuse_embeddings
+from akunu_py.server.dialect import DEFAULT_SAMPLERS, FORBIDDEN
 from akunu_py.server.errors import ApiError
-from akunu_py.server.fields import FORBIDDEN
 from akunu_py.server.llama_request import (
-    DEFAULT_SAMPLERS,
     CompletionRequest,
     read_completion,
+    read_completion_options,
     read_infill,
-    read_options,
 )
 from akunu_py.server.metrics import prometheus_lines
 from akunu_py.server.openai_chat import read_conversation
 from akunu_py.server.wire import (
-    EVENT_STREAM,
     JSON,
     CompactJSONResponse,
-    StreamedResponse,
-    WholeResponse,
     compact_json,
     logprob_entries,
     prompt_progress,
+    respond,
     sse,
     timings,
 )
@@ -71,84 +67,82 @@ def infill(request: ApiRequest) -> Response:
 
 
 def _respond(request: ApiRequest, wanted: CompletionRequest) -> Response:
-    """Does the jobs; one result is sent as an object, several as a list. Streams come one after
-    another."""
-    service = request.service
-    formats = [_ResultFormat(request.engine, wanted, index) for index in range(len(wanted.jobs))]
-
-    async def whole() -> Any:
-        completions = await service.complete_all(wanted.jobs)
-        results = [one.final(done) for one, done in zip(formats, completions, strict=True)]
-        return results[0] if len(results) == 1 else results
-
-    async def chunks() -> AsyncGenerator[bytes, None]:
-        """The text as it is generated, and the statistics at the end of each completion."""
-        for format_ in formats:
-            completion = Completion(request.engine.model.name)
-            async with aclosing(service.stream(format_.job)) as events:
-                progress: dict[str, Any] | None = None
-                async for event in events:
-                    completion.add(event)
-                    if progress is None:
-                        progress = prompt_progress(request.body, event.stats)
-                    for partial in format_.partials(event):
-                        yield sse(partial | progress)
-                        progress = {}
-            yield sse(format_.final(completion))
-
-    if not wanted.streams:
-        return WholeResponse(whole)
-    return StreamedResponse(chunks(), EVENT_STREAM, lambda error: sse(error_body(error)))
+    """Does the jobs; one result is sent as an object, several as a list."""
+    return respond(request.service, wanted.jobs, _Reply(request, wanted), streams=wanted.streams)
 
 
-class _ResultFormat:
-    """Formats the completion of a request that has this index."""
+class _Reply:
+    """Writes results: chunks have the text as it is generated, the last one the statistics."""
 
-    def __init__(self, engine: "Engine", wanted: CompletionRequest, index: int) -> None:
-        self._engine = engine
+    def __init__(self, request: ApiRequest, wanted: CompletionRequest) -> None:
+        self._body = request.body
+        self._engine = request.engine
+        self._model = request.model_name
         self._wanted = wanted
-        self.job = wanted.jobs[index]
-        self._index = index
+        self._progress: dict[str, Any] | None = None
 
-    def partials(self, event: Event) -> Iterator[dict[str, Any]]:
-        """The streamed chunks for an event: one, or one for each token with its probabilities."""
-        stats = event.stats
+    def feed(self, index: int, event: Event) -> Iterator[bytes]:
+        """A chunk, or one for each token with its probabilities."""
+        stats, job = event.stats, self._wanted.jobs[index]
+        if self._progress is None:
+            self._progress = prompt_progress(self._body, stats)
         chunk: dict[str, Any] = {
-            "index": self._index,
+            "index": index,
             "stop": False,
-            "id_slot": self.job.slot or 0,
+            "id_slot": job.slot or 0,
             "tokens_predicted": stats.generated_tokens,
             "tokens_evaluated": stats.prompt_tokens,
         }
         if self._wanted.times_tokens:
             chunk["timings"] = timings(stats)
+        for content in self._contents(event):
+            yield sse(chunk | content | self._progress)
+            self._progress = {}
+
+    def _contents(self, event: Event) -> Iterator[dict[str, Any]]:
         if not event.logprobs:
             if event.tokens or event.text:
-                yield chunk | {"content": event.text, "tokens": list(event.tokens)}
+                yield {"content": event.text, "tokens": list(event.tokens)}
             return
         last = len(event.tokens) - 1
-        for index, (token, entry) in enumerate(zip(event.tokens, event.logprobs, strict=True)):
-            pieces = event.pieces[index : None if index == last else index + 1]
+        for at, (token, entry) in enumerate(zip(event.tokens, event.logprobs, strict=True)):
+            pieces = event.pieces[at : None if at == last else at + 1]
             content = {"content": "".join([piece.text for piece in pieces]), "tokens": [token]}
-            yield chunk | content | self._probabilities([entry])
+            yield content | self._probabilities([entry])
 
-    def final(self, completion: Completion) -> dict[str, Any]:
-        """The whole result; or the last chunk of a stream, which has sent the text before."""
-        streams = self._wanted.streams
-        stats, text = completion.stats, completion.text
-        whole = {
-            "index": self._index,
-            "content": "" if streams else text,
-            "tokens": completion.token_ids if self._wanted.returns_tokens and not streams else [],
-            "id_slot": self.job.slot or 0,
+    def end(self, index: int, completion: Completion) -> Iterator[bytes]:
+        text = {"content": "", "tokens": []}
+        yield sse(_pick(self._result(index, completion) | text, self._wanted.fields))
+        self._progress = None
+
+    def whole(self, completions: Sequence[Completion]) -> Any:
+        results = [
+            _pick(
+                self._result(index, completion) | self._probabilities(completion.logprobs),
+                self._wanted.fields,
+            )
+            for index, completion in enumerate(completions)
+        ]
+        return results[0] if len(results) == 1 else results
+
+    def report(self, error: ApiError) -> bytes:
+        return sse(error_body(error))
+
+    def _result(self, index: int, completion: Completion) -> dict[str, Any]:
+        stats, text, job = completion.stats, completion.text, self._wanted.jobs[index]
+        return {
+            "index": index,
+            "content": text,
+            "tokens": completion.token_ids if self._wanted.returns_tokens else [],
+            "id_slot": job.slot or 0,
             "stop": True,
-            "model": completion.model,
+            "model": self._model,
             "tokens_predicted": stats.generated_tokens,
             "tokens_evaluated": stats.prompt_tokens,
             "generation_settings": _generation_settings(
-                self._engine, self.job.options, self._wanted.samplers
+                self._engine, job.options, self._wanted.samplers
             ),
-            "prompt": self.job.prompt_text(self._engine.tokenizer.decode),
+            "prompt": job.prompt_text(self._engine.tokenizer.decode),
             "has_new_line": "\n" in text,
             "truncated": completion.finish_reason is Finish.CONTEXT,
             "stop_type": _STOP_TYPES[completion.finish_reason],
@@ -156,12 +150,10 @@ class _ResultFormat:
             "tokens_cached": stats.cached_tokens,
             "timings": timings(stats),
         }
-        whole |= {} if streams else self._probabilities(completion.logprobs)
-        return _pick(whole, self._wanted.fields)
 
     def _probabilities(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
         """`completion_probabilities`, if `n_probs` asked for them."""
-        if self.job.options.logprobs is None:
+        if self._wanted.jobs[0].options.logprobs is None:
             return {}
         return {"completion_probabilities": logprob_entries(logprobs, self._probability)}
 
@@ -272,7 +264,9 @@ def props(request: ApiRequest) -> Response:
         {
             "default_generation_settings": {
                 "n_ctx": engine.context_limit,
-                "params": _generation_settings(engine, read_options(request), DEFAULT_SAMPLERS),
+                "params": _generation_settings(
+                    engine, read_completion_options(request), DEFAULT_SAMPLERS
+                ),
             },
             "total_slots": MAX_SLOTS,
             "model_alias": request.model_name,

@@ -4,9 +4,7 @@ There is one model, under any name. Missing fields have Ollama's defaults, excep
 `repeat_penalty` is 1, because code repeats itself on purpose.
 """
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import aclosing
-from dataclasses import fields, replace
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from time import perf_counter
@@ -20,27 +18,20 @@ from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest, Contract, Endpoint, refuse_embeddings
 from akunu_py.server.conversation import Blocks, Conversation, Step, Tools
+from akunu_py.server.dialect import OLLAMA as OLLAMA_DIALECT
+from akunu_py.server.dialect import read_options
 from akunu_py.server.errors import ApiError
-from akunu_py.server.fields import (
-    read_messages,
-    read_num_draft_tokens,
-    read_offered_tools,
-    read_priority,
-    read_stops,
-)
+from akunu_py.server.fields import read_logprobs, read_messages, read_offered_tools
 from akunu_py.server.job import Job
-from akunu_py.server.llama_request import read_sampling
 from akunu_py.server.ollama_models import ps, pull, served_name, show, tags, timestamp, version
-from akunu_py.server.openai_common import describe_logprob, read_logprobs
-from akunu_py.server.settings import Defaults
 from akunu_py.server.wire import (
     FINISH_REASONS,
     NDJSON,
     CompactJSONResponse,
-    StreamedResponse,
-    WholeResponse,
+    describe_logprob,
     json_line,
     logprob_entries,
+    respond,
 )
 from akunu_py.text.answer_parser import AnswerParser
 from akunu_py.text.fim import FILL_FORMATS
@@ -49,7 +40,6 @@ from akunu_py.text.stream import Piece
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
 
-_DEFAULTS: Final = Defaults(temperature=0.8, top_k=40, top_p=0.9, min_p=0.0)
 _EFFORTS: Final = ("low", "medium", "high")
 _BARE_TEMPLATES: Final = ("{{.Prompt}}", "{{ .Prompt }}")
 """Templates that add nothing to the prompt, as `raw` does."""
@@ -151,28 +141,23 @@ class _Reply:
         self._spelling = request.engine.tokenizer.token_bytes
         self._prompt = prompt
 
-    def part(self, event: Event) -> dict[str, Any] | None:
-        """The streamed object for an event; None if there is nothing to send."""
+    def feed(self, _: int, event: Event) -> Iterator[bytes]:
         text = self._text(event.text, ends=event.finish_reason is not None)
         shown = self._pieces(event.pieces) | self._logprobs(event.logprobs)
-        if not text and not any(shown.values()):
-            return None
-        return self._head() | (text or self._no_text()) | {"done": False} | shown
+        if text or any(shown.values()):
+            yield json_line(self._head() | (text or self._no_text()) | {"done": False} | shown)
 
-    def last(self, completion: Completion) -> dict[str, Any]:
-        """The last object of a stream."""
-        return self._head() | self._no_text() | self._end(completion)
+    def end(self, _: int, completion: Completion) -> Iterator[bytes]:
+        yield json_line(self._head() | self._no_text() | self._end(completion))
 
-    def whole(self, completion: Completion) -> dict[str, Any]:
-        """The one object of a completion that is not streamed."""
+    def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
+        (completion,) = completions
         text = self._text(completion.text, ends=True) or self._no_text()
-        return (
-            self._head()
-            | text
-            | self._pieces(completion.pieces)
-            | self._logprobs(completion.logprobs)
-            | self._end(completion)
-        )
+        shown = self._pieces(completion.pieces) | self._logprobs(completion.logprobs)
+        return self._head() | text | shown | self._end(completion)
+
+    def report(self, error: ApiError) -> bytes:
+        return json_line(error_body(error))
 
     def loaded(self) -> dict[str, Any]:
         """The response to a request that only checks that the model is loaded."""
@@ -229,24 +214,8 @@ class _Reply:
 
 def _respond(request: ApiRequest, job: Job, reply: _Reply) -> Response:
     """Does a job; the response is streamed unless `stream` is false."""
-
-    async def objects() -> AsyncGenerator[bytes, None]:
-        completion = Completion(request.engine.model.name)
-        async with aclosing(request.service.stream(job)) as events:
-            async for event in events:
-                completion.add(event)
-                part = reply.part(event)
-                if part is not None:
-                    yield json_line(part)
-        yield json_line(reply.last(completion))
-
-    if request.body.flag("stream", default=True):
-        return StreamedResponse(objects(), NDJSON, lambda error: json_line(error_body(error)))
-
-    async def whole() -> dict[str, Any]:
-        return reply.whole(await request.service.complete(job))
-
-    return WholeResponse(whole)
+    streams = request.body.flag("stream", default=True)
+    return respond(request.service, [job], reply, streams=streams, media_type=NDJSON)
 
 
 def _message(steps: Iterable[Step]) -> dict[str, Any]:
@@ -269,7 +238,7 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def _read_options(request: ApiRequest) -> Options:
-    """How to complete: `format`, and `options`, which are llama.cpp's with Ollama's defaults.
+    """How to complete: `format`, and `options`.
 
     Without a positive `num_predict` the completion lasts to the end of the context. `num_ctx` is
     ignored: the context is as long as the server's.
@@ -277,19 +246,13 @@ def _read_options(request: ApiRequest) -> Options:
     Raises:
         BodyError: if a field cannot be served.
     """
-    options, given = request.body.object("options"), request.settings.defaults
-    missing = [field.name for field in fields(given) if getattr(given, field.name) is None]
-    defaults = replace(given, **{name: getattr(_DEFAULTS, name) for name in missing})
-    wanted = options.integer("num_predict", default=defaults.max_tokens)
-    return Options(
-        max_tokens=wanted if wanted is not None and wanted > 0 else None,
-        sampling=read_sampling(options, defaults, request.engine.tokenizer),
-        stop=read_stops(options),
-        drafter=defaults.drafter,
-        num_draft_tokens=read_num_draft_tokens(options, defaults),
-        grammar=_read_format(request.body),
-        priority=read_priority(options),
-        logprobs=read_logprobs(request.body),
+    body = request.body
+    return read_options(
+        request,
+        OLLAMA_DIALECT,
+        body=body.object("options"),
+        grammar=_read_format(body),
+        logprobs=read_logprobs(body),
     )
 
 

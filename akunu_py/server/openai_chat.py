@@ -11,18 +11,17 @@ from akunu_py.request import Completion, Event
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest
-from akunu_py.server.conversation import Conversation, ToolChoice, Tools, select_tools
-from akunu_py.server.fields import read_messages, read_offered_tools
+from akunu_py.server.conversation import Conversation, select_tools
+from akunu_py.server.dialect import OPENAI, read_format, read_options
+from akunu_py.server.fields import made_call, read_logprobs, read_messages, read_offered_tools
 from akunu_py.server.job import Job
-from akunu_py.server.openai_common import (
-    ResponseKind,
+from akunu_py.server.openai_common import ResponseKind, respond
+from akunu_py.server.wire import (
+    FINISH_REASONS,
+    CompactJSONResponse,
     describe_logprob,
-    read_format,
-    read_logprobs,
-    read_options,
-    respond,
+    logprob_entries,
 )
-from akunu_py.server.wire import FINISH_REASONS, CompactJSONResponse, logprob_entries
 from akunu_py.stats import Finish
 from akunu_py.text.answer_parser import AnswerParser, Part, ReasoningCounter, ToolCall, joined
 from akunu_py.text.chat_template import reserved_names
@@ -48,8 +47,8 @@ def chat(request: ApiRequest) -> Response:
 
 def count_tokens(request: ApiRequest) -> Response:
     """`/v1/chat/completions/input_tokens`: how long the prompt of such a request is."""
-    tokens = request.engine.tokenizer.encode(str(read_conversation(request).job.prompt))
-    return CompactJSONResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
+    tokens = read_conversation(request).count_tokens(request.engine.tokenizer)
+    return CompactJSONResponse({"object": "response.input_tokens", "input_tokens": tokens})
 
 
 def read_conversation(request: ApiRequest) -> Conversation:
@@ -60,9 +59,12 @@ def read_conversation(request: ApiRequest) -> Conversation:
     """
     body, tokenizer = request.body, request.engine.tokenizer
     grammar = read_format(body, "response_format")
-    tools = _read_tools(body, model_has_tools=tokenizer.answer_format.has_tools)
-    logprobs = read_logprobs(body)
-    options = read_options(request, logprobs=logprobs, grammar=grammar)
+    for name in ("functions", "function_call"):
+        if body.has(name):
+            body.refuse(name, "is obsolete; send `tools` and `tool_choice` instead")
+    has_tools = tokenizer.answer_format.has_tools
+    tools = select_tools(body, read_offered_tools(body), model_has_tools=has_tools)
+    options = read_options(request, OPENAI, logprobs=read_logprobs(body), grammar=grammar)
     messages = read_messages(body)
     opens = body.flag("add_generation_prompt", default=None)
     continues = body.flag("continue_final_message", default=None)
@@ -172,43 +174,7 @@ class _ChatChoice:
 
 
 def _tool_call(call: ToolCall) -> dict[str, Any]:
-    return {
-        "id": call.id or f"call_{uuid4().hex[:24]}",
-        "type": "function",
-        "function": {"name": call.name, "arguments": call.arguments},
-    }
-
-
-def _read_tools(body: Body, *, model_has_tools: bool) -> Tools:
-    """`tools`, `tool_choice` and `parallel_tool_calls`.
-
-    If the model's template has no tools, they are ignored, unless a call is required.
-
-    Raises:
-        BodyError: if a field cannot be served.
-    """
-    for name in ("functions", "function_call"):
-        if body.has(name):
-            body.refuse(name, "is obsolete; send `tools` and `tool_choice` instead")
-    offered = read_offered_tools(body)
-    parallel = body.flag("parallel_tool_calls", default=True)
-    choice = _read_tool_choice(body)
-    return select_tools(body, offered, choice, parallel=parallel, model_has_tools=model_has_tools)
-
-
-def _read_tool_choice(body: Body) -> ToolChoice:
-    """`tool_choice`: a word, or an object that names a function."""
-    if isinstance(body.any("tool_choice"), dict):
-        choice = body.object("tool_choice")
-        function = choice.object("function") if choice.has("function") else choice
-        name = function.text("name", default="")
-        if not name:
-            choice.refuse("function.name", "is missing")
-        return ToolChoice(must_call=True, name=name)
-    word = body.text("tool_choice", default="auto")
-    if word not in ("auto", "none", "required"):
-        body.refuse("tool_choice", "must be auto, none, required, or name a function")
-    return ToolChoice(may_call=word != "none", must_call=word == "required")
+    return made_call(call.name, call.arguments, call.id or f"call_{uuid4().hex[:24]}")
 
 
 def _read_template_settings(body: Body) -> dict[str, Any]:

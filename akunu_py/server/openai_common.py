@@ -1,13 +1,6 @@
-"""What OpenAI's endpoints have in common: options, choices, chunks, usage and errors.
+"""What OpenAI's endpoints have in common: choices, chunks, usage and errors."""
 
-Beside OpenAI's own fields these are read, spelled as in the other contracts or in mlx-lm's server:
-`n_predict` (llama.vim sends 0 to have a chat read but not completed), `top_k`, `min_p`,
-`xtc_probability`, `xtc_threshold`, `repetition_penalty`, `repetition_context_size`, and
-`num_draft_tokens`, where 0 turns speculation off.
-"""
-
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import time
 from typing import Any, Final, Protocol
@@ -15,45 +8,15 @@ from uuid import uuid4
 
 from starlette.responses import Response
 
-from akunu_py.options import (
-    DEFAULT_REPETITION_CONTEXT,
-    DEFAULT_XTC_THRESHOLD,
-    MAX_XTC_THRESHOLD,
-    Grammar,
-    Options,
-    Sampling,
-)
 from akunu_py.package import __version__
 from akunu_py.request import Completion, Event
-from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest
 from akunu_py.server.errors import ApiError
-from akunu_py.server.fields import (
-    MAX_RECENT,
-    MAX_TEMPERATURE,
-    MIN_TOP_P,
-    read_biases,
-    read_choices,
-    read_content,
-    read_grammar,
-    read_num_draft_tokens,
-    read_penalty,
-    read_priority,
-    read_seed,
-    read_stops,
-    refuse_unserved,
-)
+from akunu_py.server.fields import read_choices
 from akunu_py.server.job import Job
-from akunu_py.server.wire import (
-    EVENT_STREAM,
-    StreamedResponse,
-    WholeResponse,
-    prompt_progress,
-    sse,
-    timings,
-)
+from akunu_py.server.wire import prompt_progress, sse, timings
+from akunu_py.server.wire import respond as send
 from akunu_py.stats import Finish, Stats
-from akunu_py.text.token_bytes import TokenBytes
 
 _DONE: Final = b"data: [DONE]\n\n"
 _CODES: Final = {
@@ -65,11 +28,6 @@ _CODES: Final = {
 _TYPES: Final = {
     "not_found_error": "invalid_request_error",
 }
-_MAX_TOP_LOGPROBS: Final = 20
-_MAX_PENALTY: Final = 2.0
-_MAX_REPETITION_PENALTY: Final = 1e3
-_MIN_LOGPROB: Final = -9999.0
-"""OpenAI's log-probability of a nearly impossible token."""
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
@@ -83,106 +41,6 @@ def error_body(error: ApiError) -> dict[str, Any]:
             **error.facts,
         }
     }
-
-
-def read_options(
-    request: ApiRequest,
-    *,
-    max_tokens: int | None = None,
-    logprobs: int | None = None,
-    grammar: Grammar | None = None,
-) -> Options:
-    """How to complete. `max_tokens` applies if neither the body nor the server has a limit; None,
-    like a negative number, continues to the end of the context.
-
-    Raises:
-        BodyError: if a field cannot be served.
-    """
-    body, defaults = request.body, request.settings.defaults
-    constrained = read_grammar(body, request.engine.tokenizer)
-    if grammar is not None and constrained is not None:
-        body.refuse("response_format", "cannot be combined with another grammar")
-    usual = max_tokens if defaults.max_tokens is None else defaults.max_tokens
-    wanted = body.integer("max_completion_tokens", "max_tokens", "n_predict", default=usual)
-    return Options(
-        max_tokens=None if wanted is None or wanted < 0 else wanted,
-        sampling=_read_sampling(request),
-        stop=read_stops(body),
-        drafter=defaults.drafter,
-        num_draft_tokens=read_num_draft_tokens(body, defaults),
-        references=_read_prediction(body),
-        logprobs=logprobs,
-        grammar=grammar or constrained,
-        priority=read_priority(body),
-    )
-
-
-def read_format(body: Body, name: str) -> Grammar | None:
-    """The format of an answer, in OpenAI's three kinds; `json_object` may have a `schema`, as in
-    llama-server.
-
-    Raises:
-        BodyError: if it cannot be served.
-    """
-    given = body.object(name)
-    kind = given.text("type", default="text")
-    if kind == "text":
-        return None
-    if kind not in ("json_object", "json_schema"):
-        given.refuse("type", "must be text, json_object or json_schema")
-    if kind == "json_object" and not given.has("schema"):
-        return Grammar.json_object()
-    holder = given if given.has("schema") else given.object("json_schema")
-    schema = holder.any("schema")
-    if not isinstance(schema, dict | bool):
-        holder.refuse("schema", "must be a JSON schema")
-    return Grammar.json_schema(schema)
-
-
-def _read_sampling(request: ApiRequest) -> Sampling:
-    """How to sample tokens; the server's defaults come before OpenAI's."""
-    body, defaults = request.body, request.settings.defaults
-    refuse_unserved(body)
-    temperature = 1.0 if defaults.temperature is None else defaults.temperature
-    top_p = body.number("top_p", default=defaults.top_p or 1.0, least=0, most=1)
-    return Sampling(
-        temperature=body.number("temperature", default=temperature, least=0, most=MAX_TEMPERATURE),
-        top_p=max(top_p, MIN_TOP_P),
-        top_k=max(body.integer("top_k", default=defaults.top_k or 0), 0),
-        min_p=body.number("min_p", default=defaults.min_p or 0.0, least=0, most=1),
-        xtc_probability=body.number("xtc_probability", default=0.0, least=0, most=1),
-        xtc_threshold=body.number(
-            "xtc_threshold", default=DEFAULT_XTC_THRESHOLD, least=0, most=MAX_XTC_THRESHOLD
-        ),
-        seed=read_seed(body, defaults),
-        repetition_penalty=body.number(
-            "repetition_penalty",
-            "repeat_penalty",
-            default=1.0,
-            least=1e-3,
-            most=_MAX_REPETITION_PENALTY,
-        ),
-        repetition_context_size=body.integer(
-            "repetition_context_size",
-            default=DEFAULT_REPETITION_CONTEXT,
-            least=1,
-            most=MAX_RECENT,
-        ),
-        logit_bias=read_biases(body, request.engine.tokenizer),
-        presence_penalty=read_penalty(body, "presence_penalty", _MAX_PENALTY),
-        frequency_penalty=read_penalty(body, "frequency_penalty", _MAX_PENALTY),
-    )
-
-
-def _read_prediction(body: Body) -> tuple[str, ...]:
-    """`{"type": "content", "content": text or parts}`: text that the completion will repeat."""
-    if not body.has("prediction"):
-        return ()
-    prediction = body.object("prediction")
-    if prediction.text("type", default="content") != "content":
-        prediction.refuse("type", "must be content")
-    content = read_content(prediction)
-    return (content,) if content else ()
 
 
 @dataclass(frozen=True)
@@ -222,71 +80,84 @@ def respond(
     Raises:
         BodyError: if these are more than the server allows.
     """
-    body, service = request.body, request.service
-    per_prompt, jobs = read_choices(body, prompt_jobs, "n")
-    streams = body.flag("stream", default=False)
-    times_tokens = body.flag("timings_per_token", default=False)
-    reports_usage = body.object("stream_options").flag("include_usage", default=False)
+    per_prompt, jobs = read_choices(request.body, prompt_jobs, "n")
     choices = [make_choice(index, job) for index, job in enumerate(jobs)]
-    usage = _Usage(per_prompt)
-    head = {
-        "id": f"{kind.id_prefix}{uuid4().hex}",
-        "object": kind.chunk_name if streams else kind.name,
-        "created": int(time()),
-        "model": request.model_name,
-        "system_fingerprint": f"b{__version__}-akunu-py",
-    }
+    streams = request.body.flag("stream", default=False)
+    reply = _Reply(request, jobs[0], kind, choices, _Usage(per_prompt), streams=streams)
+    return send(request.service, jobs, reply, streams=streams)
 
-    async def chunks() -> AsyncGenerator[bytes, None]:
-        """One choice after another; the last chunk has the timings."""
-        chunk = head | ({"usage": None} if reports_usage else {})
-        begun = False
-        for job, choice in zip(jobs, choices, strict=True):
-            async with aclosing(service.stream(job)) as events:
-                progress: dict[str, Any] | None = None
-                async for event in events:
-                    if progress is None:
-                        progress = prompt_progress(body, event.stats)
-                    timed = {"timings": timings(event.stats)} if times_tokens else {}
-                    for chunk_choice in choice.chunk_choices(event):
-                        # As in llama-server, the first chunk has a role, and no timings.
-                        extra = timed if begun else {}
-                        begun = True
-                        yield sse(chunk | {"choices": [chunk_choice]} | extra | progress)
-                        progress = {}
-            # The last event: a stream has one or more.
-            usage.add(event.stats, choice.reasoning_tokens)
-            end = chunk | {"choices": [choice.end(event.finish_reason or Finish.CANCELLED)]}
-            if choice is choices[-1] and not reports_usage:
-                figures = usage.figures() | _verbose(request, jobs[0])
-                if not kind.ends_with_usage:
-                    del figures["usage"]
-                end |= figures
-            yield sse(end)
-        if reports_usage:
-            yield sse(head | {"choices": []} | usage.figures() | _verbose(request, jobs[0]))
-        yield _DONE
 
-    if streams:
-        return StreamedResponse(chunks(), EVENT_STREAM, lambda error: sse(error_body(error)))
+class _Reply:
+    """Puts choices into one response, or into chunks, the last of which has the timings."""
 
-    async def whole() -> dict[str, Any]:
+    def __init__(
+        self,
+        request: ApiRequest,
+        job: Job,
+        kind: ResponseKind,
+        choices: Sequence[Choice],
+        usage: "_Usage",
+        *,
+        streams: bool,
+    ) -> None:
+        body = request.body
+        self._body = body
+        self._choices = choices
+        self._usage = usage
+        self._ends_with_usage = kind.ends_with_usage
+        self._times_tokens = body.flag("timings_per_token", default=False)
+        self._reports_usage = body.object("stream_options").flag("include_usage", default=False)
+        self._progress: dict[str, Any] | None = None
+        self._begun = False
+        self._head = {
+            "id": f"{kind.id_prefix}{uuid4().hex}",
+            "object": kind.chunk_name if streams else kind.name,
+            "created": int(time()),
+            "model": request.model_name,
+            "system_fingerprint": f"b{__version__}-akunu-py",
+        }
+        self._verbose: dict[str, Any] = {}
+        if body.flag("verbose", default=False):  # llama-server's: the prompt of the template
+            tokenizer = request.engine.tokenizer
+            prompt = tokenizer.readable(job.prompt_text(tokenizer.decode))
+            self._verbose = {"__verbose": {"prompt": prompt}}
+
+    def feed(self, index: int, event: Event) -> Iterator[bytes]:
+        if self._progress is None:
+            self._progress = prompt_progress(self._body, event.stats)
+        timed = {"timings": timings(event.stats)} if self._times_tokens else {}
+        for choice in self._choices[index].chunk_choices(event):
+            # As in llama-server, the first chunk has a role, and no timings.
+            yield self._chunk(choice, (timed if self._begun else {}) | self._progress)
+            self._begun, self._progress = True, {}
+
+    def end(self, index: int, completion: Completion) -> Iterator[bytes]:
+        choice, is_last = self._choices[index], index == len(self._choices) - 1
+        self._usage.add(completion.stats, choice.reasoning_tokens)
+        figures = self._usage.figures() | self._verbose
+        extra = figures if is_last and not self._reports_usage else {}
+        if not self._ends_with_usage:
+            extra = {name: value for name, value in extra.items() if name != "usage"}
+        yield self._chunk(choice.end(completion.finish_reason), extra)
+        self._progress = None
+        if is_last and self._reports_usage:
+            yield sse(self._head | {"choices": []} | figures)
+        if is_last:
+            yield _DONE
+
+    def _chunk(self, choice: dict[str, Any], extra: dict[str, Any]) -> bytes:
+        head = self._head | ({"usage": None} if self._reports_usage else {})
+        return sse(head | {"choices": [choice]} | extra)
+
+    def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
         made = []
-        completions = await service.complete_all(jobs)
-        for completion, choice in zip(completions, choices, strict=True):
+        for completion, choice in zip(completions, self._choices, strict=True):
             made.append(choice.whole(completion))
-            usage.add(completion.stats, choice.reasoning_tokens)
-        return head | {"choices": made} | usage.figures() | _verbose(request, jobs[0])
+            self._usage.add(completion.stats, choice.reasoning_tokens)
+        return self._head | {"choices": made} | self._usage.figures() | self._verbose
 
-    return WholeResponse(whole)
-
-
-def _verbose(request: ApiRequest, job: Job) -> dict[str, Any]:
-    """The prompt that the template made, if the request has llama-server's `verbose`."""
-    if not request.body.flag("verbose", default=False):
-        return {}
-    tokenizer = request.engine.tokenizer
-    return {"__verbose": {"prompt": tokenizer.readable(job.prompt_text(tokenizer.decode))}}
+    def report(self, error: ApiError) -> bytes:
+        return sse(error_body(error))
 
 
 class _Usage:
@@ -323,31 +194,3 @@ class _Usage:
             },
         }
         return {"usage": usage, "timings": timings(sums)}
-
-
-def spell(spelling: TokenBytes, token: int) -> str:
-    """A token's text, with backslashes in place of an incomplete character."""
-    return spelling.of(token).decode(errors="backslashreplace")
-
-
-def bounded(logprob: float) -> float:
-    """A log-probability that JSON can have: it knows no infinity."""
-    return max(logprob, _MIN_LOGPROB)
-
-
-def describe_logprob(spelling: TokenBytes, token: int, logprob: float) -> dict[str, Any]:
-    """A token with its log-probability, as OpenAI and Ollama spell it."""
-    return {
-        "token": spell(spelling, token),
-        "bytes": list(spelling.of(token)),
-        "logprob": bounded(logprob),
-    }
-
-
-def read_logprobs(body: Body) -> int | None:
-    """How many alternatives to report per token; None reports no log-probabilities."""
-    wanted = body.flag("logprobs", default=False)
-    alternatives = body.integer("top_logprobs", default=0, least=0, most=_MAX_TOP_LOGPROBS)
-    if alternatives and not wanted:
-        body.refuse("top_logprobs", "needs `logprobs` to be true")
-    return alternatives if wanted else None

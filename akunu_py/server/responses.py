@@ -5,8 +5,7 @@ a later request can continue them.
 """
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from time import time
@@ -17,7 +16,7 @@ from starlette.responses import Response
 
 from akunu_py.errors import ContextOverflowError
 from akunu_py.options import Options
-from akunu_py.request import Completion
+from akunu_py.request import Completion, Event
 from akunu_py.server.contract import ApiRequest
 from akunu_py.server.conversation import (
     Block,
@@ -26,30 +25,24 @@ from akunu_py.server.conversation import (
     Step,
     Tools,
 )
+from akunu_py.server.dialect import OPENAI, read_format, read_options
 from akunu_py.server.errors import ApiError, NotFoundError
-from akunu_py.server.openai_common import read_format, read_options
+from akunu_py.server.fields import Message, made_call
 from akunu_py.server.responses_request import (
     SHELL_NAME,
-    Message,
     merged,
     read_input,
     read_tools,
     without_oldest,
 )
-from akunu_py.server.wire import (
-    EVENT_STREAM,
-    FINISH_REASONS,
-    CompactJSONResponse,
-    StreamedResponse,
-    WholeResponse,
-    compact_json,
-    named_sse,
-)
+from akunu_py.server.wire import FINISH_REASONS, CompactJSONResponse, compact_json, named_sse
+from akunu_py.server.wire import respond as send
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
 
 _STORED_BYTES: Final = 64 << 20
+_DIALECT: Final = replace(OPENAI, limits=("max_output_tokens", *OPENAI.limits))
 
 
 @dataclass(frozen=True)
@@ -107,9 +100,8 @@ def delete_response(request: ApiRequest) -> Response:
 
 def count_tokens(request: ApiRequest) -> Response:
     """`/v1/responses/input_tokens`: how long the prompt of such a request is."""
-    prompt = str(_read(request)[0].job.prompt)
-    tokens = request.engine.tokenizer.encode(prompt)
-    return CompactJSONResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
+    tokens = _read(request)[0].count_tokens(request.engine.tokenizer)
+    return CompactJSONResponse({"object": "response.input_tokens", "input_tokens": tokens})
 
 
 def _read(request: ApiRequest) -> tuple[Conversation, dict[str, str], list[Message]]:
@@ -125,11 +117,9 @@ def _read(request: ApiRequest) -> tuple[Conversation, dict[str, str], list[Messa
     truncation = body.text("truncation", default="disabled")
     if truncation not in ("disabled", "auto"):
         body.refuse("truncation", "must be disabled or auto")
-    options = replace(
-        read_options(request, grammar=read_format(body.object("text"), "format")),
-        stop=(),
-    )
-    longest = body.integer("max_output_tokens", default=options.max_tokens, least=1)
+    body.integer("max_output_tokens", default=None, least=1)
+    grammar = read_format(body.object("text"), "format")
+    options = read_options(request, _DIALECT, grammar=grammar)
     kinds, tools = read_tools(body, model_has_tools=engine.tokenizer.answer_format.has_tools)
     earlier = body.text("previous_response_id", default=None)
     history = [] if earlier is None else request.responses.get(earlier).messages
@@ -140,7 +130,7 @@ def _read(request: ApiRequest) -> tuple[Conversation, dict[str, str], list[Messa
     conversation = _begin(
         engine,
         merged([*opening, *history]),
-        replace(options, max_tokens=longest),
+        options,
         tools,
         {} if effort is None else {"reasoning_effort": effort},
         truncates=truncation == "auto",
@@ -150,74 +140,85 @@ def _read(request: ApiRequest) -> tuple[Conversation, dict[str, str], list[Messa
 
 def respond(request: ApiRequest) -> Response:
     """`/v1/responses`: continues a conversation."""
-    body, service = request.body, request.service
     conversation, kinds, history = _read(request)
-    sampling = conversation.job.options.sampling
-    items = _Items(Blocks(conversation.parser()), kinds)
-    keeps = body.flag("store", default=True)
-    head = {
-        "id": f"resp_{uuid4().hex}",
-        "object": "response",
-        "created_at": int(time()),
-        "status": "in_progress",
-        "error": None,
-        "incomplete_details": None,
-        "instructions": body.any("instructions"),
-        "max_output_tokens": body.any("max_output_tokens"),
-        "metadata": body.any("metadata") or {},
-        "model": request.model_name,
-        "output": [],
-        "parallel_tool_calls": body.flag("parallel_tool_calls", default=True),
-        "previous_response_id": body.any("previous_response_id"),
-        "reasoning": {"effort": body.object("reasoning").any("effort"), "summary": None},
-        "store": keeps,
-        "temperature": sampling.temperature,
-        "text": {"format": body.object("text").any("format") or {"type": "text"}},
-        "tool_choice": body.any("tool_choice") or "auto",
-        "tools": body.any("tools") or [],
-        "top_p": sampling.top_p,
-        "truncation": body.text("truncation", default="disabled"),
-        "usage": None,
-        "user": body.any("user"),
-    }
+    reply = _Reply(request, conversation, _Items(Blocks(conversation.parser()), kinds), history)
+    streams = request.body.flag("stream", default=False)
+    return send(request.service, [conversation.job], reply, streams=streams)
 
-    numbers = count()
 
-    def event(name: str, fields: Mapping[str, Any]) -> bytes:
-        return named_sse(f"response.{name}", {"sequence_number": next(numbers), **fields})
+class _Reply:
+    """Writes an answer as a response with items, or as the events that tell how they grow."""
 
-    def failed(error: ApiError) -> bytes:
+    def __init__(
+        self,
+        request: ApiRequest,
+        conversation: Conversation,
+        items: "_Items",
+        history: list[Message],
+    ) -> None:
+        body, sampling = request.body, conversation.job.options.sampling
+        self._conversation = conversation
+        self._items = items
+        self._history = history
+        self._store = request.responses if body.flag("store", default=True) else None
+        self._numbers = count()
+        self._begun = False
+        self._head = {
+            "id": f"resp_{uuid4().hex}",
+            "object": "response",
+            "created_at": int(time()),
+            "status": "in_progress",
+            "error": None,
+            "incomplete_details": None,
+            "instructions": body.any("instructions"),
+            "max_output_tokens": body.any("max_output_tokens"),
+            "metadata": body.any("metadata") or {},
+            "model": request.model_name,
+            "output": [],
+            "parallel_tool_calls": body.flag("parallel_tool_calls", default=True),
+            "previous_response_id": body.any("previous_response_id"),
+            "reasoning": {"effort": body.object("reasoning").any("effort"), "summary": None},
+            "store": self._store is not None,
+            "temperature": sampling.temperature,
+            "text": {"format": body.object("text").any("format") or {"type": "text"}},
+            "tool_choice": body.any("tool_choice") or "auto",
+            "tools": body.any("tools") or [],
+            "top_p": sampling.top_p,
+            "truncation": body.text("truncation", default="disabled"),
+            "usage": None,
+            "user": body.any("user"),
+        }
+
+    def feed(self, _: int, event: Event) -> Iterator[bytes]:
+        if not self._begun:
+            self._begun = True
+            yield self._event("created", {"response": self._head})
+            yield self._event("in_progress", {"response": self._head})
+        for name, fields in self._items.feed(event.text, ends=event.finish_reason is not None):
+            yield self._event(name, fields)
+
+    def end(self, _: int, completion: Completion) -> Iterator[bytes]:
+        response = self._final(completion)
+        yield self._event(response["status"], {"response": response})
+
+    def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
+        (completion,) = completions
+        list(self._items.feed(completion.text, ends=True))
+        return self._final(completion)
+
+    def report(self, error: ApiError) -> bytes:
         what = {"code": error.kind, "message": error.message}
-        return event("failed", {"response": head | {"status": "failed", "error": what}})
+        return self._event("failed", {"response": self._head | {"status": "failed", "error": what}})
 
-    def final(completion: Completion) -> dict[str, Any]:
-        reasoning = conversation.reasoning_counter().count(completion.pieces)
-        response = head | _ending(completion, reasoning) | {"output": items.done}
-        if keeps:
-            request.responses.add(response, [*history, items.as_message()])
+    def _event(self, name: str, fields: Mapping[str, Any]) -> bytes:
+        return named_sse(f"response.{name}", {"sequence_number": next(self._numbers), **fields})
+
+    def _final(self, completion: Completion) -> dict[str, Any]:
+        reasoning = self._conversation.reasoning_counter().count(completion.pieces)
+        response = self._head | _ending(completion, reasoning) | {"output": self._items.done}
+        if self._store is not None:
+            self._store.add(response, [*self._history, self._items.as_message()])
         return response
-
-    async def chunks() -> AsyncGenerator[bytes, None]:
-        completion = Completion("")
-        async with aclosing(service.stream(conversation.job)) as events:
-            async for each in events:
-                if not completion.stats.prompt_tokens:
-                    yield event("created", {"response": head})
-                    yield event("in_progress", {"response": head})
-                completion.add(each)
-                for name, fields in items.feed(each.text, ends=each.finish_reason is not None):
-                    yield event(name, fields)
-        response = final(completion)
-        yield event(response["status"], {"response": response})
-
-    async def whole() -> dict[str, Any]:
-        completion = await service.complete(conversation.job)
-        list(items.feed(completion.text, ends=True))
-        return final(completion)
-
-    if body.flag("stream", default=False):
-        return StreamedResponse(chunks(), EVENT_STREAM, failed)
-    return WholeResponse(whole)
 
 
 def _begin(
@@ -283,11 +284,7 @@ class _Items:
         """The whole answer as a message of the conversation."""
         done = self._blocks.done
         calls = [
-            {
-                "id": item["call_id"],
-                "type": "function",
-                "function": {"name": block.call.name, "arguments": block.call.input},
-            }
+            made_call(block.call.name, block.call.input, item["call_id"])
             for block, item in zip(done, self.done, strict=True)
             if block.call is not None
         ]

@@ -1,17 +1,23 @@
 """What several contracts send alike: compact JSON, streams of it, timings and finish reasons."""
 
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from akunu_py.request import Completion, Event
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.body import Body
 from akunu_py.server.errors import NOTED_ERROR, ApiError, noted_error
+from akunu_py.server.job import Job
 from akunu_py.stats import Finish, Stats
+from akunu_py.text.token_bytes import TokenBytes
+
+if TYPE_CHECKING:
+    from akunu_py.server.service import Service
 
 JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream"
@@ -26,6 +32,8 @@ FINISH_REASONS: Final = {
 }
 """OpenAI's and Ollama's words. A job that was cancelled and still has a reader is overdue."""
 
+_MIN_LOGPROB: Final = -9999.0
+"""OpenAI's log-probability of a nearly impossible token."""
 _LINE_ENDS: Final = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 """Python's `splitlines`, with which clients separate lines of JSON, splits at these as well."""
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -117,6 +125,71 @@ class StreamedResponse(Response):
                     chunk = self._error_chunk(noted_error(scope, error))
                 await send(_body(chunk))
             await send({"type": "http.response.body", "body": b""})
+
+
+class Reply(Protocol):
+    """Writes the answers to the jobs of one request, in the form of a contract; the index says
+    which of them."""
+
+    def feed(self, index: int, event: Event) -> Iterable[bytes]:
+        """The chunks of a stream for the next event."""
+
+    def end(self, index: int, completion: Completion) -> Iterable[bytes]:
+        """The chunks after the last event; the completion is all of them together."""
+
+    def whole(self, completions: Sequence[Completion]) -> Any:
+        """The value of a response that is not streamed."""
+
+    def report(self, error: ApiError) -> bytes:
+        """The chunk for an error after the first chunk."""
+
+
+def respond(
+    service: "Service",
+    jobs: Sequence[Job],
+    reply: Reply,
+    *,
+    streams: bool,
+    media_type: str = EVENT_STREAM,
+) -> Response:
+    """Does jobs and sends the answers: streams come one after another."""
+
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        for index, job in enumerate(jobs):
+            completion = Completion("")
+            async with aclosing(service.stream(job)) as events:
+                async for event in events:
+                    completion.add(event)
+                    for chunk in reply.feed(index, event):
+                        yield chunk
+            for chunk in reply.end(index, completion):
+                yield chunk
+
+    async def whole() -> Any:
+        return reply.whole(await service.complete_all(jobs))
+
+    if not streams:
+        return WholeResponse(whole)
+    return StreamedResponse(chunks(), media_type, reply.report)
+
+
+def describe_logprob(spelling: TokenBytes, token: int, logprob: float) -> dict[str, Any]:
+    """A token with its log-probability, as OpenAI and Ollama spell it."""
+    return {
+        "token": spell(spelling, token),
+        "bytes": list(spelling.of(token)),
+        "logprob": bounded(logprob),
+    }
+
+
+def spell(spelling: TokenBytes, token: int) -> str:
+    """A token's text, with backslashes in place of an incomplete character."""
+    return spelling.of(token).decode(errors="backslashreplace")
+
+
+def bounded(logprob: float) -> float:
+    """A log-probability that JSON can have: it knows no infinity."""
+    return max(logprob, _MIN_LOGPROB)
 
 
 def logprob_entries(
