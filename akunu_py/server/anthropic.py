@@ -50,7 +50,7 @@ def error_body(error: ApiError) -> dict[str, Any]:
 def messages(request: ApiRequest) -> Response:
     """`/v1/messages`: continues a conversation."""
     conversation = _read(request)
-    reply = _Reply(Blocks(conversation.parser()), request.model_name)
+    reply = _Reply(conversation.blocks(), request.model_name)
     streams = request.body.flag("stream", default=False)
     return respond(request.service, [conversation.job], reply, streams=streams)
 
@@ -76,7 +76,7 @@ class _Reply:
             start = self._head | empty | {"usage": usage}
             yield named_sse("message_start", {"message": start})
             yield named_sse("ping", {})
-        for step in self._blocks.feed(event.text, ends=event.finish_reason is not None):
+        for step in self._blocks.feed(event):
             for name, fields in _events(step):
                 yield named_sse(name, {"index": step[1].index} | fields)
 
@@ -87,7 +87,7 @@ class _Reply:
 
     def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
         (completion,) = completions
-        list(self._blocks.feed(completion.text, ends=True))
+        list(self._blocks.feed(completion))
         content = {"content": [_content(block) for block in self._blocks.done]}
         ending = _ending(completion, self._blocks)
         return self._head | content | ending | {"usage": _usage(completion.stats)}
@@ -144,7 +144,7 @@ def _content(block: Block) -> dict[str, Any]:
 def _ending(completion: Completion, blocks: Blocks) -> dict[str, Any]:
     """Why the answer ended."""
     reason = _STOP_REASONS[FINISH_REASONS[completion.finish_reason]]
-    if blocks.has_calls and reason == "end_turn":
+    if blocks.calls and reason == "end_turn":
         return {"stop_reason": "tool_use", "stop_sequence": None}
     reason = "stop_sequence" if completion.stop else reason
     return {"stop_reason": reason, "stop_sequence": completion.stop}

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Grammar, Options, Wake
+from akunu_py.request import Completion, Event
 from akunu_py.server.body import Body
 from akunu_py.server.job import Job
 from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ReasoningCounter, ToolCall
@@ -230,9 +231,9 @@ class Conversation:
         """How long its prompt is."""
         return len(tokenizer.encode(self._prompt))
 
-    def reasoning_counter(self) -> ReasoningCounter:
-        """A new counter of an answer's reasoning."""
-        return ReasoningCounter(self._format, self._prompt)
+    def blocks(self) -> "Blocks":
+        """The blocks of an answer that has not begun."""
+        return Blocks(self.parser(), ReasoningCounter(self._format, self._prompt))
 
     def parser(self) -> AnswerParser:
         """A new parser of an answer."""
@@ -260,21 +261,29 @@ Step = tuple[Literal["start", "delta", "stop"], Block, str]
 
 
 class Blocks:
-    """The blocks of one answer, as they grow."""
+    """The blocks of one answer, as they grow, and how many of its tokens were reasoning."""
 
-    def __init__(self, parser: AnswerParser) -> None:
+    def __init__(self, parser: AnswerParser, counter: ReasoningCounter) -> None:
         self.done: list[Block] = []
+        self.reasoning_tokens = 0
         self._parser = parser
+        self._counter = counter
         self._open: Block | None = None
 
     @property
-    def has_calls(self) -> bool:
-        """Whether the answer calls a tool."""
-        return any(block.call for block in self.done)
+    def calls(self) -> list[Block]:
+        """The calls that are complete."""
+        return [block for block in self.done if block.call]
 
-    def feed(self, text: str, *, ends: bool) -> Iterator[Step]:
-        """Takes the next text of the answer; at its end, closes what is open."""
-        parts = self._parser.feed(text)
+    def text(self, kind: Literal["reasoning", "text"]) -> str:
+        """The text of all complete blocks of a kind."""
+        return "".join(block.text for block in self.done if block.kind == kind)
+
+    def feed(self, source: Event | Completion) -> Iterator[Step]:
+        """Takes the next event, or a whole answer; at its end, closes what is open."""
+        ends = source.finish_reason is not None
+        self.reasoning_tokens += self._counter.count(source.pieces)
+        parts = self._parser.feed(source.text)
         if ends:
             parts += self._parser.finish()
         for part in parts:
@@ -284,15 +293,9 @@ class Blocks:
 
     def _add(self, part: Part) -> Iterator[Step]:
         for call in part.calls:
-            yield from self._start("call", call)
-            if call.arguments:
-                yield "delta", self._current, call.arguments
-        if part.arguments:
-            block = self._current
-            assert block.call is not None
-            whole = block.call.arguments + part.arguments
-            block.call = replace(block.call, arguments=whole)
-            yield "delta", block, part.arguments
+            yield from self._start("call", replace(call, arguments=""))
+            yield from self._argue(call.arguments)
+        yield from self._argue(part.arguments)
         if part.reasoning or part.content:
             kind: Literal["reasoning", "text"] = "reasoning" if part.reasoning else "text"
             if self._open is None or self._open.kind != kind:
@@ -300,6 +303,14 @@ class Blocks:
             text = part.reasoning or part.content
             self._current.text += text
             yield "delta", self._current, text
+
+    def _argue(self, text: str) -> Iterator[Step]:
+        """Adds to the arguments of the call that is open."""
+        if text:
+            block = self._current
+            assert block.call is not None
+            block.call = replace(block.call, arguments=block.call.arguments + text)
+            yield "delta", block, text
 
     @property
     def _current(self) -> Block:

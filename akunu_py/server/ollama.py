@@ -33,7 +33,6 @@ from akunu_py.server.wire import (
     logprob_entries,
     respond,
 )
-from akunu_py.text.answer_parser import AnswerParser
 from akunu_py.text.fim import FILL_FORMATS
 from akunu_py.text.stream import Piece
 
@@ -72,7 +71,7 @@ def generate(request: ApiRequest) -> Response:
     options = _read_options(request)
     is_bare = raw or template or _spells_fill_tokens(engine, prompt)
     if not prompt and (is_bare or not suffix):
-        return CompactJSONResponse(_Reply(request).loaded())
+        return _loaded(request, {"response": ""})
     if is_bare or suffix:
         job = Job(prompt, options, None if is_bare else suffix)
         return _respond(request, job, _Reply(request))
@@ -84,20 +83,18 @@ def chat(request: ApiRequest) -> Response:
     """`/api/chat`: continues a conversation; one without messages only checks that the model is
     loaded. Tools are ignored if the model's template has none."""
     body, tokenizer = request.body, request.engine.tokenizer
-    format_ = tokenizer.answer_format
     options = _read_options(request)
     offered = read_offered_tools(body)
-    tools = offered if format_.has_tools else []
+    tools = offered if tokenizer.answer_format.has_tools else []
     settings = _read_think(body)
     if not body.values("messages"):
-        empty = Blocks(AnswerParser(format_, None, ""))
-        return CompactJSONResponse(_Reply(request, empty).loaded())
+        return _loaded(request, _message(()))
     for message in body.objects("messages"):
         _refuse_images(message)
     conversation = Conversation.begin(
         request.engine, read_messages(body), options, Tools(tuple(tools)), settings
     )
-    return _respond(request, conversation.job, _Reply(request, Blocks(conversation.parser())))
+    return _respond(request, conversation.job, _Reply(request, conversation.blocks()))
 
 
 OLLAMA: Final = Contract(
@@ -142,39 +139,32 @@ class _Reply:
         self._prompt = prompt
 
     def feed(self, _: int, event: Event) -> Iterator[bytes]:
-        text = self._text(event.text, ends=event.finish_reason is not None)
+        text = self._text(event)
         shown = self._pieces(event.pieces) | self._logprobs(event.logprobs)
         if text or any(shown.values()):
-            yield json_line(self._head() | (text or self._no_text()) | {"done": False} | shown)
+            yield json_line(_head(self._name) | (text or self._no_text()) | {"done": False} | shown)
 
     def end(self, _: int, completion: Completion) -> Iterator[bytes]:
-        yield json_line(self._head() | self._no_text() | self._end(completion))
+        yield json_line(_head(self._name) | self._no_text() | self._end(completion))
 
     def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
         (completion,) = completions
-        text = self._text(completion.text, ends=True) or self._no_text()
+        text = self._text(completion) or self._no_text()
         shown = self._pieces(completion.pieces) | self._logprobs(completion.logprobs)
-        return self._head() | text | shown | self._end(completion)
+        return _head(self._name) | text | shown | self._end(completion)
 
     def report(self, error: ApiError) -> bytes:
         return json_line(error_body(error))
 
-    def loaded(self) -> dict[str, Any]:
-        """The response to a request that only checks that the model is loaded."""
-        return self._head() | self._no_text() | {"done": True, "done_reason": "load"}
-
-    def _text(self, text: str, *, ends: bool) -> dict[str, Any]:
+    def _text(self, source: Event | Completion) -> dict[str, Any]:
         """The fields for the next text; none if no part of it is certain yet."""
         if self._blocks is None:
-            return {"response": text} if text else {}
-        message = _message(self._blocks.feed(text, ends=ends))
+            return {"response": source.text} if source.text else {}
+        message = _message(self._blocks.feed(source))
         return {} if message == _message(()) else message
 
     def _no_text(self) -> dict[str, Any]:
         return {"response": ""} if self._blocks is None else _message(())
-
-    def _head(self) -> dict[str, Any]:
-        return {"model": self._name, "created_at": timestamp(datetime.now(UTC))}
 
     def _pieces(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         if not self._shows_drafts:
@@ -210,6 +200,16 @@ class _Reply:
         if self._prompt:
             figures["context"] = [*self._prompt, *completion.token_ids]
         return figures
+
+
+def _head(name: str) -> dict[str, Any]:
+    return {"model": name, "created_at": timestamp(datetime.now(UTC))}
+
+
+def _loaded(request: ApiRequest, nothing: dict[str, Any]) -> Response:
+    """The response to a request that only checks that the model is loaded."""
+    done = {"done": True, "done_reason": "load"}
+    return CompactJSONResponse(_head(served_name(request)) | nothing | done)
 
 
 def _respond(request: ApiRequest, job: Job, reply: _Reply) -> Response:

@@ -1,9 +1,8 @@
 """OpenAI's chat completions: content, reasoning and tool calls."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final
-from uuid import uuid4
 
 from starlette.responses import Response
 
@@ -11,7 +10,7 @@ from akunu_py.request import Completion, Event
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest
-from akunu_py.server.conversation import Conversation, select_tools
+from akunu_py.server.conversation import Block, Blocks, Conversation, Step, select_tools
 from akunu_py.server.dialect import OPENAI, read_format, read_options
 from akunu_py.server.fields import made_call, read_logprobs, read_messages, read_offered_tools
 from akunu_py.server.job import Job
@@ -23,9 +22,7 @@ from akunu_py.server.wire import (
     logprob_entries,
 )
 from akunu_py.stats import Finish
-from akunu_py.text.answer_parser import AnswerParser, Part, ReasoningCounter, ToolCall, joined
 from akunu_py.text.chat_template import reserved_names
-from akunu_py.text.stream import Piece
 from akunu_py.text.token_bytes import TokenBytes
 
 _KIND: Final = ResponseKind("chatcmpl-", "chat.completion", "chat.completion.chunk")
@@ -40,7 +37,7 @@ def chat(request: ApiRequest) -> Response:
     spelling = None if job.options.logprobs is None else request.engine.tokenizer.token_bytes
 
     def make_choice(index: int, _: Job) -> _ChatChoice:
-        return _ChatChoice(index, conversation.parser(), conversation.reasoning_counter(), spelling)
+        return _ChatChoice(index, conversation.blocks(), spelling)
 
     return respond(request, [job], _KIND, make_choice)
 
@@ -86,24 +83,19 @@ def read_conversation(request: ApiRequest) -> Conversation:
 class _ChatChoice:
     """A choice of `/v1/chat/completions`; `spelling` is None if no log-probabilities are wanted."""
 
-    def __init__(
-        self,
-        index: int,
-        parser: AnswerParser,
-        counter: ReasoningCounter,
-        spelling: TokenBytes | None,
-    ) -> None:
+    def __init__(self, index: int, blocks: Blocks, spelling: TokenBytes | None) -> None:
         self._index = index
-        self._parser = parser
-        self._counter = counter
+        self._blocks = blocks
         self._spelling = spelling
         self._has_begun = False
         self._num_calls = 0
-        self.reasoning_tokens = 0
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return self._blocks.reasoning_tokens
 
     def chunk_choices(self, event: Event) -> list[dict[str, Any]]:
-        self._count(event.pieces)
-        deltas = list(map(self._delta, self._parse(event.text, event.finish_reason)))
+        deltas = [delta for step in self._blocks.feed(event) for delta in self._deltas(step)]
         if event.logprobs and not deltas:
             deltas = [{"content": ""}]
         if not self._has_begun:
@@ -118,18 +110,15 @@ class _ChatChoice:
         return self._choice({}) | {"finish_reason": self._finish_reason(finish)}
 
     def whole(self, completion: Completion) -> dict[str, Any]:
-        self._count(completion.pieces)
-        answer = joined(self._parse(completion.text, completion.finish_reason))
-        self._num_calls = len(answer.calls)
-        message: dict[str, Any] = {
-            "role": "assistant",
-            "content": answer.content or (None if answer.calls else ""),
-            "refusal": None,
-        }
-        if answer.reasoning:
-            message["reasoning_content"] = answer.reasoning
-        if answer.calls:
-            message["tool_calls"] = [_tool_call(call) for call in answer.calls]
+        list(self._blocks.feed(completion))
+        calls, reasoning = self._blocks.calls, self._blocks.text("reasoning")
+        self._num_calls = len(calls)
+        content = self._blocks.text("text") or (None if calls else "")
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if reasoning:
+            message["reasoning_content"] = reasoning
+        if calls:
+            message["tool_calls"] = [_tool_call(block) for block in calls]
         return {
             "index": self._index,
             "message": message,
@@ -137,26 +126,18 @@ class _ChatChoice:
             "finish_reason": self._finish_reason(completion.finish_reason),
         }
 
-    def _count(self, pieces: Sequence[Piece]) -> None:
-        self.reasoning_tokens += self._counter.count(pieces)
-
-    def _parse(self, text: str, finish: Finish | None) -> list[Part]:
-        parts = self._parser.feed(text)
-        return parts if finish is None else [*parts, *self._parser.finish()]
-
-    def _delta(self, part: Part) -> dict[str, Any]:
-        """The `delta` for a part of a stream."""
-        if part.calls:
-            first = self._num_calls
-            self._num_calls += len(part.calls)
-            calls = enumerate(part.calls, first)
-            return {"tool_calls": [{"index": index} | _tool_call(call) for index, call in calls]}
-        if part.arguments:
-            more = {"index": self._num_calls - 1, "function": {"arguments": part.arguments}}
-            return {"tool_calls": [more]}
-        if part.reasoning:
-            return {"reasoning_content": part.reasoning}
-        return {"content": part.content}
+    def _deltas(self, step: Step) -> Iterator[dict[str, Any]]:
+        """The `delta` for a step of a stream, if there is one."""
+        what, block, text = step
+        if block.call is None:
+            if what == "delta":
+                yield {"reasoning_content" if block.kind == "reasoning" else "content": text}
+        elif what == "start":
+            yield {"tool_calls": [{"index": self._num_calls} | _tool_call(block)]}
+            self._num_calls += 1
+        elif what == "delta":
+            more = {"index": self._num_calls - 1, "function": {"arguments": text}}
+            yield {"tool_calls": [more]}
 
     def _finish_reason(self, finish: Finish) -> str:
         reason = FINISH_REASONS[finish]
@@ -173,8 +154,10 @@ class _ChatChoice:
         return {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": None}
 
 
-def _tool_call(call: ToolCall) -> dict[str, Any]:
-    return made_call(call.name, call.arguments, call.id or f"call_{uuid4().hex[:24]}")
+def _tool_call(block: Block) -> dict[str, Any]:
+    assert block.call is not None
+    id_ = block.call.id or f"call_{block.id[:24]}"
+    return made_call(block.call.name, block.call.arguments, id_)
 
 
 def _read_template_settings(body: Body) -> dict[str, Any]:

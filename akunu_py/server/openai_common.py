@@ -57,7 +57,8 @@ class Choice(Protocol):
     """Formats one completion as a choice of a response, or of chunks; `reasoning_tokens` are those
     of its tokens that were reasoning."""
 
-    reasoning_tokens: int
+    @property
+    def reasoning_tokens(self) -> int: ...
 
     def chunk_choices(self, event: Event) -> list[dict[str, Any]]:
         """The choices of the chunks for the next event of a stream."""

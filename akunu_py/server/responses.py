@@ -15,7 +15,7 @@ from uuid import uuid4
 from starlette.responses import Response
 
 from akunu_py.errors import ContextOverflowError
-from akunu_py.options import Options
+from akunu_py.options import Options, Sampling
 from akunu_py.request import Completion, Event
 from akunu_py.server.contract import ApiRequest
 from akunu_py.server.conversation import (
@@ -141,7 +141,8 @@ def _read(request: ApiRequest) -> tuple[Conversation, dict[str, str], list[Messa
 def respond(request: ApiRequest) -> Response:
     """`/v1/responses`: continues a conversation."""
     conversation, kinds, history = _read(request)
-    reply = _Reply(request, conversation, _Items(Blocks(conversation.parser()), kinds), history)
+    sampling = conversation.job.options.sampling
+    reply = _Reply(request, sampling, _Items(conversation.blocks(), kinds), history)
     streams = request.body.flag("stream", default=False)
     return send(request.service, [conversation.job], reply, streams=streams)
 
@@ -152,12 +153,11 @@ class _Reply:
     def __init__(
         self,
         request: ApiRequest,
-        conversation: Conversation,
+        sampling: Sampling,
         items: "_Items",
         history: list[Message],
     ) -> None:
-        body, sampling = request.body, conversation.job.options.sampling
-        self._conversation = conversation
+        body = request.body
         self._items = items
         self._history = history
         self._store = request.responses if body.flag("store", default=True) else None
@@ -194,7 +194,7 @@ class _Reply:
             self._begun = True
             yield self._event("created", {"response": self._head})
             yield self._event("in_progress", {"response": self._head})
-        for name, fields in self._items.feed(event.text, ends=event.finish_reason is not None):
+        for name, fields in self._items.feed(event):
             yield self._event(name, fields)
 
     def end(self, _: int, completion: Completion) -> Iterator[bytes]:
@@ -203,7 +203,7 @@ class _Reply:
 
     def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
         (completion,) = completions
-        list(self._items.feed(completion.text, ends=True))
+        list(self._items.feed(completion))
         return self._final(completion)
 
     def report(self, error: ApiError) -> bytes:
@@ -214,8 +214,11 @@ class _Reply:
         return named_sse(f"response.{name}", {"sequence_number": next(self._numbers), **fields})
 
     def _final(self, completion: Completion) -> dict[str, Any]:
-        reasoning = self._conversation.reasoning_counter().count(completion.pieces)
-        response = self._head | _ending(completion, reasoning) | {"output": self._items.done}
+        response = (
+            self._head
+            | _ending(completion, self._items.reasoning_tokens)
+            | {"output": self._items.done}
+        )
         if self._store is not None:
             self._store.add(response, [*self._history, self._items.as_message()])
         return response
@@ -288,12 +291,17 @@ class _Items:
             for block, item in zip(done, self.done, strict=True)
             if block.call is not None
         ]
-        said = "".join(block.text for block in done if block.kind == "text")
+        said = self._blocks.text("text")
         return {"role": "assistant", "content": said} | ({"tool_calls": calls} if calls else {})
 
-    def feed(self, text: str, *, ends: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Takes the next text of the answer and returns the events for it."""
-        for step in self._blocks.feed(text, ends=ends):
+    @property
+    def reasoning_tokens(self) -> int:
+        """How many tokens of the answer were reasoning."""
+        return self._blocks.reasoning_tokens
+
+    def feed(self, source: Event | Completion) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Takes what comes next of the answer and returns the events for it."""
+        for step in self._blocks.feed(source):
             yield from self._events(step)
 
     def _events(self, step: Step) -> Iterator[tuple[str, dict[str, Any]]]:
