@@ -19,7 +19,7 @@ from akunu_py.server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
-    from akunu_py.server.responses import ResponseStore
+    from akunu_py.server.response_store import ResponseStore
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class ApiRequest:
     settings: ServerSettings
     body: Body
     path_params: Mapping[str, str]
+    query: Mapping[str, str]
     responses: "ResponseStore"
 
     @property

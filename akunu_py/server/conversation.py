@@ -5,8 +5,9 @@ Messages and tools come in OpenAI's form, which templates expect.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 from uuid import uuid4
 
 from akunu_py.errors import InvalidRequestError
@@ -209,7 +210,7 @@ class Conversation:
             messages[:-1] if begun else messages,
             open_answer=opens or begun,
             tools=tools.offered,
-            settings=settings,
+            settings=_today(tokenizer) | dict(settings),
         )
         thinking = format_.is_thinking(prompt)
         if thinking and (begun or tools.must_call or (holds and is_answer)):
@@ -243,6 +244,18 @@ class Conversation:
             self._prompt,
             holds_calls=self._holds_calls,
         )
+
+
+_DATES: Final = {"date_string": "%d %b %Y", "datetime": "%b %d %Y %H:%M:%S GMT"}
+"""Variables that llama-server gives to templates of Llama 3 and of Firefunction, and their forms;
+without them, the former say that it is July 2024."""
+
+
+def _today(tokenizer: "Tokenizer") -> dict[str, str]:
+    """The dates that a template asks for, unless the user has set them."""
+    now, set_ = datetime.now(UTC), tokenizer.template_args
+    names = [name for name in _DATES if name in tokenizer.template and name not in set_]
+    return {name: now.strftime(_DATES[name]) for name in names}
 
 
 @dataclass

@@ -133,6 +133,9 @@ def read_options(
         num_draft_tokens=_read_num_draft_tokens(body, defaults.num_draft_tokens),
         references=_read_prediction(body),
         logprobs=logprobs,
+        drawn_logprobs=body.flag("post_sampling_probs", default=False),
+        reports_progress=body.flag("return_progress", default=False)
+        and body.flag("stream", default=False),
         grammar=grammar or constrained,
         priority=body.integer("priority", default=0),  # vLLM's: lower numbers go first
     )

@@ -1,6 +1,8 @@
 """llama-server's contract, which llama.vim, llama.vscode, Tabby, Twinny and Continue rely on."""
 
+import math
 from collections.abc import Iterator, Sequence
+from time import time
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import PlainTextResponse, Response
@@ -45,6 +47,7 @@ _STOP_TYPES: Final = {
 _MIN_LOGPROB: Final = -1e9
 """The log-probability of an impossible token, because JSON has no infinity."""
 _ABSENT: Final = object()
+_STARTED: Final = int(time())
 _OFF: Final = {"typical_p": 1.0, "dynatemp_range": 0.0, "mirostat": 0, "dry_multiplier": 0.0,
                "top_n_sigma": -1.0, "adaptive_target": -1.0, "adaptive_decay": 0.9}  # fmt: skip
 """llama-server's settings of samplers that are not served: they are always off."""
@@ -75,17 +78,14 @@ class _Reply:
     """Writes results: chunks have the text as it is generated, the last one the statistics."""
 
     def __init__(self, request: ApiRequest, wanted: CompletionRequest) -> None:
-        self._body = request.body
         self._engine = request.engine
         self._model = request.model_name
         self._wanted = wanted
-        self._progress: dict[str, Any] | None = None
 
     def feed(self, index: int, event: Event) -> Iterator[bytes]:
         """A chunk, or one for each token with its probabilities."""
         stats, job = event.stats, self._wanted.jobs[index]
-        if self._progress is None:
-            self._progress = prompt_progress(self._body, stats)
+        progress = prompt_progress(event)
         chunk: dict[str, Any] = {
             "index": index,
             "stop": False,
@@ -94,10 +94,10 @@ class _Reply:
             "tokens_evaluated": stats.prompt_tokens,
         }
         if self._wanted.times_tokens:
-            chunk["timings"] = timings(stats)
-        for content in self._contents(event):
-            yield sse(chunk | content | self._progress)
-            self._progress = {}
+            chunk["timings"] = timings(stats, event.prompt_done)
+        contents = [{"content": "", "tokens": []}] if progress else self._contents(event)
+        for content in contents:
+            yield sse(chunk | content | progress)
 
     def _contents(self, event: Event) -> Iterator[dict[str, Any]]:
         if not event.logprobs:
@@ -113,7 +113,6 @@ class _Reply:
     def end(self, index: int, completion: Completion) -> Iterator[bytes]:
         text = {"content": "", "tokens": []}
         yield sse(_pick(self._result(index, completion) | text, self._wanted.fields))
-        self._progress = None
 
     def whole(self, completions: Sequence[Completion]) -> Any:
         results = [
@@ -153,9 +152,15 @@ class _Reply:
 
     def _probabilities(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
         """`completion_probabilities`, if `n_probs` asked for them."""
-        if self._wanted.jobs[0].options.logprobs is None:
+        options = self._wanted.jobs[0].options
+        if options.logprobs is None:
             return {}
-        return {"completion_probabilities": logprob_entries(logprobs, self._probability)}
+        entries = logprob_entries(logprobs, self._probability)
+        if options.drawn_logprobs:
+            entries = [_drawn(entry) | {"top_probs": [
+                _drawn(other) for other in entry["top_logprobs"] if other["logprob"] > _MIN_LOGPROB
+            ]} for entry in entries]  # fmt: skip
+        return {"completion_probabilities": entries}
 
     def _probability(self, token: int, logprob: float) -> dict[str, Any]:
         spelling = self._engine.tokenizer.token_bytes.of(token)
@@ -165,6 +170,12 @@ class _Reply:
             "bytes": list(spelling),
             "logprob": max(logprob, _MIN_LOGPROB),
         }
+
+
+def _drawn(entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry with the probability instead of its logarithm, as `post_sampling_probs` has it."""
+    kept = {name: entry[name] for name in ("id", "token", "bytes")}
+    return kept | {"prob": math.exp(entry["logprob"])}
 
 
 def _generation_settings(
@@ -272,7 +283,7 @@ def props(request: ApiRequest) -> Response:
             "model_alias": request.model_name,
             "model_path": engine.model.name,
             "modalities": {"vision": False, "audio": False},
-            "chat_template": _text_or_nothing(getattr(wrapped, "chat_template", None)),
+            "chat_template": engine.tokenizer.template,
             "bos_token": _text_or_nothing(wrapped.bos_token),
             "eos_token": _text_or_nothing(wrapped.eos_token),
             "build_info": f"akunu-py {__version__}",
@@ -334,7 +345,11 @@ def metrics(request: ApiRequest) -> Response:
         rounds=service.scheduler.rounds,
         advanced=service.scheduler.advanced,
     )
-    return PlainTextResponse("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
+    return PlainTextResponse(
+        "\n".join(lines) + "\n",
+        headers={"Process-Start-Time-Unix": str(_STARTED)},
+        media_type="text/plain; version=0.0.4",
+    )
 
 
 def lora_adapters(request: ApiRequest) -> Response:

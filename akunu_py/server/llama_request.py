@@ -105,10 +105,7 @@ def read_completion_options(request: ApiRequest) -> Options:
     Raises:
         BodyError: if a field cannot be served.
     """
-    body = request.body
-    alternatives = body.integer("n_probs", default=0, least=0, most=MAX_ALTERNATIVES)
-    if alternatives and body.flag("post_sampling_probs", default=False):
-        body.refuse("post_sampling_probs", "is not served; probabilities are the model's own")
+    alternatives = request.body.integer("n_probs", default=0, least=0, most=MAX_ALTERNATIVES)
     return read_options(request, LLAMA, logprobs=alternatives or None)
 
 

@@ -106,6 +106,9 @@ class _ChatChoice:
             choices[-1]["logprobs"] = self._logprobs(event.logprobs)
         return choices
 
+    def nothing(self) -> dict[str, Any]:
+        return self._choice({})
+
     def end(self, finish: Finish) -> dict[str, Any]:
         return self._choice({}) | {"finish_reason": self._finish_reason(finish)}
 

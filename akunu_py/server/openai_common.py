@@ -63,6 +63,9 @@ class Choice(Protocol):
     def chunk_choices(self, event: Event) -> list[dict[str, Any]]:
         """The choices of the chunks for the next event of a stream."""
 
+    def nothing(self) -> dict[str, Any]:
+        """The choice of a chunk that adds nothing."""
+
     def end(self, finish: Finish) -> dict[str, Any]:
         """The choice of the chunk that ends a stream."""
 
@@ -102,13 +105,11 @@ class _Reply:
         streams: bool,
     ) -> None:
         body = request.body
-        self._body = body
         self._choices = choices
         self._usage = usage
         self._ends_with_usage = kind.ends_with_usage
         self._times_tokens = body.flag("timings_per_token", default=False)
         self._reports_usage = body.object("stream_options").flag("include_usage", default=False)
-        self._progress: dict[str, Any] | None = None
         self._begun = False
         self._head = {
             "id": f"{kind.id_prefix}{uuid4().hex}",
@@ -124,13 +125,15 @@ class _Reply:
             self._verbose = {"__verbose": {"prompt": prompt}}
 
     def feed(self, index: int, event: Event) -> Iterator[bytes]:
-        if self._progress is None:
-            self._progress = prompt_progress(self._body, event.stats)
-        timed = {"timings": timings(event.stats)} if self._times_tokens else {}
-        for choice in self._choices[index].chunk_choices(event):
+        extra = prompt_progress(event)
+        timed = {"timings": timings(event.stats, event.prompt_done)} if self._times_tokens else {}
+        choices = self._choices[index].chunk_choices(event)
+        if extra and not choices:
+            choices = [self._choices[index].nothing()]
+        for choice in choices:
             # As in llama-server, the first chunk has a role, and no timings.
-            yield self._chunk(choice, (timed if self._begun else {}) | self._progress)
-            self._begun, self._progress = True, {}
+            yield self._chunk(choice, (timed if self._begun or extra else {}) | extra)
+            self._begun = True
 
     def end(self, index: int, completion: Completion) -> Iterator[bytes]:
         choice, is_last = self._choices[index], index == len(self._choices) - 1
@@ -140,7 +143,6 @@ class _Reply:
         if not self._ends_with_usage:
             extra = {name: value for name, value in extra.items() if name != "usage"}
         yield self._chunk(choice.end(completion.finish_reason), extra)
-        self._progress = None
         if is_last and self._reports_usage:
             yield sse(self._head | {"choices": []} | figures)
         if is_last:

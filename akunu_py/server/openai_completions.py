@@ -99,6 +99,9 @@ class _CompletionChoice:
             return []
         return [self._choice(text, logprobs, None)]
 
+    def nothing(self) -> dict[str, Any]:
+        return self._choice("", None, None)
+
     def end(self, finish: Finish) -> dict[str, Any]:
         return self._choice("", None, FINISH_REASONS[finish])
 
@@ -179,6 +182,9 @@ class _FimChoice:
 
     def chunk_choices(self, event: Event) -> list[dict[str, Any]]:
         return [self._choice("delta", event.text, None)] if event.text else []
+
+    def nothing(self) -> dict[str, Any]:
+        return self._choice("delta", "", None)
 
     def end(self, finish: Finish) -> dict[str, Any]:
         return self._choice("delta", "", FINISH_REASONS[finish])

@@ -1,12 +1,10 @@
 """OpenAI's Responses, which Codex, the `openai` libraries and the AI SDK speak.
 
-The blocks of an answer become items, streamed as typed events or whole. Responses are kept, so that
-a later request can continue them.
+The blocks of an answer become items, streamed as typed events or whole.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from time import time
 from typing import TYPE_CHECKING, Any, Final
@@ -26,8 +24,9 @@ from akunu_py.server.conversation import (
     Tools,
 )
 from akunu_py.server.dialect import OPENAI, read_format, read_options
-from akunu_py.server.errors import ApiError, NotFoundError
+from akunu_py.server.errors import ApiError
 from akunu_py.server.fields import Message, made_call
+from akunu_py.server.response_store import History, input_items
 from akunu_py.server.responses_request import (
     SHELL_NAME,
     merged,
@@ -35,67 +34,13 @@ from akunu_py.server.responses_request import (
     read_tools,
     without_oldest,
 )
-from akunu_py.server.wire import FINISH_REASONS, CompactJSONResponse, compact_json, named_sse
+from akunu_py.server.wire import FINISH_REASONS, CompactJSONResponse, named_sse
 from akunu_py.server.wire import respond as send
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
 
-_STORED_BYTES: Final = 64 << 20
 _DIALECT: Final = replace(OPENAI, limits=("max_output_tokens", *OPENAI.limits))
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A response, and the conversation that a next one continues."""
-
-    response: dict[str, Any]
-    messages: list[Message]
-    nbytes: int
-
-
-class ResponseStore:
-    """The latest responses, in memory only; beyond a number of bytes the oldest are dropped."""
-
-    def __init__(self, most: int = _STORED_BYTES) -> None:
-        self._most = most
-        self._nbytes = 0
-        self._responses: OrderedDict[str, Stored] = OrderedDict()
-
-    def add(self, response: dict[str, Any], messages: list[Message]) -> None:
-        """Keeps a response, if it is not too long on its own."""
-        stored = Stored(response, messages, len(compact_json([response, messages])))
-        self._responses[response["id"]] = stored
-        self._nbytes += stored.nbytes
-        while self._nbytes > self._most:
-            self._nbytes -= self._responses.popitem(last=False)[1].nbytes
-
-    def get(self, name: str) -> Stored:
-        """A response.
-
-        Raises:
-            NotFoundError: if there is none with that id.
-        """
-        if name not in self._responses:
-            raise NotFoundError(f"There is no response {name[:80]!r}; it was not kept, or deleted.")
-        return self._responses[name]
-
-    def remove(self, name: str) -> None:
-        """Forgets a response; see `get`."""
-        self._nbytes -= self.get(name).nbytes
-        del self._responses[name]
-
-
-def show_response(request: ApiRequest) -> Response:
-    """`GET /v1/responses/ID`."""
-    return CompactJSONResponse(request.responses.get(request.path_params["id"]).response)
-
-
-def delete_response(request: ApiRequest) -> Response:
-    """`DELETE /v1/responses/ID`."""
-    name = request.path_params["id"]
-    request.responses.remove(name)
-    return CompactJSONResponse({"id": name, "object": "response", "deleted": True})
 
 
 def count_tokens(request: ApiRequest) -> Response:
@@ -104,8 +49,8 @@ def count_tokens(request: ApiRequest) -> Response:
     return CompactJSONResponse({"object": "response.input_tokens", "input_tokens": tokens})
 
 
-def _read(request: ApiRequest) -> tuple[Conversation, dict[str, str], list[Message]]:
-    """A body as a conversation, the kinds of its tools by their names, and its messages.
+def _read(request: ApiRequest) -> tuple[Conversation, dict[str, str], History]:
+    """A body as a conversation, the kinds of its tools by their names, and what it consists of.
 
     Raises:
         ApiError: if a field cannot be served.
@@ -122,14 +67,15 @@ def _read(request: ApiRequest) -> tuple[Conversation, dict[str, str], list[Messa
     options = read_options(request, _DIALECT, grammar=grammar)
     kinds, tools = read_tools(body, model_has_tools=engine.tokenizer.answer_format.has_tools)
     earlier = body.text("previous_response_id", default=None)
-    history = [] if earlier is None else request.responses.get(earlier).messages
-    history = [*history, *read_input(body)]
+    history = History() if earlier is None else request.responses.get(earlier).history
+    messages = read_input(body)
+    history = history.followed_by(input_items(body), messages)
     instructions = body.text("instructions", default=None)
     opening = [{"role": "system", "content": instructions}] if instructions else []
     effort = body.object("reasoning").text("effort", default=None)
     conversation = _begin(
         engine,
-        merged([*opening, *history]),
+        merged([*opening, *history.messages]),
         options,
         tools,
         {} if effort is None else {"reasoning_effort": effort},
@@ -155,7 +101,7 @@ class _Reply:
         request: ApiRequest,
         sampling: Sampling,
         items: "_Items",
-        history: list[Message],
+        history: History,
     ) -> None:
         body = request.body
         self._items = items
@@ -220,7 +166,7 @@ class _Reply:
             | {"output": self._items.done}
         )
         if self._store is not None:
-            self._store.add(response, [*self._history, self._items.as_message()])
+            self._store.add(response, self._history, self._items.as_message())
         return response
 
 

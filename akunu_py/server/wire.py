@@ -10,7 +10,6 @@ from starlette.types import Receive, Scope, Send
 
 from akunu_py.request import Completion, Event
 from akunu_py.sampling.logprobs import TokenLogprob
-from akunu_py.server.body import Body
 from akunu_py.server.errors import NOTED_ERROR, ApiError, noted_error
 from akunu_py.server.job import Job
 from akunu_py.stats import Finish, Stats
@@ -207,29 +206,30 @@ def _body(chunk: bytes) -> dict[str, Any]:
     return {"type": "http.response.body", "body": chunk, "more_body": True}
 
 
-def timings(stats: Stats) -> dict[str, Any]:
+def timings(stats: Stats, done: int | None = None) -> dict[str, Any]:
     """How long the prompt and the completion took, in llama-server's words; cached prompt tokens
     do not count.
 
     `draft_n` and `draft_n_accepted` are there only if anything was drafted. They count what is left
-    after the text was cut at a stop string.
+    after the text was cut at a stop string. `done` is how much of the prompt is, if not all of it.
     """
-    computed = max(stats.prompt_tokens - stats.cached_tokens, 0)
+    prompt = stats.prompt_tokens if done is None else done
+    computed = max(prompt - stats.cached_tokens, 0)
     found = {"cache_n": stats.cached_tokens}
-    found |= _rates("prompt", computed, stats.prefill_s)
+    found |= _rates("prompt", computed, stats.prefill_s if computed or done is None else 0.0)
     found |= _rates("predicted", stats.generated_tokens, stats.decode_s)
     if stats.drafted:
         found |= {"draft_n": stats.drafted, "draft_n_accepted": stats.accepted}
     return found
 
 
-def prompt_progress(body: Body, stats: Stats) -> dict[str, Any]:
-    """What `return_progress` asks for, as llama-server has it, but only once, when the prompt has
-    been read; nothing if it was not asked for."""
-    if not body.flag("return_progress", default=False):
+def prompt_progress(event: Event) -> dict[str, Any]:
+    """What `return_progress` asks for, in llama-server's words; nothing for other events."""
+    if event.prompt_done is None:
         return {}
-    total = stats.prompt_tokens
-    figures = {"total": total, "cache": stats.cached_tokens, "processed": total}
+    stats = event.stats
+    figures = {"total": stats.prompt_tokens, "cache": stats.cached_tokens,
+               "processed": event.prompt_done}  # fmt: skip
     return {"prompt_progress": figures | {"time_ms": round(stats.prefill_s * 1000)}}
 
 
