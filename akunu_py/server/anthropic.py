@@ -211,7 +211,7 @@ def _read_messages(body: Body) -> list[dict[str, Any]]:
     given = body.objects("messages", most=MAX_MESSAGES)
     if not given:
         body.refuse("messages", "must have at least one message")
-    system = read_text(body, "system", joint="\n\n")
+    system = read_text(body, "system")
     found: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
     for message in given:
         role = message.text("role", default="")
@@ -236,13 +236,14 @@ def _messages(message: Body, role: str) -> Iterator[dict[str, Any]]:
         elif kind == "tool_result":
             has_results = True
             id_ = block.text("tool_use_id", default="")
-            content = read_text(block, "content", joint="\n\n")
+            content = read_text(block, "content")
             yield {"role": "tool", "tool_call_id": id_, "content": content}
         elif kind == "thinking":
             thoughts.append(block.text("thinking", default=""))
         elif kind != "redacted_thinking":
             block.refuse("type", "must be text, tool_use, tool_result or thinking")
     if texts or calls or not has_results:
-        said: dict[str, Any] = {"role": role, "content": "".join(texts)}
+        joint = "" if role == "assistant" else "\n\n"  # what it said stays as it was
+        said: dict[str, Any] = {"role": role, "content": joint.join(texts)}
         said |= {"tool_calls": calls} if calls else {}
         yield said | ({"reasoning_content": "".join(thoughts)} if thoughts else {})

@@ -1,6 +1,7 @@
 """The web application: the endpoints of all contracts, behind the middleware."""
 
 import asyncio
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Final
 
@@ -12,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from akunu_py.server.anthropic import ANTHROPIC
 from akunu_py.server.body import Body
-from akunu_py.server.contract import ApiRequest, Contract, Endpoint
+from akunu_py.server.contract import ApiRequest, Contract, Endpoint, refuse_disabled
 from akunu_py.server.errors import ApiError, NotFoundError
 from akunu_py.server.llama import LLAMA
 from akunu_py.server.middleware import (
@@ -35,7 +36,14 @@ CONTRACTS: Final[tuple[Contract, ...]] = (LLAMA, ANTHROPIC, OPENAI, OLLAMA, PAGE
 
 def create_app(service: Service, settings: ServerSettings) -> ASGIApp:
     """Makes the application. It expects HTTP requests only: no lifespan events, no websockets."""
-    endpoints = [endpoint for contract in CONTRACTS for endpoint in contract.endpoints]
+    endpoints = [
+        replace(endpoint, handler=refuse_disabled)
+        if endpoint.path[1:] in settings.disabled
+        else endpoint
+        for contract in CONTRACTS
+        for endpoint in contract.endpoints
+        if not (contract is PAGE and PAGE.name in settings.disabled)
+    ]
     open_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.is_open)
     polled_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.is_polled)
     paths: dict[str, _Path] = {}

@@ -77,6 +77,16 @@ def refuse_embeddings(_: ApiRequest) -> Response:
     )
 
 
+def refuse_disabled(_: ApiRequest) -> Response:
+    """Says why an endpoint does not answer; llama-server has this status for it.
+
+    Raises:
+        ApiError: always.
+    """
+    sentence = "This server was started without it; see --disable."
+    raise ApiError(HTTPStatus.NOT_IMPLEMENTED, sentence, "not_supported_error")
+
+
 @dataclass(frozen=True)
 class Contract:
     """What one family of clients relies on. `error_body` makes the JSON object that reports an

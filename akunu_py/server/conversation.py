@@ -3,11 +3,12 @@
 Messages and tools come in OpenAI's form, which templates expect.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 from akunu_py.errors import InvalidRequestError
@@ -210,7 +211,7 @@ class Conversation:
             messages[:-1] if begun else messages,
             open_answer=opens or begun,
             tools=tools.offered,
-            settings=_today(tokenizer) | dict(settings),
+            settings=_variables(tokenizer, tools.offered) | dict(settings),
         )
         thinking = format_.is_thinking(prompt)
         if thinking and (begun or tools.must_call or (holds and is_answer)):
@@ -246,16 +247,17 @@ class Conversation:
         )
 
 
-_DATES: Final = {"date_string": "%d %b %Y", "datetime": "%b %d %Y %H:%M:%S GMT"}
-"""Variables that llama-server gives to templates of Llama 3 and of Firefunction, and their forms;
-without them, the former say that it is July 2024."""
-
-
-def _today(tokenizer: "Tokenizer") -> dict[str, str]:
-    """The dates that a template asks for, unless the user has set them."""
-    now, set_ = datetime.now(UTC), tokenizer.template_args
-    names = [name for name in _DATES if name in tokenizer.template and name not in set_]
-    return {name: now.strftime(_DATES[name]) for name in names}
+def _variables(tokenizer: "Tokenizer", tools: Sequence[Any]) -> dict[str, str]:
+    """What llama-server gives to some templates, unless the user has set it: to Llama 3's today's
+    date, without which they say that it is July 2024; to Firefunction's the tools, too."""
+    now, found = datetime.now(UTC), {}
+    if "date_string" in tokenizer.template:
+        found["date_string"] = now.strftime("%d %b %Y")
+    if "functools[" in tokenizer.template:
+        functions = json.dumps(tools, indent=2) if tools else ""
+        found["functions"] = str(tokenizer.as_text(functions))
+        found["datetime"] = now.strftime("%b %d %Y %H:%M:%S GMT")
+    return {name: value for name, value in found.items() if name not in tokenizer.template_args}
 
 
 @dataclass

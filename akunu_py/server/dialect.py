@@ -234,7 +234,7 @@ def _read_prediction(body: Body) -> tuple[str, ...]:
     prediction = body.object("prediction")
     if prediction.text("type", default="content") != "content":
         prediction.refuse("type", "must be content")
-    content = read_text(prediction, "content")
+    content = read_text(prediction, "content", joint="")
     return (content,) if content else ()
 
 

@@ -39,7 +39,7 @@ def read_logprobs(body: Body) -> int | None:
 
 
 def read_text(
-    holder: Body, name: str, kinds: Collection[str] = ("text",), *, joint: str = ""
+    holder: Body, name: str, kinds: Collection[str] = ("text",), *, joint: str = "\n\n"
 ) -> str:
     """A text, or a list of parts that are all text.
 
@@ -47,7 +47,7 @@ def read_text(
         holder: has the field.
         name: of the field.
         kinds: the types of parts that are text; the first one is that of a part without a type.
-        joint: comes between the parts.
+        joint: comes between the parts: they are separate paragraphs, as for llama-server.
     """
     if not isinstance(holder.any(name), list):
         return holder.text(name, default="")

@@ -279,7 +279,7 @@ def props(request: ApiRequest) -> Response:
                     engine, read_completion_options(request), DEFAULT_SAMPLERS
                 ),
             },
-            "total_slots": MAX_SLOTS,
+            "total_slots": request.service.scheduler.parallel,
             "model_alias": request.model_name,
             "model_path": engine.model.name,
             "modalities": {"vision": False, "audio": False},
@@ -296,7 +296,8 @@ def _text_or_nothing(value: Any) -> str:
 
 
 def slots(request: ApiRequest) -> Response:
-    """The caches of earlier requests, and what the requests that use them have done."""
+    """The caches of earlier requests, and what the requests that use them have done; empty ones
+    stand for caches that may still be made for requests at a time."""
     engine = request.engine
     answers = {
         events.answer.slot_id: (job, events.answer.stats, events.sequence)
@@ -319,20 +320,23 @@ def slots(request: ApiRequest) -> Response:
             "kind": job.kind,
         }
 
-    return CompactJSONResponse(
-        [
-            {
-                "id": slot.id,
-                "n_ctx": engine.context_limit,
-                "speculative": True,
-                "is_processing": slot.busy,
-                "n_tokens": slot.tokens,
-                "n_bytes": slot.nbytes,
-                **(doing(slot.id) if slot.busy else {}),
-            }
-            for slot in engine.slots
-        ]
-    )
+    def entry(slot: int, tokens: int, nbytes: int, *, busy: bool) -> dict[str, Any]:
+        return {
+            "id": slot,
+            "n_ctx": engine.context_limit,
+            "speculative": True,
+            "is_processing": busy,
+            "n_tokens": tokens,
+            "n_bytes": nbytes,
+            **(doing(slot) if busy else {}),
+        }
+
+    caches = [entry(each.id, each.tokens, each.nbytes, busy=each.busy) for each in engine.slots]
+    known = {cache["id"] for cache in caches}
+    unused = [slot for slot in range(MAX_SLOTS) if slot not in known]
+    missing = max(request.service.scheduler.parallel - len(caches), 0)
+    caches += [entry(slot, 0, 0, busy=False) for slot in unused[:missing]]
+    return CompactJSONResponse(caches)
 
 
 def metrics(request: ApiRequest) -> Response:

@@ -148,7 +148,7 @@ class AccessMiddleware:
         self._origins = settings.origins
         self._open_paths = open_paths
         own = socket.gethostname()
-        names = ("localhost", own, f"{own}.local", settings.host, *settings.hosts)
+        names = ("localhost", own, f"{own}.local", *settings.host.split(","), *settings.hosts)
         self._names = {name.lower() for name in names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

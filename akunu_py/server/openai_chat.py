@@ -69,6 +69,8 @@ def read_conversation(request: ApiRequest) -> Conversation:
         body.refuse("continue_final_message", "cannot be combined with `add_generation_prompt`")
     if continues and messages[-1]["role"] != "assistant":
         body.refuse("continue_final_message", "needs a last message of the assistant")
+    if continues is not False and [each["role"] for each in messages[-2:]] == ["assistant"] * 2:
+        body.refuse("messages", "must not end with two messages of the assistant; join them")
     return Conversation.begin(
         request.engine,
         messages,

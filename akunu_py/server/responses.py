@@ -34,7 +34,13 @@ from akunu_py.server.responses_request import (
     read_tools,
     without_oldest,
 )
-from akunu_py.server.wire import FINISH_REASONS, CompactJSONResponse, named_sse
+from akunu_py.server.wire import (
+    FINISH_REASONS,
+    CompactJSONResponse,
+    named_sse,
+    prompt_progress,
+    timings,
+)
 from akunu_py.server.wire import respond as send
 
 if TYPE_CHECKING:
@@ -107,6 +113,7 @@ class _Reply:
         self._items = items
         self._history = history
         self._store = request.responses if body.flag("store", default=True) else None
+        self._times_tokens = body.flag("timings_per_token", default=False)
         self._numbers = count()
         self._begun = False
         self._head = {
@@ -140,12 +147,16 @@ class _Reply:
             self._begun = True
             yield self._event("created", {"response": self._head})
             yield self._event("in_progress", {"response": self._head})
+        if progress := prompt_progress(event):
+            yield self._event("in_progress", {"response": self._head} | progress)
+        timed = {"timings": timings(event.stats)} if self._times_tokens else {}
         for name, fields in self._items.feed(event):
-            yield self._event(name, fields)
+            yield self._event(name, fields | (timed if name.endswith(".delta") else {}))
 
     def end(self, _: int, completion: Completion) -> Iterator[bytes]:
         response = self._final(completion)
-        yield self._event(response["status"], {"response": response})
+        timed = {"timings": timings(completion.stats)} if self._times_tokens else {}
+        yield self._event(response["status"], {"response": response} | timed)
 
     def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
         (completion,) = completions

@@ -89,6 +89,12 @@ def test_foreign_pages_are_refused(live: LiveServer, origin: str) -> None:
     assert "access-control-allow-origin" not in response.headers
 
 
+def test_pages_may_be_disabled(guarded: LiveServer) -> None:
+    bearer = {"Authorization": f"Bearer {KEY}"}
+    found = [guarded.get(path, **bearer).status_code for path in ("/", "/slots", "/metrics")]
+    assert found == [200, 501, 501]
+
+
 def test_the_servers_own_page_may_ask(live: LiveServer) -> None:
     assert live.get("/props", Origin=live.url).status_code == 200
 

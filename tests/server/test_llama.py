@@ -263,9 +263,11 @@ def test_slots_report_what_they_hold(live: LiveServer) -> None:
     live.worker.call(lambda engine: engine.reset())
     live.post("/completion", {"prompt": "hello", "n_predict": 2})
     live.settle()
-    (slot,) = live.get("/slots").json()
+    slot, *empty = live.get("/slots").json()
     assert slot["n_tokens"] >= 5
-    assert slot["is_processing"] is False
+    assert {each["n_tokens"] for each in empty} == {0}
+    assert len({each["id"] for each in (slot, *empty)}) == live.get("/props").json()["total_slots"]
+    assert not any(each["is_processing"] for each in (slot, *empty))
 
 
 def test_metrics_are_prometheus_text(live: LiveServer) -> None:
@@ -317,7 +319,8 @@ def test_the_template_is_the_models_own(live: LiveServer) -> None:
     body = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": parts}]}
     prompt = live.post("/apply-template", body).json()["prompt"]
     assert prompt == (
-        "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n"
+        "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\na\n\nb<|im_end|>\n"
+        "<|im_start|>assistant\n"
     )
 
 

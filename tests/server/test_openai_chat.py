@@ -85,7 +85,7 @@ def test_both_names_of_the_limit(live: LiveServer) -> None:
 
 def test_content_may_come_in_parts(parrot: LiveServer) -> None:
     parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo."}]
-    assert content_of(parrot, messages=[{"role": "user", "content": parts}]) == "Hello."
+    assert content_of(parrot, messages=[{"role": "user", "content": parts}]) == "Hel\n\nlo."
 
 
 def test_developers_write_the_system_message(live: LiveServer) -> None:
@@ -193,7 +193,7 @@ def test_template_variables_of_a_request_replace_those_of_the_start(tiny_model_d
 
 
 def test_a_template_that_asks_for_the_date_gets_todays(tiny_model_dir: Path) -> None:
-    said = "{{ date_string[-4:] }}, {{ datetime[-3:] }}"
+    said = "{{ date_string[-4:] }}, {{ datetime[-3:] }}{{ functions }}{# functools[ #}"
     with serve(lambda: akunu_py.load(str(tiny_model_dir), chat_template=said)) as server:
         prompt = server.post("/apply-template", {"messages": USER}).json()["prompt"]
         assert prompt in (f"{datetime.now(UTC).year}, GMT", f"{datetime.now(UTC).year - 1}, GMT")
