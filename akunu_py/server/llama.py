@@ -300,9 +300,9 @@ def slots(request: ApiRequest) -> Response:
     stand for caches that may still be made for requests at a time."""
     engine = request.engine
     answers = {
-        events.answer.slot_id: (job, events.answer.stats, events.sequence)
+        answer.slot_id: (job, answer.stats, events.sequence)
         for job, events in request.service.active
-        if events.answer is not None
+        if (answer := events.answer) is not None  # the engine's thread may end it meanwhile
     }
 
     def doing(slot: int) -> dict[str, Any]:
