@@ -19,7 +19,6 @@ from akunu_py.options import Options, Sampling
 from akunu_py.sampling.constraint import Constraint
 from akunu_py.sampling.constraint_factory import ConstraintFactory
 from akunu_py.sampling.infill import InfillFilter
-from akunu_py.sampling.lazy_constraint import LazyConstraint
 from akunu_py.sampling.penalties import make_penalties
 from akunu_py.sampling.random import GOLDEN_GAMMA, mix64, uniform
 from akunu_py.sampling.xtc import XTCFilter
@@ -47,7 +46,7 @@ class Sampler:
         sampling: Sampling,
         prompt: Sequence[int] = (),
         *,
-        constraint: Constraint | LazyConstraint | None = None,
+        constraint: Constraint | None = None,
         infill: InfillFilter | None = None,
         never_excluded: Collection[int] = (),
         xtc: XTCFilter | None = None,
