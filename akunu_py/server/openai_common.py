@@ -87,7 +87,7 @@ def respond(
     per_prompt, jobs = read_choices(request.body, prompt_jobs, "n")
     choices = [make_choice(index, job) for index, job in enumerate(jobs)]
     streams = request.body.flag("stream", default=False)
-    reply = _Reply(request, jobs[0], kind, choices, _Usage(per_prompt), streams=streams)
+    reply = _Reply(request, jobs[0], kind, choices, per_prompt, streams=streams)
     return send(request.service, jobs, reply, streams=streams)
 
 
@@ -100,13 +100,14 @@ class _Reply:
         job: Job,
         kind: ResponseKind,
         choices: Sequence[Choice],
-        usage: "_Usage",
+        per_prompt: int,
         *,
         streams: bool,
     ) -> None:
         body = request.body
         self._choices = choices
-        self._usage = usage
+        self._per_prompt = per_prompt
+        self._done: list[tuple[Stats, int]] = []
         self._ends_with_usage = kind.ends_with_usage
         self._times_tokens = body.flag("timings_per_token", default=False)
         self._reports_usage = body.object("stream_options").flag("include_usage", default=False)
@@ -137,8 +138,8 @@ class _Reply:
 
     def end(self, index: int, completion: Completion) -> Iterator[bytes]:
         choice, is_last = self._choices[index], index == len(self._choices) - 1
-        self._usage.add(completion.stats, choice.reasoning_tokens)
-        figures = self._usage.figures() | self._verbose
+        self._done.append((completion.stats, choice.reasoning_tokens))
+        figures = _figures(self._done, self._per_prompt) | self._verbose
         extra = figures if is_last and not self._reports_usage else {}
         if not self._ends_with_usage:
             extra = {name: value for name, value in extra.items() if name != "usage"}
@@ -156,44 +157,35 @@ class _Reply:
         made = []
         for completion, choice in zip(completions, self._choices, strict=True):
             made.append(choice.whole(completion))
-            self._usage.add(completion.stats, choice.reasoning_tokens)
-        return self._head | {"choices": made} | self._usage.figures() | self._verbose
+            self._done.append((completion.stats, choice.reasoning_tokens))
+        figures = _figures(self._done, self._per_prompt)
+        return self._head | {"choices": made} | figures | self._verbose
 
     def report(self, error: ApiError) -> bytes:
         return sse(error_body(error))
 
 
-class _Usage:
-    """The sums over all choices of a request. A prompt counts once, however many choices it has."""
+def _figures(done: Sequence[tuple[Stats, int]], per_prompt: int) -> dict[str, Any]:
+    """OpenAI's `usage` and llama-server's `timings`: the sums over all choices, of each of which
+    the statistics and the reasoning tokens are given.
 
-    def __init__(self, per_prompt: int) -> None:
-        self._per_prompt = per_prompt
-        self._choices = 0
-        self._sums = Stats()
-        self._prompts = Stats()
-        self._reasoning_tokens = 0
-
-    def add(self, stats: Stats, reasoning_tokens: int) -> None:
-        """Adds the next choice, which has ended."""
-        self._reasoning_tokens += min(reasoning_tokens, stats.generated_tokens)
-        self._sums.include(stats)
-        if self._choices % self._per_prompt == 0:
-            self._prompts.include(stats)
-        self._choices += 1
-
-    def figures(self) -> dict[str, Any]:
-        """OpenAI's `usage` and llama-server's `timings`. All draft tokens count as predicted ones,
-        not only those drafted from the client's `prediction`."""
-        sums, prompts = self._sums, self._prompts
-        usage = {
-            "prompt_tokens": prompts.prompt_tokens,
-            "completion_tokens": sums.generated_tokens,
-            "total_tokens": prompts.prompt_tokens + sums.generated_tokens,
-            "prompt_tokens_details": {"cached_tokens": prompts.cached_tokens},
-            "completion_tokens_details": {
-                "reasoning_tokens": self._reasoning_tokens,
-                "accepted_prediction_tokens": sums.accepted,
-                "rejected_prediction_tokens": sums.drafted - sums.accepted,
-            },
-        }
-        return {"usage": usage, "timings": timings(sums)}
+    A prompt counts once, however many choices it has. All draft tokens count as predicted ones, not
+    only those drafted from the client's `prediction`.
+    """
+    sums, prompts = Stats(), Stats()
+    for index, (stats, _) in enumerate(done):
+        sums.include(stats)
+        if index % per_prompt == 0:
+            prompts.include(stats)
+    usage = {
+        "prompt_tokens": prompts.prompt_tokens,
+        "completion_tokens": sums.generated_tokens,
+        "total_tokens": prompts.prompt_tokens + sums.generated_tokens,
+        "prompt_tokens_details": {"cached_tokens": prompts.cached_tokens},
+        "completion_tokens_details": {
+            "reasoning_tokens": sum(min(few, stats.generated_tokens) for stats, few in done),
+            "accepted_prediction_tokens": sums.accepted,
+            "rejected_prediction_tokens": sums.drafted - sums.accepted,
+        },
+    }
+    return {"usage": usage, "timings": timings(sums)}
