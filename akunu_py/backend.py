@@ -177,6 +177,13 @@ def find_backend() -> Backend:
     return Backend("cpu", chip, blas.name, blas.threads)
 
 
+def peak_memory_bytes() -> int:
+    """The most memory that MLX's arrays have taken so far."""
+    import mlx.core as mx  # noqa: PLC0415  (takes a while)
+
+    return mx.get_peak_memory()
+
+
 def free_memory_bytes() -> int:
     """Free memory for weights and caches, in bytes."""
     try:

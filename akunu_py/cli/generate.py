@@ -4,9 +4,10 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from akunu_py.backend import peak_memory_bytes
 from akunu_py.cli.loading import load_engine
 from akunu_py.cli.progress import PrefillBar
-from akunu_py.cli.render import AnswerWriter, palette_for, printable, stats_line
+from akunu_py.cli.render import AnswerWriter, palette_for, printable, prompt_line, stats_line
 from akunu_py.cli.screen import read_text
 from akunu_py.cli.settings import GenerateSettings
 from akunu_py.request import Completion
@@ -42,6 +43,9 @@ def run(settings: GenerateSettings) -> int:
         print(json.dumps(found))
     if settings.verbose or sys.stderr.isatty():
         _tell(stats_line(completion.stats, completion.finish_reason))
+    if settings.verbose:
+        _tell(f"{prompt_line(completion.stats)} · peak memory {peak_memory_bytes() / 1e9:.2f} GB")
+    engine.save_prompts(closing=True)
     return 0
 
 
@@ -50,6 +54,7 @@ def _complete(engine: "Engine", settings: GenerateSettings, prompt: str) -> Comp
     asked: str | list[int] = prompt
     if settings.as_question:
         asked = ChatTranscript(engine.tokenizer, settings.system_prompt).prompt_for(prompt)
+        asked += engine.tokenizer.encode_plain(settings.prefill_response or "")
     completion = Completion(engine.model.name)
     writer = AnswerWriter(sys.stdout, show_drafts=settings.show_drafts)
     bar = PrefillBar(sys.stderr)

@@ -115,6 +115,15 @@ def stats_line(stats: Stats, finish: Finish | None = None) -> str:
     return " · ".join(facts)
 
 
+def prompt_line(stats: Stats) -> str:
+    """The tokens of the prompt, those that were cached, and how fast the others were computed."""
+    facts = [f"prompt: {count(stats.prompt_tokens, 'token')}, {stats.cached_tokens:,} cached"]
+    computed = stats.prompt_tokens - stats.cached_tokens
+    if stats.prefill_s and computed:
+        facts.append(f"{computed / stats.prefill_s:,.0f} tokens/s")
+    return " · ".join(facts)
+
+
 def count(number: int, noun: str) -> str:
     """`1 token`, `1,200 tokens`."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
