@@ -92,8 +92,7 @@ def _measure_speedup(settings: SpeedupSettings) -> _Result:
     """How fast mlx-lm, plain decoding and every drafter answer the same requests."""
     from akunu_py.bench.workloads import make_workloads  # noqa: PLC0415
 
-    made = make_workloads(settings.prompts) if settings.workloads else []
-    samples = [sample for sample in made if sample.kind in settings.workloads]
+    samples = make_workloads(settings.prompts, settings.workloads)
     for path in settings.data:
         samples += islice(read_samples(path), settings.prompts)
     engine = load_engine(settings.model)
@@ -101,12 +100,9 @@ def _measure_speedup(settings: SpeedupSettings) -> _Result:
     from akunu_py.bench.speedup import contest, make_tasks  # noqa: PLC0415
     from akunu_py.bench.speedup_report import SpeedupReport  # noqa: PLC0415
 
-    room = engine.context_limit - settings.max_tokens
-    sets = {
-        kind: fitting
-        for kind, cases in encode_samples(engine.tokenizer, samples).items()
-        if (fitting := [case for case in cases if 1 < len(case.prompt) <= room])
-    }
+    sets = encode_samples(
+        engine.tokenizer, samples, room=engine.context_limit - settings.max_tokens
+    )
     if not sets:
         raise InvalidRequestError("No request fits the model's context; lower --max-tokens.")
     tasks = make_tasks(sets, settings.max_tokens, settings.answers)
