@@ -23,7 +23,7 @@ from akunu_py.bench.identity import (
 )
 from akunu_py.bench.measurement import Progress, machine_line, markdown_table
 from akunu_py.bench.samples import encode_samples
-from akunu_py.bench.speedup import FORCED, OWN, Shares, SpeedupRow, contest, make_tasks
+from akunu_py.bench.speedup import FORCED, OWN, SpeedupRow, contest, make_tasks
 from akunu_py.bench.speedup_report import SpeedupReport
 from akunu_py.bench.workloads import make_workloads
 from akunu_py.engine import Engine
@@ -152,12 +152,18 @@ _CPU_NOTE: Final = " On a CPU, MLX computes most of a forward while it is being 
 _ROUND_PARTS: Final = ("all", "draft", "build", "wait", "text", "rest")
 
 
-def _round_ms(row: SpeedupRow, shares: Shares) -> dict[str, float]:
+def _round_ms(row: SpeedupRow, shares: dict[str, float]) -> dict[str, float]:
     spent = sum(pair.completion.stats.decode_s for pair in row.pairs if pair.completion.stats)
     whole = 1e3 * spent / row.rounds.forwards
-    waiting = shares.forward - shares.building
-    parts = (1.0, shares.drafting, shares.building, waiting, shares.detokenizing, shares.rest)
-    return {name: whole * part for name, part in zip(_ROUND_PARTS, parts, strict=True)}
+    parts = {
+        "all": 1.0,
+        "draft": shares["drafting"],
+        "build": shares["building"],
+        "wait": shares["forward"] - shares["building"],
+        "text": shares["detokenizing"],
+        "rest": shares["rest"],
+    }
+    return {name: whole * part for name, part in parts.items()}
 
 
 def _speed_cells(row: SpeedupRow) -> tuple[str, ...]:

@@ -72,7 +72,7 @@ def describe_model(options: Options, engine: "Engine") -> str:
 
 
 def _drafting(options: Options, engine: "Engine") -> str:
-    from akunu_py.bench.cost_report import payoff_of  # noqa: PLC0415  (not for the first prompt)
+    from akunu_py.bench.cost_report import CostReport  # noqa: PLC0415  (not for the first prompt)
 
     if not options.drafts:
         return "drafting is off"
@@ -82,7 +82,7 @@ def _drafting(options: Options, engine: "Engine") -> str:
         return f"up to {options.num_draft_tokens} draft tokens per round"
     if (curve := engine.speculation.cost_curve) is None:
         return "drafting as far as it pays"
-    payoff = payoff_of(curve)
+    payoff = CostReport({}, {}, curve).payoff
     if payoff.acceptance is None or not payoff.pays:
         return "drafting does not pay here"
     return f"drafting pays from {payoff.acceptance:.0%} acceptance"
