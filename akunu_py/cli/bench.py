@@ -24,7 +24,7 @@ from akunu_py.bench.replay import ReplayCase
 from akunu_py.bench.replay_report import Policy, ReplayReport, replay_policies
 from akunu_py.bench.samples import encode_samples, read_samples
 from akunu_py.cli.loading import load_engine, measure_costs_with_bar
-from akunu_py.cli.progress import MeasuringBar
+from akunu_py.cli.progress import ProgressBar
 from akunu_py.cli.settings import CostSettings, ReplaySettings, SpeedupSettings
 from akunu_py.errors import InvalidRequestError
 from akunu_py.memory.projects import project_folder
@@ -113,7 +113,7 @@ def _measure_speedup(settings: SpeedupSettings) -> _Result:
         *(Akunu(*policy) for policy in policies),
     ]
     curve = measure_costs_with_bar(engine, settings.seconds)
-    with MeasuringBar(sys.stderr, "answering", counts=True) as bar:
+    with ProgressBar(sys.stderr, "answering", counts=True) as bar:
         rows, complete = contest(
             engine, tasks, contestants, rounds=settings.rounds, curve=curve, progress=bar
         )
@@ -135,7 +135,7 @@ def _replay(settings: ReplaySettings) -> _Result:
         for path in settings.memory:
             held_out = _hold_out(path, Path(folder), settings)
             sets[str(path)], memories[str(path)] = held_out.cases, held_out.memory
-        with MeasuringBar(sys.stderr, "replaying", counts=True) as bar:
+        with ProgressBar(sys.stderr, "replaying", counts=True) as bar:
             rows = list(
                 replay_policies(
                     sets,

@@ -11,7 +11,7 @@ from akunu_py.backend import free_memory_bytes
 from akunu_py.bench.cost_report import CostReport, curve_lines
 from akunu_py.bench.measurement import describe_machine, describe_model
 from akunu_py.cli.loading import load_engine, measure_costs_with_bar
-from akunu_py.cli.progress import MeasuringBar
+from akunu_py.cli.progress import ProgressBar
 from akunu_py.cli.render import count, printable
 from akunu_py.cli.settings import DoctorSettings
 from akunu_py.errors import BackendError, InvalidRequestError
@@ -63,7 +63,7 @@ def _write_report(settings: DoctorSettings, path: Path) -> int:
     _tell("Measuring for a few minutes; Ctrl-C ends it with what was found so far.")
     curve = measure_costs_with_bar(engine, COSTS_S, CONTEXTS)
     cost = CostReport(describe_machine(engine.backend), describe_model(engine), curve)
-    with MeasuringBar(sys.stderr, "answering", counts=True) as bar:
+    with ProgressBar(sys.stderr, "answering", counts=True) as bar:
         report = make_report(engine, cost, bar)
     found = report.as_json()
     files = [path.with_name(path.name + suffix) for suffix in (".md", ".json")]

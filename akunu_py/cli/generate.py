@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from akunu_py.backend import peak_memory_bytes
 from akunu_py.cli.loading import load_engine
-from akunu_py.cli.progress import PrefillBar
+from akunu_py.cli.progress import prefill_bar
 from akunu_py.cli.render import AnswerWriter, palette_for, printable, prompt_line, stats_line
 from akunu_py.cli.screen import read_text
 from akunu_py.cli.settings import GenerateSettings
@@ -57,7 +57,7 @@ def _complete(engine: "Engine", settings: GenerateSettings, prompt: str) -> Comp
         asked += engine.tokenizer.encode_plain(settings.prefill_response or "")
     completion = Completion(engine.model.name)
     writer = AnswerWriter(sys.stdout, show_drafts=settings.show_drafts)
-    bar = PrefillBar(sys.stderr)
+    bar = prefill_bar(sys.stderr)
     try:
         for event in engine.stream(asked, settings.options, suffix=settings.suffix, progress=bar):
             bar.close()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from akunu_py.backend import find_backend
-from akunu_py.cli.progress import MeasuringBar
+from akunu_py.cli.progress import ProgressBar
 from akunu_py.cli.settings import ModelSettings
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model_files import find_adapter, find_model, is_hub_name
@@ -50,7 +50,7 @@ def measure_costs_with_bar(
     from akunu_py.calibration import BUDGET_S, NoCurveError, measure_and_store  # noqa: PLC0415
 
     try:
-        with MeasuringBar(sys.stderr) as bar:
+        with ProgressBar(sys.stderr, "measuring this machine") as bar:
             return measure_and_store(
                 engine.model,
                 engine.backend,

@@ -191,7 +191,7 @@ def test_the_servers_defaults_hold_in_every_contract(tiny_model_dir: Path) -> No
             asked.append(options)
             return begin(prompt, options, *rest, **how)
 
-        engine.begin = noting  # type: ignore[method-assign]
+        engine.begin = noting  # type: ignore[assignment, method-assign]
         return engine
 
     with serve(load, ServerSettings(defaults=defaults)) as server:
