@@ -150,36 +150,26 @@ class FusedDecoder(nn.Module):  # type: ignore[misc]
         """As the original: ids `[batch, count]` to `[batch, count, hidden_size]`."""
         batch, count = inputs.shape
         if cache is not None and hasattr(cache[0], "append_and_attend"):
-            return self._compute_batched(inputs, cache)
+            angles = self._table.rows_at(cache[0].rows.positions)
+            return self._compute(inputs, cache, angles, is_traced=batch <= _MAX_TRACED_ROWS)[
+                :, None
+            ]
         causal = cache is not None and _is_causal(cache[0], count)
         if batch > 1 or cache is None or not causal or input_embeddings is not None:
             computed: mx.array = self._compute_by_original(inputs, cache, input_embeddings)
             return computed
         angles = self._table.rows(cache[0].offset, count)
-        return self._compute(inputs, cache, angles, self._attend, is_traced=count == 1)[None]
-
-    def _compute_batched(self, inputs: mx.array, cache: Sequence[Any]) -> mx.array:
-        """Ids `[rows, 1]` of several sequences, each row at its own position, to their outputs."""
-        angles, rows = self._table.rows_at(cache[0].rows.positions), inputs.shape[0]
-        is_traced = rows <= _MAX_TRACED_ROWS
-        return self._compute(inputs, cache, angles, self._attend_batched, is_traced=is_traced)[
-            :, None
-        ]
+        return self._compute(inputs, cache, angles, is_traced=count == 1)[None]
 
     def _compute(
-        self,
-        inputs: mx.array,
-        cache: Sequence[Any],
-        angles: Angles,
-        attend: Callable[..., mx.array],
-        *,
-        is_traced: bool,
+        self, inputs: mx.array, cache: Sequence[Any], angles: Angles, *, is_traced: bool
     ) -> mx.array:
-        """The output `[rows, hidden_size]` for ids of any shape."""
+        """The output `[rows, hidden_size]` for ids of any shape, `[rows, 1]` if each is a row of
+        one of several sequences."""
         first, *others = self._traced if is_traced else self._segments
         x, *projected = first(inputs, *angles)
         for segment, layer, kept in zip(others, self.layers, cache, strict=True):
-            x, *projected = segment(x, attend(layer, projected, kept), *angles)
+            x, *projected = segment(x, self._attend(layer, projected, kept), *angles)
         return x
 
     def _make_segments(self) -> list[Segment]:
@@ -208,25 +198,17 @@ class FusedDecoder(nn.Module):  # type: ignore[misc]
         return [first, *itertools.starmap(between, itertools.pairwise(self.layers)), last]
 
     def _attend(self, layer: FusedLayer, projected: Sequence[mx.array], cache: Any) -> mx.array:
-        """The output of the attention, `[count, heads * head_dim]`."""
-        queries, keys, values = projected
-        keys, values = cache.update_and_fetch(keys, values)
-        count, total = queries.shape[2], keys.shape[2]
-        mask = None if count == 1 else self._mask.rows(count, total)
-        return grouped_attention(queries, keys, values, layer.attention.scale, mask)
-
-    def _attend_batched(
-        self, layer: FusedLayer, projected: Sequence[mx.array], cache: Any
-    ) -> mx.array:
-        """The same for rows of several sequences."""
-        scale = layer.attention.scale
+        """The output of the attention, `[rows, heads * head_dim]`."""
 
         def attend(queries: mx.array, keys: mx.array, values: mx.array, *_: Any) -> mx.array:
             count = queries.shape[2]
             mask = None if count == 1 else self._mask.rows(count, keys.shape[2])
-            return grouped_attention(queries, keys, values, scale, mask)
+            return grouped_attention(queries, keys, values, layer.attention.scale, mask)
 
-        return mx.concatenate(cache.append_and_attend(*projected, attend))
+        if hasattr(cache, "append_and_attend"):
+            return mx.concatenate(cache.append_and_attend(*projected, attend))
+        queries, keys, values = projected
+        return attend(queries, *cache.update_and_fetch(keys, values))
 
 
 def _is_causal(cache: Any, count: int) -> bool:
