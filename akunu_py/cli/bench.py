@@ -158,30 +158,29 @@ def _replay(settings: ReplaySettings) -> _Result:
 def _hold_out(path: Path, folder: Path, settings: ReplaySettings) -> HeldOut:
     """The requests and the memory of a project."""
     project = project_folder(path)
-    find_backend()  # without MLX this fails with a clear sentence
-    from akunu_py.loading import load_tokenizer  # noqa: PLC0415
-
-    tokenizer = load_tokenizer(settings.model)
-    return hold_out(project, tokenizer, folder, most=settings.max_requests or MAX_REQUESTS)
+    most = settings.max_requests or MAX_REQUESTS
+    return hold_out(project, _tokenizer(settings), folder, most=most)
 
 
 def _read_sets(settings: ReplaySettings) -> dict[str, list[ReplayCase]]:
     """The requests in the files, by the names of the files."""
-    tokenizer: Tokenizer | None = None
-    sets: dict[str, list[ReplayCase]] = {}
-    for file in settings.files:
-        samples = list(islice(read_samples(file), settings.max_requests))
-        if tokenizer is None:  # after the first file was found to be readable
-            find_backend()  # without MLX this fails with a clear sentence
-            from akunu_py.loading import load_tokenizer  # noqa: PLC0415
-
-            tokenizer = load_tokenizer(settings.model)
-        for kind, cases in encode_samples(tokenizer, samples).items():
-            sets.setdefault(kind, []).extend(cases)
+    samples = [
+        sample
+        for file in settings.files
+        for sample in islice(read_samples(file), settings.max_requests)
+    ]
+    sets = encode_samples(_tokenizer(settings), samples) if samples else {}
     if settings.files and not sets:
         names = ", ".join(str(file) for file in settings.files)
         raise InvalidRequestError(f"There is no request with an answer in {names}.")
     return sets
+
+
+def _tokenizer(settings: ReplaySettings) -> "Tokenizer":
+    find_backend()  # without MLX this fails with a clear sentence
+    from akunu_py.loading import load_tokenizer  # noqa: PLC0415
+
+    return load_tokenizer(settings.model)
 
 
 def _heading(report: "CostReport | SpeedupReport") -> str:

@@ -5,6 +5,7 @@ except newline and tab as a symbol; a pipe gets the text unchanged.
 """
 
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
@@ -61,6 +62,12 @@ def palette_for(stream: TextIO) -> Palette:
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         return PLAIN
     return _MONOCHROME if os.environ.get("NO_COLOR") else _COLOURED
+
+
+def tell(line: str) -> None:
+    """Prints a line for the user to standard error."""
+    palette = palette_for(sys.stderr)
+    print(palette.paint(palette.dim, printable(line)), file=sys.stderr)
 
 
 class AnswerWriter:

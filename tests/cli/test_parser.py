@@ -2,10 +2,13 @@
 
 import subprocess
 import sys
+from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
+import akunu_py
 from akunu_py.__main__ import main
 from akunu_py.cli.parser import COMMANDS, parse
 from akunu_py.cli.settings import (
@@ -164,6 +167,11 @@ def test_loading_is_spelled_as_mlx_lm_spells_it(tmp_path: Path) -> None:
                 [*command.split(), *words, "--chat-template", template]
             ).settings.model == (model)
     assert chat_settings("--chat-template", "").model.chat_template is None
+
+
+def test_every_setting_of_a_model_is_one_of_the_python_api() -> None:
+    names = {field.name for field in fields(ModelSettings)} - {"name"}
+    assert names < set(signature(akunu_py.load).parameters)
 
 
 @pytest.mark.parametrize(
