@@ -99,7 +99,7 @@ class Backend:
     def traces(self) -> bool:
         """Whether forwards are built from traced operations: a GPU waits while Python builds one.
 
-        On a CPU, `cpu/network.py` does as much as pays.
+        On a CPU it is not worth it: `cpu/` has layers of fewer operations instead.
         """
         return self.device != "cpu"
 
