@@ -19,7 +19,7 @@ from akunu_py.server.job import Job
 from akunu_py.server.settings import Limits, ServerSettings
 from tests.server.live import FRIEND, PATIENCE_S, LiveServer, serve
 
-TEXTS = {
+TEXTS: dict[str, dict[str, Any]] = {
     "/completion": {"prompt": "*"},
     "/infill": {"input_prefix": "*", "input_suffix": "*"},
     "/tokenize": {"content": "*", "with_pieces": True},
