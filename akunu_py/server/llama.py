@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import PlainTextResponse, Response
 
-from akunu_py.options import MAX_SLOTS, Options
+from akunu_py.options import Options
 from akunu_py.package import __version__
 from akunu_py.request import Completion, Event
 from akunu_py.sampling.logprobs import TokenLogprob
@@ -71,8 +71,8 @@ def infill(request: ApiRequest) -> Response:
 
 
 def _respond(request: ApiRequest, wanted: CompletionRequest) -> Response:
-    """Does the jobs; one result is sent as an object, several as a list. Streams come one after
-    another."""
+    """Does the jobs; one result is sent as an object, several as a list. Streams come
+    together."""
     service = request.service
     formats = [_ResultFormat(request.engine, wanted, index) for index in range(len(wanted.jobs))]
 
@@ -83,18 +83,18 @@ def _respond(request: ApiRequest, wanted: CompletionRequest) -> Response:
 
     async def chunks() -> AsyncGenerator[bytes, None]:
         """The text as it is generated, and the statistics at the end of each completion."""
-        for format_ in formats:
-            completion = Completion(request.engine.model.name)
-            async with aclosing(service.stream(format_.job)) as events:
-                progress: dict[str, Any] | None = None
-                async for event in events:
-                    completion.add(event)
-                    if progress is None:
-                        progress = prompt_progress(request.body, event.stats)
-                    for partial in format_.partials(event):
-                        yield sse(partial | progress)
-                        progress = {}
-            yield sse(format_.final(completion))
+        unread = set(range(len(formats)))
+        completions = [Completion(request.engine.model.name) for _ in formats]
+        async with aclosing(service.stream_all(wanted.jobs)) as events:
+            async for index, event in events:
+                completions[index].add(event)
+                progress = prompt_progress(request.body, event.stats) if index in unread else {}
+                for partial in formats[index].partials(event):
+                    yield sse(partial | progress)
+                    unread.discard(index)
+                    progress = {}
+                if event.finish_reason is not None:
+                    yield sse(formats[index].final(completions[index]))
 
     if not wanted.streams:
         return WholeResponse(whole)
@@ -274,7 +274,7 @@ def props(request: ApiRequest) -> Response:
                 "n_ctx": engine.context_limit,
                 "params": _generation_settings(engine, read_options(request), DEFAULT_SAMPLERS),
             },
-            "total_slots": MAX_SLOTS,
+            "total_slots": request.service.scheduler.parallel,
             "model_alias": request.model_name,
             "model_path": engine.model.name,
             "modalities": {"vision": False, "audio": False},
@@ -291,41 +291,42 @@ def _text_or_nothing(value: Any) -> str:
 
 
 def slots(request: ApiRequest) -> Response:
-    """The caches of earlier requests, and what the requests that use them have done."""
-    engine = request.engine
-    answers = {
-        events.answer.slot_id: (job, events.answer.stats, events.sequence)
-        for job, events in request.service.active
-        if events.answer is not None
-    }
-
-    def doing(slot: int) -> dict[str, Any]:
-        if slot not in answers:
-            return {}
-        job, stats, sequence = answers[slot]
-        most = job.options.max_tokens
+    """What the requests do that are answered now, and the places for others; more than that while
+    urgent ones make others pause. `/status` has the caches."""
+    engine, service = request.engine, request.service
+    held = {slot.id: slot for slot in engine.slots}
+    running: dict[int, dict[str, Any]] = {}
+    for job, events in service.active:
+        sequence, answer = events.sequence, events.answer
+        if sequence is None or answer is None or sequence not in service.scheduler.running:
+            continue
+        stats, most = answer.stats, job.options.max_tokens
         left = -1 if most is None else most - stats.generated_tokens
-        token = {"n_decoded": stats.generated_tokens, "n_remain": left, "has_next_token": True}
-        return {
-            "id_task": -1 if sequence is None else sequence.arrival,
+        cache = None if answer.slot_id is None else held.get(answer.slot_id)
+        running[sequence.place] = {
+            "id_task": sequence.arrival,
             "n_prompt_tokens": stats.prompt_tokens,
+            "n_prompt_tokens_processed": answer.computed_tokens,
             "n_prompt_tokens_cache": stats.cached_tokens,
-            "next_token": [token],
+            "next_token": [
+                {"has_next_token": True, "n_remain": left, "n_decoded": stats.generated_tokens}
+            ],
             "kind": job.kind,
+            "phase": sequence.phase,
+            "n_bytes": 0 if cache is None else cache.nbytes,
         }
-
+    places = max([service.scheduler.parallel, *(place + 1 for place in running)])
     return CompactJSONResponse(
         [
             {
-                "id": slot.id,
+                "id": place,
                 "n_ctx": engine.context_limit,
-                "speculative": True,
-                "is_processing": slot.busy,
-                "n_tokens": slot.tokens,
-                "n_bytes": slot.nbytes,
-                **(doing(slot.id) if slot.busy else {}),
+                "speculative": engine.speculation.why_impossible is None,
+                "batched": service.why_in_turns is None,
+                "is_processing": place in running,
+                **running.get(place, {}),
             }
-            for slot in engine.slots
+            for place in range(places)
         ]
     )
 

@@ -238,31 +238,33 @@ def respond(
     }
 
     async def chunks() -> AsyncGenerator[bytes, None]:
-        """One choice after another; the last chunk has the timings."""
+        """The choices as they come; the last chunk has the timings."""
         chunk = head | ({"usage": None} if reports_usage else {})
         begun = False
-        for job, choice in zip(jobs, choices, strict=True):
-            async with aclosing(service.stream(job)) as events:
-                progress: dict[str, Any] | None = None
-                async for event in events:
-                    if progress is None:
-                        progress = prompt_progress(body, event.stats)
-                    timed = {"timings": timings(event.stats)} if times_tokens else {}
-                    for chunk_choice in choice.chunk_choices(event):
-                        # As in llama-server, the first chunk has a role, and no timings.
-                        extra = timed if begun else {}
-                        begun = True
-                        yield sse(chunk | {"choices": [chunk_choice]} | extra | progress)
-                        progress = {}
-            # The last event: a stream has one or more.
-            usage.add(event.stats, choice.reasoning_tokens)
-            end = chunk | {"choices": [choice.end(event.finish_reason or Finish.CANCELLED)]}
-            if choice is choices[-1] and not reports_usage:
-                figures = usage.figures() | _verbose(request, jobs[0])
-                if not kind.ends_with_usage:
-                    del figures["usage"]
-                end |= figures
-            yield sse(end)
+        unread, left = set(range(len(jobs))), len(jobs)
+        async with aclosing(service.stream_all(jobs)) as events:
+            async for index, event in events:
+                choice = choices[index]
+                progress = prompt_progress(body, event.stats) if index in unread else {}
+                timed = {"timings": timings(event.stats)} if times_tokens else {}
+                for chunk_choice in choice.chunk_choices(event):
+                    # As in llama-server, the first chunk has a role, and no timings.
+                    extra = timed if begun else {}
+                    begun = True
+                    yield sse(chunk | {"choices": [chunk_choice]} | extra | progress)
+                    unread.discard(index)
+                    progress = {}
+                if event.finish_reason is None:
+                    continue
+                usage.add(index, event.stats, choice.reasoning_tokens)
+                end = chunk | {"choices": [choice.end(event.finish_reason)]}
+                left -= 1
+                if not left and not reports_usage:
+                    figures = usage.figures() | _verbose(request, jobs[0])
+                    if not kind.ends_with_usage:
+                        del figures["usage"]
+                    end |= figures
+                yield sse(end)
         if reports_usage:
             yield sse(head | {"choices": []} | usage.figures() | _verbose(request, jobs[0]))
         yield _DONE
@@ -272,10 +274,9 @@ def respond(
 
     async def whole() -> dict[str, Any]:
         made = []
-        completions = await service.complete_all(jobs)
-        for completion, choice in zip(completions, choices, strict=True):
-            made.append(choice.whole(completion))
-            usage.add(completion.stats, choice.reasoning_tokens)
+        for index, completion in enumerate(await service.complete_all(jobs)):
+            made.append(choices[index].whole(completion))
+            usage.add(index, completion.stats, choices[index].reasoning_tokens)
         return head | {"choices": made} | usage.figures() | _verbose(request, jobs[0])
 
     return WholeResponse(whole)
@@ -294,18 +295,16 @@ class _Usage:
 
     def __init__(self, per_prompt: int) -> None:
         self._per_prompt = per_prompt
-        self._choices = 0
         self._sums = Stats()
         self._prompts = Stats()
         self._reasoning_tokens = 0
 
-    def add(self, stats: Stats, reasoning_tokens: int) -> None:
-        """Adds the next choice, which has ended."""
+    def add(self, index: int, stats: Stats, reasoning_tokens: int) -> None:
+        """Adds a choice, which has ended."""
         self._reasoning_tokens += min(reasoning_tokens, stats.generated_tokens)
         self._sums.include(stats)
-        if self._choices % self._per_prompt == 0:
+        if index % self._per_prompt == 0:
             self._prompts.include(stats)
-        self._choices += 1
 
     def figures(self) -> dict[str, Any]:
         """OpenAI's `usage` and llama-server's `timings`. All draft tokens count as predicted ones,

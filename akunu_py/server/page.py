@@ -75,7 +75,8 @@ def status(request: ApiRequest) -> Response:
         engine = service.engine
     except LoadingError:
         return CompactJSONResponse({"state": "loading"} | found)
-    return CompactJSONResponse({"state": "ready"} | found | _engine_status(engine))
+    turns = {"why_in_turns": service.why_in_turns}
+    return CompactJSONResponse({"state": "ready"} | found | turns | _engine_status(engine))
 
 
 PAGE: Final = Contract(

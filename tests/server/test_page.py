@@ -55,6 +55,7 @@ def test_the_figures_describe_the_model_the_machine_and_the_work(live: LiveServe
     assert after["device"]["chip"]
     assert after["queue"] == {"processing": 0, "waiting": 0, "limit": 512, "parallel": 4}
     assert after["sequences"] == []
+    assert after["why_in_turns"] is None
     assert after["answers"] == before["answers"] + 1
     assert any(cache["tokens"] >= 80 for cache in after["caches"])
     for sum_, figure in (
