@@ -44,8 +44,9 @@ _OTHERS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     ("/infill", {"input_prefix": "def mean(values):\n    ", "input_suffix": "\n    return mean\n"}),
     ("/completion", {"prompt": "class Tally:\n    "}),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "What is a prime?"}]}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "What is a list?"}]}),
 )
-"""What the others ask for, each for a long answer; one more than are answered together."""
+"""What the others ask for, each for a long answer; more than are answered together."""
 
 
 def main() -> None:

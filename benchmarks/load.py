@@ -213,7 +213,7 @@ class Load:
     def plan(self, requests: int) -> list[Visit]:
         """Chooses requests, and asks for the answers alone that are not known yet.
 
-        Some clients hang up while they wait, others in the middle of the answer.
+        Clients hang up in the middle of a stream, or while they wait for a whole answer.
         """
         draw = self._draw
         visits = []
@@ -221,11 +221,11 @@ class Load:
             question = draw.choice(self._questions)
             if draw.random() >= self._leaving:
                 visits.append(Visit(question))
-            elif draw.random() < 0.5:
-                visits.append(Visit(question, draw.uniform(0, self._stays_s)))
-            else:
+            elif question.body["stream"]:
                 stay_s = draw.uniform(0, _MAX_STAY_IN_ANSWER_S)
                 visits.append(Visit(question, stay_s, stays_for_answer=True))
+            else:
+                visits.append(Visit(question, draw.uniform(0, self._stays_s)))
         with httpx2.Client(base_url=self._url, timeout=PATIENCE_S) as client:
             for question in (visit.question for visit in visits if visit.stay_s is None):
                 if id(question) not in self._expected:

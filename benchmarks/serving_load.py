@@ -26,7 +26,7 @@ from benchmarks.served import LOOK_AGAIN_S, PATIENCE_S, Served, counts, served
 
 PARTS = 5
 GAUGES = ("requests_processing", "requests_deferred")
-STAYS_S = 2.0
+STAYS_S = 1.5
 MAX_GROWTH = 1.1
 """The memory after the last part, over that after the first."""
 TEMPLATE = (
@@ -127,7 +127,7 @@ def main() -> None:
     body = (
         f"{machine_line(machine)}\n\nModel {arguments.model}, {arguments.clients} clients, "
         f"{arguments.parallel} at a time, answers of up to {arguments.max_tokens} tokens; a third "
-        "of the clients hang up, half of these while they wait, half in the middle of the answer."
+        "of the clients hang up while they wait or in the middle of a stream."
         f"\n\n{table_of(result['parts'])}\n\n"
         f"The server counted {result['answers_counted']} answers that ended, "
         f"{result['cancelled']} of them cancelled, in {result['seconds']:.0f} s; "

@@ -134,6 +134,7 @@ def _engine_status(engine: "Engine") -> dict[str, Any]:
                 "tokens": slot.tokens,
                 "capacity": slot.capacity,
                 "bytes": slot.nbytes,
+                "busy": slot.busy,
                 "idle_s": 0.0 if slot.busy else round(max(now - slot.last_used, 0.0), 1),
             }
             for slot in engine.slots
