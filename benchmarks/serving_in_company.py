@@ -3,9 +3,9 @@
     python -m benchmarks.serving_in_company [--repeats 30]
 
 In turns: with an idle server, at a random moment of a chat's answer of 2,000 tokens, and at a
-random moment while a prompt of 1,500 tokens is read. Each fill-in is new to the caches. The aim is
-twice the time of an idle server and one chunk of a prefill; tests count the forwards in between.
-The server is a process of its own.
+random moment while a chat's prompt of 1,500 tokens is read. Each fill-in is new to the caches. The
+aim is twice the time of an idle server and one chunk of a prefill; tests count the forwards in
+between. The server is a process of its own.
 """
 
 import argparse
@@ -99,9 +99,10 @@ class Company:
         return self._asked
 
     def _read_prompt(self) -> Any:
-        body = {"prompt": f"# {self._next()}\n{LONG_PROMPT}", "n_predict": 1}
+        message = {"role": "user", "content": f"# {self._next()}\n{LONG_PROMPT}"}
+        body = {"messages": [message], "max_tokens": 1}
         with closing(HTTPConnection(self._address, timeout=PATIENCE_S)) as client:
-            return json.loads(post(client, "/completion", body).read())
+            return json.loads(post(client, "/v1/chat/completions", body).read())
 
     def _fill_in(self) -> float:
         gap = {"input_prefix": f"# {self._next()}\ndef mean(values):\n    total = ",
@@ -111,7 +112,7 @@ class Company:
 
 
 def measure(company: Company, repeats: int) -> dict[str, list[float]]:
-    """Seconds of fill-ins by where they come, of whole prefills, and of their chunks."""
+    """Seconds of fill-ins by when they come, of whole prefills, and of their chunks."""
     found: dict[str, list[float]] = {
         name: [] for name in ("idle", "in an answer", "in a prefill", "prefill", "chunk")
     }
