@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _SIGNAL_INTERVAL_S: Final = 0.1
 
 
-def _do_nothing() -> None:
-    pass
+def _nothing() -> None:
+    """What `cancel` calls once there is nothing to cancel."""
 
 
 class EventStream:
@@ -34,11 +34,11 @@ class EventStream:
         last: the newest event, read or not; any thread may look at it.
         finished: whether the engine is done with the request.
         cancelled: whether the rest is no longer wanted.
-        sequence: what the scheduler knows of the request, and `answer` what the engine knows, from
-            its begin to its end; any thread may look at both.
+        sequence: what the scheduler knows of the request, and `answer` what the engine knows, once
+            it has begun and until it ends; any thread may look at both.
     """
 
-    def __init__(self, on_cancel: Callable[[], object] = _do_nothing) -> None:
+    def __init__(self, on_cancel: Callable[[], object] = _nothing) -> None:
         self.last: Event | None = None
         self.finished = False
         self.cancelled = False
@@ -90,10 +90,9 @@ class EventStream:
     def end(self, error: BaseException | None = None) -> None:
         """Ends the events, with the error that caused it, if any; for the engine's thread."""
         self._queue.put(error)
-        # Without these reference cycles, the prompt and the cache go as soon as nobody reads on.
-        self.answer = self.sequence = None
-        self._on_cancel = _do_nothing
         self.finished = True
+        # They hold this stream, and so the prompt would live until the next garbage collection.
+        self._on_cancel, self.sequence, self.answer = _nothing, None, None
         self._notify()
 
     def _notify(self) -> None:
@@ -109,9 +108,11 @@ class EventStream:
 
     def _woken(self) -> None:
         self._wake_pending = False  # first, so that events that come from now on wake again
-        if self.finished and self._on_finish is not None:
-            on_finish, self._on_finish, self._wake = self._on_finish, None, None
-            on_finish()
+        if self.finished:
+            self._wake = None  # which holds this stream
+            if self._on_finish is not None:
+                on_finish, self._on_finish = self._on_finish, None
+                on_finish()
         self._wake_reader()
 
     def _wake_reader(self) -> None:

@@ -264,7 +264,8 @@ class ModelTarget:
         chosen = None if blocks or has_distributions else choices
         logprobs = None
         if self._logprobs != _NO_LOGPROBS:
-            logprobs = ForwardLogprobs(raw, chosen, self._logprobs)
+            shown = sampler.logprobs(logits, start + 1) if self._logprobs.drawn else raw
+            logprobs = ForwardLogprobs(shown, chosen, self._logprobs)
             results.extend(logprobs.lazy)
         pending = PendingForward(
             start, draft, choices, has_distributions, ties, logprobs, pipelined, replayed

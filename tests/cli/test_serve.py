@@ -117,6 +117,15 @@ def test_a_signal_while_the_model_loads_ends_it_quietly(
     assert (process.returncode, complaints) == (0, "")
 
 
+def test_it_listens_on_several_addresses(tiny_model_dir: Path) -> None:
+    hosts = "127.0.0.1,127.0.0.2"
+    with start("--model", str(tiny_model_dir), "--port", "0", "--host", hosts) as process:
+        last = url_of(process)
+        for url in (last, last.replace("127.0.0.2", "127.0.0.1")):
+            assert httpx2.get(f"{url}/health", timeout=PATIENCE_S).status_code == 200
+        process.terminate()
+
+
 def test_a_server_that_starts_again_goes_on_from_its_folder(
     tiny_model_dir: Path, tmp_path: Path
 ) -> None:

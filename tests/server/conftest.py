@@ -28,13 +28,14 @@ def parrot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
 
 @pytest.fixture(scope="session")
 def guarded(tiny_model_dir: Path) -> Iterator[LiveServer]:
-    """One with an API key, further names of itself and of its model, allowed web pages, and bodies
-    up to 1,000 bytes."""
+    """One with an API key, further names of itself and of its model, allowed web pages, bodies up
+    to 1,000 bytes, and without `/slots` and `/metrics`."""
     settings = ServerSettings(
         api_key=KEY,
         origins=(FRIEND, "localhost"),
         hosts=("machine.example",),
         aliases=("mine", "yours"),
+        disabled=("slots", "metrics"),
         limits=Limits(body_bytes=1000),
     )
     with serve(lambda: akunu_py.load(str(tiny_model_dir)), settings) as server:

@@ -318,7 +318,8 @@ def test_the_template_is_the_models_own(live: LiveServer) -> None:
     body = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": parts}]}
     prompt = live.post("/apply-template", body).json()["prompt"]
     assert prompt == (
-        "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n"
+        "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\na\n\nb<|im_end|>\n"
+        "<|im_start|>assistant\n"
     )
 
 
