@@ -131,6 +131,7 @@ def read_options(
         stop=_read_stops(body, stops),
         drafter=defaults.drafter,
         num_draft_tokens=_read_num_draft_tokens(body, defaults.num_draft_tokens),
+        exact=defaults.exact,
         references=_read_prediction(body),
         logprobs=logprobs,
         drawn_logprobs=body.flag("post_sampling_probs", default=False),
@@ -172,8 +173,9 @@ def _read_sampling(request: ApiRequest, body: Body, dialect: Dialect) -> Samplin
     top_k = body.integer("top_k", default=_either(defaults.top_k, dialect.top_k))
     top_p = number("top_p", default=_either(defaults.top_p, dialect.top_p), most=1)
     min_p = number("min_p", default=_either(defaults.min_p, dialect.min_p), most=1)
-    xtc_probability = number("xtc_probability", default=0.0, most=1)
-    xtc_threshold = body.number("xtc_threshold", default=DEFAULT_XTC_THRESHOLD, least=0)
+    xtc_probability = number("xtc_probability", default=defaults.xtc_probability or 0.0, most=1)
+    threshold = _either(defaults.xtc_threshold, DEFAULT_XTC_THRESHOLD)
+    xtc_threshold = body.number("xtc_threshold", default=threshold, least=0)
     excludes = "xtc" in samplers and xtc_threshold <= MAX_XTC_THRESHOLD  # as llama-server
     repetition = number("repetition_penalty", "repeat_penalty", default=1.0,
                         most=_MAX_REPETITION_PENALTY)  # fmt: skip
