@@ -149,8 +149,9 @@ class Answer:
 
     @property
     def slot_id(self) -> int | None:
-        """Which cache it uses; None before it has one. Any thread may ask."""
-        return None if self._slot is None else self._slot.id
+        """Which cache it uses; None before it has one, and at the end. Any thread may ask."""
+        slot = self._slot
+        return None if slot is None else slot.id
 
     def close(self) -> None:
         """Ends it and gives back what it used."""
@@ -158,6 +159,7 @@ class Answer:
             self.phase = Phase.DONE
             self._steps.close()
             self._session.release()
+            self._slot = None  # the pool may drop the cache while somebody still holds this
 
     def _is_cancelled(self) -> bool:
         return self._cancelled is not None and self._cancelled()
