@@ -5,7 +5,7 @@ heads that share keys are multiplied with them together. If there are many score
 the softmax comes after the values are mixed, when there are fewer numbers to divide.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Final
 
@@ -108,14 +108,40 @@ def grouped_attention(
     if mask is not None:
         by_query = scores.reshape(batch, kv_heads, -1, count, total)
         scores = (by_query + mask).reshape(scores.shape)
-    if scores.size < FEW:
-        mixed = mx.softmax(scores * scale, axis=-1) @ values
-    else:
-        weights = _softmax_numerators(scale)(scores, mx.max(scores, axis=-1, keepdims=True))
-        mixed = (weights @ values) / mx.sum(weights, axis=-1, keepdims=True)
+    mixed = _mixed(scores, values, scale)
     if count > 1:
         mixed = mixed.reshape(queries.shape).swapaxes(1, 2)
     return mixed.reshape(batch * count, heads * head_dim)
+
+
+def single_attentions(
+    queries: mx.array, held: Sequence[tuple[mx.array, mx.array]], scale: float
+) -> mx.array:
+    """The attentions of several sequences with one row each, in as few operations as possible.
+
+    Args:
+        queries: `[1, heads, sequences, head_dim]`, float32.
+        held: the keys and the values of each sequence, `[1, kv_heads, total, head_dim]`.
+
+    Returns:
+        `[sequences, heads * head_dim]`.
+    """
+    _, _, count, head_dim = queries.shape
+    kv_heads = held[0][0].shape[1]
+    grouped = (queries.swapaxes(1, 2) * scale).reshape(count, kv_heads, -1, head_dim)
+    mixed = [
+        _mixed(rows @ keys.swapaxes(-1, -2), values)
+        for rows, (keys, values) in zip(mx.split(grouped, count), held, strict=True)
+    ]
+    return mx.concatenate(mixed).reshape(count, -1)
+
+
+def _mixed(scores: mx.array, values: mx.array, scale: float = 1.0) -> mx.array:
+    """The values, mixed by the softmax of the scaled scores."""
+    if scores.size < FEW:
+        return mx.softmax(scores if scale == 1.0 else scores * scale, axis=-1) @ values
+    weights = _softmax_numerators(scale)(scores, mx.max(scores, axis=-1, keepdims=True))
+    return (weights @ values) / mx.sum(weights, axis=-1, keepdims=True)
 
 
 @cache

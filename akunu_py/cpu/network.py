@@ -14,7 +14,7 @@ from mlx import nn
 from mlx.utils import tree_unflatten
 from mlx_lm.models import llama, qwen2
 
-from akunu_py.cpu.attention import CausalMask, FusedAttention, grouped_attention
+from akunu_py.cpu.attention import CausalMask, FusedAttention, grouped_attention, single_attentions
 from akunu_py.cpu.kernels import FusedRMSNorm
 from akunu_py.cpu.linear import FusedFeedForward
 from akunu_py.cpu.rotary import ROTARY_LAYERS, Angles, RotaryTable, TableRoPE, settings_of
@@ -149,7 +149,7 @@ class FusedDecoder(nn.Module):  # type: ignore[misc]
     ) -> mx.array:
         """As the original: ids `[batch, count]` to `[batch, count, hidden_size]`."""
         batch, count = inputs.shape
-        if cache is not None and hasattr(cache[0], "append_and_attend"):
+        if cache is not None and hasattr(cache[0], "append_each"):
             return self._compute_batched(inputs, cache)
         causal = cache is not None and _is_causal(cache[0], count)
         if batch > 1 or cache is None or not causal or input_embeddings is not None:
@@ -219,14 +219,16 @@ class FusedDecoder(nn.Module):  # type: ignore[misc]
         self, layer: FusedLayer, projected: Sequence[mx.array], cache: Any
     ) -> mx.array:
         """The same for rows of several sequences."""
-        scale = layer.attention.scale
-
-        def attend(queries: mx.array, keys: mx.array, values: mx.array, *_: Any) -> mx.array:
-            count = queries.shape[2]
+        queries, keys, values = projected
+        held, scale = cache.append_each(keys, values), layer.attention.scale
+        if queries.shape[2] == len(held):
+            return single_attentions(queries, held, scale)
+        outputs = []
+        for rows, (keys, values) in zip(cache.rows.split(queries, 2), held, strict=True):
+            count = rows.shape[2]
             mask = None if count == 1 else self._mask.rows(count, keys.shape[2])
-            return grouped_attention(queries, keys, values, scale, mask)
-
-        return mx.concatenate(cache.append_and_attend(*projected, attend))
+            outputs.append(grouped_attention(rows, keys, values, scale, mask))
+        return mx.concatenate(outputs)
 
 
 def _is_causal(cache: Any, count: int) -> bool:

@@ -176,7 +176,8 @@ class Batch:
         begin = [
             (BatchedForward(one.target), partial(one.target.begin_step_after, one.pending))
             for one in parts
-            if one.continues and one.ahead is None and one.pending is not None
+            if one.continues and not one.draft and one.target.room > 0
+            if one.ahead is None and one.pending is not None
         ]
         if len(begin) == len(parts):
             for one, (ahead, _) in zip(parts, begin, strict=True):

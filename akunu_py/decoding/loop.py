@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Protocol, TypeVar
 
 from akunu_py.decoding.draft_session import DraftSession
-from akunu_py.drafting.base import Draft
+from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.stats import Finish, Round
 
 
@@ -33,8 +33,8 @@ class Pending(Protocol):
     """A forward that was submitted and has not been read.
 
     Attributes:
-        continues: whether a single step is to follow before it is read; the loop sets it as soon as
-            it knows, because a batch waits until all of its sequences want such a step.
+        continues: whether a single step may follow before it is read, if it has no draft; the loop
+            sets it early, because a batch waits until all of its sequences want such a step.
     """
 
     continues: bool
@@ -106,11 +106,12 @@ def decode(target: Target[P], session: DraftSession, known: int, limits: Limits)
     emitted = 0
     draft = session.propose(target.draft_limit(limits.max_tokens), target.length)
     pending = target.submit(known, draft)
-    pending.continues = not draft and _may_continue(target, session, limits.max_tokens)
+    pending.continues = _may_continue(target, session, limits.max_tokens)
     try:
         while True:
-            # Forward: the device may get the next step before this one is read.
-            ahead = target.submit_step_after(pending) if pending.continues else None
+            # Forward: without a draft, the device may get the next step before this one is read.
+            may_step = pending.continues and not pending.draft and target.room > 0
+            ahead = target.submit_step_after(pending) if may_step else None
 
             # Verify. A near-tie that was decided again has rolled the cache back: the step ahead
             # is void.
@@ -140,9 +141,10 @@ def decode(target: Target[P], session: DraftSession, known: int, limits: Limits)
             # Keep the device busy while the caller has the round. What was proposed with a step in
             # flight is only a forecast: it stops the pipeline.
             if outcome.finish is None:
+                forecast = draft if ahead else NO_DRAFT
                 pending = ahead or target.submit(outcome.tokens[-1], draft)
                 wanted = limits.max_tokens - emitted
-                pending.continues = not draft and _may_continue(target, session, wanted)
+                pending.continues = not forecast and _may_continue(target, session, wanted)
 
             # Hand over.
             handed_over = perf_counter()
@@ -156,8 +158,7 @@ def decode(target: Target[P], session: DraftSession, known: int, limits: Limits)
 
 def _may_continue(target: Target[P], session: DraftSession, wanted: int) -> bool:
     """Whether a step may follow another that emits one of `wanted` tokens and is not read yet."""
-    may_step = wanted > 1 and target.can_pipeline and target.room > 0
-    return may_step and session.should_pipeline(target.length)
+    return wanted > 1 and target.can_pipeline and session.should_pipeline(target.length)
 
 
 def _mark_end(outcome: Round, emitted: int, limits: Limits, *, is_full: bool) -> None:

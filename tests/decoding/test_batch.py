@@ -224,7 +224,10 @@ def test_sampled_drafts_are_not_shortened(model: TargetModel) -> None:
         assert verified(first, others, replace(GUESS, probabilities=rows)) == 3
 
 
-def test_costs_are_learnt_from_batched_rounds(model: TargetModel) -> None:
+def test_costs_are_learnt_from_batched_rounds(
+    model: TargetModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("akunu_py.decoding.batch.NO_WAIT", -1.0)  # however late the host comes
     costs = LiveCosts(LINEAR, MAX_BATCH_ROWS)
     before = costs.verify_table(0, 2)
     with ExitStack() as stack:
@@ -254,25 +257,58 @@ def test_a_sequence_that_leaves_is_in_no_further_forward(model: TargetModel) -> 
         first, second = members_of(model, batch, stack, 2)
         with ExitStack() as short:
             (third,) = members_of(model, batch, short, 1)
-            for member in (first, second, third):
+            for member in (third, first):
                 member.submit(7, NO_DRAFT)
-        batch.run()
+        second.submit(7, NO_DRAFT)
         assert (batch.forwards, batch.rows) == (1, 2)
+
+
+def test_a_forward_begins_as_soon_as_all_wait_for_it(model: TargetModel) -> None:
+    batch = Batch(model)
+    with ExitStack() as stack:
+        first, second = members_of(model, batch, stack, 2)
+        waiting = first.submit(7, NO_DRAFT)
+        assert batch.forwards == 0
+        second.submit(7, GUESS)
+        assert (batch.forwards, batch.rows) == (1, 5)
+        first.read(waiting)
+        assert batch.forwards == 1
+
+
+def test_steps_are_submitted_ahead_if_all_want_them(model: TargetModel) -> None:
+    batch = Batch(model)
+    with ExitStack() as stack:
+        members = members_of(model, batch, stack, 3)
+        steps = [member.submit(7, NO_DRAFT) for member in members]
+        steps[0].continues = steps[1].continues = True
+        assert members[0].submit_step_after(steps[0]) is None, "the third wants to wait"
+        steps[2].continues = True
+        ahead = [
+            member.submit_step_after(step) for member, step in zip(members, steps, strict=True)
+        ]
+        assert (batch.forwards, batch.rows) == (2, 6), "before any of them was read"
+        for member, step, after in zip(members, steps, ahead, strict=True):
+            token = member.read(step).tokens[-1]
+            length = member.length
+            assert after is not None
+            pipelined = member.read(after)
+            assert pipelined.pipelined
+            member.rollback(length - 1)
+            assert member.read(member.submit(token, NO_DRAFT)).tokens == pipelined.tokens
 
 
 def test_who_is_left_alone_is_pipelined_again(model: TargetModel) -> None:
     with ExitStack() as stack:
-        (first,) = members_of(model, (batch := Batch(model)), stack, 1)
-        assert first.can_pipeline
+        (first,) = members_of(model, Batch(model), stack, 1)
+        alone = first.submit(7, NO_DRAFT)
         with ExitStack() as short:
-            members_of(model, batch, short, 1)
-            assert not first.can_pipeline
-            waiting = first.submit(7, NO_DRAFT)
-        assert not first.can_pipeline, "its last forward has not begun"
-        token = first.read(waiting).tokens[-1]
-        assert first.can_pipeline
-        step = first.submit(token, NO_DRAFT)
+            members_of(model, first._batch, short, 1)
+            assert first.submit_step_after(alone) is None, "the next forward is a common one"
+            waiting = first.submit(first.read(alone).tokens[-1], NO_DRAFT)
+        assert first.submit_step_after(waiting) is None, "it has not begun"
+        step = first.submit(first.read(waiting).tokens[-1], NO_DRAFT)
         ahead = first.submit_step_after(step)
+        assert ahead is not None
         first.read(step)
         assert len(first.read(ahead).tokens) == 1
 
