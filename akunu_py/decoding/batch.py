@@ -345,6 +345,7 @@ class BatchedTarget:
         assert pending.pending is not None
         assert pending.run is not None
         outcome = self._target.read(pending.pending)
+        pending.continues = False  # those who read later must not submit a step after it
         outcome.forward_s += pending.run.seconds
         outcome.seconds = None  # it says nothing about a forward of this sequence alone
         self._batch.learn(pending, outcome.accepted)
@@ -354,7 +355,7 @@ class BatchedTarget:
 def why_not_batched(model: TargetModel) -> str | None:
     """One line for the user if sequences cannot share forwards of a model; None if they can.
 
-    A forward over three short sequences is compared with separate ones.
+    A forward over the last tokens of three short sequences is compared with separate ones.
     """
     caches = [model.make_cache(sum(sizes)) for sizes in _TRIED]
     kinds = {type(layer).__name__ for layer in caches[0].layers if not _attends(layer)}
@@ -364,19 +365,15 @@ def why_not_batched(model: TargetModel) -> str | None:
             f"{' and '.join(sorted(kinds))}."
         )
     counts = [count for _, count in _TRIED]
-    parts = [
-        mx.arange(length + count) * (3 + index) % model.vocabulary_size
-        for index, (length, count) in enumerate(_TRIED)
-    ]
-    separate = []
-    for tokens, cache, count in zip(parts, caches, counts, strict=True):
-        model.prefill(tokens[:-count].tolist(), cache)  # type: ignore[arg-type]
-        separate.append(model.forward(tokens[-count:], cache))
+    parts, separate = [], []
+    for step, (before, count), cache in zip((3, 4, 5), _TRIED, caches, strict=True):
+        tokens = mx.arange(before + count) * step % model.vocabulary_size
+        separate.append(model.forward(tokens, cache)[before:])
         mx.eval(separate[-1])
-        cache.rollback(cache.length - count)
-    last = mx.concatenate([tokens[-count:] for tokens, count in zip(parts, counts, strict=True)])
+        cache.rollback(before)
+        parts.append(tokens[before:])
     try:
-        together = model.forward_batch(last, caches, counts).astype(mx.float32)
+        together = model.forward_batch(mx.concatenate(parts), caches, counts).astype(mx.float32)
         wanted = mx.concatenate(separate).astype(mx.float32)
         error = mx.linalg.norm(together - wanted) / mx.linalg.norm(wanted - wanted.mean())
         tolerance = _COARSE_TOLERANCE if model.is_coarse else _TOLERANCE
