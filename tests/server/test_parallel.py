@@ -38,7 +38,7 @@ def _afresh(held: LiveServer, engine: HeldEngine) -> Iterator[None]:
 
 
 def test_an_infill_is_answered_within_a_long_completion(held: LiveServer) -> None:
-    gap = {"input_prefix": "def f(", "input_suffix": ")", "n_predict": 4}
+    gap = {"input_prefix": "def f(", "input_suffix": ")", "n_predict": 4, "ignore_eos": True}
     with held.dial("/completion", LONG):
         while not held.service.processing:
             pass
