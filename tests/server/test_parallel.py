@@ -17,7 +17,7 @@ LONG = {"prompt": "0123456789" * 30, "n_predict": 300, "num_draft_tokens": 0, "i
 
 
 def test_an_infill_is_answered_within_a_long_completion(held: LiveServer) -> None:
-    gap = {"input_prefix": "def f(", "input_suffix": ")", "n_predict": 4}
+    gap = {"input_prefix": "def f(", "input_suffix": ")", "n_predict": 4, "ignore_eos": True}
     with held.dial("/completion", LONG):
         while not held.service.processing:
             pass
