@@ -173,6 +173,17 @@ class TargetModel:
             quantization = replace(quantization, start=quantized_start)
         return make_kv_cache(self.network, capacity, quantization, self.max_kv_size)
 
+    @cached_property
+    def cache_sizes(self) -> tuple[float, float]:
+        """The bytes of a cache without checkpoints: at least, and more for each token.
+
+        They are those of a forward that is built and not computed.
+        """
+        cache = self.make_cache(self.context_length, quantized_start=0)
+        self.network(mx.array([[0]]), cache=cache.layers)
+        least = cache.estimate(0)
+        return least, cache.estimate(1) - least
+
     def forward(self, tokens: mx.array, cache: KVCache) -> mx.array:
         """Appends tokens to the cache and predicts the token after each of them.
 

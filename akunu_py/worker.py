@@ -318,6 +318,8 @@ class EngineWorker:
                     task.abandon(error)
         else:
             self.loading.set_result(engine)
+            if self.scheduler.parallel > 1:
+                _ = engine.batch.why_impossible  # tried now, and not while a request waits
             self._serve(engine)
             self._saving = True
             engine.save_prompts(closing=True)
