@@ -24,7 +24,7 @@ from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.errors import AkunuError
 from akunu_py.model import TargetModel
 from akunu_py.planning.acceptance import AcceptanceModel
-from akunu_py.planning.live_costs import NO_WAIT, LiveCosts
+from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.shared_rows import MAX_BATCH_ROWS, share_rows
 from akunu_py.planning.theory import expected_tokens
 from akunu_py.stats import Round
@@ -37,6 +37,9 @@ _TRIED: Final = ((5, 1), (3, 3), (9, 2))
 
 _OBSERVE_EVERY: Final = 8
 """Correcting the costs takes a percent or two of a small model's forward."""
+
+_NO_WAIT: Final = 0.02
+"""If the host waited for less than this part of a forward, that had been ready for a while."""
 
 _TOLERANCE: Final = 1e-3
 _COARSE_TOLERANCE: Final = 0.05
@@ -199,8 +202,8 @@ class Batch:
             return
         now = perf_counter()
         run.seconds += (now - begun) / len(run.parts)
-        # If the host came late, or had not waited for the forward before, the time says nothing.
-        if not run.pipelined and now - begun > NO_WAIT * (now - run.begun):
+        # If the host came late, or the forward waited for another one, the time says nothing.
+        if not run.pipelined and now - begun > _NO_WAIT * (now - run.begun):
             self._observe(run.shape, now - run.begun)
 
     def learn(self, forward: BatchedForward, accepted: int) -> None:
@@ -358,7 +361,9 @@ def why_not_batched(model: TargetModel) -> str | None:
     A forward over the last tokens of three short sequences is compared with separate ones.
     """
     caches = [model.make_cache(sum(sizes)) for sizes in _TRIED]
-    kinds = {type(layer).__name__ for layer in caches[0].layers if not _attends(layer)}
+    kinds = {
+        type(layer).__name__ for layer in caches[0].layers if not isinstance(layer, LayerCache)
+    }
     if kinds:
         return (
             "Requests are answered in turns, not in one batch: this model keeps its context in "
@@ -386,7 +391,3 @@ def why_not_batched(model: TargetModel) -> str | None:
         "Requests are answered in turns, not in one batch: this model's attention does not serve "
         "several sequences at once."
     )
-
-
-def _attends(layer: object) -> bool:
-    return isinstance(layer, LayerCache)

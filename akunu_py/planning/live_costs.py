@@ -54,7 +54,7 @@ _SHORT: Final = 2048
 _CONTEXT_GRAIN: Final = 128  # divides _SHORT, so a grain lies in one octave
 _CONTEXTS_KEPT: Final = 32
 
-NO_WAIT: Final = 0.02
+_NO_WAIT: Final = 0.02
 """If the loop waited for less than this fraction of a round, the device had already finished."""
 
 _SHORT_CALLER: Final = 0.1
@@ -254,5 +254,5 @@ class RoundClock:
         if last is None:
             return None
         seconds = now - last
-        device_was_slower = waited_s > NO_WAIT * seconds
+        device_was_slower = waited_s > _NO_WAIT * seconds
         return seconds if device_was_slower or caller_s < _SHORT_CALLER * seconds else None
