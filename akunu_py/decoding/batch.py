@@ -79,7 +79,7 @@ class _Run:
     """One forward over the rows of several sequences, from its submission on.
 
     Attributes:
-        parts: those of the sequences.
+        parts: those of the sequences; empty once somebody waited for them.
         shape: how many sequences, how many rows, and how many tokens they had before.
         pipelined: whether the forward before it had not been read.
         begun: when the host began to build it.
@@ -193,15 +193,17 @@ class Batch:
         results, run.results = run.results, []
         if not results:
             return
+        # They refer to this; a cycle would keep the caches of sequences that have ended.
+        parts, run.parts = run.parts, []
         begun = perf_counter()
         try:
             mx.eval(results)
         except Exception as error:
-            for one in run.parts:
+            for one in parts:
                 one.error = one.error or error
             return
         now = perf_counter()
-        run.seconds += (now - begun) / len(run.parts)
+        run.seconds += (now - begun) / len(parts)
         # If the host came late, or the forward waited for another one, the time says nothing.
         if not run.pipelined and now - begun > _NO_WAIT * (now - run.begun):
             self._observe(run.shape, now - run.begun)
