@@ -24,7 +24,7 @@ from akunu_py.bench.replay_report import Policy, replay_policy
 from akunu_py.bench.samples import encode_samples
 from akunu_py.drafting.expectation import EVIDENCE, RECALLED
 from akunu_py.loading import load_tokenizer
-from akunu_py.memory.tiers import ProjectTier
+from akunu_py.memory.tiers import MemoryTier, ProjectTexts
 from akunu_py.text.tokenizer import Tokenizer
 from benchmarks.records import markdown_table, progress_line, record
 from benchmarks.replay_data import chats
@@ -103,7 +103,7 @@ def fit(projects: Sequence[HeldOut]) -> list[float]:
         for case in project.cases:
             tokens = list(case.prompt)[-_CONTEXT:]
             for token in case.reference:
-                recall = ProjectTier([project.memory]).recall(tokens)
+                recall = MemoryTier(ProjectTexts([project.memory])).recall(tokens)
                 if recall is not None:
                     right[recall.evidence - EVIDENCE] += recall.token == token
                     tried[recall.evidence - EVIDENCE] += 1

@@ -47,7 +47,8 @@ def load_engine(settings: ModelSettings, *, prefill_step_size: int | None = None
         kv_group_size=settings.kv_group_size,
         quantized_kv_start=settings.quantized_kv_start,
         max_kv_size=settings.max_kv_size,
-        project=settings.project,
+        projects=settings.projects,
+        remembers=settings.remembers,
     )
 
 

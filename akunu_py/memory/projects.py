@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
+from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.errors import InvalidRequestError
 from akunu_py.memory.files import LeftOut, SourceFile, read_source, source_files
+from akunu_py.memory.recent import RecentTexts
 from akunu_py.memory.segment import Segment
 from akunu_py.memory.store import KnownFile, MemoryStore
+from akunu_py.memory.tiers import MemoryTier, ProjectTexts
 
 AUTO: Final = "auto"
 """Stands for the git root of the current folder."""
+
+_NO_PROJECTS: Final[Mapping[str, ProjectTexts]] = MappingProxyType({})
 
 _BATCH_TOKENS: Final = 1 << 22
 """What is written at once: a crash loses no more than that."""
@@ -41,17 +48,52 @@ class IndexResult:
     left_out: LeftOut
 
 
-@dataclass(frozen=True)
-class ProjectMemory:
-    """What an engine drafts from besides its requests.
+class Memory:
+    """What the requests of an engine draft from besides themselves.
 
-    Attributes:
-        segments: of the engine's tokenizer.
-        notice: one line for the user if nothing, or not everything, can be used.
+    Args:
+        projects: the texts of each, in the engine's tokenizer, by its folder.
+        notices: lines for the user, if something cannot be used.
+        remembers: whether earlier requests are drafted from, too: those that named no project, or
+            the same one.
     """
 
-    segments: tuple[Segment, ...] = ()
-    notice: str | None = None
+    def __init__(
+        self,
+        projects: Mapping[str, ProjectTexts] = _NO_PROJECTS,
+        notices: Sequence[str] = (),
+        *,
+        remembers: bool = False,
+    ) -> None:
+        self.projects = projects
+        self.notices = tuple(notices)
+        self._remembers = remembers
+        self._recent: defaultdict[str | None, RecentTexts] = defaultdict(RecentTexts)
+
+    def lend(self, drafter: AutoDrafter, project: str | None) -> None:
+        """Gives a drafter the texts of a request that has not begun.
+
+        Args:
+            drafter: whose `end` is called at the end of the request.
+            project: the only one to draft from; None for all.
+
+        Raises:
+            InvalidRequestError: if the engine does not know the project.
+        """
+        if project is not None and project not in self.projects:
+            raise InvalidRequestError(f"There is no project {project} to draft from here.")
+        chosen = self.projects.values() if project is None else [self.projects[project]]
+        drafter.tiers = [MemoryTier(texts) for texts in chosen]
+        if self._remembers:
+            recent = self._recent[project]
+            if drafter.keeper is not recent:
+                drafter.begin(())  # its text stays with those of its own project
+                drafter.keeper = recent
+            drafter.tiers.append(MemoryTier(recent, 1))
+
+    def forget_requests(self) -> None:
+        """Drops the texts of earlier requests."""
+        self._recent.clear()
 
 
 def project_folder(path: Path) -> Path:
@@ -141,29 +183,37 @@ def _examine(
     return known if known is not None and known.digest == digest else (digest, text)
 
 
-def open_project(asked: str, fingerprint: bytes, vocabulary_size: int) -> ProjectMemory:
-    """The memory of a project for a model.
+def open_memory(
+    asked: Iterable[str], fingerprint: bytes, vocabulary_size: int, *, remembers: bool = False
+) -> Memory:
+    """The memory of projects for a model.
 
     Args:
-        asked: its folder, or `AUTO`: then there may be none.
+        asked: their folders; `AUTO` is one that there may not be.
         fingerprint: of the model's tokenizer.
         vocabulary_size: the ids of the model; no other is ever drafted.
+        remembers: see `Memory`.
 
     Raises:
-        InvalidRequestError: if the project was named and has no memory; the text says why.
+        InvalidRequestError: if a project was named and has no memory; the text says why.
     """
-    if asked == AUTO:
-        root = _git_root(Path.cwd())
-        if root is None:
-            return ProjectMemory(notice="--project auto: the current folder is in no git project.")
+    projects, notices = {}, []
+    for name in asked:
         try:
-            return _open_project(root, fingerprint, vocabulary_size)
+            project = _git_root(Path.cwd()) if name == AUTO else project_folder(Path(name))
+            segments = _segments_of(project, fingerprint, vocabulary_size)
         except InvalidRequestError as error:
-            return ProjectMemory(notice=f"--project auto: {error}")
-    return _open_project(project_folder(Path(asked)), fingerprint, vocabulary_size)
+            if name != AUTO:
+                raise
+            notices.append(f"--project auto: {error}")
+            continue
+        if not segments:
+            notices.append(f"The memory of {project} is empty or damaged; index it again.")
+        projects[str(project)] = ProjectTexts(segments)
+    return Memory(projects, notices, remembers=remembers)
 
 
-def _open_project(project: Path, fingerprint: bytes, vocabulary_size: int) -> ProjectMemory:
+def _segments_of(project: Path, fingerprint: bytes, vocabulary_size: int) -> tuple[Segment, ...]:
     store = MemoryStore()
     try:
         found = [status for status in store.projects() if status.path == project]
@@ -175,14 +225,16 @@ def _open_project(project: Path, fingerprint: bytes, vocabulary_size: int) -> Pr
         segments = store.open(project, fingerprint)
     finally:
         store.close()
-    usable = tuple(segment for segment in segments if segment.largest < vocabulary_size)
-    notice = None if usable else f"The memory of {project} is empty or damaged; index it again."
-    return ProjectMemory(usable, notice)
+    return tuple(segment for segment in segments if segment.largest < vocabulary_size)
 
 
-def _git_root(folder: Path) -> Path | None:
-    """The folder of the git project that a folder is in."""
+def _git_root(folder: Path) -> Path:
+    """The folder of the git project that a folder is in.
+
+    Raises:
+        InvalidRequestError: if it is in none.
+    """
     for candidate in (folder, *folder.parents):
         if (candidate / ".git").exists():
             return Path(os.path.realpath(candidate))
-    return None
+    raise InvalidRequestError("the current folder is in no git project.")
