@@ -274,6 +274,8 @@ class Options:
             vLLM.
         project: of the indexed folders that the engine was loaded with, the only one to draft from;
             None takes all.
+        sample_calls: calls of tools as the model would write them, with its control tokens; drafts
+            are copied from them, as from references.
 
     Raises:
         InvalidRequestError: if a number is out of its range, a stop string is empty, or a prompt is
@@ -293,6 +295,7 @@ class Options:
     grammar: Grammar | None = None
     priority: int = 0
     project: str | None = None
+    sample_calls: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 0:
