@@ -273,7 +273,7 @@ class Options:
         priority: where several requests wait or run, those with a lower number go first, as in
             vLLM.
         project: of the indexed folders that the engine was loaded with, the only one to draft from;
-            None takes all.
+            None takes all, an empty name none.
         sample_calls: calls of tools as the model would write them, with its control tokens; drafts
             are copied from them, as from references.
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.errors import InvalidRequestError
-from akunu_py.memory.files import LeftOut, SourceFile, read_source, source_files
+from akunu_py.memory.files import LeftOut, SourceFile, holds_secret, read_source, source_files
 from akunu_py.memory.recent import RecentTexts
 from akunu_py.memory.segment import Segment
 from akunu_py.memory.store import KnownFile, MemoryStore
@@ -21,6 +21,9 @@ from akunu_py.memory.tiers import MemoryTier, ProjectTexts
 
 AUTO: Final = "auto"
 """Stands for the git root of the current folder."""
+
+_LEARNT: Final = "//learnt/"
+"""Before the names of texts that are no files; no path within a folder begins with slashes."""
 
 _NO_PROJECTS: Final[Mapping[str, ProjectTexts]] = MappingProxyType({})
 
@@ -53,6 +56,7 @@ class Memory:
 
     Args:
         projects: the texts of each, in the engine's tokenizer, by its folder.
+        fingerprint: of that tokenizer.
         notices: lines for the user, if something cannot be used.
         remembers: whether earlier requests are drafted from, too: those that named no project, or
             the same one.
@@ -63,10 +67,12 @@ class Memory:
         projects: Mapping[str, ProjectTexts] = _NO_PROJECTS,
         notices: Sequence[str] = (),
         *,
+        fingerprint: bytes = b"",
         remembers: bool = False,
     ) -> None:
         self.projects = projects
         self.notices = tuple(notices)
+        self._fingerprint = fingerprint
         self._remembers = remembers
         self._recent: defaultdict[str | None, RecentTexts] = defaultdict(RecentTexts)
 
@@ -75,21 +81,48 @@ class Memory:
 
         Args:
             drafter: whose `end` is called at the end of the request.
-            project: the only one to draft from; None for all.
+            project: the only one to draft from; None for all, empty for none.
 
         Raises:
             InvalidRequestError: if the engine does not know the project.
         """
-        if project is not None and project not in self.projects:
+        if project and project not in self.projects:
             raise InvalidRequestError(f"There is no project {project} to draft from here.")
-        chosen = self.projects.values() if project is None else [self.projects[project]]
-        drafter.tiers = [MemoryTier(texts) for texts in chosen]
+        chosen = self.projects if project is None else filter(None, [project])
+        drafter.tiers = [MemoryTier(self.projects[name]) for name in chosen]
         if self._remembers:
             recent = self._recent[project]
             if drafter.keeper is not recent:
                 drafter.begin(())  # its text stays with those of its own project
                 drafter.keeper = recent
             drafter.tiers.append(MemoryTier(recent, 1))
+
+    def learn(self, project: str, text: str, encode: Encode) -> int:
+        """Keeps a text in the memory of a project, until the project is indexed again.
+
+        Any thread may call it. The same text is kept once.
+
+        Returns:
+            How many tokens it has.
+
+        Raises:
+            InvalidRequestError: if it holds a secret, or cannot be kept.
+        """
+        if not text or holds_secret(text):
+            raise InvalidRequestError(
+                "The text is not kept: it is empty, or seems to hold a key or a password."
+            )
+        digest, tokens = sha256(text.encode()).digest(), encode(f"\n{text}")
+        known = KnownFile(digest, len(text), 0)
+        store = MemoryStore()
+        try:
+            name = f"{_LEARNT}{digest.hex()}"
+            if not store.update(Path(project), self._fingerprint, {name: (known, tokens)}):
+                raise InvalidRequestError("The text is not kept: the memory is full.")
+            self.projects[project].replace(store.open(Path(project), self._fingerprint))
+        finally:
+            store.close()
+        return len(tokens)
 
     def forget_requests(self) -> None:
         """Drops the texts of earlier requests."""
@@ -210,7 +243,7 @@ def open_memory(
         if not segments:
             notices.append(f"The memory of {project} is empty or damaged; index it again.")
         projects[str(project)] = ProjectTexts(segments)
-    return Memory(projects, notices, remembers=remembers)
+    return Memory(projects, notices, fingerprint=fingerprint, remembers=remembers)
 
 
 def _segments_of(project: Path, fingerprint: bytes, vocabulary_size: int) -> tuple[Segment, ...]:

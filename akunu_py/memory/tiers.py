@@ -66,6 +66,11 @@ class ProjectTexts:
         self.version = 0
         self.segments = segments
 
+    def replace(self, segments: Sequence[Segment]) -> None:
+        """Recalls from other segments from now on; any thread may call it."""
+        self.segments = segments
+        self.version += 1
+
     def nearest(self, context: Sequence[int]) -> list[Place]:
         """See `Texts`."""
         places = [

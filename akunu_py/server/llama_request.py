@@ -33,6 +33,7 @@ from akunu_py.server.fields import (
     refuse_unserved,
 )
 from akunu_py.server.job import Job
+from akunu_py.server.projects import read_project
 from akunu_py.server.settings import Defaults
 from akunu_py.text.fim import FillRequest, RepositoryFile
 
@@ -152,6 +153,11 @@ def read_options(request: ApiRequest) -> Options:
         logprobs=alternatives or None,
         grammar=read_grammar(body, request.engine.tokenizer),
         priority=read_priority(body),
+        project=read_project(
+            body,
+            request.engine.memory,
+            [extra.text("filename", default="") for extra in body.objects("input_extra")],
+        ),
     )
 
 

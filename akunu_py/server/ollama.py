@@ -32,6 +32,7 @@ from akunu_py.server.job import Job
 from akunu_py.server.llama_request import read_sampling
 from akunu_py.server.ollama_models import ps, pull, served_name, show, tags, timestamp, version
 from akunu_py.server.openai_common import describe_logprob, read_logprobs
+from akunu_py.server.projects import read_project
 from akunu_py.server.settings import Defaults
 from akunu_py.server.wire import (
     FINISH_REASONS,
@@ -289,6 +290,7 @@ def _read_options(request: ApiRequest) -> Options:
         num_draft_tokens=read_num_draft_tokens(options, defaults),
         grammar=_read_format(request.body),
         priority=read_priority(options),
+        project=read_project(request.body, request.engine.memory),
         logprobs=read_logprobs(request.body),
     )
 

@@ -44,6 +44,7 @@ from akunu_py.server.fields import (
     refuse_unserved,
 )
 from akunu_py.server.job import Job
+from akunu_py.server.projects import read_project
 from akunu_py.server.wire import (
     EVENT_STREAM,
     StreamedResponse,
@@ -114,6 +115,7 @@ def read_options(
         logprobs=logprobs,
         grammar=grammar or constrained,
         priority=read_priority(body),
+        project=read_project(body, request.engine.memory),
     )
 
 
