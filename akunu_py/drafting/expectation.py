@@ -71,7 +71,8 @@ RECALLED: Final = (
     *(0.10, 0.11, 0.20, 0.81, 0.77, 0.81, 0.89, 0.94, 0.97, 0.99),
 )
 """The same for what a project's memory recalls: how often the most likely token was right at every
-token of held-out function bodies of seven packages, by `python -m benchmarks.project_memory`."""
+token of held-out function bodies of seven packages, by
+`python -m benchmarks.project_memory --fit`."""
 
 AFFINITY_ODDS: Final = (
     *(1.81, 6.00, 16.79),
