@@ -97,6 +97,7 @@ class Recall:
         length: of the longest match.
         token: the token with the largest share; None if documents end at most places.
         share: its share, from 0 to 1.
+        shares: those of all tokens that follow a place; together at most 1.
     """
 
     def __init__(self, places: Sequence[Place], tier: int) -> None:
@@ -115,6 +116,7 @@ class Recall:
                 count = found.get(token, 0)
                 shares[token] = (count + _SHORTER * share) / (number + _SHORTER)
         best = max(shares, key=shares.__getitem__)
+        self.shares = shares
         self.share = shares[best]
         self.token: int | None = best if best < FIRST_BOUNDARY else None
 
