@@ -234,19 +234,20 @@ def open_memory(
     for name in asked:
         try:
             project = _git_root(Path.cwd()) if name == AUTO else project_folder(Path(name))
-            segments = _segments_of(project, fingerprint, vocabulary_size)
+            opened = _segments_of(project, fingerprint)
         except InvalidRequestError as error:
             if name != AUTO:
                 raise
             notices.append(f"--project auto: {error}")
             continue
-        if not segments:
-            notices.append(f"The memory of {project} is empty or damaged; index it again.")
-        projects[str(project)] = ProjectTexts(segments)
+        usable = [segment for segment in opened if segment.largest < vocabulary_size]
+        if len(usable) < len(opened):
+            notices.append(f"The memory of {project} has ids that this model does not have.")
+        projects[str(project)] = ProjectTexts(usable)
     return Memory(projects, notices, fingerprint=fingerprint, remembers=remembers)
 
 
-def _segments_of(project: Path, fingerprint: bytes, vocabulary_size: int) -> tuple[Segment, ...]:
+def _segments_of(project: Path, fingerprint: bytes) -> list[Segment]:
     store = MemoryStore()
     try:
         found = [status for status in store.projects() if status.path == project]
@@ -255,10 +256,9 @@ def _segments_of(project: Path, fingerprint: bytes, vocabulary_size: int) -> tup
             raise InvalidRequestError(
                 f"{project} {why}; run `akunu-py index {project}` with this --model."
             )
-        segments = store.open(project, fingerprint)
+        return store.open(project, fingerprint)
     finally:
         store.close()
-    return tuple(segment for segment in segments if segment.largest < vocabulary_size)
 
 
 def _git_root(folder: Path) -> Path:

@@ -115,7 +115,7 @@ def test_an_indexed_project_opens(store: MemoryStore, project: Path) -> None:
 def test_ids_that_the_model_does_not_have_are_never_used(store: MemoryStore, project: Path) -> None:
     index(store, project)
     memory = open_memory([str(project)], KEY, 50)
-    assert memory.projects[str(project)].segments == ()
+    assert memory.projects[str(project)].segments == []
     assert len(memory.notices) == 1
 
 
