@@ -1,11 +1,13 @@
 """What `auto` drafts from the texts of earlier requests, and what it never does."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import akunu_py
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import FIRST_BOUNDARY, NO_DRAFT, Draft
 from akunu_py.drafting.occurrences import Occurrences
@@ -14,6 +16,7 @@ from akunu_py.memory.projects import Memory
 from akunu_py.memory.recent import MAX_TEXTS, RecentTexts
 from akunu_py.memory.segment import DEPTH
 from akunu_py.memory.tiers import ProjectTexts
+from akunu_py.options import Options
 
 LINE = list(range(100, 180))
 ANSWER = list(range(500, 560))
@@ -122,3 +125,16 @@ def test_any_sequence_of_requests_is_drafted_for(
             drafter.feedback(draft, int(draft.tokens[:1] == (token,)))
             drafter.extend([token])
         drafter.end()
+
+
+def test_an_engine_answers_the_same_in_fewer_forwards(tiny_model_dir: Path) -> None:
+    engine = akunu_py.load(str(tiny_model_dir), remembers=True)
+    options = Options(max_tokens=60, num_draft_tokens=8)
+    first = engine.generate("def total(", options)
+    again = engine.generate("def total(", options)
+    assert again.token_ids == first.token_ids
+    assert again.stats.target_forwards < first.stats.target_forwards / 2
+    engine.reset()
+    assert (
+        engine.generate("def total(", options).stats.target_forwards > again.stats.target_forwards
+    )
