@@ -54,15 +54,23 @@ def order_of(tokens: Tokens) -> Tokens:
     """The places after 1 to n-1 tokens, sorted by the `DEPTH` tokens before them, nearest first.
 
     By prefix doubling: places that are ranked by their last h tokens are ranked by their last 2h
-    ones with one more sort.
+    ones with one more sort. The first sort is by as many tokens as fit into 64 bits.
     """
     count = len(tokens)
     if count < 2:
         return np.zeros(0, np.uint32)
-    order = np.argsort(tokens, kind="stable")
-    rank = _ranks(tokens[order], order)
-    known = 1
-    while known < DEPTH:
+    ids = tokens[tokens != END]
+    largest = int(ids.max()) if len(ids) else 0
+    codes = np.where(tokens == END, largest + 1, tokens).astype(np.uint64) + np.uint64(1)
+    bits = (largest + 2).bit_length()
+    known = min(64 // bits, DEPTH)
+    key = np.zeros(count, np.uint64)
+    for back in range(known):
+        key <<= np.uint64(bits)
+        key[back:] |= codes[: max(0, count - back)]
+    order = np.argsort(key)
+    rank = _ranks(key[order], order)
+    while known < min(DEPTH, count):
         key = rank << np.uint64(32)
         key[known:] |= rank[:-known]
         order = np.argsort(key)
@@ -73,7 +81,7 @@ def order_of(tokens: Tokens) -> Tokens:
 
 
 def _ranks(
-    sorted_keys: npt.NDArray[np.uint32] | npt.NDArray[np.uint64], order: npt.NDArray[np.intp]
+    sorted_keys: npt.NDArray[np.uint64], order: npt.NDArray[np.intp]
 ) -> npt.NDArray[np.uint64]:
     """From 1 on, the rank of each key, in the order in which the keys were before sorting."""
     steps = np.ones(len(order), np.uint64)

@@ -2,8 +2,8 @@
 
 Beside OpenAI's own fields these are read, spelled as in the other contracts or in mlx-lm's server:
 `n_predict` (llama.vim sends 0 to have a chat read but not completed), `top_k`, `min_p`,
-`xtc_probability`, `xtc_threshold`, `repetition_penalty`, `repetition_context_size`, and
-`num_draft_tokens`, where 0 turns speculation off.
+`xtc_probability`, `xtc_threshold`, `repetition_penalty`, `repetition_context_size`,
+`num_draft_tokens`, where 0 turns speculation off, and `project` (see `projects.py`).
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
