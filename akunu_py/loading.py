@@ -101,6 +101,11 @@ def load(
         AkunuError: if a model, the machine or the arguments do not allow it.
     """
     check_max_kv_size(max_kv_size, kv_bits)
+    if prompt_cache_dir is not None and prompt_cache_file is not None:
+        raise InvalidRequestError(
+            "Prompts are kept in a folder or in a file: set prompt_cache_dir or "
+            "prompt_cache_file, not both."
+        )
     backend = find_backend()
     quantization = None
     if kv_bits is not None:
