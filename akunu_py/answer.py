@@ -321,7 +321,9 @@ class Answer:
         prompt, limit = self._prompt.tokens, shared.prefixes.limit
         begun, tie_breaker = perf_counter(), None
         if session.num_draft_tokens:
-            references = encode_references(shared.model.tokenizer, options.references, limit)
+            references = encode_references(
+                shared.model.tokenizer, options.references, limit, options.sample_calls
+            )
             session.begin(prompt, references)
             tie_breaker = shared.speculation.tie_breaker(
                 options, slot.cache, self._sampler, prompt[-1]

@@ -20,7 +20,7 @@ from akunu_py.decoding.batch import Batch
 from akunu_py.decoding.scheduler import DEFAULT_PARALLEL, Phase, Scheduler, Sequence
 from akunu_py.decoding.speculation import Calibrate, DrafterFactory, SpeculationState
 from akunu_py.errors import BackendError, ContextOverflowError, InvalidRequestError
-from akunu_py.memory.projects import ProjectMemory
+from akunu_py.memory.projects import Memory
 from akunu_py.model import TargetModel
 from akunu_py.options import Options
 from akunu_py.prompt import PromptInput, encode_prompt
@@ -28,8 +28,6 @@ from akunu_py.request import Completion, Event
 from akunu_py.sampling.sampler import Sampler, SamplerFactory
 from akunu_py.stats import EngineCounters
 from akunu_py.text.stream import TextStream
-
-_NO_MEMORY: Final = ProjectMemory()
 
 _MEASURE_AGAIN_S: Final = 300.0
 """Seconds before costs are measured again that were not to be trusted."""
@@ -59,6 +57,7 @@ class Engine:
     Attributes:
         speculation: drafters, planners and costs, kept between requests.
         batch: the requests that decode now.
+        memory: what `auto` drafts from besides the requests.
         counters: what the engine has done since it was loaded; any thread may read it.
 
     Raises:
@@ -77,7 +76,7 @@ class Engine:
         prefill_step_size: int | None = None,
         prompt_cache_bytes: int | None = None,
         prompt_store: PromptStore | None = None,
-        memory: ProjectMemory = _NO_MEMORY,
+        memory: Memory | None = None,
     ) -> None:
         if prefill_step_size is not None and prefill_step_size < 1:
             raise InvalidRequestError(
@@ -99,8 +98,8 @@ class Engine:
             memory=spare_cache_bytes() if prompt_cache_bytes is None else prompt_cache_bytes,
             store=prompt_store,
         )
-        self._memory_notice = memory.notice
-        self.speculation = SpeculationState(model, backend, calibrate, draft_model, memory.segments)
+        self.memory = memory or Memory()
+        self.speculation = SpeculationState(model, backend, calibrate, draft_model, self.memory)
         self.batch = Batch(model, self.speculation.batch_costs)
         self._samplers = SamplerFactory(self.tokenizer, model.vocabulary_size)
         self._shared = Shared(
@@ -128,7 +127,7 @@ class Engine:
             self.backend.warning,
             self.speculation.why_impossible,
             unquantized,
-            self._memory_notice,
+            *self.memory.notices,
         )
         return [line for line in lines if line]
 
@@ -280,6 +279,7 @@ class Engine:
         if self._active is not None:
             self._active.close()
         self._prefixes.clear()
+        self.memory.forget_requests()
 
     def fitting(self, parallel: int) -> int:
         """How many requests to answer at a time: fewer than `parallel`, but 1 or more, if the

@@ -4,7 +4,7 @@ A folder or a hub name comes in; every failure to load becomes a `ModelLoadError
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,7 @@ from akunu_py.calibration import find_cost_curve
 from akunu_py.decoding.speculation import Calibrate
 from akunu_py.engine import Engine
 from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
-from akunu_py.memory.projects import ProjectMemory, open_project
+from akunu_py.memory.projects import Memory, open_memory
 from akunu_py.model import TargetModel
 from akunu_py.model_files import (
     BUNDLED_MODEL,
@@ -64,7 +64,8 @@ def load(
     kv_group_size: int = DEFAULT_KV_GROUP_SIZE,
     quantized_kv_start: int = DEFAULT_QUANTIZED_KV_START,
     max_kv_size: int | None = None,
-    project: str | None = None,
+    projects: Sequence[str] = (),
+    remembers: bool = False,
 ) -> Engine:
     """Loads a model and makes an engine of it.
 
@@ -92,8 +93,9 @@ def load(
             a later prompt can reuse no fewer tokens than these.
         max_kv_size: tokens that layers with full attention keep: the first 4, and the last ones;
             the model forgets those between. None keeps all. A draft model keeps all.
-        project: an indexed folder whose files `auto` also drafts from, or `auto`: the git root of
-            the current folder, if that was indexed.
+        projects: indexed folders whose files the drafter `auto` also drafts from; `auto` is the git
+            root of the current folder, if that was indexed.
+        remembers: whether it also drafts from the texts of earlier requests.
 
     Raises:
         AkunuError: if a model, the machine or the arguments do not allow it.
@@ -124,10 +126,10 @@ def load(
     drafting = None
     if draft_model is not None:
         drafting = load_target(draft_model, backend, weights, trust_remote_code=trust_remote_code)
-    memory = ProjectMemory()
-    if project is not None:
+    memory = Memory(remembers=remembers)
+    if projects:
         fingerprint = tokenizer_fingerprint(find_model(model))
-        memory = open_project(project, fingerprint, target.vocabulary_size)
+        memory = open_memory(projects, fingerprint, target.vocabulary_size, remembers=remembers)
     place, store = prompt_cache_file or prompt_cache_dir, None
     if place is not None:
         store = PromptStore(

@@ -75,7 +75,9 @@ def encode_prompt(
     return Prompt(tokens, end_tokens | tokenizer.end_tokens, gap)
 
 
-def encode_references(tokenizer: Tokenizer, texts: Sequence[str], limit: int) -> list[list[int]]:
+def encode_references(
+    tokenizer: Tokenizer, texts: Sequence[str], limit: int, sample_calls: Sequence[str] = ()
+) -> list[list[int]]:
     """The ids of texts that an answer may repeat: the last ones, up to the size of a context.
 
     An answer mostly repeats whole lines. So each text is encoded as if it followed a line break.
@@ -84,6 +86,7 @@ def encode_references(tokenizer: Tokenizer, texts: Sequence[str], limit: int) ->
         tokenizer: the tokenizer of the target.
         texts: the most important last.
         limit: how many tokens a prompt and its answer may have together.
+        sample_calls: come first; control tokens that are spelled out in them count as such.
     """
     room = limit * tokenizer.longest_piece
     references: list[list[int]] = []
@@ -92,4 +95,5 @@ def encode_references(tokenizer: Tokenizer, texts: Sequence[str], limit: int) ->
         room -= len(text)
         if room <= 0:
             break
-    return references[::-1]
+    calls = [tokenizer.encode(text, special_tokens=False) for text in sample_calls]
+    return calls + references[::-1]

@@ -12,6 +12,7 @@ from akunu_py.drafting.base import NO_DRAFT
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Grammar, Options, Sampling
+from akunu_py.prompt import encode_references
 from akunu_py.sampling.constraint_factory import ConstraintFactory
 from akunu_py.server.conversation import Conversation, Tools
 from tests.random_calls import FAMILIES, MAIN, MESSAGES, check_call, engine_of, joined
@@ -115,3 +116,21 @@ def test_an_answer_is_a_call_or_keeps_to_a_schema(family_engine: Any, opening: s
         assert [call.name for call in answer.calls] == ["write_file"]
     else:
         assert abs(json.loads(answer.content)["n"]) < 10**18
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_sample_calls_are_as_the_model_writes_them(family_engine: Any, family: str) -> None:
+    """What they are drafted from: mlx-lm reads them, and the grammar of calls allows them."""
+    engine = family_engine(family)
+    format_ = engine.tokenizer.answer_format
+    conversation = begin(engine, WRITE, one_call=True)
+    (sample,) = conversation.job.options.sample_calls
+    inner = sample.removeprefix(format_.call_start).removesuffix(format_.call_end)
+    (call,) = format_.read_calls(inner, [WRITE])
+    assert (call.name, call.input) == ("write_file", {"path": "x", "mode": "a"})
+    (tokens,) = encode_references(engine.tokenizer, (), 100, [sample])
+    grammar = conversation.job.options.grammar
+    assert grammar is not None
+    constraint = ConstraintFactory(engine.tokenizer, VOCABULARY).make(grammar, 0)
+    if family != "gemma4":  # its quotes are control tokens, which the tiny model does not have
+        assert constraint.extend(0, tokens) >= len(tokens) - 1

@@ -335,7 +335,10 @@ OPTIONS: Final = (
            group=_SPECULATION, default_text="auto, which uses the draft model too",
            choices=USER_DRAFTERS),
     Option("--project", _DRAFTING, "draft from this indexed folder too; auto takes the git root of "
-           "the current folder", metavar="PATH", group=_SPECULATION),
+           "the current folder; may be repeated", metavar="PATH", field="projects", default=(),
+           group=_SPECULATION, repeated=True),
+    Option("--no-memory", ("chat", "serve"), "draft from the request only, not from earlier ones",
+           field="remembers", default=True, const=False, group=_SPECULATION),
     Option("--num-draft-tokens", _DRAFTING, "maximum of draft tokens per round, up to "
            f"{MAX_DRAFT_TOKENS}", whole_number, metavar="N", group=_SPECULATION,
            default_text="chosen in each round"),

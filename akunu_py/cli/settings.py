@@ -44,7 +44,8 @@ class ModelSettings:
     kv_group_size: int = DEFAULT_KV_GROUP_SIZE
     quantized_kv_start: int = DEFAULT_QUANTIZED_KV_START
     max_kv_size: int | None = None
-    project: str | None = None
+    projects: tuple[str, ...] = ()
+    remembers: bool = False
 
     def __post_init__(self) -> None:
         check_max_kv_size(self.max_kv_size, self.kv_bits)
