@@ -1,5 +1,6 @@
 """The cache of a model of mlx-lm: a cache for each kind of layer, and what a rejection costs."""
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Final
 
@@ -8,7 +9,7 @@ from mlx import nn
 from mlx_lm.models.cache import CacheList, ChunkedKVCache, RotatingKVCache, make_prompt_cache
 from mlx_lm.models.cache import KVCache as GrowingLayerCache
 
-from akunu_py.cache.kv_cache import KVCache
+from akunu_py.cache.kv_cache import KVCache, MakeLayers
 from akunu_py.cache.layers import ChunkLayerCache, LayerCache, WindowLayerCache
 from akunu_py.cache.quantized import QuantizedLayerCache
 from akunu_py.cache.recurrence import make_recordable, record
@@ -47,6 +48,7 @@ def make_kv_cache(
     capacity: int,
     quantization: KVQuantization | None = None,
     max_size: int | None = None,
+    make: Callable[[MakeLayers, int], KVCache] = KVCache,
 ) -> KVCache:
     """The cache for an mlx-lm model: its own caches, replaced by ours where they can be.
 
@@ -58,12 +60,13 @@ def make_kv_cache(
         quantization: how layers with full attention are quantized.
         max_size: how many tokens they keep: the first `KEPT_TOKENS` and the last ones; not
             together with a quantization.
+        make: makes the cache of its layers.
     """
 
     def make_layers(capacity: int) -> list[Any]:
         return [_layer(own, capacity, quantization, max_size) for own in make_prompt_cache(model)]
 
-    return KVCache(make_layers, capacity)
+    return make(make_layers, capacity)
 
 
 def no_rollback_reason(cache: KVCache) -> str | None:

@@ -48,6 +48,8 @@ def load_engine(settings: ModelSettings, *, prefill_step_size: int | None = None
         quantized_kv_start=settings.quantized_kv_start,
         max_kv_size=settings.max_kv_size,
         project=settings.project,
+        pipeline=settings.pipeline,
+        rank_timeout=settings.rank_timeout,
     )
 
 
