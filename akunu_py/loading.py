@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import mlx.core as mx
 from mlx import nn
+from mlx.utils import tree_flatten
 from mlx_lm import utils
 
 from akunu_py.adapter import add_adapter, merge_adapter
@@ -228,6 +229,7 @@ def load_target(
         use_dense_weights(network)
         if adapter is not None:
             merge_adapter(network)
+    whole_bytes = sum(array.nbytes for _, array in tree_flatten(network.parameters()))
     if ranks is not None:
         facts = config, layout, pipeline, kv_quantization, max_kv_size, __version__, version("mlx")
         ranks.check_same(repr(facts))
@@ -243,6 +245,7 @@ def load_target(
             ranks, network, tokenizer, config,
             pipeline=pipeline, name=model_name(name, folder), layout=layout,
             kv_quantization=kv_quantization, max_kv_size=max_kv_size, parameters=parameters,
+            whole_bytes=whole_bytes,
         )  # fmt: skip
     return TargetModel(
         fastest,

@@ -18,7 +18,7 @@ from akunu_py.attention import RowSplit, intercept_attention, keys_of, split_row
 from akunu_py.backend import PREFILL_STEP, VectorAttention, WeightLayout
 from akunu_py.cache.batched import BatchedRows, batched_layers
 from akunu_py.cache.kv_cache import KVCache, MakeLayers
-from akunu_py.cache.model_cache import KEPT_TOKENS, make_kv_cache
+from akunu_py.cache.model_cache import KEPT_TOKENS, Rollback, make_kv_cache, tried_rollback
 from akunu_py.cache.recurrence import make_recordable, record
 from akunu_py.options import KVQuantization
 from akunu_py.text.tokenizer import Tokenizer
@@ -29,6 +29,10 @@ _CONTEXT_KEYS: Final = (
     "model_max_length", "max_context_length",
 )  # fmt: skip
 _FALLBACK_CONTEXT: Final = 4096
+REST_S: Final = 0.02
+"""How long other processes sleep between two looks for a message while there is no request: MLX
+keeps a core busy while it waits."""
+
 _PLAIN: Final = (bool, int, float, str)
 _UNSIGNED: Final = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32, 8: mx.uint64}
 _SAMPLES: Final = 64
@@ -179,13 +183,28 @@ class TargetModel:
             self.network, capacity, quantization, self.max_kv_size, self._cache_type
         )
 
+    @cached_property
+    def after_rejection(self) -> Rollback:
+        """What its caches do about a rejected draft."""
+        cache = self.make_cache(4)
+        return tried_rollback(cache, lambda tokens: self.forward(tokens, cache))
+
     def guard(self) -> AbstractContextManager[None]:
         """Surrounds what reads results of forwards: errors of other processes become sentences."""
         return nullcontext()
 
-    def rest(self) -> bool:
-        """Lets other processes sleep for a moment; whether there are any."""
+    def rest(self, seconds: float = REST_S) -> bool:
+        """Lets other processes sleep for so long; whether there are any."""
         return False
+
+    @property
+    def whole_bytes(self) -> int:
+        """Bytes of the weights of all processes."""
+        return self.parameter_bytes
+
+    def broadcast_seconds(self) -> float:
+        """How long a message to other processes takes; 0 if there are none."""
+        return 0.0
 
     def forward(self, tokens: mx.array, cache: KVCache) -> mx.array:
         """Appends tokens to the cache and predicts the token after each of them.

@@ -31,15 +31,29 @@ class Rollback(StrEnum):
 def rollback_of(network: nn.Module) -> Rollback:
     """What the cache of a network does about a rejected draft; tries it where layers differ."""
     cache = make_kv_cache(network, 4)
+
+    def forward(tokens: mx.array) -> None:
+        make_recordable(network)
+        with record(cache.recording):
+            network(tokens[None], cache=cache.layers)
+        cache.advance(tokens.size)
+
+    return tried_rollback(cache, forward)
+
+
+def tried_rollback(cache: KVCache, forward: Callable[[mx.array], object]) -> Rollback:
+    """What an empty cache with room for 4 tokens does about a rejected draft.
+
+    Args:
+        cache: what is tried.
+        forward: appends tokens to it.
+    """
     if not cache.can_roll_back:
         return Rollback.NONE
     if not cache.has_states:
         return Rollback.COUNTER
-    make_recordable(network)
     cache.mark()
-    with record(cache.recording):
-        network(mx.array([[1, 2, 3]]), cache=cache.layers)
-    cache.advance(3)
+    forward(mx.array([1, 2, 3]))
     return Rollback.REPLAY if cache.rollback(2) else Rollback.RECURRENCE
 
 

@@ -31,11 +31,10 @@ LOST: Final = 3
 MESSAGE_WORDS: Final = 64
 """Words of every message; a longer one is followed by a second message with the rest."""
 
-PAUSE_MS: Final = 20
-"""How long ranks sleep between two looks for a message while no request is there: MLX's backends
-keep a core busy while they wait."""
-
 _HEAD: Final = 3
+_LOADING: Final = 10
+"""How many times as long the others may take to load, because their disks differ."""
+
 _GRACE_S: Final = 1.0
 _SECONDS_TO_STOP: Final = 2.0
 _WORD: Final = 0x7FFFFFFF
@@ -67,7 +66,7 @@ class Ranks:
         self.backend = backend
         self.claimed = 0
         self._timeout = timeout
-        self._limit = timeout
+        self._limit = timeout  # seconds that the present wait may take
         self._number = 0
         self._checksum = 0
         self._queued: list[int] = []
@@ -86,12 +85,12 @@ class Ranks:
         return f"{self.size} ranks ({self.backend})"
 
     def check_same(self, facts: str) -> None:
-        """Compares a text with those of the other ranks.
+        """Compares a text with those of the other ranks, which may still load.
 
         Raises:
             RankError: if they differ.
         """
-        with self.guard(), self._waiting():
+        with self.guard(), self._waiting(_LOADING * self._timeout):
             own = mx.array([crc32(facts.encode()) & _WORD])
             every = mx.distributed.all_gather(own, group=self.group).tolist()
         if len(set(cast(list[int], every))) > 1:
@@ -183,27 +182,26 @@ class Ranks:
         with self.guard(), self._waiting():
             mx.synchronize()
 
-    def pause(self, pause_ms: int, operation: int) -> float:
-        """Lets the others sleep for a moment; returns the seconds until all knew.
+    def pause(self, operation: int, seconds: float) -> float:
+        """Lets the others sleep for so long; returns the seconds until all knew.
 
         Raises:
             RankError: if a rank is lost.
         """
         begun = perf_counter()
         with self.guard(), self._waiting():
-            mx.eval(self.send([operation, pause_ms]))
+            mx.eval(self.send([operation, round(1e3 * seconds)]))
         return perf_counter() - begun
 
     def broadcast_seconds(self, operation: int) -> float:
         """How long a message takes: the median of a few."""
-        return median(self.pause(0, operation) for _ in range(_PROBES))
+        return median(self.pause(operation, 0) for _ in range(_PROBES))
 
     def stop(self) -> None:
         """Tells the others to end; rank 0 does so when its process ends."""
         if self._lost or self._is_sending or self._stopped.is_set():
             return
-        self._limit = _SECONDS_TO_STOP
-        with suppress(RankError), self.guard(), self._waiting():
+        with suppress(RankError), self.guard(), self._waiting(_SECONDS_TO_STOP):
             mx.eval(self.send([0]))
         self._stopped.set()
 
@@ -243,8 +241,8 @@ class Ranks:
         return f"Rank {self.rank} has lost {other}"
 
     @contextmanager
-    def _waiting(self) -> Generator[None, None, None]:
-        self._since = monotonic()
+    def _waiting(self, limit: float | None = None) -> Generator[None, None, None]:
+        self._limit, self._since = limit or self._timeout, monotonic()
         try:
             yield
         finally:
@@ -290,8 +288,9 @@ def find_ranks(timeout: float) -> Ranks | None:
     backend = next((name for key, name in _BACKENDS.items() if key in os.environ), "mpi")
     if rank is None or (backend == "ring" and not _hosts()):
         return None
+    limit = _LOADING * timeout
     waited = Timer(
-        timeout, _give_up, [f"Rank {rank} could not reach the others in {timeout:g} seconds."]
+        limit, _give_up, [f"Rank {rank} could not reach the others in {limit:g} seconds."]
     )
     waited.daemon = True
     waited.start()

@@ -21,9 +21,9 @@ from akunu_py.backend import ResidentWeights, WeightLayout
 from akunu_py.cache.checkpoint import Checkpoint
 from akunu_py.cache.kv_cache import KVCache, MakeLayers
 from akunu_py.errors import InvalidRequestError, RankError
-from akunu_py.model import TargetModel
+from akunu_py.model import REST_S, TargetModel
 from akunu_py.options import KVQuantization
-from akunu_py.ranks.group import PAUSE_MS, Ranks
+from akunu_py.ranks.group import Ranks
 from akunu_py.text.tokenizer import Tokenizer
 
 _FORWARDS_PER_CLEANUP: Final = 256
@@ -120,6 +120,7 @@ class RankedModel(TargetModel):
         ranks: all of them.
         pipeline: whether each has some of the layers, instead of a part of every layer.
         parameters: how many weights they have together.
+        whole_bytes: and how many bytes.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class RankedModel(TargetModel):
         kv_quantization: KVQuantization | None,
         max_kv_size: int | None,
         parameters: int,
+        whole_bytes: int,
     ) -> None:
         super().__init__(
             network, tokenizer, config,
@@ -142,6 +144,7 @@ class RankedModel(TargetModel):
         )  # fmt: skip
         self._ranks = ranks
         self._pipeline = pipeline
+        self._whole_bytes = whole_bytes
         self._cache_type = partial(RankedCache, ranks)
         self.parameter_count = parameters
         self.ranks = f"{ranks}, {'pipeline' if pipeline else 'tensor'} parallel"
@@ -184,9 +187,13 @@ class RankedModel(TargetModel):
         self._ranks.agree(*(cache.length for cache in caches))
         return logits
 
-    def rest(self) -> bool:
+    @property
+    def whole_bytes(self) -> int:
+        return self._whole_bytes
+
+    def rest(self, seconds: float = REST_S) -> bool:
         try:
-            self._ranks.pause(PAUSE_MS, Operation.PAUSE)
+            self._ranks.pause(Operation.PAUSE, seconds)
         except RankError:
             return False  # the process is about to end
         return True
