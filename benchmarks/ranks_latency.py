@@ -31,7 +31,7 @@ import mlx.core as mx  # isort: skip  (after akunu_py, which loads the BLAS)
 
 
 class SlowSums:
-    """MLX's sum over all ranks, followed by a sleep."""
+    """MLX's sum over all ranks, computed at once, and followed by a sleep."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -40,9 +40,8 @@ class SlowSums:
 
     def __call__(self, value: mx.array, **where: Any) -> mx.array:
         result = self._sum(value, **where)
-        if self.seconds:
-            mx.eval(result)
-            sleep(self.seconds)
+        mx.eval(result)  # always, and on all ranks: they must compute the same sums
+        sleep(self.seconds)
         return result
 
 
@@ -111,8 +110,9 @@ def main() -> None:
     if launched_rank() is None:
         sys.exit(launch(sys.argv[1:]))
     machine = describe_machine(find_backend())
+    slow = SlowSums()
     engine = akunu_py.load(args.model)  # ends here in the other rank
-    rows = measure(engine, args, SlowSums())
+    rows = measure(engine, args, slow)
     heads = ("latency", "a step", "plain", "drafted", "drafted over plain", "predicted",
              "tokens per forward")  # fmt: skip
     table = markdown_table(
