@@ -165,8 +165,9 @@ class Ranks:
     def forward(self, words: Sequence[int], tokens: mx.array) -> Generator[None, None, None]:
         """Sends a forward, which must be built and submitted within it."""
         self._is_sending = True
-        self.send(words, tokens)
-        yield
+        with self._waiting():  # MLX waits where many operations are in flight
+            self.send(words, tokens)
+            yield
         self._is_sending = False
 
     def watch(self, result: mx.array) -> None:
