@@ -1,26 +1,26 @@
-"""akunu_py: Llama-family models on MLX, answering faster by exact n-gram speculation.
+"""akunu_py: language models on MLX, answering faster by exact n-gram speculation.
 
     import akunu_py
 
     engine = akunu_py.load()                      # the bundled model, a folder or a hub name
     print(engine.generate("def mean(values):", akunu_py.Options(max_tokens=64)).text)
 
-The names below load the model libraries only when they are used.
+The model libraries are loaded only when they are used.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from akunu_py.blas import load_blas
+from akunu_py.errors import AkunuError
+from akunu_py.options import Grammar, Options, Sampling
 from akunu_py.package import __version__
 
 load_blas()  # the one thing done at import, because it must come before MLX: see blas.py
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
-    from akunu_py.errors import AkunuError
     from akunu_py.loading import load
-    from akunu_py.options import Grammar, Options, Sampling
     from akunu_py.request import Completion, Event
     from akunu_py.text.stream import Piece
 
@@ -38,14 +38,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AkunuError": "akunu_py.errors",
     "Completion": "akunu_py.request",
     "Engine": "akunu_py.engine",
     "Event": "akunu_py.request",
-    "Grammar": "akunu_py.options",
-    "Options": "akunu_py.options",
     "Piece": "akunu_py.text.stream",
-    "Sampling": "akunu_py.options",
     "load": "akunu_py.loading",
 }
 

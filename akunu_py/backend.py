@@ -100,7 +100,7 @@ class Backend:
     def traces(self) -> bool:
         """Whether forwards are built from traced operations: a GPU waits while Python builds one.
 
-        On a CPU, `cpu/network.py` does as much as pays.
+        On a CPU it is not worth it: `cpu/` has layers of fewer operations instead.
         """
         return self.device != "cpu"
 
@@ -182,6 +182,13 @@ def find_backend() -> Backend:
     if blas is None:
         return Backend("cpu", chip)
     return Backend("cpu", chip, blas.name, blas.threads)
+
+
+def peak_memory_bytes() -> int:
+    """The most memory that MLX's arrays have taken so far."""
+    import mlx.core as mx  # noqa: PLC0415  (takes a while)
+
+    return mx.get_peak_memory()
 
 
 def free_memory_bytes() -> int:

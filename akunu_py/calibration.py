@@ -42,19 +42,32 @@ BUDGET_S: Final = 2.5
 """How many seconds measuring takes, if nothing else is asked for."""
 
 _OTHER_SIZES: Final = (1, 5, 17)
+"""Sizes at the other contexts, which only say what a longer context adds."""
 _PASSES: Final = 9
 _MIN_PASSES: Final = 2
+"""How often each size is measured: as time allows, but twice, or one busy moment would decide."""
 _STEPS_PER_TURN: Final = 4
+"""Pipelined steps are timed together: one alone would not overlap with another."""
+
 _JUMP: Final = 0.15
 _MAX_HALVINGS: Final = 6
+"""Where the cost rises by more than this part from one size to the next, sizes between them are
+measured, at most so many: kernels change at some size, and rounds should end before it."""
+
 _MAX_CACHE_BYTES: Final = 512 << 20
-_THREADS_SHARE: Final = 0.2
-_MIN_CHOICES: Final = 2
+"""Contexts whose cache takes more are not measured: the machine may have no room for it."""
+
 _CLEARLY_FASTER: Final = 0.95
+"""What takes at most this part of the usual way's time replaces it; less may be noise."""
 _FEW: Final = 5
+"""The size that stands for rounds with a draft where BLAS threads are chosen."""
+_THREADS_SHARE: Final = 0.2
 _SPLIT_SHARE: Final = 0.1
+"""Parts of the time for choosing the number of threads, and attentions in parts."""
 _SPLIT_SIZES: Final = (5, 9, 13, 17, 33)
 _SPLIT_PASSES: Final = 3
+"""Sizes at which attention in parts is tried, one more than the numbers of rows at which MLX's
+kernels change, and how often."""
 
 CalibrationProgress = Callable[[float, float], None]
 """Called with the seconds spent so far, and the seconds to spend; may raise to end it."""
@@ -214,7 +227,7 @@ def _choose_threads(blas: Blas | None, measure: Callable[[], float], until: floa
         measure: computes, and returns how long it took.
         until: when to stop, on `perf_counter`'s clock.
     """
-    if blas is None or len(blas.choices) < _MIN_CHOICES:
+    if blas is None or len(blas.choices) < 2:
         return None
     times: dict[int, list[float]] = {threads: [] for threads in blas.choices}
     usual = blas.choices[0]

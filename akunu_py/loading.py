@@ -113,6 +113,11 @@ def load(
             what that one says.
     """
     check_max_kv_size(max_kv_size, kv_bits)
+    if prompt_cache_dir is not None and prompt_cache_file is not None:
+        raise InvalidRequestError(
+            "Prompts are kept in a folder or in a file: set prompt_cache_dir or "
+            "prompt_cache_file, not both."
+        )
     backend = find_backend()
     ranks = find_ranks(rank_timeout)
     if pipeline and ranks is None:

@@ -132,12 +132,10 @@ def _from_hub(name: str) -> Path:
         raise ModelLoadError(
             f"{name} requires you to accept its terms on the hub; then run `hf auth login`."
         ) from error
-    except RepositoryNotFoundError as error:
+    except (RepositoryNotFoundError, HFValidationError) as error:
         raise ModelLoadError(
             f"There is neither a folder nor a model on the hub called {name}."
         ) from error
-    except HFValidationError as error:
-        raise ModelLoadError(f"{name} is neither a folder nor a hub name.") from error
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         raise ModelLoadError(
             f"{name} is not a folder here and could not be fetched from the hub; "

@@ -30,6 +30,7 @@ from akunu_py.calibration import measure_cost_curve
 from akunu_py.engine import Engine
 from akunu_py.model import TargetModel
 from akunu_py.options import Options
+from akunu_py.request import Completion
 from benchmarks.records import RESULTS, markdown_table, progress_line, record
 
 import mlx.core as mx  # isort: skip  (after akunu_py, which loads the BLAS)
@@ -93,13 +94,14 @@ def together(engine: Engine, cases: Sequence[ReplayCase]) -> float:
 def one_after_another(engine: Engine, cases: Sequence[ReplayCase]) -> float:
     """This engine, one request after another."""
     prompts, samplers = _prepare(engine, cases)
-    options, found = Options(len(cases[0].reference)), []
+    options, found = Options(len(cases[0].reference)), list[Completion]()
     begun = perf_counter()
     for prompt, sampler in zip(prompts, samplers, strict=True):
-        events = list(engine.stream(prompt, options, sampler=sampler))
-        found.append([token for event in events for token in event.tokens])
+        found.append(Completion(engine.model.name))
+        for event in engine.stream(prompt, options, sampler=sampler):
+            found[-1].add(event)
     seconds = perf_counter() - begun
-    _check(found, cases)
+    _check([completion.token_ids for completion in found], cases)
     return seconds
 
 

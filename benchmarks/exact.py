@@ -18,15 +18,15 @@ import mlx.core as mx
 
 import akunu_py
 from akunu_py.bench.curve_sources import published_curves
-from akunu_py.bench.identity import first_difference
+from akunu_py.bench.identity import Prompt, first_difference
 from akunu_py.bench.measurement import describe_machine, machine_line
-from akunu_py.bench.prompts import Prompt, make_prompts
 from akunu_py.decoding.exactness import measure_difference
 from akunu_py.engine import Engine
 from akunu_py.model import TargetModel
 from akunu_py.model_files import BUNDLED_MODEL
 from akunu_py.options import Options, Sampling
 from akunu_py.stats import Stats
+from benchmarks.prompts import make_prompts
 from benchmarks.records import markdown_table, progress_line, record
 from benchmarks.rounding import attention_by_size, round_as_gpus_do
 

@@ -12,30 +12,118 @@ answers and mlx-lm's are computed once for all drafters.
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Final
 
 import akunu_py
 from akunu_py.bench.baselines import ALL_DRAFTERS, add_baselines
-from akunu_py.bench.identity import Difference, Examinee, identity_table
-from akunu_py.bench.measurement import describe_machine, machine_line
-from akunu_py.bench.prompts import Prompt, make_prompts
+from akunu_py.bench.identity import (
+    Difference,
+    Prompt,
+    find_differences,
+    identity_table,
+    mlx_lm_answer,
+)
+from akunu_py.bench.measurement import describe_machine, machine_line, markdown_table
 from akunu_py.drafting import MODEL_DRAFTER
 from akunu_py.engine import Engine
+from akunu_py.options import Options
 from akunu_py.sampling.sampler import Sampler
+from akunu_py.stats import Stats
+from benchmarks.prompts import make_prompts
 from benchmarks.records import record
 from benchmarks.seeds.ngram_model import NGramModel, NGramModelDrafter, bigram, trigram
 
 _ALL: Final = "all"
 _STATISTICAL: Final = {"bigram": bigram, "trigram": trigram}
 _NEARLY_GREEDY: Final = 0.1
+_PLAIN: Final = "plain"
+_EXACT: Final = ", exact"
 DRAFTERS: Final = (
     *(name for name in ALL_DRAFTERS if name != "none"),
     *_STATISTICAL,
     MODEL_DRAFTER,
 )
 """Every drafter: the users' and the baselines, the statistical models, and a draft model."""
+
+
+class Examinee:
+    """Answers prompts in several ways, and compares the answers with those without drafts.
+
+    Exact answers are compared with exact ones without drafts, if those are computed in another way.
+
+    Args:
+        engine: with the model.
+        max_tokens: the maximum length of an answer.
+        drafters: their names; each is a way to answer.
+        num_draft_tokens: the most draft tokens that a forward verifies.
+        exact: whether every drafter also answers exactly, as a second way.
+
+    Attributes:
+        costs: what each way took; mlx-lm's is left out.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        max_tokens: int,
+        drafters: Sequence[str],
+        num_draft_tokens: int | None,
+        *,
+        exact: bool,
+    ) -> None:
+        self._engine = engine
+        self._max_tokens = max_tokens
+        self._ways = {_PLAIN: Options(max_tokens, drafter="none")}
+        for name in drafters:
+            drafted = Options(max_tokens, drafter=name, num_draft_tokens=num_draft_tokens)
+            self._ways[name] = drafted
+            if exact:
+                self._ways[name + _EXACT] = replace(drafted, exact=True)
+        self.others = ("mlx-lm", *(way for way in self._ways if way != _PLAIN))
+        exact_plain = replace(self._ways[_PLAIN], exact=True)
+        if exact and engine.speculation.rows_of(exact_plain):
+            self._ways[_PLAIN + _EXACT] = exact_plain
+        self.costs = {way: Stats() for way in self._ways}
+
+    def examine(self, index: int, prompt: Prompt) -> list[Difference]:
+        """Answers a prompt in every way; returns which answers differ from the plain one."""
+        tokens = prompt.tokens[self._max_tokens - self._engine.model.context_length :]
+        prompt = replace(prompt, tokens=tokens)
+        answers = {way: self._answer(way, tokens) for way in self._ways}
+        answers["mlx-lm"] = mlx_lm_answer(self._engine, tokens, self._max_tokens)
+        plain = answers.pop(_PLAIN)
+        exact_plain = answers.pop(_PLAIN + _EXACT, plain)
+        exact = {way: answer for way, answer in answers.items() if way.endswith(_EXACT)}
+        usual = {way: answer for way, answer in answers.items() if way not in exact}
+        return [
+            *find_differences(self._engine, index, prompt, plain, usual),
+            *find_differences(self._engine, index, prompt, exact_plain, exact),
+        ]
+
+    def _answer(self, way: str, prompt: list[int]) -> list[int]:
+        self._engine.reset()
+        completion = self._engine.generate(prompt, self._ways[way])
+        self.costs[way].include(completion.stats)
+        return completion.token_ids
+
+    def cost_table(self) -> str:
+        """What the answers took, one row for each way.
+
+        A drafter that learns from earlier requests drafts better in its exact answers: it has
+        answered the same prompt before.
+        """
+        rows = [
+            [way, cost.generated_tokens, cost.target_forwards, cost.drafted, cost.accepted,
+             cost.rechecked, cost.recheck_forwards, f"{cost.decode_s:.1f}"]
+            for way, cost in self.costs.items()
+        ]  # fmt: skip
+        return markdown_table(
+            ["answers", "tokens", "forwards", "drafted", "accepted", "near-ties",
+             "forwards for them", "seconds"],
+            rows,
+        )  # fmt: skip
 
 
 def load_engine(arguments: argparse.Namespace, drafters: Sequence[str]) -> Engine:

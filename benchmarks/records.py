@@ -125,14 +125,20 @@ def _write_markdown(name: str, text: str) -> None:
     print(text)
 
 
+_MARKDOWN: Final = {
+    "cost": cost_markdown,
+    "speedup": speedup_markdown,
+    "speedup_109m": speedup_markdown,
+}
+
+
 def main() -> None:
     """Writes `results/NAME.md` from `results/NAME.json`, and prints it."""
-    markdown = {"cost": cost_markdown, "speedup": speedup_markdown}
     parser = argparse.ArgumentParser(description="Writes the Markdown of a `bench --json` result.")
-    parser.add_argument("name", choices=markdown, help="of the file in results/")
+    parser.add_argument("name", choices=_MARKDOWN, help="of the file in results/")
     name = parser.parse_args().name
     found = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    _write_markdown(name, markdown[name](found))
+    _write_markdown(name, _MARKDOWN[name](found))
 
 
 if __name__ == "__main__":

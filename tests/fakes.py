@@ -11,7 +11,7 @@ from akunu_py.decoding.target import ModelTarget
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter, Prospects
 from akunu_py.model import TargetModel
 from akunu_py.planning.drawing import DrawPlan
-from akunu_py.planning.planner import FixedPlanner, Planner
+from akunu_py.planning.planner import FixedPlanner, Planner, Situation
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Round
 
@@ -121,26 +121,14 @@ class MoodyPlanner:
     def should_propose(self, *, pipelined: bool) -> bool:
         return self._random.random() < 0.9
 
-    def choose(
-        self, draft: Draft, *, context: int, limit: int, replayed: int = 0, pipelined: bool
-    ) -> int:
-        assert 0 < len(draft) <= limit
+    def choose(self, draft: Draft, now: Situation) -> int:
+        assert 0 < len(draft) <= now.limit
         self.chosen.append(self._random.randrange(len(draft) + 1))
         return self.chosen[-1]
 
-    def plan(
-        self,
-        draft: Draft,
-        prospects: Prospects,
-        *,
-        drawn: int,
-        context: int,
-        limit: int,
-        replayed: int = 0,
-        pipelined: bool,
-    ) -> DrawPlan:
+    def plan(self, draft: Draft, prospects: Prospects, drawn: int, now: Situation) -> DrawPlan:
         kept = self._random.randrange(drawn, len(draft) + 1)
-        return DrawPlan(kept, self._random.randrange(1 + min(4, limit - kept)))
+        return DrawPlan(kept, self._random.randrange(1 + min(4, now.limit - kept)))
 
     def observe(self, done: Round) -> None:
         self.rounds.append(done)

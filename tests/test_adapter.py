@@ -14,7 +14,7 @@ from mlx_lm.utils import load_model
 
 import akunu_py
 from akunu_py.backend import find_backend
-from akunu_py.cpu.network import FusedDecoder
+from akunu_py.cpu.attention import FusedAttention
 from akunu_py.errors import ModelLoadError
 from akunu_py.loading import load_target
 from akunu_py.model import TargetModel
@@ -89,10 +89,10 @@ def test_dense_weights_take_it_in_and_keep_the_faster_layers(
 ) -> None:
     model = load(tiny_model_dir, "dense", write_adapter(tmp_path / "lora", tiny_model_dir))
     assert model.full_name == f"{tiny_model_dir.name} with lora"
-    assert type(model.network.model) is FusedDecoder
+    assert type(model.network.layers[0].self_attn) is FusedAttention
     assert model.parameter_bytes == load(tiny_model_dir, "dense").parameter_bytes
     beside = load(tiny_model_dir, "quantized", write_adapter(tmp_path / "other", tiny_model_dir))
-    assert type(beside.network.model) is not FusedDecoder
+    assert type(beside.network.layers[0].self_attn) is not FusedAttention
     assert beside.vocabulary_size == VOCABULARY
 
 

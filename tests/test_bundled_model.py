@@ -4,14 +4,14 @@ import pytest
 from mlx_lm import load as load_with_mlx_lm
 
 import akunu_py
-from akunu_py.bench.identity import first_difference, mlx_lm_answer, top_2_gap
-from akunu_py.bench.prompts import Prompt, make_prompts
+from akunu_py.bench.identity import Prompt, find_differences, mlx_lm_answer
 from akunu_py.cli.greeting import EXAMPLES
 from akunu_py.engine import Engine
 from akunu_py.model_files import bundled_model
 from akunu_py.options import Options
 from akunu_py.stats import Finish
 from akunu_py.text.chat import ChatTranscript
+from benchmarks.prompts import make_prompts
 
 NEAR_TIE = 1e-2
 """Two logits this close may change places between forwards of different size on a real BLAS."""
@@ -33,16 +33,14 @@ def prompts(ember: Engine) -> list[Prompt]:
 def test_drafted_plain_and_mlx_lms_answers_agree(
     ember: Engine, prompts: list[Prompt], index: int
 ) -> None:
-    prompt = prompts[index].tokens[-1000:]
-    plain = ember.generate(prompt, Options(40, drafter="none")).token_ids
-    for other in (
-        ember.generate(prompt, Options(40, drafter="ngram")).token_ids,
-        ember.generate(prompt, Options(40)).token_ids,
-        mlx_lm_answer(ember, prompt, 40),
-    ):
-        position = first_difference(plain, other)
-        if position is not None:
-            assert top_2_gap(ember, [*prompt, *plain[:position]]) < NEAR_TIE
+    prompt = Prompt("", prompts[index].tokens[-1000:])
+    ways = {name: Options(40, drafter=name) for name in ("none", "ngram", "auto")}
+    others = {
+        name: ember.generate(prompt.tokens, options).token_ids for name, options in ways.items()
+    }
+    others["mlx-lm"] = mlx_lm_answer(ember, prompt.tokens, 40)
+    differences = find_differences(ember, index, prompt, others.pop("none"), others)
+    assert all(found.top_2_gap < NEAR_TIE for found in differences)
 
 
 def test_repeated_text_takes_fewer_forwards_than_tokens(ember: Engine) -> None:

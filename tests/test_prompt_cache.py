@@ -143,6 +143,10 @@ class TestWorker:
             close(engine)
         assert list(folder.iterdir()) == [file]
 
+    def test_a_folder_and_a_file_exclude_each_other(self, folder: Path) -> None:
+        with pytest.raises(InvalidRequestError, match="not both"):
+            akunu_py.load(prompt_cache_dir=folder, prompt_cache_file=folder / "talk")
+
     def test_an_idle_worker_writes(
         self, tiny_model_dir: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -27,15 +27,6 @@ ACCEPTANCES: Final = (0.5, 0.7, 0.9, 1.0)
 THEORY_ACCEPTANCES: Final = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 
 
-def payoff_of(curve: CostCurve) -> Payoff:
-    """Whether drafting pays, at the shortest context that was measured."""
-    return assess(curve, curve.levels[0].context, max(_lengths_of(curve), default=1))
-
-
-def _lengths_of(curve: CostCurve) -> list[int]:
-    return [length for length in DRAFT_LENGTHS if length < curve.longest]
-
-
 @dataclass(frozen=True)
 class CostReport:
     """A curve and what follows from it; machine and model as `measurement.py` describes them.
@@ -56,12 +47,12 @@ class CostReport:
     @property
     def lengths(self) -> list[int]:
         """The values of num_draft_tokens in the report: none beyond what was measured."""
-        return _lengths_of(self.curve)
+        return [length for length in DRAFT_LENGTHS if length < self.curve.longest]
 
     @property
     def payoff(self) -> Payoff:
         """Whether drafting pays."""
-        return payoff_of(self.curve)
+        return assess(self.curve, self.context, max(self.lengths, default=1))
 
     def as_json(self) -> dict[str, Any]:
         """The object that `bench cost --json` prints."""

@@ -14,14 +14,20 @@ from typing import Any, Final
 
 from akunu_py.bench.contestants import Akunu, Contestant, MlxLm
 from akunu_py.bench.cost_report import CostReport
-from akunu_py.bench.identity import Difference, Examinee, identity_table
+from akunu_py.bench.identity import (
+    Difference,
+    Prompt,
+    find_differences,
+    identity_table,
+    mlx_lm_answer,
+)
 from akunu_py.bench.measurement import Progress, machine_line, markdown_table
-from akunu_py.bench.prompts import Prompt, make_prompts
 from akunu_py.bench.samples import encode_samples
-from akunu_py.bench.speedup import FORCED, OWN, Shares, SpeedupRow, contest, make_tasks
+from akunu_py.bench.speedup import FORCED, OWN, SpeedupRow, contest, make_tasks
 from akunu_py.bench.speedup_report import SpeedupReport
 from akunu_py.bench.workloads import make_workloads
 from akunu_py.engine import Engine
+from akunu_py.options import Options
 from akunu_py.package import __version__
 
 CONTEXTS: Final = (128, 1024, 4096, 16384)
@@ -30,7 +36,9 @@ CONTEXTS: Final = (128, 1024, 4096, 16384)
 COSTS_S: Final = 20.0
 """How many seconds to measure the costs."""
 
-_PROMPTS: Final = 50
+_OTHERS: Final = ("mlx-lm", "auto")
+_KINDS: Final = ("edit", "structure", "question", "novel")
+_PROMPTS: Final = 12  # of each kind
 _IDENTITY_S: Final = 60.0
 _SPEEDUP_S: Final = 90.0
 _IDENTITY_TOKENS: Final = range(16, 65)
@@ -42,17 +50,10 @@ _TURNS: Final = 2  # of each request
 
 @dataclass(frozen=True)
 class Identity:
-    """Which greedy answers differ from plain decoding's.
-
-    Attributes:
-        prompts: those that were answered in all ways.
-        others: the ways that are compared with plain decoding.
-        max_tokens: how long answers could be.
-    """
+    """Which greedy answers of up to `max_tokens` differ from plain decoding's."""
 
     prompts: Sequence[Prompt]
     differences: Sequence[Difference]
-    others: Sequence[str]
     max_tokens: int
 
     def as_json(self) -> dict[str, Any]:
@@ -60,7 +61,7 @@ class Identity:
         return {
             "prompts": len(self.prompts),
             "max_tokens": self.max_tokens,
-            "compared_with_plain": list(self.others),
+            "compared_with_plain": _OTHERS,
             "differences": [asdict(found) for found in self.differences],
         }
 
@@ -116,7 +117,7 @@ class DeviceReport:
             f"Greedy answers of {self.identity.max_tokens} tokens that differ from decoding "
             "without drafts, by kind of prompt. A small gap between the two best logits means a "
             "near-tie.",
-            identity_table(self.identity.prompts, self.identity.differences, self.identity.others),
+            identity_table(self.identity.prompts, self.identity.differences, _OTHERS),
         ]
         if self.speedup:
             rows = self.speedup.rows
@@ -151,12 +152,18 @@ _CPU_NOTE: Final = " On a CPU, MLX computes most of a forward while it is being 
 _ROUND_PARTS: Final = ("all", "draft", "build", "wait", "text", "rest")
 
 
-def _round_ms(row: SpeedupRow, shares: Shares) -> dict[str, float]:
+def _round_ms(row: SpeedupRow, shares: dict[str, float]) -> dict[str, float]:
     spent = sum(pair.completion.stats.decode_s for pair in row.pairs if pair.completion.stats)
     whole = 1e3 * spent / row.rounds.forwards
-    waiting = shares.forward - shares.building
-    parts = (1.0, shares.drafting, shares.building, waiting, shares.detokenizing, shares.rest)
-    return {name: whole * part for name, part in zip(_ROUND_PARTS, parts, strict=True)}
+    parts = {
+        "all": 1.0,
+        "draft": shares["drafting"],
+        "build": shares["building"],
+        "wait": shares["forward"] - shares["building"],
+        "text": shares["detokenizing"],
+        "rest": shares["rest"],
+    }
+    return {name: whole * part for name, part in parts.items()}
 
 
 def _speed_cells(row: SpeedupRow) -> tuple[str, ...]:
@@ -202,20 +209,34 @@ def make_report(engine: Engine, cost: CostReport, progress: Progress) -> DeviceR
 
 def _check_identity(engine: Engine, cost: CostReport, progress: Progress) -> tuple[Identity, bool]:
     """The comparison of greedy answers, and whether it was not interrupted."""
-    prompts = make_prompts(engine.tokenizer, engine.model.vocabulary_size, _PROMPTS)
-    max_tokens = _affordable(_IDENTITY_S, 3 * _PROMPTS, cost, _IDENTITY_TOKENS)
-    examinee = Examinee(engine, max_tokens, ["auto"], None)
+    count = _PROMPTS * len(_KINDS)
+    max_tokens = _affordable(_IDENTITY_S, (1 + len(_OTHERS)) * count, cost, _IDENTITY_TOKENS)
+    sets = encode_samples(engine.tokenizer, make_workloads(_PROMPTS, _KINDS))
+    prompts = [
+        Prompt(kind, list(case.prompt)[max_tokens - engine.context_limit :])
+        for kind, cases in sets.items()
+        for case in cases
+    ]
     differences: list[Difference] = []
-    done = 0
+    done: list[Prompt] = []
     try:
-        for prompt in prompts:
-            progress(done, _PROMPTS)
-            differences += examinee.examine(done, prompt)
-            done += 1
+        for index, prompt in enumerate(prompts):
+            progress(index, len(prompts))
+            plain, auto = (
+                _answer(engine, prompt, Options(max_tokens, drafter=name))
+                for name in ("none", "auto")
+            )
+            others = {"mlx-lm": mlx_lm_answer(engine, prompt.tokens, max_tokens), "auto": auto}
+            differences += find_differences(engine, index, prompt, plain, others)
+            done.append(prompt)
     except KeyboardInterrupt:
         pass
-    found = Identity(prompts[:done], differences, examinee.others, max_tokens)
-    return found, done == _PROMPTS
+    return Identity(done, differences, max_tokens), len(done) == len(prompts)
+
+
+def _answer(engine: Engine, prompt: Prompt, options: Options) -> list[int]:
+    engine.reset()
+    return engine.generate(prompt.tokens, options).token_ids
 
 
 def _measure_speedup(engine: Engine, cost: CostReport, progress: Progress) -> SpeedupReport:
@@ -225,15 +246,10 @@ def _measure_speedup(engine: Engine, cost: CostReport, progress: Progress) -> Sp
         KeyboardInterrupt: if the run is interrupted before there is a result.
     """
     contestants: list[Contestant] = [MlxLm(), Akunu("none"), Akunu("auto")]
-    samples = [one for one in make_workloads(_REQUESTS) if one.kind in _WORKLOADS]
+    samples = make_workloads(_REQUESTS, _WORKLOADS)
     answers = 2 * len(_WORKLOADS) * (1 + _REQUESTS * _TURNS) * len(contestants)
     max_tokens = _affordable(_SPEEDUP_S, answers, cost, _SPEEDUP_TOKENS)
-    room = engine.context_limit - max_tokens
-    sets = {
-        kind: fitting
-        for kind, cases in encode_samples(engine.tokenizer, samples).items()
-        if (fitting := [case for case in cases if 1 < len(case.prompt) <= room])
-    }
+    sets = encode_samples(engine.tokenizer, samples, room=engine.context_limit - max_tokens)
     tasks = make_tasks(sets, max_tokens, (OWN, FORCED))
     rows, complete = contest(
         engine, tasks, contestants, rounds=_TURNS, curve=cost.curve, progress=progress

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -125,12 +126,15 @@ def encode_sample(tokenizer: Tokenizer, sample: Sample) -> ReplayCase:
     return ReplayCase(prompt, [*reference, *closing], ends)
 
 
-def encode_samples(tokenizer: Tokenizer, samples: Iterable[Sample]) -> dict[str, list[ReplayCase]]:
-    """Encoded samples by their kind; those without a prompt or an answer are left out."""
+def encode_samples(
+    tokenizer: Tokenizer, samples: Iterable[Sample], room: float = inf
+) -> dict[str, list[ReplayCase]]:
+    """Encoded samples by their kind; left out are those without a prompt or an answer, and those
+    whose prompt has more tokens than there is `room` for."""
     cases: dict[str, list[ReplayCase]] = {}
     for sample in samples:
         case = encode_sample(tokenizer, sample)
-        if case.prompt and case.reference:
+        if 0 < len(case.prompt) <= room and case.reference:
             cases.setdefault(sample.kind, []).append(case)
     return cases
 

@@ -65,25 +65,6 @@ class SpeedupPair:
 
 
 @dataclass(frozen=True)
-class Shares:
-    """Where decoding time went, in shares of it.
-
-    Attributes:
-        drafting: proposing, planning, and learning from emitted tokens.
-        forward: building forwards and waiting for their tokens.
-        building: the part of `forward` in which the host built them.
-        detokenizing: turning tokens into text; timed afterwards, on the same tokens.
-        rest: everything else that the host did.
-    """
-
-    drafting: float
-    forward: float
-    building: float
-    detokenizing: float
-    rest: float
-
-
-@dataclass(frozen=True)
 class SpeedupRow:
     """The results of a contestant on one workload.
 
@@ -93,7 +74,10 @@ class SpeedupRow:
             if there is nothing to compare.
         differences: for the other answers, the index of the first token that differs.
         compared_with: the contestant whose answers these are compared with.
-        shares: where the time went; None for mlx-lm.
+        shares: where the time of decoding went, in shares of it; None for mlx-lm. `drafting` is
+            proposing, planning and learning; `forward` is building forwards and waiting for their
+            tokens, and `building` the part of it in which the host built them; `detokenizing` is
+            timed afterwards, on the same tokens; `rest` is all else that the host did.
     """
 
     kind: str
@@ -104,7 +88,7 @@ class SpeedupRow:
     same: int | None = None
     differences: Sequence[int] = ()
     compared_with: str = ""
-    shares: Shares | None = None
+    shares: dict[str, float] | None = None
 
     @property
     def speedup(self) -> Spread:
@@ -253,17 +237,19 @@ def _rows(
         )
 
 
-def _shares(engine: Engine, pairs: Sequence[SpeedupPair]) -> Shares | None:
+def _shares(engine: Engine, pairs: Sequence[SpeedupPair]) -> dict[str, float] | None:
     found = [pair.completion.stats for pair in pairs if pair.completion.stats is not None]
     if not found:
         return None
     spent = sum(stats.decode_s for stats in found)
-    drafting = sum(stats.draft_s for stats in found) / spent
-    forward = sum(stats.forward_s for stats in found) / spent
-    building = sum(stats.build_s for stats in found) / spent
-    detokenizing = sum(_seconds_to_text(engine, pair) for pair in pairs) / spent
-    rest = max(0.0, 1.0 - drafting - forward - detokenizing)
-    return Shares(drafting, forward, building, detokenizing, rest)
+    shares = {
+        "drafting": sum(stats.draft_s for stats in found) / spent,
+        "forward": sum(stats.forward_s for stats in found) / spent,
+        "building": sum(stats.build_s for stats in found) / spent,
+        "detokenizing": sum(_seconds_to_text(engine, pair) for pair in pairs) / spent,
+    }
+    known = shares["drafting"] + shares["forward"] + shares["detokenizing"]
+    return shares | {"rest": max(0.0, 1.0 - known)}
 
 
 def _seconds_to_text(engine: Engine, pair: SpeedupPair) -> float:

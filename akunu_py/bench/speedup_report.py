@@ -151,7 +151,7 @@ def _cells(row: SpeedupRow) -> tuple[str, ...]:
     shares = row.shares
     if shares is None:
         return row.contestant, f"{row.milliseconds.median:.2f}", "1", "", "1.00", "", "", ""
-    parts = (shares.drafting, shares.forward, shares.detokenizing, shares.rest)
+    parts = (shares[name] for name in ("drafting", "forward", "detokenizing", "rest"))
     same = "" if row.same is None else f"{row.same}/{len(row.pairs)}"
     if row.differences:
         same += f", from {min(row.differences)}"
@@ -187,7 +187,7 @@ def _row_json(row: SpeedupRow) -> dict[str, Any]:
         "compared_with": row.compared_with,
         "same_answers": row.same,
         "differences_at": list(row.differences),
-        "shares": None if row.shares is None else asdict(row.shares),
+        "shares": row.shares,
     }
 
 

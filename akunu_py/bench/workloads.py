@@ -16,7 +16,7 @@ import re
 import signal
 import sysconfig
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from encodings.aliases import aliases
 from html.entities import name2codepoint
 from http import HTTPStatus
@@ -36,7 +36,7 @@ _FIRST_PROSE, _MIN_PROSE = 160, 450
 _DOCSTRING: Final = re.compile(r'(?:\s|#[^\n]*\n)*[rR]?"""(.*?)"""', re.DOTALL)
 
 
-def make_workloads(count: int) -> list[Sample]:
+def make_workloads(count: int, kinds: Sequence[str] = KINDS) -> list[Sample]:
     """`count` requests of each kind, the kinds in turns."""
     makers = {
         "edit": _edits,
@@ -46,7 +46,7 @@ def make_workloads(count: int) -> list[Sample]:
         "novel": _prose,
     }
     library = dict(_library())
-    streams = [makers[kind](library, Random(kind)) for kind in KINDS]
+    streams = [makers[kind](library, Random(kind)) for kind in kinds]
     return [sample for _ in range(count) for sample in (next(stream) for stream in streams)]
 
 

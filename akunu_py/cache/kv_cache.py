@@ -123,9 +123,9 @@ class KVCache:
 
     def reach(self, to: int) -> int:
         """The most tokens, `to` or fewer, that it can be rolled back to."""
-        if to == self.length or self._counters_reach(to) or self._can_repeat(to):
+        if to == self.length or self._can_repeat(to):
             return to
-        return self._latest(to).length
+        return self._way_back(to).length
 
     def rollback(self, to: int, checkpoint: Checkpoint | None = None) -> int:
         """Forgets every token after the first `to`, and more if it has to.
@@ -142,20 +142,13 @@ class KVCache:
         """
         if not 0 <= to <= self.length:
             raise ValueError(f"Cannot roll a cache of {self.length} tokens back to {to}.")
-        if checkpoint is None and (to == self.length or self._counters_reach(to)):
-            for layer in self._counted:
-                layer.rollback(to)
-            self._forget(to)
-            return 0
-        if checkpoint is None and self._can_repeat(to):
-            self._repeat(to)
-            return 0
-        checkpoint = checkpoint or self._latest(to)
-        if self.can_roll_back:
-            self._restore(checkpoint)
-            self._forget(checkpoint.length)
-        else:
+        if checkpoint is None:
+            checkpoint = self._repeated(to) if self._can_repeat(to) else self._way_back(to)
+        if not self.can_roll_back and checkpoint.length < self.length:
             self._start()
+        else:
+            self._restore(checkpoint, self)
+            self._forget(checkpoint.length)
         return to - checkpoint.length
 
     def checkpoint(self, *, whole: bool = False) -> Checkpoint:
@@ -217,28 +210,18 @@ class KVCache:
             ValueError: if the other cannot be rolled back to so many.
             ContextOverflowError: if they do not fit.
         """
-        is_whole = tokens == other.length
-        checkpoint = other.checkpoint() if is_whole else other._latest(tokens)
-        reached = checkpoint.length == tokens or other._counters_reach(tokens)
-        if tokens > other.length or not reached:
+        way = other._way_back(tokens)
+        if tokens > other.length or way.length != tokens:
             raise ValueError(f"A cache of {other.length} tokens cannot give {tokens}.")
         if tokens > self.capacity:
             raise ContextOverflowError(
                 f"{tokens} tokens do not fit into a cache made for {self.capacity}."
             )
         self.rollback(0)
-        if not tokens:
-            return
-        for own, others in zip(self._counted, other._counted, strict=True):
-            if others.floor <= tokens:
-                own.copy(others, tokens)
-        others_windows = zip(self._windows, other._windows, checkpoint.windows or (), strict=False)
-        for own_window, window, content in others_windows:
-            if window.floor > tokens:
-                own_window.restore(content, tokens)
-        self._restore_states(checkpoint)
-        self.checkpoints = [one for one in other.checkpoints if one.length <= tokens]
-        self.length = tokens
+        if tokens:
+            self._restore(way, other)
+            self.checkpoints = [one for one in other.checkpoints if one.length <= tokens]
+            self.length = tokens
 
     @property
     def kinds(self) -> list[str]:
@@ -302,52 +285,55 @@ class KVCache:
         self.submit()
         mx.synchronize()
 
-    def _counters_reach(self, to: int) -> bool:
-        """Whether moving counters is all that a rollback takes."""
-        return not self._states and _allow(self._counted, to)
-
     def _can_repeat(self, to: int) -> bool:
         """Whether the recurrence can be repeated up to `to`, from what the last mark recorded."""
         mark, recorded = self._mark, self._recorded
-        if mark is None or recorded is None:
+        if mark is None or recorded is None or not mark.length < to < self.length:
             return False
         if self._is_recordable is None:
             self._is_recordable = recorded.is_right(self._states, self.length - mark.length)
-        return self._is_recordable and mark.length < to and _allow(self._counted, to)
+        return self._is_recordable and _reach(self._counted, to)
 
-    def _repeat(self, to: int) -> None:
+    def _repeated(self, to: int) -> Checkpoint:
+        """The moment within the last marked forward at which there were `to` tokens."""
         assert self._mark is not None
         assert self._recorded is not None
         begin = self._mark.length
         repeated = self._recorded.states_after(self._states, to - begin, self.length - begin)
         assert repeated is not None, "checked once"
-        for part, states in zip(self._states, repeated, strict=True):
-            part.cache = states
-        for layer in self._counted:
-            layer.rollback(to)
-        self._forget(to)
+        return Checkpoint(to, tuple({"cache": states} for states in repeated), None)
 
-    def _latest(self, to: int) -> Checkpoint:
-        """The last checkpoint that can be returned to, of at most `to` tokens; else the start."""
+    def _way_back(self, to: int) -> Checkpoint:
+        """The last moment with at most `to` tokens that can be returned to; else the beginning."""
+        if to == self.length:
+            return self.checkpoint()
+        if not self._states and _reach(self._counted, to):
+            return Checkpoint(to, (), None)
         kept = self.checkpoints if self._mark is None else [*self.checkpoints, self._mark]
         usable = (
             one
             for one in kept
             if one.length <= to
-            and _allow(self._counted if one.windows is None else self._full, one.length)
+            and _reach(self._counted if one.windows is None else self._full, one.length)
         )
         return max(usable, key=lambda one: one.length, default=self._empty)
 
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        """Returns to a checkpoint; windows that no longer hold its content get it from there."""
+    def _restore(self, checkpoint: Checkpoint, source: "KVCache") -> None:
+        """Holds what `source` held at a checkpoint: the cache itself, or one to copy from.
+
+        Windows that no longer hold it get it from the checkpoint.
+        """
         length = checkpoint.length
-        lost = [layer.floor > length > 0 for layer in self._windows]
-        for layer in self._counted:
-            if layer.floor <= length or not length:
-                layer.rollback(length)
-        if any(lost):
-            assert checkpoint.windows is not None, "the windows still hold it"
-            for window, content in zip(self._windows, checkpoint.windows, strict=True):
+        for own, held in zip(self._counted, source._counted, strict=True):
+            if held.floor > length > 0:
+                continue
+            if held is own:
+                own.rollback(length)
+            else:
+                own.copy(held, length)
+        windows = zip(self._windows, source._windows, checkpoint.windows or (), strict=False)
+        for window, held, content in windows:
+            if held.floor > length > 0:
                 window.restore(content, length)
         self._restore_states(checkpoint)
 
@@ -364,7 +350,7 @@ class KVCache:
             self._mark = None
 
 
-def _allow(layers: Sequence[LayerCache], to: int) -> bool:
+def _reach(layers: Sequence[LayerCache], to: int) -> bool:
     """Whether moving their counters returns all of them to `to` tokens."""
     return all(layer.floor <= to for layer in layers) or not to
 

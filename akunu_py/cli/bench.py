@@ -24,7 +24,7 @@ from akunu_py.bench.replay import ReplayCase
 from akunu_py.bench.replay_report import Policy, ReplayReport, replay_policies
 from akunu_py.bench.samples import encode_samples, read_samples
 from akunu_py.cli.loading import load_engine, measure_costs_with_bar
-from akunu_py.cli.progress import MeasuringBar
+from akunu_py.cli.progress import ProgressBar
 from akunu_py.cli.settings import CostSettings, ReplaySettings, SpeedupSettings
 from akunu_py.errors import InvalidRequestError
 from akunu_py.memory.projects import project_folder
@@ -110,7 +110,7 @@ def _measure_alone(engine: "Engine", settings: CostSettings) -> "CostCurve | Non
         max_kv_size=engine.model.max_kv_size,
     )
     engine.model.rest(settings.seconds)
-    with MeasuringBar(sys.stderr) as bar:
+    with ProgressBar(sys.stderr, "measuring one rank") as bar:
         return measure_cost_curve(whole, budget_s=settings.seconds, progress=bar)
 
 
@@ -118,8 +118,7 @@ def _measure_speedup(settings: SpeedupSettings) -> _Result:
     """How fast mlx-lm, plain decoding and every drafter answer the same requests."""
     from akunu_py.bench.workloads import make_workloads  # noqa: PLC0415
 
-    made = make_workloads(settings.prompts) if settings.workloads else []
-    samples = [sample for sample in made if sample.kind in settings.workloads]
+    samples = make_workloads(settings.prompts, settings.workloads)
     for path in settings.data:
         samples += islice(read_samples(path), settings.prompts)
     if launched_rank() is not None:
@@ -129,12 +128,9 @@ def _measure_speedup(settings: SpeedupSettings) -> _Result:
     from akunu_py.bench.speedup import contest, make_tasks  # noqa: PLC0415
     from akunu_py.bench.speedup_report import SpeedupReport  # noqa: PLC0415
 
-    room = engine.context_limit - settings.max_tokens
-    sets = {
-        kind: fitting
-        for kind, cases in encode_samples(engine.tokenizer, samples).items()
-        if (fitting := [case for case in cases if 1 < len(case.prompt) <= room])
-    }
+    sets = encode_samples(
+        engine.tokenizer, samples, room=engine.context_limit - settings.max_tokens
+    )
     if not sets:
         raise InvalidRequestError("No request fits the model's context; lower --max-tokens.")
     tasks = make_tasks(sets, settings.max_tokens, settings.answers)
@@ -145,7 +141,7 @@ def _measure_speedup(settings: SpeedupSettings) -> _Result:
         *(Akunu(*policy) for policy in policies),
     ]
     curve = measure_costs_with_bar(engine, settings.seconds)
-    with MeasuringBar(sys.stderr, "answering", counts=True) as bar:
+    with ProgressBar(sys.stderr, "answering", counts=True) as bar:
         rows, complete = contest(
             engine, tasks, contestants, rounds=settings.rounds, curve=curve, progress=bar
         )
@@ -167,7 +163,7 @@ def _replay(settings: ReplaySettings) -> _Result:
         for path in settings.memory:
             held_out = _hold_out(path, Path(folder), settings)
             sets[str(path)], memories[str(path)] = held_out.cases, held_out.memory
-        with MeasuringBar(sys.stderr, "replaying", counts=True) as bar:
+        with ProgressBar(sys.stderr, "replaying", counts=True) as bar:
             rows = list(
                 replay_policies(
                     sets,
@@ -190,30 +186,29 @@ def _replay(settings: ReplaySettings) -> _Result:
 def _hold_out(path: Path, folder: Path, settings: ReplaySettings) -> HeldOut:
     """The requests and the memory of a project."""
     project = project_folder(path)
-    find_backend()  # without MLX this fails with a clear sentence
-    from akunu_py.loading import load_tokenizer  # noqa: PLC0415
-
-    tokenizer = load_tokenizer(settings.model)
-    return hold_out(project, tokenizer, folder, most=settings.max_requests or MAX_REQUESTS)
+    most = settings.max_requests or MAX_REQUESTS
+    return hold_out(project, _tokenizer(settings), folder, most=most)
 
 
 def _read_sets(settings: ReplaySettings) -> dict[str, list[ReplayCase]]:
     """The requests in the files, by the names of the files."""
-    tokenizer: Tokenizer | None = None
-    sets: dict[str, list[ReplayCase]] = {}
-    for file in settings.files:
-        samples = list(islice(read_samples(file), settings.max_requests))
-        if tokenizer is None:  # after the first file was found to be readable
-            find_backend()  # without MLX this fails with a clear sentence
-            from akunu_py.loading import load_tokenizer  # noqa: PLC0415
-
-            tokenizer = load_tokenizer(settings.model)
-        for kind, cases in encode_samples(tokenizer, samples).items():
-            sets.setdefault(kind, []).extend(cases)
+    samples = [
+        sample
+        for file in settings.files
+        for sample in islice(read_samples(file), settings.max_requests)
+    ]
+    sets = encode_samples(_tokenizer(settings), samples) if samples else {}
     if settings.files and not sets:
         names = ", ".join(str(file) for file in settings.files)
         raise InvalidRequestError(f"There is no request with an answer in {names}.")
     return sets
+
+
+def _tokenizer(settings: ReplaySettings) -> "Tokenizer":
+    find_backend()  # without MLX this fails with a clear sentence
+    from akunu_py.loading import load_tokenizer  # noqa: PLC0415
+
+    return load_tokenizer(settings.model)
 
 
 def _heading(report: "CostReport | SpeedupReport") -> str:

@@ -11,8 +11,8 @@ from akunu_py.backend import free_memory_bytes
 from akunu_py.bench.cost_report import CostReport, curve_lines
 from akunu_py.bench.measurement import describe_machine, describe_model
 from akunu_py.cli.loading import load_engine, measure_costs_with_bar
-from akunu_py.cli.progress import MeasuringBar
-from akunu_py.cli.render import count, printable
+from akunu_py.cli.progress import ProgressBar
+from akunu_py.cli.render import count, tell
 from akunu_py.cli.settings import DoctorSettings
 from akunu_py.errors import BackendError, InvalidRequestError
 from akunu_py.package import write_atomically
@@ -60,22 +60,18 @@ def _write_report(settings: DoctorSettings, path: Path) -> int:
     engine = load_engine(settings.model)
     from akunu_py.bench.device_report import CONTEXTS, COSTS_S, make_report  # noqa: PLC0415
 
-    _tell("Measuring for a few minutes; Ctrl-C ends it with what was found so far.")
+    tell("Measuring for a few minutes; Ctrl-C ends it with what was found so far.")
     curve = measure_costs_with_bar(engine, COSTS_S, CONTEXTS)
     cost = CostReport(describe_machine(engine.backend), describe_model(engine), curve)
-    with MeasuringBar(sys.stderr, "answering", counts=True) as bar:
+    with ProgressBar(sys.stderr, "answering", counts=True) as bar:
         report = make_report(engine, cost, bar)
     found = report.as_json()
     files = [path.with_name(path.name + suffix) for suffix in (".md", ".json")]
     for file, text in zip(files, (report.markdown(), json.dumps(found, indent=1)), strict=True):
         write_atomically(file, f"{text.rstrip()}\n")
-    _tell(f"Written: {files[0]} and {files[1]}. They hold no paths, prompts or answers.")
+    tell(f"Written: {files[0]} and {files[1]}. They hold no paths, prompts or answers.")
     print(json.dumps(found) if settings.as_json else report.markdown())
     return 0
-
-
-def _tell(line: str) -> None:
-    print(printable(line), file=sys.stderr)
 
 
 def _examine(engine: "Engine") -> tuple[dict[str, Any], list[str]]:

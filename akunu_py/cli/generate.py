@@ -4,9 +4,10 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from akunu_py.backend import peak_memory_bytes
 from akunu_py.cli.loading import load_engine
-from akunu_py.cli.progress import PrefillBar
-from akunu_py.cli.render import AnswerWriter, palette_for, printable, stats_line
+from akunu_py.cli.progress import prefill_bar
+from akunu_py.cli.render import AnswerWriter, prompt_line, stats_line, tell
 from akunu_py.cli.screen import read_text
 from akunu_py.cli.settings import GenerateSettings
 from akunu_py.request import Completion
@@ -27,7 +28,7 @@ def run(settings: GenerateSettings) -> int:
     prompt = read_text() if settings.prompt == _STANDARD_INPUT else settings.prompt
     engine = load_engine(settings.model)
     for notice in engine.notices:
-        _tell(notice)
+        tell(notice)
     completion = _complete(engine, settings, prompt)
     if settings.as_json:
         found = {
@@ -41,7 +42,10 @@ def run(settings: GenerateSettings) -> int:
         }
         print(json.dumps(found))
     if settings.verbose or sys.stderr.isatty():
-        _tell(stats_line(completion.stats, completion.finish_reason))
+        tell(stats_line(completion.stats, completion.finish_reason))
+    if settings.verbose:
+        tell(f"{prompt_line(completion.stats)} · peak memory {peak_memory_bytes() / 1e9:.2f} GB")
+    engine.save_prompts(closing=True)
     return 0
 
 
@@ -50,9 +54,10 @@ def _complete(engine: "Engine", settings: GenerateSettings, prompt: str) -> Comp
     asked: str | list[int] = prompt
     if settings.as_question:
         asked = ChatTranscript(engine.tokenizer, settings.system_prompt).prompt_for(prompt)
+        asked += engine.tokenizer.encode_plain(settings.prefill_response or "")
     completion = Completion(engine.model.name)
     writer = AnswerWriter(sys.stdout, show_drafts=settings.show_drafts)
-    bar = PrefillBar(sys.stderr)
+    bar = prefill_bar(sys.stderr)
     try:
         for event in engine.stream(asked, settings.options, suffix=settings.suffix, progress=bar):
             bar.close()
@@ -64,9 +69,3 @@ def _complete(engine: "Engine", settings: GenerateSettings, prompt: str) -> Comp
     if not settings.as_json:
         writer.end_line()
     return completion
-
-
-def _tell(line: str) -> None:
-    """Prints a line to standard error."""
-    palette = palette_for(sys.stderr)
-    print(palette.paint(palette.dim, printable(line)), file=sys.stderr)

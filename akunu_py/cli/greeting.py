@@ -26,20 +26,18 @@ EXAMPLES: Final = (
 _MEBI: Final = 1 << 20
 
 
+OPENING: Final = f"{BUNDLED_MODEL} is a small model that edits short Python code. Try one with Tab:"
+CLOSING: Final = (
+    "A model of your own: --model FOLDER, or its name on the hub. /help lists commands."
+)
+
+
 @dataclass(frozen=True)
 class Greeting:
-    """What to say; the empty greeting says nothing.
+    """What to say: `examples` of requests to try, or a line that `describe` makes of the loaded
+    model; the empty greeting says nothing."""
 
-    Attributes:
-        opening: the first line.
-        examples: requests to try.
-        closing: the line after them.
-        describe: makes a line about the loaded model.
-    """
-
-    opening: str = ""
     examples: tuple[str, ...] = ()
-    closing: str = ""
     describe: "Callable[[Engine], str] | None" = None
 
 
@@ -51,11 +49,7 @@ def greeting_for(settings: ChatSettings) -> Greeting:
     if settings.quiet:
         return NO_GREETING
     if settings.model.name == BUNDLED_MODEL and settings.model.adapter_path is None:
-        return Greeting(
-            f"{BUNDLED_MODEL} is a small model that edits short Python code. Try one with Tab:",
-            EXAMPLES,
-            "A model of your own: --model FOLDER, or its name on the hub. /help lists commands.",
-        )
+        return Greeting(EXAMPLES)
     return Greeting(describe=partial(describe_model, settings.options))
 
 
@@ -72,7 +66,7 @@ def describe_model(options: Options, engine: "Engine") -> str:
 
 
 def _drafting(options: Options, engine: "Engine") -> str:
-    from akunu_py.bench.cost_report import payoff_of  # noqa: PLC0415  (not for the first prompt)
+    from akunu_py.bench.cost_report import CostReport  # noqa: PLC0415  (not for the first prompt)
 
     if not options.drafts:
         return "drafting is off"
@@ -82,7 +76,7 @@ def _drafting(options: Options, engine: "Engine") -> str:
         return f"up to {options.num_draft_tokens} draft tokens per round"
     if (curve := engine.speculation.cost_curve) is None:
         return "drafting as far as it pays"
-    payoff = payoff_of(curve)
+    payoff = CostReport({}, {}, curve).payoff
     if payoff.acceptance is None or not payoff.pays:
         return "drafting does not pay here"
     return f"drafting pays from {payoff.acceptance:.0%} acceptance"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from akunu_py.backend import find_backend
-from akunu_py.cli.progress import MeasuringBar
+from akunu_py.cli.progress import ProgressBar
 from akunu_py.cli.render import printable
 from akunu_py.cli.settings import IndexSettings
 from akunu_py.errors import InvalidRequestError
@@ -51,7 +51,7 @@ def _learn(store: MemoryStore, folders: list[Path], model: str) -> None:
 
     encode = load_tokenizer(model).encode_plain
     for folder in folders:
-        with MeasuringBar(sys.stderr, "reading files") as bar:
+        with ProgressBar(sys.stderr, "reading files") as bar:
             result = index_project(store, folder, fingerprint, encode, progress=bar)
         _tell_left_out(result)
         print(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from akunu_py.backend import find_backend
-from akunu_py.cli.progress import MeasuringBar
+from akunu_py.cli.progress import ProgressBar
 from akunu_py.cli.settings import ModelSettings
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model_files import find_adapter, find_model, is_hub_name
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from akunu_py.planning.cost_curve import CostCurve
 
 
-def load_engine(settings: ModelSettings, *, prefill_step_size: int | None = None) -> "Engine":
-    """Loads a model; `prefill_step_size` of None leaves it to the engine.
+def load_engine(settings: ModelSettings) -> "Engine":
+    """Loads a model.
 
     Raises:
         AkunuError: if the model does not load.
@@ -29,28 +29,8 @@ def load_engine(settings: ModelSettings, *, prefill_step_size: int | None = None
     find_backend()  # without MLX this fails with a clear sentence
     from akunu_py.loading import load  # noqa: PLC0415  (takes a second)
 
-    return load(
-        settings.name,
-        weights=settings.weights,
-        max_context=settings.max_context,
-        draft_model=settings.draft_model,
-        prefill_step_size=prefill_step_size,
-        adapter_path=settings.adapter_path,
-        trust_remote_code=settings.trust_remote_code,
-        chat_template=settings.chat_template,
-        use_default_chat_template=settings.use_default_chat_template,
-        chat_template_args=settings.chat_template_args,
-        prompt_cache_bytes=settings.prompt_cache_bytes,
-        prompt_cache_dir=settings.prompt_cache_dir,
-        prompt_cache_file=settings.prompt_cache_file,
-        kv_bits=settings.kv_bits,
-        kv_group_size=settings.kv_group_size,
-        quantized_kv_start=settings.quantized_kv_start,
-        max_kv_size=settings.max_kv_size,
-        project=settings.project,
-        pipeline=settings.pipeline,
-        rank_timeout=settings.rank_timeout,
-    )
+    options = dict(vars(settings))  # the fields are the parameters of `load`
+    return load(options.pop("name"), **options)
 
 
 def measure_costs_with_bar(
@@ -70,7 +50,7 @@ def measure_costs_with_bar(
     from akunu_py.calibration import BUDGET_S, NoCurveError, measure_and_store  # noqa: PLC0415
 
     try:
-        with MeasuringBar(sys.stderr) as bar:
+        with ProgressBar(sys.stderr, "measuring this machine") as bar:
             return measure_and_store(
                 engine.model,
                 engine.backend,

@@ -155,6 +155,11 @@ _FILTERS: Final = (
            group=_ANSWER, default=0, default_text="0, all"),
     Option("--min-p", _ANSWERING, "sample from tokens at least P times as likely as the best one",
            number, metavar="P", group=_ANSWER, default=0.0, default_text="0, all"),
+    Option("--xtc-probability", _ANSWERING, "how often to exclude the likely tokens but the least "
+           "likely of them", number, metavar="P", group=_ANSWER, default=0.0,
+           default_text="0, never"),
+    Option("--xtc-threshold", _ANSWERING, "how likely such a token is, at most 0.5", number,
+           metavar="P", group=_ANSWER, default=DEFAULT_XTC_THRESHOLD),
 )  # fmt: skip
 
 OPTIONS: Final = (
@@ -175,13 +180,15 @@ OPTIONS: Final = (
     Option("--chat", _GENERATE, "ask the prompt as a question, with the chat template",
            field="as_question", default=False, const=True),
     Option("--system-prompt", _ANSWERING, "the system message", metavar="TEXT"),
+    Option("--prefill-response", _GENERATE, "how the answer begins, with --chat; not printed again",
+           metavar="TEXT"),
     Option("--schema", _GENERATE, "answer in JSON that matches this JSON schema", schema_file,
            metavar="FILE", field="grammar"),
     Option("--show-drafts", _ANSWERING, "colour the draft tokens that the model accepted",
            default=False, const=True),
     Option("--quiet", ("chat",), "begin without a greeting", default=False, const=True),
-    Option("--verbose", _GENERATE, "report the speed even if standard error is not a terminal",
-           default=False, const=True),
+    Option("--verbose", _GENERATE, "report speed and peak memory, even if standard error is not "
+           "a terminal", default=False, const=True),
 
     Option("--host", _SERVE, "the address to listen on", metavar="HOST", group=_SERVER,
            default=DEFAULT_HOST, default_text=f"{DEFAULT_HOST}, this machine only"),
@@ -202,8 +209,6 @@ OPTIONS: Final = (
     Option("--parallel", _SERVE, "requests answered at a time, fewer if memory is short",
            whole_number, metavar="N", group=_SERVER, default=DEFAULT_PARALLEL,
            within=Range(1, MAX_PARALLEL)),
-    Option("--prefill-step-size", _SERVE, "prompt tokens per forward; a cancelled request ends "
-           "after the current forward", whole_number, metavar="N", group=_SERVER, within=Range(1)),
     Option("--log-level", _SERVE, "how much to log: DEBUG, INFO, WARNING, ERROR or CRITICAL",
            str.upper, metavar="LEVEL", group=_SERVER, default="INFO",
            choices=("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")),
@@ -270,14 +275,17 @@ OPTIONS: Final = (
            "template", group=_MODEL, default=False, const=True),
     Option("--chat-template-args", _TEMPLATING, "variables for the chat template as JSON, such as "
            """'{"enable_thinking": false}'""", template_args, metavar="JSON", group=_MODEL),
+    Option("--prefill-step-size", _LOADING, "prompt tokens per forward; a cancelled request ends "
+           "after the current forward", whole_number, metavar="N", group=_MODEL,
+           default_text="chosen by the machine", within=Range(1)),
     Option("--prompt-cache-bytes", ("chat", *_SERVE), "memory that computed prompts may take (4GB, "
-           "500MB), and a server's folder as much again", byte_count, metavar="N",
-           group=_MODEL, default_text="a quarter of the free memory; 8GB on disk"),
+           "500MB; 0 keeps one prompt only), and a server's folder as much again", byte_count,
+           metavar="N", group=_MODEL, default_text="a quarter of the free memory; 8GB on disk"),
     Option("--prompt-cache-dir", _SERVE, "keep computed prompts in this folder, so that a server "
            "that starts again need not compute them", file_path, metavar="DIR", group=_MODEL),
-    Option("--prompt-cache-file", ("chat",), "keep what was computed in this file, so that a later "
-           "chat need not compute it again; /save and /load keep the messages", file_path,
-           metavar="FILE", group=_MODEL),
+    Option("--prompt-cache-file", _ANSWERING, "keep what was computed in this file, so that a "
+           "later answer need not compute it again; /save and /load keep a chat's messages",
+           file_path, metavar="FILE", group=_MODEL),
     Option("--kv-bits", _LOADING, "quantize keys and values to so many bits: 4 or 8",
            whole_number, metavar="N", group=_MODEL),
     Option("--kv-group-size", _LOADING, "numbers that share a scale: 32, 64 or 128",
@@ -310,11 +318,6 @@ OPTIONS: Final = (
         replace(option, commands=_SERVE, group=_DEFAULTS, default=None, default_text=_API_DEFAULT)
         for option in _FILTERS
     ),
-    Option("--xtc-probability", _ANSWERING, "how often to exclude the likely tokens but the least "
-           "likely of them", number, metavar="P", group=_ANSWER, default=0.0,
-           default_text="0, never"),
-    Option("--xtc-threshold", _ANSWERING, "how likely such a token is, at most 0.5", number,
-           metavar="P", group=_ANSWER, default=DEFAULT_XTC_THRESHOLD),
     Option("--seed", _ANSWERING, "repeat a sampled answer", whole_number, metavar="N",
            group=_ANSWER),
     Option("--seed", _SERVE, "the seed of sampled answers", whole_number, metavar="N",
@@ -340,7 +343,7 @@ OPTIONS: Final = (
            default_text="chosen in each round"),
     Option("--no-speculate", _DRAFTING, "decode plainly, as with --drafter none",
            group=_SPECULATION, default=False, const=True),
-    Option("--exact", _ANSWERING, "drafts change no token, whatever rounding does; slower",
+    Option("--exact", _DRAFTING, "drafts change no token, whatever rounding does; slower",
            group=_SPECULATION, default=False, const=True),
 )  # fmt: skip
 

@@ -66,8 +66,14 @@ COMMANDS: Final = (
 )  # fmt: skip
 _NAMES_OF_MLX_LM: Final = {
     "serve --allowed-origins": "did you mean --cors?",
+    "serve --decode-concurrency": "did you mean --parallel?",
+    "serve --prompt-concurrency": "prompts are read one after another; see --parallel.",
     "generate --chat-template-config": "did you mean --chat-template-args?",
     "generate --ignore-chat-template": "prompts are continued as they are, unless --chat is given.",
+    "generate --extra-eos-token": "did you mean --stop?",
+    "generate --min-tokens-to-keep": "--min-p and --top-p always keep the most likely token.",
+    "generate --quantize-activations": "activations stay as they are.",
+    "generate --image": "images are not read.",
     "serve --prompt-cache-size": "did you mean --prompt-cache-bytes?",
 }
 """What to say about options of mlx-lm that have another name or no use here."""

@@ -10,24 +10,33 @@ _LONG_PROMPT: Final = 4096
 _LONG_WAIT_S: Final = 1.0
 
 
-class MeasuringBar:
+class ProgressBar:
     """A progress bar; call it with the work done and the work in total.
 
     It appears with the first call if the stream is a terminal, and disappears when it is closed.
-    With `counts`, it also shows the work as numbers.
+    With `counts`, it also shows the work as numbers. With `patient`, it appears only for work that
+    takes long, and disappears when all is done.
     """
 
     def __init__(
-        self, stream: TextIO, title: str = "measuring this machine", *, counts: bool = False
+        self, stream: TextIO, title: str, *, counts: bool = False, patient: bool = False
     ) -> None:
         self._stream = stream
         self._title = title
         self._counts = counts
+        self._patient = patient
         self._bar: Progress | None = None
+        self._started: float | None = None
 
     def __call__(self, done: float, total: float) -> None:
         """Shows the progress."""
-        if not self._stream.isatty():
+        if self._patient and done >= total:
+            self.close()
+            return
+        self._started = self._started or perf_counter()
+        waited = perf_counter() - self._started
+        brief = self._patient and total <= _LONG_PROMPT and waited <= _LONG_WAIT_S
+        if brief or not self._stream.isatty():
             return
         if self._bar is None:
             self._bar = _start_bar(self._stream, self._title, total, counts=self._counts)
@@ -35,6 +44,7 @@ class MeasuringBar:
 
     def close(self) -> None:
         """Removes the bar; the next call starts another."""
+        self._started = None
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -46,28 +56,9 @@ class MeasuringBar:
         self.close()
 
 
-class PrefillBar(MeasuringBar):
-    """A progress bar for the tokens of a prompt, only for prompts that take long.
-
-    It disappears when all tokens are done.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream, "reading the prompt", counts=True)
-        self._started: float | None = None
-
-    def __call__(self, done: float, total: float) -> None:
-        if done >= total:
-            self.close()
-            return
-        if self._started is None:
-            self._started = perf_counter()
-        if total > _LONG_PROMPT or perf_counter() - self._started > _LONG_WAIT_S:
-            super().__call__(done, total)
-
-    def close(self) -> None:
-        self._started = None
-        super().close()
+def prefill_bar(stream: TextIO) -> ProgressBar:
+    """A bar for the tokens of a prompt, if they take long."""
+    return ProgressBar(stream, "reading the prompt", counts=True, patient=True)
 
 
 def _start_bar(stream: TextIO, title: str, total: float, *, counts: bool) -> "Progress":

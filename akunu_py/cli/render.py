@@ -5,6 +5,7 @@ except newline and tab as a symbol; a pipe gets the text unchanged.
 """
 
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
@@ -63,6 +64,12 @@ def palette_for(stream: TextIO) -> Palette:
     return _MONOCHROME if os.environ.get("NO_COLOR") else _COLOURED
 
 
+def tell(line: str) -> None:
+    """Prints a line for the user to standard error."""
+    palette = palette_for(sys.stderr)
+    print(palette.paint(palette.dim, printable(line)), file=sys.stderr)
+
+
 class AnswerWriter:
     """Writes an answer to a stream as it grows; marks drafted pieces if the stream shows styles."""
 
@@ -112,6 +119,15 @@ def stats_line(stats: Stats, finish: Finish | None = None) -> str:
         facts.append(f"{stats.tokens_per_s:,.0f} tokens/s")
     if finish in _ENDINGS:
         facts.append(_ENDINGS[finish])
+    return " · ".join(facts)
+
+
+def prompt_line(stats: Stats) -> str:
+    """The tokens of the prompt, those that were cached, and how fast the others were computed."""
+    facts = [f"prompt: {count(stats.prompt_tokens, 'token')}, {stats.cached_tokens:,} cached"]
+    computed = stats.prompt_tokens - stats.cached_tokens
+    if stats.prefill_s and computed:
+        facts.append(f"{computed / stats.prefill_s:,.0f} tokens/s")
     return " · ".join(facts)
 
 

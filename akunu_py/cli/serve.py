@@ -56,7 +56,7 @@ def run(settings: ServeSettings) -> int:
 
 def _load(settings: ServeSettings) -> "Engine":
     """Loads the engine and warms it up: the first answer measures and compiles."""
-    engine = load_engine(settings.model, prefill_step_size=settings.prefill_step_size)
+    engine = load_engine(settings.model)
     defaults = settings.server.defaults
     options = Options(2, drafter=defaults.drafter, num_draft_tokens=defaults.num_draft_tokens)
     engine.generate("\n", options)

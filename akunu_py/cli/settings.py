@@ -5,7 +5,7 @@ option is refused before any library is loaded.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ class ModelSettings:
     weights: str = "auto"
     max_context: int | None = None
     draft_model: str | None = None
+    prefill_step_size: int | None = None
     adapter_path: str | None = None
     trust_remote_code: bool = False
     chat_template: str | None = None
@@ -58,12 +59,16 @@ class ModelSettings:
             raise InvalidRequestError("--quantized-kv-start needs --kv-bits.")
 
 
-def _check_xtc(options: Options) -> None:
-    sampling = options.sampling
+def check_xtc(sampling: Sampling) -> None:
+    """Refuses settings of XTC that would change nothing.
+
+    Raises:
+        InvalidRequestError: if there are such.
+    """
     if sampling.greedy and sampling.xtc_probability:
-        raise InvalidRequestError("--xtc-probability changes sampled answers only; add --temp 0.8.")
+        raise InvalidRequestError("xtc-probability changes sampled answers only; set temp too.")
     if sampling.xtc_threshold != DEFAULT_XTC_THRESHOLD and not sampling.xtc_probability:
-        raise InvalidRequestError("--xtc-threshold needs --xtc-probability.")
+        raise InvalidRequestError("xtc-threshold needs xtc-probability.")
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,7 @@ class GenerateSettings:
     suffix: str | None
     as_question: bool
     system_prompt: str | None
+    prefill_response: str | None
     as_json: bool
     show_drafts: bool
     verbose: bool
@@ -86,6 +92,7 @@ class GenerateSettings:
         if not self.as_question:
             for flag, given in (
                 ("--system-prompt", self.system_prompt),
+                ("--prefill-response", self.prefill_response),
                 ("--chat-template", self.model.chat_template),
                 ("--use-default-chat-template", self.model.use_default_chat_template or None),
                 ("--chat-template-args", self.model.chat_template_args),
@@ -94,7 +101,7 @@ class GenerateSettings:
                     raise InvalidRequestError(f"{flag} needs --chat.")
         if self.as_json and self.show_drafts:
             raise InvalidRequestError("--show-drafts marks printed text; leave --json out.")
-        _check_xtc(self.options)
+        check_xtc(self.options.sampling)
 
 
 @dataclass(frozen=True)
@@ -110,24 +117,27 @@ class ChatSettings:
     def __post_init__(self) -> None:
         if self.options.max_tokens == 0:
             raise InvalidRequestError("A chat needs --max-tokens of 1 or more, or -1 for no limit.")
-        _check_xtc(self.options)
+        check_xtc(self.options.sampling)
 
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """A server; `prefill_step_size` of None leaves it to the engine."""
+    """A server."""
 
     model: ModelSettings
     server: ServerSettings
     log_level: str
-    prefill_step_size: int | None
 
     def __post_init__(self) -> None:
         if self.server.api_key == "":
             raise InvalidRequestError("--api-key must not be empty.")
         defaults = self.server.defaults  # within the limits of a request's fields
-        names = ("temperature", "top_p", "top_k", "min_p")
-        given = {name: value for name in names if (value := getattr(defaults, name)) is not None}
+        names = {field.name for field in fields(Sampling)}
+        given = {
+            name: value
+            for name, value in vars(defaults).items()
+            if name in names and value is not None
+        }
         Options(
             max_tokens=None if defaults.max_tokens == -1 else defaults.max_tokens,
             sampling=Sampling(**given),

@@ -6,8 +6,9 @@ turn to answer. It raises an `AkunuError` if the words make no sense, and change
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Final
 
 from akunu_py.cli.conversation import Conversation, Turn
@@ -16,29 +17,27 @@ from akunu_py.cli.conversation_file import (
     load_conversation,
     save_conversation,
 )
-from akunu_py.cli.option_table import USER_DRAFTERS, did_you_mean
-from akunu_py.cli.readers import (
-    PLANNED,
-    draft_tokens,
-    file_path,
-    number,
-    token_limit,
-    whole_number,
-)
+from akunu_py.cli.option_table import USER_DRAFTERS, Option, did_you_mean, options_of
+from akunu_py.cli.readers import PLANNED, draft_tokens, file_path, token_limit
 from akunu_py.cli.render import count, stats_line
+from akunu_py.cli.settings import check_xtc
 from akunu_py.errors import InvalidRequestError
-from akunu_py.options import DEFAULT_XTC_THRESHOLD, Options, Sampling
+from akunu_py.options import Options, Sampling
 from akunu_py.stats import Stats
 
 Reply = str | Turn
 
 _SWITCH: Final = ("on", "off")
-_XTC: Final = ("xtc-probability", "xtc-threshold")
-_SAMPLER: Final = ("greedy", "temp", "top-k", "top-p", "min-p", *_XTC, "seed")
-_SAMPLER_USAGE: Final = (
-    "greedy, or any of temp 0.8, top-k 40, top-p 0.9, min-p 0.05, xtc-probability 0.5, "
-    "xtc-threshold 0.1, seed 1"
-)
+_OFF: Final = ("off", "none")
+_WIDTH: Final = 80
+_SAMPLING: Final = {
+    option.flag.removeprefix("--"): option
+    for option in options_of("chat")
+    if option.name in {field.name for field in fields(Sampling)} and not option.repeated
+}
+"""The options of the command line that a conversation can change, by their flags."""
+_FILTERS: Final = ("top-p", "top-k", "min-p", "xtc-probability", "xtc-threshold")
+_SAMPLER_USAGE: Final = f"greedy, or any of {', '.join(_SAMPLING)}, each with a number"
 
 
 class LeaveChatError(Exception):
@@ -97,7 +96,10 @@ def run_command(conversation: Conversation, line: str) -> Reply | None:
 def _help(_: Conversation, __: str) -> Reply:
     usages = [f"{command.name} {command.arguments}".strip() for command in COMMANDS]
     width = max(map(len, usages))
-    lines = [f"{usage:{width}}  {it.summary}" for usage, it in zip(usages, COMMANDS, strict=True)]
+    lines = [
+        fill(f"{usage:{width}}  {it.summary}", _WIDTH, subsequent_indent=" " * (width + 2))
+        for usage, it in zip(usages, COMMANDS, strict=True)
+    ]
     return "\n".join([*lines, *_KEYS])
 
 
@@ -173,20 +175,23 @@ def _sampler(options: Options, rest: str) -> Options:
     return replace(options, sampling=read_sampling(rest, options.sampling))
 
 
-def _sampling_field(
-    name: str, read: Callable[[str], float | None]
-) -> Callable[[Conversation, str], Reply]:
+@_setting
+def _exact(options: Options, rest: str) -> Options:
+    return replace(options, exact=_on_or_off(rest))
+
+
+def _sampling_field(option: Option) -> Callable[[Conversation, str], Reply]:
     """A command that changes one field of the sampling, as the option of the same name does."""
 
     def change(options: Options, rest: str) -> Options:
-        given: dict[str, Any] = {name: read(rest)}
-        return replace(options, sampling=replace(options.sampling, **given))
+        value = option.default if rest in _OFF else option.read(rest)
+        given: dict[str, Any] = {option.name: value}
+        sampling = replace(options.sampling, **given)
+        if value != option.default:
+            check_xtc(sampling)
+        return replace(options, sampling=sampling)
 
     return _setting(change)
-
-
-def _seed_or_none(word: str) -> int | None:
-    return None if word == "none" else whole_number(word)
 
 
 @_setting
@@ -237,18 +242,13 @@ def describe_options(options: Options) -> str:
         if most is None
         else f"up to {count(most, 'draft token')} per round"
     )
-    excludes = sampling.xtc_probability > 0
-    penalises = sampling.repetition_penalty != 1
     facts = [
         "greedy" if sampling.greedy else f"temp {sampling.temperature:g}",
-        f"top-k {sampling.top_k}" if sampling.top_k else "",
-        f"top-p {sampling.top_p:g}" if sampling.top_p < 1 else "",
-        f"min-p {sampling.min_p:g}" if sampling.min_p else "",
-        f"xtc {sampling.xtc_probability:g} above {sampling.xtc_threshold:g}" if excludes else "",
-        "" if sampling.seed is None else f"seed {sampling.seed}",
-        f"repetition penalty {sampling.repetition_penalty:g}" if penalises else "",
-        f"presence penalty {sampling.presence_penalty:g}" if sampling.presence_penalty else "",
-        f"frequency penalty {sampling.frequency_penalty:g}" if sampling.frequency_penalty else "",
+        *(
+            f"{name} {value}"
+            for name, option in _SAMPLING.items()
+            if name != "temp" and (value := getattr(sampling, option.name)) != option.default
+        ),
         f"{len(sampling.logit_bias)} biased" if sampling.logit_bias else "",
         f"drafter {options.drafter}, {drafts}" if options.drafts else "no drafts",
         "exact" if options.exact else "",
@@ -258,41 +258,31 @@ def describe_options(options: Options) -> str:
 
 
 def read_sampling(words: str, now: Sampling) -> Sampling:
-    """Reads `greedy`, or any of `temp T`, `top-k K`, `top-p P`, `min-p P`, `xtc-probability P`,
-    `xtc-threshold P` and `seed N`.
+    """Reads `greedy`, or pairs such as `temp 0.8 top-k 40`, named like the options.
 
-    `sample` is another word for `temp`; without a number, it means a temperature of 1. The
-    temperature, if there was one, and the seed stay as they are `now` unless they are named; other
-    filters are off.
+    `sample` is another word for `temp`; without a number, it means a temperature of 1. The filters
+    that are not named are off; the rest stays as it is `now`, but for a temperature of 0.
 
     Raises:
         InvalidRequestError: if the words make no sense.
     """
-    if words == "greedy":
-        return replace(now, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, xtc_probability=0.0)
-    given: dict[str, str] = {}
-    left = words.split()
-    while left:
-        name = left.pop(0)
-        name = "temp" if name == "sample" else name
-        if name not in _SAMPLER or name == "greedy":
-            raise InvalidRequestError(f"There is no sampler {name} here; try {_SAMPLER_USAGE}.")
-        bare = name == "temp" and (not left or left[0] in _SAMPLER)
-        given[name] = "1" if bare else left.pop(0) if left else ""
-    temperature = "1" if now.greedy else str(now.temperature)
+    given = {name: _SAMPLING[name].default for name in _FILTERS}
+    given["temp"] = 0.0 if words == "greedy" else 1.0 if now.greedy else now.temperature
+    left = [] if words == "greedy" else words.split()
     try:
-        return replace(
-            now,
-            temperature=number(given.get("temp", temperature)),
-            top_p=number(given.get("top-p", "1")),
-            top_k=whole_number(given.get("top-k", "0")),
-            min_p=number(given.get("min-p", "0")),
-            xtc_probability=number(given.get("xtc-probability", "0")),
-            xtc_threshold=number(given.get("xtc-threshold", str(DEFAULT_XTC_THRESHOLD))),
-            seed=whole_number(given["seed"]) if "seed" in given else now.seed,
-        )
+        while left:
+            name = left.pop(0)
+            name = "temp" if name == "sample" else name
+            if name not in _SAMPLING:
+                raise InvalidRequestError(f"There is no sampler {name} here; try {_SAMPLER_USAGE}.")
+            bare = name == "temp" and (not left or left[0] in _SAMPLING)
+            given[name] = 1.0 if bare else _SAMPLING[name].read(left.pop(0) if left else "")
     except ArgumentTypeError as error:
         raise InvalidRequestError(f"{error}: {_SAMPLER_USAGE}.") from None
+    changes: dict[str, Any] = {_SAMPLING[name].name: value for name, value in given.items()}
+    sampling = replace(now, **changes)
+    check_xtc(sampling)
+    return sampling
 
 
 def _file(word: str) -> Path:
@@ -316,22 +306,18 @@ COMMANDS: Final = (
     SlashCommand("/load", "FILE", "continue a saved conversation", _load, takes_file=True),
     SlashCommand("/max-tokens", "[N]", "maximum length of an answer; -1 sets no limit",
                  _max_tokens),
-    SlashCommand("/temp", "[T]", "temperature; 0 is greedy",
-                 _sampling_field("temperature", number)),
-    SlashCommand("/top-p", "[P]", "sample from the most likely tokens that make up P",
-                 _sampling_field("top_p", number)),
-    SlashCommand("/top-k", "[K]", "sample from the K most likely tokens",
-                 _sampling_field("top_k", whole_number)),
-    SlashCommand("/min-p", "[P]", "ignore tokens that are relatively unlikely",
-                 _sampling_field("min_p", number)),
-    SlashCommand("/seed", "[N|none]", "repeat a sampled answer",
-                 _sampling_field("seed", _seed_or_none), ("none",)),
+    *(
+        SlashCommand(f"/{name}", f"[{option.metavar}|off]", option.help, _sampling_field(option),
+                     _OFF)
+        for name, option in _SAMPLING.items()
+    ),
     SlashCommand("/sampler", "[HOW]", "all of these: greedy, or e.g. temp 0.8 top-k 40", _sampler,
-                 _SAMPLER),
+                 ("greedy", *_SAMPLING)),
     SlashCommand("/speculate", "[on|off]", "turn drafting on or off", _speculate, _SWITCH),
     SlashCommand("/drafter", "[NAME]", "choose the drafter", _drafter, USER_DRAFTERS),
     SlashCommand("/num-draft-tokens", f"[N|{PLANNED}]", "maximum of draft tokens per round",
                  _num_draft_tokens, (PLANNED,)),
+    SlashCommand("/exact", "[on|off]", "let drafts change no token", _exact, _SWITCH),
     SlashCommand("/show-drafts", "[on|off]", "colour accepted draft tokens", _show_drafts, _SWITCH),
     SlashCommand("/stats", "", "tokens, forwards and time so far", _stats),
     SlashCommand("/quit", "", "leave", _quit),

@@ -25,8 +25,8 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.styles import Style
 
 from akunu_py.cli.conversation import Turn
-from akunu_py.cli.greeting import NO_GREETING, Greeting
-from akunu_py.cli.progress import PrefillBar
+from akunu_py.cli.greeting import CLOSING, NO_GREETING, OPENING, Greeting
+from akunu_py.cli.progress import prefill_bar
 from akunu_py.cli.render import AnswerWriter, palette_for, printable, stats_line
 from akunu_py.cli.screen import CONTEXT_FULL, Screen
 from akunu_py.cli.slash_commands import COMMANDS
@@ -67,7 +67,7 @@ class TerminalScreen(Screen):
         self._greeting = greeting
         self._describe = greeting.describe
         self._palette = palette_for(sys.stdout)
-        self._bar = PrefillBar(sys.stdout)
+        self._bar = prefill_bar(sys.stdout)
         self._session: PromptSession[str] = PromptSession(
             [("class:prompt", _PROMPT)],
             history=history,
@@ -83,10 +83,10 @@ class TerminalScreen(Screen):
         )
 
     def session(self) -> AbstractContextManager[None]:
-        if self._greeting.opening:
-            self.notice(self._greeting.opening)
+        if self._greeting.examples:
+            self.notice(OPENING)
             self._write("".join(f"  {example}\n" for example in self._greeting.examples))
-            self.notice(self._greeting.closing)
+            self.notice(CLOSING)
             self._write("\n")
         return unseen_keys()
 

@@ -7,7 +7,7 @@ the softmax comes after the values are mixed, when there are fewer numbers to di
 
 from collections.abc import Callable
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 import mlx.core as mx
 from mlx import nn
@@ -15,11 +15,10 @@ from mlx_lm.models import llama, qwen2
 
 from akunu_py.cpu.kernels import FEW, exponential_of
 from akunu_py.cpu.linear import JoinedLinear, can_join
-from akunu_py.cpu.rotary import rotate
+from akunu_py.cpu.rotary import RotaryTable, rotate
 
 ATTENTION_LAYERS: Final = (llama.Attention, qwen2.Attention)
 """The layers that `FusedAttention` can replace."""
-
 
 _MASKS_KEPT: Final = 32
 """More than the sequences of a batched forward."""
@@ -42,17 +41,23 @@ class CausalMask:
 
 
 class FusedAttention(nn.Module):  # type: ignore[misc]
-    """An attention layer of Llama or Qwen2, over the rows of one sequence, in fewer operations.
+    """An attention layer of Llama or Qwen2 in fewer operations, for the rows of one sequence, or
+    single rows of several in a batched forward.
 
-    The weights of the original's input projections become views of the joined ones.
+    The original computes what this does not cover: several sequences of one shape, a forward
+    without a cache, and masks that are not causal. The weights of its input projections become
+    views of the joined ones.
     """
 
-    def __init__(self, original: nn.Module) -> None:
+    def __init__(self, original: nn.Module, table: RotaryTable, mask: CausalMask) -> None:
         super().__init__()
         self.projections = JoinedLinear(projections_of(original))
         self.projections.share_with(projections_of(original))
         self.output = JoinedLinear([original.o_proj])
         self.scale: float = original.scale
+        self._table = table
+        self._mask = mask
+        self._compute_by_original = original.__call__
         self._query_heads = original.n_heads
         self._rotating = original.n_heads + original.n_kv_heads
         self._heads = self._rotating + original.n_kv_heads
@@ -65,6 +70,22 @@ class FusedAttention(nn.Module):  # type: ignore[misc]
             and can_join(projections_of(layer))
             and can_join([layer.o_proj])
         )
+
+    def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
+        """As the original: maps `[batch, count, hidden_size]`."""
+        batch, count, _ = x.shape
+        if hasattr(cache, "append_and_attend"):
+            projected = self.project(x[:, 0], *self._table.rows_at(cache.rows.positions))
+            mixed = mx.concatenate(cache.append_and_attend(*projected, self._attend))
+            return self.output(mixed)[:, None]
+        causal = mask is None if count == 1 else isinstance(mask, str)
+        if batch > 1 or not causal or not isinstance(getattr(cache, "offset", None), int):
+            computed: mx.array = self._compute_by_original(x, mask, cache)
+            return computed
+        angles = self._table.rows(cache.offset, count)
+        queries, keys, values = self.project(x[0], *angles)
+        mixed = self._attend(queries, *cache.update_and_fetch(keys, values))
+        return self.output(mixed)[None]
 
     def project(
         self, x: mx.array, cosines: mx.array, sines: mx.array
@@ -82,6 +103,11 @@ class FusedAttention(nn.Module):  # type: ignore[misc]
         rotating, values = mx.split(heads, [self._rotating], axis=1)
         queries, keys = mx.split(rotate(rotating, cosines, sines), [self._query_heads], axis=1)
         return queries, keys, values
+
+    def _attend(self, queries: mx.array, keys: mx.array, values: mx.array, *_: Any) -> mx.array:
+        count = queries.shape[2]
+        mask = None if count == 1 else self._mask.rows(count, keys.shape[2])
+        return grouped_attention(queries, keys, values, self.scale, mask)
 
 
 def projections_of(layer: nn.Module) -> list[nn.Module]:

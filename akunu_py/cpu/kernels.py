@@ -95,21 +95,6 @@ class FusedRMSNorm(nn.RMSNorm):  # type: ignore[misc]
             normalised = _compiled_rms_norm(self.eps)(x, self.weight)
         return normalised
 
-    def after(self, x: mx.array, change: mx.array) -> tuple[mx.array, mx.array]:
-        """Adds the output of a layer to its input; returns the sum, and the sum normalised.
-
-        All are `[count, hidden_size]`, float32.
-        """
-        if not _are_few(x):
-            added = x + change
-            normalised: mx.array = super().__call__(added)
-        else:
-            added, squares = _compiled_sum_and_squares(x, change)
-            total = mx.sum(squares, axis=-1, keepdims=True)
-            compiled = _compiled_division(self.eps, 1.0 / x.shape[-1])
-            normalised = compiled(added, total, self.weight)
-        return added, normalised
-
 
 def _are_few(x: mx.array) -> bool:
     few: bool = x.size <= _MAX_FUSED_ROWS * x.shape[-1]
@@ -119,14 +104,3 @@ def _are_few(x: mx.array) -> bool:
 @cache
 def _compiled_rms_norm(eps: float) -> Any:
     return _compiled(lambda x, weight: mx.fast.rms_norm(x, weight, eps))
-
-
-@_compiled
-def _compiled_sum_and_squares(x: mx.array, change: mx.array) -> tuple[mx.array, mx.array]:
-    added = x + change
-    return added, mx.square(added)
-
-
-@cache
-def _compiled_division(eps: float, share: float) -> Any:
-    return _compiled(lambda x, total, weight: x * mx.rsqrt(total * share + eps) * weight)

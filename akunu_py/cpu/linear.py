@@ -73,7 +73,7 @@ class FusedFeedForward(nn.Module):  # type: ignore[misc]
         )
 
     def __call__(self, x: mx.array) -> mx.array:
-        """Maps rows `[count, hidden_size]`, float32."""
+        """Maps `[..., hidden_size]`, float32."""
         gate, up = mx.split(self.gate_and_up(x), 2, axis=-1)
         return self.down(swiglu(gate, up))
 

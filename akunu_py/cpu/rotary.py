@@ -29,7 +29,7 @@ class RotaryTable:
         self._layer = layer
         self._half = layer.dims // 2
         self._positions = 0
-        self._last: tuple[tuple[int, int], Angles] | None = None
+        self._last: tuple[tuple[int, int] | list[int], Angles] | None = None
 
     @property
     def is_right(self) -> bool:
@@ -48,10 +48,12 @@ class RotaryTable:
 
     def rows_at(self, positions: list[int]) -> Angles:
         """The angles of some positions, in their order."""
-        if max(positions) >= self._positions:
-            self._extend(max(positions) + 1)
-        places = mx.array(positions)
-        return self._cosines[places], self._sines[places]
+        if self._last is None or self._last[0] != positions:
+            if max(positions) >= self._positions:
+                self._extend(max(positions) + 1)
+            places = mx.array(positions)
+            self._last = list(positions), (self._cosines[places], self._sines[places])
+        return self._last[1]
 
     def _extend(self, positions: int) -> None:
         self._positions = max(_FIRST_POSITIONS, 1 << (positions - 1).bit_length())

@@ -22,7 +22,7 @@ from akunu_py.drafting.base import (
     NoDrafter,
     Prospects,
 )
-from akunu_py.planning.planner import FixedPlanner, Planner
+from akunu_py.planning.planner import FixedPlanner, Planner, Situation
 from akunu_py.stats import Round
 
 if TYPE_CHECKING:
@@ -153,16 +153,15 @@ class DraftSession:
             return NO_DRAFT
         self._update_drafter()
         begun, spent = self._clock(), self._drawing_s
-        if self._drawing is not None:
-            draft = self._drawn(self._drawing, limit, context, replayed, pipelined)
-        else:
-            draft = self._proposed(limit, context, replayed, pipelined)
+        now = Situation(context, limit, replayed, pipelined)
+        draft = self._proposed(now) if self._drawing is None else self._drawn(self._drawing, now)
         if not draft and self._drawing_s == spent:
             self._planner.observe_drafting(self._clock() - begun)
         return draft
 
-    def _proposed(self, limit: int, context: int, replayed: int, pipelined: bool) -> Draft:
+    def _proposed(self, now: Situation) -> Draft:
         """The part of the drafter's proposal that pays."""
+        limit = now.limit
         draft = self._drafter.propose(limit)
         drawn_from = draft.probabilities
         if drawn_from is None:
@@ -172,45 +171,29 @@ class DraftSession:
             planned = replace(draft, tokens=(_HIDDEN,) * limit, probabilities=drawn_from[:0])
         if not draft:
             return NO_DRAFT
-        length = self._planner.choose(
-            planned, context=context, limit=limit, replayed=replayed, pipelined=pipelined
-        )
+        length = self._planner.choose(planned, now)
         if not length:
             return NO_DRAFT
         draft = draft.cut(length)
         return draft if drawn_from is None else self._cut(draft, limit)
 
-    def _drawn(
-        self,
-        drafter: DrawingDrafter,
-        limit: int,
-        context: int,
-        replayed: int,
-        pipelined: bool,
-    ) -> Draft:
+    def _drawn(self, drafter: DrawingDrafter, now: Situation) -> Draft:
         """A draft that is copied and drawn, in turn, as far as the next token pays.
 
         While a step is in flight nothing is drawn; what would be is hidden in the forecast.
         """
-        draft, drawn = NO_DRAFT, 0
+        draft, drawn, limit = NO_DRAFT, 0, now.limit
         while True:
             draft = self._cut(drafter.copy(draft, limit - len(draft)), limit)
             is_forced = draft.source == FORCED  # and so not the drafter's own to continue
             prospects = Prospects() if is_forced else drafter.prospects(draft, limit)
-            plan = self._planner.plan(
-                draft,
-                prospects,
-                drawn=0 if is_forced else drawn,
-                context=context,
-                limit=limit,
-                replayed=replayed,
-                pipelined=pipelined,
-            )
+            situation = now._replace(limit=limit)
+            plan = self._planner.plan(draft, prospects, 0 if is_forced else drawn, situation)
             unread = prospects.unread - (len(draft) - plan.kept)
             draft = draft.cut(plan.kept) if plan.kept else NO_DRAFT
             if not plan.drawn:
                 return draft
-            if pipelined:
+            if now.pipelined:
                 return replace(draft, tokens=(*draft.tokens, *(_HIDDEN,) * plan.drawn))
             begun, copied = self._clock(), len(draft)
             draft = drafter.draw(draft, plan.drawn, plan.min_reach)

@@ -85,7 +85,7 @@ class _Split(NamedTuple):
         return self.tokens / speed - self.seconds
 
 
-class Drawing:
+class DrawPlanner:
     """Begins draws that pay, goes on while the next token pays, and learns what draws take.
 
     Reading a long context pays only over many rounds. So the first draw waits until what the rounds
@@ -137,7 +137,7 @@ class Drawing:
             if not pipelined:
                 self._probe_s = 0.0  # the next one has to wait, whatever this one leaves
         self.speed = fastest
-        return DrawPlan(best.kept, best.drawn, fastest * self.token_s(choices.step_s))
+        return DrawPlan(best.kept, best.drawn, fastest * self._token_s(choices.step_s))
 
     def go_on(self, choices: Choices, drawn: int, *, keeps_drawn: bool) -> DrawPlan:
         """What to keep of a draft and to draw behind it, once the time of a draw is spent.
@@ -150,7 +150,7 @@ class Drawing:
             drawn: how many of its tokens are those up to the last drawn one.
             keeps_drawn: whether all of these are kept.
         """
-        speed, token_s = self.speed, self.token_s(choices.step_s)
+        speed, token_s = self.speed, self._token_s(choices.step_s)
         plans = [
             (tokens - speed * choices.rounds[kept], DrawPlan(kept))
             for kept, tokens in enumerate(expected_tokens(choices.accept_probs))
@@ -162,20 +162,20 @@ class Drawing:
         ]
         return max(plans, key=lambda plan: plan[0])[1]._replace(min_reach=speed * token_s)
 
-    def token_s(self, step_s: float) -> float:
+    def _token_s(self, step_s: float) -> float:
         """Seconds to draw a token; a prior from the target's single step until it is known."""
         return self._token.value or TOKEN_PRIOR * step_s
 
-    def read_s(self, step_s: float) -> float:
+    def _read_s(self, step_s: float) -> float:
         """Seconds to read a token, likewise."""
         return self._read.value or READ_PRIOR * step_s
 
     def observe(self, drawn: int, unread: int, seconds: float, step_s: float) -> None:
         """Learns from a draw of `drawn` tokens that had to read `unread` first."""
         if unread > _MANY_READ * drawn:
-            self._read.add((seconds - drawn * self.token_s(step_s)) / unread)
+            self._read.add((seconds - drawn * self._token_s(step_s)) / unread)
         else:
-            self._token.add((seconds - unread * self.read_s(step_s)) / drawn)
+            self._token.add((seconds - unread * self._read_s(step_s)) / drawn)
 
     def earn(self, seconds: float) -> None:
         """Books the time of a round; a share of it may be spent on probes."""
@@ -200,7 +200,7 @@ class Drawing:
         accept_probs, prospects, rounds, step_s = choices
         # Before any draw was timed, few tokens are drawn.
         ahead = prospects.accept_probs[: None if self._token.value else PROBE_LENGTH]
-        token_s, read_s = self.token_s(step_s), self.read_s(step_s)
+        token_s, read_s = self._token_s(step_s), self._read_s(step_s)
         length, longest = len(accept_probs), len(rounds) - 1
         reach, emitted = 1.0, expected_tokens(accept_probs)
         for kept in range(min(length, longest - 1) + 1):

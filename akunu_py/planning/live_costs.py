@@ -88,9 +88,9 @@ class LiveCosts:
     def begin(self, curve: CostCurve) -> None:
         """Begins again, with another curve."""
         self.curve = curve
-        doubt = curve.doubt**2 * (_SCALE_DOUBT**2 + self._shape)
+        covariances = curve.doubt**2 * (_SCALE_DOUBT**2 + self._shape)
         self._filters = {
-            _octave(level.context): _Filter(np.zeros(self._longest + 1), doubt.copy())
+            _octave(level.context): _Corrections(np.zeros(self._longest + 1), covariances.copy())
             for level in curve.levels
         }
         self._tables: dict[int, Vector] = {}
@@ -118,21 +118,21 @@ class LiveCosts:
         """
         key = _octave(context), than
         if key not in self._doubts:
-            doubt = self._filter(context).doubt
-            variances = doubt.diagonal() + doubt[than, than] - 2.0 * doubt[than]
+            covariances = self._filter(context).covariances
+            variances = covariances.diagonal() + covariances[than, than] - 2.0 * covariances[than]
             self._doubts[key] = np.sqrt(np.maximum(variances, 0.0)).tolist()
         return self._doubts[key]
 
     def observe_step(self, seconds: float, context: int) -> None:
         """Learns from the time of a pipelined single step; once steps are known, from several."""
         known = self._filter(context)
-        if known.doubt[0, 0] > _KNOWN**2:
+        if known.covariances[0, 0] > _KNOWN**2:
             known.steps.clear()  # they were measured before the doubt arose
             self._learn(0, seconds, context)
         elif 0.0 < seconds < math.inf:
-            known.steps.append(math.log(seconds) - math.log(self._told(context)[0]))
+            known.steps.append(math.log(seconds / self._by_curve(context)[0]))
             if len(known.steps) == _STEPS_AT_ONCE:
-                self._correct(known, 0, median(known.steps), _NOISE_OF_MEDIAN)
+                self._correct(known, 0, median(known.steps), _STEPS_AT_ONCE)
                 known.steps.clear()
 
     def observe_round(self, tokens: int, seconds: float, context: int) -> None:
@@ -141,55 +141,56 @@ class LiveCosts:
             self._learn(tokens, seconds, context)
 
     def _learn(self, index: int, seconds: float, context: int) -> None:
-        if not 0.0 < seconds < math.inf:
-            return
-        found = math.log(seconds) - math.log(self._told(context)[index])
-        self._correct(self._filter(context), index, found, _NOISE)
+        if 0.0 < seconds < math.inf:
+            found = math.log(seconds / self._by_curve(context)[index])
+            self._correct(self._filter(context), index, found)
 
-    def _correct(self, known: _Filter, index: int, found: float, noise: float) -> None:
-        """Updates a filter with a measurement.
+    def _correct(self, known: _Corrections, index: int, found: float, rounds: int = 1) -> None:
+        """Updates corrections with a measurement.
 
         Args:
-            known: the filter.
+            known: the corrections.
             index: 0 for a step, else the tokens of the round.
             found: the logarithm of the measured seconds over those of the curve.
-            noise: the standard deviation of `found`.
+            rounds: of how many rounds that is the median: 1, or as many as are kept at once.
         """
         self._costs.clear()
         self._doubts.clear()
-        error = found - known.mean[index]
-        variance = known.doubt[index, index] + noise**2
+        noise = _NOISE if rounds == 1 else _NOISE_OF_MEDIAN
+        covariances = known.covariances
+        error = found - known.means[index]
+        variance = covariances[index, index] + noise**2
         limit = _CLIP * math.sqrt(variance)
-        gain = known.doubt[index] / variance
-        known.mean += gain * max(-limit, min(limit, error))
-        known.doubt -= np.outer(gain, known.doubt[index])
-        known.doubt += _SCALE_DRIFT**2
+        gain = covariances[index] / variance
+        known.means += gain * max(-limit, min(limit, error))
+        covariances -= np.outer(gain, covariances[index])
+        covariances += _SCALE_DRIFT**2
         if abs(error) > limit:
             surprise = _SURPRISE * min(abs(error), _MAX_SURPRISE) ** 2
-            known.doubt += surprise
+            covariances += surprise
             if index:
-                known.doubt += surprise / self._shape[index, index] * self._shape
+                covariances += surprise / self._shape[index, index] * self._shape
 
-    def _filter(self, context: int) -> _Filter:
+    def _filter(self, context: int) -> _Corrections:
         octave = _octave(context)
         if octave not in self._filters:
             nearest = min(self._filters, key=lambda known: abs(known - octave))
             known = self._filters[nearest]
             added = abs(nearest - octave) * _OCTAVE_DOUBT**2
-            doubt = known.doubt + added * (1.0 + self._shape)
-            self._filters[octave] = _Filter(known.mean.copy(), doubt)
+            covariances = known.covariances + added * (1.0 + self._shape)
+            self._filters[octave] = _Corrections(known.means.copy(), covariances)
         return self._filters[octave]
 
     def _now(self, context: int) -> list[float]:
         """Seconds of a step, and of rounds over 1, 2 ... tokens, as corrected so far."""
         grain = context // _CONTEXT_GRAIN
         if grain not in self._costs:
-            corrections = np.exp(self._filter(context).mean)
-            self._costs[grain] = (self._told(context) * corrections).tolist()
+            corrections = np.exp(self._filter(context).means)
+            self._costs[grain] = (self._by_curve(context) * corrections).tolist()
         return self._costs[grain]
 
-    def _told(self, context: int) -> Vector:
-        """What the curve says: seconds of a step, and of rounds over 1, 2 ... tokens."""
+    def _by_curve(self, context: int) -> Vector:
+        """By the curve, uncorrected: seconds of a step, and of rounds over 1, 2 ... tokens."""
         grain = context // _CONTEXT_GRAIN
         if grain not in self._tables:
             if len(self._tables) >= _CONTEXTS_KEPT:
@@ -202,14 +203,14 @@ class LiveCosts:
 
 
 @dataclass
-class _Filter:
-    """Normally distributed corrections: their means, and their covariances as `doubt`.
+class _Corrections:
+    """Normally distributed corrections, as logarithms: `[1 + longest]`.
 
-    `steps` has the logarithms of measured over told seconds that have corrected nothing yet.
+    `steps` has those that single steps suggest and that have corrected nothing yet.
     """
 
-    mean: Vector
-    doubt: Vector
+    means: Vector
+    covariances: Vector
     steps: list[float] = field(default_factory=list)
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import truediv
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from akunu_py.drafting.base import Draft, Prospects
 from akunu_py.planning.acceptance import AcceptanceModel, DeclinedDraft
 from akunu_py.planning.cost_curve import CostCurve
-from akunu_py.planning.drawing import Choices, Drawing, DrawPlan, RunningMean
+from akunu_py.planning.drawing import Choices, DrawPlan, DrawPlanner, RunningMean
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.policies import PipelineGain, Probes, ProposalBackoff
 from akunu_py.planning.theory import expected_replays, expected_tokens
@@ -23,6 +23,23 @@ MAX_PLANNED_TOKENS: Final = 32
 """The most draft tokens of a planned round: the buffer's size if no number is given."""
 
 _TIE: Final = 1e-9
+
+
+class Situation(NamedTuple):
+    """What a draft is planned for.
+
+    Attributes:
+        context: tokens in the cache.
+        limit: the most draft tokens that fit.
+        replayed: tokens that the forward computes again, whatever the draft.
+        pipelined: whether a single step is in flight. If so, no draft continues the pipeline; any
+            other stops it, and the loop asks again, with a new proposal, once the step is done.
+    """
+
+    context: int
+    limit: int
+    replayed: int = 0
+    pipelined: bool = False
 
 
 class Planner(Protocol):
@@ -48,32 +65,14 @@ class Planner(Protocol):
             context: tokens in the cache, those of this round included.
         """
 
-    def choose(
-        self, draft: Draft, *, context: int, limit: int, replayed: int = 0, pipelined: bool
-    ) -> int:
-        """How many tokens of a draft to verify: at most `limit` and its length.
+    def choose(self, draft: Draft, now: Situation) -> int:
+        """How many tokens of a draft to verify: at most its length and what fits.
 
-        Args:
-            draft: the proposal. If it has probabilities, its tokens are hidden and `limit` in
-                number, because they must not decide; there may be fewer to verify.
-            context: tokens in the cache.
-            limit: the most that fit.
-            replayed: tokens that the forward computes again, whatever the draft.
-            pipelined: whether a single step is in flight. If so, 0 continues the pipeline; more
-                stops it, and the loop asks again, with a new proposal, once the step is done.
+        If the draft has probabilities, its tokens are hidden and as many as fit, because they must
+        not decide; there may be fewer to verify.
         """
 
-    def plan(
-        self,
-        draft: Draft,
-        prospects: Prospects,
-        *,
-        drawn: int,
-        context: int,
-        limit: int,
-        replayed: int = 0,
-        pipelined: bool,
-    ) -> DrawPlan:
+    def plan(self, draft: Draft, prospects: Prospects, drawn: int, now: Situation) -> DrawPlan:
         """How to go on with a draft of a `DrawingDrafter`; asked again after every draw.
 
         Args:
@@ -81,7 +80,7 @@ class Planner(Protocol):
             prospects: what the drafter could add to it.
             drawn: how many of its tokens are those up to the last one that was drawn; 0 if none
                 was. If the draft has probabilities, all of these are kept.
-            context: as for `choose`, like all others.
+            now: as for `choose`.
         """
 
     def observe(self, outcome: Round) -> None:
@@ -116,27 +115,15 @@ class FixedPlanner:
     def should_pipeline(self, context: int) -> bool:
         return True
 
-    def choose(
-        self, draft: Draft, *, context: int, limit: int, replayed: int = 0, pipelined: bool
-    ) -> int:
+    def choose(self, draft: Draft, now: Situation) -> int:
         suggested_length = len(draft) if draft.suggested_length is None else draft.suggested_length
-        return max(0, min(self._num_draft_tokens, limit, len(draft), suggested_length))
+        return max(0, min(self._num_draft_tokens, now.limit, len(draft), suggested_length))
 
-    def plan(
-        self,
-        draft: Draft,
-        prospects: Prospects,
-        *,
-        drawn: int,
-        context: int,
-        limit: int,
-        replayed: int = 0,
-        pipelined: bool,
-    ) -> DrawPlan:
+    def plan(self, draft: Draft, prospects: Prospects, drawn: int, now: Situation) -> DrawPlan:
         if drawn:
             return DrawPlan(len(draft))
-        kept = self.choose(draft, context=context, limit=limit, pipelined=pipelined)
-        wanted = min(self._num_draft_tokens, limit) - kept
+        kept = self.choose(draft, now)
+        wanted = min(self._num_draft_tokens, now.limit) - kept
         return DrawPlan(kept, max(0, min(wanted, len(prospects.accept_probs))))
 
     def observe(self, outcome: Round) -> None:
@@ -158,6 +145,9 @@ class DraftPlanner:
             token more than `longest`.
         longest: the most draft tokens of a round.
         acceptance: what was learnt of drafts, to share with planners of other requests.
+
+    Attributes:
+        probes: chooses lengths to learn what they cost.
     """
 
     def __init__(
@@ -172,24 +162,19 @@ class DraftPlanner:
         self._acceptance = acceptance or AcceptanceModel()
         self._declined_draft = DeclinedDraft(self._acceptance)
         self._backoff = ProposalBackoff()
-        self._probes = Probes()
+        self.probes = Probes()
         self._pipeline_gain = PipelineGain()
-        self._drawing = Drawing()
+        self._draws = DrawPlanner()
         self._proposal_s = RunningMean()
         self._context = 0
         self._after_step = False
 
     def begin(self) -> None:
         self._backoff.begin()
-        self._probes.begin()
+        self.probes.begin()
         self._declined_draft.begin()
-        self._drawing.begin_request()
+        self._draws.begin_request()
         self._after_step = False
-
-    @property
-    def is_probing(self) -> bool:
-        """Whether the length of the next round was chosen to learn what it costs."""
-        return self._probes.worth_s is not None
 
     def should_propose(self, *, pipelined: bool) -> bool:
         cost = self._proposal_s.value / self._costs.decode_s(self._context)
@@ -203,17 +188,16 @@ class DraftPlanner:
         unpipelined_s = self._costs.verify_table(context, 1)[0]
         return self._pipeline_gain.should_pipeline(max(0.0, unpipelined_s / step - 1.0))
 
-    def choose(
-        self, draft: Draft, *, context: int, limit: int, replayed: int = 0, pipelined: bool
-    ) -> int:
-        limit = min(limit, len(draft.tokens), self._longest)
-        is_probe = self._probes.take_pending(pipelined=pipelined)
+    def choose(self, draft: Draft, now: Situation) -> int:
+        context, replayed, pipelined = now.context, now.replayed, now.pipelined
+        limit = min(now.limit, len(draft.tokens), self._longest)
+        is_probe = self.probes.take_pending(pipelined=pipelined)
         if limit <= 0:
             return 0
         expected = expected_tokens(self._acceptance.accept_probs(draft)[:limit])
         tokens = expected[1:]
         step = self._costs.decode_s(context)
-        unpipelined_s, *rounds = self._rounds(expected, context, replayed)
+        unpipelined_s, *rounds = self._rounds(expected, now)
         if self._after_step:
             # Learnt even if a step is in flight: it decides whether to pipeline the next one.
             self._pipeline_gain.drafted(step * max(map(truediv, tokens, rounds)))
@@ -227,16 +211,16 @@ class DraftPlanner:
         rows = replayed + 1
         step_doubt, *doubts = self._costs.doubts(context, rows + length if length else 0)
         known = [step_doubt, *doubts[rows : rows + limit]]
-        tried = self._probes.choose([plain, *speeds], known, best)
+        tried = self.probes.choose([plain, *speeds], known, best)
         if tried is not None:
             length = tried
             if pipelined:
-                self._probes.stopped(refill)
+                self.probes.stopped(refill)
             else:
-                self._probes.begun(expected[tried] / best)
+                self.probes.begun(expected[tried] / best)
         elif length:
-            self._probes.drafted()
-        elif self._probes.due(pipelined=pipelined) or is_probe:
+            self.probes.drafted()
+        elif self.probes.due(pipelined=pipelined) or is_probe:
             length = 1 + speeds.index(fastest)
         if not length:
             self._declined_draft.decline(draft.cut(self._longest))
@@ -244,43 +228,29 @@ class DraftPlanner:
         self._backoff.drafted()
         return length
 
-    def plan(
-        self,
-        draft: Draft,
-        prospects: Prospects,
-        *,
-        drawn: int,
-        context: int,
-        limit: int,
-        replayed: int = 0,
-        pipelined: bool,
-    ) -> DrawPlan:
+    def plan(self, draft: Draft, prospects: Prospects, drawn: int, now: Situation) -> DrawPlan:
         if drawn or prospects.accept_probs:
-            step = self._costs.decode_s(context)
-            longest = min(limit, self._longest)
+            step = self._costs.decode_s(now.context)
+            longest = min(now.limit, self._longest)
             accept_probs = self._acceptance.accept_probs(draft)[:longest]
             guess = [*accept_probs, *prospects.accept_probs][:longest]
-            rounds = self._rounds(expected_tokens(guess), context, replayed)
+            rounds = self._rounds(expected_tokens(guess), now)
             choices = Choices(accept_probs, prospects, rounds, step)
             if drawn:
-                return self._drawing.go_on(
+                return self._draws.go_on(
                     choices, drawn, keeps_drawn=draft.probabilities is not None
                 )
-            plan = self._drawing.begin(choices, replayed=replayed > 0, pipelined=pipelined)
+            plan = self._draws.begin(choices, replayed=now.replayed > 0, pipelined=now.pipelined)
             if plan.drawn:
                 if self._after_step:
-                    self._pipeline_gain.drafted(step * self._drawing.speed)
+                    self._pipeline_gain.drafted(step * self._draws.speed)
                 self._backoff.drafted()
                 return plan
-        if not draft:
-            return DrawPlan()
-        return DrawPlan(
-            self.choose(draft, context=context, limit=limit, replayed=replayed, pipelined=pipelined)
-        )
+        return DrawPlan(self.choose(draft, now))
 
     def observe_drafting(self, seconds: float, *, drawn: int = 0, unread: int = 0) -> None:
         if drawn:
-            self._drawing.observe(drawn, unread, seconds, self._costs.decode_s(self._context))
+            self._draws.observe(drawn, unread, seconds, self._costs.decode_s(self._context))
         else:
             self._proposal_s.add(seconds)
 
@@ -292,8 +262,8 @@ class DraftPlanner:
         if outcome.draft:
             self._acceptance.learn(outcome.draft, outcome.accepted)
         seconds = outcome.seconds or self._costs.decode_s(outcome.context)
-        self._drawing.earn(seconds)
-        self._probes.earn(seconds)
+        self._draws.earn(seconds)
+        self.probes.earn(seconds)
         if outcome.seconds is None:
             return
         if outcome.pipelined:
@@ -302,8 +272,9 @@ class DraftPlanner:
             size = outcome.replayed + 1 + len(outcome.draft)
             self._costs.observe_round(size, outcome.seconds, outcome.context)
 
-    def _rounds(self, expected: Sequence[float], context: int, replayed: int) -> list[float]:
+    def _rounds(self, expected: Sequence[float], now: Situation) -> list[float]:
         """Seconds of rounds over 0, 1, 2 ... draft tokens, of which `expected` are emitted."""
+        context, replayed = now.context, now.replayed
         first, *rounds = self._costs.verify_table(context, replayed + len(expected))[replayed:]
         if self._replays:
             forwards = self._costs.verify_table(context, self._longest + 1)

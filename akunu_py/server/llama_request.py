@@ -149,6 +149,7 @@ def read_options(request: ApiRequest) -> Options:
         stop=read_stops(body),
         drafter=defaults.drafter,
         num_draft_tokens=read_num_draft_tokens(body, defaults),
+        exact=defaults.exact,
         logprobs=alternatives or None,
         grammar=read_grammar(body, request.engine.tokenizer),
         priority=read_priority(body),
@@ -212,8 +213,11 @@ def read_sampling(body: Body, defaults: Defaults, tokenizer: "Tokenizer") -> Sam
     top_k = body.integer("top_k", default=_either(defaults.top_k, 40))
     top_p = body.number("top_p", default=_either(defaults.top_p, 0.95), most=1)
     min_p = body.number("min_p", default=_either(defaults.min_p, 0.05), most=1)
-    xtc_probability = body.number("xtc_probability", default=0.0, most=1)
-    xtc_threshold = body.number("xtc_threshold", default=DEFAULT_XTC_THRESHOLD, least=0)
+    xtc_probability = body.number(
+        "xtc_probability", default=defaults.xtc_probability or 0.0, most=1
+    )
+    usual = _either(defaults.xtc_threshold, DEFAULT_XTC_THRESHOLD)
+    xtc_threshold = body.number("xtc_threshold", default=usual, least=0)
     excludes = "xtc" in samplers and xtc_threshold <= MAX_XTC_THRESHOLD  # as llama-server
     penalty = body.number("repeat_penalty", default=1.0, most=_MAX_PENALTY)
     recent = body.integer("repeat_last_n", default=_RECENT, most=MAX_RECENT)

@@ -287,6 +287,7 @@ def _read_options(request: ApiRequest) -> Options:
         stop=read_stops(options),
         drafter=defaults.drafter,
         num_draft_tokens=read_num_draft_tokens(options, defaults),
+        exact=defaults.exact,
         grammar=_read_format(request.body),
         priority=read_priority(options),
         logprobs=read_logprobs(request.body),

@@ -110,6 +110,7 @@ def read_options(
         stop=read_stops(body),
         drafter=defaults.drafter,
         num_draft_tokens=read_num_draft_tokens(body, defaults),
+        exact=defaults.exact,
         references=_read_prediction(body),
         logprobs=logprobs,
         grammar=grammar or constrained,
@@ -145,14 +146,19 @@ def _read_sampling(request: ApiRequest) -> Sampling:
     refuse_unserved(body)
     temperature = 1.0 if defaults.temperature is None else defaults.temperature
     top_p = body.number("top_p", default=defaults.top_p or 1.0, least=0, most=1)
+    xtc_threshold = (
+        DEFAULT_XTC_THRESHOLD if defaults.xtc_threshold is None else defaults.xtc_threshold
+    )
     return Sampling(
         temperature=body.number("temperature", default=temperature, least=0, most=MAX_TEMPERATURE),
         top_p=max(top_p, MIN_TOP_P),
         top_k=max(body.integer("top_k", default=defaults.top_k or 0), 0),
         min_p=body.number("min_p", default=defaults.min_p or 0.0, least=0, most=1),
-        xtc_probability=body.number("xtc_probability", default=0.0, least=0, most=1),
+        xtc_probability=body.number(
+            "xtc_probability", default=defaults.xtc_probability or 0.0, least=0, most=1
+        ),
         xtc_threshold=body.number(
-            "xtc_threshold", default=DEFAULT_XTC_THRESHOLD, least=0, most=MAX_XTC_THRESHOLD
+            "xtc_threshold", default=xtc_threshold, least=0, most=MAX_XTC_THRESHOLD
         ),
         seed=read_seed(body, defaults),
         repetition_penalty=body.number(

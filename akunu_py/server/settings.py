@@ -48,9 +48,12 @@ class Defaults:
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
     seed: int | None = None
     drafter: str = "auto"
     num_draft_tokens: int | None = None
+    exact: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import pytest
 from akunu_py import calibration
 from akunu_py.__main__ import main
 from akunu_py.bench import device_report
-from akunu_py.bench.identity import Examinee
 from akunu_py.package import CACHE_VARIABLE
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from tests.planning.curves import LINEAR, STEPPED
@@ -72,7 +71,7 @@ class TestReport:
     @pytest.fixture(autouse=True)
     def _short(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         costs_are(monkeypatch, tmp_path, STEPPED)
-        monkeypatch.setattr(device_report, "_PROMPTS", 4)
+        monkeypatch.setattr(device_report, "_PROMPTS", 1)
         monkeypatch.setattr(device_report, "_WORKLOADS", ("edit",))
         for name in ("_IDENTITY_TOKENS", "_SPEEDUP_TOKENS"):
             monkeypatch.setattr(device_report, name, range(4, 9))
@@ -100,12 +99,12 @@ class TestReport:
     def test_an_interrupt_leaves_what_was_found(
         self, tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def examine(_self: Examinee, index: int, _prompt: object) -> list[object]:
+        def find(_engine: object, index: int, *_: object) -> list[object]:
             if index == 3:
                 raise KeyboardInterrupt
             return []
 
-        monkeypatch.setattr(Examinee, "examine", examine)
+        monkeypatch.setattr(device_report, "find_differences", find)
         words = ["doctor", "--model", str(tiny_model_dir), "--report", str(tmp_path / "mac")]
         assert main(words) == 0
         found = json.loads((tmp_path / "mac.json").read_text())

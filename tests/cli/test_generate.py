@@ -63,7 +63,10 @@ def test_the_text_is_the_engines(
     assert main(["generate", "-p", "def f(", "-m", "8", "--verbose", *model]) == 0
     printed = capsys.readouterr()
     assert printed.out.rstrip("\n") == engine.generate("def f(", Options(max_tokens=8)).text
-    assert printed.err.startswith("8 tokens · ")
+    speed, prompt = printed.err.splitlines()
+    assert speed.startswith("8 tokens · ")
+    assert prompt.startswith("prompt: 6 tokens, 0 cached · ")
+    assert "peak memory" in prompt
 
 
 def test_prompt_from_standard_input(
@@ -90,6 +93,29 @@ def test_chat_applies_the_chat_template(
     plain = json.loads(capsys.readouterr().out)["prompt_tokens"]
     assert main([*words, "--system-prompt", "be brief"]) == 0
     assert json.loads(capsys.readouterr().out)["prompt_tokens"] > plain > len("hello")
+
+
+def test_an_answer_goes_on_from_its_beginning(
+    model: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+    for beginning in ([], ["--prefill-response", "well, "]):
+        words = ["generate", "--chat", "-p", "hello", *beginning, "-m", "1", "--json", *model]
+        assert main(words) == 0
+        asked.append(json.loads(capsys.readouterr().out)["prompt_tokens"])
+    assert asked[1] == asked[0] + len("well, ")
+
+
+def test_a_prompt_is_kept_in_a_file(
+    model: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(tmp_path / "prompt")
+    cached = []
+    for _ in range(2):
+        words = ["generate", "-p", "def f(" * 9, "-m", "2", "--json", "--prompt-cache-file", file]
+        assert main([*words, *model]) == 0
+        cached.append(json.loads(capsys.readouterr().out)["stats"]["cached_tokens"])
+    assert cached[0] == 0 < cached[1]
 
 
 def test_a_suffix_fills_a_gap(model: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from akunu_py.cli.progress import PrefillBar
+from akunu_py.cli.progress import prefill_bar
 from akunu_py.cli.render import PLAIN, AnswerWriter, palette_for, printable, stats_line
 from akunu_py.drafting.base import Draft
 from akunu_py.stats import Finish, Round, Stats
@@ -106,7 +106,7 @@ def test_the_statistics_have_the_ending_if_it_was_not_the_models() -> None:
 
 def test_a_long_prompt_has_a_bar_that_vanishes() -> None:
     stream = Terminal()
-    bar = PrefillBar(stream)
+    bar = prefill_bar(stream)
     bar(2048, 10000)
     bar(10000, 10000)
     assert "reading the prompt" in stream.getvalue()
@@ -117,7 +117,7 @@ def test_a_long_prompt_has_a_bar_that_vanishes() -> None:
 
 def test_a_short_prompt_or_a_pipe_has_none() -> None:
     for stream, total in ((Terminal(), 3000), (StringIO(), 10000)):
-        bar = PrefillBar(stream)
+        bar = prefill_bar(stream)
         bar(2048, total)
         bar.close()
         assert stream.getvalue() == ""

@@ -159,7 +159,7 @@ def test_words_become_settings() -> None:
         "--host 0.0.0.0 --port 9 --api-key k --cors http://a --cors http://b --allow-host c "
         "--queue 3 --parallel 2 --alias mine,yours --log-prompts --log-level debug "
         "--prefill-step-size 64 --max-tokens 5 --temp 0.5 --top-p 0.9 --top-k 7 --min-p 0.1 "
-        "--seed 3 --num-draft-tokens 2"
+        "--seed 3 --num-draft-tokens 2 --xtc-probability 0.5 --xtc-threshold 0.2 --exact"
     )
     assert settings.server == ServerSettings(
         host="0.0.0.0",
@@ -171,9 +171,9 @@ def test_words_become_settings() -> None:
         parallel=2,
         log_prompts=True,
         aliases=("mine", "yours"),
-        defaults=Defaults(5, 0.5, 0.9, 7, 0.1, 3, num_draft_tokens=2),
+        defaults=Defaults(5, 0.5, 0.9, 7, 0.1, 0.5, 0.2, 3, num_draft_tokens=2, exact=True),
     )
-    assert (settings.log_level, settings.prefill_step_size) == ("DEBUG", 64)
+    assert (settings.log_level, settings.model.prefill_step_size) == ("DEBUG", 64)
     assert "api_key" not in repr(settings)
 
 

@@ -59,6 +59,9 @@ def test_help_names_every_command(conversation: Conversation) -> None:
         ("/min-p 0.1", Options(sampling=Sampling(min_p=0.1))),
         ("/seed 7", Options(sampling=Sampling(seed=7))),
         ("/seed none", Options()),
+        ("/repetition-penalty 1.1", Options(sampling=Sampling(repetition_penalty=1.1))),
+        ("/top-k off", Options()),
+        ("/exact on", Options(exact=True)),
         ("/sampler temp 0.5", Options(sampling=Sampling(0.5))),
         ("/processor sample 0.5", Options(sampling=Sampling(0.5))),
         ("/sampler top-k 40", Options(sampling=Sampling(1.0, top_k=40))),
@@ -160,6 +163,8 @@ def test_leaving(conversation: Conversation, line: str) -> None:
         ("/temp -1", "temperature must be 0 or more"),
         ("/sampler top-k", "'' is not a whole number"),
         ("/top-p 0", "top-p must be above 0"),
+        ("/xtc-probability 0.5", "changes sampled answers only"),
+        ("/xtc-threshold 0.2", "needs xtc-probability"),
         ("/retry", "no answer yet"),
     ],
 )
@@ -207,5 +212,5 @@ def test_samplers_keep_temperature_and_seed() -> None:
 def test_options_in_words() -> None:
     options = Options(None, Sampling(0.5, 0.9, 4, 0.1, 7), drafter="none")
     assert describe_options(options) == (
-        "temp 0.5 · top-k 4 · top-p 0.9 · min-p 0.1 · seed 7 · no drafts · no token limit"
+        "temp 0.5 · top-p 0.9 · top-k 4 · min-p 0.1 · seed 7 · no drafts · no token limit"
     )

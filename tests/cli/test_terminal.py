@@ -83,11 +83,11 @@ def test_without_a_history_file_the_chat_continues(
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("/re", ["/reset", "/retry"]),
+        ("/ret", ["/retry"]),
         ("/speculate ", ["on", "off"]),
         ("/speculate o", ["on", "off"]),
         ("/drafter no", ["none"]),
-        ("/sampler temp 0.8 top", ["top-k", "top-p"]),
+        ("/sampler temp 0.8 top", ["top-p", "top-k"]),
         ("/unknown x", []),
         ("re", []),
         ("a\n/re", []),

@@ -36,7 +36,9 @@ def test_queries_keys_and_values_are_those_of_the_original(make: Any) -> None:
     table = RotaryTable(original.rope)
     for offset, count in ((0, 20), (20, 1), (21, 5)):
         x = normal(count, HIDDEN)
-        projected = FusedAttention(original).project(x, *table.rows(offset, count))
+        projected = FusedAttention(original, table, CausalMask()).project(
+            x, *table.rows(offset, count)
+        )
         heads = original.n_heads, original.n_kv_heads, original.n_kv_heads
         for computed, layer, number, turns in zip(
             projected, projections_of(original), heads, (True, True, False), strict=True
@@ -49,7 +51,7 @@ def test_queries_keys_and_values_are_those_of_the_original(make: Any) -> None:
 def test_the_weights_are_shared() -> None:
     layer = llama_attention()
     before = mx.array(layer.k_proj.weight)
-    own = FusedAttention(layer)
+    own = FusedAttention(layer, RotaryTable(layer.rope), CausalMask())
     outputs = own.projections.matrix.shape[1]
     assert outputs == sum(p.weight.shape[0] for p in (layer.q_proj, layer.k_proj, layer.v_proj))
     assert mx.array_equal(layer.k_proj.weight, before)

@@ -8,7 +8,7 @@ from akunu_py.bench.replay import ReplayCase, replay
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Draft
 from akunu_py.errors import InvalidRequestError
-from akunu_py.planning.planner import FixedPlanner
+from akunu_py.planning.planner import FixedPlanner, Situation
 
 CODE = list(range(1_000, 1_120))
 OLD, NEW = 5, (6, 7)
@@ -152,7 +152,7 @@ def test_a_planner_without_costs_verifies_the_suggested_length() -> None:
     draft = drafter.propose(32)
     assert draft.suggested_length is not None
     assert 0 < draft.suggested_length < len(draft)
-    chosen = FixedPlanner(32).choose(draft, context=9, limit=32, pipelined=False)
+    chosen = FixedPlanner(32).choose(draft, Situation(9, 32))
     assert chosen == draft.suggested_length
 
 

@@ -12,7 +12,13 @@ from typing import NamedTuple
 
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.planning.cost_curve import CostCurve
-from akunu_py.planning.planner import MAX_PLANNED_TOKENS, DraftPlanner, FixedPlanner, Planner
+from akunu_py.planning.planner import (
+    MAX_PLANNED_TOKENS,
+    DraftPlanner,
+    FixedPlanner,
+    Planner,
+    Situation,
+)
 from akunu_py.planning.theory import expected_tokens
 from akunu_py.stats import Round
 
@@ -122,7 +128,7 @@ def simulate(
         proposed = text.draft(position, limit) if should_propose else NO_DRAFT
         if not proposed:
             return NO_DRAFT
-        length = planner.choose(proposed, context=context, limit=limit, pipelined=ahead)
+        length = planner.choose(proposed, Situation(context, limit, pipelined=ahead))
         assert 0 <= length <= limit
         return proposed.cut(length)
 
@@ -135,7 +141,7 @@ def simulate(
         else:
             seconds = step if pipelined else rounds[0]
         tokens = range(position, min(position + accepted + 1, len(text)))
-        is_probe = isinstance(planner, DraftPlanner) and planner.is_probing
+        is_probe = isinstance(planner, DraftPlanner) and planner.probes.worth_s is not None
         yield Simulated(position, len(draft), seconds, is_probe)
         observed = seconds * math.exp(draw.gauss(0.0, noise))
         planner.observe(Round(tuple(tokens), draft, accepted, context, pipelined, observed))
@@ -156,13 +162,11 @@ class Oracle(FixedPlanner):
         super().__init__(MAX_PLANNED_TOKENS)
         self._curve = curve
 
-    def choose(
-        self, draft: Draft, *, context: int, limit: int, replayed: int = 0, pipelined: bool
-    ) -> int:
-        tokens = expected_tokens(draft.accept_probs[:limit])
-        speeds = [1 / self._curve.decode_s(context)]
+    def choose(self, draft: Draft, now: Situation) -> int:
+        tokens = expected_tokens(draft.accept_probs[: now.limit])
+        speeds = [1 / self._curve.decode_s(now.context)]
         speeds += [
-            tokens[drafts] / self._curve.verify_s(1 + drafts, context)
-            for drafts in range(1, min(limit, len(draft)) + 1)
+            tokens[drafts] / self._curve.verify_s(1 + drafts, now.context)
+            for drafts in range(1, min(now.limit, len(draft)) + 1)
         ]
         return speeds.index(max(speeds))

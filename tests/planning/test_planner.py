@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.planning.cost_curve import DOUBTFUL, CostCurve
-from akunu_py.planning.planner import DraftPlanner, FixedPlanner
+from akunu_py.planning.planner import DraftPlanner, FixedPlanner, Situation
 from akunu_py.planning.policies import FIRST_PROBE, PROPOSE_BACKOFF
 from akunu_py.stats import Round
 from benchmarks.learnt_costs import cells, regret_s
@@ -31,7 +31,7 @@ def certain(length: int, prob: float = 0.99) -> Draft:
 
 
 def chosen(planner: DraftPlanner, draft: Draft, *, pipelined: bool = False) -> int:
-    return planner.choose(draft, context=CONTEXT, limit=32, pipelined=pipelined)
+    return planner.choose(draft, Situation(CONTEXT, 32, pipelined=pipelined))
 
 
 class TestCurves:
@@ -165,7 +165,7 @@ class TestPipelining:
         """A single step and the proposal after it; whether the next step is pipelined."""
         planner.observe(Round((7,), NO_DRAFT, 0, CONTEXT, False, None))
         planner.should_propose(pipelined=False)
-        planner.choose(draft, context=CONTEXT, limit=8, pipelined=False)
+        planner.choose(draft, Situation(CONTEXT, 8, pipelined=False))
         return planner.should_pipeline(CONTEXT)
 
     def test_steps_are_pipelined_while_nothing_is_drafted(self) -> None:
@@ -191,9 +191,9 @@ class TestProbes:
         """Declines drafts while steps are pipelined; how many were verified anyway."""
         probes = 0
         for at in range(times):
-            if planner.choose(certain(4, 0.9), context=CONTEXT, limit=8, pipelined=True):
+            if planner.choose(certain(4, 0.9), Situation(CONTEXT, 8, pipelined=True)):
                 probes += 1
-                length = planner.choose(certain(4, 0.9), context=CONTEXT, limit=8, pipelined=False)
+                length = planner.choose(certain(4, 0.9), Situation(CONTEXT, 8, pipelined=False))
                 assert length >= 1
                 draft = certain(4, 0.9).cut(length)
                 planner.observe(Round((0, 9), draft, 1, CONTEXT, False, None))
@@ -214,7 +214,7 @@ class TestProbes:
         assert chosen(planner, certain(4, 0.6), pipelined=True) > 0
         planner.observe(Round((1,), NO_DRAFT, 0, CONTEXT, True, costs.decode_s(CONTEXT)))
         assert chosen(planner, certain(4, 0.6)) > 0
-        assert planner.is_probing
+        assert planner.probes.worth_s is not None
 
     def test_a_probe_is_forgotten_with_its_request(self) -> None:
         planner = DraftPlanner(LINEAR)
@@ -265,7 +265,7 @@ def test_no_planner_raises_or_exceeds_its_limits(
             assert skipped <= (len(PROPOSE_BACKOFF) if pipelined else 0)
             assert planner.should_pipeline(context) or proposed
             proposed = proposed or bool(draft)
-            length = planner.choose(draft, context=context, limit=limit, pipelined=pipelined)
+            length = planner.choose(draft, Situation(context, limit, pipelined=pipelined))
             assert 0 <= length <= min(limit, len(draft), longest)
             tried = draft.cut(length) if length else NO_DRAFT
             kept = min(accepted, length)
@@ -275,14 +275,14 @@ def test_no_planner_raises_or_exceeds_its_limits(
 def test_the_fixed_planner_takes_what_there_is_up_to_its_number() -> None:
     planner = FixedPlanner(4)
     for available, limit, length in ((9, 9, 4), (3, 9, 3), (9, 2, 2), (0, 9, 0)):
-        chose = planner.choose(certain(available), context=0, limit=limit, pipelined=False)
+        chose = planner.choose(certain(available), Situation(0, limit, pipelined=False))
         assert chose == length
 
 
 def test_only_a_planner_without_costs_uses_the_suggested_length() -> None:
     draft = Draft(tuple(range(12)), "test", 8, None, (0.99,) * 12, suggested_length=3)
-    assert FixedPlanner(8).choose(draft, context=0, limit=32, pipelined=False) == 3
-    assert FixedPlanner(8).choose(draft.cut(2), context=0, limit=32, pipelined=False) == 2
+    assert FixedPlanner(8).choose(draft, Situation(0, 32, pipelined=False)) == 3
+    assert FixedPlanner(8).choose(draft.cut(2), Situation(0, 32, pipelined=False)) == 2
     assert chosen(DraftPlanner(FLAT), draft) == 12
 
 

@@ -1,12 +1,14 @@
 """What holds for every request: errors, log lines, and who may use the server."""
 
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 
 import akunu_py
-from akunu_py.server.settings import ServerSettings
+from akunu_py.options import Options
+from akunu_py.server.settings import Defaults, ServerSettings
 from tests.server.live import FRIEND, KEY, LiveServer, serve
 
 
@@ -175,3 +177,28 @@ def test_pages_of_this_machine_may_be_allowed(
     answer = guarded.client.options("/v1/completions", headers=asked)
     assert (answer.headers.get("access-control-allow-origin") == origin) is allowed
     assert (guarded.get("/health", Origin=origin).status_code == 200) is allowed
+
+
+def test_the_servers_defaults_hold_in_every_contract(tiny_model_dir: Path) -> None:
+    defaults = Defaults(max_tokens=1, xtc_probability=0.5, xtc_threshold=0.2, exact=True)
+    asked: list[Options] = []
+
+    def load() -> akunu_py.Engine:
+        engine = akunu_py.load(str(tiny_model_dir))
+        begin = engine.begin
+
+        def noting(prompt: Any, options: Options, *rest: Any, **how: Any) -> Any:
+            asked.append(options)
+            return begin(prompt, options, *rest, **how)
+
+        engine.begin = noting  # type: ignore[assignment, method-assign]
+        return engine
+
+    with serve(load, ServerSettings(defaults=defaults)) as server:
+        for path in ("/completion", "/v1/completions", "/api/generate"):
+            assert server.post(path, {"prompt": "a", "stream": False}).status_code == 200
+    assert len(asked) == 3
+    for options in asked:
+        sampling = options.sampling
+        assert (sampling.xtc_probability, sampling.xtc_threshold) == (0.5, 0.2)
+        assert options.exact

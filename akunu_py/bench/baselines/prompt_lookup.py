@@ -11,100 +11,75 @@ from collections.abc import Sequence
 from typing import Final
 
 from akunu_py.drafting.base import FIRST_BOUNDARY, NO_DRAFT, Draft, joined, until_boundary
+from akunu_py.options import MAX_DRAFT_TOKENS
 
 
 class _Lookup:
-    """The tokens of a request, and a draft that copies some of them."""
+    """The tokens of a request, where each key occurred in them, and drafts that copy some.
+
+    Attributes:
+        keys: how many tokens a key has, the preferred number first.
+        copied: how many tokens are copied at most.
+        latest: whether the latest occurrence counts, or the earliest.
+    """
 
     name: str
+    keys: tuple[int, ...] = ()
+    copied = MAX_DRAFT_TOKENS
+    latest = False
 
     def __init__(self) -> None:
         self._tokens: list[int] = []
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         self._tokens = []
+        self._starts: dict[tuple[int, ...], list[int]] = {}  # of what followed each key
         self.extend(joined(references, prompt))
 
     def extend(self, tokens: Sequence[int]) -> None:
-        self._tokens.extend(tokens)
+        for token in tokens:
+            for length in self.keys:
+                if len(self._tokens) >= length and token < FIRST_BOUNDARY:
+                    self._starts.setdefault(self._last(length), []).append(len(self._tokens))
+            self._tokens.append(token)
+
+    def propose(self, limit: int) -> Draft:
+        for length in self.keys:
+            if starts := self._starts.get(self._last(length)):
+                start = starts[-1 if self.latest else 0]
+                tokens = until_boundary(self._tokens[start : start + min(limit, self.copied)])
+                return Draft(tokens, self.name, length) if tokens else NO_DRAFT
+        return NO_DRAFT
 
     def feedback(self, draft: Draft, accepted: int) -> None:
         pass
 
-    def _copy(self, start: int, length: int, match_length: int) -> Draft:
-        tokens = until_boundary(self._tokens[start : start + length])
-        return Draft(tokens, self.name, match_length) if tokens else NO_DRAFT
-
-    def _after_first(self, length: int) -> int | None:
-        """Index after the earliest occurrence of the last `length` tokens, or None."""
-        tokens = self._tokens
-        end = len(tokens) - length
-        if end <= 0:
-            return None
-        key = tokens[end:]
-        start = -1
-        while (start := _index(tokens, key[0], start + 1, end)) >= 0:
-            if tokens[start : start + length] == key:
-                return start + length
-        return None
-
-
-def _index(tokens: list[int], token: int, start: int, end: int) -> int:
-    """The first index of `token` in `tokens[start:end]`; or -1."""
-    try:
-        return tokens.index(token, start, end)
-    except ValueError:
-        return -1
+    def _last(self, length: int) -> tuple[int, ...]:
+        return tuple(self._tokens[-length:])
 
 
 class TransformersLookup(_Lookup):
     """Transformers' prompt lookup: the leftmost match of 2 tokens, else of 1; copies 10."""
 
     name = "transformers-lookup"
-    _longest_match: Final = 2
-    _copied: Final = 10
-
-    def propose(self, limit: int) -> Draft:
-        for length in range(self._longest_match, 0, -1):
-            if (start := self._after_first(length)) is not None:
-                return self._copy(start, min(limit, self._copied), length)
-        return NO_DRAFT
+    keys = (2, 1)
+    copied = 10
 
 
 class VllmNGram(_Lookup):
     """vLLM's `ngram`: the earliest match of exactly 5 tokens; copies up to the limit."""
 
     name = "vllm-ngram"
-    _match: Final = 5
-
-    def propose(self, limit: int) -> Draft:
-        start = self._after_first(self._match)
-        return NO_DRAFT if start is None else self._copy(start, limit, self._match)
+    keys = (5,)
 
 
 class LlamaSimple(_Lookup):
     """llama.cpp's `ngram-simple`: the latest match of 12 tokens; copies 48."""
 
     name = "llama-simple"
-    _key: Final = 12
-    _copied: Final = 48
-
-    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
-        self._starts: dict[tuple[int, ...], list[int]] = {}
-        super().begin(prompt, references)
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        for token in tokens:
-            if len(self._tokens) >= self._key and token < FIRST_BOUNDARY:
-                self._starts.setdefault(self._last_key(), []).append(len(self._tokens))
-            self._tokens.append(token)
-
-    def propose(self, limit: int) -> Draft:
-        starts = self._starts.get(self._last_key())
-        return self._copy(starts[-1], min(limit, self._copied), self._key) if starts else NO_DRAFT
-
-    def _last_key(self) -> tuple[int, ...]:
-        return tuple(self._tokens[-self._key :])
+    keys = (12,)
+    copied = 48
+    latest = True
 
 
 class LlamaMapK(LlamaSimple):
@@ -117,11 +92,12 @@ class LlamaMapK(LlamaSimple):
         super().begin(prompt, references)
 
     def propose(self, limit: int) -> Draft:
-        return super().propose(min(limit, self._last_accepted.get(self._last_key(), limit)))
+        key = self._last(self.keys[0])
+        return super().propose(min(limit, self._last_accepted.get(key, limit)))
 
     def feedback(self, draft: Draft, accepted: int) -> None:
         if draft:
-            self._last_accepted[self._last_key()] = accepted
+            self._last_accepted[self._last(self.keys[0])] = accepted
 
 
 class LlamaMapK4v(LlamaSimple):
@@ -133,8 +109,8 @@ class LlamaMapK4v(LlamaSimple):
 
     def propose(self, limit: int) -> Draft:
         copies: Counter[tuple[int, ...]] = Counter()
-        for start in self._starts.get(self._last_key(), ()):
-            value = until_boundary(self._tokens[start : start + self._copied])
+        for start in self._starts.get(self._last(self.keys[0]), ()):
+            value = until_boundary(self._tokens[start : start + self.copied])
             if value in copies or len(copies) < self._values:
                 copies[value] += 1
         if not copies:
@@ -142,7 +118,7 @@ class LlamaMapK4v(LlamaSimple):
         value, count = copies.most_common(1)[0]
         if count < self._dominance * (copies.total() - count):
             return NO_DRAFT
-        return Draft(value[:limit], self.name, self._key) if limit else NO_DRAFT
+        return Draft(value[:limit], self.name, self.keys[0]) if limit else NO_DRAFT
 
 
 class LlamaMod(_Lookup):

@@ -6,24 +6,16 @@ token sequences.
 
 import ast
 import sysconfig
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Final
 
+from akunu_py.bench.identity import Prompt
 from akunu_py.bench.workloads import rename_request
 from akunu_py.text.chat import ChatTranscript
 from akunu_py.text.tokenizer import Tokenizer
 
 KINDS: Final = ("code", "edit", "prose", "random")
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A prompt as token ids, and its kind."""
-
-    kind: str
-    tokens: list[int]
 
 
 def make_prompts(
