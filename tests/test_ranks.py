@@ -172,7 +172,7 @@ def test_a_rank_that_does_not_answer_ends_the_others(
 class FakeRanks:
     rank, size = 0, 3
 
-    def check_same(self, facts: str) -> None:
+    def check_same(self, facts: str, otherwise: str = "") -> None:
         """Nobody differs."""
 
 

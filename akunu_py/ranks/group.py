@@ -39,6 +39,10 @@ _GRACE_S: Final = 1.0
 _SECONDS_TO_STOP: Final = 2.0
 _WORD: Final = 0x7FFFFFFF
 _PROBES: Final = 20
+_UNLIKE: Final = (
+    "The ranks do not run the same thing: give all of them the same model, the same options, and "
+    "the same versions of akunu-py and MLX."
+)
 _BACKENDS: Final = {
     "MLX_JACCL_COORDINATOR": "jaccl",
     "NCCL_HOST_IP": "nccl",
@@ -84,20 +88,17 @@ class Ranks:
     def __str__(self) -> str:
         return f"{self.size} ranks ({self.backend})"
 
-    def check_same(self, facts: str) -> None:
+    def check_same(self, facts: str, otherwise: str = _UNLIKE) -> None:
         """Compares a text with those of the other ranks, which may still load.
 
         Raises:
-            RankError: if they differ.
+            RankError: if they differ; it says `otherwise`.
         """
         with self.guard(), self._waiting(_LOADING * self._timeout):
             own = mx.array([crc32(facts.encode()) & _WORD])
             every = mx.distributed.all_gather(own, group=self.group).tolist()
         if len(set(cast(list[int], every))) > 1:
-            raise RankError(
-                "The ranks do not run the same thing: give all of them the same model, the same "
-                "options, and the same versions of akunu-py and MLX."
-            )
+            raise RankError(otherwise)
 
     @contextmanager
     def guard(self) -> Generator[None, None, None]:
@@ -165,9 +166,13 @@ class Ranks:
     def forward(self, words: Sequence[int], tokens: mx.array) -> Generator[None, None, None]:
         """Sends a forward, which must be built and submitted within it."""
         self._is_sending = True
-        with self._waiting():  # MLX waits where many operations are in flight
-            self.send(words, tokens)
-            yield
+        try:
+            with self._waiting():  # MLX waits where many operations are in flight
+                self.send(words, tokens)
+                yield
+        except Exception:  # no rank can build it
+            self._is_sending = False
+            raise
         self._is_sending = False
 
     def watch(self, result: mx.array) -> None:

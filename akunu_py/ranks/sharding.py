@@ -55,9 +55,11 @@ def take_share(network: nn.Module, config: dict[str, Any], ranks: Ranks, *, pipe
             f"({' '.join(str(error).split())[:200].rstrip('.')})."
         ) from error
     mx.eval(network.parameters())
-    with ranks.guard():
-        states = make_kv_cache(network, 1)
-        ranks.check_same(repr((states.has_states, states.needs_checkpoints, states.can_roll_back)))
+    cache = make_kv_cache(network, 1)
+    ranks.check_same(
+        repr((cache.has_states, cache.needs_checkpoints, cache.can_roll_back)),
+        "Each rank must have layers of every kind; try fewer ranks, or omit --pipeline.",
+    )
 
 
 def _check_heads(config: dict[str, Any], size: int) -> None:
