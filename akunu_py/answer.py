@@ -105,6 +105,7 @@ class Answer:
         self._text = text
         self._progress = progress
         self._cancelled = cancelled
+        self._begun = 0.0
         self._scorer: PromptScorer | None = None
         if options.scores_prompt:
             self._scorer = PromptScorer(prompt.tokens, options.logprobs or 0)
@@ -149,8 +150,9 @@ class Answer:
 
     @property
     def slot_id(self) -> int | None:
-        """Which cache it uses; None before it has one. Any thread may ask."""
-        return None if self._slot is None else self._slot.id
+        """Which cache it uses; None before it has one, and at the end. Any thread may ask."""
+        slot = self._slot
+        return None if slot is None else slot.id
 
     def close(self) -> None:
         """Ends it and gives back what it used."""
@@ -158,6 +160,7 @@ class Answer:
             self.phase = Phase.DONE
             self._steps.close()
             self._session.release()
+            self._slot = None  # the pool may drop the cache while somebody still holds this
 
     def _is_cancelled(self) -> bool:
         return self._cancelled is not None and self._cancelled()
@@ -205,7 +208,7 @@ class Answer:
         if self._is_cancelled():
             yield Event(Round(finish=Finish.CANCELLED), (), stats)
             return
-        begun = perf_counter()
+        begun = self._begun = perf_counter()
         self._slot = slot = self._take_slot()
         try:
             with shared.resident_weights:
@@ -260,9 +263,13 @@ class Answer:
             raise
         return slot
 
-    def _prefill(self, tokens: Sequence[int], slot: PrefixSlot) -> Generator[None, None, bool]:
+    def _prefill(
+        self, tokens: Sequence[int], slot: PrefixSlot
+    ) -> Generator[Event | None, None, bool]:
         """Computes prompt tokens; False if the request was cancelled before they were all done."""
         shared, scorer = self._shared, self._scorer
+        if self._options.reports_progress:
+            yield self._prompt_event(self.stats.cached_tokens)
         can_cancel = self._cancelled is not None
         step = shared.prefill_step_size or shared.backend.prefill_step(can_cancel)
         ends = self._checkpoint_lengths() if slot.cache.needs_checkpoints else []
@@ -283,10 +290,17 @@ class Answer:
             if self._progress:
                 self._progress(done, len(tokens))
             if done < len(tokens):
-                yield
+                reports = self._options.reports_progress
+                yield self._prompt_event(self.stats.cached_tokens + done) if reports else None
                 if self._is_cancelled():
                     return False
+        if self._options.reports_progress:
+            yield self._prompt_event(self.stats.prompt_tokens)
         return True
+
+    def _prompt_event(self, done: int) -> Event:
+        self.stats.prefill_s = perf_counter() - self._begun
+        return Event(Round(), (), copy(self.stats), prompt_done=done)
 
     def _checkpoint_lengths(self) -> list[int]:
         """Where to keep checkpoints of a prompt: every so many tokens, where its last turns begin,
@@ -321,7 +335,7 @@ class Answer:
             session.num_draft_tokens,
             limit=limit,
             grow=lambda tokens: shared.prefixes.grow(slot, tokens),
-            logprobs=LogprobRequest(options.logprobs, session.num_top_ids),
+            logprobs=LogprobRequest(options.logprobs, session.num_top_ids, options.drawn_logprobs),
             tie_breaker=tie_breaker,
             forwards=lambda: shared.counters.forwards,
             block_rows=shared.speculation.rows_of(options),

@@ -94,6 +94,7 @@ class Engine:
         self.counters = EngineCounters()
         self._prefixes = PrefixPool(
             model.make_cache,
+            lambda: model.cache_sizes,
             limit=max_context or model.context_length,
             memory=spare_cache_bytes() if prompt_cache_bytes is None else prompt_cache_bytes,
             store=prompt_store,

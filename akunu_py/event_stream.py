@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 _SIGNAL_INTERVAL_S: Final = 0.1
 
 
+def _nothing() -> None:
+    """What `cancel` calls once there is nothing to cancel."""
+
+
 class EventStream:
     """The events of one request, in order; `cancel` calls `on_cancel`.
 
@@ -31,10 +35,10 @@ class EventStream:
         finished: whether the engine is done with the request.
         cancelled: whether the rest is no longer wanted.
         sequence: what the scheduler knows of the request, and `answer` what the engine knows, once
-            it has begun; any thread may look at both.
+            it has begun and until it ends; any thread may look at both.
     """
 
-    def __init__(self, on_cancel: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, on_cancel: Callable[[], object] = _nothing) -> None:
         self.last: Event | None = None
         self.finished = False
         self.cancelled = False
@@ -87,6 +91,8 @@ class EventStream:
         """Ends the events, with the error that caused it, if any; for the engine's thread."""
         self._queue.put(error)
         self.finished = True
+        # They hold this stream, and so the prompt would live until the next garbage collection.
+        self._on_cancel, self.sequence, self.answer = _nothing, None, None
         self._notify()
 
     def _notify(self) -> None:
@@ -102,9 +108,11 @@ class EventStream:
 
     def _woken(self) -> None:
         self._wake_pending = False  # first, so that events that come from now on wake again
-        if self.finished and self._on_finish is not None:
-            on_finish, self._on_finish = self._on_finish, None
-            on_finish()
+        if self.finished:
+            self._wake = None  # which holds this stream
+            if self._on_finish is not None:
+                on_finish, self._on_finish = self._on_finish, None
+                on_finish()
         self._wake_reader()
 
     def _wake_reader(self) -> None:

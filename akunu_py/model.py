@@ -206,6 +206,17 @@ class TargetModel:
         """How long a message to other processes takes; 0 if there are none."""
         return 0.0
 
+    @cached_property
+    def cache_sizes(self) -> tuple[float, float]:
+        """The bytes of a cache without checkpoints: at least, and more for each token.
+
+        They are those of a forward that is built and not computed.
+        """
+        cache = self.make_cache(self.context_length, quantized_start=0)
+        self.network(mx.array([[0]]), cache=cache.layers)
+        least = cache.estimate(0)
+        return least, cache.estimate(1) - least
+
     def forward(self, tokens: mx.array, cache: KVCache) -> mx.array:
         """Appends tokens to the cache and predicts the token after each of them.
 

@@ -270,6 +270,9 @@ class Options:
             text.
         logprobs: reports each token's log-probability in the model's own distribution, and this
             many of the most likely tokens there; None reports nothing. See `sampling/logprobs.py`.
+        drawn_logprobs: reports those of the distribution that tokens are drawn from instead: after
+            bias, penalties, grammar, filters and temperature.
+        reports_progress: sends events without text while the prompt is computed.
         scores_prompt: reports the log-probabilities of the prompt's own tokens too, and so computes
             the whole prompt, even if a cache holds it.
         grammar: a grammar that the text must match; the text ends when it is complete.
@@ -290,6 +293,8 @@ class Options:
     slot: int | None = None
     references: tuple[str, ...] = ()
     logprobs: int | None = None
+    drawn_logprobs: bool = False
+    reports_progress: bool = False
     scores_prompt: bool = False
     grammar: Grammar | None = None
     priority: int = 0

@@ -17,6 +17,8 @@ class Event:
         stats: the request's sums up to this round.
         prompt_logprobs: the prompt's, if the request asked for them; once, before any token.
         stop: the stop string that the text ended with, if any.
+        prompt_done: how many tokens of the prompt are computed or were cached, if the event only
+            reports that.
     """
 
     round: Round
@@ -24,6 +26,7 @@ class Event:
     stats: Stats
     prompt_logprobs: PromptLogprobs | None = None
     stop: str | None = None
+    prompt_done: int | None = None
 
     @property
     def tokens(self) -> tuple[int, ...]:

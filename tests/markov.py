@@ -12,7 +12,8 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.layers import LayerCache
 from akunu_py.model import TargetModel
-from akunu_py.sampling.constraint import Constraint
+from akunu_py.options import Wake
+from akunu_py.sampling.constraint import Constraint, GrammarPart
 
 Table = npt.NDArray[np.float64]
 
@@ -106,7 +107,9 @@ def letters_constraint(regex: str) -> Constraint:
     """Keeps the answer to a prompt of one token to a regular expression over letters."""
     tokenizer = LLTokenizer(TokenizerWrapper(_Letters()))
     matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_regex(regex), log_level=0)
-    return Constraint(matcher, 1, VOCABULARY + 1)
+    wake = Wake("", awake=True, once=True)
+    part, size = GrammarPart(matcher, 1), VOCABULARY + 1
+    return Constraint(lambda _: part, lambda _: b"", wake, first=part, start=1, vocabulary=size)
 
 
 def transitions(tokens: Sequence[int]) -> npt.NDArray[np.int64]:

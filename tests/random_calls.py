@@ -8,6 +8,8 @@ import random
 import re
 import string
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,7 +19,7 @@ from akunu_py.engine import Engine
 from akunu_py.options import Options, Sampling
 from akunu_py.request import Completion
 from akunu_py.server.conversation import Conversation, Tools
-from akunu_py.text.answer_parser import joined
+from akunu_py.text.answer_parser import Part, ToolCall
 from tests.tiny_model import CHAT_TEMPLATE, write_tiny_model
 
 NAME = "call_it"
@@ -40,6 +42,20 @@ FAMILIES = {
 """What mlx-lm tells a family by; as a comment in the tiny model's template."""
 MAIN = ("hermes", "llama3", "mistral", "qwen3_coder", "glm")
 MESSAGES = [{"role": "user", "content": "Call a function."}]
+
+
+def joined(parts: Sequence[Part]) -> Part:
+    """Several parts as one, in which any field may be set but `arguments`."""
+    calls: list[ToolCall] = []
+    for part in parts:
+        calls += part.calls
+        if part.arguments:
+            calls[-1] = replace(calls[-1], arguments=calls[-1].arguments + part.arguments)
+    return Part(
+        "".join(part.content for part in parts),
+        "".join(part.reasoning for part in parts),
+        tuple(calls),
+    )
 
 
 def engine_of(family: str, folder: Path) -> Engine:

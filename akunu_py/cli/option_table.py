@@ -190,7 +190,8 @@ OPTIONS: Final = (
     Option("--verbose", _GENERATE, "report speed and peak memory, even if standard error is not "
            "a terminal", default=False, const=True),
 
-    Option("--host", _SERVE, "the address to listen on", metavar="HOST", group=_SERVER,
+    Option("--host", _SERVE, "the address to listen on, or several with commas between",
+           metavar="HOST", group=_SERVER,
            default=DEFAULT_HOST, default_text=f"{DEFAULT_HOST}, this machine only"),
     Option("--port", _SERVE, "the port; 0 takes a free one", whole_number, metavar="N",
            group=_SERVER, default=DEFAULT_PORT, within=Range(0, _MAX_PORT)),
@@ -204,6 +205,9 @@ OPTIONS: Final = (
            metavar="ORIGIN", field="origins", group=_SERVER, default=(), repeated=True),
     Option("--allow-host", _SERVE, "another name of this server for its clients; may be repeated",
            metavar="NAME", field="hosts", group=_SERVER, default=(), repeated=True),
+    Option("--disable", _SERVE, "do without this page: page, slots or metrics; may be repeated",
+           metavar="NAME", field="disabled", group=_SERVER, default=(), repeated=True,
+           choices=("page", "slots", "metrics")),
     Option("--queue", _SERVE, "requests that may wait", whole_number, metavar="N", group=_SERVER,
            default=DEFAULT_QUEUE, within=Range(1)),
     Option("--parallel", _SERVE, "requests answered at a time, fewer if memory is short",

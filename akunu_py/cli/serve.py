@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from concurrent.futures import Future
-from contextlib import closing, suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final
 
 import uvloop
@@ -21,6 +21,7 @@ from akunu_py.worker import EngineWorker
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
+    from akunu_py.server.service import Service
 
 logger = logging.getLogger("akunu_py.server")
 
@@ -39,13 +40,16 @@ def run(settings: ServeSettings) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", stream=sys.stderr)
     logging.getLogger("akunu_py").setLevel(settings.log_level)
     fetch_model(settings.model)
-    with closing(_listen(settings.server.host, settings.server.port)) as listener:
+    with ExitStack() as stack:
+        listeners = _listen(settings.server.host, settings.server.port)
+        for listener in listeners:
+            stack.enter_context(listener)
         server = settings.server
         worker = EngineWorker(
             lambda: _load(settings), queue_limit=server.queue, parallel=server.parallel
         )
         try:
-            uvloop.run(_serve(worker, settings, listener))
+            uvloop.run(_serve(worker, settings, listeners))
         finally:
             saves = settings.model.prompt_cache_dir is not None and worker.loading.done()
             worker.close(_SECONDS_TO_SAVE if saves else _SECONDS_TO_STOP)
@@ -64,7 +68,9 @@ def _load(settings: ServeSettings) -> "Engine":
     return engine
 
 
-async def _serve(worker: EngineWorker, settings: ServeSettings, listener: socket.socket) -> None:
+async def _serve(
+    worker: EngineWorker, settings: ServeSettings, listeners: list[socket.socket]
+) -> None:
     """Serves until a signal comes, or the model fails to load."""
     from akunu_py.server.app import create_app  # noqa: PLC0415
     from akunu_py.server.http import HttpServer  # noqa: PLC0415
@@ -81,39 +87,56 @@ async def _serve(worker: EngineWorker, settings: ServeSettings, listener: socket
     def loaded(loading: "Future[Engine]") -> None:
         with suppress(RuntimeError):  # the event loop is closed: a signal came during loading
             if loading.exception() is None:
-                loop.call_soon_threadsafe(_tell_ready, loading.result(), where)
+                loop.call_soon_threadsafe(tell_ready, service, where, settings.server.parallel)
             else:
                 loop.call_soon_threadsafe(stop)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
-    host, port = listener.getsockname()[:2]
-    address = f"[{host}]" if ":" in host else host
-    where = f"{settings.model.name} at http://{address}:{port}"
+    names = [listener.getsockname()[:2] for listener in listeners]
+    urls = [f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+            for host, port in names]  # fmt: skip
+    where = f"{settings.model.name} at {' and '.join(urls)}"
     print(f"Loading {where}", flush=True)
-    if settings.server.api_key is None and not ipaddress.ip_address(host).is_loopback:
+    is_open = not all(ipaddress.ip_address(host).is_loopback for host, _ in names)
+    if settings.server.api_key is None and is_open:
         logger.warning("everyone who can reach this address may use the server; see --api-key")
     worker.loading.add_done_callback(loaded)
-    await server.serve(listener)
+    await server.serve(*listeners)
 
 
-def _tell_ready(engine: "Engine", where: str) -> None:
-    for notice in engine.notices:
+def tell_ready(service: "Service", where: str, wanted: int) -> None:
+    """Prints what is served, how many requests at a time, and why not as many as wanted."""
+    for notice in service.engine.notices:
         logger.warning("%s", notice)
-    print(f"Serving {where}", flush=True)
+    print(f"Serving {where}")
+    parallel, why = service.scheduler.parallel, service.why_in_turns
+    how = f"Up to {parallel} requests are answered at a time"
+    if parallel == 1:
+        how = "Requests are answered one after another"
+    if parallel < wanted:
+        how += f", not {wanted}: the caches of more would not fit, see --prompt-cache-bytes"
+    print(f"{how}. {why}" if why else f"{how}.", flush=True)
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket.
+def _listen(hosts: str, port: int) -> list[socket.socket]:
+    """Listening sockets, one for each of the hosts, which have commas between, on one port.
 
     Raises:
         InvalidRequestError: if the address is in use, or not an address of this machine.
     """
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    except (OSError, UnicodeError) as error:
-        raise InvalidRequestError(_why_not(host, port, error)) from error
+    listeners: list[socket.socket] = []
+    for host in hosts.split(","):
+        try:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        except (OSError, UnicodeError) as error:
+            for listener in listeners:
+                listener.close()
+            raise InvalidRequestError(_why_not(host, port, error)) from error
+        listeners.append(listener)
+        port = listener.getsockname()[1]
+    return listeners
 
 
 def _why_not(host: str, port: int, error: Exception) -> str:

@@ -27,7 +27,6 @@ from akunu_py.stats import Round
 
 if TYPE_CHECKING:
     from akunu_py.sampling.constraint import Constraint
-    from akunu_py.sampling.lazy_constraint import LazyConstraint
 
 FORCED: Final = "forced"
 """The source of drafts that a grammar makes."""
@@ -107,7 +106,7 @@ class DraftSession:
         drafter: Drafter | None = None,
         planner: Planner | None = None,
         trimmer: DraftTrimmer | None = None,
-        constraint: Constraint | LazyConstraint | None = None,
+        constraint: Constraint | None = None,
         *,
         num_draft_tokens: int = 0,
         clock: Callable[[], float] = perf_counter,
@@ -237,7 +236,7 @@ class DraftSession:
             self._unread.clear()
 
 
-def steer(constraint: Constraint | LazyConstraint, draft: Draft, limit: int) -> Draft:
+def steer(constraint: Constraint, draft: Draft, limit: int) -> Draft:
     """The part of a draft that a grammar allows, or the tokens that the grammar forces.
 
     A draft that was sampled from distributions keeps its first forbidden token, which will be

@@ -8,15 +8,16 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from akunu_py.errors import InvalidRequestError, UnreadableRequestError
-from akunu_py.options import Grammar
-from akunu_py.sampling.constraint import Constraint, one_line
-from akunu_py.sampling.lazy_constraint import LazyConstraint
+from akunu_py.options import Grammar, Wake
+from akunu_py.sampling.constraint import Constraint, GrammarPart, one_line
 from akunu_py.text.json_schema import WHITESPACE, bounded
 from akunu_py.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
+_WHOLE: Final = Wake("", awake=True, once=True)
+"""Of a grammar that holds for the whole answer."""
 _KEPT_MATCHERS: Final = 4
 """Agents send the same tools with every request; a hundred of them take long to compile."""
 
@@ -35,7 +36,7 @@ class ConstraintFactory:
         self._guide: LLTokenizer | None = None
         self._matchers: OrderedDict[Grammar, LLMatcher] = OrderedDict()
 
-    def make(self, grammar: Grammar, start: int) -> "Constraint | LazyConstraint":
+    def make(self, grammar: Grammar, start: int) -> Constraint:
         """A constraint for the answer whose first token is at position `start`.
 
         Raises:
@@ -48,19 +49,18 @@ class ConstraintFactory:
         self._matchers[grammar] = matcher
         if len(self._matchers) > _KEPT_MATCHERS:
             self._matchers.popitem(last=False)
-        if grammar.wake is None:
-            return Constraint(matcher.deep_copy(), start, self._vocabulary)
+        wake = grammar.wake or _WHOLE
 
-        def begin(position: int) -> Constraint:
-            return Constraint(matcher.deep_copy(), position, self._vocabulary)
+        def begin(position: int) -> GrammarPart:
+            return GrammarPart(matcher.deep_copy(), position)
 
-        first = begin(start) if grammar.wake.awake else None
-        if first is not None:
-            first.skip(self._guide.tokenize_str(grammar.wake.mark, parse_special=True))
-        return LazyConstraint(
+        first = begin(start) if wake.awake else None
+        if first is not None and wake.mark:
+            first.skip(self._guide.tokenize_str(wake.mark, parse_special=True))
+        return Constraint(
             begin,
             self._tokenizer.token_bytes.of,
-            grammar.wake,
+            wake,
             first=first,
             start=start,
             vocabulary=self._vocabulary,

@@ -13,10 +13,12 @@ class LogprobRequest:
     Attributes:
         logprobs: alternatives to report with each token's log-probability; None reports nothing.
         top_ids: how many of the most likely ids to report to the drafter.
+        drawn: whether to report the distribution that tokens are drawn from.
     """
 
     logprobs: int | None = None
     top_ids: int = 0
+    drawn: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +26,8 @@ class TokenLogprob:
     """The log-probability of a token, and the most likely tokens at its position.
 
     The distribution is the model's own: before bias, penalties, constraints, filters and
-    temperature. llama.cpp (unless asked for `post_sampling_probs`), vLLM (`raw_logprobs`) and
-    OpenAI report the same.
+    temperature, as with vLLM (`raw_logprobs`) and OpenAI; or, if asked for, the one after these, as
+    with llama.cpp's `post_sampling_probs`.
 
     Attributes:
         token: an emitted id, or one of a prompt.

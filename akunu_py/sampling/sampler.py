@@ -19,7 +19,6 @@ from akunu_py.options import Options, Sampling
 from akunu_py.sampling.constraint import Constraint
 from akunu_py.sampling.constraint_factory import ConstraintFactory
 from akunu_py.sampling.infill import InfillFilter
-from akunu_py.sampling.lazy_constraint import LazyConstraint
 from akunu_py.sampling.penalties import make_penalties
 from akunu_py.sampling.random import GOLDEN_GAMMA, mix64, uniform
 from akunu_py.sampling.xtc import XTCFilter
@@ -47,7 +46,7 @@ class Sampler:
         sampling: Sampling,
         prompt: Sequence[int] = (),
         *,
-        constraint: Constraint | LazyConstraint | None = None,
+        constraint: Constraint | None = None,
         infill: InfillFilter | None = None,
         never_excluded: Collection[int] = (),
         xtc: XTCFilter | None = None,
@@ -124,6 +123,14 @@ class Sampler:
         if ids is None:
             return probabilities
         return mx.put_along_axis(mx.zeros(logits.shape), ids, probabilities, axis=-1)
+
+    def logprobs(self, logits: mx.array, position: int) -> mx.array:
+        """The logarithms of the probabilities that `choose` draws with, lazy; minus infinity for
+        tokens that it cannot choose."""
+        if self.sampling.greedy and self._infill is None:
+            best = mx.argmax(logits, axis=-1, keepdims=True)
+            return mx.where(mx.arange(logits.shape[-1]) == best, 0.0, -mx.inf)
+        return mx.log(self.distributions(logits, position))
 
     def uniforms(self, position: int) -> tuple[float, float]:
         """The random numbers that accept or replace a draft token at `position`."""

@@ -4,16 +4,14 @@ Content blocks become messages in OpenAI's form, which templates expect, and the
 blocks again. Tools that Anthropic's own service runs are refused; so is what is not text.
 """
 
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
 from starlette.responses import Response
 
 from akunu_py.options import Grammar
-from akunu_py.request import Completion
+from akunu_py.request import Completion, Event
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest, Contract, Endpoint
 from akunu_py.server.conversation import (
@@ -24,18 +22,11 @@ from akunu_py.server.conversation import (
     ToolChoice,
     select_tools,
 )
+from akunu_py.server.dialect import OPENAI, read_format, read_options
 from akunu_py.server.errors import ApiError
-from akunu_py.server.fields import MAX_MESSAGES, MAX_TOOLS, read_stops
-from akunu_py.server.openai_common import read_format, read_options
+from akunu_py.server.fields import MAX_MESSAGES, MAX_TOOLS, call_of, offered, read_text
 from akunu_py.server.responses_request import merged
-from akunu_py.server.wire import (
-    EVENT_STREAM,
-    FINISH_REASONS,
-    CompactJSONResponse,
-    StreamedResponse,
-    WholeResponse,
-    named_sse,
-)
+from akunu_py.server.wire import FINISH_REASONS, CompactJSONResponse, named_sse, respond
 from akunu_py.stats import Stats
 
 _TYPES: Final = {
@@ -59,52 +50,56 @@ def error_body(error: ApiError) -> dict[str, Any]:
 def messages(request: ApiRequest) -> Response:
     """`/v1/messages`: continues a conversation."""
     conversation = _read(request)
-    service = request.service
-    blocks = Blocks(conversation.parser())
-    head = {
-        "id": f"msg_{uuid4().hex}",
-        "type": "message",
-        "role": "assistant",
-        "model": request.model_name,
-    }
+    reply = _Reply(conversation.blocks(), request.model_name)
+    streams = request.body.flag("stream", default=False)
+    return respond(request.service, [conversation.job], reply, streams=streams)
 
-    async def chunks() -> AsyncGenerator[bytes, None]:
-        completion = Completion("")
-        async with aclosing(service.stream(conversation.job)) as events:
-            async for event in events:
-                if not completion.stats.prompt_tokens:
-                    usage = _usage(event.stats) | {"output_tokens": 0}
-                    empty: dict[str, Any] = {
-                        "content": [],
-                        "stop_reason": None,
-                        "stop_sequence": None,
-                    }
-                    yield named_sse("message_start", {"message": head | empty | {"usage": usage}})
-                    yield named_sse("ping", {})
-                completion.add(event)
-                for step in blocks.feed(event.text, ends=event.finish_reason is not None):
-                    for name, fields in _events(step):
-                        yield named_sse(name, {"index": step[1].index} | fields)
-        delta = _ending(completion, blocks)
-        yield named_sse("message_delta", {"delta": delta, "usage": _usage(completion.stats)})
+
+class _Reply:
+    """Writes an answer as content blocks, or as the events that tell how they grow."""
+
+    def __init__(self, blocks: Blocks, model: str) -> None:
+        self._blocks = blocks
+        self._begun = False
+        self._head = {
+            "id": f"msg_{uuid4().hex}",
+            "type": "message",
+            "role": "assistant",
+            "model": model,
+        }
+
+    def feed(self, _: int, event: Event) -> Iterator[bytes]:
+        if not self._begun:
+            self._begun = True
+            usage = _usage(event.stats) | {"output_tokens": 0}
+            empty: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
+            start = self._head | empty | {"usage": usage}
+            yield named_sse("message_start", {"message": start})
+            yield named_sse("ping", {})
+        for step in self._blocks.feed(event):
+            for name, fields in _events(step):
+                yield named_sse(name, {"index": step[1].index} | fields)
+
+    def end(self, _: int, completion: Completion) -> Iterator[bytes]:
+        delta, usage = _ending(completion, self._blocks), _usage(completion.stats)
+        yield named_sse("message_delta", {"delta": delta, "usage": usage})
         yield named_sse("message_stop", {})
 
-    async def whole() -> dict[str, Any]:
-        completion = await service.complete(conversation.job)
-        list(blocks.feed(completion.text, ends=True))
-        content = {"content": [_content(block) for block in blocks.done]}
-        return head | content | _ending(completion, blocks) | {"usage": _usage(completion.stats)}
+    def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
+        (completion,) = completions
+        list(self._blocks.feed(completion))
+        content = {"content": [_content(block) for block in self._blocks.done]}
+        ending = _ending(completion, self._blocks)
+        return self._head | content | ending | {"usage": _usage(completion.stats)}
 
-    if request.body.flag("stream", default=False):
-        error_chunk = lambda error: named_sse("error", error_body(error))  # noqa: E731
-        return StreamedResponse(chunks(), EVENT_STREAM, error_chunk)
-    return WholeResponse(whole)
+    def report(self, error: ApiError) -> bytes:
+        return named_sse("error", error_body(error))
 
 
 def count_tokens(request: ApiRequest) -> Response:
     """`/v1/messages/count_tokens`: how long the prompt of such a request is."""
-    prompt = str(_read(request).job.prompt)
-    return CompactJSONResponse({"input_tokens": len(request.engine.tokenizer.encode(prompt))})
+    tokens = _read(request).count_tokens(request.engine.tokenizer)
+    return CompactJSONResponse({"input_tokens": tokens})
 
 
 ANTHROPIC: Final = Contract(
@@ -149,7 +144,7 @@ def _content(block: Block) -> dict[str, Any]:
 def _ending(completion: Completion, blocks: Blocks) -> dict[str, Any]:
     """Why the answer ended."""
     reason = _STOP_REASONS[FINISH_REASONS[completion.finish_reason]]
-    if blocks.has_calls and reason == "end_turn":
+    if blocks.calls and reason == "end_turn":
         return {"stop_reason": "tool_use", "stop_sequence": None}
     reason = "stop_sequence" if completion.stop else reason
     return {"stop_reason": reason, "stop_sequence": completion.stop}
@@ -173,18 +168,16 @@ def _read(request: ApiRequest) -> Conversation:
     """
     body, engine = request.body, request.engine
     grammar = _read_format(body)
-    stops = read_stops(body, "stop_sequences")
-    options = replace(read_options(request, grammar=grammar), stop=stops)
+    options = read_options(request, OPENAI, stops="stop_sequences", grammar=grammar)
     given = body.object("tool_choice")
     word = given.text("type", default="auto")
     if word not in ("auto", "any", "tool", "none"):
         given.refuse("type", "must be auto, any, tool or none")
-    name = given.text("name", default="") if word == "tool" else ""
-    choice = ToolChoice(word != "none", word in ("any", "tool"), name)
+    among = [given.text("name", default="")] if word == "tool" else None
     tools = select_tools(
         body,
         [_tool(tool) for tool in body.objects("tools", most=MAX_TOOLS)],
-        choice,
+        ToolChoice(word != "none", word in ("any", "tool"), among),
         parallel=not given.flag("disable_parallel_tool_use", default=False),
         model_has_tools=engine.tokenizer.answer_format.has_tools,
     )
@@ -209,12 +202,8 @@ def _tool(tool: Body) -> dict[str, Any]:
     """A tool in OpenAI's form."""
     if tool.text("type", default="custom") != "custom":
         tool.refuse("type", "must be custom: this server runs no tools of its own")
-    tool.require("name")
-    tool.object("input_schema").object("properties")
-    function = {"name": tool.text("name", default=""), "parameters": tool.any("input_schema")}
-    if tool.has("description"):
-        function["description"] = tool.text("description", default="")
-    return {"type": "function", "function": function}
+    kept = ("name", "description", "input_schema")
+    return offered(tool.only(*kept), "input_schema")
 
 
 def _read_messages(body: Body) -> list[dict[str, Any]]:
@@ -222,7 +211,7 @@ def _read_messages(body: Body) -> list[dict[str, Any]]:
     given = body.objects("messages", most=MAX_MESSAGES)
     if not given:
         body.refuse("messages", "must have at least one message")
-    system = _text(body, "system")
+    system = read_text(body, "system")
     found: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
     for message in given:
         role = message.text("role", default="")
@@ -243,34 +232,18 @@ def _messages(message: Body, role: str) -> Iterator[dict[str, Any]]:
         if kind == "text":
             texts.append(block.text("text", default=""))
         elif kind == "tool_use":
-            function = {
-                "name": block.text("name", default=""),
-                "arguments": block.any("input") or {},
-            }
-            calls.append(
-                {"id": block.text("id", default=""), "type": "function", "function": function}
-            )
+            calls.append(call_of(block, block.text("id", default=""), "input"))
         elif kind == "tool_result":
             has_results = True
             id_ = block.text("tool_use_id", default="")
-            yield {"role": "tool", "tool_call_id": id_, "content": _text(block, "content")}
+            content = read_text(block, "content")
+            yield {"role": "tool", "tool_call_id": id_, "content": content}
         elif kind == "thinking":
             thoughts.append(block.text("thinking", default=""))
         elif kind != "redacted_thinking":
             block.refuse("type", "must be text, tool_use, tool_result or thinking")
     if texts or calls or not has_results:
-        said: dict[str, Any] = {"role": role, "content": "".join(texts)}
+        joint = "" if role == "assistant" else "\n\n"  # what it said stays as it was
+        said: dict[str, Any] = {"role": role, "content": joint.join(texts)}
         said |= {"tool_calls": calls} if calls else {}
         yield said | ({"reasoning_content": "".join(thoughts)} if thoughts else {})
-
-
-def _text(body: Body, name: str) -> str:
-    """A text, or a list of blocks that are all text, which are separate paragraphs."""
-    if not isinstance(body.any(name), list):
-        return body.text(name, default="")
-    texts = []
-    for block in body.objects(name):
-        if block.text("type", default="text") != "text":
-            block.refuse("type", "must be text; this model reads nothing else")
-        texts.append(block.text("text", default=""))
-    return "\n\n".join(texts)

@@ -1,10 +1,11 @@
 """The web application: the endpoints of all contracts, behind the middleware."""
 
 import asyncio
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Final
 
-from starlette.middleware.cors import CORSMiddleware
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
@@ -12,12 +13,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from akunu_py.server.anthropic import ANTHROPIC
 from akunu_py.server.body import Body
-from akunu_py.server.contract import ApiRequest, Contract, Endpoint
+from akunu_py.server.contract import ApiRequest, Contract, Endpoint, refuse_disabled
 from akunu_py.server.errors import ApiError, NotFoundError
 from akunu_py.server.llama import LLAMA
 from akunu_py.server.middleware import (
-    LOCAL_PAGES,
     AccessMiddleware,
+    CORSMiddleware,
     DisconnectMiddleware,
     ErrorMiddleware,
     RequestLog,
@@ -25,7 +26,7 @@ from akunu_py.server.middleware import (
 from akunu_py.server.ollama import OLLAMA
 from akunu_py.server.openai import OPENAI
 from akunu_py.server.page import PAGE
-from akunu_py.server.responses import ResponseStore
+from akunu_py.server.response_store import ResponseStore
 from akunu_py.server.service import Service
 from akunu_py.server.settings import ServerSettings
 
@@ -35,7 +36,14 @@ CONTRACTS: Final[tuple[Contract, ...]] = (LLAMA, ANTHROPIC, OPENAI, OLLAMA, PAGE
 
 def create_app(service: Service, settings: ServerSettings) -> ASGIApp:
     """Makes the application. It expects HTTP requests only: no lifespan events, no websockets."""
-    endpoints = [endpoint for contract in CONTRACTS for endpoint in contract.endpoints]
+    endpoints = [
+        replace(endpoint, handler=refuse_disabled)
+        if endpoint.path[1:] in settings.disabled
+        else endpoint
+        for contract in CONTRACTS
+        for endpoint in contract.endpoints
+        if not (contract is PAGE and PAGE.name in settings.disabled)
+    ]
     open_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.is_open)
     polled_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.is_polled)
     paths: dict[str, _Path] = {}
@@ -51,14 +59,7 @@ def create_app(service: Service, settings: ServerSettings) -> ASGIApp:
     app = DisconnectMiddleware(app, settings.limits)
     app = AccessMiddleware(app, settings, open_paths)
     app = ErrorMiddleware(app, lambda path: _contract_of(path).error_body)
-    if settings.origins:
-        app = CORSMiddleware(
-            app,
-            allow_origins=settings.origins,
-            allow_origin_regex=LOCAL_PAGES.pattern if "localhost" in settings.origins else None,
-            allow_methods=("GET", "POST", "DELETE"),
-            allow_headers=["*"],  # libraries send many of their own, and more with each version
-        )
+    app = CORSMiddleware(app, settings.origins)
     return RequestLog(app, polled_paths)
 
 
@@ -115,7 +116,12 @@ class _Path:
     def _answer(self, endpoint: Endpoint, raw: bytes, scope: Scope) -> Response:
         body = Body.parse(raw, self._settings.limits)
         request = ApiRequest(
-            self._service, self._settings, body, scope["path_params"], self._responses
+            self._service,
+            self._settings,
+            body,
+            scope["path_params"],
+            QueryParams(scope["query_string"]),
+            self._responses,
         )
         return endpoint.handler(request)
 

@@ -134,6 +134,11 @@ class Body:
         """The names of all fields."""
         return list(self._fields)
 
+    def only(self, *names: str) -> "Body":
+        """The same object with some of its fields."""
+        kept = {name: self._fields[name] for name in names if name in self._fields}
+        return Body(kept, self.limits, self._path)
+
     def refuse(self, name: str, why: str, *, quotes: bool = False) -> NoReturn:
         """Raises the error that says why a field cannot be served; `why` is the rest of the
         sentence after the field's name, without the full stop. With `quotes` it may quote the

@@ -19,7 +19,7 @@ from akunu_py.server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
-    from akunu_py.server.responses import ResponseStore
+    from akunu_py.server.response_store import ResponseStore
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class ApiRequest:
     settings: ServerSettings
     body: Body
     path_params: Mapping[str, str]
+    query: Mapping[str, str]
     responses: "ResponseStore"
 
     @property
@@ -74,6 +75,16 @@ def refuse_embeddings(_: ApiRequest) -> Response:
         "embedding model for them, such as llama-server --embedding.",
         "not_supported_error",
     )
+
+
+def refuse_disabled(_: ApiRequest) -> Response:
+    """Says why an endpoint does not answer; llama-server has this status for it.
+
+    Raises:
+        ApiError: always.
+    """
+    sentence = "This server was started without it; see --disable."
+    raise ApiError(HTTPStatus.NOT_IMPLEMENTED, sentence, "not_supported_error")
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,17 @@
 Messages and tools come in OpenAI's form, which templates expect.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Grammar, Options, Wake
+from akunu_py.request import Completion, Event
 from akunu_py.server.body import Body
 from akunu_py.server.job import Job
 from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ReasoningCounter, ToolCall
@@ -23,11 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ToolChoice:
-    """Whether a tool may or must be called, and its name if it is given."""
+    """Whether a tool may or must be called, and the names of those that may; None for all."""
 
     may_call: bool = True
     must_call: bool = False
-    name: str = ""
+    among: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -42,25 +45,60 @@ class Tools:
     one_call: bool = False
 
 
+def read_tool_choice(body: Body) -> ToolChoice:
+    """`tool_choice` of OpenAI's contracts: a word, or an object that names a tool by its name or
+    by its type, or several that are allowed.
+
+    Raises:
+        BodyError: if it is neither.
+    """
+    if not isinstance(body.any("tool_choice"), dict):
+        word = body.text("tool_choice", default="auto")
+        if word not in ("auto", "none", "required"):
+            body.refuse("tool_choice", "must be auto, none, required, or name a tool")
+        return ToolChoice(may_call=word != "none", must_call=word == "required")
+    given = body.object("tool_choice")
+    if given.text("type", default="") == "allowed_tools":
+        allowed = given.object("allowed_tools") if given.has("allowed_tools") else given
+        names = (tool.object("function") if tool.has("function") else tool
+                 for tool in allowed.objects("tools"))  # fmt: skip
+        must_call = allowed.any("mode") == "required"
+        return ToolChoice(must_call=must_call, among=[n.text("name", default="") for n in names])
+    function = given.object("function") if given.has("function") else given
+    name = function.text("name", default="") or given.text("type", default="")
+    if name in ("", "function"):
+        given.refuse("function.name", "is missing")
+    return ToolChoice(must_call=True, among=[name])
+
+
 def select_tools(
     body: Body,
     offered: Sequence[dict[str, Any]],
-    choice: ToolChoice,
+    choice: ToolChoice | None = None,
     *,
-    parallel: bool,
+    parallel: bool | None = None,
     model_has_tools: bool,
 ) -> Tools:
     """The tools that a request lets the model call. If the model's template has no tools, they are
     ignored, unless a call is required.
 
+    Args:
+        body: has `tool_choice` and `parallel_tool_calls`, unless a contract has its own.
+        offered: the tools, in OpenAI's form.
+        choice, parallel: what a contract with its own fields has read.
+        model_has_tools: whether the template has tools.
+
     Raises:
         BodyError: if `tool_choice` cannot be served.
     """
+    choice = choice or read_tool_choice(body)
+    if parallel is None:
+        parallel = body.flag("parallel_tool_calls", default=True)
+    if choice.among is not None:
+        offered = [tool for tool in offered if tool["function"]["name"] in choice.among]
     if choice.must_call:
-        if choice.name:
-            offered = [tool for tool in offered if tool["function"]["name"] == choice.name]
-            if not offered:
-                body.refuse("tool_choice", "names a function that is not among `tools`")
+        if choice.among is not None and not offered:
+            body.refuse("tool_choice", "names a function that is not among `tools`")
         if not offered:
             body.refuse("tool_choice", "needs `tools` to choose from")
         if not model_has_tools:
@@ -173,7 +211,7 @@ class Conversation:
             messages[:-1] if begun else messages,
             open_answer=opens or begun,
             tools=tools.offered,
-            settings=settings,
+            settings=_variables(tokenizer, tools.offered) | dict(settings),
         )
         thinking = format_.is_thinking(prompt)
         if thinking and (begun or tools.must_call or (holds and is_answer)):
@@ -191,9 +229,13 @@ class Conversation:
         options = replace(options, grammar=grammar)
         return cls(Job(prompt, options, is_chat=True), tools, parsed_as, prompt, holds)
 
-    def reasoning_counter(self) -> ReasoningCounter:
-        """A new counter of an answer's reasoning."""
-        return ReasoningCounter(self._format, self._prompt)
+    def count_tokens(self, tokenizer: "Tokenizer") -> int:
+        """How long its prompt is."""
+        return len(tokenizer.encode(self._prompt))
+
+    def blocks(self) -> "Blocks":
+        """The blocks of an answer that has not begun."""
+        return Blocks(self.parser(), ReasoningCounter(self._format, self._prompt))
 
     def parser(self) -> AnswerParser:
         """A new parser of an answer."""
@@ -203,6 +245,19 @@ class Conversation:
             self._prompt,
             holds_calls=self._holds_calls,
         )
+
+
+def _variables(tokenizer: "Tokenizer", tools: Sequence[Any]) -> dict[str, str]:
+    """What llama-server gives to some templates, unless the user has set it: to Llama 3's today's
+    date, without which they say that it is July 2024; to Firefunction's the tools, too."""
+    now, found = datetime.now(UTC), {}
+    if "date_string" in tokenizer.template:
+        found["date_string"] = now.strftime("%d %b %Y")
+    if "functools[" in tokenizer.template:
+        functions = json.dumps(tools, indent=2) if tools else ""
+        found["functions"] = str(tokenizer.as_text(functions))
+        found["datetime"] = now.strftime("%b %d %Y %H:%M:%S GMT")
+    return {name: value for name, value in found.items() if name not in tokenizer.template_args}
 
 
 @dataclass
@@ -221,21 +276,29 @@ Step = tuple[Literal["start", "delta", "stop"], Block, str]
 
 
 class Blocks:
-    """The blocks of one answer, as they grow."""
+    """The blocks of one answer, as they grow, and how many of its tokens were reasoning."""
 
-    def __init__(self, parser: AnswerParser) -> None:
+    def __init__(self, parser: AnswerParser, counter: ReasoningCounter) -> None:
         self.done: list[Block] = []
+        self.reasoning_tokens = 0
         self._parser = parser
+        self._counter = counter
         self._open: Block | None = None
 
     @property
-    def has_calls(self) -> bool:
-        """Whether the answer calls a tool."""
-        return any(block.call for block in self.done)
+    def calls(self) -> list[Block]:
+        """The calls that are complete."""
+        return [block for block in self.done if block.call]
 
-    def feed(self, text: str, *, ends: bool) -> Iterator[Step]:
-        """Takes the next text of the answer; at its end, closes what is open."""
-        parts = self._parser.feed(text)
+    def text(self, kind: Literal["reasoning", "text"]) -> str:
+        """The text of all complete blocks of a kind."""
+        return "".join(block.text for block in self.done if block.kind == kind)
+
+    def feed(self, source: Event | Completion) -> Iterator[Step]:
+        """Takes the next event, or a whole answer; at its end, closes what is open."""
+        ends = source.finish_reason is not None
+        self.reasoning_tokens += self._counter.count(source.pieces)
+        parts = self._parser.feed(source.text)
         if ends:
             parts += self._parser.finish()
         for part in parts:
@@ -245,15 +308,9 @@ class Blocks:
 
     def _add(self, part: Part) -> Iterator[Step]:
         for call in part.calls:
-            yield from self._start("call", call)
-            if call.arguments:
-                yield "delta", self._current, call.arguments
-        if part.arguments:
-            block = self._current
-            assert block.call is not None
-            whole = block.call.arguments + part.arguments
-            block.call = replace(block.call, arguments=whole)
-            yield "delta", block, part.arguments
+            yield from self._start("call", replace(call, arguments=""))
+            yield from self._argue(call.arguments)
+        yield from self._argue(part.arguments)
         if part.reasoning or part.content:
             kind: Literal["reasoning", "text"] = "reasoning" if part.reasoning else "text"
             if self._open is None or self._open.kind != kind:
@@ -261,6 +318,14 @@ class Blocks:
             text = part.reasoning or part.content
             self._current.text += text
             yield "delta", self._current, text
+
+    def _argue(self, text: str) -> Iterator[Step]:
+        """Adds to the arguments of the call that is open."""
+        if text:
+            block = self._current
+            assert block.call is not None
+            block.call = replace(block.call, arguments=block.call.arguments + text)
+            yield "delta", block, text
 
     @property
     def _current(self) -> Block:

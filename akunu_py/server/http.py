@@ -1,4 +1,4 @@
-"""HttpServer: uvicorn on a socket that listens already, stopped by a call instead of a signal.
+"""HttpServer: uvicorn on sockets that listen already, stopped by a call instead of a signal.
 
 Run it on uvloop's event loop: every token wakes the loop, which takes asyncio's own loop several
 times as long.
@@ -48,12 +48,13 @@ class HttpServer:
         )
         self._server = _Uvicorn(config)
 
-    async def serve(self, listener: socket.socket) -> None:
+    async def serve(self, *listeners: socket.socket) -> None:
         """Serves until it is stopped; then responses have one second to finish."""
         # Without this option a body waits up to 40 ms for the acknowledgement of its head.
         # Connections inherit it, and asyncio sets it only on sockets with an explicit protocol.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await self._server.serve([listener])
+        for listener in listeners:
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await self._server.serve(list(listeners))
 
     def stop(self) -> None:
         """Makes `serve` return."""

@@ -1,36 +1,34 @@
 """llama-server's contract, which llama.vim, llama.vscode, Tabby, Twinny and Continue rely on."""
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing
+import math
+from collections.abc import Iterator, Sequence
+from time import time
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import PlainTextResponse, Response
 
-from akunu_py.options import MAX_SLOTS, Options
+from akunu_py.options import Options
 from akunu_py.package import __version__
 from akunu_py.request import Completion, Event
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.contract import ApiRequest, Contract, Endpoint, refuse_embeddings
+from akunu_py.server.dialect import DEFAULT_SAMPLERS, FORBIDDEN
 from akunu_py.server.errors import ApiError
-from akunu_py.server.fields import FORBIDDEN
 from akunu_py.server.llama_request import (
-    DEFAULT_SAMPLERS,
     CompletionRequest,
     read_completion,
+    read_completion_options,
     read_infill,
-    read_options,
 )
 from akunu_py.server.metrics import prometheus_lines
 from akunu_py.server.openai_chat import read_conversation
 from akunu_py.server.wire import (
-    EVENT_STREAM,
     JSON,
     CompactJSONResponse,
-    StreamedResponse,
-    WholeResponse,
     compact_json,
     logprob_entries,
     prompt_progress,
+    respond,
     sse,
     timings,
 )
@@ -49,6 +47,7 @@ _STOP_TYPES: Final = {
 _MIN_LOGPROB: Final = -1e9
 """The log-probability of an impossible token, because JSON has no infinity."""
 _ABSENT: Final = object()
+_STARTED: Final = int(time())
 _OFF: Final = {"typical_p": 1.0, "dynatemp_range": 0.0, "mirostat": 0, "dry_multiplier": 0.0,
                "top_n_sigma": -1.0, "adaptive_target": -1.0, "adaptive_decay": 0.9}  # fmt: skip
 """llama-server's settings of samplers that are not served: they are always off."""
@@ -71,84 +70,78 @@ def infill(request: ApiRequest) -> Response:
 
 
 def _respond(request: ApiRequest, wanted: CompletionRequest) -> Response:
-    """Does the jobs; one result is sent as an object, several as a list. Streams come one after
-    another."""
-    service = request.service
-    formats = [_ResultFormat(request.engine, wanted, index) for index in range(len(wanted.jobs))]
-
-    async def whole() -> Any:
-        completions = await service.complete_all(wanted.jobs)
-        results = [one.final(done) for one, done in zip(formats, completions, strict=True)]
-        return results[0] if len(results) == 1 else results
-
-    async def chunks() -> AsyncGenerator[bytes, None]:
-        """The text as it is generated, and the statistics at the end of each completion."""
-        for format_ in formats:
-            completion = Completion(request.engine.model.name)
-            async with aclosing(service.stream(format_.job)) as events:
-                progress: dict[str, Any] | None = None
-                async for event in events:
-                    completion.add(event)
-                    if progress is None:
-                        progress = prompt_progress(request.body, event.stats)
-                    for partial in format_.partials(event):
-                        yield sse(partial | progress)
-                        progress = {}
-            yield sse(format_.final(completion))
-
-    if not wanted.streams:
-        return WholeResponse(whole)
-    return StreamedResponse(chunks(), EVENT_STREAM, lambda error: sse(error_body(error)))
+    """Does the jobs; one result is sent as an object, several as a list."""
+    return respond(request.service, wanted.jobs, _Reply(request, wanted), streams=wanted.streams)
 
 
-class _ResultFormat:
-    """Formats the completion of a request that has this index."""
+class _Reply:
+    """Writes results: chunks have the text as it is generated, the last one the statistics."""
 
-    def __init__(self, engine: "Engine", wanted: CompletionRequest, index: int) -> None:
-        self._engine = engine
+    def __init__(self, request: ApiRequest, wanted: CompletionRequest) -> None:
+        self._engine = request.engine
+        self._model = request.model_name
         self._wanted = wanted
-        self.job = wanted.jobs[index]
-        self._index = index
 
-    def partials(self, event: Event) -> Iterator[dict[str, Any]]:
-        """The streamed chunks for an event: one, or one for each token with its probabilities."""
-        stats = event.stats
+    def feed(self, index: int, event: Event) -> Iterator[bytes]:
+        """A chunk, or one for each token with its probabilities."""
+        stats, job = event.stats, self._wanted.jobs[index]
+        progress = prompt_progress(event)
         chunk: dict[str, Any] = {
-            "index": self._index,
+            "index": index,
             "stop": False,
-            "id_slot": self.job.slot or 0,
+            "id_slot": job.slot or 0,
             "tokens_predicted": stats.generated_tokens,
             "tokens_evaluated": stats.prompt_tokens,
         }
         if self._wanted.times_tokens:
-            chunk["timings"] = timings(stats)
+            chunk["timings"] = timings(stats, event.prompt_done)
+        contents = [{"content": "", "tokens": []}] if progress else self._contents(event)
+        for content in contents:
+            yield sse(chunk | content | progress)
+
+    def _contents(self, event: Event) -> Iterator[dict[str, Any]]:
         if not event.logprobs:
             if event.tokens or event.text:
-                yield chunk | {"content": event.text, "tokens": list(event.tokens)}
+                yield {"content": event.text, "tokens": list(event.tokens)}
             return
         last = len(event.tokens) - 1
-        for index, (token, entry) in enumerate(zip(event.tokens, event.logprobs, strict=True)):
-            pieces = event.pieces[index : None if index == last else index + 1]
+        for at, (token, entry) in enumerate(zip(event.tokens, event.logprobs, strict=True)):
+            pieces = event.pieces[at : None if at == last else at + 1]
             content = {"content": "".join([piece.text for piece in pieces]), "tokens": [token]}
-            yield chunk | content | self._probabilities([entry])
+            yield content | self._probabilities([entry])
 
-    def final(self, completion: Completion) -> dict[str, Any]:
-        """The whole result; or the last chunk of a stream, which has sent the text before."""
-        streams = self._wanted.streams
-        stats, text = completion.stats, completion.text
-        whole = {
-            "index": self._index,
-            "content": "" if streams else text,
-            "tokens": completion.token_ids if self._wanted.returns_tokens and not streams else [],
-            "id_slot": self.job.slot or 0,
+    def end(self, index: int, completion: Completion) -> Iterator[bytes]:
+        text = {"content": "", "tokens": []}
+        yield sse(_pick(self._result(index, completion) | text, self._wanted.fields))
+
+    def whole(self, completions: Sequence[Completion]) -> Any:
+        results = [
+            _pick(
+                self._result(index, completion) | self._probabilities(completion.logprobs),
+                self._wanted.fields,
+            )
+            for index, completion in enumerate(completions)
+        ]
+        return results[0] if len(results) == 1 else results
+
+    def report(self, error: ApiError) -> bytes:
+        return sse(error_body(error))
+
+    def _result(self, index: int, completion: Completion) -> dict[str, Any]:
+        stats, text, job = completion.stats, completion.text, self._wanted.jobs[index]
+        return {
+            "index": index,
+            "content": text,
+            "tokens": completion.token_ids if self._wanted.returns_tokens else [],
+            "id_slot": job.slot or 0,
             "stop": True,
-            "model": completion.model,
+            "model": self._model,
             "tokens_predicted": stats.generated_tokens,
             "tokens_evaluated": stats.prompt_tokens,
             "generation_settings": _generation_settings(
-                self._engine, self.job.options, self._wanted.samplers
+                self._engine, job.options, self._wanted.samplers
             ),
-            "prompt": self.job.prompt_text(self._engine.tokenizer.decode),
+            "prompt": job.prompt_text(self._engine.tokenizer.decode),
             "has_new_line": "\n" in text,
             "truncated": completion.finish_reason is Finish.CONTEXT,
             "stop_type": _STOP_TYPES[completion.finish_reason],
@@ -156,14 +149,18 @@ class _ResultFormat:
             "tokens_cached": stats.cached_tokens,
             "timings": timings(stats),
         }
-        whole |= {} if streams else self._probabilities(completion.logprobs)
-        return _pick(whole, self._wanted.fields)
 
     def _probabilities(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
         """`completion_probabilities`, if `n_probs` asked for them."""
-        if self.job.options.logprobs is None:
+        options = self._wanted.jobs[0].options
+        if options.logprobs is None:
             return {}
-        return {"completion_probabilities": logprob_entries(logprobs, self._probability)}
+        entries = logprob_entries(logprobs, self._probability)
+        if options.drawn_logprobs:
+            entries = [_drawn(entry) | {"top_probs": [
+                _drawn(other) for other in entry["top_logprobs"] if other["logprob"] > _MIN_LOGPROB
+            ]} for entry in entries]  # fmt: skip
+        return {"completion_probabilities": entries}
 
     def _probability(self, token: int, logprob: float) -> dict[str, Any]:
         spelling = self._engine.tokenizer.token_bytes.of(token)
@@ -173,6 +170,12 @@ class _ResultFormat:
             "bytes": list(spelling),
             "logprob": max(logprob, _MIN_LOGPROB),
         }
+
+
+def _drawn(entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry with the probability instead of its logarithm, as `post_sampling_probs` has it."""
+    kept = {name: entry[name] for name in ("id", "token", "bytes")}
+    return kept | {"prob": math.exp(entry["logprob"])}
 
 
 def _generation_settings(
@@ -272,13 +275,15 @@ def props(request: ApiRequest) -> Response:
         {
             "default_generation_settings": {
                 "n_ctx": engine.context_limit,
-                "params": _generation_settings(engine, read_options(request), DEFAULT_SAMPLERS),
+                "params": _generation_settings(
+                    engine, read_completion_options(request), DEFAULT_SAMPLERS
+                ),
             },
-            "total_slots": MAX_SLOTS,
+            "total_slots": request.service.scheduler.parallel,
             "model_alias": request.model_name,
             "model_path": engine.model.name,
             "modalities": {"vision": False, "audio": False},
-            "chat_template": _text_or_nothing(getattr(wrapped, "chat_template", None)),
+            "chat_template": engine.tokenizer.template,
             "bos_token": _text_or_nothing(wrapped.bos_token),
             "eos_token": _text_or_nothing(wrapped.eos_token),
             "build_info": f"akunu-py {__version__}",
@@ -291,41 +296,42 @@ def _text_or_nothing(value: Any) -> str:
 
 
 def slots(request: ApiRequest) -> Response:
-    """The caches of earlier requests, and what the requests that use them have done."""
-    engine = request.engine
-    answers = {
-        events.answer.slot_id: (job, events.answer.stats, events.sequence)
-        for job, events in request.service.active
-        if events.answer is not None
-    }
-
-    def doing(slot: int) -> dict[str, Any]:
-        if slot not in answers:
-            return {}
-        job, stats, sequence = answers[slot]
-        most = job.options.max_tokens
+    """What the requests do that are answered now, and the places for others; more than that while
+    urgent ones make others pause. `/status` has the caches."""
+    engine, service = request.engine, request.service
+    held = {slot.id: slot for slot in engine.slots}
+    running: dict[int, dict[str, Any]] = {}
+    for job, events in service.active:
+        sequence, answer = events.sequence, events.answer
+        if sequence is None or answer is None or sequence not in service.scheduler.running:
+            continue
+        stats, most = answer.stats, job.options.max_tokens
         left = -1 if most is None else most - stats.generated_tokens
-        token = {"n_decoded": stats.generated_tokens, "n_remain": left, "has_next_token": True}
-        return {
-            "id_task": -1 if sequence is None else sequence.arrival,
+        cache = None if answer.slot_id is None else held.get(answer.slot_id)
+        running[sequence.place] = {
+            "id_task": sequence.arrival,
             "n_prompt_tokens": stats.prompt_tokens,
+            "n_prompt_tokens_processed": answer.computed_tokens,
             "n_prompt_tokens_cache": stats.cached_tokens,
-            "next_token": [token],
+            "next_token": [
+                {"has_next_token": True, "n_remain": left, "n_decoded": stats.generated_tokens}
+            ],
             "kind": job.kind,
+            "phase": sequence.phase,
+            "n_bytes": 0 if cache is None else cache.nbytes,
         }
-
+    places = max([service.scheduler.parallel, *(place + 1 for place in running)])
     return CompactJSONResponse(
         [
             {
-                "id": slot.id,
+                "id": place,
                 "n_ctx": engine.context_limit,
-                "speculative": True,
-                "is_processing": slot.busy,
-                "n_tokens": slot.tokens,
-                "n_bytes": slot.nbytes,
-                **(doing(slot.id) if slot.busy else {}),
+                "speculative": engine.speculation.why_impossible is None,
+                "batched": service.why_in_turns is None,
+                "is_processing": place in running,
+                **running.get(place, {}),
             }
-            for slot in engine.slots
+            for place in range(places)
         ]
     )
 
@@ -340,7 +346,11 @@ def metrics(request: ApiRequest) -> Response:
         rounds=service.scheduler.rounds,
         advanced=service.scheduler.advanced,
     )
-    return PlainTextResponse("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
+    return PlainTextResponse(
+        "\n".join(lines) + "\n",
+        headers={"Process-Start-Time-Unix": str(_STARTED)},
+        media_type="text/plain; version=0.0.4",
+    )
 
 
 def lora_adapters(request: ApiRequest) -> Response:

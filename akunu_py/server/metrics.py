@@ -23,6 +23,7 @@ class Metrics:
     Attributes:
         answers: how many requests have ended, including cancelled ones.
         cancelled: how many of them were cancelled.
+        longest: the most tokens that a prompt and its answer had together.
         computed_tokens: prompt tokens computed, without those found in a cache. Prompts that were
             cancelled before their end do not count.
         sums: of all requests, and `by_kind` of each kind of them.
@@ -30,6 +31,7 @@ class Metrics:
 
     answers: int = 0
     cancelled: int = 0
+    longest: int = 0
     computed_tokens: int = 0
     sums: Stats = field(default_factory=Stats)
     by_kind: dict[Kind, Stats] = field(default_factory=lambda: {kind: Stats() for kind in Kind})
@@ -38,6 +40,7 @@ class Metrics:
         """Adds a request that has ended."""
         self.answers += 1
         self.cancelled += cancelled
+        self.longest = max(self.longest, stats.prompt_tokens + stats.generated_tokens)
         if stats.generated_tokens or not cancelled:
             self.computed_tokens += stats.prompt_tokens - stats.cached_tokens
         self.sums.include(stats)
@@ -65,6 +68,7 @@ def prometheus_lines(
         ("counter", "tokens_predicted_total", "Tokens generated.", sums.generated_tokens),
         ("counter", "tokens_predicted_seconds_total", "Seconds of generating.", sums.decode_s),
         ("counter", "n_decode_total", "Forwards while generating.", sums.target_forwards),
+        ("counter", "n_tokens_max", "The most tokens of a prompt and its answer.", metrics.longest),
         ("counter", "requests_total", "Requests that have ended.", metrics.answers),
         ("counter", "requests_cancelled_total", "Requests cancelled.", metrics.cancelled),
         ("counter", "spec_decode_num_drafts_total", "Drafts verified.",

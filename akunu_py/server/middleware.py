@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -92,8 +92,50 @@ class ErrorMiddleware:
         return CompactJSONResponse(self._error_form(path)(error), error.status, error.headers)
 
 
-LOCAL_PAGES: Final = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
+_LOCAL_PAGES: Final = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
 """The origins of web pages that this machine serves; the origin `localhost` stands for them."""
+
+
+def _allows(origins: Collection[str], origin: str) -> bool:
+    """Whether a web page of an origin may use the server and read its answers."""
+    if "localhost" in origins and _LOCAL_PAGES.fullmatch(origin):
+        return True
+    return origin in origins or "*" in origins
+
+
+class CORSMiddleware:
+    """Tells browsers which web pages may read answers: those of the `origins`.
+
+    Every question that a browser asks beforehand is answered, as by llama-server; pages of other
+    origins get no permission with it.
+    """
+
+    def __init__(self, app: ASGIApp, origins: Collection[str]) -> None:
+        self._app = app
+        self._origins = origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        origin, wanted = headers.get("origin"), headers.get("access-control-request-method")
+        allowed = {}
+        if origin is not None and _allows(self._origins, origin):
+            allowed = {"Access-Control-Allow-Origin": origin, "Vary": "Origin"}
+        if scope["method"] == "OPTIONS" and wanted is not None:
+            if allowed:
+                # Libraries send many headers of their own, and more with each version.
+                asked = headers.get("access-control-request-headers", "*")
+                allowed |= {"Access-Control-Allow-Credentials": "true",
+                            "Access-Control-Allow-Methods": "GET, POST, DELETE, OPTIONS",
+                            "Access-Control-Allow-Headers": asked}  # fmt: skip
+            await Response(headers=allowed)(scope, receive, send)
+            return
+
+        async def permitting_send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(allowed)
+            await send(message)
+
+        await self._app(scope, receive, permitting_send if allowed else send)
 
 
 class AccessMiddleware:
@@ -106,7 +148,7 @@ class AccessMiddleware:
         self._origins = settings.origins
         self._open_paths = open_paths
         own = socket.gethostname()
-        names = ("localhost", own, f"{own}.local", settings.host, *settings.hosts)
+        names = ("localhost", own, f"{own}.local", *settings.host.split(","), *settings.hosts)
         self._names = {name.lower() for name in names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -123,9 +165,7 @@ class AccessMiddleware:
             raise _forbidden("This server does not have that Host name; see --allow-host.")
 
     def _check_origin(self, origin: str | None, host: str) -> None:
-        if origin is None or origin in self._origins or "*" in self._origins:
-            return
-        if "localhost" in self._origins and LOCAL_PAGES.fullmatch(origin):
+        if origin is None or _allows(self._origins, origin):
             return
         if origin.lower() not in (f"http://{host.lower()}", f"https://{host.lower()}"):
             raise _forbidden("Web pages of that Origin may not use this server; see --cors.")

@@ -4,9 +4,7 @@ There is one model, under any name. Missing fields have Ollama's defaults, excep
 `repeat_penalty` is 1, because code repeats itself on purpose.
 """
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import aclosing
-from dataclasses import fields, replace
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from time import perf_counter
@@ -20,36 +18,27 @@ from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest, Contract, Endpoint, refuse_embeddings
 from akunu_py.server.conversation import Blocks, Conversation, Step, Tools
+from akunu_py.server.dialect import OLLAMA as OLLAMA_DIALECT
+from akunu_py.server.dialect import read_options
 from akunu_py.server.errors import ApiError
-from akunu_py.server.fields import (
-    read_messages,
-    read_num_draft_tokens,
-    read_offered_tools,
-    read_priority,
-    read_stops,
-)
+from akunu_py.server.fields import read_logprobs, read_messages, read_offered_tools
 from akunu_py.server.job import Job
-from akunu_py.server.llama_request import read_sampling
 from akunu_py.server.ollama_models import ps, pull, served_name, show, tags, timestamp, version
-from akunu_py.server.openai_common import describe_logprob, read_logprobs
-from akunu_py.server.settings import Defaults
 from akunu_py.server.wire import (
     FINISH_REASONS,
     NDJSON,
     CompactJSONResponse,
-    StreamedResponse,
-    WholeResponse,
+    describe_logprob,
     json_line,
     logprob_entries,
+    respond,
 )
-from akunu_py.text.answer_parser import AnswerParser
 from akunu_py.text.fim import FILL_FORMATS
 from akunu_py.text.stream import Piece
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
 
-_DEFAULTS: Final = Defaults(temperature=0.8, top_k=40, top_p=0.9, min_p=0.0)
 _EFFORTS: Final = ("low", "medium", "high")
 _BARE_TEMPLATES: Final = ("{{.Prompt}}", "{{ .Prompt }}")
 """Templates that add nothing to the prompt, as `raw` does."""
@@ -82,7 +71,7 @@ def generate(request: ApiRequest) -> Response:
     options = _read_options(request)
     is_bare = raw or template or _spells_fill_tokens(engine, prompt)
     if not prompt and (is_bare or not suffix):
-        return CompactJSONResponse(_Reply(request).loaded())
+        return _loaded(request, {"response": ""})
     if is_bare or suffix:
         job = Job(prompt, options, None if is_bare else suffix)
         return _respond(request, job, _Reply(request))
@@ -94,20 +83,18 @@ def chat(request: ApiRequest) -> Response:
     """`/api/chat`: continues a conversation; one without messages only checks that the model is
     loaded. Tools are ignored if the model's template has none."""
     body, tokenizer = request.body, request.engine.tokenizer
-    format_ = tokenizer.answer_format
     options = _read_options(request)
     offered = read_offered_tools(body)
-    tools = offered if format_.has_tools else []
+    tools = offered if tokenizer.answer_format.has_tools else []
     settings = _read_think(body)
     if not body.values("messages"):
-        empty = Blocks(AnswerParser(format_, None, ""))
-        return CompactJSONResponse(_Reply(request, empty).loaded())
+        return _loaded(request, _message(()))
     for message in body.objects("messages"):
         _refuse_images(message)
     conversation = Conversation.begin(
         request.engine, read_messages(body), options, Tools(tuple(tools)), settings
     )
-    return _respond(request, conversation.job, _Reply(request, Blocks(conversation.parser())))
+    return _respond(request, conversation.job, _Reply(request, conversation.blocks()))
 
 
 OLLAMA: Final = Contract(
@@ -151,45 +138,33 @@ class _Reply:
         self._spelling = request.engine.tokenizer.token_bytes
         self._prompt = prompt
 
-    def part(self, event: Event) -> dict[str, Any] | None:
-        """The streamed object for an event; None if there is nothing to send."""
-        text = self._text(event.text, ends=event.finish_reason is not None)
+    def feed(self, _: int, event: Event) -> Iterator[bytes]:
+        text = self._text(event)
         shown = self._pieces(event.pieces) | self._logprobs(event.logprobs)
-        if not text and not any(shown.values()):
-            return None
-        return self._head() | (text or self._no_text()) | {"done": False} | shown
+        if text or any(shown.values()):
+            yield json_line(_head(self._name) | (text or self._no_text()) | {"done": False} | shown)
 
-    def last(self, completion: Completion) -> dict[str, Any]:
-        """The last object of a stream."""
-        return self._head() | self._no_text() | self._end(completion)
+    def end(self, _: int, completion: Completion) -> Iterator[bytes]:
+        yield json_line(_head(self._name) | self._no_text() | self._end(completion))
 
-    def whole(self, completion: Completion) -> dict[str, Any]:
-        """The one object of a completion that is not streamed."""
-        text = self._text(completion.text, ends=True) or self._no_text()
-        return (
-            self._head()
-            | text
-            | self._pieces(completion.pieces)
-            | self._logprobs(completion.logprobs)
-            | self._end(completion)
-        )
+    def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
+        (completion,) = completions
+        text = self._text(completion) or self._no_text()
+        shown = self._pieces(completion.pieces) | self._logprobs(completion.logprobs)
+        return _head(self._name) | text | shown | self._end(completion)
 
-    def loaded(self) -> dict[str, Any]:
-        """The response to a request that only checks that the model is loaded."""
-        return self._head() | self._no_text() | {"done": True, "done_reason": "load"}
+    def report(self, error: ApiError) -> bytes:
+        return json_line(error_body(error))
 
-    def _text(self, text: str, *, ends: bool) -> dict[str, Any]:
+    def _text(self, source: Event | Completion) -> dict[str, Any]:
         """The fields for the next text; none if no part of it is certain yet."""
         if self._blocks is None:
-            return {"response": text} if text else {}
-        message = _message(self._blocks.feed(text, ends=ends))
+            return {"response": source.text} if source.text else {}
+        message = _message(self._blocks.feed(source))
         return {} if message == _message(()) else message
 
     def _no_text(self) -> dict[str, Any]:
         return {"response": ""} if self._blocks is None else _message(())
-
-    def _head(self) -> dict[str, Any]:
-        return {"model": self._name, "created_at": timestamp(datetime.now(UTC))}
 
     def _pieces(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         if not self._shows_drafts:
@@ -227,26 +202,20 @@ class _Reply:
         return figures
 
 
+def _head(name: str) -> dict[str, Any]:
+    return {"model": name, "created_at": timestamp(datetime.now(UTC))}
+
+
+def _loaded(request: ApiRequest, nothing: dict[str, Any]) -> Response:
+    """The response to a request that only checks that the model is loaded."""
+    done = {"done": True, "done_reason": "load"}
+    return CompactJSONResponse(_head(served_name(request)) | nothing | done)
+
+
 def _respond(request: ApiRequest, job: Job, reply: _Reply) -> Response:
     """Does a job; the response is streamed unless `stream` is false."""
-
-    async def objects() -> AsyncGenerator[bytes, None]:
-        completion = Completion(request.engine.model.name)
-        async with aclosing(request.service.stream(job)) as events:
-            async for event in events:
-                completion.add(event)
-                part = reply.part(event)
-                if part is not None:
-                    yield json_line(part)
-        yield json_line(reply.last(completion))
-
-    if request.body.flag("stream", default=True):
-        return StreamedResponse(objects(), NDJSON, lambda error: json_line(error_body(error)))
-
-    async def whole() -> dict[str, Any]:
-        return reply.whole(await request.service.complete(job))
-
-    return WholeResponse(whole)
+    streams = request.body.flag("stream", default=True)
+    return respond(request.service, [job], reply, streams=streams, media_type=NDJSON)
 
 
 def _message(steps: Iterable[Step]) -> dict[str, Any]:
@@ -269,7 +238,7 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def _read_options(request: ApiRequest) -> Options:
-    """How to complete: `format`, and `options`, which are llama.cpp's with Ollama's defaults.
+    """How to complete: `format`, and `options`.
 
     Without a positive `num_predict` the completion lasts to the end of the context. `num_ctx` is
     ignored: the context is as long as the server's.
@@ -277,20 +246,13 @@ def _read_options(request: ApiRequest) -> Options:
     Raises:
         BodyError: if a field cannot be served.
     """
-    options, given = request.body.object("options"), request.settings.defaults
-    missing = [field.name for field in fields(given) if getattr(given, field.name) is None]
-    defaults = replace(given, **{name: getattr(_DEFAULTS, name) for name in missing})
-    wanted = options.integer("num_predict", default=defaults.max_tokens)
-    return Options(
-        max_tokens=wanted if wanted is not None and wanted > 0 else None,
-        sampling=read_sampling(options, defaults, request.engine.tokenizer),
-        stop=read_stops(options),
-        drafter=defaults.drafter,
-        num_draft_tokens=read_num_draft_tokens(options, defaults),
-        exact=defaults.exact,
-        grammar=_read_format(request.body),
-        priority=read_priority(options),
-        logprobs=read_logprobs(request.body),
+    body = request.body
+    return read_options(
+        request,
+        OLLAMA_DIALECT,
+        body=body.object("options"),
+        grammar=_read_format(body),
+        logprobs=read_logprobs(body),
     )
 
 

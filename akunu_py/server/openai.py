@@ -14,8 +14,9 @@ from akunu_py.server.errors import NotFoundError
 from akunu_py.server.openai_chat import chat, count_tokens
 from akunu_py.server.openai_common import error_body
 from akunu_py.server.openai_completions import complete, fill
+from akunu_py.server.response_store import delete_response, list_input_items, show_response
 from akunu_py.server.responses import count_tokens as count_response_tokens
-from akunu_py.server.responses import delete_response, respond, show_response
+from akunu_py.server.responses import respond
 from akunu_py.server.wire import CompactJSONResponse
 
 _STARTED: Final = int(time())
@@ -71,6 +72,7 @@ OPENAI: Final = Contract(
         Endpoint("POST", "/v1/responses/input_tokens", count_response_tokens),
         Endpoint("GET", "/v1/responses/{id}", show_response),
         Endpoint("DELETE", "/v1/responses/{id}", delete_response),
+        Endpoint("GET", "/v1/responses/{id}/input_items", list_input_items),
         Endpoint("GET", "/v1/models", list_models),
         Endpoint("GET", "/models", list_models),
         Endpoint("GET", "/v1/models/{model:path}", show_model),

@@ -1,9 +1,8 @@
 """OpenAI's chat completions: content, reasoning and tool calls."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final
-from uuid import uuid4
 
 from starlette.responses import Response
 
@@ -11,22 +10,19 @@ from akunu_py.request import Completion, Event
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest
-from akunu_py.server.conversation import Conversation, ToolChoice, Tools, select_tools
-from akunu_py.server.fields import read_messages, read_offered_tools
+from akunu_py.server.conversation import Block, Blocks, Conversation, Step, select_tools
+from akunu_py.server.dialect import OPENAI, read_format, read_options
+from akunu_py.server.fields import made_call, read_logprobs, read_messages, read_offered_tools
 from akunu_py.server.job import Job
-from akunu_py.server.openai_common import (
-    ResponseKind,
+from akunu_py.server.openai_common import ResponseKind, respond
+from akunu_py.server.wire import (
+    FINISH_REASONS,
+    CompactJSONResponse,
     describe_logprob,
-    read_format,
-    read_logprobs,
-    read_options,
-    respond,
+    logprob_entries,
 )
-from akunu_py.server.wire import FINISH_REASONS, CompactJSONResponse, logprob_entries
 from akunu_py.stats import Finish
-from akunu_py.text.answer_parser import AnswerParser, Part, ReasoningCounter, ToolCall, joined
 from akunu_py.text.chat_template import reserved_names
-from akunu_py.text.stream import Piece
 from akunu_py.text.token_bytes import TokenBytes
 
 _KIND: Final = ResponseKind("chatcmpl-", "chat.completion", "chat.completion.chunk")
@@ -41,15 +37,15 @@ def chat(request: ApiRequest) -> Response:
     spelling = None if job.options.logprobs is None else request.engine.tokenizer.token_bytes
 
     def make_choice(index: int, _: Job) -> _ChatChoice:
-        return _ChatChoice(index, conversation.parser(), conversation.reasoning_counter(), spelling)
+        return _ChatChoice(index, conversation.blocks(), spelling)
 
     return respond(request, [job], _KIND, make_choice)
 
 
 def count_tokens(request: ApiRequest) -> Response:
     """`/v1/chat/completions/input_tokens`: how long the prompt of such a request is."""
-    tokens = request.engine.tokenizer.encode(str(read_conversation(request).job.prompt))
-    return CompactJSONResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
+    tokens = read_conversation(request).count_tokens(request.engine.tokenizer)
+    return CompactJSONResponse({"object": "response.input_tokens", "input_tokens": tokens})
 
 
 def read_conversation(request: ApiRequest) -> Conversation:
@@ -60,9 +56,12 @@ def read_conversation(request: ApiRequest) -> Conversation:
     """
     body, tokenizer = request.body, request.engine.tokenizer
     grammar = read_format(body, "response_format")
-    tools = _read_tools(body, model_has_tools=tokenizer.answer_format.has_tools)
-    logprobs = read_logprobs(body)
-    options = read_options(request, logprobs=logprobs, grammar=grammar)
+    for name in ("functions", "function_call"):
+        if body.has(name):
+            body.refuse(name, "is obsolete; send `tools` and `tool_choice` instead")
+    has_tools = tokenizer.answer_format.has_tools
+    tools = select_tools(body, read_offered_tools(body), model_has_tools=has_tools)
+    options = read_options(request, OPENAI, logprobs=read_logprobs(body), grammar=grammar)
     messages = read_messages(body)
     opens = body.flag("add_generation_prompt", default=None)
     continues = body.flag("continue_final_message", default=None)
@@ -70,6 +69,8 @@ def read_conversation(request: ApiRequest) -> Conversation:
         body.refuse("continue_final_message", "cannot be combined with `add_generation_prompt`")
     if continues and messages[-1]["role"] != "assistant":
         body.refuse("continue_final_message", "needs a last message of the assistant")
+    if continues is not False and [each["role"] for each in messages[-2:]] == ["assistant"] * 2:
+        body.refuse("messages", "must not end with two messages of the assistant; join them")
     return Conversation.begin(
         request.engine,
         messages,
@@ -84,24 +85,19 @@ def read_conversation(request: ApiRequest) -> Conversation:
 class _ChatChoice:
     """A choice of `/v1/chat/completions`; `spelling` is None if no log-probabilities are wanted."""
 
-    def __init__(
-        self,
-        index: int,
-        parser: AnswerParser,
-        counter: ReasoningCounter,
-        spelling: TokenBytes | None,
-    ) -> None:
+    def __init__(self, index: int, blocks: Blocks, spelling: TokenBytes | None) -> None:
         self._index = index
-        self._parser = parser
-        self._counter = counter
+        self._blocks = blocks
         self._spelling = spelling
         self._has_begun = False
         self._num_calls = 0
-        self.reasoning_tokens = 0
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return self._blocks.reasoning_tokens
 
     def chunk_choices(self, event: Event) -> list[dict[str, Any]]:
-        self._count(event.pieces)
-        deltas = list(map(self._delta, self._parse(event.text, event.finish_reason)))
+        deltas = [delta for step in self._blocks.feed(event) for delta in self._deltas(step)]
         if event.logprobs and not deltas:
             deltas = [{"content": ""}]
         if not self._has_begun:
@@ -112,22 +108,22 @@ class _ChatChoice:
             choices[-1]["logprobs"] = self._logprobs(event.logprobs)
         return choices
 
+    def nothing(self) -> dict[str, Any]:
+        return self._choice({})
+
     def end(self, finish: Finish) -> dict[str, Any]:
         return self._choice({}) | {"finish_reason": self._finish_reason(finish)}
 
     def whole(self, completion: Completion) -> dict[str, Any]:
-        self._count(completion.pieces)
-        answer = joined(self._parse(completion.text, completion.finish_reason))
-        self._num_calls = len(answer.calls)
-        message: dict[str, Any] = {
-            "role": "assistant",
-            "content": answer.content or (None if answer.calls else ""),
-            "refusal": None,
-        }
-        if answer.reasoning:
-            message["reasoning_content"] = answer.reasoning
-        if answer.calls:
-            message["tool_calls"] = [_tool_call(call) for call in answer.calls]
+        list(self._blocks.feed(completion))
+        calls, reasoning = self._blocks.calls, self._blocks.text("reasoning")
+        self._num_calls = len(calls)
+        content = self._blocks.text("text") or (None if calls else "")
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if reasoning:
+            message["reasoning_content"] = reasoning
+        if calls:
+            message["tool_calls"] = [_tool_call(block) for block in calls]
         return {
             "index": self._index,
             "message": message,
@@ -135,26 +131,18 @@ class _ChatChoice:
             "finish_reason": self._finish_reason(completion.finish_reason),
         }
 
-    def _count(self, pieces: Sequence[Piece]) -> None:
-        self.reasoning_tokens += self._counter.count(pieces)
-
-    def _parse(self, text: str, finish: Finish | None) -> list[Part]:
-        parts = self._parser.feed(text)
-        return parts if finish is None else [*parts, *self._parser.finish()]
-
-    def _delta(self, part: Part) -> dict[str, Any]:
-        """The `delta` for a part of a stream."""
-        if part.calls:
-            first = self._num_calls
-            self._num_calls += len(part.calls)
-            calls = enumerate(part.calls, first)
-            return {"tool_calls": [{"index": index} | _tool_call(call) for index, call in calls]}
-        if part.arguments:
-            more = {"index": self._num_calls - 1, "function": {"arguments": part.arguments}}
-            return {"tool_calls": [more]}
-        if part.reasoning:
-            return {"reasoning_content": part.reasoning}
-        return {"content": part.content}
+    def _deltas(self, step: Step) -> Iterator[dict[str, Any]]:
+        """The `delta` for a step of a stream, if there is one."""
+        what, block, text = step
+        if block.call is None:
+            if what == "delta":
+                yield {"reasoning_content" if block.kind == "reasoning" else "content": text}
+        elif what == "start":
+            yield {"tool_calls": [{"index": self._num_calls} | _tool_call(block)]}
+            self._num_calls += 1
+        elif what == "delta":
+            more = {"index": self._num_calls - 1, "function": {"arguments": text}}
+            yield {"tool_calls": [more]}
 
     def _finish_reason(self, finish: Finish) -> str:
         reason = FINISH_REASONS[finish]
@@ -171,44 +159,10 @@ class _ChatChoice:
         return {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": None}
 
 
-def _tool_call(call: ToolCall) -> dict[str, Any]:
-    return {
-        "id": call.id or f"call_{uuid4().hex[:24]}",
-        "type": "function",
-        "function": {"name": call.name, "arguments": call.arguments},
-    }
-
-
-def _read_tools(body: Body, *, model_has_tools: bool) -> Tools:
-    """`tools`, `tool_choice` and `parallel_tool_calls`.
-
-    If the model's template has no tools, they are ignored, unless a call is required.
-
-    Raises:
-        BodyError: if a field cannot be served.
-    """
-    for name in ("functions", "function_call"):
-        if body.has(name):
-            body.refuse(name, "is obsolete; send `tools` and `tool_choice` instead")
-    offered = read_offered_tools(body)
-    parallel = body.flag("parallel_tool_calls", default=True)
-    choice = _read_tool_choice(body)
-    return select_tools(body, offered, choice, parallel=parallel, model_has_tools=model_has_tools)
-
-
-def _read_tool_choice(body: Body) -> ToolChoice:
-    """`tool_choice`: a word, or an object that names a function."""
-    if isinstance(body.any("tool_choice"), dict):
-        choice = body.object("tool_choice")
-        function = choice.object("function") if choice.has("function") else choice
-        name = function.text("name", default="")
-        if not name:
-            choice.refuse("function.name", "is missing")
-        return ToolChoice(must_call=True, name=name)
-    word = body.text("tool_choice", default="auto")
-    if word not in ("auto", "none", "required"):
-        body.refuse("tool_choice", "must be auto, none, required, or name a function")
-    return ToolChoice(may_call=word != "none", must_call=word == "required")
+def _tool_call(block: Block) -> dict[str, Any]:
+    assert block.call is not None
+    id_ = block.call.id or f"call_{block.id[:24]}"
+    return made_call(block.call.name, block.call.arguments, id_)
 
 
 def _read_template_settings(body: Body) -> dict[str, Any]:

@@ -16,22 +16,16 @@ from akunu_py.request import Completion, Event
 from akunu_py.sampling.logprobs import PromptLogprobs, TokenLogprob
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest
+from akunu_py.server.dialect import OPENAI, read_options
 from akunu_py.server.job import Job
-from akunu_py.server.openai_common import (
-    ResponseKind,
-    bounded,
-    read_options,
-    respond,
-    spell,
-)
-from akunu_py.server.wire import FINISH_REASONS
+from akunu_py.server.openai_common import ResponseKind, respond
+from akunu_py.server.wire import FINISH_REASONS, bounded, spell
 from akunu_py.stats import Finish
 from akunu_py.text.token_bytes import TokenBytes
 
 _COMPLETION: Final = ResponseKind("cmpl-", "text_completion", "text_completion")
 _FIM: Final = ResponseKind("fim-", "chat.completion", "chat.completion.chunk", ends_with_usage=True)
-_MAX_TOKENS: Final = 16
-"""OpenAI's default."""
+_DIALECT: Final = replace(OPENAI, max_tokens=16)
 
 
 def complete(request: ApiRequest) -> Response:
@@ -46,7 +40,7 @@ def complete(request: ApiRequest) -> Response:
     best_of = body.integer("best_of", default=None, least=1)
     if best_of is not None and best_of != body.integer("n", default=1):
         body.refuse("best_of", "must equal `n` or be left out: every choice is returned")
-    options = read_options(request, max_tokens=_MAX_TOKENS, logprobs=logprobs)
+    options = read_options(request, _DIALECT, logprobs=logprobs)
     options = replace(options, scores_prompt=scores_prompt)
     spelling = request.engine.tokenizer.token_bytes
 
@@ -67,7 +61,7 @@ def fill(request: ApiRequest) -> Response:
     body = request.body
     body.require("prompt")
     prompt, suffix = body.text("prompt", default=""), body.text("suffix", default=None)
-    job = Job(prompt, read_options(request), suffix)
+    job = Job(prompt, read_options(request, OPENAI), suffix)
     return respond(request, [job], _FIM, lambda index, _: _FimChoice(index))
 
 
@@ -104,6 +98,9 @@ class _CompletionChoice:
         if not text and not (logprobs and logprobs["tokens"]):
             return []
         return [self._choice(text, logprobs, None)]
+
+    def nothing(self) -> dict[str, Any]:
+        return self._choice("", None, None)
 
     def end(self, finish: Finish) -> dict[str, Any]:
         return self._choice("", None, FINISH_REASONS[finish])
@@ -185,6 +182,9 @@ class _FimChoice:
 
     def chunk_choices(self, event: Event) -> list[dict[str, Any]]:
         return [self._choice("delta", event.text, None)] if event.text else []
+
+    def nothing(self) -> dict[str, Any]:
+        return self._choice("delta", "", None)
 
     def end(self, finish: Finish) -> dict[str, Any]:
         return self._choice("delta", "", FINISH_REASONS[finish])

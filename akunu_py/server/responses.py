@@ -1,13 +1,10 @@
 """OpenAI's Responses, which Codex, the `openai` libraries and the AI SDK speak.
 
-The blocks of an answer become items, streamed as typed events or whole. Responses are kept, so that
-a later request can continue them.
+The blocks of an answer become items, streamed as typed events or whole.
 """
 
-from collections import OrderedDict
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from time import time
 from typing import TYPE_CHECKING, Any, Final
@@ -16,8 +13,8 @@ from uuid import uuid4
 from starlette.responses import Response
 
 from akunu_py.errors import ContextOverflowError
-from akunu_py.options import Options
-from akunu_py.request import Completion
+from akunu_py.options import Options, Sampling
+from akunu_py.request import Completion, Event
 from akunu_py.server.contract import ApiRequest
 from akunu_py.server.conversation import (
     Block,
@@ -26,94 +23,40 @@ from akunu_py.server.conversation import (
     Step,
     Tools,
 )
-from akunu_py.server.errors import ApiError, NotFoundError
-from akunu_py.server.openai_common import read_format, read_options
+from akunu_py.server.dialect import OPENAI, read_format, read_options
+from akunu_py.server.errors import ApiError
+from akunu_py.server.fields import Message, made_call
+from akunu_py.server.response_store import History, input_items
 from akunu_py.server.responses_request import (
     SHELL_NAME,
-    Message,
     merged,
     read_input,
     read_tools,
     without_oldest,
 )
 from akunu_py.server.wire import (
-    EVENT_STREAM,
     FINISH_REASONS,
     CompactJSONResponse,
-    StreamedResponse,
-    WholeResponse,
-    compact_json,
     named_sse,
+    prompt_progress,
+    timings,
 )
+from akunu_py.server.wire import respond as send
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
 
-_STORED_BYTES: Final = 64 << 20
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A response, and the conversation that a next one continues."""
-
-    response: dict[str, Any]
-    messages: list[Message]
-    nbytes: int
-
-
-class ResponseStore:
-    """The latest responses, in memory only; beyond a number of bytes the oldest are dropped."""
-
-    def __init__(self, most: int = _STORED_BYTES) -> None:
-        self._most = most
-        self._nbytes = 0
-        self._responses: OrderedDict[str, Stored] = OrderedDict()
-
-    def add(self, response: dict[str, Any], messages: list[Message]) -> None:
-        """Keeps a response, if it is not too long on its own."""
-        stored = Stored(response, messages, len(compact_json([response, messages])))
-        self._responses[response["id"]] = stored
-        self._nbytes += stored.nbytes
-        while self._nbytes > self._most:
-            self._nbytes -= self._responses.popitem(last=False)[1].nbytes
-
-    def get(self, name: str) -> Stored:
-        """A response.
-
-        Raises:
-            NotFoundError: if there is none with that id.
-        """
-        if name not in self._responses:
-            raise NotFoundError(f"There is no response {name[:80]!r}; it was not kept, or deleted.")
-        return self._responses[name]
-
-    def remove(self, name: str) -> None:
-        """Forgets a response; see `get`."""
-        self._nbytes -= self.get(name).nbytes
-        del self._responses[name]
-
-
-def show_response(request: ApiRequest) -> Response:
-    """`GET /v1/responses/ID`."""
-    return CompactJSONResponse(request.responses.get(request.path_params["id"]).response)
-
-
-def delete_response(request: ApiRequest) -> Response:
-    """`DELETE /v1/responses/ID`."""
-    name = request.path_params["id"]
-    request.responses.remove(name)
-    return CompactJSONResponse({"id": name, "object": "response", "deleted": True})
+_DIALECT: Final = replace(OPENAI, limits=("max_output_tokens", *OPENAI.limits))
 
 
 def count_tokens(request: ApiRequest) -> Response:
     """`/v1/responses/input_tokens`: how long the prompt of such a request is."""
-    prompt = str(_read(request)[0].job.prompt)
-    tokens = request.engine.tokenizer.encode(prompt)
-    return CompactJSONResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
+    tokens = _read(request)[0].count_tokens(request.engine.tokenizer)
+    return CompactJSONResponse({"object": "response.input_tokens", "input_tokens": tokens})
 
 
-def _read(request: ApiRequest) -> tuple[Conversation, dict[str, str], list[Message]]:
-    """A body as a conversation, the kinds of its tools by their names, and its messages.
+def _read(request: ApiRequest) -> tuple[Conversation, dict[str, str], History]:
+    """A body as a conversation, the kinds of its tools by their names, and what it consists of.
 
     Raises:
         ApiError: if a field cannot be served.
@@ -125,22 +68,21 @@ def _read(request: ApiRequest) -> tuple[Conversation, dict[str, str], list[Messa
     truncation = body.text("truncation", default="disabled")
     if truncation not in ("disabled", "auto"):
         body.refuse("truncation", "must be disabled or auto")
-    options = replace(
-        read_options(request, grammar=read_format(body.object("text"), "format")),
-        stop=(),
-    )
-    longest = body.integer("max_output_tokens", default=options.max_tokens, least=1)
+    body.integer("max_output_tokens", default=None, least=1)
+    grammar = read_format(body.object("text"), "format")
+    options = read_options(request, _DIALECT, grammar=grammar)
     kinds, tools = read_tools(body, model_has_tools=engine.tokenizer.answer_format.has_tools)
     earlier = body.text("previous_response_id", default=None)
-    history = [] if earlier is None else request.responses.get(earlier).messages
-    history = [*history, *read_input(body)]
+    history = History() if earlier is None else request.responses.get(earlier).history
+    messages = read_input(body)
+    history = history.followed_by(input_items(body), messages)
     instructions = body.text("instructions", default=None)
     opening = [{"role": "system", "content": instructions}] if instructions else []
     effort = body.object("reasoning").text("effort", default=None)
     conversation = _begin(
         engine,
-        merged([*opening, *history]),
-        replace(options, max_tokens=longest),
+        merged([*opening, *history.messages]),
+        options,
         tools,
         {} if effort is None else {"reasoning_effort": effort},
         truncates=truncation == "auto",
@@ -150,74 +92,93 @@ def _read(request: ApiRequest) -> tuple[Conversation, dict[str, str], list[Messa
 
 def respond(request: ApiRequest) -> Response:
     """`/v1/responses`: continues a conversation."""
-    body, service = request.body, request.service
     conversation, kinds, history = _read(request)
     sampling = conversation.job.options.sampling
-    items = _Items(Blocks(conversation.parser()), kinds)
-    keeps = body.flag("store", default=True)
-    head = {
-        "id": f"resp_{uuid4().hex}",
-        "object": "response",
-        "created_at": int(time()),
-        "status": "in_progress",
-        "error": None,
-        "incomplete_details": None,
-        "instructions": body.any("instructions"),
-        "max_output_tokens": body.any("max_output_tokens"),
-        "metadata": body.any("metadata") or {},
-        "model": request.model_name,
-        "output": [],
-        "parallel_tool_calls": body.flag("parallel_tool_calls", default=True),
-        "previous_response_id": body.any("previous_response_id"),
-        "reasoning": {"effort": body.object("reasoning").any("effort"), "summary": None},
-        "store": keeps,
-        "temperature": sampling.temperature,
-        "text": {"format": body.object("text").any("format") or {"type": "text"}},
-        "tool_choice": body.any("tool_choice") or "auto",
-        "tools": body.any("tools") or [],
-        "top_p": sampling.top_p,
-        "truncation": body.text("truncation", default="disabled"),
-        "usage": None,
-        "user": body.any("user"),
-    }
+    reply = _Reply(request, sampling, _Items(conversation.blocks(), kinds), history)
+    streams = request.body.flag("stream", default=False)
+    return send(request.service, [conversation.job], reply, streams=streams)
 
-    numbers = count()
 
-    def event(name: str, fields: Mapping[str, Any]) -> bytes:
-        return named_sse(f"response.{name}", {"sequence_number": next(numbers), **fields})
+class _Reply:
+    """Writes an answer as a response with items, or as the events that tell how they grow."""
 
-    def failed(error: ApiError) -> bytes:
+    def __init__(
+        self,
+        request: ApiRequest,
+        sampling: Sampling,
+        items: "_Items",
+        history: History,
+    ) -> None:
+        body = request.body
+        self._items = items
+        self._history = history
+        self._store = request.responses if body.flag("store", default=True) else None
+        self._times_tokens = body.flag("timings_per_token", default=False)
+        self._numbers = count()
+        self._begun = False
+        self._head = {
+            "id": f"resp_{uuid4().hex}",
+            "object": "response",
+            "created_at": int(time()),
+            "status": "in_progress",
+            "error": None,
+            "incomplete_details": None,
+            "instructions": body.any("instructions"),
+            "max_output_tokens": body.any("max_output_tokens"),
+            "metadata": body.any("metadata") or {},
+            "model": request.model_name,
+            "output": [],
+            "parallel_tool_calls": body.flag("parallel_tool_calls", default=True),
+            "previous_response_id": body.any("previous_response_id"),
+            "reasoning": {"effort": body.object("reasoning").any("effort"), "summary": None},
+            "store": self._store is not None,
+            "temperature": sampling.temperature,
+            "text": {"format": body.object("text").any("format") or {"type": "text"}},
+            "tool_choice": body.any("tool_choice") or "auto",
+            "tools": body.any("tools") or [],
+            "top_p": sampling.top_p,
+            "truncation": body.text("truncation", default="disabled"),
+            "usage": None,
+            "user": body.any("user"),
+        }
+
+    def feed(self, _: int, event: Event) -> Iterator[bytes]:
+        if not self._begun:
+            self._begun = True
+            yield self._event("created", {"response": self._head})
+            yield self._event("in_progress", {"response": self._head})
+        if progress := prompt_progress(event):
+            yield self._event("in_progress", {"response": self._head} | progress)
+        timed = {"timings": timings(event.stats)} if self._times_tokens else {}
+        for name, fields in self._items.feed(event):
+            yield self._event(name, fields | (timed if name.endswith(".delta") else {}))
+
+    def end(self, _: int, completion: Completion) -> Iterator[bytes]:
+        response = self._final(completion)
+        timed = {"timings": timings(completion.stats)} if self._times_tokens else {}
+        yield self._event(response["status"], {"response": response} | timed)
+
+    def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
+        (completion,) = completions
+        list(self._items.feed(completion))
+        return self._final(completion)
+
+    def report(self, error: ApiError) -> bytes:
         what = {"code": error.kind, "message": error.message}
-        return event("failed", {"response": head | {"status": "failed", "error": what}})
+        return self._event("failed", {"response": self._head | {"status": "failed", "error": what}})
 
-    def final(completion: Completion) -> dict[str, Any]:
-        reasoning = conversation.reasoning_counter().count(completion.pieces)
-        response = head | _ending(completion, reasoning) | {"output": items.done}
-        if keeps:
-            request.responses.add(response, [*history, items.as_message()])
+    def _event(self, name: str, fields: Mapping[str, Any]) -> bytes:
+        return named_sse(f"response.{name}", {"sequence_number": next(self._numbers), **fields})
+
+    def _final(self, completion: Completion) -> dict[str, Any]:
+        response = (
+            self._head
+            | _ending(completion, self._items.reasoning_tokens)
+            | {"output": self._items.done}
+        )
+        if self._store is not None:
+            self._store.add(response, self._history, self._items.as_message())
         return response
-
-    async def chunks() -> AsyncGenerator[bytes, None]:
-        completion = Completion("")
-        async with aclosing(service.stream(conversation.job)) as events:
-            async for each in events:
-                if not completion.stats.prompt_tokens:
-                    yield event("created", {"response": head})
-                    yield event("in_progress", {"response": head})
-                completion.add(each)
-                for name, fields in items.feed(each.text, ends=each.finish_reason is not None):
-                    yield event(name, fields)
-        response = final(completion)
-        yield event(response["status"], {"response": response})
-
-    async def whole() -> dict[str, Any]:
-        completion = await service.complete(conversation.job)
-        list(items.feed(completion.text, ends=True))
-        return final(completion)
-
-    if body.flag("stream", default=False):
-        return StreamedResponse(chunks(), EVENT_STREAM, failed)
-    return WholeResponse(whole)
 
 
 def _begin(
@@ -283,20 +244,21 @@ class _Items:
         """The whole answer as a message of the conversation."""
         done = self._blocks.done
         calls = [
-            {
-                "id": item["call_id"],
-                "type": "function",
-                "function": {"name": block.call.name, "arguments": block.call.input},
-            }
+            made_call(block.call.name, block.call.input, item["call_id"])
             for block, item in zip(done, self.done, strict=True)
             if block.call is not None
         ]
-        said = "".join(block.text for block in done if block.kind == "text")
+        said = self._blocks.text("text")
         return {"role": "assistant", "content": said} | ({"tool_calls": calls} if calls else {})
 
-    def feed(self, text: str, *, ends: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Takes the next text of the answer and returns the events for it."""
-        for step in self._blocks.feed(text, ends=ends):
+    @property
+    def reasoning_tokens(self) -> int:
+        """How many tokens of the answer were reasoning."""
+        return self._blocks.reasoning_tokens
+
+    def feed(self, source: Event | Completion) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Takes what comes next of the answer and returns the events for it."""
+        for step in self._blocks.feed(source):
             yield from self._events(step)
 
     def _events(self, step: Step) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -4,14 +4,20 @@ Tools that OpenAI's own service runs are left out. Codex's custom tools and its 
 functions.
 """
 
-import json
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any, Final
 
 from akunu_py.server.body import Body
-from akunu_py.server.conversation import ToolChoice, Tools, select_tools
-from akunu_py.server.fields import MAX_MESSAGES, MAX_TOOLS, read_offered_tools
+from akunu_py.server.conversation import Tools, select_tools
+from akunu_py.server.fields import (
+    MAX_MESSAGES,
+    MAX_TOOLS,
+    Message,
+    call_of,
+    made_call,
+    read_offered_tools,
+    read_text,
+)
 
 _INPUT: Final = {
     "type": "object",
@@ -29,8 +35,6 @@ _SHELL: Final = {
 }
 SHELL_NAME: Final = "local_shell"
 _TEXTS: Final = ("input_text", "output_text", "text", "refusal", "summary_text")
-
-Message = dict[str, Any]
 
 
 def read_tools(body: Body, *, model_has_tools: bool) -> tuple[dict[str, str], Tools]:
@@ -57,25 +61,7 @@ def read_tools(body: Body, *, model_has_tools: bool) -> tuple[dict[str, str], To
         functions.append({"type": "function", "function": function})
         kinds[str(function.get("name"))] = kind
     offered = read_offered_tools(Body({"tools": functions}, body.limits))
-    choice = body.any("tool_choice")
-    if isinstance(choice, dict):
-        given = body.object("tool_choice")
-        if given.text("type", default="") == "allowed_tools":
-            names = {tool.text("name", default="") for tool in given.objects("tools")}
-            offered = [tool for tool in offered if tool["function"]["name"] in names]
-            selected = ToolChoice(must_call=given.any("mode") == "required")
-        else:
-            name = given.text("name", default="") or given.text("type", default="")
-            selected = ToolChoice(must_call=True, name=name)
-    else:
-        word = body.text("tool_choice", default="auto")
-        if word not in ("auto", "none", "required"):
-            body.refuse("tool_choice", "must be auto, none, required, or name a tool")
-        selected = ToolChoice(may_call=word != "none", must_call=word == "required")
-    parallel = body.flag("parallel_tool_calls", default=True)
-    return kinds, select_tools(
-        body, offered, selected, parallel=parallel, model_has_tools=model_has_tools
-    )
+    return kinds, select_tools(body, offered, model_has_tools=model_has_tools)
 
 
 def read_input(body: Body) -> list[Message]:
@@ -96,37 +82,23 @@ def _messages(item: Body) -> Iterator[Message]:
     if kind == "message":
         role = item.text("role", default="user")
         role = "system" if role == "developer" else role
-        yield {"role": role, "content": _text(item, "content")}
+        yield {"role": role, "content": read_text(item, "content", _TEXTS)}
     elif kind in ("function_call", "custom_tool_call", "local_shell_call"):
-        name = SHELL_NAME if kind == "local_shell_call" else item.text("name", default="")
-        arguments: Any = item.any("arguments")
-        if kind == "custom_tool_call":
-            arguments = {"input": item.text("input", default="")}
-        elif kind == "local_shell_call":
-            arguments = {"command": item.object("action").values("command")}
-        elif isinstance(arguments, str):
-            with suppress(ValueError, RecursionError):
-                arguments = json.loads(arguments)
-        call = {"id": item.text("call_id", default=""), "type": "function",
-                "function": {"name": name, "arguments": arguments}}  # fmt: skip
+        id_ = item.text("call_id", default="")
+        if kind == "function_call":
+            call = call_of(item, id_)
+        elif kind == "custom_tool_call":
+            text = item.text("input", default="")
+            call = made_call(item.text("name", default=""), {"input": text}, id_)
+        else:
+            words = item.object("action").values("command")
+            call = made_call(SHELL_NAME, {"command": words}, id_)
         yield {"role": "assistant", "content": "", "tool_calls": [call]}
     elif kind in ("function_call_output", "custom_tool_call_output", "local_shell_call_output"):
         id_ = item.text("call_id", "id", default="")
-        yield {"role": "tool", "tool_call_id": id_, "content": _text(item, "output")}
+        yield {"role": "tool", "tool_call_id": id_, "content": read_text(item, "output", _TEXTS)}
     elif kind == "item_reference":
         item.refuse("type", "cannot be served; send the item, or `previous_response_id`")
-
-
-def _text(item: Body, name: str) -> str:
-    """A text, or a list of parts that are all text."""
-    if not isinstance(item.any(name), list):
-        return item.text(name, default="")
-    texts = []
-    for part in item.objects(name):
-        if part.text("type", default="") not in _TEXTS:
-            part.refuse("type", "must be text; this model reads nothing else")
-        texts.append(part.text("text", "refusal", default=""))
-    return "".join(texts)
 
 
 def merged(messages: list[Message]) -> list[Message]:

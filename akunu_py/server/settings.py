@@ -61,11 +61,12 @@ class ServerSettings:
     """How to serve.
 
     Attributes:
-        host, port: where to listen; port 0 takes a free one.
+        host, port: where to listen, several hosts with commas between; port 0 takes a free one.
         api_key: the key that clients must send; None requires none.
         origins: web origins that may read responses, by CORS.
         hosts: further names by which clients reach the server.
         aliases: the names of the model for clients, the first one in answers; none for its own.
+        disabled: which of `page`, `slots` and `metrics` there are not.
         queue: how many requests may wait.
         parallel: how many are answered at a time.
         log_prompts: whether the log may contain prompts.
@@ -77,6 +78,7 @@ class ServerSettings:
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+    disabled: tuple[str, ...] = ()
     queue: int = DEFAULT_QUEUE
     parallel: int = DEFAULT_PARALLEL
     limits: Limits = field(default_factory=Limits)

@@ -1,17 +1,22 @@
 """What several contracts send alike: compact JSON, streams of it, timings and finish reasons."""
 
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from akunu_py.request import Completion, Event
 from akunu_py.sampling.logprobs import TokenLogprob
-from akunu_py.server.body import Body
 from akunu_py.server.errors import NOTED_ERROR, ApiError, noted_error
+from akunu_py.server.job import Job
 from akunu_py.stats import Finish, Stats
+from akunu_py.text.token_bytes import TokenBytes
+
+if TYPE_CHECKING:
+    from akunu_py.server.service import Service
 
 JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream"
@@ -26,6 +31,8 @@ FINISH_REASONS: Final = {
 }
 """OpenAI's and Ollama's words. A job that was cancelled and still has a reader is overdue."""
 
+_MIN_LOGPROB: Final = -9999.0
+"""OpenAI's log-probability of a nearly impossible token."""
 _LINE_ENDS: Final = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 """Python's `splitlines`, with which clients separate lines of JSON, splits at these as well."""
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -119,6 +126,71 @@ class StreamedResponse(Response):
             await send({"type": "http.response.body", "body": b""})
 
 
+class Reply(Protocol):
+    """Writes the answers to the jobs of one request, in the form of a contract; the index says
+    which of them."""
+
+    def feed(self, index: int, event: Event) -> Iterable[bytes]:
+        """The chunks of a stream for the next event."""
+
+    def end(self, index: int, completion: Completion) -> Iterable[bytes]:
+        """The chunks after the last event; the completion is all of them together."""
+
+    def whole(self, completions: Sequence[Completion]) -> Any:
+        """The value of a response that is not streamed."""
+
+    def report(self, error: ApiError) -> bytes:
+        """The chunk for an error after the first chunk."""
+
+
+def respond(
+    service: "Service",
+    jobs: Sequence[Job],
+    reply: Reply,
+    *,
+    streams: bool,
+    media_type: str = EVENT_STREAM,
+) -> Response:
+    """Does jobs and sends the answers; their streams come together."""
+
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        completions = [Completion("") for _ in jobs]
+        async with aclosing(service.stream_all(jobs)) as events:
+            async for index, event in events:
+                completions[index].add(event)
+                for chunk in reply.feed(index, event):
+                    yield chunk
+                if event.finish_reason is not None:
+                    for chunk in reply.end(index, completions[index]):
+                        yield chunk
+
+    async def whole() -> Any:
+        return reply.whole(await service.complete_all(jobs))
+
+    if not streams:
+        return WholeResponse(whole)
+    return StreamedResponse(chunks(), media_type, reply.report)
+
+
+def describe_logprob(spelling: TokenBytes, token: int, logprob: float) -> dict[str, Any]:
+    """A token with its log-probability, as OpenAI and Ollama spell it."""
+    return {
+        "token": spell(spelling, token),
+        "bytes": list(spelling.of(token)),
+        "logprob": bounded(logprob),
+    }
+
+
+def spell(spelling: TokenBytes, token: int) -> str:
+    """A token's text, with backslashes in place of an incomplete character."""
+    return spelling.of(token).decode(errors="backslashreplace")
+
+
+def bounded(logprob: float) -> float:
+    """A log-probability that JSON can have: it knows no infinity."""
+    return max(logprob, _MIN_LOGPROB)
+
+
 def logprob_entries(
     entries: Sequence[TokenLogprob], describe: Callable[[int, float], dict[str, Any]]
 ) -> list[dict[str, Any]]:
@@ -134,29 +206,30 @@ def _body(chunk: bytes) -> dict[str, Any]:
     return {"type": "http.response.body", "body": chunk, "more_body": True}
 
 
-def timings(stats: Stats) -> dict[str, Any]:
+def timings(stats: Stats, done: int | None = None) -> dict[str, Any]:
     """How long the prompt and the completion took, in llama-server's words; cached prompt tokens
     do not count.
 
     `draft_n` and `draft_n_accepted` are there only if anything was drafted. They count what is left
-    after the text was cut at a stop string.
+    after the text was cut at a stop string. `done` is how much of the prompt is, if not all of it.
     """
-    computed = max(stats.prompt_tokens - stats.cached_tokens, 0)
+    prompt = stats.prompt_tokens if done is None else done
+    computed = max(prompt - stats.cached_tokens, 0)
     found = {"cache_n": stats.cached_tokens}
-    found |= _rates("prompt", computed, stats.prefill_s)
+    found |= _rates("prompt", computed, stats.prefill_s if computed or done is None else 0.0)
     found |= _rates("predicted", stats.generated_tokens, stats.decode_s)
     if stats.drafted:
         found |= {"draft_n": stats.drafted, "draft_n_accepted": stats.accepted}
     return found
 
 
-def prompt_progress(body: Body, stats: Stats) -> dict[str, Any]:
-    """What `return_progress` asks for, as llama-server has it, but only once, when the prompt has
-    been read; nothing if it was not asked for."""
-    if not body.flag("return_progress", default=False):
+def prompt_progress(event: Event) -> dict[str, Any]:
+    """What `return_progress` asks for, in llama-server's words; nothing for other events."""
+    if event.prompt_done is None:
         return {}
-    total = stats.prompt_tokens
-    figures = {"total": total, "cache": stats.cached_tokens, "processed": total}
+    stats = event.stats
+    figures = {"total": stats.prompt_tokens, "cache": stats.cached_tokens,
+               "processed": event.prompt_done}  # fmt: skip
     return {"prompt_progress": figures | {"time_ms": round(stats.prefill_s * 1000)}}
 
 

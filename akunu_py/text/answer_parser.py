@@ -7,7 +7,7 @@ mlx-lm knows the model's marks around reasoning and tool calls, and how to parse
 import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
@@ -104,20 +104,6 @@ class Part:
     reasoning: str = ""
     calls: tuple[ToolCall, ...] = ()
     arguments: str = ""
-
-
-def joined(parts: Sequence[Part]) -> Part:
-    """Several parts as one, in which any field may be set but `arguments`."""
-    calls: list[ToolCall] = []
-    for part in parts:
-        calls += part.calls
-        if part.arguments:
-            calls[-1] = replace(calls[-1], arguments=calls[-1].arguments + part.arguments)
-    return Part(
-        "".join(part.content for part in parts),
-        "".join(part.reasoning for part in parts),
-        tuple(calls),
-    )
 
 
 class _State(Enum):

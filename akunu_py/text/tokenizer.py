@@ -32,17 +32,22 @@ class Tokenizer:
 
     def __init__(self, wrapped: Any, template_args: Mapping[str, Any] | None = None) -> None:
         self.wrapped = wrapped
-        self._template_args = dict(template_args or {})
+        self.template_args = dict(template_args or {})
         # Whether special tokens are recognised is a state of the tokenizer, not of the call.
         self._encoding = Lock()
         self.end_tokens: frozenset[int] = frozenset(wrapped.eos_token_ids)
 
+    @property
+    def template(self) -> str:
+        """The source of the chat template; empty if it has none in Jinja."""
+        source = self.wrapped.chat_template
+        return source if isinstance(source, str) else ""
+
     @cached_property
     def answer_format(self) -> AnswerFormat:
         """The marks that the model puts around reasoning and tool calls."""
-        own = self.wrapped
+        own, template = self.wrapped, self.template
         thinking = (own.think_start or "", own.think_end or "")
-        template = own.chat_template if isinstance(own.chat_template, str) else ""
         if own.tool_parser is None:
             return answer_format_of(template, *thinking)
         layout = layout_of(own.tool_parser.__module__.rpartition(".")[2], template)
@@ -193,7 +198,7 @@ class Tokenizer:
                     tokenize=False,
                     add_generation_prompt=open_answer,
                     tools=self.as_text(tools) or None,
-                    **self._template_args | dict(settings or {}),
+                    **self.template_args | dict(settings or {}),
                 )
             )
         except Exception as error:  # the template is the model's own code and may raise anything

@@ -8,8 +8,8 @@ import pytest
 
 from akunu_py.engine import Engine
 from akunu_py.options import Grammar, Options, Sampling, Wake
+from akunu_py.sampling.constraint import Constraint
 from akunu_py.sampling.constraint_factory import ConstraintFactory
-from akunu_py.sampling.lazy_constraint import LazyConstraint
 from tests.fakes import OracleDrafter
 
 
@@ -25,10 +25,8 @@ def grammar(mark: str, **wake: Any) -> Grammar:
     return Grammar("lark", f'{BODY}"{mark}"', Wake(mark, **wake))
 
 
-def constraint(engine: Engine, mark: str, **wake: Any) -> LazyConstraint:
-    made = ConstraintFactory(engine.tokenizer, 320).make(grammar(mark, **wake), 5)
-    assert isinstance(made, LazyConstraint)
-    return made
+def constraint(engine: Engine, mark: str, **wake: Any) -> Constraint:
+    return ConstraintFactory(engine.tokenizer, 320).make(grammar(mark, **wake), 5)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 3])

@@ -1,6 +1,7 @@
 """OpenAI's `/v1/chat/completions`: messages, formats and tools."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def test_both_names_of_the_limit(live: LiveServer) -> None:
 
 def test_content_may_come_in_parts(parrot: LiveServer) -> None:
     parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo."}]
-    assert content_of(parrot, messages=[{"role": "user", "content": parts}]) == "Hello."
+    assert content_of(parrot, messages=[{"role": "user", "content": parts}]) == "Hel\n\nlo."
 
 
 def test_developers_write_the_system_message(live: LiveServer) -> None:
@@ -173,7 +174,8 @@ def test_a_client_can_set_template_options_but_not_the_template(live: LiveServer
 
 def test_template_variables_of_a_request_replace_those_of_the_start(tiny_model_dir: Path) -> None:
     said = "{{ mood }}{% if not enable_thinking %} without a thought{% endif %}"
-    start = {"mood": "calm", "enable_thinking": True}
+    said += "{% if date_string == '' %}{% else %} today{% endif %}"
+    start = {"mood": "calm", "enable_thinking": True, "date_string": ""}
 
     def load() -> Engine:
         return akunu_py.load(str(tiny_model_dir), chat_template=said, chat_template_args=start)
@@ -184,9 +186,17 @@ def test_template_variables_of_a_request_replace_those_of_the_start(tiny_model_d
             ({"mood": "excited"}, "excited"),
             ({"enable_thinking": False}, "calm without a thought"),
             ({"enable_thinking": None}, "calm"),
+            ({"date_string": "1 Jan 2026"}, "calm today"),
         ):
             usage = ask(server, chat_template_kwargs=given)["usage"]
             assert usage["prompt_tokens"] == len(prompt)
+
+
+def test_a_template_that_asks_for_the_date_gets_todays(tiny_model_dir: Path) -> None:
+    said = "{{ date_string[-4:] }}, {{ datetime[-3:] }}{{ functions }}{# functools[ #}"
+    with serve(lambda: akunu_py.load(str(tiny_model_dir), chat_template=said)) as server:
+        prompt = server.post("/apply-template", {"messages": USER}).json()["prompt"]
+        assert prompt in (f"{datetime.now(UTC).year}, GMT", f"{datetime.now(UTC).year - 1}, GMT")
 
 
 def tool(name: str) -> dict[str, Any]:

@@ -118,13 +118,42 @@ def test_a_prompt_may_be_an_object(live: LiveServer) -> None:
     assert live.post("/completion", body | {"prompt": image}).status_code == 400
 
 
-def test_progress_is_reported_once_the_prompt_is_read(live: LiveServer) -> None:
+def test_progress_is_reported_while_the_prompt_is_read(live: LiveServer) -> None:
     asked = {"stream": True, "return_progress": True, "n_predict": 3, "temperature": 0}
-    turns = {"messages": [{"role": "user", "content": "Hi"}]}
-    for path, prompt in (("/completion", {"prompt": "a b"}), ("/v1/chat/completions", turns)):
+    asked |= {"timings_per_token": True}
+    turns = {"messages": [{"role": "user", "content": "Hi, it is progress"}]}
+    for path, prompt in (("/completion", {"prompt": "progress"}), ("/v1/chat/completions", turns)):
         text = live.post(path, asked | prompt).text
-        lines = [line.removeprefix("data: ") for line in text.splitlines() if "{" in line]
-        first, *rest = map(json.loads, lines)
-        progress = first["prompt_progress"]
-        assert progress["processed"] == progress["total"] >= progress["cache"]
-        assert not any("prompt_progress" in each for each in rest)
+        parts = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+        reports = [part for part in parts if "prompt_progress" in part]
+        assert reports == parts[: len(reports)]
+        told = [report["prompt_progress"] for report in reports]
+        assert told[0]["processed"] == told[0]["cache"] < told[-1]["processed"]
+        assert told[-1]["processed"] == told[-1]["total"]
+        assert {each["total"] for each in told} == {told[0]["total"]}
+        begun, *_, done = (report["timings"] for report in reports)
+        assert (begun["prompt_n"], begun["prompt_ms"], begun["predicted_n"]) == (0, 0, 0)
+        assert done["prompt_n"] == told[0]["total"] - told[0]["cache"]
+
+
+def test_probabilities_may_be_those_that_tokens_are_drawn_with(live: LiveServer) -> None:
+    body = {"prompt": "hello", "n_predict": 4, "n_probs": 5, "seed": 1, "post_sampling_probs": True}
+    drawn = live.post("/completion", body | {"temperature": 1, "samplers": ["top_k", "temperature"],
+                                             "top_k": 3}).json()  # fmt: skip
+    for entry in drawn["completion_probabilities"]:
+        assert sum(other["prob"] for other in entry["top_probs"]) == pytest.approx(1)
+        assert len(entry["top_probs"]) == 3
+        assert entry["prob"] in [other["prob"] for other in entry["top_probs"]]
+    greedy = live.post("/completion", body | {"temperature": 0}).json()
+    for entry in greedy["completion_probabilities"]:
+        assert [other["prob"] for other in entry["top_probs"]] == [entry["prob"]] == [1]
+    chat = {"messages": [{"role": "user", "content": "Hi"}], "logprobs": True, "temperature": 0}
+    told = live.post("/v1/chat/completions", chat | {"post_sampling_probs": True, "max_tokens": 2})
+    assert {entry["logprob"] for entry in told.json()["choices"][0]["logprobs"]["content"]} == {0}
+
+
+def test_samplers_are_named_on_every_endpoint(live: LiveServer) -> None:
+    body = {"prompt": "hello", "max_tokens": 8, "samplers": ["top_k"], "top_k": 1, "temperature": 9}
+    greedy = live.post("/v1/completions", {"prompt": "hello", "max_tokens": 8, "temperature": 0})
+    told = live.post("/v1/completions", body).json()["choices"][0]["text"]
+    assert told == greedy.json()["choices"][0]["text"]

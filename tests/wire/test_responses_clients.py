@@ -89,6 +89,9 @@ def test_a_conversation_is_kept_until_it_is_deleted(client: openai.OpenAI) -> No
     assert second.previous_response_id == first.id
     assert (first.usage, second.usage) != (None, None)
     assert second.usage.input_tokens > first.usage.input_tokens  # type: ignore[union-attr]
+    asked = client.responses.input_items.list(second.id, order="asc", limit=2)
+    texts = [item.content[0].text for item in asked]  # type: ignore[union-attr, index]
+    assert texts == ["Hello", "Hello", "Again"]
     client.responses.delete(first.id)
     for name in (first.id, "resp_0"):
         with pytest.raises(openai.NotFoundError):

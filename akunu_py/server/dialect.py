@@ -1,0 +1,325 @@
+"""Dialect: how the clients of one contract say how to complete, and the options they mean.
+
+All contracts share the fields, each of which has the names that OpenAI, llama-server, Ollama, vLLM
+and mlx-lm's server have for it. They differ in defaults, in the names of the limit, and in what
+becomes of a number below its range. If `samplers` is there, only the filters that it names apply;
+if it does not name `temperature`, tokens are sampled at a temperature of 1.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from akunu_py.options import (
+    DEFAULT_REPETITION_CONTEXT,
+    DEFAULT_XTC_THRESHOLD,
+    MAX_DRAFT_TOKENS,
+    MAX_XTC_THRESHOLD,
+    Grammar,
+    Options,
+    Sampling,
+)
+from akunu_py.server.body import Body
+from akunu_py.server.contract import ApiRequest
+from akunu_py.server.fields import read_text
+from akunu_py.text.gbnf import gbnf_to_lark
+
+if TYPE_CHECKING:
+    from akunu_py.text.tokenizer import Tokenizer
+
+N = TypeVar("N", int, float)
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What a contract has of its own.
+
+    Attributes:
+        limits: the names of the most tokens to generate; the first one that is there counts.
+        least_limit: a lower limit, or none, continues to the end of the context.
+        max_tokens: the limit if neither the body nor the server has one.
+        recent: how many tokens are penalized for repetition.
+        most_penalty: the range of penalties, to both sides.
+        clamps: whether numbers below their range count as its end; else they are refused.
+    """
+
+    limits: tuple[str, ...]
+    least_limit: int = 0
+    max_tokens: int | None = None
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    recent: int = 64
+    most_penalty: float = 1e3
+    clamps: bool = True
+
+
+OPENAI: Final = Dialect(
+    ("max_completion_tokens", "max_tokens", "n_predict"),
+    recent=DEFAULT_REPETITION_CONTEXT,
+    most_penalty=2.0,
+    clamps=False,
+)
+LLAMA: Final = Dialect(
+    ("n_predict", "max_tokens"), temperature=0.8, top_k=40, top_p=0.95, min_p=0.05
+)
+OLLAMA: Final = Dialect(("num_predict",), least_limit=1, temperature=0.8, top_k=40, top_p=0.9)
+"""As Ollama's, but for `repeat_penalty`, which is 1, because code repeats itself on purpose."""
+
+SAMPLERS: Final = ("penalties", "top_k", "top_p", "min_p", "xtc", "temperature", "infill")
+"""The samplers of this server; unknown names are ignored, as llama-server does."""
+DEFAULT_SAMPLERS: Final = SAMPLERS[:-1]
+FORBIDDEN: Final = -1e9
+"""The logit bias that forbids a token: far below every logit, and still a finite number."""
+
+_LETTERS: Final = {"e": "penalties", "k": "top_k", "p": "top_p", "m": "min_p", "x": "xtc",
+                   "t": "temperature", "i": "infill"}  # fmt: skip
+_LLAMA_RANDOM_SEED: Final = (1 << 32) - 1
+_SEEDS: Final = 1 << 64
+_MIN_TOP_P: Final = 1e-6
+_MAX_TEMPERATURE: Final = 1e3
+_MAX_RECENT: Final = 4096
+_MAX_REPETITION_PENALTY: Final = 1e3
+_MAX_GRAMMAR_LENGTH: Final = 1 << 16
+_GRAMMARS: Final = (
+    ("json_schema", "guided_json"), ("regex", "guided_regex"), ("grammar", "guided_grammar"),
+)  # fmt: skip
+_NESTED_GRAMMARS: Final = (("json",), ("regex",), ("grammar",))
+_UNSERVED: Final[Mapping[str, tuple[Any, ...]]] = {
+    "mirostat": (0,), "dry_multiplier": (0,), "typical_p": (1,), "typ_p": (1,), "tfs_z": (1,),
+    "dynatemp_range": (0,), "top_n_sigma": (0, -1), "adaptive_target": (-1,), "min_tokens": (0,),
+    "stop_token_ids": ([],), "bad_words": ([],), "allowed_token_ids": ([],),
+    "use_beam_search": (False,),
+}  # fmt: skip
+"""Fields of llama-server, Ollama and vLLM, with the values that turn them off."""
+
+
+def read_options(
+    request: ApiRequest,
+    dialect: Dialect,
+    *,
+    body: Body | None = None,
+    stops: str = "stop",
+    logprobs: int | None = None,
+    grammar: Grammar | None = None,
+) -> Options:
+    """How to complete.
+
+    Args:
+        request: has the body, the server's defaults, which come before the dialect's, and the
+            tokenizer.
+        dialect: of the contract.
+        body: the part of the body with these fields, if it is not the whole.
+        stops: the name of the stop strings.
+        logprobs: see `Options`.
+        grammar: that of a field of the contract's own.
+
+    Raises:
+        BodyError: if a field cannot be served.
+    """
+    body, defaults = body or request.body, request.settings.defaults
+    tokenizer = request.engine.tokenizer
+    usual = dialect.max_tokens if defaults.max_tokens is None else defaults.max_tokens
+    wanted = body.integer(*dialect.limits, default=usual)
+    constrained = _read_grammar(body, tokenizer)
+    if grammar is not None and constrained is not None:
+        body.refuse("response_format", "cannot be combined with another grammar")
+    return Options(
+        max_tokens=None if wanted is None or wanted < dialect.least_limit else wanted,
+        sampling=_read_sampling(request, body, dialect),
+        stop=_read_stops(body, stops),
+        drafter=defaults.drafter,
+        num_draft_tokens=_read_num_draft_tokens(body, defaults.num_draft_tokens),
+        exact=defaults.exact,
+        references=_read_prediction(body),
+        logprobs=logprobs,
+        drawn_logprobs=body.flag("post_sampling_probs", default=False),
+        reports_progress=body.flag("return_progress", default=False)
+        and body.flag("stream", default=False),
+        grammar=grammar or constrained,
+        priority=body.integer("priority", default=0),  # vLLM's: lower numbers go first
+    )
+
+
+def read_samplers(body: Body) -> tuple[str, ...]:
+    """The samplers that apply: a list of names, or a string of llama.cpp's letters."""
+    if not body.has("samplers"):
+        return DEFAULT_SAMPLERS
+    if isinstance(body.any("samplers"), str):
+        letters = body.text("samplers", default="")
+        return tuple(_LETTERS[letter] for letter in letters if letter in _LETTERS)
+    return tuple(name for name in body.texts("samplers") if name in SAMPLERS)
+
+
+def _read_sampling(request: ApiRequest, body: Body, dialect: Dialect) -> Sampling:
+    for name, neutral in _UNSERVED.items():
+        value = body.any(name)
+        if value is not None and value not in neutral:
+            body.refuse(name, "is not served; leave it out")
+    defaults, samplers = request.settings.defaults, read_samplers(body)
+
+    def number(*names: str, default: float, most: float | None) -> float:
+        least = None if dialect.clamps else 0
+        return max(body.number(*names, default=default, least=least, most=most), 0.0)
+
+    def penalty(name: str) -> float:
+        most = dialect.most_penalty
+        found = body.number(name, default=0.0, least=-most, most=most)
+        return found if penalizes else 0.0
+
+    temperature = number("temperature", "temp", most=_MAX_TEMPERATURE,
+                         default=_either(defaults.temperature, dialect.temperature))  # fmt: skip
+    top_k = body.integer("top_k", default=_either(defaults.top_k, dialect.top_k))
+    top_p = number("top_p", default=_either(defaults.top_p, dialect.top_p), most=1)
+    min_p = number("min_p", default=_either(defaults.min_p, dialect.min_p), most=1)
+    xtc_probability = number("xtc_probability", default=defaults.xtc_probability or 0.0, most=1)
+    threshold = _either(defaults.xtc_threshold, DEFAULT_XTC_THRESHOLD)
+    xtc_threshold = body.number("xtc_threshold", default=threshold, least=0)
+    excludes = "xtc" in samplers and xtc_threshold <= MAX_XTC_THRESHOLD  # as llama-server
+    repetition = number("repetition_penalty", "repeat_penalty", default=1.0,
+                        most=_MAX_REPETITION_PENALTY)  # fmt: skip
+    recent = body.integer("repetition_context_size", "repeat_last_n", default=dialect.recent,
+                          most=_MAX_RECENT)  # fmt: skip
+    penalizes = "penalties" in samplers and recent != 0
+    return Sampling(
+        temperature=temperature if "temperature" in samplers else 1.0,
+        top_p=max(top_p, _MIN_TOP_P) if "top_p" in samplers else 1.0,
+        top_k=max(top_k, 0) if "top_k" in samplers else 0,
+        min_p=min_p if "min_p" in samplers else 0.0,
+        xtc_probability=xtc_probability if excludes else 0.0,
+        xtc_threshold=min(xtc_threshold, MAX_XTC_THRESHOLD),
+        infill="infill" in samplers,
+        seed=_read_seed(body, defaults.seed),
+        repetition_penalty=repetition or 1.0 if penalizes else 1.0,
+        repetition_context_size=recent if recent > 0 else _MAX_RECENT,
+        logit_bias=_read_biases(body, request.engine.tokenizer),
+        presence_penalty=penalty("presence_penalty"),
+        frequency_penalty=penalty("frequency_penalty"),
+    )
+
+
+def _either(given: N | None, usual: N) -> N:
+    return usual if given is None else given
+
+
+def _read_stops(body: Body, name: str) -> tuple[str, ...]:
+    """The stop strings. Some clients send empty ones; these are ignored."""
+    stops = body.texts(name, most=body.limits.stops)
+    if any(len(stop) > body.limits.stop_characters for stop in stops):
+        body.refuse(name, f"has a string of more than {body.limits.stop_characters} characters")
+    return tuple(stop for stop in stops if stop)
+
+
+def _read_seed(body: Body, usual: int | None) -> int | None:
+    """The seed, which Mistral calls `random_seed`; None for a random one. Negative seeds and
+    llama.cpp's largest one ask for a random seed, too."""
+    seed = body.integer("seed", "random_seed", default=usual)
+    return None if seed is None or seed < 0 or seed == _LLAMA_RANDOM_SEED else seed % _SEEDS
+
+
+def _read_num_draft_tokens(body: Body, usual: int | None) -> int | None:
+    """The maximum of draft tokens per forward: `num_draft_tokens`, or llama-server's
+    `speculative.n_max`, flat or nested; 0 decodes plainly."""
+    if isinstance(body.any("speculative"), dict):
+        nested = body.object("speculative")
+        usual = nested.integer("n_max", default=usual, least=0, most=MAX_DRAFT_TOKENS)
+    return body.integer(
+        "num_draft_tokens", "speculative.n_max", default=usual, least=0, most=MAX_DRAFT_TOKENS
+    )
+
+
+def _read_prediction(body: Body) -> tuple[str, ...]:
+    """`{"type": "content", "content": text or parts}`: text that the completion will repeat."""
+    if not body.has("prediction"):
+        return ()
+    prediction = body.object("prediction")
+    if prediction.text("type", default="content") != "content":
+        prediction.refuse("type", "must be content")
+    content = read_text(prediction, "content", joint="")
+    return (content,) if content else ()
+
+
+def read_format(body: Body, name: str) -> Grammar | None:
+    """The format of an answer, in OpenAI's three kinds; `json_object` may have a `schema`, as in
+    llama-server.
+
+    Raises:
+        BodyError: if it cannot be served.
+    """
+    given = body.object(name)
+    kind = given.text("type", default="text")
+    if kind == "text":
+        return None
+    if kind not in ("json_object", "json_schema"):
+        given.refuse("type", "must be text, json_object or json_schema")
+    if kind == "json_object" and not given.has("schema"):
+        return Grammar.json_object()
+    holder = given if given.has("schema") else given.object("json_schema")
+    schema = holder.any("schema")
+    if not isinstance(schema, dict | bool):
+        holder.refuse("schema", "must be a JSON schema")
+    return Grammar.json_schema(schema)
+
+
+def _read_grammar(body: Body, tokenizer: "Tokenizer") -> Grammar | None:
+    """A grammar that the answer must match: llama-server's `json_schema`, and `grammar` in GBNF or
+    in llguidance's Lark; `regex`; or what vLLM calls them."""
+    found = []
+    nested = body.object("structured_outputs")
+    for holder, kinds in ((body, _GRAMMARS), (nested, _NESTED_GRAMMARS)):
+        schema, regex, grammar = kinds
+        if holder.has(*schema):
+            value = holder.any(*schema)
+            if not isinstance(value, dict | bool):
+                holder.refuse(schema[0], "must be an object, or true or false")
+            found.append(Grammar.json_schema(value))
+        if text := holder.text(*regex, default=""):
+            found.append(Grammar("regex", text))
+        if text := holder.text(*grammar, default=""):
+            found.append(Grammar("lark", _lark(holder, text, tokenizer)))
+    if len(found) > 1:
+        body.refuse("grammar", "cannot be combined with `json_schema` or `regex`")
+    return found[0] if found else None
+
+
+def _lark(body: Body, grammar: str, tokenizer: "Tokenizer") -> str:
+    if len(grammar) > _MAX_GRAMMAR_LENGTH:
+        body.refuse("grammar", f"is longer than {_MAX_GRAMMAR_LENGTH} characters")
+    try:
+        return gbnf_to_lark(grammar, tokenizer.token_id)
+    except ValueError as error:
+        body.refuse("grammar", f"cannot be read: {error}", quotes=True)
+
+
+def _read_biases(body: Body, tokenizer: "Tokenizer") -> tuple[tuple[int, float], ...]:
+    """Logit biases, `[[TOKEN, BIAS], ...]` or `{"TOKEN": BIAS}`: `false` forbids a token, and a
+    text stands for all its tokens. `ignore_eos` forbids those that end an answer."""
+    name = "logit_bias"
+    biases: list[tuple[int, float]] = []
+    if body.flag("ignore_eos", default=False):
+        biases = [(token, FORBIDDEN) for token in sorted(tokenizer.end_tokens)]
+    given = body.any(name)
+    if given is None:
+        return tuple(biases)
+    if not isinstance(given, dict | list):
+        body.refuse(name, "must be a list of pairs, or an object")
+    if len(given) > body.limits.biases:
+        body.refuse(name, f"must have {body.limits.biases} entries or fewer")
+    for entry in given.items() if isinstance(given, dict) else given:
+        if not isinstance(entry, list | tuple) or len(entry) != 2:
+            body.refuse(name, "must be pairs of a token id and a number")
+        token, bias = entry
+        if isinstance(token, str) and token.isdecimal() and len(token) < 12:
+            token = int(token)
+        tokens = [token]
+        if isinstance(token, str) and 0 < len(token) <= body.limits.stop_characters:
+            tokens = tokenizer.encode_plain(token)
+        elif isinstance(token, bool) or not isinstance(token, int) or token < 0:
+            body.refuse(name, "must name tokens by their ids, 0 or more, or by a short text")
+        if bias is False:
+            bias = FORBIDDEN
+        if isinstance(bias, bool) or not isinstance(bias, int | float) or abs(bias) > -FORBIDDEN:
+            body.refuse(name, "must give each token a number, or false")
+        biases += [(each, float(bias)) for each in tokens]
+    return tuple(biases)
