@@ -128,7 +128,8 @@ class Answer:
             self.phase = None
             return None
         try:
-            event = next(self._steps, None)
+            with self._shared.model.guard():
+                event = next(self._steps, None)
         except BaseException:
             self.close()
             raise

@@ -142,7 +142,7 @@ def cost_key(model: TargetModel, backend: Backend) -> CostKey:
         threads=backend.threads,
         mlx=version("mlx"),
         akunu=__version__,
-        model=model.name,
+        model=f"{model.name} on {model.ranks}" if model.ranks else model.name,
         fingerprint=fingerprint(model.config),
         parameter_bytes=model.parameter_bytes,
         layout=model.layout,

@@ -19,7 +19,7 @@ from akunu_py.calibration import NoCurveError, find_cost_curve
 from akunu_py.decoding.batch import Batch
 from akunu_py.decoding.scheduler import DEFAULT_PARALLEL, Phase, Scheduler, Sequence
 from akunu_py.decoding.speculation import Calibrate, DrafterFactory, SpeculationState
-from akunu_py.errors import BackendError, ContextOverflowError, InvalidRequestError
+from akunu_py.errors import BackendError, ContextOverflowError, InvalidRequestError, RankError
 from akunu_py.memory.projects import Memory
 from akunu_py.model import TargetModel
 from akunu_py.options import Options
@@ -299,11 +299,12 @@ class Engine:
                 raise InterruptedError
 
         try:
-            curve = calibration.measure_and_store(self.model, self.backend, progress=check)
+            with self.model.guard():
+                curve = calibration.measure_and_store(self.model, self.backend, progress=check)
             self.speculation.trust(curve)
         except InterruptedError:
             return
-        except (NoCurveError, BackendError):
+        except (NoCurveError, BackendError, RankError):
             pass
         self._measure_costs_at = monotonic() + _MEASURE_AGAIN_S
 

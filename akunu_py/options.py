@@ -35,6 +35,9 @@ MAX_ALTERNATIVES: Final = 100
 
 MIN_KV_SIZE: Final = 16
 
+DEFAULT_RANK_TIMEOUT_S: Final = 60.0
+"""Longer than a chunk of a prompt takes, even where the processes are far apart."""
+
 _COLDEST: Final = 1e-5
 """Scores divided by a lower temperature would exceed the range of float32."""
 

@@ -302,7 +302,7 @@ class EngineWorker:
     def _use_idle_time(self, engine: "Engine") -> bool:
         """Does what no request should wait for; False if there is no more."""
         engine.measure_costs(lambda: bool(self._waiting) or self._closed)
-        return engine.save_prompts()
+        return engine.save_prompts() or engine.model.rest()
 
     def _work(self) -> None:
         self.loading.set_running_or_notify_cancel()  # from now on no waiter can cancel it
