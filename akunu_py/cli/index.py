@@ -9,7 +9,7 @@ from typing import Final
 
 from akunu_py.backend import find_backend
 from akunu_py.cli.progress import ProgressBar
-from akunu_py.cli.render import printable
+from akunu_py.cli.render import count, printable
 from akunu_py.cli.settings import IndexSettings
 from akunu_py.errors import InvalidRequestError
 from akunu_py.memory.projects import IndexResult, index_project, project_folder
@@ -100,4 +100,4 @@ def _list(store: MemoryStore, *, sizes: bool) -> None:
         print(printable(line))
     if sizes or not found:
         total = sum(status.nbytes for status in found)
-        print(f"{len(found)} projects, {total / 1e6:.1f} MB in {store.folder}")
+        print(f"{count(len(found), 'project')}, {total / 1e6:.1f} MB in {store.folder}")

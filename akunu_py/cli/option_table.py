@@ -20,6 +20,7 @@ from akunu_py.cli.readers import (
     file_path,
     name_list,
     number,
+    page_origin,
     schema_file,
     template_args,
     text,
@@ -121,7 +122,7 @@ class Option:
     def described(self) -> str:
         """The help, with the default."""
         default = self.default_text
-        if default is None and self.default not in (None, False, ()):
+        if default is None and self.const is None and self.default not in (None, False, ()):
             default = str(self.default)
         return self.help if default is None else f"{self.help} (default: {default})"
 
@@ -202,7 +203,8 @@ OPTIONS: Final = (
            default_text="its own"),
     Option("--cors", _SERVE, "let web pages of this origin use the server; `localhost` stands for "
            "all pages of this machine; may be repeated",
-           metavar="ORIGIN", field="origins", group=_SERVER, default=(), repeated=True),
+           page_origin, metavar="ORIGIN", field="origins", group=_SERVER, default=(),
+           repeated=True),
     Option("--allow-host", _SERVE, "another name of this server for its clients; may be repeated",
            metavar="NAME", field="hosts", group=_SERVER, default=(), repeated=True),
     Option("--disable", _SERVE, "do without this page: page, slots or metrics; may be repeated",

@@ -84,6 +84,13 @@ def name_list(word: str) -> tuple[str, ...]:
     return names
 
 
+def page_origin(word: str) -> str:
+    """Reads the origin of web pages; one without a scheme would never match."""
+    if word not in ("localhost", "*", "null") and "://" not in word:
+        raise ArgumentTypeError(f"{word!r} is not an origin such as https://example.com")
+    return text(word)
+
+
 def byte_count(word: str) -> int:
     """Reads a number of bytes as mlx-lm's server does: `4GB`, `500M` or plain digits."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MG]B?)?", word.strip().upper())

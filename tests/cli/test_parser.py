@@ -190,6 +190,7 @@ def test_every_setting_of_a_model_is_one_of_the_python_api() -> None:
         ("generate -p x --temp -1", "temperature must be 0 or more"),
         ("generate -p x --temp nan", "temperature"),
         ("generate -p x --temp warm", "'warm' is not a number"),
+        ("serve --cors a.example", "'a.example' is not an origin such as https://example.com"),
         ("generate -p x --top-p 0", "top-p"),
         ("generate -p x --top-k -1", "top-k"),
         ("generate -p x --min-p 2", "min-p"),
