@@ -115,3 +115,83 @@ def test_an_answer_is_a_call_or_keeps_to_a_schema(family_engine: Any, opening: s
         assert [call.name for call in answer.calls] == ["write_file"]
     else:
         assert abs(json.loads(answer.content)["n"]) < 10**18
+
+
+@pytest.mark.parametrize(
+    ("family", "value"),
+    [
+        ("gemma4", {"type": "array", "uniqueItems": True}),
+        ("gemma4", {"type": "array", "prefixItems": [{"type": "integer"}]}),
+        ("gemma4", {"type": "object", "minProperties": 1}),
+        ("gemma4", {"allOf": [{"type": "string"}, {"minLength": 3}]}),
+        ("gemma4", {"const": {"a": 1}}),
+        ("gemma4", {"enum": ['<|"|>']}),
+        ("gemma4", {"type": "string", "enum": ["bbb"], "maxLength": 1}),
+        ("gemma4", {"type": "string", "pattern": "^null$", "not": {}}),
+        ("qwen3_coder", {"enum": ["a\n</parameter>\nb"]}),
+        ("qwen3_coder", {"enum": ["<|im_end|>"]}),
+        ("qwen3_coder", {"type": "string", "enum": ["bbb"], "maxLength": 1}),
+        ("glm, on one line", {"enum": ["x</arg_value>y"]}),
+    ],
+)
+def test_values_that_a_layout_cannot_follow_are_refused(
+    family_engine: Any, family: str, value: dict[str, Any]
+) -> None:
+    schema = {"type": "object", "properties": {"a": value}, "required": ["a"]}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    with pytest.raises(InvalidRequestError):
+        begin(family_engine(family), tool, must_call=True)
+    begin(family_engine(family), tool)
+
+
+@pytest.mark.parametrize(
+    "demand",
+    [
+        {"minProperties": 1},
+        {"dependentRequired": {"a": ["b"]}},
+        {"if": {"required": ["a"]}, "then": {"required": ["b"]}},
+        {"required": ["a" * 300]},
+    ],
+)
+@pytest.mark.parametrize("family", ["qwen3_coder", "pythonic", "gemma4"])
+def test_arguments_that_a_layout_cannot_follow_are_refused(
+    family_engine: Any, family: str, demand: dict[str, Any]
+) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}, "b": {"type": "boolean"}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema | demand}}
+    with pytest.raises(InvalidRequestError):
+        begin(family_engine(family), tool, must_call=True)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"allOf": [{"type": "boolean"}], "description": "as pydantic writes it"},
+        {"type": "string", "pattern": "^(foo|bar)$"},
+        {"type": "integer", "enum": [1, "a", True]},
+    ],
+)
+def test_gemmas_values_keep_to_their_schemas(family_engine: Any, value: dict[str, Any]) -> None:
+    engine = family_engine("gemma4")
+    schema = {"type": "object", "properties": {"a": value}, "required": ["a"]}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    conversation = begin(engine, tool, must_call=True, one_call=True)
+    found = set()
+    for seed in range(3):
+        options = replace(conversation.job.options, sampling=Sampling(1.0, seed=seed))
+        completion = engine.generate(str(conversation.job.prompt), replace(options, max_tokens=90))
+        parser = conversation.parser()
+        (call,) = joined(parser.feed(completion.text) + parser.finish()).calls
+        found.add(call.input["a"])
+    assert found <= {1, 0, "foo", "bar"}
+
+
+def test_a_required_name_without_a_schema_has_that_of_additional_properties(
+    family_engine: Any,
+) -> None:
+    engine = family_engine("qwen3_coder")
+    schema = {"type": "object", "required": ["a"], "additionalProperties": {"enum": [7]}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    conversation = begin(engine, tool, must_call=True, one_call=True)
+    completion = engine.generate(str(conversation.job.prompt), conversation.job.options)
+    assert "<parameter=a>\n7\n</parameter>" in completion.text

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.text.answer_parser import AnswerFormat
-from akunu_py.text.call_layout import CDATA, NUMBER, TYPE
+from akunu_py.text.call_layout import CDATA, MAX_NAME, NUMBER, TYPE
 from akunu_py.text.json_schema import (
     WHITESPACE,
     bounded,
@@ -31,6 +31,24 @@ _JSON_STYLE: Final = {
 _NAME: Final = re.compile(r"[\w.-]+")
 _KEY: Final = re.compile(r"[^\s<>\"'{}\[\]():=,|&\\]+")
 _MAX_DEPTH: Final = 8
+_OF_OBJECTS: Final = (
+    "patternProperties", "propertyNames", "dependentRequired", "dependentSchemas", "dependencies",
+    "const", "enum",
+)  # fmt: skip
+_OF_ALL: Final = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else")
+_OF_LISTS: Final = (
+    "prefixItems", "uniqueItems", "contains", "minContains", "maxContains", "const", "enum",
+)  # fmt: skip
+_OF_TEXTS: Final = ("minLength", "maxLength", "pattern")
+_OF_NUMBERS: Final = (
+    "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
+)  # fmt: skip
+"""What schemas may demand of values. Grammars that are not llguidance's own refuse what they do not
+meet."""
+_PYTHON: Final[Mapping[str, tuple[type, ...]]] = {
+    "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,),
+    "null": (type(None),), "object": (dict,), "array": (list,),
+}  # fmt: skip
 _NOTHING: Final = '""'
 _CLASSES: Final = {"\\w": "0-9A-Za-z_", "\\d": "0-9"}
 """In the patterns of schemas these are ASCII; in llguidance's expressions they are not."""
@@ -102,7 +120,7 @@ class CallGrammar:
         """The name of a rule for calls of a tool."""
         layout, name = self._layout, tool["function"]["name"]
         writable = name.isidentifier() if layout.after_name == "(" else _NAME.fullmatch(name)
-        if not writable:
+        if not writable or len(name) > MAX_NAME:
             raise InvalidRequestError(f"The name {name!r} cannot be written in this model's calls.")
         schema = closed(bounded(parameters_of(tool)))
         if self._simple:
@@ -110,11 +128,6 @@ class CallGrammar:
         if layout.has_json:
             arguments = self._json(schema, schema)
         else:
-            if unread := {"allOf", "anyOf", "oneOf"}.intersection(schema):
-                raise InvalidRequestError(
-                    f"The parameters of {name!r} cannot be written in this model's calls: "
-                    f"{min(unread)} is not served there."
-                )
             arguments = self._members(schema, schema, 0)
         begin = self._text(f"{layout.before_name}{name}{layout.after_name}")
         return self._rule("call", f"{begin} {arguments} {self._text(layout.end)}")
@@ -126,12 +139,18 @@ class CallGrammar:
         properties = dict(properties) if isinstance(properties, dict) else {}
         required = schema.get("required")
         required = required if isinstance(required, list) else []
-        properties |= {name: {} for name in required if name not in properties}
+        others = schema.get("additionalProperties", {})
+        properties |= {name: others for name in required if name not in properties}
+        _refuse_unread(schema, *_OF_ALL, *_OF_OBJECTS)
+        if schema.get("minProperties", 0) > len(required):
+            raise InvalidRequestError("minProperties is not served in this model's calls.")
+        if schema.get("maxProperties", len(properties)) < len(properties):
+            raise InvalidRequestError("maxProperties is not served in this model's calls.")
         layout = self._layout
         first = rest = ""
         for key, value in reversed(properties.items()):
             writable = key.isidentifier() if layout.separator else _KEY.fullmatch(key)
-            if not writable:
+            if not writable or len(key) > MAX_NAME:
                 raise InvalidRequestError(
                     f"The parameter {key!r} cannot be written in this model's calls."
                 )
@@ -162,16 +181,18 @@ class CallGrammar:
         """The ways to write a raw text, or null, and the mark after it."""
         schema = resolved(schema, root)
         end = self._layout.value_end
-        if _get(schema, "const") is not None or _get(schema, "enum"):
-            for value in schema.get("enum") or [schema["const"]]:
+        if "const" in schema or "enum" in schema:
+            for value in self._choices(schema, end.strip()):
                 yield self._text(("null" if value is None else value) + end)
             return
         for name in ("anyOf", "oneOf"):
             if name in schema:
+                _refuse_unread(schema, *_OF_ALL, *_OF_TEXTS, but=name)
                 for each in schema[name]:
                     yield from self._texts(each, root)
                 return
         types = schema["type"]
+        _refuse_unread(schema, *_OF_ALL)
         if "null" in types:
             yield self._text(f"null{end}")
         if "string" in types:
@@ -186,11 +207,12 @@ class CallGrammar:
         expression = " & ".join(allowed)
         if self._layout.cdata:
             inner = self._rule("TEXT", f"({expression} & ~{_containing([CDATA[1]])})")
+            inner += "?" if _may_be_empty(schema) else ""
             plain = self._rule("TEXT", f"({expression} & /[^<&\\n]*/) {json.dumps(end)}")
-            return f"{plain} | {json.dumps(CDATA[0])} {inner}? {json.dumps(CDATA[1] + end)}"
+            return f"{plain} | {json.dumps(CDATA[0])} {inner} {json.dumps(CDATA[1] + end)}"
         if end in self._control_tokens or self._split(end)[0] in self._control_tokens:
             text = self._rule("TEXT", f"({expression} & /(?s:.+)/)")
-            return f"{text}{'' if schema.get('minLength') else '?'} {self._text(end)}"
+            return f"{text}{'?' if _may_be_empty(schema) else ''} {self._text(end)}"
         return self._rule("TEXT", f"({expression}) {json.dumps(end)}")
 
     def _quoted(self, schema: Any, root: Any, depth: int) -> str:
@@ -200,8 +222,14 @@ class CallGrammar:
             raise InvalidRequestError("The schema of a tool is nested too deeply.")
         schema = schema if isinstance(schema, dict) else {}
         quote = self._text(self._layout.quote or "")
+        wrapped = schema.get("allOf")
+        if isinstance(wrapped, list) and len(wrapped) == 1:  # how some libraries add a description
+            _refuse_unread(schema, *_OF_ALL, *_OF_TEXTS, *_OF_NUMBERS, "type", but="allOf")
+            return self._quoted(wrapped[0], root, depth + 1)
         if "enum" in schema or "const" in schema:
-            values = schema.get("enum") or [schema.get("const")]
+            values = self._choices(schema, self._layout.quote or "")
+            if any(isinstance(value, dict | list) for value in values):
+                raise InvalidRequestError("This model's calls cannot have such constants in them.")
             return " | ".join(
                 self._text(f"{self._layout.quote}{value}{self._layout.quote}")
                 if isinstance(value, str)
@@ -210,8 +238,12 @@ class CallGrammar:
             )
         for name in ("anyOf", "oneOf"):
             if name in schema:
+                _refuse_unread(
+                    schema, *_OF_ALL, *_OF_TEXTS, *_OF_NUMBERS, *_OF_OBJECTS, *_OF_LISTS, but=name
+                )
                 return " | ".join(self._quoted(each, root, depth + 1) for each in schema[name])
         types = schema.get("type", ["string", "number", "boolean", "null"])
+        _refuse_unread(schema, *_OF_ALL)
         ways = []
         for kind in [types] if isinstance(types, str) else types:
             if kind == "string":
@@ -222,18 +254,34 @@ class CallGrammar:
                 if not self._layout.nests:
                     expression += " & /[^}]*/"  # mlx-lm's parser ends the call there
                 text = self._rule("TEXT", f"({expression} & /(?s:.+)/)")
-                ways.append(f"{quote} {text}{'' if schema.get('minLength') else '?'} {quote}")
+                ways.append(f"{quote} {text}{'?' if _may_be_empty(schema) else ''} {quote}")
             elif kind in ("object", "array"):
                 ways.append(self._nested(kind, schema, root, depth + 1))
             else:
                 ways.append(self._json(schema | {"type": kind}, root))
         return " | ".join(ways)
 
+    def _choices(self, schema: Mapping[str, Any], end: str) -> list[Any]:
+        """The values of `enum` or `const`, which may not have a mark in them."""
+        _refuse_unread(schema, *_OF_ALL, *_OF_TEXTS, *_OF_NUMBERS)
+        types = schema.get("type")
+        types = [types] if isinstance(types, str) else types or ()
+        kinds = tuple(kind for name in types for kind in _PYTHON[name])
+        values = schema["enum"] if "enum" in schema else [schema["const"]]
+        values = [each for each in values if not kinds or _is_one(each, kinds)]
+        marks = [end, self._format.call_end, *self._control_tokens]
+        marks += CDATA if self._layout.cdata else ()
+        texts = [value for value in values if isinstance(value, str)]
+        if not values or any(mark in text for text in texts for mark in marks if mark):
+            raise InvalidRequestError("This model's calls cannot have such constants in them.")
+        return values
+
     def _nested(self, kind: str, schema: Mapping[str, Any], root: Any, depth: int) -> str:
         if not self._layout.nests:
             raise InvalidRequestError("This model's calls cannot have objects and lists in them.")
         if kind == "object":
             return f'"{{" {self._members(schema, root, depth)} "}}"'
+        _refuse_unread(schema, *_OF_LISTS)
         item = self._rule("item", self._quoted(schema.get("items", {}), root, depth))
         least, most = schema.get("minItems", 0), schema.get("maxItems")
         if most == 0:
@@ -297,6 +345,32 @@ def _reason_against(source: str) -> str:
 def _lengths(schema: Mapping[str, Any]) -> str:
     least, most = schema.get("minLength", 0), schema.get("maxLength", "")
     return f"/(?s:.{{{least},{most}}})/" if least or most != "" else "/(?s:.*)/"
+
+
+def _is_one(value: Any, kinds: tuple[type, ...]) -> bool:
+    return bool in kinds if isinstance(value, bool) else isinstance(value, kinds)
+
+
+def _may_be_empty(schema: Mapping[str, Any]) -> bool:
+    """Whether an empty text is what a schema says."""
+    pattern = schema.get("pattern")
+    if schema.get("minLength") or not isinstance(pattern, str):
+        return not schema.get("minLength")
+    try:
+        return re.search(pattern, "") is not None
+    except re.error:
+        return False
+
+
+def _refuse_unread(schema: Mapping[str, Any], *names: str, but: str = "") -> None:
+    """Refuses demands that a grammar would not meet.
+
+    Raises:
+        InvalidRequestError: if there is one.
+    """
+    unread = [name for name in names if name != but and schema.get(name) not in (None, False, [])]
+    if unread:
+        raise InvalidRequestError(f"{unread[0]} is not served in this model's calls.")
 
 
 def _containing(marks: Sequence[str]) -> str:
