@@ -195,3 +195,33 @@ def test_a_required_name_without_a_schema_has_that_of_additional_properties(
     conversation = begin(engine, tool, must_call=True, one_call=True)
     completion = engine.generate(str(conversation.job.prompt), conversation.job.options)
     assert "<parameter=a>\n7\n</parameter>" in completion.text
+
+
+@pytest.mark.parametrize("family", ["hermes", "glm, on one line", "pythonic"])
+def test_an_answer_that_has_to_call_consists_of_calls(family_engine: Any, family: str) -> None:
+    engine = family_engine(family)
+    tools = [{"type": "function", "function": {"name": name}} for name in ("first", "second")]
+    conversation = begin(engine, *tools, must_call=True)
+    options = replace(conversation.job.options, sampling=Sampling(1.0, seed=2), max_tokens=200)
+    completion = engine.generate(str(conversation.job.prompt), options)
+    parser = conversation.parser()
+    found = joined(parser.feed(completion.text) + parser.finish())
+    assert found.calls
+    assert {call.name for call in found.calls} <= {"first", "second"}
+    assert completion.finish_reason == "length" or not found.content
+
+
+@pytest.mark.parametrize("family", ["gemma4", "qwen3_coder", "hermes"])
+@pytest.mark.parametrize("union", [False, True])
+def test_a_short_schema_with_a_million_ways_through_it_ends(
+    family_engine: Any, family: str, union: bool
+) -> None:
+    def link(number: int) -> dict[str, Any]:
+        ways = [{"$ref": f"#/$defs/d{number + 1}"}] * 20
+        named = {"abcdefghijklmnopqrst"[at]: way for at, way in enumerate(ways)}
+        return {"anyOf": ways} if union else {"type": "object", "properties": named}
+
+    links = {f"d{number}": link(number) for number in range(7)} | {"d7": {"type": "string"}}
+    schema = {"properties": {"a": {"$ref": "#/$defs/d0"}}, "required": ["a"], "$defs": links}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    begin(family_engine(family), tool).parser().feed("<tool_call>\n<function=f>")

@@ -148,6 +148,8 @@ def hold_calls(
         )
         if chooses_answer and answer is not None:
             return grammar.or_answer(answer.source, one_call=tools.one_call)
+        if tools.must_call:
+            return grammar.calls_only(one_call=tools.one_call)
         return grammar.after_mark()
 
     try:
@@ -166,7 +168,7 @@ def hold_calls(
         awake=tools.must_call,
         think_start=format_.think_start,
         think_end=format_.think_end,
-        once=tools.one_call or not format_.call_end,
+        once=tools.must_call or tools.one_call or not format_.call_end,
     )
     return Grammar("lark", source, wake), True
 
@@ -206,7 +208,7 @@ class Conversation:
         last = messages[-1]
         begun = last["role"] == "assistant" and bool(last["content"]) and "tool_calls" not in last
         begun = begun and continues
-        if tools.must_call:  # stop strings end texts; a call that one cuts does not parse
+        if tools.must_call:  # stop strings end texts; calls that one cuts do not parse
             options = replace(options, stop=())
         grammar, holds = hold_calls(tokenizer, options.grammar, tools)
         is_answer = grammar is not None and grammar.wake is None

@@ -3,6 +3,7 @@
 The blocks of an answer become items, streamed as typed events or whole.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
@@ -193,12 +194,16 @@ def _begin(
     """A conversation; if it may be truncated, without the oldest turns if they leave no room."""
     limit = engine.context_limit
     room = limit - min(options.max_tokens or 1, limit // 2)
-    while True:
-        conversation = Conversation.begin(engine, messages, options, tools, settings)
-        rest = without_oldest(messages) if truncates else []
-        if not rest or _fits(engine, conversation, room):
-            return conversation
-        messages = rest
+    ways = [messages]
+    while truncates and (rest := without_oldest(ways[-1])):
+        ways.append(rest)
+
+    def begun(way: int) -> Conversation:
+        return Conversation.begin(engine, ways[way], options, tools, settings)
+
+    # Each trial renders what is left, so there must be few; the last way is taken as it is.
+    way = bisect_left(range(len(ways) - 1), True, key=lambda way: _fits(engine, begun(way), room))
+    return begun(way)
 
 
 def _fits(engine: "Engine", conversation: Conversation, room: int) -> bool:

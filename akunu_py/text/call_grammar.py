@@ -31,6 +31,8 @@ _JSON_STYLE: Final = {
 _NAME: Final = re.compile(r"[\w.-]+")
 _KEY: Final = re.compile(r"[^\s<>\"'{}\[\]():=,|&\\]+")
 _MAX_DEPTH: Final = 8
+_MAX_PARTS: Final = 10_000
+"""References make a short schema a long grammar."""
 _OF_OBJECTS: Final = (
     "patternProperties", "propertyNames", "dependentRequired", "dependentSchemas", "dependencies",
     "const", "enum",
@@ -84,6 +86,7 @@ class CallGrammar:
         self._pieces = re.compile(f"({'|'.join([re.escape(NUMBER), *marks])})")
         self._simple = simple
         self._rules: list[str] = []
+        self._parts = 0
         calls = [self._call(tool) for tool in tools]
         self._rules.append(f"call: {' | '.join(calls)}")
         layout, repeats = self._layout, ""
@@ -91,6 +94,11 @@ class CallGrammar:
             repeats = f"({self._text(layout.between)} call)*"
         end = self._text(layout.close + format_.call_end)
         self._rules.append(f"calls: {self._text(layout.start)} call {repeats} {end}")
+
+    def calls_only(self, *, one_call: bool) -> str:
+        """The grammar of a whole answer that consists of calls."""
+        mark = self._text(self._format.call_start)
+        return self._lark(f"start: {mark} calls {self._again(mark, one_call=one_call)}")
 
     def after_mark(self) -> str:
         """The grammar of a mark, which may begin within a token, and the calls after it."""
@@ -106,12 +114,15 @@ class CallGrammar:
     def or_answer(self, answer: str, *, one_call: bool) -> str:
         """The grammar of calls, or of an answer, which is JSON of the schema `answer`."""
         mark = self._text(self._format.call_start)
-        again = "" if one_call or not self._format.call_end else f'("\\n"? {mark} calls)*'
         schema = bounded(json.loads(answer))
         if isinstance(schema, dict):
             schema |= {"x-guidance": {"whitespace_pattern": WHITESPACE}}
-        start = f"start: {mark} calls {again} | answer\nanswer: %json {json.dumps(schema)}"
-        return self._lark(start)
+        calls = f"{mark} calls {self._again(mark, one_call=one_call)}"
+        return self._lark(f"start: {calls} | answer\nanswer: %json {json.dumps(schema)}")
+
+    def _again(self, mark: str, *, one_call: bool) -> str:
+        """More calls behind marks of their own, if there may be any."""
+        return "" if one_call or not self._format.call_end else f'("\\n"? {mark} calls)*'
 
     def _lark(self, start: str) -> str:
         return "\n".join(["%llguidance {}", start, *self._rules, ""])
@@ -179,6 +190,7 @@ class CallGrammar:
 
     def _texts(self, schema: Any, root: Any) -> Iterator[str]:
         """The ways to write a raw text, or null, and the mark after it."""
+        self._count()
         schema = resolved(schema, root)
         end = self._layout.value_end
         if "const" in schema or "enum" in schema:
@@ -217,6 +229,7 @@ class CallGrammar:
 
     def _quoted(self, schema: Any, root: Any, depth: int) -> str:
         """A value of which texts stand between quotes."""
+        self._count()
         schema = resolved(schema, root)
         if depth > _MAX_DEPTH:
             raise InvalidRequestError("The schema of a tool is nested too deeply.")
@@ -295,6 +308,16 @@ class CallGrammar:
         held = {name: root[name] for name in ("$defs", "definitions") if name in root}
         style = _JSON_STYLE | ({"lenient": True} if self._simple else {})
         return f"%json {json.dumps(held | schema | {'x-guidance': style})}"
+
+    def _count(self) -> None:
+        """Counts a part of the grammar.
+
+        Raises:
+            InvalidRequestError: if there are too many.
+        """
+        self._parts += 1
+        if self._parts > _MAX_PARTS:
+            raise InvalidRequestError("The schema of a tool says too much through its references.")
 
     def _rule(self, name: str, body: str) -> str:
         """The name of a new rule."""

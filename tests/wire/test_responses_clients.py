@@ -8,6 +8,7 @@ from typing import Any
 import openai
 import pytest
 
+from akunu_py.server.conversation import Conversation
 from akunu_py.server.errors import NotFoundError
 from akunu_py.server.response_store import History, ResponseStore
 from tests.parrot import parrot_engine
@@ -328,3 +329,20 @@ def test_what_is_kept_takes_the_memory_that_is_counted() -> None:
     assert store.get("b").input[0] is not item  # lists and dictionaries take far more than JSON
     with pytest.raises(NotFoundError):
         store.get("a")
+
+
+def test_truncation_renders_a_long_conversation_a_few_times(
+    parrot: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, count = Conversation.begin, []
+    monkeypatch.setattr(
+        Conversation, "begin", lambda *args, **kwargs: count.append(1) or begin(*args, **kwargs)
+    )
+    roles = ("user", "assistant")
+    turns = [{"role": roles[at % 2], "content": f"hello {at}"} for at in range(401)]
+    asked = {"model": "m", "input": turns, "truncation": "auto", "max_output_tokens": 9}
+    answer = parrot.post("/v1/responses", asked | {"temperature": 0})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["output"][0]["content"][0]["text"] == "hello 400"
+    assert answer.json()["usage"]["input_tokens"] > 700  # as much as there is room for
+    assert len(count) <= 10
