@@ -1,7 +1,8 @@
 """Runs a command of the command line, and ends with an exit code.
 
 0: success. 1: a defect of the program. 2: a request that cannot be served, with one sentence.
-130: the user interrupted it. 141: the reader of its output closed the pipe.
+3: another process that runs a part of the model was lost. 130: the user interrupted it.
+141: the reader of its output closed the pipe.
 """
 
 import os
@@ -9,17 +10,21 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
-from typing import Final, NoReturn, TextIO
+from signal import SIG_IGN, SIGINT, signal
+from typing import Any, Final, NoReturn, TextIO
 
+from akunu_py.backend import launched_rank
 from akunu_py.cli.parser import PROGRAM, parse
 from akunu_py.cli.render import printable
-from akunu_py.errors import AkunuError, InvalidRequestError
+from akunu_py.cli.settings import ModelSettings
+from akunu_py.errors import AkunuError, InvalidRequestError, RankError
 
 DEBUG_VARIABLE: Final = "AKUNU_DEBUG"
 """With this environment variable, errors are printed with their traceback."""
 
-_DEFECT, _REFUSED, _INTERRUPTED, _NO_READER = 1, 2, 130, 141
+_DEFECT, _REFUSED, _RANK_LOST, _INTERRUPTED, _NO_READER = 1, 2, 3, 130, 141
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -35,10 +40,11 @@ def main(words: Sequence[str] | None = None) -> int:
         invocation = parse(sys.argv[1:] if words is None else words)
         if sys.stdout is None:
             raise InvalidRequestError("Standard output is closed, so nothing could be answered.")
-        code = import_module(invocation.command.module).run(invocation.settings)
+        command = _follow if launched_rank() else import_module(invocation.command.module).run
+        code = command(invocation.settings)
         sys.stdout.flush()
     except AkunuError as error:
-        return _report(str(error), _REFUSED)
+        return _report(str(error), _RANK_LOST if isinstance(error, RankError) else _REFUSED)
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
@@ -54,10 +60,22 @@ def main(words: Sequence[str] | None = None) -> int:
     return int(code)
 
 
+def _follow(settings: Any) -> int:
+    """Computes what rank 0 says, in a process of `mlx.launch` that is not rank 0."""
+    signal(SIGINT, SIG_IGN)  # in a terminal, all processes get it; rank 0 knows what it means
+    if isinstance(getattr(settings, "model", None), ModelSettings):
+        from akunu_py.cli.loading import load_engine  # noqa: PLC0415  (`--help` does without)
+
+        with suppress(SystemExit):
+            load_engine(settings.model)
+    return 0
+
+
 def _report(sentence: str, code: int) -> int:
     if os.environ.get(DEBUG_VARIABLE):
         traceback.print_exc()
-    print(f"{PROGRAM}: {printable(sentence)}", file=sys.stderr)
+    rank = launched_rank()
+    print(f"{PROGRAM}{f' (rank {rank})' if rank else ''}: {printable(sentence)}", file=sys.stderr)
     return code
 
 
@@ -71,6 +89,9 @@ def _drop_output(stream: TextIO) -> None:
 def run() -> NoReturn:
     """Runs the program as a process, and ends it with its exit code."""
     code = main()
+    if code == _RANK_LOST:
+        sys.stdout.flush()
+        os._exit(code)  # MLX may wait for ever for the lost one
     if threading.active_count() > 1:
         from akunu_py.worker import THREAD_NAME  # noqa: PLC0415  (`--help` does without)
 

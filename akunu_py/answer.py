@@ -128,7 +128,8 @@ class Answer:
             self.phase = None
             return None
         try:
-            event = next(self._steps, None)
+            with self._shared.model.guard():
+                event = next(self._steps, None)
         except BaseException:
             self.close()
             raise
@@ -149,8 +150,9 @@ class Answer:
 
     @property
     def slot_id(self) -> int | None:
-        """Which cache it uses; None before it has one. Any thread may ask."""
-        return None if self._slot is None else self._slot.id
+        """Which cache it uses; None before it has one, and at the end. Any thread may ask."""
+        slot = self._slot
+        return None if slot is None else slot.id
 
     def close(self) -> None:
         """Ends it and gives back what it used."""
@@ -158,6 +160,7 @@ class Answer:
             self.phase = Phase.DONE
             self._steps.close()
             self._session.release()
+            self._slot = None  # the pool may drop the cache while somebody still holds this
 
     def _is_cancelled(self) -> bool:
         return self._cancelled is not None and self._cancelled()
@@ -319,7 +322,9 @@ class Answer:
         prompt, limit = self._prompt.tokens, shared.prefixes.limit
         begun, tie_breaker = perf_counter(), None
         if session.num_draft_tokens:
-            references = encode_references(shared.model.tokenizer, options.references, limit)
+            references = encode_references(
+                shared.model.tokenizer, options.references, limit, options.sample_calls
+            )
             session.begin(prompt, references)
             tie_breaker = shared.speculation.tie_breaker(
                 options, slot.cache, self._sampler, prompt[-1]

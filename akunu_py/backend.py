@@ -38,6 +38,7 @@ PREFILL_STEP: Final = 512
 """Prompt tokens per forward of a prefill that may be cancelled between two forwards."""
 
 _DESCRIPTORS: Final = 4096
+_RANK_VARIABLES: Final = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _LARGE_PREFILL_STEP: Final = 2048  # as in mlx-lm
 # Shares of the free memory; the rest of the process needs memory too.
 _DENSE_MEMORY_SHARE: Final = 0.4
@@ -135,6 +136,12 @@ class Backend:
             )
         fits = dense_bytes <= _DENSE_MEMORY_SHARE * free_memory_bytes()
         return "dense" if self.device == "cpu" and fits else "quantized"
+
+
+def launched_rank() -> int | None:
+    """The number that `mlx.launch` gave this process among those that run one model; or None."""
+    number = next((os.environ[name] for name in _RANK_VARIABLES if name in os.environ), None)
+    return int(number) if number is not None and number.isdecimal() else None
 
 
 def _import_mlx_lm() -> None:
@@ -261,10 +268,9 @@ def fastest_network(network: "nn.Module", backend: Backend) -> "nn.Module":
 
 
 def use_dense_weights(network: "nn.Module") -> None:
-    """Turns every weight of a loaded network into dense float32, in place."""
+    """Turns every weight of a loaded network into dense float32, in place and lazily."""
     import mlx.core as mx  # noqa: PLC0415
     from mlx_lm.utils import dequantize_model  # noqa: PLC0415
 
     dequantize_model(network)
     network.set_dtype(mx.float32)
-    mx.eval(network.parameters())

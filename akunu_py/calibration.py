@@ -49,6 +49,9 @@ _MIN_PASSES: Final = 2
 _STEPS_PER_TURN: Final = 4
 """Pipelined steps are timed together: one alone would not overlap with another."""
 
+_MOST_STEPS: Final = _STEPS_PER_TURN + 2
+"""How many tokens they append: one more to begin, and one that is submitted ahead."""
+
 _JUMP: Final = 0.15
 _MAX_HALVINGS: Final = 6
 """Where the cost rises by more than this part from one size to the next, sizes between them are
@@ -142,7 +145,7 @@ def cost_key(model: TargetModel, backend: Backend) -> CostKey:
         threads=backend.threads,
         mlx=version("mlx"),
         akunu=__version__,
-        model=model.name,
+        model=f"{model.name} on {model.ranks}" if model.ranks else model.name,
         fingerprint=fingerprint(model.config),
         parameter_bytes=model.parameter_bytes,
         layout=model.layout,
@@ -177,9 +180,24 @@ def measure_cost_curve(
         NoCurveError: if the model's cache cannot be rolled back.
     """
     try:
-        return _measure(model, budget_s, sorted(contexts), progress)
+        return _measure(model, budget_s, _measurable(contexts, model), progress)
     finally:
         mx.clear_cache()
+
+
+def _measurable(contexts: Sequence[int], model: TargetModel) -> list[int]:
+    """The contexts to measure at, ascending, the first as far as the model allows.
+
+    One whose steps would pass the length from which on the cache is quantized, and could not be
+    taken back, gives way to that length.
+    """
+    first, *others = sorted(contexts)
+    wanted = [min(first, model.context_length // 2), *others]
+    if model.kv_quantization is None:
+        return sorted(set(wanted))
+    start = model.kv_quantization.start
+    passing = range(start - _MOST_STEPS, start)
+    return sorted({start if context in passing else context for context in wanted})
 
 
 def _measure(
@@ -188,7 +206,7 @@ def _measure(
     contexts: Sequence[int],
     progress: CalibrationProgress | None,
 ) -> CostCurve:
-    first = _Bench(model, min(contexts[0], model.context_length // 2))
+    first = _Bench(model, contexts[0])
     begun = perf_counter()
     other_contexts = [context for context in contexts[1:] if first.allows(context)]
     # The first level matters most for planning, so it gets most of the time.

@@ -15,12 +15,12 @@ from akunu_py.answer import Answer, PrefillProgress, Shared
 from akunu_py.backend import Backend, spare_cache_bytes
 from akunu_py.cache.prefix_pool import PrefixPool, SlotStatus
 from akunu_py.cache.prompt_store import PromptStore
-from akunu_py.calibration import NoCurveError, find_cost_curve
+from akunu_py.calibration import find_cost_curve
 from akunu_py.decoding.batch import Batch
 from akunu_py.decoding.scheduler import DEFAULT_PARALLEL, Phase, Scheduler, Sequence
 from akunu_py.decoding.speculation import Calibrate, DrafterFactory, SpeculationState
-from akunu_py.errors import BackendError, ContextOverflowError, InvalidRequestError
-from akunu_py.memory.projects import ProjectMemory
+from akunu_py.errors import ContextOverflowError, InvalidRequestError
+from akunu_py.memory.projects import Memory
 from akunu_py.model import TargetModel
 from akunu_py.options import Options
 from akunu_py.prompt import PromptInput, encode_prompt
@@ -28,8 +28,6 @@ from akunu_py.request import Completion, Event
 from akunu_py.sampling.sampler import Sampler, SamplerFactory
 from akunu_py.stats import EngineCounters
 from akunu_py.text.stream import TextStream
-
-_NO_MEMORY: Final = ProjectMemory()
 
 _MEASURE_AGAIN_S: Final = 300.0
 """Seconds before costs are measured again that were not to be trusted."""
@@ -59,6 +57,7 @@ class Engine:
     Attributes:
         speculation: drafters, planners and costs, kept between requests.
         batch: the requests that decode now.
+        memory: what `auto` drafts from besides the requests.
         counters: what the engine has done since it was loaded; any thread may read it.
 
     Raises:
@@ -77,7 +76,7 @@ class Engine:
         prefill_step_size: int | None = None,
         prompt_cache_bytes: int | None = None,
         prompt_store: PromptStore | None = None,
-        memory: ProjectMemory = _NO_MEMORY,
+        memory: Memory | None = None,
     ) -> None:
         if prefill_step_size is not None and prefill_step_size < 1:
             raise InvalidRequestError(
@@ -94,12 +93,13 @@ class Engine:
         self.counters = EngineCounters()
         self._prefixes = PrefixPool(
             model.make_cache,
+            lambda: model.cache_sizes,
             limit=max_context or model.context_length,
             memory=spare_cache_bytes() if prompt_cache_bytes is None else prompt_cache_bytes,
             store=prompt_store,
         )
-        self._memory_notice = memory.notice
-        self.speculation = SpeculationState(model, backend, calibrate, draft_model, memory.segments)
+        self.memory = memory or Memory()
+        self.speculation = SpeculationState(model, backend, calibrate, draft_model, self.memory)
         self.batch = Batch(model, self.speculation.batch_costs)
         self._samplers = SamplerFactory(self.tokenizer, model.vocabulary_size)
         self._shared = Shared(
@@ -111,7 +111,7 @@ class Engine:
             self.counters,
             prefill_step_size,
         )
-        self._active: Generator[Event, None, None] | None = None
+        self._active: Answer | None = None
         self._measure_costs_at = 0.0
 
     @property
@@ -127,7 +127,7 @@ class Engine:
             self.backend.warning,
             self.speculation.why_impossible,
             unquantized,
-            self._memory_notice,
+            *self.memory.notices,
         )
         return [line for line in lines if line]
 
@@ -193,9 +193,9 @@ class Engine:
             prompt, options, suffix=suffix, sampler=sampler, progress=progress, cancelled=cancelled
         )
         if self._active is not None:
-            self._active.close()
-        self._active = answer.events()
-        return self._active
+            self._active.close()  # also if nobody has begun to read it
+        self._active = answer
+        return answer.events()
 
     def begin(
         self,
@@ -279,6 +279,7 @@ class Engine:
         if self._active is not None:
             self._active.close()
         self._prefixes.clear()
+        self.memory.forget_requests()
 
     def fitting(self, parallel: int) -> int:
         """How many requests to answer at a time: fewer than `parallel`, but 1 or more, if the
@@ -298,11 +299,12 @@ class Engine:
                 raise InterruptedError
 
         try:
-            curve = calibration.measure_and_store(self.model, self.backend, progress=check)
+            with self.model.guard():
+                curve = calibration.measure_and_store(self.model, self.backend, progress=check)
             self.speculation.trust(curve)
         except InterruptedError:
             return
-        except (NoCurveError, BackendError):
+        except Exception:  # whatever it is, requests are answered without these costs
             pass
         self._measure_costs_at = monotonic() + _MEASURE_AGAIN_S
 

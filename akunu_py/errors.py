@@ -44,6 +44,10 @@ class BackendError(AkunuError):
     """MLX, or the library it computes with, is missing or unusable on this machine."""
 
 
+class RankError(AkunuError):
+    """Another process that runs a part of the model is lost, or does something else."""
+
+
 class QueueFullError(AkunuError):
     """As many requests wait for the engine, or as long ones, as there is room for."""
 

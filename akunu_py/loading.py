@@ -4,13 +4,15 @@ A folder or a hub name comes in; every failure to load becomes a `ModelLoadError
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 import mlx.core as mx
 from mlx import nn
+from mlx.utils import tree_flatten
 from mlx_lm import utils
 
 from akunu_py.adapter import add_adapter, merge_adapter
@@ -22,7 +24,7 @@ from akunu_py.calibration import find_cost_curve
 from akunu_py.decoding.speculation import Calibrate
 from akunu_py.engine import Engine
 from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
-from akunu_py.memory.projects import ProjectMemory, open_project
+from akunu_py.memory.projects import Memory, open_memory
 from akunu_py.model import TargetModel
 from akunu_py.model_files import (
     BUNDLED_MODEL,
@@ -34,9 +36,14 @@ from akunu_py.model_files import (
 from akunu_py.options import (
     DEFAULT_KV_GROUP_SIZE,
     DEFAULT_QUANTIZED_KV_START,
+    DEFAULT_RANK_TIMEOUT_S,
     KVQuantization,
     check_max_kv_size,
 )
+from akunu_py.package import __version__
+from akunu_py.ranks.group import Ranks, find_ranks
+from akunu_py.ranks.mirror import RankedModel, follow
+from akunu_py.ranks.sharding import take_share
 from akunu_py.text.chat_template import ChatTemplate
 from akunu_py.text.tokenizer import Tokenizer
 
@@ -64,7 +71,10 @@ def load(
     kv_group_size: int = DEFAULT_KV_GROUP_SIZE,
     quantized_kv_start: int = DEFAULT_QUANTIZED_KV_START,
     max_kv_size: int | None = None,
-    project: str | None = None,
+    projects: Sequence[str] = (),
+    remembers: bool = False,
+    pipeline: bool = False,
+    rank_timeout: float = DEFAULT_RANK_TIMEOUT_S,
 ) -> Engine:
     """Loads a model and makes an engine of it.
 
@@ -92,11 +102,17 @@ def load(
             a later prompt can reuse no fewer tokens than these.
         max_kv_size: tokens that layers with full attention keep: the first 4, and the last ones;
             the model forgets those between. None keeps all. A draft model keeps all.
-        project: an indexed folder whose files `auto` also drafts from, or `auto`: the git root of
-            the current folder, if that was indexed.
+        projects: indexed folders whose files the drafter `auto` also drafts from; `auto` is the git
+            root of the current folder, if that was indexed.
+        remembers: whether it also drafts from the texts of earlier requests.
+        pipeline: whether the processes that `mlx.launch` started split the list of layers, instead
+            of each layer.
+        rank_timeout: seconds after which one of them that does not answer counts as lost.
 
     Raises:
         AkunuError: if a model, the machine or the arguments do not allow it.
+        SystemExit: in all processes of `mlx.launch` but the first, at the end: they only compute
+            what that one says.
     """
     check_max_kv_size(max_kv_size, kv_bits)
     if prompt_cache_dir is not None and prompt_cache_file is not None:
@@ -105,6 +121,20 @@ def load(
             "prompt_cache_file, not both."
         )
     backend = find_backend()
+    ranks = find_ranks(rank_timeout)
+    if pipeline and ranks is None:
+        raise InvalidRequestError(
+            "--pipeline splits a model among several processes: start them with `mlx.launch -n 2`."
+        )
+    if ranks is not None:
+        for flag, value in (
+            ("--adapter-path; fuse the adapter with `mlx_lm.fuse` instead", adapter_path),
+            ("--prompt-cache-dir", prompt_cache_dir),
+            ("--prompt-cache-file", prompt_cache_file),
+            ("--kv-bits with --pipeline", kv_bits if pipeline else None),
+        ):
+            if value is not None:
+                raise InvalidRequestError(f"Several ranks cannot do {flag}.")
     quantization = None
     if kv_bits is not None:
         form = backend.kv_form
@@ -120,14 +150,19 @@ def load(
         ),
         kv_quantization=quantization,
         max_kv_size=max_kv_size,
+        ranks=ranks,
+        pipeline=pipeline,
     )
+    if ranks is not None and ranks.rank > 0:
+        follow(target, ranks)
+        raise SystemExit(0)
     drafting = None
     if draft_model is not None:
         drafting = load_target(draft_model, backend, weights, trust_remote_code=trust_remote_code)
-    memory = ProjectMemory()
-    if project is not None:
+    memory = Memory(remembers=remembers)
+    if projects:
         fingerprint = tokenizer_fingerprint(find_model(model))
-        memory = open_project(project, fingerprint, target.vocabulary_size)
+        memory = open_memory(projects, fingerprint, target.vocabulary_size, remembers=remembers)
     place, store = prompt_cache_file or prompt_cache_dir, None
     if place is not None:
         store = PromptStore(
@@ -160,6 +195,8 @@ def load_target(
     chat_template: ChatTemplate = _OWN_TEMPLATE,
     kv_quantization: KVQuantization | None = None,
     max_kv_size: int | None = None,
+    ranks: Ranks | None = None,
+    pipeline: bool = False,
 ) -> TargetModel:
     """Loads a model from a folder or a hub name.
 
@@ -172,6 +209,8 @@ def load_target(
         chat_template: how its conversations become text.
         kv_quantization: how to quantize its keys and values; None leaves them as they are.
         max_kv_size: the tokens that layers with full attention keep; None keeps all.
+        ranks: the processes that split it; None loads it whole.
+        pipeline: whether they split the list of layers, instead of each layer.
 
     Raises:
         ModelLoadError: if it cannot be found, read or run; the text says which and what to do.
@@ -181,7 +220,9 @@ def load_target(
     folder = find_model(name)
     adapter = None if adapter_path is None else find_adapter(adapter_path)
     try:
-        network, config = utils.load_model(folder, trust_remote_code=trust_remote_code)
+        network, config = utils.load_model(
+            folder, lazy=ranks is not None, trust_remote_code=trust_remote_code
+        )
         tokenizer = _tokenizer_of(folder, config, chat_template, trust_remote_code)
     except AkunuError:
         raise
@@ -189,16 +230,30 @@ def load_target(
         raise ModelLoadError(_what_failed(folder, error)) from error
     if adapter is not None:
         add_adapter(network, adapter)
-    layout = backend.weight_layout(weights, _dense_bytes(network))
+    parameters = int(utils.get_total_parameters(network))
+    layout = backend.weight_layout(weights, _dense_bytes(network) // (ranks.size if ranks else 1))
     if layout == "dense":
         use_dense_weights(network)
         if adapter is not None:
             merge_adapter(network)
-    fastest = fastest_network(network, backend)
+    whole_bytes = sum(array.nbytes for _, array in tree_flatten(network.parameters()))
+    if ranks is not None:
+        facts = config, layout, pipeline, kv_quantization, max_kv_size, __version__, version("mlx")
+        ranks.check_same(repr(facts))
+        take_share(network, config, ranks, pipeline=pipeline)
+    mx.eval(network.parameters())
+    fastest = network if ranks is not None else fastest_network(network, backend)
     if kv_quantization is not None:
         kv_quantization = fit_kv_quantization(fastest, kv_quantization)
     if max_kv_size is not None:
         check_bounded(fastest, max_kv_size)
+    if ranks is not None and ranks.rank == 0:
+        return RankedModel(
+            ranks, network, tokenizer, config,
+            pipeline=pipeline, name=model_name(name, folder), layout=layout,
+            kv_quantization=kv_quantization, max_kv_size=max_kv_size, parameters=parameters,
+            whole_bytes=whole_bytes,
+        )  # fmt: skip
     return TargetModel(
         fastest,
         tokenizer,
@@ -209,8 +264,8 @@ def load_target(
         original=network,
         kv_quantization=kv_quantization,
         max_kv_size=max_kv_size,
-        traces=backend.traces,
-        vector_attention=backend.vector_attention,
+        traces=backend.traces and ranks is None,
+        vector_attention=backend.vector_attention if ranks is None else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
@@ -16,8 +17,8 @@ from mlx_lm import utils
 from akunu_py.attention import RowSplit, intercept_attention, keys_of, split_rows
 from akunu_py.backend import PREFILL_STEP, VectorAttention, WeightLayout
 from akunu_py.cache.batched import BatchedRows, batched_layers
-from akunu_py.cache.kv_cache import KVCache
-from akunu_py.cache.model_cache import KEPT_TOKENS, make_kv_cache
+from akunu_py.cache.kv_cache import KVCache, MakeLayers
+from akunu_py.cache.model_cache import KEPT_TOKENS, Rollback, make_kv_cache, tried_rollback
 from akunu_py.cache.recurrence import make_recordable, record
 from akunu_py.options import KVQuantization
 from akunu_py.text.tokenizer import Tokenizer
@@ -28,6 +29,10 @@ _CONTEXT_KEYS: Final = (
     "model_max_length", "max_context_length",
 )  # fmt: skip
 _FALLBACK_CONTEXT: Final = 4096
+REST_S: Final = 0.02
+"""How long other processes sleep between two looks for a message while there is no request: MLX
+keeps a core busy while it waits."""
+
 _PLAIN: Final = (bool, int, float, str)
 _UNSIGNED: Final = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32, 8: mx.uint64}
 _SAMPLES: Final = 64
@@ -54,6 +59,7 @@ class TargetModel:
 
     Attributes:
         row_split: which forwards compute their attentions in parts; None if none does.
+        ranks: which processes compute its forwards, for the user; None if this one does.
     """
 
     def __init__(
@@ -86,6 +92,8 @@ class TargetModel:
             intercept_attention(network)
             self.row_split = RowSplit(vector_attention)
         self._traced = traced(network) if traces else None
+        self.ranks: str | None = None
+        self._cache_type: Callable[[MakeLayers, int], KVCache] = KVCache
         self._intercepts = False  # whether caches answer its attentions
 
     @property
@@ -171,7 +179,43 @@ class TargetModel:
         quantization = self.kv_quantization
         if quantization is not None and quantized_start is not None:
             quantization = replace(quantization, start=quantized_start)
-        return make_kv_cache(self.network, capacity, quantization, self.max_kv_size)
+        return make_kv_cache(
+            self.network, capacity, quantization, self.max_kv_size, self._cache_type
+        )
+
+    @cached_property
+    def after_rejection(self) -> Rollback:
+        """What its caches do about a rejected draft."""
+        cache = self.make_cache(4)
+        return tried_rollback(cache, lambda tokens: self.forward(tokens, cache))
+
+    def guard(self) -> AbstractContextManager[None]:
+        """Surrounds what reads results of forwards: errors of other processes become sentences."""
+        return nullcontext()
+
+    def rest(self, seconds: float = REST_S) -> bool:
+        """Lets other processes sleep for so long; whether there are any."""
+        return False
+
+    @property
+    def whole_bytes(self) -> int:
+        """Bytes of the weights of all processes."""
+        return self.parameter_bytes
+
+    def broadcast_seconds(self) -> float:
+        """How long a message to other processes takes; 0 if there are none."""
+        return 0.0
+
+    @cached_property
+    def cache_sizes(self) -> tuple[float, float]:
+        """The bytes of a cache without checkpoints: at least, and more for each token.
+
+        They are those of a forward that is built and not computed.
+        """
+        cache = self.make_cache(self.context_length, quantized_start=0)
+        self.network(mx.array([[0]]), cache=cache.layers)
+        least = cache.estimate(0)
+        return least, cache.estimate(1) - least
 
     def forward(self, tokens: mx.array, cache: KVCache) -> mx.array:
         """Appends tokens to the cache and predicts the token after each of them.
@@ -191,6 +235,10 @@ class TargetModel:
             logits: mx.array = compute(tokens[None], cache=cache.layers)
         cache.advance(tokens.size)
         return logits[0]
+
+    def append(self, tokens: mx.array, cache: KVCache) -> None:
+        """Appends tokens to the cache and predicts nothing; see `forward`."""
+        self.forward(tokens, cache)
 
     def forward_batch(
         self, tokens: mx.array, caches: Sequence[KVCache], counts: Sequence[int]
@@ -254,9 +302,10 @@ class TargetModel:
             stops = (cache.length + step, *ends, cache.quantized_start)
             stop = min(end for end in stops if end > cache.length)
             chunk = tokens[done : done + stop - cache.length]
-            logits = self.forward(mx.array(list(chunk)), cache)
             if observe:
-                observe(logits)
+                observe(self.forward(mx.array(list(chunk)), cache))
+            else:
+                self.append(mx.array(list(chunk)), cache)
             if overlaps and done:
                 mx.synchronize()  # MLX writes in place only where no forward in flight reads
                 mx.clear_cache()

@@ -35,6 +35,9 @@ MAX_ALTERNATIVES: Final = 100
 
 MIN_KV_SIZE: Final = 16
 
+DEFAULT_RANK_TIMEOUT_S: Final = 60.0
+"""Longer than a chunk of a prompt takes, even where the processes are far apart."""
+
 _COLDEST: Final = 1e-5
 """Scores divided by a lower temperature would exceed the range of float32."""
 
@@ -275,6 +278,10 @@ class Options:
         grammar: a grammar that the text must match; the text ends when it is complete.
         priority: where several requests wait or run, those with a lower number go first, as in
             vLLM.
+        project: of the indexed folders that the engine was loaded with, the only one to draft from;
+            None takes all, an empty name none.
+        sample_calls: calls of tools as the model would write them, with its control tokens; drafts
+            are copied from them, as from references.
 
     Raises:
         InvalidRequestError: if a number is out of its range, a stop string is empty, or a prompt is
@@ -295,6 +302,8 @@ class Options:
     scores_prompt: bool = False
     grammar: Grammar | None = None
     priority: int = 0
+    project: str | None = None
+    sample_calls: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 0:

@@ -154,6 +154,7 @@ class EngineWorker:
         suffix: str | None = None,
         progress: Progress | None = None,
         kind: Kind = Kind.COMPLETION,
+        queues: bool = True,
     ) -> EventStream:
         """Completes a prompt; see `Engine.stream` for the arguments and the errors.
 
@@ -161,7 +162,7 @@ class EngineWorker:
         before the request begins. Errors are raised by the iteration. Of equally urgent requests,
         by `Options.priority` and `kind`, the earlier come first; a request that is cancelled while
         it waits leaves the queue and never reaches the engine. Events are kept until they are read,
-        so a slow reader holds nobody.
+        so a slow reader holds nobody. `queues` is whether the limit of the queue holds.
 
         Raises:
             QueueFullError: if the queue is full.
@@ -203,7 +204,7 @@ class EngineWorker:
         sequence = Sequence(kind=kind, priority=priority, cancelled=cancelled)
         events.sequence = sequence
         task = _Task(begin, abandon, sequence)
-        self._put(task)
+        self._put(task, queues=queues)
         return events
 
     def close(self, timeout: float | None = None) -> bool:
@@ -226,11 +227,11 @@ class EngineWorker:
             self._thread.join()
         return not self._thread.is_alive()
 
-    def _put(self, task: _Task) -> None:
+    def _put(self, task: _Task, *, queues: bool = True) -> None:
         with self._changed:
             if self._closed:
                 raise EngineClosedError
-            if self._limit is not None and len(self._waiting) >= self._limit:
+            if queues and self._limit is not None and len(self._waiting) >= self._limit:
                 raise QueueFullError
             if task.sequence is not None:
                 self._arrivals += 1
@@ -301,13 +302,15 @@ class EngineWorker:
     def _use_idle_time(self, engine: "Engine") -> bool:
         """Does what no request should wait for; False if there is no more."""
         engine.measure_costs(lambda: bool(self._waiting) or self._closed)
-        return engine.save_prompts()
+        return engine.save_prompts() or engine.model.rest()
 
     def _work(self) -> None:
         self.loading.set_running_or_notify_cancel()  # from now on no waiter can cancel it
         try:
             engine = self._load()
             self.scheduler.parallel = engine.fitting(self.scheduler.parallel)
+            if self.scheduler.parallel > 1:
+                _ = engine.batch.why_impossible  # tried here; other threads look at the outcome
         except BaseException as error:
             self.loading.set_exception(error)
             while self._await():
@@ -315,6 +318,8 @@ class EngineWorker:
                     task.abandon(error)
         else:
             self.loading.set_result(engine)
+            if self.scheduler.parallel > 1:
+                _ = engine.batch.why_impossible  # tried now, and not while a request waits
             self._serve(engine)
             self._saving = True
             engine.save_prompts(closing=True)

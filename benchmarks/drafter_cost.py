@@ -20,12 +20,17 @@ import statistics
 import sysconfig
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from akunu_py.bench.baselines import ALL_DRAFTERS
+from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Drafter
+from akunu_py.memory.projects import Memory
+from akunu_py.memory.recent import MAX_TEXTS
 from benchmarks.records import markdown_table, record
 
 CONTEXTS = (1_000, 4_000, 16_000, 64_000)
@@ -35,6 +40,28 @@ EDIT_EVERY = 40
 LIMIT = 32
 PASSES = 7
 WORD = re.compile(r"\n *|[A-Za-z]+|\d| +|\S")
+
+
+@cache
+def other_requests() -> Memory:
+    """As many earlier requests as are kept, which share no token with the text."""
+    memory, draw = Memory(remembers=True), Random(0)
+    for number in range(MAX_TEXTS):
+        drafter, first = AutoDrafter(), 10_000_000 * (number + 1)
+        memory.lend(drafter, None)
+        drafter.begin([first + draw.randrange(4000) for _ in range(DECODED)])
+        drafter.end()
+    return memory
+
+
+def remembering() -> AutoDrafter:
+    """`auto` with earlier requests to draft from, in vain."""
+    drafter = AutoDrafter()
+    other_requests().lend(drafter, None)
+    return drafter
+
+
+DRAFTERS: dict[str, Callable[[], Drafter]] = {**ALL_DRAFTERS, "auto-remembering": remembering}
 
 
 def library_tokens(count: int) -> list[int]:
@@ -83,7 +110,7 @@ def measured(name: str, tokens: list[int], context: int) -> dict[str, float]:
     before, after = tokens[:-DECODED], tokens[-DECODED:]
     found: dict[str, float] = {}
     for kind, text in {"new": after, "copy": edited(before[-COPIED:])}.items():
-        drafter = ALL_DRAFTERS[name]()
+        drafter = DRAFTERS[name]()
         started = time.perf_counter()
         drafter.begin(before[-context:])
         found["begin"] = 1e6 * (time.perf_counter() - started) / context
@@ -107,7 +134,7 @@ def summary(
 def memory(name: str, context: list[int]) -> int:
     """Bytes that a drafter holds after `begin`, with its own copies of the ids."""
     tracemalloc.start()
-    drafter = ALL_DRAFTERS[name]()
+    drafter = DRAFTERS[name]()
     drafter.begin([token + 0 for token in context])
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -130,12 +157,13 @@ COLUMNS = {
 def main() -> None:
     """Reads the options, measures, and records a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--drafters", nargs="+", choices=ALL_DRAFTERS, default=list(ALL_DRAFTERS))
+    parser.add_argument("--drafters", nargs="+", choices=DRAFTERS, default=list(DRAFTERS))
     parser.add_argument("--contexts", type=int, nargs="+", default=CONTEXTS)
     parser.add_argument("--name", default="drafter_cost", help="of the files in results/")
     options = parser.parse_args()
 
     tokens = library_tokens(max(options.contexts) + DECODED)
+    other_requests()
     cells = [(name, context) for name in options.drafters for context in options.contexts]
     passes = [{cell: measured(cell[0], tokens, cell[1]) for cell in cells} for _ in range(PASSES)]
     rows = [

@@ -1,15 +1,18 @@
 """What a memory of a project brings on its held-out files, and the priors of what it recalls.
 
-    python -m benchmarks.project_memory [--data DATA] [--requests 100]
+    python -m benchmarks.project_memory [--data DATA] [--requests 100] [--fit]
+    python -m benchmarks.project_memory --live [--requests 20]
 
-A replay: nothing is timed. The packages that the priors are fitted on are not those of the table.
-`--data` is a folder with MT-bench, whose chats are replayed with the memory of the first project:
-it should change nothing for them.
+A replay, in which nothing is timed. `--data` is a folder with MT-bench, whose chats are replayed
+with the memory of the first project: it should change nothing for them. `--fit` also fits the
+priors, on packages that are not those of the table. `--live` times ember instead, which is forced
+to give the known answers: without drafts, without a memory and with it, in turns.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -17,14 +20,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+import akunu_py
+from akunu_py.bench.contestants import Akunu, Task, TimedCompletion
 from akunu_py.bench.curve_sources import published_curves
 from akunu_py.bench.held_out import HeldOut, hold_out
-from akunu_py.bench.replay import ReplayResult
+from akunu_py.bench.measurement import describe_machine, machine_line
+from akunu_py.bench.replay import ReplayCase, ReplayResult, replay
 from akunu_py.bench.replay_report import Policy, replay_policy
 from akunu_py.bench.samples import encode_samples
+from akunu_py.calibration import measure_cost_curve
+from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.expectation import EVIDENCE, RECALLED
+from akunu_py.engine import Engine
 from akunu_py.loading import load_tokenizer
-from akunu_py.memory.tiers import ProjectTier
+from akunu_py.memory.projects import Memory
+from akunu_py.memory.segment import Segment
+from akunu_py.memory.tiers import MemoryTier, ProjectTexts
+from akunu_py.planning.planner import FixedPlanner
 from akunu_py.text.tokenizer import Tokenizer
 from benchmarks.records import markdown_table, progress_line, record
 from benchmarks.replay_data import chats
@@ -37,16 +49,26 @@ CURVE: Final = "m4-pro"
 TOKENS: Final = 8
 """Draft tokens per round at most, for the policy without a planner."""
 _CONTEXT: Final = 400
+_LIVE_PROMPT, _LIVE_ANSWER = 1024, 192
+_HALVINGS: Final = 7
+_MOST_COST: Final = 1.5
 
 
 @dataclass(frozen=True)
 class Row:
-    """The results of a policy on one set without and with a memory."""
+    """The results of a policy on one set without and with a memory.
+
+    With the policy that has no planner, `fewer` is the result with a memory where no more tokens
+    are drafted for the whole set than without one, and `more` the result without one where as many
+    are drafted as with it.
+    """
 
     name: str
     policy: str
     without: ReplayResult
     recalling: ReplayResult
+    fewer: ReplayResult | None = None
+    more: ReplayResult | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The figures, rounded."""
@@ -61,7 +83,13 @@ class Row:
                     "acceptance": round(result.acceptance, 3),
                     f"predicted_on_{CURVE}": round(result.predicted_speedup(curve), 3),
                 }
-                for name, result in (("without", self.without), ("with", self.recalling))
+                for name, result in (
+                    ("without", self.without),
+                    ("with", self.recalling),
+                    ("with, drafts of without", self.fewer),
+                    ("without, drafts of with", self.more),
+                )
+                if result is not None
             },
         }
 
@@ -69,7 +97,16 @@ class Row:
         """A row of the table."""
         found = self.as_json()
         pairs = [(found["without"][name], found["with"][name]) for name in found["without"]]
-        return (self.name, self.policy, *(f"{a:.2f} -> {b:.2f}" for a, b in pairs))
+        row = (self.name, self.policy, *(f"{a:.2f} -> {b:.2f}" for a, b in pairs))
+        if self.fewer is None or self.more is None:
+            return (*row, "", "")
+        before, after = self.without.tokens_per_forward, self.fewer.tokens_per_forward
+        more = self.more.tokens_per_forward
+        return (
+            *row,
+            f"{before:.2f} -> {after:.2f}",
+            f"{more:.2f} -> {self.recalling.tokens_per_forward:.2f}",
+        )
 
 
 def folder_of(module: str) -> Path:
@@ -88,8 +125,80 @@ def compare(name: str, held_out: HeldOut) -> list[Row]:
         without = replay_policy(policy, held_out.cases, curve)
         recalls = Policy("auto", policy.num_draft_tokens, recalls=True)
         recalling = replay_policy(recalls, held_out.cases, curve, memory=(held_out.memory,))
-        rows.append(Row(name, str(policy), without, recalling))
+        fewer = more = None
+        if policy.num_draft_tokens is not None:
+            fewer = with_as_many_drafts(held_out, (held_out.memory,), without.drafted)
+            more = with_as_many_drafts(held_out, (), recalling.drafted)
+        rows.append(Row(name, str(policy), without, recalling, fewer, more))
     return rows
+
+
+def with_as_many_drafts(held_out: HeldOut, memory: Sequence[Segment], drafted: int) -> ReplayResult:
+    """The result if drafts end earlier or later than usual, so that about `drafted` tokens are
+    drafted for all requests, and no more; with a memory, or without one."""
+    low, high, best = 0.0, _MOST_COST, None
+    for _ in range(_HALVINGS):
+        cost = (low + high) / 2
+        tiers = [MemoryTier(ProjectTexts(memory))] if memory else []
+        drafter = AutoDrafter(cost, tiers)
+        result = replay(lambda: drafter, held_out.cases, FixedPlanner(TOKENS), limit=TOKENS)  # noqa: B023
+        low, high = (cost, high) if result.drafted > drafted else (low, cost)
+        if result.drafted <= drafted and (best is None or result.drafted > best.drafted):
+            best = result
+    assert best is not None
+    return best
+
+
+def live(requests: int) -> None:
+    """Times ember on held-out files, and writes the record."""
+    engine, rows, lines = akunu_py.load("ember"), [], []
+    curve = measure_cost_curve(engine.model, budget_s=10.0)
+    show, contestants = progress_line("projects"), ("none", "auto", "auto with memory")
+    with TemporaryDirectory() as name:
+        for done, module in enumerate(MEASURED):
+            held_out = hold_out(folder_of(module), engine.tokenizer, Path(name), most=requests)
+            memory = Memory({"": ProjectTexts([held_out.memory])})
+            engines = [
+                Engine(engine.model, engine.backend, calibrate=lambda *_: curve, memory=each)
+                for each in (None, None, memory)
+            ]
+            answers: list[list[TimedCompletion]] = [[] for _ in contestants]
+            for number, case in enumerate(held_out.cases):
+                prompt, answer = case.prompt[-_LIVE_PROMPT:], case.reference[:_LIVE_ANSWER]
+                task = Task(module, ReplayCase(prompt, answer), len(answer), forced=True)
+                for turn in range(len(engines)):
+                    which = (number + turn) % len(engines)
+                    policy = Akunu(contestants[which].split()[0])
+                    if (timed := policy.complete(engines[which], task)) is not None:
+                        answers[which].append(timed)
+            for contestant, found in zip(contestants, answers, strict=True):
+                tokens = sum(len(each.tokens) for each in found)
+                forwards = sum(each.rounds.forwards for each in found)
+                over = [
+                    plain.seconds_per_token / each.seconds_per_token
+                    for plain, each in zip(answers[0], found, strict=True)
+                ]
+                row = {
+                    "set": module,
+                    "contestant": contestant,
+                    "tokens_per_forward": round(tokens / forwards, 3),
+                    "tokens_per_s": round(
+                        1 / statistics.median(each.seconds_per_token for each in found), 1
+                    ),
+                    "over_none": round(statistics.median(over), 3),
+                }
+                rows.append(row)
+                lines.append(tuple(row.values()))
+            show(done + 1, len(MEASURED))
+    heads = ("set", "contestant", "tokens a forward", "tokens/s (median)", "speed over none")
+    record(
+        "project_memory_live",
+        "What a memory of a project brings in time",
+        f"{machine_line(describe_machine(engine.backend))}. Model ember, forced to write the "
+        f"bodies of functions of held-out files ({requests} of each package, up to {_LIVE_ANSWER} "
+        f"tokens); each answered by all in turns.\n\n{markdown_table(heads, lines)}",
+        {"rows": rows},
+    )
 
 
 def fit(projects: Sequence[HeldOut]) -> list[float]:
@@ -103,7 +212,7 @@ def fit(projects: Sequence[HeldOut]) -> list[float]:
         for case in project.cases:
             tokens = list(case.prompt)[-_CONTEXT:]
             for token in case.reference:
-                recall = ProjectTier([project.memory]).recall(tokens)
+                recall = MemoryTier(ProjectTexts([project.memory])).recall(tokens)
                 if recall is not None:
                     right[recall.evidence - EVIDENCE] += recall.token == token
                     tried[recall.evidence - EVIDENCE] += 1
@@ -122,7 +231,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--requests", type=int, default=100)
+    parser.add_argument("--fit", action="store_true")
+    parser.add_argument("--live", action="store_true")
     asked = parser.parse_args()
+    if asked.live:
+        live(min(asked.requests, 20))
+        return
+    fitting = FITTED if asked.fit else ()
     tokenizer, rows = load_tokenizer("ember"), []
     done, show = 0, progress_line("projects")
     with TemporaryDirectory() as name:
@@ -133,24 +248,32 @@ def main() -> None:
             if asked.data is not None and module == MEASURED[0]:
                 rows += chat_rows(asked.data, tokenizer, project)
             done += 1
-            show(done, len(MEASURED) + len(FITTED))
+            show(done, len(MEASURED) + len(fitting))
         fitted_on = []
-        for module in FITTED:
+        for module in fitting:
             most = asked.requests // 2
             fitted_on.append(hold_out(folder_of(module), tokenizer, folder, most=most))
             done += 1
-            show(done, len(MEASURED) + len(FITTED))
-        priors = fit(fitted_on)
-    heads = ("set", "policy", "tokens a forward", "drafted", "acceptance", f"speedup on {CURVE}")
+            show(done, len(MEASURED) + len(fitting))
+        priors = fit(fitted_on) if fitting else []
+    heads = ("set", "policy", "tokens a forward", "drafted", "acceptance", f"speedup on {CURVE}",
+             "as many drafted as without", "as many drafted as with")  # fmt: skip
     table = markdown_table(heads, [row.cells() for row in rows])
     fitted = "\n".join(str(priors[start : start + 10]) for start in range(0, len(priors), 10))
+    if fitted:
+        fitted = (
+            f"\nPriors fitted on {', '.join(FITTED)}, in rows by the length of the match:\n\n"
+            f"```text\n{fitted}\n```"
+        )
     record(
         "project_memory",
         "What a memory of a project brings",
         "A random fifth of each package's files is held out; the bodies of its functions are "
         "written, without and with a memory of the other files. A replay with ember's tokenizer: "
-        f"speedups are predictions.\n\n{table}\n\nPriors fitted on {', '.join(FITTED)}, in rows by "
-        f"the length of the match:\n\n```text\n{fitted}\n```",
+        "speedups are predictions. The last columns are tokens a forward where both draft equally "
+        "many tokens for the whole set: drafts with the memory end earlier, or those without it "
+        "later."
+        f"\n\n{table}\n{fitted}",
         {"rows": [row.as_json() for row in rows], "fitted": priors},
     )
 

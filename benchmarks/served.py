@@ -12,7 +12,7 @@ from time import sleep
 import httpx2
 
 PATIENCE_S = 600.0
-_LOOK_AGAIN_S = 0.05
+LOOK_AGAIN_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def wait_until_loaded(url: str) -> None:
     """Waits until the model is loaded."""
     with httpx2.Client(base_url=url, timeout=PATIENCE_S) as client:
         while client.get("/health").status_code == httpx2.codes.SERVICE_UNAVAILABLE:
-            sleep(_LOOK_AGAIN_S)
+            sleep(LOOK_AGAIN_S)
 
 
 def counts(client: httpx2.Client) -> dict[str, float]:

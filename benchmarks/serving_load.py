@@ -2,16 +2,17 @@
 
     python -m benchmarks.serving_load [--clients 32] [--requests 1000] [--parallel 4]
 
-Every answer is compared with the answer to the same request when it is alone. The server's own
-count of answers shows whether one was lost or given twice: it must be at least the number of
-answers that arrived, and at most that number plus the requests that hung up. Memory is read after
-every fifth of the load: the caches are full before the first reading, so it should not grow.
+Chats, completions, fill-ins, schemas, tool calls, log-probabilities, penalties and three choices
+at a time. Every answer is compared with the answer to the same request when it is alone. The
+server's own count of answers shows whether one was lost or given twice: it must be at least the
+number of answers that arrived, and at most that number plus those that clients left. Memory is read
+after every fifth of the load: the caches are full before the first reading, so it should not grow.
 """
 
 import argparse
 import sys
 from dataclasses import asdict
-from itertools import pairwise
+from time import perf_counter, sleep
 from typing import Any
 
 import httpx2
@@ -21,54 +22,80 @@ from akunu_py.bench.measurement import describe_machine, machine_line
 from akunu_py.model_files import BUNDLED_MODEL
 from benchmarks.load import Load
 from benchmarks.records import markdown_table, record
-from benchmarks.served import PATIENCE_S, Served, counts, served
+from benchmarks.served import LOOK_AGAIN_S, PATIENCE_S, Served, counts, served
 
 PARTS = 5
 GAUGES = ("requests_processing", "requests_deferred")
+STAYS_S = 1.5
+MAX_GROWTH = 1.1
+"""The memory after the last part, over that after the first."""
+TEMPLATE = (
+    "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}"
+    '<tool_call>{"name": tool_call.name}<|im_end|>\n{% endif %}'
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""The bundled model's, with tools, which a grammar makes it call."""
 
 
 def wait_until_idle(client: httpx2.Client) -> None:
     """Waits until the server has nothing left to do."""
     while any(counts(client)[name] for name in GAUGES):
-        pass
+        sleep(LOOK_AGAIN_S)
 
 
-def put_under_load(server: Served, requests: int, clients: int, tokens: int) -> dict[str, Any]:
+def put_under_load(
+    server: Served, requests: int, clients: int, tokens: int, *, tools: bool
+) -> dict[str, Any]:
     """The outcome of every part, with the server's count of answers and its memory."""
-    load = Load(server.url, tokens=tokens)
+    load = Load(server.url, tokens=tokens, tools=tools, stays_s=STAYS_S)
+    sizes = [requests * (part + 1) // PARTS - requests * part // PARTS for part in range(PARTS)]
+    plans = [load.plan(size) for size in sizes]
     parts: list[dict[str, Any]] = []
     with httpx2.Client(base_url=server.url, timeout=PATIENCE_S) as client:
         wait_until_idle(client)
-        before = counts(client)["requests_total"]
-        for begin, end in pairwise(requests * part // PARTS for part in range(PARTS + 1)):
-            outcome = load.run(end - begin, clients)
+        before, begun = counts(client), perf_counter()
+        for plan in plans:
+            outcome = load.run(plan, clients)
             wait_until_idle(client)
             parts.append(asdict(outcome) | {"resident_bytes": server.resident_bytes()})
-        answers = counts(client)["requests_total"] - before
-    return {"parts": parts, "answers_counted": round(answers)}
+        after, seconds = counts(client), perf_counter() - begun
+        busy = sum(slot["is_processing"] for slot in client.get("/slots").json())
+    return {
+        "parts": parts,
+        "answers_counted": round(after["requests_total"] - before["requests_total"]),
+        "cancelled": round(after["requests_cancelled_total"] - before["requests_cancelled_total"]),
+        "sequences_per_round": after["n_busy_slots_per_decode"],
+        "seconds": seconds,
+        "busy_slots": busy,
+    }
 
 
 def complaints(result: dict[str, Any]) -> list[str]:
-    """What went wrong: answers that are wrong, lost or given twice."""
+    """What went wrong: answers that are wrong, lost or given twice, and memory that grew."""
     parts, counted = result["parts"], result["answers_counted"]
     found = [line for part in parts for line in (*part["wrong"], *part["failed"])]
-    answered, left = (sum(part[name] for part in parts) for name in ("answered", "left"))
-    answered += sum(len(part["wrong"]) for part in parts)
-    if not answered <= counted <= answered + left:
-        found.append(
-            f"{answered} answers arrived, {left} requests hung up, and {counted} were counted"
-        )
+    arrived, left = (sum(part[name] for part in parts) for name in ("choices", "left_choices"))
+    if not arrived <= counted <= arrived + left:
+        found.append(f"{arrived} answers arrived, {left} were left, and {counted} were counted")
+    if result["busy_slots"]:
+        found.append(f"{result['busy_slots']} slots are busy after the end")
+    first, last = (parts[at]["resident_bytes"] for at in (0, -1))
+    if first is not None and last > MAX_GROWTH * first:
+        found.append(f"the memory grew from {first >> 20} to {last >> 20} MiB")
     return found
 
 
 def table_of(parts: list[dict[str, Any]]) -> str:
     """One row for each part."""
-    columns = ["part", "answered as alone", "refused as busy", "hung up", "wrong", "failed", "MiB"]
+    columns = ["part", "answered as alone", "refused as busy", "hung up", "wrong", "failed",
+               "slowest, s", "MiB"]  # fmt: skip
     rows = [
         [
             number,
             *(part[name] for name in ("answered", "refused", "left")),
             *(len(part[name]) for name in ("wrong", "failed")),
+            f"{part['slowest_s']:.1f}",
             "" if part["resident_bytes"] is None else round(part["resident_bytes"] / 2**20),
         ]
         for number, part in enumerate(parts, 1)
@@ -89,15 +116,22 @@ def main() -> None:
     if arguments.requests < PARTS or arguments.clients < 1:
         parser.error(f"--requests must be {PARTS} or more, and --clients 1 or more")
     machine = describe_machine(find_backend())
-    with served(arguments.model, ["--parallel", str(arguments.parallel)]) as server:
-        result = put_under_load(server, arguments.requests, arguments.clients, arguments.max_tokens)
+    words = ["--parallel", str(arguments.parallel)]
+    tools = arguments.model == BUNDLED_MODEL
+    words += ["--chat-template", TEMPLATE] if tools else []
+    with served(arguments.model, words) as server:
+        result = put_under_load(
+            server, arguments.requests, arguments.clients, arguments.max_tokens, tools=tools
+        )
     found = complaints(result)
     body = (
         f"{machine_line(machine)}\n\nModel {arguments.model}, {arguments.clients} clients, "
-        f"{arguments.parallel} at a time, answers "
-        f"of up to {arguments.max_tokens} tokens.\n\n{table_of(result['parts'])}\n\n"
-        f"The server counted {result['answers_counted']} answers that ended, cancelled ones "
-        "included."
+        f"{arguments.parallel} at a time, answers of up to {arguments.max_tokens} tokens; a third "
+        "of the clients hang up while they wait or in the middle of a stream."
+        f"\n\n{table_of(result['parts'])}\n\n"
+        f"The server counted {result['answers_counted']} answers that ended, "
+        f"{result['cancelled']} of them cancelled, in {result['seconds']:.0f} s; "
+        f"{result['sequences_per_round']:.2f} sequences advanced in a round of decoding."
     )
     body += "".join(f"\n- {line}" for line in found)
     result |= {"machine": machine, "model": arguments.model, "clients": arguments.clients}

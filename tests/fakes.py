@@ -55,7 +55,7 @@ class OracleDrafter:
         if self._random.random() < self._silence:
             return NO_DRAFT
         ahead = self._answer[self.num_seen : self.num_seen + limit]
-        guesses = [token if self._random.random() >= self._error else token + 1 for token in ahead]
+        guesses = [token if self._random.random() >= self._error else token ^ 1 for token in ahead]
         return Draft(tuple(guesses), "oracle", len(guesses))
 
     def feedback(self, draft: Draft, accepted: int) -> None:

@@ -22,7 +22,7 @@ LAYERS = (
     ("sampling", "adapter", "attention"),
     ("traced",),
     ("model",),
-    ("drafting", "prompt"),
+    ("drafting", "prompt", "ranks"),
     ("memory",),
     ("stats",),
     ("planning", "request"),

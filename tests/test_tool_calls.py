@@ -12,6 +12,7 @@ from akunu_py.drafting.base import NO_DRAFT
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Grammar, Options, Sampling
+from akunu_py.prompt import encode_references
 from akunu_py.sampling.constraint_factory import ConstraintFactory
 from akunu_py.server.conversation import Conversation, Tools
 from tests.random_calls import FAMILIES, MAIN, MESSAGES, check_call, engine_of, joined
@@ -225,3 +226,21 @@ def test_a_short_schema_with_a_million_ways_through_it_ends(
     schema = {"properties": {"a": {"$ref": "#/$defs/d0"}}, "required": ["a"], "$defs": links}
     tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
     begin(family_engine(family), tool).parser().feed("<tool_call>\n<function=f>")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_sample_calls_are_as_the_model_writes_them(family_engine: Any, family: str) -> None:
+    """What they are drafted from: mlx-lm reads them, and the grammar of calls allows them."""
+    engine = family_engine(family)
+    format_ = engine.tokenizer.answer_format
+    conversation = begin(engine, WRITE, one_call=True)
+    (sample,) = conversation.job.options.sample_calls
+    inner = sample.removeprefix(format_.call_start).removesuffix(format_.call_end)
+    (call,) = format_.read_calls(inner, [WRITE])
+    assert (call.name, call.input) == ("write_file", {"path": "x", "mode": "a"})
+    (tokens,) = encode_references(engine.tokenizer, (), 100, [sample])
+    grammar = conversation.job.options.grammar
+    assert grammar is not None
+    constraint = ConstraintFactory(engine.tokenizer, VOCABULARY).make(grammar, 0)
+    if family != "gemma4":  # its quotes are control tokens, which the tiny model does not have
+        assert constraint.extend(0, tokens) >= len(tokens) - 1

@@ -1,12 +1,12 @@
-"""A tiny random Llama with a byte-level tokenizer, written to disk as mlx-lm loads it."""
+"""A tiny random model with a byte-level tokenizer, written to disk as mlx-lm loads it."""
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
-from mlx_lm.models import llama
 from mlx_lm.utils import quantize_model
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -47,7 +47,8 @@ def write_tiny_model(
     folder.mkdir(parents=True, exist_ok=True)
     config = CONFIG | changes
     mx.random.seed(seed)
-    network = llama.Model(llama.ModelArgs.from_dict(config))
+    module = import_module(f"mlx_lm.models.{config['model_type']}")
+    network = module.Model(module.ModelArgs.from_dict(config))
     # Larger weights than a fresh model's, so that its favourites stand out and texts vary.
     network.update(_scaled(network.parameters(), 3.0))
     if quantized:

@@ -29,11 +29,15 @@ THEORY_ACCEPTANCES: Final = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 
 @dataclass(frozen=True)
 class CostReport:
-    """A curve and what follows from it; machine and model as `measurement.py` describes them."""
+    """A curve and what follows from it; machine and model as `measurement.py` describes them.
+
+    `alone` has the costs of one rank with the whole model, if `curve` has those of several.
+    """
 
     machine: dict[str, Any]
     model: dict[str, Any]
     curve: CostCurve
+    alone: CostCurve | None = None
 
     @property
     def context(self) -> int:
@@ -52,7 +56,8 @@ class CostReport:
 
     def as_json(self) -> dict[str, Any]:
         """The object that `bench cost --json` prints."""
-        return {
+        alone = {} if self.alone is None else {"alone": self.alone.as_json()}
+        return alone | {
             "machine": self.machine,
             "model": self.model,
             "curve": self.curve.as_json(),
@@ -87,6 +92,7 @@ class CostReport:
         return Group(
             "Milliseconds per forward over M tokens, by tokens of context",
             figures_table(*self.costs(), first="right"),
+            *self._alone_lines(),
             f"\nWhen drafts pay, at {self.context:,} tokens of context: the acceptance rate that "
             "num_draft_tokens needs to break even, and the speedup at other rates",
             self._thresholds(),
@@ -105,6 +111,11 @@ class CostReport:
             relative = f"{costs[0] / steps[0]:.2f}"
             rows.append((str(size), *(f"{1e3 * cost:.2f}" for cost in costs), relative))
         return ("M", *(f"{context:,}" for context in contexts), "of a step"), rows
+
+    def _alone_lines(self) -> list[str]:
+        if self.alone is None:
+            return []
+        return ["\nOne rank alone, with the whole model:", *curve_lines(self.alone)]
 
     def _thresholds(self) -> Table:
         rows = []

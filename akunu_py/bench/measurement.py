@@ -85,18 +85,19 @@ def describe_machine(backend: Backend) -> dict[str, Any]:
 
 def describe_model(engine: Engine) -> dict[str, Any]:
     """The facts about a model that change the figures."""
-    from akunu_py.cache.model_cache import rollback_of  # noqa: PLC0415  (needs MLX)
-
     model = engine.model
-    return {
+    facts: dict[str, Any] = {
         "name": model.full_name,
         "layout": model.layout,
         "kv_cache": model.kv_cache_form,
         "parameter_bytes": model.parameter_bytes,
         "context_length": model.context_length,
         "vocabulary_size": model.vocabulary_size,
-        "after_rejection": str(rollback_of(model.network)),
+        "after_rejection": str(model.after_rejection),
     }
+    if model.ranks is not None:
+        facts |= {"ranks": model.ranks, "broadcast_s": model.broadcast_seconds()}
+    return facts
 
 
 def machine_line(machine: dict[str, Any]) -> str:

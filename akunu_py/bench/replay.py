@@ -189,11 +189,13 @@ class KnownAnswer:
         return _PendingRound(context, draft, pipelined, replayed)
 
 
-class _PendingRound(NamedTuple):
+@dataclass(slots=True)
+class _PendingRound:
     context: int
     draft: Draft
     pipelined: bool
     replayed: int
+    continues: bool = False
 
 
 def replay_rounds(

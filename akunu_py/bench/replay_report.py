@@ -5,9 +5,8 @@ Token ids and cost curves come in; nothing is measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -18,10 +17,12 @@ from akunu_py.bench.baselines import ALL_DRAFTERS, REMEMBERS_TEXT
 from akunu_py.bench.curve_sources import NamedCurve
 from akunu_py.bench.measurement import Progress, figures_table
 from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share, replay
+from akunu_py.drafting import AUTO_DRAFTER
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Drafter
+from akunu_py.memory.projects import Memory
 from akunu_py.memory.segment import Segment
-from akunu_py.memory.tiers import ProjectTier
+from akunu_py.memory.tiers import ProjectTexts
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.planner import MAX_PLANNED_TOKENS, DraftPlanner, FixedPlanner
 
@@ -156,19 +157,30 @@ def replay_policy(
 ) -> ReplayResult:
     """Replays requests with the costs of a curve.
 
-    What drafters and planners learn is kept from request to request, as in an engine. Only
-    drafters that remember text are made anew for each request, unless `keeps` lets them know the
-    answers of earlier ones. A policy that recalls drafts from `memory`.
+    What drafters and planners learn is kept from request to request, as in an engine. What they
+    know of the text of earlier requests is not, unless it `keeps` that: drafters that remember text
+    are made anew. A policy that recalls drafts from `memory`.
     """
     fixed = policy.num_draft_tokens
     limit = MAX_PLANNED_TOKENS if fixed is None else fixed
     planner = DraftPlanner(curve) if fixed is None else FixedPlanner(limit)
-    make: Callable[[], Drafter] = ALL_DRAFTERS[policy.drafter]
-    if policy.recalls:
-        make = partial(AutoDrafter, tier=ProjectTier(memory))
-    if keeps or policy.drafter not in REMEMBERS_TEXT:
-        kept = make()
-        return replay(lambda: kept, cases, planner, curve=curve, limit=limit)
+    if policy.drafter == AUTO_DRAFTER:
+        projects = {"": ProjectTexts(memory)} if policy.recalls else {}
+        auto = AutoDrafter()
+        Memory(projects, remembers=keeps).lend(auto, None)
+
+        def make() -> Drafter:
+            auto.end()
+            return auto
+
+    elif keeps or policy.drafter not in REMEMBERS_TEXT:
+        kept = ALL_DRAFTERS[policy.drafter]()
+
+        def make() -> Drafter:
+            return kept
+
+    else:
+        make = ALL_DRAFTERS[policy.drafter]
     return replay(make, cases, planner, curve=curve, limit=limit)
 
 

@@ -18,10 +18,6 @@ from mlx_lm.models.cache import create_attention_mask
 
 from akunu_py.cache.layers import LayerCache
 
-Attend = Callable[[mx.array, Any, Any, Any, LayerCache], mx.array]
-"""Maps queries `[1, heads, tokens, head_dim]` of one sequence, its keys, its values, a mask as
-mlx-lm's models have it, and the sequence's cache to an output of the queries' shape."""
-
 
 class BatchedRows:
     """Which rows of a forward belong to which sequence.
@@ -92,7 +88,13 @@ class BatchedLayer:
         """
         self.appended = keys, values
         self.rows.owners[id(keys)] = self
-        self._append(keys.swapaxes(0, 2), values.swapaxes(0, 2))
+        # A mask is made before its cache has the new tokens.
+        masks = [
+            layer.make_mask(count)
+            for layer, count in zip(self._layers, self.rows.counts, strict=True)
+        ]
+        held = self.append_each(keys.swapaxes(0, 2), values.swapaxes(0, 2))
+        self._seen = [(*pair, mask) for pair, mask in zip(held, masks, strict=True)]
         return keys, values
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
@@ -119,48 +121,27 @@ class BatchedLayer:
             raise ValueError("This attention is not over what its cache holds.")
         named = {"scale": scale} if sinks is None else {"scale": scale, "sinks": sinks}
 
-        def one(*args: Any) -> mx.array:
-            *parts, own_mask, layer = args
+        parts = []
+        split = self.rows.split(queries.swapaxes(0, 2), 2)
+        for layer, rows, (keys, values, made) in zip(self._layers, split, self._seen, strict=True):
+            tokens, own = rows.shape[2], made
             if window is not None and type(layer) is LayerCache:
-                tokens = parts[0].shape[2]
-                own_mask = create_attention_mask(
+                own = create_attention_mask(
                     tokens, layer.offset - tokens, return_array=False, window_size=window
                 )
-            return attend(*parts, cache=layer, mask=own_mask, **named)
+            parts.append(attend(rows, keys, values, cache=layer, mask=own, **named))
+        return mx.concatenate(parts, axis=2).swapaxes(0, 2)
 
-        return mx.concatenate(self._attended(queries.swapaxes(0, 2), one), axis=2).swapaxes(0, 2)
-
-    def append_and_attend(
-        self, queries: mx.array, keys: mx.array, values: mx.array, attend: Attend
-    ) -> list[mx.array]:
-        """Appends rows and attends to what each sequence then holds.
-
-        Args:
-            queries: `[1, heads, rows, head_dim]`, and keys and values alike.
-            attend: computes the attention of one sequence.
+    def append_each(self, keys: mx.array, values: mx.array) -> list[tuple[Any, Any]]:
+        """Appends `[1, kv_heads, rows, head_dim]`, each sequence's rows to its own cache.
 
         Returns:
-            What `attend` returned for each sequence.
+            All keys and values of each sequence.
         """
-        self._append(keys, values)
-        return self._attended(queries, attend)
-
-    def _append(self, keys: mx.array, values: mx.array) -> None:
-        """Appends `[1, kv_heads, rows, head_dim]`, each sequence's rows to its own cache."""
         own_keys, own_values = self.rows.split(keys, 2), self.rows.split(values, 2)
-        self._seen = []
-        for layer, key, value, count in zip(
-            self._layers, own_keys, own_values, self.rows.counts, strict=True
-        ):
-            mask = layer.make_mask(count)  # before it has the new tokens
-            self._seen.append((*layer.update_and_fetch(key, value), mask))
-
-    def _attended(self, queries: mx.array, attend: Attend) -> list[mx.array]:
         return [
-            attend(query, keys, values, mask, layer)
-            for query, (keys, values, mask), layer in zip(
-                self.rows.split(queries, 2), self._seen, self._layers, strict=True
-            )
+            layer.update_and_fetch(key, value)
+            for layer, key, value in zip(self._layers, own_keys, own_values, strict=True)
         ]
 
 

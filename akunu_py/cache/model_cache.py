@@ -1,5 +1,6 @@
 """The cache of a model of mlx-lm: a cache for each kind of layer, and what a rejection costs."""
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Final
 
@@ -8,7 +9,7 @@ from mlx import nn
 from mlx_lm.models.cache import CacheList, ChunkedKVCache, RotatingKVCache, make_prompt_cache
 from mlx_lm.models.cache import KVCache as GrowingLayerCache
 
-from akunu_py.cache.kv_cache import KVCache
+from akunu_py.cache.kv_cache import KVCache, MakeLayers
 from akunu_py.cache.layers import ChunkLayerCache, LayerCache, WindowLayerCache
 from akunu_py.cache.quantized import QuantizedLayerCache
 from akunu_py.cache.recurrence import make_recordable, record
@@ -30,15 +31,29 @@ class Rollback(StrEnum):
 def rollback_of(network: nn.Module) -> Rollback:
     """What the cache of a network does about a rejected draft; tries it where layers differ."""
     cache = make_kv_cache(network, 4)
+
+    def forward(tokens: mx.array) -> None:
+        make_recordable(network)
+        with record(cache.recording):
+            network(tokens[None], cache=cache.layers)
+        cache.advance(tokens.size)
+
+    return tried_rollback(cache, forward)
+
+
+def tried_rollback(cache: KVCache, forward: Callable[[mx.array], object]) -> Rollback:
+    """What an empty cache with room for 4 tokens does about a rejected draft.
+
+    Args:
+        cache: what is tried.
+        forward: appends tokens to it.
+    """
     if not cache.can_roll_back:
         return Rollback.NONE
     if not cache.has_states:
         return Rollback.COUNTER
-    make_recordable(network)
     cache.mark()
-    with record(cache.recording):
-        network(mx.array([[1, 2, 3]]), cache=cache.layers)
-    cache.advance(3)
+    forward(mx.array([1, 2, 3]))
     return Rollback.REPLAY if cache.rollback(2) else Rollback.RECURRENCE
 
 
@@ -47,6 +62,7 @@ def make_kv_cache(
     capacity: int,
     quantization: KVQuantization | None = None,
     max_size: int | None = None,
+    make: Callable[[MakeLayers, int], KVCache] = KVCache,
 ) -> KVCache:
     """The cache for an mlx-lm model: its own caches, replaced by ours where they can be.
 
@@ -58,12 +74,13 @@ def make_kv_cache(
         quantization: how layers with full attention are quantized.
         max_size: how many tokens they keep: the first `KEPT_TOKENS` and the last ones; not
             together with a quantization.
+        make: makes the cache of its layers.
     """
 
     def make_layers(capacity: int) -> list[Any]:
         return [_layer(own, capacity, quantization, max_size) for own in make_prompt_cache(model)]
 
-    return KVCache(make_layers, capacity)
+    return make(make_layers, capacity)
 
 
 def no_rollback_reason(cache: KVCache) -> str | None:

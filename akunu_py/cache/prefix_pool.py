@@ -122,6 +122,8 @@ class PrefixPool:
     """The slots of an engine.
 
     Args:
+        make_cache: makes the cache of a slot.
+        sizes: tells the bytes of a cache: at least, and more for each token.
         limit: the most tokens that a slot may hold.
         memory: bytes that all slots may take together; busy slots whose requests did not wait may
             exceed it.
@@ -135,6 +137,7 @@ class PrefixPool:
     def __init__(
         self,
         make_cache: MakeCache,
+        sizes: Callable[[], tuple[float, float]],
         *,
         limit: int,
         memory: int,
@@ -148,7 +151,7 @@ class PrefixPool:
         self._store = store
         self._clock = clock
         self._slots: dict[int, PrefixSlot] = {}  # the least recently used one first
-        self._sizes = (0.0, 0.0)  # bytes of a slot: at least, and more for each token
+        self._sizes = sizes
 
     def take(
         self, prompt: Sequence[int], tokens: int, slot_id: int | None = None
@@ -201,7 +204,7 @@ class PrefixPool:
         return sum(busy) + self._estimate(self._capacity(tokens)) <= self.memory or not busy
 
     def seats(self, tokens: int) -> float:
-        """How many slots of so many tokens fit into the memory; infinite before the first one."""
+        """How many slots of so many tokens fit into the memory."""
         size = self._estimate(min(tokens, self.limit))
         return self.memory / size if size else math.inf
 
@@ -233,8 +236,6 @@ class PrefixPool:
         slot.busy = False
         if slot.held:
             slot.last_used = self._clock()
-            least = slot.cache.estimate(0)
-            self._sizes = least, slot.cache.estimate(1) - least
             is_alone = not any(one.busy for one in self._slots.values())
             self._free(0, spared=slot if is_alone else None)
         else:
@@ -282,10 +283,9 @@ class PrefixPool:
             self.drop(slot)
 
     def _estimate(self, capacity: int) -> float:
-        """Bytes of a slot without checkpoints, as measured; 0 before the first forward."""
-        least, more = self._sizes
-        usual = least + more * capacity
-        return max((slot.cache.estimate(capacity) for slot in self._slots.values()), default=usual)
+        """Bytes of a slot without checkpoints."""
+        least, more = self._sizes()
+        return least + more * capacity
 
     def _capacity(self, tokens: int) -> int:
         """The size of a slot for that many tokens and some more, at most the limit."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 
-from akunu_py.backend import find_backend
+from akunu_py.backend import find_backend, free_memory_bytes, launched_rank
 from akunu_py.bench.cost_report import CostReport
 from akunu_py.bench.curve_sources import about_lines, find_curves
 from akunu_py.bench.held_out import MAX_REQUESTS, HeldOut, hold_out
@@ -32,6 +32,8 @@ from akunu_py.memory.projects import project_folder
 if TYPE_CHECKING:
     from akunu_py.bench.contestants import Contestant
     from akunu_py.bench.speedup_report import SpeedupReport
+    from akunu_py.engine import Engine
+    from akunu_py.planning.cost_curve import CostCurve
     from akunu_py.text.tokenizer import Tokenizer
 
 _MIN_COLUMNS: Final = 120
@@ -84,8 +86,32 @@ def _measure_cost(settings: CostSettings) -> _Result:
     """The cost curve of this machine; the engine uses it from now on."""
     engine = load_engine(settings.model)
     curve = measure_costs_with_bar(engine, settings.seconds)
-    report = CostReport(describe_machine(engine.backend), describe_model(engine), curve)
+    alone = _measure_alone(engine, settings) if engine.model.ranks else None
+    report = CostReport(describe_machine(engine.backend), describe_model(engine), curve, alone)
     return _Result(report, draw_cost, _heading(report), f"\n{report.payoff}")
+
+
+def _measure_alone(engine: "Engine", settings: CostSettings) -> "CostCurve | None":
+    """The costs of the whole model on rank 0, while the other ranks sleep; None if the memory does
+    not hold it."""
+    from akunu_py.calibration import measure_cost_curve  # noqa: PLC0415  (needs MLX)
+    from akunu_py.loading import load_target  # noqa: PLC0415
+
+    if engine.model.whole_bytes > free_memory_bytes():
+        print("One rank alone is not measured: it cannot hold the whole model.", file=sys.stderr)
+        return None
+    model = settings.model
+    whole = load_target(
+        model.name,
+        engine.backend,
+        engine.model.layout,
+        trust_remote_code=model.trust_remote_code,
+        kv_quantization=engine.model.kv_quantization,
+        max_kv_size=engine.model.max_kv_size,
+    )
+    engine.model.rest(settings.seconds)
+    with ProgressBar(sys.stderr, "measuring one rank") as bar:
+        return measure_cost_curve(whole, budget_s=settings.seconds, progress=bar)
 
 
 def _measure_speedup(settings: SpeedupSettings) -> _Result:
@@ -95,6 +121,8 @@ def _measure_speedup(settings: SpeedupSettings) -> _Result:
     samples = make_workloads(settings.prompts, settings.workloads)
     for path in settings.data:
         samples += islice(read_samples(path), settings.prompts)
+    if launched_rank() is not None:
+        raise InvalidRequestError("bench speedup compares with mlx-lm in one process only.")
     engine = load_engine(settings.model)
     from akunu_py.bench.contestants import Akunu, MlxLm  # noqa: PLC0415  (these need MLX)
     from akunu_py.bench.speedup import contest, make_tasks  # noqa: PLC0415

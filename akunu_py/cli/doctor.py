@@ -148,11 +148,18 @@ def _machine_lines(machine: dict[str, Any], model: dict[str, Any], free: int) ->
             f"mlx {machine['mlx']}, mlx-lm {machine['mlx_lm']}, Python {machine['python']}",
         ),
         ("model", f"{model['name']}, context {model['context_length']:,}"),
+        ("ranks", _ranks_line(model)),
         ("weights", f"{model['layout']}, {model['parameter_bytes'] / _MEBI:,.0f} MiB in memory"),
         ("rejection", model["after_rejection"]),
         ("kv cache", model["kv_cache"]),
     ]
     return [_line(name, fact) for name, fact in facts if fact]
+
+
+def _ranks_line(model: dict[str, Any]) -> str | None:
+    if "ranks" not in model:
+        return None
+    return f"{model['ranks']}; a broadcast takes {1e3 * model['broadcast_s']:.2f} ms"
 
 
 def _line(name: str, fact: str) -> str:

@@ -34,6 +34,7 @@ from akunu_py.options import (
     DEFAULT_KV_GROUP_SIZE,
     DEFAULT_MAX_TOKENS,
     DEFAULT_QUANTIZED_KV_START,
+    DEFAULT_RANK_TIMEOUT_S,
     DEFAULT_REPETITION_CONTEXT,
     DEFAULT_XTC_THRESHOLD,
     MAX_DRAFT_TOKENS,
@@ -298,6 +299,11 @@ OPTIONS: Final = (
     Option("--max-kv-size", _LOADING, "tokens that layers with full attention keep, at least 16: "
            "the first 4 and the last ones; the model forgets those between", whole_number,
            metavar="N", group=_MODEL, default_text="all"),
+    Option("--pipeline", _LOADING, "with `mlx.launch`: give each process some of the layers, "
+           "instead of a part of each", group=_MODEL, default=False, const=True),
+    Option("--rank-timeout", _LOADING, "with `mlx.launch`: seconds after which a process that does "
+           "not answer counts as lost", number, metavar="S", group=_MODEL,
+           default=DEFAULT_RANK_TIMEOUT_S, within=Range(0, _MAX_S, above=True)),
     Option("--draft-model", _DRAFTING, "a smaller model with the same tokenizer; it drafts where "
            "nothing can be copied",
            metavar="NAME", group=_MODEL),
@@ -335,7 +341,10 @@ OPTIONS: Final = (
            group=_SPECULATION, default_text="auto, which uses the draft model too",
            choices=USER_DRAFTERS),
     Option("--project", _DRAFTING, "draft from this indexed folder too; auto takes the git root of "
-           "the current folder", metavar="PATH", group=_SPECULATION),
+           "the current folder; may be repeated", metavar="PATH", field="projects", default=(),
+           group=_SPECULATION, repeated=True),
+    Option("--no-memory", ("chat", "serve"), "draft from the request only, not from earlier ones",
+           field="remembers", default=True, const=False, group=_SPECULATION),
     Option("--num-draft-tokens", _DRAFTING, "maximum of draft tokens per round, up to "
            f"{MAX_DRAFT_TOKENS}", whole_number, metavar="N", group=_SPECULATION,
            default_text="chosen in each round"),

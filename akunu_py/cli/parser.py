@@ -211,8 +211,10 @@ def _settle_drafter(values: dict[str, Any]) -> None:
     if values["drafter"] == MODEL_DRAFTER and values["draft_model"] is None:
         raise InvalidRequestError("--drafter model needs --draft-model NAME.")
     values["drafter"] = values["drafter"] or "auto"
-    if values["project"] is not None and values["drafter"] != "auto":
+    if values["projects"] and values["drafter"] != "auto":
         raise InvalidRequestError("--project needs the drafter auto; omit it, or --drafter.")
+    if values["projects"] and not values.get("remembers", True):
+        raise InvalidRequestError("--no-memory turns all memory off; omit --project.")
 
 
 def _check_range(option: Option, value: Any) -> None:

@@ -21,6 +21,7 @@ from akunu_py.worker import EngineWorker
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
+    from akunu_py.server.service import Service
 
 logger = logging.getLogger("akunu_py.server")
 
@@ -86,7 +87,7 @@ async def _serve(
     def loaded(loading: "Future[Engine]") -> None:
         with suppress(RuntimeError):  # the event loop is closed: a signal came during loading
             if loading.exception() is None:
-                loop.call_soon_threadsafe(_tell_ready, loading.result(), where)
+                loop.call_soon_threadsafe(tell_ready, service, where, settings.server.parallel)
             else:
                 loop.call_soon_threadsafe(stop)
 
@@ -104,10 +105,18 @@ async def _serve(
     await server.serve(*listeners)
 
 
-def _tell_ready(engine: "Engine", where: str) -> None:
-    for notice in engine.notices:
+def tell_ready(service: "Service", where: str, wanted: int) -> None:
+    """Prints what is served, how many requests at a time, and why not as many as wanted."""
+    for notice in service.engine.notices:
         logger.warning("%s", notice)
-    print(f"Serving {where}", flush=True)
+    print(f"Serving {where}")
+    parallel, why = service.scheduler.parallel, service.why_in_turns
+    how = f"Up to {parallel} requests are answered at a time"
+    if parallel == 1:
+        how = "Requests are answered one after another"
+    if parallel < wanted:
+        how += f", not {wanted}: the caches of more would not fit, see --prompt-cache-bytes"
+    print(f"{how}. {why}" if why else f"{how}.", flush=True)
 
 
 def _listen(hosts: str, port: int) -> list[socket.socket]:

@@ -14,6 +14,7 @@ from akunu_py.model_files import BUNDLED_MODEL
 from akunu_py.options import (
     DEFAULT_KV_GROUP_SIZE,
     DEFAULT_QUANTIZED_KV_START,
+    DEFAULT_RANK_TIMEOUT_S,
     DEFAULT_XTC_THRESHOLD,
     KVQuantization,
     Options,
@@ -44,7 +45,10 @@ class ModelSettings:
     kv_group_size: int = DEFAULT_KV_GROUP_SIZE
     quantized_kv_start: int = DEFAULT_QUANTIZED_KV_START
     max_kv_size: int | None = None
-    project: str | None = None
+    projects: tuple[str, ...] = ()
+    remembers: bool = False
+    pipeline: bool = False
+    rank_timeout: float = DEFAULT_RANK_TIMEOUT_S
 
     def __post_init__(self) -> None:
         check_max_kv_size(self.max_kv_size, self.kv_bits)

@@ -5,7 +5,7 @@ heads that share keys are multiplied with them together. If there are many score
 the softmax comes after the values are mixed, when there are fewer numbers to divide.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -74,10 +74,9 @@ class FusedAttention(nn.Module):  # type: ignore[misc]
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
         """As the original: maps `[batch, count, hidden_size]`."""
         batch, count, _ = x.shape
-        if hasattr(cache, "append_and_attend"):
+        if hasattr(cache, "append_each"):
             projected = self.project(x[:, 0], *self._table.rows_at(cache.rows.positions))
-            mixed = mx.concatenate(cache.append_and_attend(*projected, self._attend))
-            return self.output(mixed)[:, None]
+            return self.output(self._attend_each(*projected, cache))[:, None]
         causal = mask is None if count == 1 else isinstance(mask, str)
         if batch > 1 or not causal or not isinstance(getattr(cache, "offset", None), int):
             computed: mx.array = self._compute_by_original(x, mask, cache)
@@ -104,10 +103,22 @@ class FusedAttention(nn.Module):  # type: ignore[misc]
         queries, keys = mx.split(rotate(rotating, cosines, sines), [self._query_heads], axis=1)
         return queries, keys, values
 
-    def _attend(self, queries: mx.array, keys: mx.array, values: mx.array, *_: Any) -> mx.array:
+    def _attend(self, queries: mx.array, keys: mx.array, values: mx.array) -> mx.array:
         count = queries.shape[2]
         mask = None if count == 1 else self._mask.rows(count, keys.shape[2])
         return grouped_attention(queries, keys, values, self.scale, mask)
+
+    def _attend_each(
+        self, queries: mx.array, keys: mx.array, values: mx.array, cache: Any
+    ) -> mx.array:
+        """The same for the rows of several sequences."""
+        held = cache.append_each(keys, values)
+        if queries.shape[2] == len(held):
+            return single_attentions(queries, held, self.scale)
+        rows = cache.rows.split(queries, 2)
+        return mx.concatenate(
+            [self._attend(own, *pair) for own, pair in zip(rows, held, strict=True)]
+        )
 
 
 def projections_of(layer: nn.Module) -> list[nn.Module]:
@@ -134,14 +145,40 @@ def grouped_attention(
     if mask is not None:
         by_query = scores.reshape(batch, kv_heads, -1, count, total)
         scores = (by_query + mask).reshape(scores.shape)
-    if scores.size < FEW:
-        mixed = mx.softmax(scores * scale, axis=-1) @ values
-    else:
-        weights = _softmax_numerators(scale)(scores, mx.max(scores, axis=-1, keepdims=True))
-        mixed = (weights @ values) / mx.sum(weights, axis=-1, keepdims=True)
+    mixed = _mixed(scores, values, scale)
     if count > 1:
         mixed = mixed.reshape(queries.shape).swapaxes(1, 2)
     return mixed.reshape(batch * count, heads * head_dim)
+
+
+def single_attentions(
+    queries: mx.array, held: Sequence[tuple[mx.array, mx.array]], scale: float
+) -> mx.array:
+    """The attentions of several sequences with one row each, in as few operations as possible.
+
+    Args:
+        queries: `[1, heads, sequences, head_dim]`, float32.
+        held: the keys and the values of each sequence, `[1, kv_heads, total, head_dim]`.
+
+    Returns:
+        `[sequences, heads * head_dim]`.
+    """
+    _, _, count, head_dim = queries.shape
+    kv_heads = held[0][0].shape[1]
+    grouped = (queries.swapaxes(1, 2) * scale).reshape(count, kv_heads, -1, head_dim)
+    mixed = [
+        _mixed(rows @ keys.swapaxes(-1, -2), values)
+        for rows, (keys, values) in zip(mx.split(grouped, count), held, strict=True)
+    ]
+    return mx.concatenate(mixed).reshape(count, -1)
+
+
+def _mixed(scores: mx.array, values: mx.array, scale: float = 1.0) -> mx.array:
+    """The values, mixed by the softmax of the scaled scores."""
+    if scores.size < FEW:
+        return mx.softmax(scores if scale == 1.0 else scores * scale, axis=-1) @ values
+    weights = _softmax_numerators(scale)(scores, mx.max(scores, axis=-1, keepdims=True))
+    return (weights @ values) / mx.sum(weights, axis=-1, keepdims=True)
 
 
 @cache

@@ -1,16 +1,17 @@
 """Batch: sequences that decode together, with one forward for all of them.
 
 Each sequence runs the loop of `loop.py` on a target of its own. In company, its `submit` only
-leaves the known token and the draft with the batch; the first `read` runs one forward over
-everything that waits, and each sequence then reads its own rows. So whoever advances several loops
-in turn gets batched rounds, and a sequence leaves by not coming back. A sequence without company
-decodes as it does without a batch, pipelined.
+leaves the known token and the draft with the batch, which runs one forward over everything that
+waits: as soon as all sequences wait, or when the first of them reads. So whoever advances several
+loops in turn gets batched rounds, and a sequence leaves by not coming back. If all sequences of a
+forward want a single step next, that is submitted before the forward is read. A sequence without
+company decodes as it does without a batch.
 """
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from time import perf_counter
 from typing import Final
@@ -19,7 +20,7 @@ import mlx.core as mx
 
 from akunu_py.cache.layers import LayerCache
 from akunu_py.decoding.target import FORWARDS_PER_CLEANUP, Inputs, ModelTarget, PendingForward
-from akunu_py.drafting.base import Draft
+from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.errors import AkunuError
 from akunu_py.model import TargetModel
 from akunu_py.planning.acceptance import AcceptanceModel
@@ -37,6 +38,9 @@ _TRIED: Final = ((5, 1), (3, 3), (9, 2))
 _OBSERVE_EVERY: Final = 8
 """Correcting the costs takes a percent or two of a small model's forward."""
 
+_NO_WAIT: Final = 0.02
+"""If the host waited for less than this part of a forward, that had been ready for a while."""
+
 _TOLERANCE: Final = 1e-3
 _COARSE_TOLERANCE: Final = 0.05
 """How far logits may be from those of separate forwards, as a part of their spread. Rounding to 16
@@ -49,23 +53,46 @@ class BatchedForward:
 
     Attributes:
         target: the sequence.
-        known: the token that it begins with.
+        known: the token that it begins with; of a step ahead, it is not known yet.
         draft: what it verifies; the batch may shorten it until it runs.
         keeps_draft: whether it may not.
-        pending: the forward, once it has been submitted.
+        continues: whether its sequence wants a single step next, whatever this one chooses.
+        pending: its own part of the batched forward, once that has been submitted.
         error: why it could not be.
-        seconds: how long the host waited for the batched forward, divided by its sequences.
-        batched: whether it ran together with others.
+        run: the batched forward.
+        ahead: the step after it, if that has been submitted before this one was read.
     """
 
     target: ModelTarget
-    known: int
-    draft: Draft
-    keeps_draft: bool
+    known: int = 0
+    draft: Draft = NO_DRAFT
+    keeps_draft: bool = False
+    continues: bool = False
     pending: PendingForward | None = None
     error: Exception | None = None
-    seconds: float = 0.0
-    batched: bool = False
+    run: "_Run | None" = None
+    ahead: "BatchedForward | None" = None
+
+
+@dataclass(eq=False)
+class _Run:
+    """One forward over the rows of several sequences, from its submission on.
+
+    Attributes:
+        parts: those of the sequences; empty once somebody waited for them.
+        shape: how many sequences, how many rows, and how many tokens they had before.
+        pipelined: whether the forward before it had not been read.
+        begun: when the host began to build it.
+        results: the lazy results; empty once somebody waited for them.
+        seconds: how long the host built it and waited for it, divided by its sequences.
+    """
+
+    parts: list[BatchedForward]
+    shape: tuple[int, int, int]
+    pipelined: bool
+    begun: float
+    results: list[mx.array]
+    seconds: float
 
 
 class Batch:
@@ -84,7 +111,7 @@ class Batch:
         self._model = model
         self._costs = costs
         self._acceptance = AcceptanceModel()
-        self._members = 0
+        self._members: set[ModelTarget] = set()
         self._observed = (0, 0)  # sequences and rows of the forward last learnt from
         self._unobserved = 0
         self._waiting: list[BatchedForward] = []
@@ -100,7 +127,7 @@ class Batch:
     @property
     def has_company(self) -> bool:
         """Whether more than one sequence decodes, and they share forwards."""
-        return self._members > 1 and self.why_impossible is None
+        return len(self._members) > 1 and self.why_impossible is None
 
     @contextmanager
     def member(
@@ -112,38 +139,74 @@ class Batch:
             target: what it decodes with alone.
             keeps_drafts: whether its drafts may not be shortened.
         """
-        self._members += 1
+        self._members.add(target)
         try:
             yield BatchedTarget(target, self, keeps_drafts=keeps_drafts)
         finally:
-            self._members -= 1
+            self._members.remove(target)
             self._waiting = [one for one in self._waiting if one.target is not target]
 
     def submit(self, forward: BatchedForward) -> None:
-        """Leaves a forward for the next `run`."""
+        """Leaves a forward for the next `run`, which begins once every sequence waits for it."""
         self._waiting.append(forward)
+        if len(self._waiting) == len(self._members):
+            self.run()
 
     def run(self) -> None:
-        """Runs all forwards that wait; errors are left with those that they concern."""
+        """Submits one forward for all that wait; errors are left with those that they concern."""
         waiting, self._waiting = self._waiting, []
-        begun = perf_counter()
         lengths = self._draft_lengths(waiting)
+
+        def begin(one: BatchedForward, length: int) -> Inputs:
+            if length < len(one.draft):
+                one.draft = one.draft.cut(length)
+            return one.target.begin(one.known, one.draft)
+
+        self._submit(
+            [
+                (one, partial(begin, one, length))
+                for one, length in zip(waiting, lengths, strict=True)
+            ]
+        )
+
+    def step_after(self, forward: BatchedForward) -> BatchedForward | None:
+        """The step after a forward, submitted before that is read; None unless all sequences that
+        share the forward want one, and no other waits."""
+        run = forward.run
+        if forward.ahead is not None or run is None or self._waiting or not self.has_company:
+            return forward.ahead
+        parts = [one for one in run.parts if one.target in self._members]
         begin = [
-            (one, inputs)
-            for one, length in zip(waiting, lengths, strict=True)
-            if (inputs := _begin(one, length)) is not None
+            (BatchedForward(one.target), partial(one.target.begin_step_after, one.pending))
+            for one in parts
+            if one.continues and not one.draft and one.target.room > 0
+            if one.ahead is None and one.pending is not None
         ]
+        if len(begin) == len(parts):
+            for one, (ahead, _) in zip(parts, begin, strict=True):
+                one.ahead = ahead
+            self._submit(begin, pipelined=True)
+        return forward.ahead
+
+    def wait(self, run: _Run) -> None:
+        """Waits for a batched forward, and learns how long it took."""
+        results, run.results = run.results, []
+        if not results:
+            return
+        # They refer to this; a cycle would keep the caches of sequences that have ended.
+        parts, run.parts = run.parts, []
+        begun = perf_counter()
         try:
-            results = self._forward(begin)
             mx.eval(results)
         except Exception as error:
-            for one, _ in begin:
+            for one in parts:
                 one.error = one.error or error
             return
-        seconds = perf_counter() - begun
-        for one, _ in begin:
-            one.seconds, one.batched = seconds / len(begin), True
-        self._observe([inputs for _, inputs in begin], seconds)
+        now = perf_counter()
+        run.seconds += (now - begun) / len(parts)
+        # If the host came late, or the forward waited for another one, the time says nothing.
+        if not run.pipelined and now - begun > _NO_WAIT * (now - run.begun):
+            self._observe(run.shape, now - run.begun)
 
     def learn(self, forward: BatchedForward, accepted: int) -> None:
         """Learns how much of a draft was accepted."""
@@ -167,16 +230,48 @@ class Batch:
         of = dict(zip(shared, found, strict=True))
         return [of.get(one, length) for one, length in zip(waiting, lengths, strict=True)]
 
-    def _forward(self, begun: Sequence[tuple[BatchedForward, Inputs]]) -> list[mx.array]:
-        """Builds one forward for all; returns what to evaluate."""
-        counts = [inputs.tokens.size for _, inputs in begun]
-        tokens = mx.concatenate([inputs.tokens for _, inputs in begun])
-        logits = self._model.forward_batch(tokens, [one.target.cache for one, _ in begun], counts)
-        results = []
-        parts = mx.split(logits, list(accumulate(counts[:-1])))
-        for (one, inputs), rows in zip(begun, parts, strict=True):
+    def _submit(
+        self,
+        begin: Sequence[tuple[BatchedForward, Callable[[], Inputs]]],
+        *,
+        pipelined: bool = False,
+    ) -> None:
+        """Builds one forward for all and starts it, without waiting for it."""
+        begun = perf_counter()
+        inputs, parts = list[Inputs](), list[BatchedForward]()
+        for one, inputs_of in begin:
             try:
-                one.pending, own = one.target.finish(inputs, rows)
+                inputs.append(inputs_of())
+                parts.append(one)
+            except AkunuError as error:  # its cache cannot grow
+                one.error = error
+        if not parts:
+            return
+        counts = [one.tokens.size for one in inputs]
+        shape = len(parts), sum(counts), sum(one.start for one in inputs)
+        try:
+            results = self._build(parts, inputs, counts)
+            mx.async_eval(results)  # type: ignore[no-untyped-call]
+        except Exception as error:
+            for one in parts:
+                one.error = one.error or error
+            return
+        seconds = (perf_counter() - begun) / len(parts)
+        run = _Run(parts, shape, pipelined, begun, results, seconds)
+        for one in parts:
+            one.run = run
+
+    def _build(
+        self, parts: Sequence[BatchedForward], inputs: Sequence[Inputs], counts: Sequence[int]
+    ) -> list[mx.array]:
+        """Builds one forward for all; returns what to evaluate."""
+        tokens = mx.concatenate([one.tokens for one in inputs])
+        logits = self._model.forward_batch(tokens, [one.target.cache for one in parts], counts)
+        results = []
+        split = mx.split(logits, list(accumulate(counts[:-1])))
+        for one, own_inputs, rows in zip(parts, inputs, split, strict=True):
+            try:
+                one.pending, own = one.target.finish(own_inputs, rows)
                 results.extend(own)
             except Exception as error:  # a grammar may be too complex to follow
                 one.error = error
@@ -186,15 +281,15 @@ class Batch:
             mx.clear_cache()
         return results
 
-    def _observe(self, inputs: Sequence[Inputs], seconds: float) -> None:
+    def _observe(self, shape: tuple[int, int, int], seconds: float) -> None:
         """Learns from the time of a forward; of many like the last one, from some."""
-        shape = len(inputs), sum(one.tokens.size for one in inputs)
+        sequences, rows, context = shape
         self._unobserved += 1
-        if shape == self._observed and self._unobserved < _OBSERVE_EVERY:
+        if (sequences, rows) == self._observed and self._unobserved < _OBSERVE_EVERY:
             return
-        self._observed, self._unobserved = shape, 0
-        if inputs and (costs := self._costs(len(inputs))) is not None:
-            costs.observe_round(shape[1], seconds, sum(one.start for one in inputs))
+        self._observed, self._unobserved = (sequences, rows), 0
+        if (costs := self._costs(sequences)) is not None:
+            costs.observe_round(rows, seconds, context)
 
 
 class BatchedTarget:
@@ -210,7 +305,7 @@ class BatchedTarget:
         self._target = target
         self._batch = batch
         self._keeps_drafts = keeps_drafts
-        self._waiting: BatchedForward | None = None
+        self.can_pipeline = target.can_pipeline
         self.draft_limit = target.draft_limit
         self.rollback = target.rollback
         self.note_pause = target.note_pause
@@ -227,35 +322,36 @@ class BatchedTarget:
     def replayed(self) -> int:
         return self._target.replayed
 
-    @property
-    def can_pipeline(self) -> bool:
-        waits = self._batch.has_company or self._waiting is not None
-        return not waits and self._target.can_pipeline
-
     def submit(self, known: int, draft: Draft) -> PendingForward | BatchedForward:
         if not self._batch.has_company:
             return self._target.submit(known, draft)
         # The length of a sampled draft must not depend on its tokens, as estimates may.
         keeps = self._keeps_drafts or draft.probabilities is not None
-        self._waiting = BatchedForward(self._target, known, draft, keeps)
-        self._batch.submit(self._waiting)
-        return self._waiting
+        forward = BatchedForward(self._target, known, draft, keeps)
+        self._batch.submit(forward)
+        return forward
 
-    def submit_step_after(self, pending: PendingForward | BatchedForward) -> PendingForward:
-        assert isinstance(pending, PendingForward), "what waits cannot be pipelined"
-        return self._target.submit_step_after(pending)
+    def submit_step_after(
+        self, pending: PendingForward | BatchedForward
+    ) -> PendingForward | BatchedForward | None:
+        if isinstance(pending, BatchedForward):
+            return self._batch.step_after(pending)
+        return None if self._batch.has_company else self._target.submit_step_after(pending)
 
     def read(self, pending: PendingForward | BatchedForward) -> Round:
         if isinstance(pending, PendingForward):
             return self._target.read(pending)
-        if pending.pending is None and pending.error is None:
+        if pending.run is None and pending.error is None:
             self._batch.run()
-        self._waiting = None
+        if pending.run is not None:
+            self._batch.wait(pending.run)
         if pending.error is not None:
             raise pending.error
         assert pending.pending is not None
+        assert pending.run is not None
         outcome = self._target.read(pending.pending)
-        outcome.forward_s += pending.seconds
+        pending.continues = False  # those who read later must not submit a step after it
+        outcome.forward_s += pending.run.seconds
         outcome.seconds = None  # it says nothing about a forward of this sequence alone
         self._batch.learn(pending, outcome.accepted)
         return outcome
@@ -264,29 +360,27 @@ class BatchedTarget:
 def why_not_batched(model: TargetModel) -> str | None:
     """One line for the user if sequences cannot share forwards of a model; None if they can.
 
-    A forward over three short sequences is compared with separate ones.
+    A forward over the last tokens of three short sequences is compared with separate ones.
     """
     caches = [model.make_cache(sum(sizes)) for sizes in _TRIED]
-    kinds = {type(layer).__name__ for layer in caches[0].layers if not _attends(layer)}
+    kinds = {
+        type(layer).__name__ for layer in caches[0].layers if not isinstance(layer, LayerCache)
+    }
     if kinds:
         return (
             "Requests are answered in turns, not in one batch: this model keeps its context in "
             f"{' and '.join(sorted(kinds))}."
         )
     counts = [count for _, count in _TRIED]
-    parts = [
-        mx.arange(length + count) * (3 + index) % model.vocabulary_size
-        for index, (length, count) in enumerate(_TRIED)
-    ]
-    separate = []
-    for tokens, cache, count in zip(parts, caches, counts, strict=True):
-        model.prefill(tokens[:-count].tolist(), cache)  # type: ignore[arg-type]
-        separate.append(model.forward(tokens[-count:], cache))
+    parts, separate = [], []
+    for step, (before, count), cache in zip((3, 4, 5), _TRIED, caches, strict=True):
+        tokens = mx.arange(before + count) * step % model.vocabulary_size
+        separate.append(model.forward(tokens, cache)[before:])
         mx.eval(separate[-1])
-        cache.rollback(cache.length - count)
-    last = mx.concatenate([tokens[-count:] for tokens, count in zip(parts, counts, strict=True)])
+        cache.rollback(before)
+        parts.append(tokens[before:])
     try:
-        together = model.forward_batch(last, caches, counts).astype(mx.float32)
+        together = model.forward_batch(mx.concatenate(parts), caches, counts).astype(mx.float32)
         wanted = mx.concatenate(separate).astype(mx.float32)
         error = mx.linalg.norm(together - wanted) / mx.linalg.norm(wanted - wanted.mean())
         tolerance = _COARSE_TOLERANCE if model.is_coarse else _TOLERANCE
@@ -299,18 +393,3 @@ def why_not_batched(model: TargetModel) -> str | None:
         "Requests are answered in turns, not in one batch: this model's attention does not serve "
         "several sequences at once."
     )
-
-
-def _attends(layer: object) -> bool:
-    return isinstance(layer, LayerCache)
-
-
-def _begin(forward: BatchedForward, draft_length: int) -> Inputs | None:
-    """What one sequence adds to the forward; None if its cache cannot grow."""
-    if draft_length < len(forward.draft):
-        forward.draft = forward.draft.cut(draft_length)
-    try:
-        return forward.target.begin(forward.known, forward.draft)
-    except AkunuError as error:
-        forward.error = error
-        return None

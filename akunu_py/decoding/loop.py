@@ -30,7 +30,14 @@ class Limits:
 
 
 class Pending(Protocol):
-    """A forward that was submitted and has not been read."""
+    """A forward that was submitted and has not been read.
+
+    Attributes:
+        continues: whether a single step may follow before it is read, if it has no draft; the loop
+            sets it early, because a batch waits until all of its sequences want such a step.
+    """
+
+    continues: bool
 
     @property
     def draft(self) -> Draft:
@@ -69,8 +76,9 @@ class Target(Protocol[P]):
     def submit(self, known: int, draft: Draft) -> P:
         """Starts a forward over `[known, *draft]` and returns at once."""
 
-    def submit_step_after(self, pending: P) -> P:
-        """Starts a single step that begins with the token `pending` will choose."""
+    def submit_step_after(self, pending: P) -> P | None:
+        """Starts a single step that begins with the token `pending` will choose; None if it is
+        better to wait for that."""
 
     def read(self, pending: P) -> Round:
         """Waits for a forward, verifies its draft, and says what the round emits."""
@@ -98,16 +106,12 @@ def decode(target: Target[P], session: DraftSession, known: int, limits: Limits)
     emitted = 0
     draft = session.propose(target.draft_limit(limits.max_tokens), target.length)
     pending = target.submit(known, draft)
-    forecast = NO_DRAFT  # proposed before the step in flight is read: it only stops the pipeline
+    pending.continues = _may_continue(target, session, limits.max_tokens)
     try:
         while True:
-            # Forward: without a draft in sight, the device gets the next step before this one is
-            # read. This one emits 1 token, and the next must still be wanted and have room.
-            ahead: P | None = None
-            may_pipeline = target.can_pipeline and not (pending.draft or forecast)
-            may_continue = emitted + 1 < limits.max_tokens and target.room > 0
-            if may_pipeline and may_continue and session.should_pipeline(target.length):
-                ahead = target.submit_step_after(pending)
+            # Forward: without a draft, the device may get the next step before this one is read.
+            may_step = pending.continues and not pending.draft and target.room > 0
+            ahead = target.submit_step_after(pending) if may_step else None
 
             # Verify. A near-tie that was decided again has rolled the cache back: the step ahead
             # is void.
@@ -134,11 +138,13 @@ def decode(target: Target[P], session: DraftSession, known: int, limits: Limits)
                 )
             outcome.draft_s = perf_counter() - begun
 
-            # Keep the device busy while the caller has the round.
-            if outcome.finish is None and ahead is None:
-                pending, forecast = target.submit(outcome.tokens[-1], draft), NO_DRAFT
-            elif ahead is not None:
-                pending, forecast = ahead, draft
+            # Keep the device busy while the caller has the round. What was proposed with a step in
+            # flight is only a forecast: it stops the pipeline.
+            if outcome.finish is None:
+                forecast = draft if ahead else NO_DRAFT
+                pending = ahead or target.submit(outcome.tokens[-1], draft)
+                wanted = limits.max_tokens - emitted
+                pending.continues = not forecast and _may_continue(target, session, wanted)
 
             # Hand over.
             handed_over = perf_counter()
@@ -148,6 +154,11 @@ def decode(target: Target[P], session: DraftSession, known: int, limits: Limits)
                 return
     finally:
         session.end()
+
+
+def _may_continue(target: Target[P], session: DraftSession, wanted: int) -> bool:
+    """Whether a step may follow another that emits one of `wanted` tokens and is not read yet."""
+    return wanted > 1 and target.can_pipeline and session.should_pipeline(target.length)
 
 
 def _mark_end(outcome: Round, emitted: int, limits: Limits, *, is_full: bool) -> None:

@@ -9,6 +9,7 @@ a round one after another gets one forward for all of them, if the target batche
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import count
 from typing import Final
 
 PATIENCE: Final = 32
@@ -54,6 +55,7 @@ class Sequence:
         cancelled: whether nobody wants the rest.
         phase: what it needs next.
         arrival: its place in the order of arrival.
+        place: its number among those that run, the lowest free one.
         passed: how often in a row others were preferred to it.
         stalled: whether it waits for memory, until another sequence ends.
         chunks, rounds: how many it had.
@@ -65,6 +67,7 @@ class Sequence:
     cancelled: Callable[[], bool] = lambda: False
     phase: Phase = Phase.WAITING
     arrival: int = 0
+    place: int = 0
     passed: int = 0
     stalled: bool = False
     chunks: int = 0
@@ -127,6 +130,8 @@ class Scheduler:
     def admit(self, sequence: Sequence) -> None:
         """Lets a sequence run."""
         sequence.passed, sequence.phase = 0, Phase.PREFILLING
+        taken = {one.place for one in self.running}
+        sequence.place = next(place for place in count() if place not in taken)
         self.running = (*self.running, sequence)
 
     def advance(self) -> bool:

@@ -22,8 +22,7 @@ from akunu_py.drafting.combined import CombinedDrafter
 from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
 from akunu_py.drafting.expectation import Expectations
 from akunu_py.errors import InvalidRequestError
-from akunu_py.memory.segment import Segment
-from akunu_py.memory.tiers import ProjectTier
+from akunu_py.memory.projects import Memory
 from akunu_py.model import TargetModel
 from akunu_py.options import Options
 from akunu_py.planning.acceptance import AcceptanceModel
@@ -74,7 +73,7 @@ class SpeculationState:
             the planner.
         draft_model: drafts for requests whose drafter is `model`, and with n-grams for those whose
             drafter is `auto`.
-        memory: the files of a project, which `auto` also drafts from.
+        memory: what `auto` also drafts from.
 
     Attributes:
         cost_curve: what forwards cost; None until it was needed and measured. Any thread may read
@@ -94,7 +93,7 @@ class SpeculationState:
         backend: Backend,
         calibrate: Calibrate,
         draft_model: TargetModel | None = None,
-        memory: Sequence[Segment] = (),
+        memory: Memory | None = None,
     ) -> None:
         self.cost_curve: CostCurve | None = None
         self.logit_differences: dict[int, float] = {}
@@ -102,7 +101,7 @@ class SpeculationState:
         self._model = model
         self._backend = backend
         self._calibrate = calibrate
-        self._memory = memory
+        self._memory = memory or Memory()
         self._draft_model = None if draft_model is None else DraftModel(draft_model, model)
         self._factories: dict[str, DrafterFactory] = {}
         self._experience = {fills_gap: _Experience() for fills_gap in (False, True)}
@@ -126,8 +125,7 @@ class SpeculationState:
         """
         # Made even if nothing will be drafted, so that a wrong name is always an error.
         loans = ExitStack()
-        fills_gap = prompt.fills_gap
-        drafter = self._borrow_drafter(options.drafter, sampler, prompt.tokens, fills_gap, loans)
+        drafter = self._borrow_drafter(options.drafter, sampler, prompt, loans, options.project)
         needs_drafts = options.drafts and (options.max_tokens is None or options.max_tokens > 1)
         if not needs_drafts or self.why_impossible:
             loans.close()
@@ -137,7 +135,7 @@ class SpeculationState:
             self.logit_difference(longest_draft(options))
         return DraftSession(
             drafter,
-            self._borrow_planner(options, fills_gap, loans),
+            self._borrow_planner(options, prompt.fills_gap, loans),
             DraftTrimmer(prompt.end_tokens, options.stop, self._model.tokenizer.decode),
             sampler.constraint,
             num_draft_tokens=rows - 1 if rows else longest_draft(options),
@@ -150,15 +148,15 @@ class SpeculationState:
         Raises:
             InvalidRequestError: if it does not exist, or needs a draft model and there is none.
         """
-        return self._borrow_drafter(name, sampler, (), False, ExitStack())
+        return self._borrow_drafter(name, sampler, Prompt([], frozenset()), ExitStack())
 
     def _borrow_drafter(
         self,
         name: str,
         sampler: Sampler,
-        prompt: Sequence[int],
-        fills_gap: bool,
+        prompt: Prompt,
         loans: ExitStack,
+        project: str | None = None,
     ) -> Drafter:
         """A drafter that no other request uses until `loans` is closed."""
         if name == MODEL_DRAFTER:
@@ -166,20 +164,23 @@ class SpeculationState:
                 raise InvalidRequestError(
                     "There is no draft model to draft with; load one with --draft-model NAME."
                 )
-            return _drawing_drafter(self._draft_model, sampler, prompt, loans)
+            return _drawing_drafter(self._draft_model, sampler, prompt.tokens, loans)
         if name in self._factories:
             return self._factories[name](sampler)
-        known = self._experience[fills_gap]
+        known = self._experience[prompt.fills_gap]
         if known.drafters.get(name):
             drafter = known.drafters[name].pop()
         elif name == AUTO_DRAFTER:
-            tier = ProjectTier(self._memory) if self._memory else None
-            drafter = AutoDrafter(expectations=known.expectations, tier=tier)
+            drafter = AutoDrafter(expectations=known.expectations)
         else:
             drafter = make_drafter(name)
         loans.callback(known.drafters[name].append, drafter)
-        if self._draft_model is not None and isinstance(drafter, AutoDrafter):
-            drawing = _drawing_drafter(self._draft_model, sampler, prompt, loans)
+        if not isinstance(drafter, AutoDrafter):
+            return drafter
+        self._memory.lend(drafter, project)
+        loans.callback(drafter.end)
+        if self._draft_model is not None:
+            drawing = _drawing_drafter(self._draft_model, sampler, prompt.tokens, loans)
             return CombinedDrafter(drafter, drawing)
         return drafter
 

@@ -50,6 +50,7 @@ class PendingForward:
     pipelined: bool
     replayed: int
     build_s: float = 0.0
+    continues: bool = False
 
 
 class Inputs(NamedTuple):
@@ -147,8 +148,12 @@ class ModelTarget:
         return self._submit(self.begin(known, draft))
 
     def submit_step_after(self, pending: PendingForward) -> PendingForward:
+        return self._submit(self.begin_step_after(pending))
+
+    def begin_step_after(self, pending: PendingForward) -> Inputs:
+        """What goes into a step that begins with the token `pending` will choose; see `begin`."""
         self._make_room(1)
-        return self._submit(Inputs(pending.choices, NO_DRAFT, self.length, 0, True))
+        return Inputs(pending.choices, NO_DRAFT, self.length, 0, True)
 
     def begin(self, known: int, draft: Draft) -> Inputs:
         """What goes into a forward over `[known, *draft]`; the cache has room for it.

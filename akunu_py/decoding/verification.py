@@ -86,7 +86,8 @@ def accept_or_resample(
     """
     for index, token in enumerate(draft_tokens):
         to_accept, to_correct = uniforms(index)
-        if to_accept * float(proposal[index, token]) >= target[index, token]:
+        # Not `>=`: what a broken draft model drew from no distribution, NaN, is rejected.
+        if not to_accept * float(proposal[index, token]) < target[index, token]:
             return Verdict(index, draw(_residual(target[index], proposal[index]), to_correct))
     _, to_choose = uniforms(len(draft_tokens))
     return Verdict(len(draft_tokens), draw(target[len(draft_tokens)], to_choose))
@@ -94,6 +95,6 @@ def accept_or_resample(
 
 def _residual(target: Rows, proposal: Rows) -> Rows:
     """The positive part of `p - q` at one position, not normalised."""
-    rest = np.maximum(target - proposal, 0)
-    # Nothing is left only if p equals q up to rounding errors; then p itself is right.
+    rest = np.fmax(target - proposal, 0)
+    # Nothing is left only if p equals q up to rounding errors, or q is NaN; then p itself is right.
     return rest if rest.any() else target

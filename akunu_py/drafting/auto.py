@@ -5,7 +5,7 @@ It has four sources, and drafts from the one whose next token is most likely to 
 - *copy*: the text that is being copied, with the edits learnt from it repeated (`Rewrite`);
 - *resumed*: the copy found again near the place where an edit broke it;
 - *match*: what followed the longest earlier occurrence of the last tokens;
-- *recall*: what followed them in other texts, if it has a tier of these.
+- *recall*: what followed them in other texts, if it has tiers of these.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from akunu_py.cache.prefix_pool import common_prefix_length
 from akunu_py.drafting.alignment import SOLID_RUN, Alignment, Anchor, Rewrite
-from akunu_py.drafting.base import FIRST_BOUNDARY, NO_DRAFT, Draft, Recall, Tier
+from akunu_py.drafting.base import FIRST_BOUNDARY, NO_DRAFT, Draft, Keeper, Recall, Tier
 from akunu_py.drafting.expectation import (
     Expectations,
     bucket,
@@ -23,7 +24,13 @@ from akunu_py.drafting.expectation import (
     resumed_evidence,
     rewrite_evidence,
 )
-from akunu_py.drafting.occurrences import CONSENSUS, Consensus, Match, Occurrences
+from akunu_py.drafting.occurrences import (
+    CONSENSUS,
+    MAX_COMPARED,
+    Consensus,
+    Match,
+    Occurrences,
+)
 from akunu_py.errors import InvalidRequestError
 
 TOKEN_COST: Final = 0.12
@@ -59,7 +66,7 @@ class AutoDrafter:
     """Drafts many tokens during a copy, and none without evidence.
 
     What it learns of its own acceptance outlives the request. Of the tokens, only those that the
-    next request begins with do.
+    next request begins with do, unless it has a keeper.
 
     It drafts until acceptance is less likely than `MIN_REACH_PROB`, for a planner that knows the
     machine's costs and cuts the draft by `Draft.accept_probs`. For a planner that does not know
@@ -71,7 +78,11 @@ class AutoDrafter:
             far: an unlikely token is worth a try at the start of a draft, but not at the end of a
             long copy, which the next round can continue.
         expectations: what was learnt, to share with drafters of other requests.
-        tier: other texts to draft from where these are more likely to be right than the request.
+        tiers: other texts to draft from where these are more likely to be right than the request.
+
+    Attributes:
+        tiers: the same; to be changed only between requests.
+        keeper: keeps the texts of requests that have ended, or None.
 
     Raises:
         InvalidRequestError: if `token_cost` is negative.
@@ -80,7 +91,7 @@ class AutoDrafter:
     def __init__(
         self,
         token_cost: float = TOKEN_COST,
-        tier: Tier | None = None,
+        tiers: Sequence[Tier] = (),
         expectations: Expectations | None = None,
     ) -> None:
         if not token_cost >= 0:
@@ -88,18 +99,31 @@ class AutoDrafter:
                 f"The cost of a drafted token must be 0 or more, not {token_cost}."
             )
         self._token_cost = token_cost
-        self._tier = tier
+        self.tiers = tiers
+        self.keeper: Keeper | None = None
         self._expectations = expectations or Expectations()
         self._occurrences = Occurrences()
         self.begin(())
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
-        self._occurrences = self._occurrences.for_request(prompt, references)
+        before = self._occurrences
+        old = before.tokens.copy() if self.keeper is not None else []
+        self._occurrences = before.for_request(prompt, references)
+        if self.keeper is not None and self._occurrences is before:
+            self.keeper.take_back(before)
+            # What this request does not go on with, behind the tokens that it is found by.
+            shared = common_prefix_length(old, before.tokens)
+            self.keeper.keep(Occurrences(old[max(0, shared - MAX_COMPARED) :]))
         self._alignment = Alignment(self._occurrences)
         self._answer_start = len(self._occurrences.tokens)
         self._drafted: tuple[int, ...] = ()
         self._buckets: list[tuple[int, int]] = []
         self._untried: tuple[int, int, int] | None = None
+
+    def end(self) -> None:
+        """Has the text of a request kept that has ended."""
+        if self.keeper is not None:
+            self.keeper.keep(self._occurrences)
 
     def extend(self, tokens: Sequence[int]) -> None:
         if self._untried is not None and len(tokens):
@@ -114,8 +138,8 @@ class AutoDrafter:
 
     def propose(self, limit: int) -> Draft:
         candidate = self._best_candidate()
-        if self._tier is not None:
-            candidate = self._or_recalled(self._tier, candidate)
+        if self.tiers:
+            candidate = self._or_recalled(candidate)
         if candidate is None:
             self._untried = None
             return NO_DRAFT
@@ -167,15 +191,20 @@ class AutoDrafter:
             return followed
         return copy
 
-    def _or_recalled(self, tier: Tier, found: CopyCandidate | None) -> CopyCandidate | None:
-        """A candidate of the request, or what the tier recalls if that is more likely."""
-        prob = 0.0 if found is None else self._accept_prob(found)
-        if prob > SURE:
+    def _or_recalled(self, found: CopyCandidate | None) -> CopyCandidate | None:
+        """A candidate of the request, or what a tier recalls if that is more likely."""
+        best = 0.0 if found is None else self._accept_prob(found)
+        if best > SURE:
             return found
-        recall = tier.recall(self._occurrences.tokens)
-        if recall is None or self._expectations.of(bucket(recall.evidence, 0), 0) <= prob:
-            return found
-        return CopyCandidate("recall", recall.evidence, -1, recall.length, recall=recall)
+        for tier in self.tiers:
+            recall = tier.recall(self._occurrences.tokens)
+            if recall is None:
+                continue
+            prob = self._expectations.of(bucket(recall.evidence, 0), 0)
+            if prob > best:
+                evidence, best = recall.evidence, prob
+                found = CopyCandidate("recall", evidence, -1, recall.length, recall=recall)
+        return found
 
     def _accept_prob(self, candidate: CopyCandidate) -> float:
         """How likely its first token is to be accepted."""

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from akunu_py.drafting.occurrences import Occurrences
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:
@@ -174,6 +176,16 @@ class Tier(Protocol):
 
     def recall(self, tokens: Sequence[int]) -> Recall | None:
         """What may follow `tokens`; None if they say nothing. Never raises."""
+
+
+class Keeper(Protocol):
+    """Keeps the texts of requests for later ones."""
+
+    def keep(self, text: Occurrences) -> None:
+        """Keeps a text, which nobody changes until `take_back` was called."""
+
+    def take_back(self, text: Occurrences) -> None:
+        """Drops a text, which may not have been kept."""
 
 
 FIRST_BOUNDARY: Final = 1 << 31

@@ -111,11 +111,11 @@ class DraftModel:
             del self._held[kept:]
             if kept < emitted:
                 # The mark stays where nothing will be rejected while a draft is drawn in parts.
-                self.model.prefill(tokens[kept : emitted - 1], self._cache)
+                self.model.prefill(self._known(tokens[kept : emitted - 1]), self._cache)
                 self._cache.mark()
                 kept = max(kept, emitted - 1)
             self._held.extend(tokens[len(self._held) :])
-            return self.append(mx.array(list(tokens[kept:])))
+            return self.append(mx.array(self._known(tokens[kept:])))
 
     def append(self, tokens: mx.array) -> mx.array:
         """Appends tokens `[n]`, which may be lazy; returns the lazy logits after the last of them,
@@ -128,6 +128,12 @@ class DraftModel:
     def hold(self, draft_tokens: Sequence[int]) -> None:
         """Notes the draft tokens that `append` has added after the context."""
         self._held.extend(draft_tokens)
+
+    def _known(self, tokens: Sequence[int]) -> list[int]:
+        """The tokens, with another one for each that only the target has: MLX does not check ids,
+        and reads beyond the embeddings."""
+        last = self.model.vocabulary_size - 1
+        return [min(token, last) for token in tokens]
 
     @contextmanager
     def _empty_if_interrupted(self) -> Iterator[None]:

@@ -34,6 +34,8 @@ _RESUMED: Final = _WHOLE_ANSWER + 4
 _REWRITE: Final = _RESUMED + 6
 EVIDENCE: Final = _REWRITE + 2
 """How many kinds of evidence there are in a request and its references."""
+TIERS: Final = 2
+"""Kinds of other texts: the files of projects, and earlier requests."""
 _FIRST_REWRITE_BUCKET: Final = POSITIONS * _REWRITE
 
 # The probabilities below were fitted by `python -m benchmarks.fit_expectations --data DATA`, on the
@@ -69,7 +71,8 @@ RECALLED: Final = (
     *(0.10, 0.11, 0.20, 0.81, 0.77, 0.81, 0.89, 0.94, 0.97, 0.99),
 )
 """The same for what a project's memory recalls: how often the most likely token was right at every
-token of held-out function bodies of seven packages, by `python -m benchmarks.project_memory`."""
+token of held-out function bodies of seven packages, by
+`python -m benchmarks.project_memory --fit`."""
 
 AFFINITY_ODDS: Final = (
     *(1.81, 6.00, 16.79),
@@ -107,9 +110,13 @@ def resumed_evidence(length: int, distance: int) -> int:
     return _RESUMED + 3 * (length > 1) + min(distance, 2)
 
 
-def recall_evidence(length: int, share: float) -> int:
-    """The evidence of a recall: how long its match is, and the share of its most likely token."""
-    return EVIDENCE + 10 * _RECALL_LENGTHS[min(length, 13)] + min(int(10 * share), 9)
+def recall_evidence(length: int, share: float, tier: int = 0) -> int:
+    """The evidence of a recall: how long its match is, and the share of its most likely token.
+
+    Each of the `TIERS` learns on its own, from the same priors.
+    """
+    first = EVIDENCE + tier * len(RECALLED)
+    return first + 10 * _RECALL_LENGTHS[min(length, 13)] + min(int(10 * share), 9)
 
 
 def rewrite_evidence(begun: bool) -> int:
@@ -128,7 +135,7 @@ class Expectations:
     """How likely a token of each bucket is to be accepted; what is learnt outlives requests."""
 
     def __init__(self) -> None:
-        self._values = [first for first in (*FIRST, *RECALLED) for _ in range(POSITIONS)]
+        self._values = [first for first in (*FIRST, *(TIERS * RECALLED)) for _ in range(POSITIONS)]
         self._tried = [PRIOR_WEIGHT] * len(self._values)
 
     def of(self, bucket: int, bigram_affinity: int) -> float:

@@ -2,17 +2,16 @@
 
 Counts every continuation of every short context and chains the most frequent ones into a draft.
 akunu keys its tables by the 64-bit FNV-1a hash of the context's ids; a dict keyed by the context
-itself predicts the same. The tables outlive the window of history, which only feeds the contexts.
+itself predicts the same.
 """
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
 from akunu_py.drafting.base import NO_DRAFT, Draft
 
-MAX_ORDER: Final = 4
-MAX_HISTORY: Final = 512
+LONGEST_CONTEXT: Final = 3
 
 
 class _Continuations:
@@ -36,50 +35,37 @@ class NGramDrafter:
 
     Of equally frequent continuations it takes the one that reached the count last, so a draft
     depends on the tokens alone. Source: akunu, "Speculative Decoding with N-grams".
-
-    Args:
-        max_order: the longest n-gram; contexts have up to `max_order - 1` tokens.
-        max_history: how many tokens of history the window keeps for contexts.
     """
 
-    def __init__(self, max_order: int = MAX_ORDER, max_history: int = MAX_HISTORY) -> None:
-        self._longest_context = max_order - 1
-        self._history: deque[int] = deque(maxlen=max_history)
+    def __init__(self) -> None:
         self.begin(())
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         self._table: defaultdict[tuple[int, ...], _Continuations] = defaultdict(_Continuations)
         for document in (*references, prompt):
-            self._history.clear()
+            self._window: tuple[int, ...] = ()  # the last tokens
             self.extend(document)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        window = self._last(self._longest_context)
         for token in tokens:
-            for length in range(1, len(window) + 1):
-                self._table[window[-length:]].count(token)
-            window = (*window, token)[-self._longest_context :]
-        self._history.extend(tokens)
+            for start in range(len(self._window)):
+                self._table[self._window[start:]].count(token)
+            self._window = (*self._window, token)[-LONGEST_CONTEXT:]
 
     def propose(self, limit: int) -> Draft:
-        window = self._last(self._longest_context)
+        window = self._window
         tokens: list[int] = []
         match_length = 0
-        while len(tokens) < limit and (context := self._longest_known(window)):
+        while len(tokens) < limit:
+            context = window
+            while context and context not in self._table:
+                context = context[1:]
+            if not context:
+                break
             match_length = match_length or len(context)
             tokens.append(self._table[context].favourite)
-            window = (*window, tokens[-1])[-self._longest_context :]
+            window = (*window, tokens[-1])[-LONGEST_CONTEXT:]
         return Draft(tuple(tokens), "ngram", match_length) if tokens else NO_DRAFT
 
     def feedback(self, draft: Draft, accepted: int) -> None:
         pass
-
-    def _longest_known(self, window: tuple[int, ...]) -> tuple[int, ...]:
-        """The longest end of the window that is in the table; empty if none is."""
-        while window and window not in self._table:
-            window = window[1:]
-        return window
-
-    def _last(self, count: int) -> tuple[int, ...]:
-        size = len(self._history)
-        return tuple(self._history[index] for index in range(max(0, size - count), size))

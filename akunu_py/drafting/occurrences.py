@@ -26,6 +26,12 @@ _PAIR_PRIME: Final = 0x9E3779B97F4A7C15
 _MASK: Final = (1 << 61) - 1
 
 
+def key_of_four(first: int, second: int, third: int, fourth: int) -> int:
+    """The hash by which the places after four tokens are known."""
+    pair = third << _TOKEN_BITS ^ fourth
+    return ((first << _TOKEN_BITS ^ second) * _PAIR_PRIME ^ pair) & _MASK
+
+
 class Consensus(IntEnum):
     """How many of the visited occurrences were followed by the same token."""
 
@@ -89,6 +95,7 @@ class Occurrences:
     Attributes:
         tokens: every token so far, with the boundaries of references. Read only, except that a
             drafter may append its draft while it makes it, and must remove it afterwards.
+        latest_four: the latest place after each four tokens, by `key_of_four`. Read only.
     """
 
     def __init__(
@@ -100,7 +107,7 @@ class Occurrences:
         self._pair = self._pair_before = 0
         self._after_one: dict[int, array[int]] = {}
         self._latest_two: dict[int, int] = {}
-        self._latest_four: dict[int, int] = {}
+        self.latest_four: dict[int, int] = {}
         self._earlier_two = array("i", (0,))
         self._earlier_four = array("i", (0,))
         self._count_two = array("i", (0,))
@@ -111,7 +118,7 @@ class Occurrences:
     def for_request(
         self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()
     ) -> Occurrences:
-        """The index of another request; this one is used up.
+        """The index of another request: this one, changed, if much of it can stay.
 
         What the tokens of both share, from the start, stays indexed. So a conversation that goes on
         is not indexed again at every turn.
@@ -154,8 +161,8 @@ class Occurrences:
         self._latest_two[pair] = size
         self._earlier_two.append(earlier)
         self._count_two.append(self._count_two[earlier] + 1)
-        self._earlier_four.append(self._latest_four.get(four, 0))
-        self._latest_four[four] = size
+        self._earlier_four.append(self.latest_four.get(four, 0))
+        self.latest_four[four] = size
 
     def truncate(self, size: int) -> None:
         """Removes the tokens after the first `size` ones, as if they had never been appended."""
@@ -165,7 +172,7 @@ class Occurrences:
             self._pair, self._pair_before = self._pair_before, self._pair_at(index - 2)
             four = (self._pair_before * _PAIR_PRIME ^ pair) & _MASK
             _restore(self._latest_two, pair, self._earlier_two.pop())
-            _restore(self._latest_four, four, self._earlier_four.pop())
+            _restore(self.latest_four, four, self._earlier_four.pop())
             self._count_two.pop()
             places = self._after_one[token]
             places.pop()
@@ -194,10 +201,10 @@ class Occurrences:
             return None
         longest: list[int] = []
         if self._earlier_four[-1]:
-            visited = self._linked(self._earlier_four)
+            visited = self._linked(self._earlier_four, self._earlier_four[-1])
             longest, length = self._longest_of(visited)
         if not longest and self._earlier_two[-1]:
-            visited = self._linked(self._earlier_two)
+            visited = self._linked(self._earlier_two, self._earlier_two[-1])
             third = tokens[-3]  # If a fourth agreed too, it would have been found above.
             longest = [index for index in visited if index > 2 and tokens[index - 3] == third]
             length = 3 if longest else 2
@@ -211,6 +218,10 @@ class Occurrences:
         followers = [tokens[index] for index in visited]
         agreeing = followers.count(tokens[best])
         return Match(best, length, visited, CONSENSUS[len(visited)][agreeing])
+
+    def after_four(self, latest: int) -> list[int]:
+        """A place of `latest_four`, and those before it that are known by the same key."""
+        return self._linked(self._earlier_four, latest)
 
     def after_last(self) -> Sequence[int]:
         """All indexes after a token equal to the last one, ascending; the last one is the end."""
@@ -237,11 +248,10 @@ class Occurrences:
         row = _AFFINITIES[others if others < _MAX_OTHERS else _MAX_OTHERS]
         return row[same if same < _MAX_SAME else _MAX_SAME]
 
-    def _linked(self, chain: array[int]) -> list[int]:
-        """The latest indexes of a chain, without those where a document ends."""
+    def _linked(self, chain: array[int], position: int) -> list[int]:
+        """The latest indexes of a chain from one on, without those where a document ends."""
         tokens = self.tokens
         visited: list[int] = []
-        position = chain[-1]
         while position and len(visited) < VISITED:
             if tokens[position] < FIRST_BOUNDARY:
                 visited.append(position)

@@ -15,8 +15,8 @@ from typing import Final
 from akunu_py.drafting.base import NO_DRAFT, Draft, joined, until_boundary
 
 MARKED: Final = 4
-MIN_MATCH_LENGTH: Final = 1
 FACTOR: Final = 2
+"""Drafted tokens for each token of the match."""
 
 _ROOT: Final = 0
 _NOWHERE: Final = -1
@@ -141,16 +141,9 @@ class SuffixAutomaton:
 
 
 class SuffixAutomatonDrafter:
-    """Copies what followed the longest match: the longer the match, the longer the draft.
+    """Copies what followed the longest match: the longer the match, the longer the draft."""
 
-    Args:
-        shortest_match: a match of fewer tokens is ignored.
-        factor: how many tokens to draft for each token of the match.
-    """
-
-    def __init__(self, shortest_match: int = MIN_MATCH_LENGTH, factor: int = FACTOR) -> None:
-        self._shortest_match = shortest_match
-        self._factor = factor
+    def __init__(self) -> None:
         self.begin(())
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
@@ -163,10 +156,10 @@ class SuffixAutomatonDrafter:
 
     def propose(self, limit: int) -> Draft:
         match = self._automaton.longest_match()
-        if match is None or match.length < self._shortest_match:
+        if match is None:
             return NO_DRAFT
         tokens = self._automaton.tokens
-        wanted = min(limit, self._factor * match.length)
+        wanted = min(limit, FACTOR * match.length)
         ahead = tokens[match.follower : match.follower + max(0, wanted)]
         drafted = list(until_boundary(ahead))
         if len(drafted) < len(ahead):

@@ -87,7 +87,7 @@ def read_source(file: SourceFile, left_out: LeftOut) -> tuple[bytes, str] | None
         if file.path.suffix == ".py":
             left_out.lines.append(f"{file.name} is left out: it is no text in UTF-8.")
         return None
-    if _SECRETS.search(text):
+    if holds_secret(text):
         left_out.add("with secrets")
         left_out.lines.append(f"{file.name} is left out: it seems to hold a key or a password.")
         return None
@@ -95,6 +95,11 @@ def read_source(file: SourceFile, left_out: LeftOut) -> tuple[bytes, str] | None
         left_out.add("generated")
         return None
     return content, text
+
+
+def holds_secret(text: str) -> bool:
+    """Whether a text seems to hold a key or a password."""
+    return _SECRETS.search(text) is not None
 
 
 def _walk(

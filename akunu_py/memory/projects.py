@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
+from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.errors import InvalidRequestError
-from akunu_py.memory.files import LeftOut, SourceFile, read_source, source_files
+from akunu_py.memory.files import LeftOut, SourceFile, holds_secret, read_source, source_files
+from akunu_py.memory.recent import RecentTexts
 from akunu_py.memory.segment import Segment
 from akunu_py.memory.store import KnownFile, MemoryStore
+from akunu_py.memory.tiers import MemoryTier, ProjectTexts
 
 AUTO: Final = "auto"
 """Stands for the git root of the current folder."""
+
+_LEARNT: Final = "//learnt/"
+"""Before the names of texts that are no files; no path within a folder begins with slashes."""
+
+_NO_PROJECTS: Final[Mapping[str, ProjectTexts]] = MappingProxyType({})
 
 _BATCH_TOKENS: Final = 1 << 22
 """What is written at once: a crash loses no more than that."""
@@ -41,17 +51,82 @@ class IndexResult:
     left_out: LeftOut
 
 
-@dataclass(frozen=True)
-class ProjectMemory:
-    """What an engine drafts from besides its requests.
+class Memory:
+    """What the requests of an engine draft from besides themselves.
 
-    Attributes:
-        segments: of the engine's tokenizer.
-        notice: one line for the user if nothing, or not everything, can be used.
+    Args:
+        projects: the texts of each, in the engine's tokenizer, by its folder.
+        fingerprint: of that tokenizer.
+        notices: lines for the user, if something cannot be used.
+        remembers: whether earlier requests are drafted from, too: those that named no project, or
+            the same one.
     """
 
-    segments: tuple[Segment, ...] = ()
-    notice: str | None = None
+    def __init__(
+        self,
+        projects: Mapping[str, ProjectTexts] = _NO_PROJECTS,
+        notices: Sequence[str] = (),
+        *,
+        fingerprint: bytes = b"",
+        remembers: bool = False,
+    ) -> None:
+        self.projects = projects
+        self.notices = tuple(notices)
+        self._fingerprint = fingerprint
+        self._remembers = remembers
+        self._recent: defaultdict[str | None, RecentTexts] = defaultdict(RecentTexts)
+
+    def lend(self, drafter: AutoDrafter, project: str | None) -> None:
+        """Gives a drafter the texts of a request that has not begun.
+
+        Args:
+            drafter: whose `end` is called at the end of the request.
+            project: the only one to draft from; None for all, empty for none.
+
+        Raises:
+            InvalidRequestError: if the engine does not know the project.
+        """
+        if project and project not in self.projects:
+            raise InvalidRequestError(f"There is no project {project} to draft from here.")
+        chosen = self.projects if project is None else filter(None, [project])
+        drafter.tiers = [MemoryTier(self.projects[name]) for name in chosen]
+        if self._remembers:
+            recent = self._recent[project]
+            if drafter.keeper is not recent:
+                drafter.begin(())  # its text stays with those of its own project
+                drafter.keeper = recent
+            drafter.tiers.append(MemoryTier(recent, 1))
+
+    def learn(self, project: str, text: str, encode: Encode) -> int:
+        """Keeps a text in the memory of a project, until the project is indexed again.
+
+        Any thread may call it. The same text is kept once.
+
+        Returns:
+            How many tokens it has.
+
+        Raises:
+            InvalidRequestError: if it holds a secret, or cannot be kept.
+        """
+        if not text or holds_secret(text):
+            raise InvalidRequestError(
+                "The text is not kept: it is empty, or seems to hold a key or a password."
+            )
+        digest, tokens = sha256(text.encode()).digest(), encode(f"\n{text}")
+        known = KnownFile(digest, len(text), 0)
+        store = MemoryStore()
+        try:
+            name = f"{_LEARNT}{digest.hex()}"
+            if not store.update(Path(project), self._fingerprint, {name: (known, tokens)}):
+                raise InvalidRequestError("The text is not kept: the memory is full.")
+            self.projects[project].replace(store.open(Path(project), self._fingerprint))
+        finally:
+            store.close()
+        return len(tokens)
+
+    def forget_requests(self) -> None:
+        """Drops the texts of earlier requests."""
+        self._recent.clear()
 
 
 def project_folder(path: Path) -> Path:
@@ -141,29 +216,38 @@ def _examine(
     return known if known is not None and known.digest == digest else (digest, text)
 
 
-def open_project(asked: str, fingerprint: bytes, vocabulary_size: int) -> ProjectMemory:
-    """The memory of a project for a model.
+def open_memory(
+    asked: Iterable[str], fingerprint: bytes, vocabulary_size: int, *, remembers: bool = False
+) -> Memory:
+    """The memory of projects for a model.
 
     Args:
-        asked: its folder, or `AUTO`: then there may be none.
+        asked: their folders; `AUTO` is one that there may not be.
         fingerprint: of the model's tokenizer.
         vocabulary_size: the ids of the model; no other is ever drafted.
+        remembers: see `Memory`.
 
     Raises:
-        InvalidRequestError: if the project was named and has no memory; the text says why.
+        InvalidRequestError: if a project was named and has no memory; the text says why.
     """
-    if asked == AUTO:
-        root = _git_root(Path.cwd())
-        if root is None:
-            return ProjectMemory(notice="--project auto: the current folder is in no git project.")
+    projects, notices = {}, []
+    for name in asked:
         try:
-            return _open_project(root, fingerprint, vocabulary_size)
+            project = _git_root(Path.cwd()) if name == AUTO else project_folder(Path(name))
+            opened = _segments_of(project, fingerprint)
         except InvalidRequestError as error:
-            return ProjectMemory(notice=f"--project auto: {error}")
-    return _open_project(project_folder(Path(asked)), fingerprint, vocabulary_size)
+            if name != AUTO:
+                raise
+            notices.append(f"--project auto: {error}")
+            continue
+        usable = [segment for segment in opened if segment.largest < vocabulary_size]
+        if len(usable) < len(opened):
+            notices.append(f"The memory of {project} has ids that this model does not have.")
+        projects[str(project)] = ProjectTexts(usable)
+    return Memory(projects, notices, fingerprint=fingerprint, remembers=remembers)
 
 
-def _open_project(project: Path, fingerprint: bytes, vocabulary_size: int) -> ProjectMemory:
+def _segments_of(project: Path, fingerprint: bytes) -> list[Segment]:
     store = MemoryStore()
     try:
         found = [status for status in store.projects() if status.path == project]
@@ -172,17 +256,18 @@ def _open_project(project: Path, fingerprint: bytes, vocabulary_size: int) -> Pr
             raise InvalidRequestError(
                 f"{project} {why}; run `akunu-py index {project}` with this --model."
             )
-        segments = store.open(project, fingerprint)
+        return store.open(project, fingerprint)
     finally:
         store.close()
-    usable = tuple(segment for segment in segments if segment.largest < vocabulary_size)
-    notice = None if usable else f"The memory of {project} is empty or damaged; index it again."
-    return ProjectMemory(usable, notice)
 
 
-def _git_root(folder: Path) -> Path | None:
-    """The folder of the git project that a folder is in."""
+def _git_root(folder: Path) -> Path:
+    """The folder of the git project that a folder is in.
+
+    Raises:
+        InvalidRequestError: if it is in none.
+    """
     for candidate in (folder, *folder.parents):
         if (candidate / ".git").exists():
             return Path(os.path.realpath(candidate))
-    return None
+    raise InvalidRequestError("the current folder is in no git project.")

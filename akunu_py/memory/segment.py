@@ -4,8 +4,8 @@ The order is a suffix array of the text read backwards, sorted by the last `DEPT
 with the same context are neighbours, and those that share more of it are closer. So one binary
 search finds the places with the longest match. The arrays are mapped into memory, not read.
 
-A file never changes, and carries a checksum that is examined when it is opened: that takes a few
-milliseconds per million tokens.
+A file never changes, and carries a checksum that is examined when it is opened: that takes about a
+millisecond per million tokens.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ END: Final = FIRST_BOUNDARY
 MAX_TOKENS: Final = 1 << 27
 """Of a segment: sorting that many takes minutes and gigabytes."""
 
-_MAGIC: Final = b"akunu-py memory\x01"
+_MAGIC: Final = b"akunu-py memory\x02"
 _HEADER: Final = struct.Struct("<16s32sQII")
 """Magic and version, fingerprint of the tokenizer, how many tokens, the largest id, and the
-checksum of all other bytes."""
+`_checksum` of all other bytes."""
 
 Tokens = npt.NDArray[np.uint32]
 
@@ -54,15 +54,23 @@ def order_of(tokens: Tokens) -> Tokens:
     """The places after 1 to n-1 tokens, sorted by the `DEPTH` tokens before them, nearest first.
 
     By prefix doubling: places that are ranked by their last h tokens are ranked by their last 2h
-    ones with one more sort.
+    ones with one more sort. The first sort is by as many tokens as fit into 64 bits.
     """
     count = len(tokens)
     if count < 2:
         return np.zeros(0, np.uint32)
-    order = np.argsort(tokens, kind="stable")
-    rank = _ranks(tokens[order], order)
-    known = 1
-    while known < DEPTH:
+    ids = tokens[tokens != END]
+    largest = int(ids.max()) if len(ids) else 0
+    codes = np.where(tokens == END, largest + 1, tokens).astype(np.uint64) + np.uint64(1)
+    bits = (largest + 2).bit_length()
+    known = min(64 // bits, DEPTH)
+    key = np.zeros(count, np.uint64)
+    for back in range(known):
+        key <<= np.uint64(bits)
+        key[back:] |= codes[: max(0, count - back)]
+    order = np.argsort(key)
+    rank = _ranks(key[order], order)
+    while known < min(DEPTH, count):
         key = rank << np.uint64(32)
         key[known:] |= rank[:-known]
         order = np.argsort(key)
@@ -73,7 +81,7 @@ def order_of(tokens: Tokens) -> Tokens:
 
 
 def _ranks(
-    sorted_keys: npt.NDArray[np.uint32] | npt.NDArray[np.uint64], order: npt.NDArray[np.intp]
+    sorted_keys: npt.NDArray[np.uint64], order: npt.NDArray[np.intp]
 ) -> npt.NDArray[np.uint64]:
     """From 1 on, the rank of each key, in the order in which the keys were before sorting."""
     steps = np.ones(len(order), np.uint64)
@@ -97,15 +105,22 @@ def write_segment(path: Path, fingerprint: bytes, tokens: Tokens) -> int:
     Raises:
         OSError: if it cannot be written; there is no file then.
     """
-    arrays = tokens.astype("<u4").tobytes(), order_of(tokens).astype("<u4").tobytes()
+    arrays = np.concatenate([tokens, order_of(tokens)]).astype("<u4").tobytes()
     ids = tokens[tokens != END]
     largest = int(ids.max()) if len(ids) else 0
     head = _HEADER.pack(_MAGIC, fingerprint, len(tokens), largest, 0)[:-4]
-    checksum = zlib.crc32(arrays[1], zlib.crc32(arrays[0], zlib.crc32(head)))
     with replacement(path) as file:
-        file.write(head + struct.pack("<I", checksum))
-        file.writelines(arrays)
+        file.write(head + struct.pack("<I", _checksum(head, arrays)))
+        file.write(arrays)
         return file.tell()
+
+
+def _checksum(head: bytes, arrays: bytes | memoryview) -> int:
+    """32 bits that change with any bit of either. The numbers of the arrays are added up, which is
+    twenty times as fast as a CRC of them."""
+    paired = len(arrays) // 8
+    total = int(np.add.reduce(np.frombuffer(arrays, "<u8", count=paired)))
+    return zlib.crc32(arrays[8 * paired :], zlib.crc32(struct.pack("<Q", total), zlib.crc32(head)))
 
 
 class Segment:
@@ -131,7 +146,7 @@ class Segment:
         if len(mapped) != _HEADER.size + 4 * (2 * count - (count > 0)):
             raise DamagedSegmentError("its length is wrong")
         arrays = mapped[_HEADER.size :]
-        if zlib.crc32(arrays, zlib.crc32(header[:-4])) != checksum:
+        if _checksum(header[:-4], arrays) != checksum:
             raise DamagedSegmentError("its checksum is wrong")
         numbers = arrays.cast("I")
         self.tokens, self._order = numbers[:count], numbers[count:]

@@ -37,6 +37,8 @@ DEFAULT_BYTES: Final = 2_000_000_000
 
 _VERSION: Final = 1
 _BYTES_PER_TOKEN: Final = 8
+_USED_AGAIN_S: Final = 3600.0
+"""Seconds after which another use is written down; to write takes longer than to open."""
 _OUTDATED_SHARE: Final = 1 / 8
 """A segment with a larger share of outdated tokens is written anew."""
 _TABLES: Final = f"""
@@ -180,8 +182,11 @@ class MemoryStore:
             InvalidRequestError: if the folder cannot be used.
         """
         with self._changing() as changes:
-            number = self._number(project, fingerprint)
-            changes.execute("UPDATE projects SET used = ? WHERE id = ?", (time(), number))
+            number, now = self._number(project, fingerprint), time()
+            changes.execute(
+                "UPDATE projects SET used = ? WHERE id = ? AND used < ?",
+                (now, number, now - _USED_AGAIN_S),
+            )
             opened = [self._open_segment(name) for name in self._segments(number)]
         return [segment for segment in opened if segment is not None]
 

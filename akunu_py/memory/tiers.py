@@ -1,4 +1,4 @@
-"""ProjectTier: what followed the last tokens of a request in the files of its project.
+"""MemoryTier: what followed the last tokens of a request in other texts.
 
 Behind the request's own occurrences, which are drafted from where they are more likely to be right.
 How often its guesses are accepted is learnt by `drafting/expectation.py`, for each length of the
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from akunu_py.drafting.base import FIRST_BOUNDARY
 from akunu_py.drafting.expectation import bucket, recall_evidence
@@ -29,7 +29,7 @@ _SHORTER: Final = 2.0
 
 
 class Place(NamedTuple):
-    """A place in a segment: its tokens, the index of the next one, and how long the match is."""
+    """A place in a text: its tokens, the index of the next one, and how long the match is."""
 
     tokens: Sequence[int]
     at: int
@@ -41,6 +41,48 @@ class Place(NamedTuple):
         return self.tokens[self.at]
 
 
+class Texts(Protocol):
+    """What a tier recalls from.
+
+    Attributes:
+        version: changes when a place that was found may no longer be what it was.
+    """
+
+    version: int
+
+    def nearest(self, context: Sequence[int]) -> list[Place]:
+        """The places, `PLACES` at most, whose tokens before them agree longest with the end of a
+        context; the longest match first."""
+
+
+class ProjectTexts:
+    """The files of a project.
+
+    Attributes:
+        segments: of the request's tokenizer.
+    """
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self.version = 0
+        self.segments = segments
+
+    def replace(self, segments: Sequence[Segment]) -> None:
+        """Recalls from other segments from now on; any thread may call it."""
+        self.segments = segments
+        self.version += 1
+
+    def nearest(self, context: Sequence[int]) -> list[Place]:
+        """See `Texts`."""
+        places = [
+            Place(segment.tokens, at, length)
+            for segment in self.segments
+            for length, at in segment.nearest(context, PLACES)
+        ]
+        if len(self.segments) > 1:
+            places.sort(key=lambda place: -place.length)
+        return places[:PLACES]
+
+
 class Recall:
     """The places that agree longest with the last tokens, and the token that likely follows.
 
@@ -49,15 +91,18 @@ class Recall:
 
     Args:
         places: 1 or more, those with longer matches first.
+        tier: the number of the tier, for `recall_evidence`.
 
     Attributes:
         length: of the longest match.
         token: the token with the largest share; None if documents end at most places.
         share: its share, from 0 to 1.
+        shares: those of all tokens that follow a place; together at most 1.
     """
 
-    def __init__(self, places: Sequence[Place]) -> None:
+    def __init__(self, places: Sequence[Place], tier: int) -> None:
         self._places = places
+        self._tier = tier
         self.length = places[0].length
         counts: dict[int, int] = {}
         levels: list[tuple[int, dict[int, int]]] = []
@@ -71,13 +116,14 @@ class Recall:
                 count = found.get(token, 0)
                 shares[token] = (count + _SHORTER * share) / (number + _SHORTER)
         best = max(shares, key=shares.__getitem__)
+        self.shares = shares
         self.share = shares[best]
         self.token: int | None = best if best < FIRST_BOUNDARY else None
 
     @property
     def evidence(self) -> int:
         """The evidence of the token, as `Expectations` knows it."""
-        return recall_evidence(self.length, self.share)
+        return recall_evidence(self.length, self.share, self._tier)
 
     def after(self, token: int) -> Recall | None:
         """What the places that go on with a token recall next; None if there are none."""
@@ -86,7 +132,7 @@ class Recall:
             for place in self._places
             if place.token == token
         ]
-        return Recall(left) if left else None
+        return Recall(left, self._tier) if left else None
 
     def steps(self) -> Iterator[tuple[int, int]]:
         """The tokens that likely follow, one after another, each with its bucket."""
@@ -108,15 +154,18 @@ class Recall:
         return self.length == DEPTH or len(self._places) >= ENOUGH
 
 
-class ProjectTier:
-    """Recalls from the segments of a project; the state of one drafter.
+class MemoryTier:
+    """Recalls from texts; the state of one drafter.
 
     Args:
-        segments: of the request's tokenizer.
+        texts: of the request's tokenizer.
+        number: of the tier: what is learnt of one does not count for another.
     """
 
-    def __init__(self, segments: Sequence[Segment]) -> None:
-        self._segments = segments
+    def __init__(self, texts: Texts, number: int = 0) -> None:
+        self._texts = texts
+        self._number = number
+        self._version = texts.version
         self._recalled: Recall | None = None
         self._size = 0
 
@@ -127,8 +176,11 @@ class ProjectTier:
             tokens: all of them. They may be fewer than in the last call, or those of another
                 request.
         """
-        recalled = self._carried(tokens) or self._searched(tokens)
-        self._recalled, self._size = recalled, len(tokens)
+        recalled = self._recalled and self._carried(tokens)
+        if recalled is None:
+            places = self._texts.nearest(tokens[-DEPTH:])
+            recalled = Recall(places, self._number) if places else None
+        self._recalled, self._size, self._version = recalled, len(tokens), self._texts.version
         if recalled is None or recalled.token is None:
             return None
         return recalled
@@ -136,7 +188,8 @@ class ProjectTier:
     def _carried(self, tokens: Sequence[int]) -> Recall | None:
         """The last recall, moved on by the tokens since; None if it has to be searched again."""
         recall, new = self._recalled, tokens[self._size :]
-        if len(tokens) < self._size or len(new) > MAX_CARRIED:
+        changed = self._version != self._texts.version
+        if changed or len(tokens) < self._size or len(new) > MAX_CARRIED:
             return None
         for token in new:
             if recall is None:
@@ -146,14 +199,3 @@ class ProjectTier:
         if recall is None or not recall.carries or not recall.fits(tokens):
             return None
         return recall
-
-    def _searched(self, tokens: Sequence[int]) -> Recall | None:
-        context = tokens[-DEPTH:]
-        places = [
-            Place(segment.tokens, at, length)
-            for segment in self._segments
-            for length, at in segment.nearest(context, PLACES)
-        ]
-        if len(self._segments) > 1:
-            places.sort(key=lambda place: -place.length)
-        return Recall(places[:PLACES]) if places else None

@@ -130,7 +130,7 @@ class LiveCosts:
             known.steps.clear()  # they were measured before the doubt arose
             self._learn(0, seconds, context)
         elif 0.0 < seconds < math.inf:
-            known.steps.append(math.log(seconds / self._by_curve(context)[0]))
+            known.steps.append(math.log(seconds) - math.log(self._by_curve(context)[0]))
             if len(known.steps) == _STEPS_AT_ONCE:
                 self._correct(known, 0, median(known.steps), _STEPS_AT_ONCE)
                 known.steps.clear()
@@ -142,7 +142,7 @@ class LiveCosts:
 
     def _learn(self, index: int, seconds: float, context: int) -> None:
         if 0.0 < seconds < math.inf:
-            found = math.log(seconds / self._by_curve(context)[index])
+            found = math.log(seconds) - math.log(self._by_curve(context)[index])
             self._correct(self._filter(context), index, found)
 
     def _correct(self, known: _Corrections, index: int, found: float, rounds: int = 1) -> None:

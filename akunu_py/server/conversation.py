@@ -231,7 +231,8 @@ class Conversation:
             options = replace(options, stop=(*options.stop, format_.call_end))
         # With a grammar and no tools, everything that the model writes is content.
         parsed_as = AnswerFormat() if is_answer and not holds else format_
-        options = replace(options, grammar=grammar)
+        samples = format_.sample_calls(tools.offered)
+        options = replace(options, grammar=grammar, sample_calls=samples)
         return cls(Job(prompt, options, is_chat=True), tools, parsed_as, prompt, holds)
 
     def count_tokens(self, tokenizer: "Tokenizer") -> int:

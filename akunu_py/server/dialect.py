@@ -23,6 +23,7 @@ from akunu_py.options import (
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest
 from akunu_py.server.fields import read_text
+from akunu_py.server.projects import read_project
 from akunu_py.text.gbnf import gbnf_to_lark
 
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ def read_options(
         and body.flag("stream", default=False),
         grammar=grammar or constrained,
         priority=body.integer("priority", default=0),  # vLLM's: lower numbers go first
+        project=read_project(request.body, request.engine.memory),
     )
 
 

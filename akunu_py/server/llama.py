@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import PlainTextResponse, Response
 
-from akunu_py.options import MAX_SLOTS, Options
+from akunu_py.options import Options
 from akunu_py.package import __version__
 from akunu_py.request import Completion, Event
 from akunu_py.sampling.logprobs import TokenLogprob
@@ -22,6 +22,7 @@ from akunu_py.server.llama_request import (
 )
 from akunu_py.server.metrics import prometheus_lines
 from akunu_py.server.openai_chat import read_conversation
+from akunu_py.server.projects import learn
 from akunu_py.server.wire import (
     JSON,
     CompactJSONResponse,
@@ -296,47 +297,44 @@ def _text_or_nothing(value: Any) -> str:
 
 
 def slots(request: ApiRequest) -> Response:
-    """The caches of earlier requests, and what the requests that use them have done; empty ones
-    stand for caches that may still be made for requests at a time."""
-    engine = request.engine
-    answers = {
-        answer.slot_id: (job, answer.stats, events.sequence)
-        for job, events in request.service.active
-        if (answer := events.answer) is not None  # the engine's thread may end it meanwhile
-    }
-
-    def doing(slot: int) -> dict[str, Any]:
-        if slot not in answers:
-            return {}
-        job, stats, sequence = answers[slot]
-        most = job.options.max_tokens
+    """What the requests do that are answered now, and the places for others; more than that while
+    urgent ones make others pause. `/status` has the caches."""
+    engine, service = request.engine, request.service
+    held = {slot.id: slot for slot in engine.slots}
+    running: dict[int, dict[str, Any]] = {}
+    for job, events in service.active:
+        sequence, answer = events.sequence, events.answer
+        if sequence is None or answer is None or sequence not in service.scheduler.running:
+            continue
+        stats, most = answer.stats, job.options.max_tokens
         left = -1 if most is None else most - stats.generated_tokens
-        token = {"n_decoded": stats.generated_tokens, "n_remain": left, "has_next_token": True}
-        return {
-            "id_task": -1 if sequence is None else sequence.arrival,
+        cache = None if answer.slot_id is None else held.get(answer.slot_id)
+        running[sequence.place] = {
+            "id_task": sequence.arrival,
             "n_prompt_tokens": stats.prompt_tokens,
+            "n_prompt_tokens_processed": answer.computed_tokens,
             "n_prompt_tokens_cache": stats.cached_tokens,
-            "next_token": [token],
+            "next_token": [
+                {"has_next_token": True, "n_remain": left, "n_decoded": stats.generated_tokens}
+            ],
             "kind": job.kind,
+            "phase": sequence.phase,
+            "n_bytes": 0 if cache is None else cache.nbytes,
         }
-
-    def entry(slot: int, tokens: int, nbytes: int, *, busy: bool) -> dict[str, Any]:
-        return {
-            "id": slot,
-            "n_ctx": engine.context_limit,
-            "speculative": True,
-            "is_processing": busy,
-            "n_tokens": tokens,
-            "n_bytes": nbytes,
-            **(doing(slot) if busy else {}),
-        }
-
-    caches = [entry(each.id, each.tokens, each.nbytes, busy=each.busy) for each in engine.slots]
-    known = {cache["id"] for cache in caches}
-    unused = [slot for slot in range(MAX_SLOTS) if slot not in known]
-    missing = max(request.service.scheduler.parallel - len(caches), 0)
-    caches += [entry(slot, 0, 0, busy=False) for slot in unused[:missing]]
-    return CompactJSONResponse(caches)
+    places = max([service.scheduler.parallel, *(place + 1 for place in running)])
+    return CompactJSONResponse(
+        [
+            {
+                "id": place,
+                "n_ctx": engine.context_limit,
+                "speculative": engine.speculation.why_impossible is None,
+                "batched": service.why_in_turns is None,
+                "is_processing": place in running,
+                **running.get(place, {}),
+            }
+            for place in range(places)
+        ]
+    )
 
 
 def metrics(request: ApiRequest) -> Response:
@@ -377,6 +375,7 @@ LLAMA: Final = Contract(
         Endpoint("GET", "/slots", slots),
         Endpoint("GET", "/metrics", metrics),
         Endpoint("GET", "/lora-adapters", lora_adapters),
+        Endpoint("POST", "/project/learn", learn),
         *(
             Endpoint("POST", path, refuse_embeddings)
             for path in ("/embedding", "/embeddings", "/rerank", "/reranking")

@@ -1,6 +1,6 @@
 """What OpenAI's endpoints have in common: choices, chunks, usage and errors."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import time
 from typing import Any, Final, Protocol
@@ -107,7 +107,7 @@ class _Reply:
         body = request.body
         self._choices = choices
         self._per_prompt = per_prompt
-        self._done: list[tuple[Stats, int]] = []
+        self._done: dict[int, tuple[Stats, int]] = {}  # by the choice's index
         self._ends_with_usage = kind.ends_with_usage
         self._times_tokens = body.flag("timings_per_token", default=False)
         self._reports_usage = body.object("stream_options").flag("include_usage", default=False)
@@ -137,8 +137,9 @@ class _Reply:
             self._begun = True
 
     def end(self, index: int, completion: Completion) -> Iterator[bytes]:
-        choice, is_last = self._choices[index], index == len(self._choices) - 1
-        self._done.append((completion.stats, choice.reasoning_tokens))
+        choice = self._choices[index]
+        self._done[index] = completion.stats, choice.reasoning_tokens
+        is_last = len(self._done) == len(self._choices)
         figures = _figures(self._done, self._per_prompt) | self._verbose
         extra = figures if is_last and not self._reports_usage else {}
         if not self._ends_with_usage:
@@ -155,9 +156,9 @@ class _Reply:
 
     def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
         made = []
-        for completion, choice in zip(completions, self._choices, strict=True):
-            made.append(choice.whole(completion))
-            self._done.append((completion.stats, choice.reasoning_tokens))
+        for index, completion in enumerate(completions):
+            made.append(self._choices[index].whole(completion))
+            self._done[index] = completion.stats, self._choices[index].reasoning_tokens
         figures = _figures(self._done, self._per_prompt)
         return self._head | {"choices": made} | figures | self._verbose
 
@@ -165,15 +166,15 @@ class _Reply:
         return sse(error_body(error))
 
 
-def _figures(done: Sequence[tuple[Stats, int]], per_prompt: int) -> dict[str, Any]:
+def _figures(done: Mapping[int, tuple[Stats, int]], per_prompt: int) -> dict[str, Any]:
     """OpenAI's `usage` and llama-server's `timings`: the sums over all choices, of each of which
-    the statistics and the reasoning tokens are given.
+    the statistics and the reasoning tokens are given, by its index.
 
     A prompt counts once, however many choices it has. All draft tokens count as predicted ones, not
     only those drafted from the client's `prediction`.
     """
     sums, prompts = Stats(), Stats()
-    for index, (stats, _) in enumerate(done):
+    for index, (stats, _) in done.items():
         sums.include(stats)
         if index % per_prompt == 0:
             prompts.include(stats)
@@ -183,7 +184,9 @@ def _figures(done: Sequence[tuple[Stats, int]], per_prompt: int) -> dict[str, An
         "total_tokens": prompts.prompt_tokens + sums.generated_tokens,
         "prompt_tokens_details": {"cached_tokens": prompts.cached_tokens},
         "completion_tokens_details": {
-            "reasoning_tokens": sum(min(few, stats.generated_tokens) for stats, few in done),
+            "reasoning_tokens": sum(
+                min(few, stats.generated_tokens) for stats, few in done.values()
+            ),
             "accepted_prediction_tokens": sums.accepted,
             "rejected_prediction_tokens": sums.drafted - sums.accepted,
         },

@@ -75,7 +75,8 @@ def status(request: ApiRequest) -> Response:
         engine = service.engine
     except LoadingError:
         return CompactJSONResponse({"state": "loading"} | found)
-    return CompactJSONResponse({"state": "ready"} | found | _engine_status(engine))
+    turns = {"why_in_turns": service.why_in_turns}
+    return CompactJSONResponse({"state": "ready"} | found | turns | _engine_status(engine))
 
 
 PAGE: Final = Contract(
@@ -133,6 +134,7 @@ def _engine_status(engine: "Engine") -> dict[str, Any]:
                 "tokens": slot.tokens,
                 "capacity": slot.capacity,
                 "bytes": slot.nbytes,
+                "busy": slot.busy,
                 "idle_s": 0.0 if slot.busy else round(max(now - slot.last_used, 0.0), 1),
             }
             for slot in engine.slots

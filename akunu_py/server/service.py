@@ -7,7 +7,7 @@ HTTP, except for the errors that it raises.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -80,6 +80,11 @@ class Service:
         return self._worker.scheduler
 
     @property
+    def why_in_turns(self) -> str | None:
+        """Why jobs that run at the same time do not share forwards; None if they do."""
+        return self.engine.batch.why_impossible if self.scheduler.parallel > 1 else None
+
+    @property
     def active(self) -> list[tuple[Job, EventStream]]:
         """The jobs that wait or run."""
         return [(active.job, active.events) for active in self._active]
@@ -89,7 +94,7 @@ class Service:
         """The statistics of the active jobs so far."""
         return [active.events.last.stats for active in self._active if active.events.last]
 
-    async def stream(self, job: Job, *, end_only: bool = False) -> AsyncGenerator[Event, None]:
+    def stream(self, job: Job, *, end_only: bool = False) -> AsyncGenerator[Event, None]:
         """Completes a prompt, round by round; the last event, and only it, has a finish reason.
 
         Leaving the iteration cancels the job, so iterate within `contextlib.aclosing`.
@@ -102,8 +107,68 @@ class Service:
             ApiError: if a newer job replaces this one, or the server is about to end.
             AkunuError: if the job cannot be done.
         """
-        active = self._start(job, end_only=end_only)
-        deadline, has_line = None, False
+        return self._read(lambda: self._start(job, end_only=end_only))
+
+    async def stream_all(
+        self, jobs: Sequence[Job], *, end_only: bool = False
+    ) -> AsyncGenerator[tuple[int, Event], None]:
+        """Completes the prompts of one request, as many at a time as the engine answers.
+
+        Each event comes with the index of its job; see `stream`. The limit of the queue holds for
+        the first job, so that a request that has begun is not refused any more.
+        """
+        if len(jobs) == 1:  # errors of tasks are in reference cycles
+            async with aclosing(self.stream(jobs[0], end_only=end_only)) as events:
+                async for event in events:
+                    yield 0, event
+            return
+        arrived: asyncio.Queue[tuple[int, Event] | None] = asyncio.Queue()
+        free = asyncio.Semaphore(self.scheduler.parallel)
+        first = self._start(jobs[0], end_only=end_only)
+
+        async def read(index: int, job: Job) -> None:
+            def start() -> _ActiveJob:
+                return self._start(job, end_only=end_only, is_first=False) if index else first
+
+            async with free, aclosing(self._read(start)) as events:
+                async for event in events:
+                    arrived.put_nowait((index, event))
+
+        def ended(reading: asyncio.Future[list[None]]) -> None:
+            if not reading.cancelled():
+                reading.exception()  # or asyncio reports it if nobody reads on
+            arrived.put_nowait(None)
+
+        tasks = [asyncio.ensure_future(read(index, job)) for index, job in enumerate(jobs)]
+        reading = asyncio.gather(*tasks)
+        reading.add_done_callback(ended)
+        try:
+            while (entry := await arrived.get()) is not None:
+                yield entry
+            await reading
+        finally:
+            first.events.cancel()
+            for task in tasks:
+                task.cancel()
+
+    async def complete(self, job: Job) -> Completion:
+        """Completes a prompt and returns the whole; see `complete_all`."""
+        (completion,) = await self.complete_all([job])
+        return completion
+
+    async def complete_all(self, jobs: Sequence[Job]) -> list[Completion]:
+        """Completes several prompts and returns the whole; see `stream_all`. Cancelling the call
+        cancels the jobs."""
+        completions = [Completion(self.engine.model.name) for _ in jobs]
+        async with aclosing(self.stream_all(jobs, end_only=True)) as events:
+            async for index, event in events:
+                completions[index].add(event)
+        return completions
+
+    async def _read(self, start: Callable[[], _ActiveJob]) -> AsyncGenerator[Event, None]:
+        """The events of a job, which begins with the first; see `stream`."""
+        active = start()
+        job, deadline, has_line = active.job, None, False
         try:
             async for event in active.events:
                 if job.predict_s is not None:
@@ -117,54 +182,29 @@ class Service:
         finally:
             active.events.cancel()
 
-    async def complete(self, job: Job) -> Completion:
-        """Completes a prompt and returns the whole; see `stream` for the errors. Cancelling the
-        call cancels the job."""
-        completion = Completion(self.engine.model.name)
-        end_only = job.predict_s is None  # a deadline needs each event when it happens
-        async with aclosing(self.stream(job, end_only=end_only)) as events:
-            async for event in events:
-                completion.add(event)
-        return completion
-
-    async def complete_all(self, jobs: Sequence[Job]) -> list[Completion]:
-        """Completes several prompts, as many at a time as the engine answers; see `complete`.
-
-        They take one place in the queue each, so not all of them are put there at once.
-        """
-        if len(jobs) == 1:  # errors of tasks are in reference cycles
-            return [await self.complete(jobs[0])]
-        places = asyncio.Semaphore(self.scheduler.parallel)
-
-        async def complete(job: Job) -> Completion:
-            async with places:
-                return await self.complete(job)
-
-        tasks = [asyncio.ensure_future(complete(job)) for job in jobs]
-        try:
-            return await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-
     def stop(self) -> None:
         """Ends all active jobs and accepts no more."""
         self._stopping = True
         for active in self._active:
             active.events.abort(UnavailableError(_SHUTTING_DOWN))
 
-    def _start(self, job: Job, *, end_only: bool) -> _ActiveJob:
+    def _start(self, job: Job, *, end_only: bool, is_first: bool = True) -> _ActiveJob:
+        """Begins a job; the first of a request may be refused, and may replace older jobs."""
         if self._stopping:
             raise UnavailableError(_SHUTTING_DOWN)
         _ = self.engine  # raises while there is none
-        for older in self._active:
+        for older in self._active if is_first else ():
             if job.replaces(older.job):
                 older.events.abort(ApiError(HTTPStatus.CONFLICT, _SUPERSEDED, "superseded_error"))
         if self._logs_prompts:
             logger.info("prompt: %r, suffix: %r", job.prompt, job.suffix)
-        events = self._worker.stream(job.prompt, job.options, suffix=job.suffix, kind=job.kind)
+        events = self._worker.stream(
+            job.prompt, job.options, suffix=job.suffix, kind=job.kind, queues=is_first
+        )
         active = _ActiveJob(job, events)
         self._active.append(active)
+        # A deadline needs each event when it happens.
+        end_only = end_only and job.predict_s is None
         events.attach(lambda: self._finish(active), end_only=end_only)
         return active
 

@@ -151,18 +151,18 @@ def respond(
     streams: bool,
     media_type: str = EVENT_STREAM,
 ) -> Response:
-    """Does jobs and sends the answers: streams come one after another."""
+    """Does jobs and sends the answers; their streams come together."""
 
     async def chunks() -> AsyncGenerator[bytes, None]:
-        for index, job in enumerate(jobs):
-            completion = Completion("")
-            async with aclosing(service.stream(job)) as events:
-                async for event in events:
-                    completion.add(event)
-                    for chunk in reply.feed(index, event):
+        completions = [Completion("") for _ in jobs]
+        async with aclosing(service.stream_all(jobs)) as events:
+            async for index, event in events:
+                completions[index].add(event)
+                for chunk in reply.feed(index, event):
+                    yield chunk
+                if event.finish_reason is not None:
+                    for chunk in reply.end(index, completions[index]):
                         yield chunk
-            for chunk in reply.end(index, completion):
-                yield chunk
 
     async def whole() -> Any:
         return reply.whole(await service.complete_all(jobs))

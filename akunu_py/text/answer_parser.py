@@ -7,13 +7,14 @@ mlx-lm knows the model's marks around reasoning and tool calls, and how to parse
 import json
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
 from akunu_py.text.call_layout import LLAMA3, CallLayout
 from akunu_py.text.call_reader import CallBegin, CallReader, kinds_of
+from akunu_py.text.json_schema import sample_arguments
 from akunu_py.text.stream import Piece
 
 logger = logging.getLogger(__name__)
@@ -74,6 +75,18 @@ class AnswerFormat:
     def has_tools(self) -> bool:
         """Whether the model can call tools."""
         return self.parse is not None
+
+    def sample_calls(self, tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+        """A call of each tool, with its marks, all its keys, and made-up values: what calls that
+        the model writes may be drafted from. None if the layout is not known."""
+        layout = self.layout
+        if layout is None:
+            return ()
+        return tuple(
+            f"{self.call_start}{layout.written(tool['function']['name'], sample_arguments(tool))}"
+            f"{self.call_end}"
+            for tool in tools
+        )
 
     def is_thinking(self, prompt: str) -> bool:
         """Whether a prompt ends inside reasoning; some templates open it themselves."""

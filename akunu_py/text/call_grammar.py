@@ -14,6 +14,7 @@ from typing import Any, Final
 from akunu_py.errors import InvalidRequestError
 from akunu_py.text.answer_parser import AnswerFormat
 from akunu_py.text.call_layout import CDATA, MAX_NAME, NUMBER, TYPE
+from akunu_py.text.expressions import containing, lengths, may_be_empty, whole_pattern
 from akunu_py.text.json_schema import (
     WHITESPACE,
     bounded,
@@ -52,8 +53,6 @@ _PYTHON: Final[Mapping[str, tuple[type, ...]]] = {
     "null": (type(None),), "object": (dict,), "array": (list,),
 }  # fmt: skip
 _NOTHING: Final = '""'
-_CLASSES: Final = {"\\w": "0-9A-Za-z_", "\\d": "0-9"}
-"""In the patterns of schemas these are ASCII; in llguidance's expressions they are not."""
 
 
 class CallGrammar:
@@ -213,18 +212,18 @@ class CallGrammar:
     def _raw(self, schema: Mapping[str, Any], end: str) -> str:
         """A text that reaches to a mark."""
         forbidden = [mark for mark in (end.strip(), self._format.call_end) if mark]
-        allowed = [_lengths(schema), f"~{_containing(forbidden)}", "~/(?i:null)/"]
+        allowed = [lengths(schema), f"~{containing(forbidden)}", "~/(?i:null)/"]
         if isinstance(pattern := schema.get("pattern"), str) and not self._simple:
-            allowed.append(_pattern(pattern))
+            allowed.append(whole_pattern(pattern))
         expression = " & ".join(allowed)
         if self._layout.cdata:
-            inner = self._rule("TEXT", f"({expression} & ~{_containing([CDATA[1]])})")
-            inner += "?" if _may_be_empty(schema) else ""
+            inner = self._rule("TEXT", f"({expression} & ~{containing([CDATA[1]])})")
+            inner += "?" if may_be_empty(schema) else ""
             plain = self._rule("TEXT", f"({expression} & /[^<&\\n]*/) {json.dumps(end)}")
             return f"{plain} | {json.dumps(CDATA[0])} {inner} {json.dumps(CDATA[1] + end)}"
         if end in self._control_tokens or self._split(end)[0] in self._control_tokens:
             text = self._rule("TEXT", f"({expression} & /(?s:.+)/)")
-            return f"{text}{'?' if _may_be_empty(schema) else ''} {self._text(end)}"
+            return f"{text}{'?' if may_be_empty(schema) else ''} {self._text(end)}"
         return self._rule("TEXT", f"({expression}) {json.dumps(end)}")
 
     def _quoted(self, schema: Any, root: Any, depth: int) -> str:
@@ -261,13 +260,13 @@ class CallGrammar:
         for kind in [types] if isinstance(types, str) else types:
             if kind == "string":
                 forbidden = [self._layout.quote or "", self._format.call_end]
-                expression = f"{_lengths(schema)} & ~{_containing(forbidden)}"
+                expression = f"{lengths(schema)} & ~{containing(forbidden)}"
                 if isinstance(pattern := schema.get("pattern"), str) and not self._simple:
-                    expression += f" & {_pattern(pattern)}"
+                    expression += f" & {whole_pattern(pattern)}"
                 if not self._layout.nests:
                     expression += " & /[^}]*/"  # mlx-lm's parser ends the call there
                 text = self._rule("TEXT", f"({expression} & /(?s:.+)/)")
-                ways.append(f"{quote} {text}{'?' if _may_be_empty(schema) else ''} {quote}")
+                ways.append(f"{quote} {text}{'?' if may_be_empty(schema) else ''} {quote}")
             elif kind in ("object", "array"):
                 ways.append(self._nested(kind, schema, root, depth + 1))
             else:
@@ -350,7 +349,8 @@ def make_checked(make: Callable[[], str]) -> str:
         source = make()
         reason = _reason_against(source)
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
-        reason = f"{type(error).__name__}, {error}"  # the schema makes no sense
+        known = isinstance(error, InvalidRequestError)  # or the schema makes no sense
+        reason = str(error) if known else f"{type(error).__name__}, {error}"
     if reason:
         reason = " ".join(reason.split()).rstrip(".")[:300]
         raise InvalidRequestError(f"The schemas of the tools cannot be followed: {reason}.")
@@ -365,24 +365,8 @@ def _reason_against(source: str) -> str:
     return LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(source))
 
 
-def _lengths(schema: Mapping[str, Any]) -> str:
-    least, most = schema.get("minLength", 0), schema.get("maxLength", "")
-    return f"/(?s:.{{{least},{most}}})/" if least or most != "" else "/(?s:.*)/"
-
-
 def _is_one(value: Any, kinds: tuple[type, ...]) -> bool:
     return bool in kinds if isinstance(value, bool) else isinstance(value, kinds)
-
-
-def _may_be_empty(schema: Mapping[str, Any]) -> bool:
-    """Whether an empty text is what a schema says."""
-    pattern = schema.get("pattern")
-    if schema.get("minLength") or not isinstance(pattern, str):
-        return not schema.get("minLength")
-    try:
-        return re.search(pattern, "") is not None
-    except re.error:
-        return False
 
 
 def _refuse_unread(schema: Mapping[str, Any], *names: str, but: str = "") -> None:
@@ -394,29 +378,6 @@ def _refuse_unread(schema: Mapping[str, Any], *names: str, but: str = "") -> Non
     unread = [name for name in names if name != but and schema.get(name) not in (None, False, [])]
     if unread:
         raise InvalidRequestError(f"{unread[0]} is not served in this model's calls.")
-
-
-def _containing(marks: Sequence[str]) -> str:
-    """The expression of texts with one of these marks in them."""
-    found = "|".join(_escaped(mark) for mark in marks if mark)
-    return f"/(?s:.*)({found})(?s:.*)/"
-
-
-def _pattern(pattern: str) -> str:
-    """A schema's pattern, which looks for a place in the text, as an expression of the whole."""
-    begin = "" if pattern.startswith("^") else "(?s:.*)"
-    is_anchored = pattern.endswith("$") and not pattern.endswith("\\$")
-    inner = pattern.removeprefix("^")[: -1 if is_anchored else None]
-    in_class, signs = False, []
-    for sign in re.findall(r"\\?.", inner, re.DOTALL):
-        in_class = sign == "[" or (in_class and sign != "]")
-        meant = _CLASSES.get(sign, "\\/" if sign == "/" else sign)
-        signs.append(f"[{meant}]" if sign in _CLASSES and not in_class else meant)
-    return f"/{begin}({''.join(signs)}){'' if is_anchored else '(?s:.*)'}/"
-
-
-def _escaped(text: str) -> str:
-    return re.escape(text).replace("/", "\\/")
 
 
 def _get(schema: Any, name: str) -> Any:

@@ -9,9 +9,10 @@ The arguments are either one JSON object, or, with a `key_end`, values that each
     key_start KEY key_end VALUE value_end  (separator, and the next)
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 NUMBER: Final = "{n}"
 """Stands for the number of a call."""
@@ -60,6 +61,31 @@ class CallLayout:
     def has_json(self) -> bool:
         """Whether the arguments are one JSON object."""
         return not self.key_end
+
+    def written(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """The text of a call between its marks, as models mostly write it."""
+        return (
+            f"{self.start}{self.before_name}{name}{self.after_name}"
+            f"{self._arguments(arguments)}{self.end}{self.close}"
+        ).replace(NUMBER, "0")
+
+    def _arguments(self, arguments: Mapping[str, Any]) -> str:
+        if self.has_json:
+            return json.dumps(arguments, ensure_ascii=False)
+        written = []
+        for key, value in arguments.items():
+            is_text = isinstance(value, str)
+            quoted = self.quote if is_text and self.quote is not None else ""
+            raw = value if is_text and self.quote is not None else json.dumps(value)
+            named = f"{self.key_start}{key}{self.key_end}".replace(TYPE, _json_type(value))
+            written.append(f"{named}{quoted}{raw}{quoted}{self.value_end}")
+        return self.separator.join(written)
+
+
+def _json_type(value: Any) -> str:
+    """The JSON type of a value."""
+    kinds = {str: "string", bool: "boolean", list: "array", dict: "object"}
+    return kinds.get(type(value), "number")
 
 
 HERMES: Final = CallLayout(before_name='\n{"name": "', after_name='", "arguments": ', end="}\n")

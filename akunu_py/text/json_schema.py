@@ -63,6 +63,26 @@ def parameters_of(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "object"} | schema if isinstance(schema, dict) else {"type": "object"}
 
 
+def sample_arguments(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """Made-up arguments of a tool, one for each property that its schema names."""
+    schema = parameters_of(tool)
+    properties = schema.get("properties")
+    named = properties.items() if isinstance(properties, dict) else ()
+    return {str(key): _sample(resolved(value, schema)) for key, value in named}
+
+
+def _sample(schema: Any) -> Any:
+    """A value of about the shape that a schema describes."""
+    schema = schema if isinstance(schema, dict) else {}
+    values = schema.get("enum")
+    if isinstance(values, list) and values:
+        return values[0]
+    kind = schema.get("type")
+    kind = kind[0] if isinstance(kind, list) and kind else kind
+    samples = {"integer": 1, "number": 1, "boolean": True, "array": [], "object": {}, "null": None}
+    return samples.get(kind, "x") if isinstance(kind, str) else "x"
+
+
 def value_kind(schema: Any, root: Any) -> ValueKind:
     """Whether the values of a schema are texts, which can then be written without quotes."""
     types = _types(schema, root)

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from inspect import signature
 from pathlib import Path
 
@@ -160,12 +160,13 @@ def test_loading_is_spelled_as_mlx_lm_spells_it(tmp_path: Path) -> None:
             chat_template="{{ messages }}",
             use_default_chat_template=True,
             chat_template_args={"enable_thinking": False},
+            remembers=True,
         )
-        assert generate_settings("--chat", *words, "--chat-template", template).model == model
-        for command in ("serve", "bench speedup"):
-            assert parse(
-                [*command.split(), *words, "--chat-template", template]
-            ).settings.model == (model)
+        once = replace(model, remembers=False)
+        assert generate_settings("--chat", *words, "--chat-template", template).model == once
+        for command, expected in (("serve", model), ("bench speedup", once)):
+            asked = [*command.split(), *words, "--chat-template", template]
+            assert parse(asked).settings.model == expected
     assert chat_settings("--chat-template", "").model.chat_template is None
 
 

@@ -9,13 +9,17 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx2
 import pytest
 from mlx_lm.utils import _parse_size
 
 from akunu_py.cli.parser import parse
+from akunu_py.cli.serve import tell_ready
 from akunu_py.cli.settings import ServeSettings
+from akunu_py.decoding.scheduler import Scheduler
 from akunu_py.errors import InvalidRequestError
 from akunu_py.server.settings import Defaults, ServerSettings
 
@@ -46,7 +50,29 @@ def url_of(process: "subprocess.Popen[str]") -> str:
     loading, serving = process.stdout.readline(), process.stdout.readline()
     assert loading.startswith("Loading ")
     assert serving == loading.replace("Loading", "Serving")
+    assert process.stdout.readline() == "Up to 4 requests are answered at a time.\n"
     return serving.split()[-1]
+
+
+@pytest.mark.parametrize(
+    ("parallel", "why", "told"),
+    [
+        (4, None, "Up to 4 requests are answered at a time.\n"),
+        (4, "They take turns.", "Up to 4 requests are answered at a time. They take turns.\n"),
+        (2, None, "Up to 2 requests are answered at a time, not 4: the caches of more would not"),
+        (1, None, "Requests are answered one after another, not 4: the caches of more would not"),
+    ],
+)
+def test_it_tells_how_many_requests_are_answered_together(
+    capsys: pytest.CaptureFixture[str], parallel: int, why: str | None, told: str
+) -> None:
+    service: Any = SimpleNamespace(
+        engine=SimpleNamespace(notices=[]),
+        scheduler=Scheduler(parallel),
+        why_in_turns=why,
+    )
+    tell_ready(service, "a model", wanted=4)
+    assert capsys.readouterr().out.startswith(f"Serving a model\n{told}")
 
 
 def wait_for_requests(url: str, count: int) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,8 +32,13 @@ from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Round
 from tests.fakes import OracleDrafter, rounds_of
 from tests.planning.curves import FLAT, LINEAR
+from tests.tiny_model import write_tiny_model
 
-LONGEST = 24
+LONGEST = 9
+SMALLEST: dict[str, Any] = {
+    "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 16, "vocab_size": 64,
+    "num_attention_heads": 2, "head_dim": 8,
+}  # fmt: skip
 SAMPLINGS = (
     Sampling(),
     Sampling(temperature=0.9, top_p=0.9, seed=5),
@@ -44,7 +50,7 @@ SAMPLINGS = (
 @cache
 def prompt_of(number: int) -> list[int]:
     draw = Random(number)
-    return [draw.randrange(256) for _ in range(4 + 7 * number)]
+    return [draw.randrange(64) for _ in range(1 + 7 * number)]
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +58,25 @@ def model(tiny_model_dir: Path) -> TargetModel:
     return load_target(str(tiny_model_dir), find_backend())
 
 
+@pytest.fixture(scope="module", params=["fused", "as mlx-lm has it"])
+def smallest(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> TargetModel:
+    """A model whose forwards take no time."""
+    folder = write_tiny_model(tmp_path_factory.mktemp("models") / "smallest", **SMALLEST)
+    model = load_target(str(folder), find_backend())
+    if request.param != "fused":
+        model.network = model.original
+    return model
+
+
 Answers = Callable[[int, Sampling], list[int]]
 
 
 @pytest.fixture(scope="module")
-def alone(model: TargetModel) -> Answers:
+def alone(smallest: TargetModel) -> Answers:
     """What plain decoding answers without company."""
+    model = smallest
 
     @cache
     def answer(number: int, sampling: Sampling) -> list[int]:
@@ -79,6 +98,7 @@ class Plan:
     sampling: Sampling
     seed: int
     error: float
+    silence: float
     joins_at: int
     cancelled_after: int
 
@@ -89,8 +109,9 @@ plans = st.builds(
     st.sampled_from(SAMPLINGS),
     st.integers(0, 99),
     st.sampled_from([0.0, 0.2, 0.6]),
-    st.integers(0, 12),
-    st.sampled_from([3, 6, 99, 99]),
+    st.sampled_from([0.2, 0.9, 1.0, 1.0]),
+    st.integers(0, 8),
+    st.sampled_from([1, 3, 6, 99, 99, 99]),
 )
 
 
@@ -111,7 +132,7 @@ class Member:
         self.cache = self.model.make_cache(len(prompt) + 2)
         self.model.prefill(prompt[:-1], self.cache)
         drafter = OracleDrafter(
-            len(prompt), self.answer, seed=plan.seed, error=plan.error, silence=0.3
+            len(prompt), self.answer, seed=plan.seed, error=plan.error, silence=plan.silence
         )
         drafter.begin(prompt)
         session = DraftSession(drafter, FixedPlanner(4), num_draft_tokens=4)
@@ -120,7 +141,7 @@ class Member:
             self.cache,
             Sampler(plan.sampling, prompt),
             4,
-            limit=256,
+            limit=64,
             grow=lambda tokens: self.cache.grow(tokens + 3),
         )
         with self.batch.member(target) as member:
@@ -142,11 +163,12 @@ class Member:
         )
 
 
-@settings(max_examples=25)
+@settings(max_examples=100)
 @given(st.lists(plans, min_size=2, max_size=4), st.integers(0, 9999))
 def test_no_schedule_changes_an_answer_or_a_cache(
-    model: TargetModel, alone: Answers, schedule: list[Plan], seed: int
+    smallest: TargetModel, alone: Answers, schedule: list[Plan], seed: int
 ) -> None:
+    model = smallest
     chance, batch = Random(seed), Batch(model)
     answers = [alone(plan.number, plan.sampling) for plan in schedule]
     members = [
@@ -224,7 +246,10 @@ def test_sampled_drafts_are_not_shortened(model: TargetModel) -> None:
         assert verified(first, others, replace(GUESS, probabilities=rows)) == 3
 
 
-def test_costs_are_learnt_from_batched_rounds(model: TargetModel) -> None:
+def test_costs_are_learnt_from_batched_rounds(
+    model: TargetModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("akunu_py.decoding.batch._NO_WAIT", -1.0)  # however late the host comes
     costs = LiveCosts(LINEAR, MAX_BATCH_ROWS)
     before = costs.verify_table(0, 2)
     with ExitStack() as stack:
@@ -254,25 +279,58 @@ def test_a_sequence_that_leaves_is_in_no_further_forward(model: TargetModel) -> 
         first, second = members_of(model, batch, stack, 2)
         with ExitStack() as short:
             (third,) = members_of(model, batch, short, 1)
-            for member in (first, second, third):
+            for member in (third, first):
                 member.submit(7, NO_DRAFT)
-        batch.run()
+        second.submit(7, NO_DRAFT)
         assert (batch.forwards, batch.rows) == (1, 2)
+
+
+def test_a_forward_begins_as_soon_as_all_wait_for_it(model: TargetModel) -> None:
+    batch = Batch(model)
+    with ExitStack() as stack:
+        first, second = members_of(model, batch, stack, 2)
+        waiting = first.submit(7, NO_DRAFT)
+        assert batch.forwards == 0
+        second.submit(7, GUESS)
+        assert (batch.forwards, batch.rows) == (1, 5)
+        first.read(waiting)
+        assert batch.forwards == 1
+
+
+def test_steps_are_submitted_ahead_if_all_want_them(model: TargetModel) -> None:
+    batch = Batch(model)
+    with ExitStack() as stack:
+        members = members_of(model, batch, stack, 3)
+        steps = [member.submit(7, NO_DRAFT) for member in members]
+        steps[0].continues = steps[1].continues = True
+        assert members[0].submit_step_after(steps[0]) is None, "the third wants to wait"
+        steps[2].continues = True
+        ahead = [
+            member.submit_step_after(step) for member, step in zip(members, steps, strict=True)
+        ]
+        assert (batch.forwards, batch.rows) == (2, 6), "before any of them was read"
+        for member, step, after in zip(members, steps, ahead, strict=True):
+            token = member.read(step).tokens[-1]
+            length = member.length
+            assert after is not None
+            pipelined = member.read(after)
+            assert pipelined.pipelined
+            member.rollback(length - 1)
+            assert member.read(member.submit(token, NO_DRAFT)).tokens == pipelined.tokens
 
 
 def test_who_is_left_alone_is_pipelined_again(model: TargetModel) -> None:
     with ExitStack() as stack:
-        (first,) = members_of(model, (batch := Batch(model)), stack, 1)
-        assert first.can_pipeline
+        (first,) = members_of(model, Batch(model), stack, 1)
+        alone = first.submit(7, NO_DRAFT)
         with ExitStack() as short:
-            members_of(model, batch, short, 1)
-            assert not first.can_pipeline
-            waiting = first.submit(7, NO_DRAFT)
-        assert not first.can_pipeline, "its last forward has not begun"
-        token = first.read(waiting).tokens[-1]
-        assert first.can_pipeline
-        step = first.submit(token, NO_DRAFT)
+            members_of(model, first._batch, short, 1)
+            assert first.submit_step_after(alone) is None, "the next forward is a common one"
+            waiting = first.submit(first.read(alone).tokens[-1], NO_DRAFT)
+        assert first.submit_step_after(waiting) is None, "it has not begun"
+        step = first.submit(first.read(waiting).tokens[-1], NO_DRAFT)
         ahead = first.submit_step_after(step)
+        assert ahead is not None
         first.read(step)
         assert len(first.read(ahead).tokens) == 1
 

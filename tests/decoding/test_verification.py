@@ -4,7 +4,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from akunu_py.decoding.verification import accept_or_resample, match_choices, needs_distributions
+from akunu_py.decoding.verification import (
+    Verdict,
+    accept_or_resample,
+    match_choices,
+    needs_distributions,
+)
 from akunu_py.drafting.base import Draft
 from akunu_py.sampling.random import uniform
 
@@ -69,3 +74,10 @@ def test_which_verifier_serves_which_draft() -> None:
     assert not needs_distributions(certain, greedy=False)
     assert needs_distributions(drawn, greedy=False)
     assert not needs_distributions(drawn, greedy=True)
+
+
+def test_a_draft_from_no_distribution_is_rejected() -> None:
+    """As if a draft model's activations had become infinite."""
+    target = np.array([[0.0, 1.0], [0.5, 0.5]], np.float32)
+    proposal = np.full((1, 2), np.nan, np.float32)
+    assert accept_or_resample(target, [0], proposal, uniforms(1)) == Verdict(0, 1)

@@ -272,3 +272,41 @@ def test_an_interrupted_draft_leaves_nothing_behind(
     logits = source.advance(tokens, 0, len(tokens), 4)
     expected = model.forward(mx.array(tokens), model.make_cache(64))[-1:]
     assert mx.allclose(logits, expected, atol=1e-3)
+
+
+@pytest.fixture(scope="module")
+def wider_engine(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    """The target predicts ids that the draft model lacks; their tokenizer uses none of them."""
+    wide = write_tiny_model(tmp_path_factory.mktemp("models") / "wide", vocab_size=4096)
+    return akunu_py.load(str(wide), draft_model=str(tiny_model_dir))
+
+
+def test_a_draft_model_never_sees_ids_that_it_lacks(
+    wider_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLX would read beyond the embeddings."""
+    source = wider_engine.speculation._draft_model
+    assert source is not None
+    forward, seen = source.model.forward, [0]
+
+    def spied(tokens: mx.array, cache: KVCache) -> mx.array:
+        seen.append(int(tokens.max().item()))  # type: ignore[arg-type]
+        return forward(tokens, cache)
+
+    monkeypatch.setattr(source.model, "forward", spied)
+    prompt = [5, 900, 4000, 6, 1000]
+    plain = wider_engine.generate(prompt, Options(max_tokens=12, drafter="none"))
+    drafted = wider_engine.generate(prompt, Options(12, drafter="model", num_draft_tokens=3))
+    assert drafted.token_ids == plain.token_ids
+    assert drafted.stats.drafted > 0
+    assert max(plain.token_ids) > source.model.vocabulary_size > max(seen) > 0
+
+
+def test_an_answer_that_nobody_reads_keeps_no_draft_model(paired_engine: Engine) -> None:
+    for _ in range(3):
+        paired_engine.stream("never read", Options(max_tokens=4))
+    paired_engine.reset()
+    source = paired_engine.speculation._draft_model
+    assert source is not None
+    assert not any(one.in_use for one in (source, *source._others))
+    assert len(source._others) <= 1

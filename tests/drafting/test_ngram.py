@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from akunu_py.drafting.ngram import MAX_HISTORY, NGramDrafter
+from akunu_py.drafting.ngram import NGramDrafter
 
 streams = st.lists(st.integers(0, 4), max_size=80)
 
@@ -47,11 +47,3 @@ def test_ties_go_to_the_continuation_that_reached_the_count_last() -> None:
     assert drafter.propose(1).tokens == (3,)
     drafter.begin([1, 3, 9, 1, 2, 9, 1])
     assert drafter.propose(1).tokens == (2,)
-
-
-def test_tables_outlive_the_window_of_history() -> None:
-    drafter = NGramDrafter()
-    drafter.begin([70, 71, 72, 73])
-    drafter.extend([1 + i % 50 for i in range(2 * MAX_HISTORY)])
-    drafter.extend([70, 71, 72])
-    assert drafter.propose(1).tokens == (73,)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from akunu_py.bench.baselines import ALL_DRAFTERS, REMEMBERS_TEXT
 from akunu_py.drafting import make_drafter
 from akunu_py.drafting.base import Draft, Drafter
-from akunu_py.drafting.ngram_storage import StorageDrafter
 from akunu_py.errors import InvalidRequestError
 from benchmarks.seeds.ngram_model import NGramModelDrafter, bigram, trigram
 
@@ -22,9 +21,6 @@ LOOKUPS = [pytest.param(make, id=name) for name, make in ALL_DRAFTERS.items()]
 SAMPLERS = [
     pytest.param(lambda: NGramModelDrafter(bigram(VOCABULARY, [STREAM])), id="bigram"),
     pytest.param(lambda: NGramModelDrafter(trigram(VOCABULARY, [STREAM], dense=True)), id="dense"),
-    pytest.param(
-        lambda: StorageDrafter(stop_if_unknown=False, vocabulary=VOCABULARY), id="random-storage"
-    ),
 ]
 streams = st.lists(st.integers(0, VOCABULARY - 1), max_size=60)
 

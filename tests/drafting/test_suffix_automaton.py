@@ -43,7 +43,7 @@ def test_the_recent_follower_wins_at_first_and_the_frequent_one_holds() -> None:
 
 
 def test_drafts_grow_with_the_match() -> None:
-    drafter = SuffixAutomatonDrafter(shortest_match=2, factor=2)
+    drafter = SuffixAutomatonDrafter()
     text = list(range(100))
     drafter.begin([*text, 0, 1])
     assert len(drafter.propose(32)) == 4

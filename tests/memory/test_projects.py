@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from akunu_py.errors import InvalidRequestError
-from akunu_py.memory.projects import IndexResult, index_project, open_project, project_folder
+from akunu_py.memory.projects import IndexResult, index_project, open_memory, project_folder
 from akunu_py.memory.store import MemoryStore
 from akunu_py.package import CACHE_VARIABLE
 
@@ -107,16 +107,16 @@ def test_a_project_that_does_not_fit_says_so(project: Path) -> None:
 
 def test_an_indexed_project_opens(store: MemoryStore, project: Path) -> None:
     index(store, project)
-    memory = open_project(str(project), KEY, 256)
-    assert sum(map(len, memory.segments)) > 50
-    assert memory.notice is None
+    memory = open_memory([str(project)], KEY, 256)
+    assert sum(map(len, memory.projects[str(project)].segments)) > 50
+    assert memory.notices == ()
 
 
 def test_ids_that_the_model_does_not_have_are_never_used(store: MemoryStore, project: Path) -> None:
     index(store, project)
-    memory = open_project(str(project), KEY, 50)
-    assert memory.segments == ()
-    assert memory.notice is not None
+    memory = open_memory([str(project)], KEY, 50)
+    assert memory.projects[str(project)].segments == []
+    assert len(memory.notices) == 1
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_named_project_without_memory_is_refused(
     if key != KEY:
         index(store, project)
     with pytest.raises(InvalidRequestError, match=said):
-        open_project(str(project), key, 256)
+        open_memory([str(project)], key, 256)
 
 
 def test_a_deleted_project_is_refused(project: Path) -> None:
@@ -140,8 +140,8 @@ def test_auto_takes_the_git_root_or_says_why_not(
     store: MemoryStore, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project / "lib")
-    assert "in no git project" in str(open_project("auto", KEY, 256).notice)
+    assert "in no git project" in str(open_memory(["auto"], KEY, 256).notices)
     (project / ".git").mkdir()
-    assert "was not indexed" in str(open_project("auto", KEY, 256).notice)
+    assert "was not indexed" in str(open_memory(["auto"], KEY, 256).notices)
     index(store, project)
-    assert open_project("auto", KEY, 256).segments
+    assert open_memory(["auto"], KEY, 256).projects[str(project)].segments

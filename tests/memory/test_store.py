@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -84,7 +85,10 @@ def test_what_is_forgotten_leaves_no_file(store: MemoryStore, tmp_path: Path) ->
     assert not folder.exists()
 
 
-def test_the_project_used_longest_ago_goes_first(tmp_path: Path) -> None:
+def test_the_project_used_longest_ago_goes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("akunu_py.memory.store.time", count(0, 7200).__next__)
     store = MemoryStore(tmp_path / "memory", limit=20_000)
     for name in ("one", "two", "three"):
         assert store.update(Path(name), KEY, {"a": (FILE, range(1000))})

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.memory.segment import Segment, joined_documents, write_segment
-from akunu_py.memory.tiers import ProjectTier
+from akunu_py.memory.tiers import MemoryTier, ProjectTexts
 
 LINE = list(range(10, 40))
 
@@ -23,7 +23,7 @@ def segment_of(folder: Path, *held: Sequence[int]) -> Segment:
 
 
 def drafter_of(*segments: Segment) -> AutoDrafter:
-    return AutoDrafter(tier=ProjectTier(segments))
+    return AutoDrafter(tiers=[MemoryTier(ProjectTexts(segments))])
 
 
 def draft_after(drafter: AutoDrafter, prompt: Sequence[int], limit: int = 8) -> Draft:
@@ -103,7 +103,7 @@ def test_carried_places_say_what_a_new_search_would(
 ) -> None:
     """At every token of several requests: each recalled match is one of the project."""
     folder = tmp_path_factory.mktemp("tier")
-    tier, draw = ProjectTier([segment_of(folder, *held)]), Random(seed)
+    tier, draw = MemoryTier(ProjectTexts([segment_of(folder, *held)])), Random(seed)
     spelled = ["".join(map(str, document)) for document in held]
     for text in texts:
         for size in range(1, len(text) + 1):

@@ -15,6 +15,7 @@ from akunu_py.backend import find_backend
 from akunu_py.blas import Blas, load_blas
 from akunu_py.calibration import (
     CONTEXTS,
+    contexts_of,
     cost_key,
     find_cost_curve,
     measure_and_store,
@@ -24,10 +25,12 @@ from akunu_py.engine import Engine
 from akunu_py.errors import BackendError
 from akunu_py.loading import load_target
 from akunu_py.model import TargetModel
+from akunu_py.options import KVQuantization
 from akunu_py.planning import cost_store
 from akunu_py.planning.cost_curve import DOUBTFUL, MEASURED, CostCurve, CostLevel
 from akunu_py.planning.cost_store import CostStore
 from tests.planning.curves import FLAT, LINEAR
+from tests.tiny_model import write_tiny_model
 
 # Each module is imported before the session's fixture replaces what measures.
 measure = measure_cost_curve
@@ -245,3 +248,27 @@ class TestEngine:
         answer = engine.generate("abcdefgh", Options(4))
         assert answer.stats.cached_tokens > 0
         assert answer.stats.prefill_s + answer.stats.decode_s <= perf_counter() - begun
+
+
+@pytest.mark.parametrize("start", [129, 133, 1024, 1026])
+def test_a_cache_may_begin_to_be_quantized_at_any_length(tmp_path: Path, start: int) -> None:
+    folder = write_tiny_model(tmp_path / "long", max_position_embeddings=4096)
+    quantization = KVQuantization(8, start=start)
+    long = load_target(str(folder), find_backend(), kv_quantization=quantization)
+    curve = measure(long, budget_s=0.2, contexts=contexts_of(long))
+    assert curve.levels[0].context == (start if start < 134 else 128)
+
+
+def test_no_error_of_a_measurement_ends_the_engine(
+    tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> CostCurve:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(calibration, "measure_cost_curve", broken)
+    doubted = replace(LINEAR, doubt=DOUBTFUL)
+    engine = akunu_py.load(str(tiny_model_dir), calibrate=lambda *_: doubted)
+    engine.generate("one two", Options(max_tokens=4))
+    assert engine.speculation.wants_costs
+    engine.measure_costs(lambda: False)
+    assert engine.speculation.wants_costs

@@ -8,7 +8,7 @@ import pytest
 import akunu_py
 from akunu_py.server.settings import Limits, ServerSettings
 from tests.parrot import parrot_engine
-from tests.server.live import FRIEND, KEY, LiveServer, serve
+from tests.server.live import FRIEND, KEY, HeldEngine, LiveServer, serve
 
 
 @pytest.fixture(scope="session")
@@ -40,3 +40,25 @@ def guarded(tiny_model_dir: Path) -> Iterator[LiveServer]:
     )
     with serve(lambda: akunu_py.load(str(tiny_model_dir)), settings) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_model_dir: Path) -> HeldEngine:
+    """The engine behind `held`."""
+    return HeldEngine(tiny_model_dir, prefill_step_size=16)
+
+
+@pytest.fixture(scope="module")
+def held_server(engine: HeldEngine, request: pytest.FixtureRequest) -> Iterator[LiveServer]:
+    """A server whose engine can be held, with the `SETTINGS` of the module."""
+    with serve(engine.load, getattr(request.module, "SETTINGS", None)) as server:
+        yield server
+
+
+@pytest.fixture
+def held(held_server: LiveServer, engine: HeldEngine) -> Iterator[LiveServer]:
+    """The same, without what earlier tests left in its caches and in its log."""
+    held_server.reset()
+    yield held_server
+    engine.release()
+    held_server.settle()

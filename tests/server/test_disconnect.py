@@ -7,7 +7,6 @@ import logging
 import re
 import socket
 import struct
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 
 from akunu_py.backend import PREFILL_STEP
 from akunu_py.stats import EngineCounters
-from tests.server.live import HeldEngine, LiveServer, serve
+from tests.server.live import HeldEngine, LiveServer
 from tests.tiny_model import write_tiny_model
 
 PROMPT_TOKENS = 1500
@@ -30,21 +29,6 @@ streamed_or_not = pytest.mark.parametrize("streams", [True, False], ids=["stream
 def engine(tmp_path_factory: pytest.TempPathFactory) -> HeldEngine:
     folder = tmp_path_factory.mktemp("models") / "tiny"
     return HeldEngine(write_tiny_model(folder, max_position_embeddings=4096))
-
-
-@pytest.fixture(scope="module")
-def held(engine: HeldEngine) -> Iterator[LiveServer]:
-    """A server whose engine can be held."""
-    with serve(engine.load) as server:
-        yield server
-
-
-@pytest.fixture(autouse=True)
-def _afresh(held: LiveServer, engine: HeldEngine) -> Iterator[None]:
-    held.reset()
-    yield
-    engine.release()
-    held.settle()
 
 
 def body(path: str, **changes: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from threading import Event
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,7 @@ def test_the_figures_describe_the_model_the_machine_and_the_work(live: LiveServe
     assert after["device"]["chip"]
     assert after["queue"] == {"processing": 0, "waiting": 0, "limit": 512, "parallel": 4}
     assert after["sequences"] == []
+    assert after["why_in_turns"] is None
     assert after["answers"] == before["answers"] + 1
     assert any(cache["tokens"] >= 80 for cache in after["caches"])
     for sum_, figure in (
@@ -159,6 +161,17 @@ def test_a_completion_has_its_draft_tokens_coloured(tab: Tab, live: LiveServer) 
 def test_it_fits_every_window(tab: Tab, live: LiveServer, width: int, *, dark: bool) -> None:
     tab.show_in(width=width, dark=dark)
     open_page(tab, live)
+    full: dict[str, Any] = {
+        "sequences": [
+            {"id": 123, "kind": "completion", "phase": "waiting for memory", "prompt_tokens": 99999,
+             "cached_tokens": 10000, "computed_tokens": 1000, "generated_tokens": 0,
+             "max_tokens": None, "drafted": 12345, "accepted": 12345},
+        ],
+        "queue": {"parallel": 4},
+        "model": {"context": 99999},
+        "caches": [{"id": 15, "tokens": 99999, "capacity": 99999, "bytes": 1e9, "busy": True}],
+    }  # fmt: skip
+    tab.run(f"now = {json.dumps(full)}; showSequences(now); showCaches(now.caches)")
     assert tab.run("document.documentElement.scrollWidth") == width
 
 

@@ -1,8 +1,6 @@
 """Several requests at once over HTTP: who goes first, and what the server says about them."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,33 +10,14 @@ from akunu_py.options import Options
 from akunu_py.server.job import Job
 from akunu_py.server.settings import ServerSettings
 from akunu_py.text.fim import FillRequest
-from tests.server.live import HeldEngine, LiveServer, serve
+from tests.server.live import HeldEngine, LiveServer
 
+SETTINGS = ServerSettings(parallel=2)
 LONG = {"prompt": "0123456789" * 30, "n_predict": 300, "num_draft_tokens": 0, "ignore_eos": True}
 
 
-@pytest.fixture(scope="module")
-def engine(tiny_model_dir: Path) -> HeldEngine:
-    return HeldEngine(tiny_model_dir, prefill_step_size=16)
-
-
-@pytest.fixture(scope="module")
-def held(engine: HeldEngine) -> Iterator[LiveServer]:
-    """A server for two requests at a time, whose engine can be held."""
-    with serve(engine.load, ServerSettings(parallel=2)) as server:
-        yield server
-
-
-@pytest.fixture(autouse=True)
-def _afresh(held: LiveServer, engine: HeldEngine) -> Iterator[None]:
-    held.reset()
-    yield
-    engine.release()
-    held.settle()
-
-
 def test_an_infill_is_answered_within_a_long_completion(held: LiveServer) -> None:
-    gap = {"input_prefix": "def f(", "input_suffix": ")", "n_predict": 4}
+    gap = {"input_prefix": "def f(", "input_suffix": ")", "n_predict": 4, "ignore_eos": True}
     with held.dial("/completion", LONG):
         while not held.service.processing:
             pass
@@ -51,12 +30,12 @@ def test_slots_and_status_tell_what_runs(held: LiveServer, engine: HeldEngine) -
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(held.post, "/completion", LONG)
         engine.wait_until_held()
-        slot, *_ = held.get("/slots").json()
+        slot, idle = held.get("/slots").json()
         (sequence,) = held.get("/status").json()["sequences"]
         metrics = held.get("/metrics").text
         engine.release()
         assert answer.result().status_code == 200
-    assert slot["is_processing"]
+    assert (slot["is_processing"], idle["is_processing"]) == (True, False)
     assert slot["id_task"] == sequence["id"]
     assert slot["n_prompt_tokens"] == sequence["prompt_tokens"] == 300
     assert slot["next_token"][0]["n_decoded"] > 5
@@ -101,6 +80,33 @@ def test_choices_are_made_together_and_compute_their_prompt_once(
     ]
     assert texts[0] == texts[1]
     assert len(set(texts[0])) > 1
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/completions"])
+def test_streamed_choices_come_together(held: LiveServer, path: str) -> None:
+    body: dict[str, Any] = LONG | {"n": 3, "n_predict": 12, "max_tokens": 12, "seed": 4}
+    body |= {"temperature": 1, "id_slot": 1}
+    whole = held.post(path, body).json()
+    events = held.events(path, body)
+    chunks = [
+        choice for event in events if event != "[DONE]" for choice in event.get("choices", [event])
+    ]
+    order = [chunk["index"] for chunk in chunks]
+    assert order.index(1) < len(order) - order[::-1].index(0), "two of them at a time"
+    texts = ["", "", ""]
+    for chunk in chunks:
+        texts[chunk["index"]] += chunk.get("content", chunk.get("text"))
+    choices = whole if isinstance(whole, list) else whole["choices"]
+    assert texts == [choice.get("content", choice.get("text")) for choice in choices]
+    assert sum("timings" in event for event in events) == (3 if path == "/completion" else 1)
+
+
+def test_the_choices_of_a_request_take_one_place_in_the_queue(
+    held: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held.worker, "_limit", 1)
+    answers = held.post("/completion", LONG | {"n": 8, "n_predict": 3, "id_slot": 0})
+    assert len(answers.json()) == 8
 
 
 def test_lower_priorities_go_first(

@@ -1,37 +1,15 @@
 """Cancelled requests are not worked on; the queue is bounded; newer requests replace older ones."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from akunu_py.server.settings import ServerSettings
-from tests.server.live import HeldEngine, LiveServer, serve
+from tests.server.live import HeldEngine, LiveServer
 
-STEP = 16
+SETTINGS = ServerSettings(queue=1)
 PROMPT = "0123456789abcdef" * 20
-
-
-@pytest.fixture(scope="module")
-def engine(tiny_model_dir: Path) -> HeldEngine:
-    return HeldEngine(tiny_model_dir, prefill_step_size=STEP)
-
-
-@pytest.fixture(scope="module")
-def held(engine: HeldEngine) -> Iterator[LiveServer]:
-    """A server whose engine can be held, with room for one request in its queue."""
-    with serve(engine.load, ServerSettings(queue=1)) as server:
-        yield server
-
-
-@pytest.fixture(autouse=True)
-def _afresh(held: LiveServer, engine: HeldEngine) -> Iterator[None]:
-    held.reset()
-    yield
-    engine.release()
-    held.settle()
 
 
 def completion(**fields: Any) -> dict[str, Any]:

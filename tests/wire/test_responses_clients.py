@@ -335,9 +335,12 @@ def test_truncation_renders_a_long_conversation_a_few_times(
     parrot: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin, count = Conversation.begin, []
-    monkeypatch.setattr(
-        Conversation, "begin", lambda *args, **kwargs: count.append(1) or begin(*args, **kwargs)
-    )
+
+    def counted(*arguments: Any, **settings: Any) -> Conversation:
+        count.append(1)
+        return begin(*arguments, **settings)
+
+    monkeypatch.setattr(Conversation, "begin", counted)
     roles = ("user", "assistant")
     turns = [{"role": roles[at % 2], "content": f"hello {at}"} for at in range(401)]
     asked = {"model": "m", "input": turns, "truncation": "auto", "max_output_tokens": 9}

@@ -54,16 +54,12 @@ class Cursor:
 
 
 @pytest.fixture
-def cursor() -> Cursor:
-    """In the middle of a file of the standard library, on an empty line."""
+def cursor(live: LiveServer) -> Cursor:
+    """In the middle of a file of the standard library, on an empty line; no cache has seen it."""
+    live.reset()
     code = Path(textwrap.__file__).read_text(encoding="utf-8")
     middle = code.index("\n\n", BEFORE) + 1
     return Cursor(code[middle - BEFORE : middle], "", code[middle : middle + AFTER])
-
-
-@pytest.fixture(autouse=True)
-def _afresh(live: LiveServer) -> None:
-    live.reset()
 
 
 def typed(cursor: Cursor, line: str, keystrokes: int) -> Iterator[Cursor]:

@@ -1,5 +1,6 @@
 """A worker that answers several requests together: who waits for whom, in forwards, not in time."""
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -9,6 +10,7 @@ import pytest
 
 import akunu_py
 from akunu_py.decoding.scheduler import MAX_PARALLEL, Kind
+from akunu_py.decoding.target import ModelTarget
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.event_stream import EventStream
@@ -147,6 +149,26 @@ def test_a_request_that_fails_leaves_the_others_alone(watch: Callable[..., Watch
     with pytest.raises(InvalidRequestError):
         read(wrong)
     assert len(read(good).token_ids) == 10
+
+
+def test_nothing_of_a_batch_waits_for_the_garbage_collector(watch: Callable[..., Watched]) -> None:
+    """A target has its sequence's cache, even if the pool has dropped that."""
+
+    def targets() -> int:
+        return sum(isinstance(thing, ModelTarget) for thing in gc.get_objects())
+
+    watched = watch(4)
+    read(watched.worker.stream(COMPLETION, Options(1)))
+    gc.collect()
+    gc.disable()
+    try:
+        before = targets()
+        streams = [watched.worker.stream(LONG[at:], Options(20)) for at in range(4)]
+        assert all(read(events).token_ids for events in streams)
+        read(watched.worker.stream(COMPLETION, Options(1)))
+        assert targets() <= before
+    finally:
+        gc.enable()
 
 
 MIXED: list[tuple[list[int], Options, Kind]] = [

@@ -1,12 +1,14 @@
 """The engine's thread: its requests, its queue, and its end."""
 
 import asyncio
+import gc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from threading import Event as Flag
 from threading import get_ident
+from weakref import ref
 
 import pytest
 
@@ -275,3 +277,26 @@ def test_an_event_loop_reads_several_requests(worker: EngineWorker) -> None:
 
     prompts = ["one", "two", "three"]
     assert asyncio.run(answers()) == worker.call(alone)
+
+
+def test_nothing_of_a_request_waits_for_the_garbage_collector(worker: EngineWorker) -> None:
+    """What it holds may be large: its prompt, and its cache if the pool has dropped that."""
+
+    class Text(str):
+        """A text that can be watched."""
+
+    gc.collect()
+    gc.disable()
+    try:
+        text = Text("abc")
+        prompt, events = ref(text), worker.stream(text, Options(max_tokens=40))
+        next(events)
+        stream, answer = ref(events), events.answer and ref(events.answer)
+        for _ in events:
+            pass
+        del text, events, _
+        list(worker.stream("next", Options(max_tokens=1)))
+        assert answer
+        assert (prompt(), answer(), stream()) == (None, None, None)
+    finally:
+        gc.enable()

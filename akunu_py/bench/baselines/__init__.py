@@ -20,27 +20,15 @@ from akunu_py.bench.baselines.prompt_lookup import (
 from akunu_py.bench.baselines.suffix_decoding import SuffixDecoding
 from akunu_py.drafting import DRAFTERS
 from akunu_py.drafting.base import Drafter
-from akunu_py.drafting.ngram_storage import DEFAULT_ORDER, MultiLevelStorage, StorageDrafter
+from akunu_py.drafting.ngram_storage import NGramStorage, StorageDrafter
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
     from akunu_py.sampling.sampler import Sampler
 
 
-class OneLevelStorage(MultiLevelStorage):
-    """Romsto's `OneLevelNGramStorage`: knows contexts of exactly `order - 1` tokens.
-
-    Raises:
-        InvalidRequestError: if `order` is less than 2.
-    """
-
-    def __init__(self, order: int = DEFAULT_ORDER) -> None:
-        super().__init__(order)
-        del self._levels[1:]  # the longest contexts come first
-
-
 BASELINES: Final[dict[str, Callable[[], Drafter]]] = {
-    "storage-one-level": lambda: StorageDrafter(OneLevelStorage()),
+    "storage-one-level": lambda: StorageDrafter(NGramStorage(one_level=True)),
     "suffix-decoding": SuffixDecoding,
     "transformers-lookup": TransformersLookup,
     "vllm-ngram": VllmNGram,

@@ -1,0 +1,1 @@
+"""Several processes, on one machine or more, that run one model together through MLX."""

@@ -1,0 +1,71 @@
+"""This rank's share of a network: a part of every layer, or some of the layers.
+
+mlx-lm's models split themselves; this module asks them to, and says in a sentence why not.
+"""
+
+from typing import Any, Final
+
+import mlx.core as mx
+from mlx import nn
+
+from akunu_py.cache.model_cache import make_kv_cache
+from akunu_py.errors import ModelLoadError
+from akunu_py.ranks.group import Ranks
+
+_COUNTS_OF_HEADS: Final = "heads"
+
+
+def take_share(network: nn.Module, config: dict[str, Any], ranks: Ranks, *, pipeline: bool) -> None:
+    """Drops what other ranks compute from a network whose weights have not been read, and reads
+    the others.
+
+    Args:
+        network: an mlx-lm model, loaded lazily.
+        config: its `config.json`.
+        ranks: all of them.
+        pipeline: whether to split the layers among the ranks, instead of each layer.
+
+    Raises:
+        ModelLoadError: if it cannot be split in this way, or not among so many.
+    """
+    stack = getattr(network, "model", None) or getattr(network, "language_model", None)
+    stack = getattr(stack, "model", None) or stack
+    can_shard, can_pipeline = hasattr(network, "shard"), hasattr(stack, "pipeline")
+    if not (can_pipeline if pipeline else can_shard):
+        remedy = "it has no other form that can be, either."
+        if pipeline and can_shard:
+            remedy = "omit --pipeline, to split each layer."
+        if not pipeline and can_pipeline:
+            remedy = "add --pipeline, to split the list of its layers."
+        raise ModelLoadError(
+            f"mlx-lm's {config.get('model_type')} cannot be "
+            f"{'pipelined' if pipeline else 'sharded'}: {remedy}"
+        )
+    try:
+        if pipeline:
+            stack.pipeline(ranks.group)  # type: ignore[union-attr]
+        else:
+            _check_heads(config.get("text_config") or config, ranks.size)
+            network.shard(ranks.group)
+        # A forward that is built, and not computed, fails if a part has no whole heads.
+        network(mx.array([[0, 0]]), cache=make_kv_cache(network, 2).layers)
+    except Exception as error:  # whatever a network raises about shapes
+        raise ModelLoadError(
+            f"This model cannot be split among {ranks.size} ranks; try another number "
+            f"({' '.join(str(error).split())[:200].rstrip('.')})."
+        ) from error
+    mx.eval(network.parameters())
+    cache = make_kv_cache(network, 1)
+    ranks.check_same(
+        repr((cache.has_states, cache.needs_checkpoints, cache.can_roll_back)),
+        "Each rank must have layers of every kind; try fewer ranks, or omit --pipeline.",
+    )
+
+
+def _check_heads(config: dict[str, Any], size: int) -> None:
+    """Refuses numbers of heads that some models would split in the middle of one."""
+    for name, heads in config.items():
+        if name.endswith(_COUNTS_OF_HEADS) and isinstance(heads, int) and heads > 0:
+            repeats = "key_value" in name and size % heads == 0  # some models repeat these
+            if heads % size and not repeats:
+                raise ValueError(f"it has {heads} {name}")

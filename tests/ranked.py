@@ -1,0 +1,89 @@
+"""Answers of tiny models, by this process alone or by several ranks: `python -m tests.ranked`.
+
+`test_ranks.py` compares the two.
+"""
+
+import json
+import sys
+from typing import Any, Final
+
+import akunu_py
+from akunu_py.__main__ import main as command_line
+from akunu_py.engine import Engine
+from akunu_py.options import Options, Sampling
+from akunu_py.ranks.mirror import RankedModel
+
+REPEATING: Final = "one two one two one two one"
+LONGER: Final = f"{REPEATING} two three"
+SAMPLED: Final = Sampling(temperature=0.7, seed=3)
+CASES: Final[dict[str, Options]] = {
+    "greedy, plain": Options(4, drafter="none"),
+    "greedy, drafted": Options(4, drafter="ngram", num_draft_tokens=3),
+    "sampled, drafted": Options(4, drafter="ngram", num_draft_tokens=3, sampling=SAMPLED),
+    "sampled, plain": Options(4, drafter="none", sampling=SAMPLED),
+    "greedy, exact": Options(4, drafter="ngram", num_draft_tokens=2, exact=True),
+}
+GENERATE: Final = (
+    *("--prompt", "one two one", "--max-tokens", "4", "--temp", "0.8", "--seed", "5", "--json"),
+)
+SHORT: Final = ("greedy, plain", "sampled, drafted")
+
+
+def answers(folder: str, *, whole: bool = True, pipeline: bool = False) -> dict[str, Any]:
+    """What a model answers to a few requests, each of which reuses what another one computed.
+
+    Args:
+        folder: the model.
+        whole: whether to answer all of them; ranks that share few cores take long.
+        pipeline: how the ranks split the model.
+    """
+    engine = akunu_py.load(folder, pipeline=pipeline)
+    found: dict[str, Any] = {}
+    for name in CASES if whole else SHORT:
+        prompt = LONGER if name.startswith("sampled") else REPEATING
+        found[name] = engine.generate(prompt, CASES[name]).token_ids
+    if whole:
+        found["cancelled"] = _cancelled(engine)
+        together = Options(4, drafter="ngram", num_draft_tokens=2)
+        batch = engine.generate_batch([REPEATING, "abc abc abc", LONGER], together)
+        found["together"] = [one.token_ids for one in batch]
+    found["bytes"] = engine.model.parameter_bytes
+    if isinstance(engine.model, RankedModel):
+        assert engine.model.broadcast_seconds() > 0
+        found["ranks"] = engine.model.ranks
+        engine.model.close()
+    return found
+
+
+def _cancelled(engine: Engine) -> list[int]:
+    """The answer after one that was cancelled in the middle, of its prompt and of its text."""
+    asked = iter([False, True, True])
+    list(engine.stream("x" * 600, Options(4), cancelled=lambda: next(asked, True)))
+    events = engine.stream("abc abc abc", Options(8, drafter="ngram", num_draft_tokens=3))
+    next(events)
+    events.close()
+    return engine.generate("abc abc abc", Options(4, drafter="none")).token_ids
+
+
+def main(size: str, *folders: str) -> None:
+    """Prints the answers of every model, as rank 0; the others follow it through all of them.
+
+    A folder that ends in `|` is pipelined. With more than two ranks, there are few requests; with
+    two, the command line answers one more, on a line of its own.
+    """
+    found = {}
+    for folder in folders:
+        try:
+            found[folder] = answers(
+                folder.removesuffix("|"), whole=size == "2", pipeline=folder.endswith("|")
+            )
+        except SystemExit:
+            continue
+    if found:
+        print(json.dumps(found))
+    if size == "2":
+        command_line(["generate", "--model", folders[0], *GENERATE])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

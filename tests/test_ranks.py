@@ -1,0 +1,198 @@
+"""A model on several ranks, as processes of this machine connected by MLX's ring.
+
+Waiting ranks keep their cores busy, so there are few requests, and each group is launched once.
+"""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+import mlx.core as mx
+import pytest
+
+import akunu_py
+from akunu_py.__main__ import main
+from akunu_py.errors import AkunuError
+from akunu_py.model_files import BUNDLED_MODEL
+from tests import ranked
+from tests.tiny_model import VOCABULARY, write_tiny_model
+
+pytestmark = pytest.mark.skipif(
+    not mx.distributed.is_available("ring"), reason="MLX has no ring backend here"
+)
+
+PATIENCE_S: Final = 120
+LAYERS: Final[dict[str, Any]] = {
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "head_dim": 16, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+    "vocab_size": VOCABULARY, "max_position_embeddings": 1024, "tie_word_embeddings": False,
+}  # fmt: skip
+HYBRID: Final = LAYERS | {
+    "model_type": "qwen3_5", "full_attention_interval": 2, "linear_num_value_heads": 4,
+    "linear_num_key_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
+    "linear_conv_kernel_dim": 4, "num_experts": 0,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Tiny models, by their architecture; `layers` has as many of both kinds on two ranks."""
+    place = tmp_path_factory.mktemp("ranked")
+    made = {
+        "llama": write_tiny_model(place / "llama", **LAYERS),
+        "qwen3": write_tiny_model(place / "qwen3", **(LAYERS | {"model_type": "qwen3"})),
+        "qwen3_5": write_tiny_model(place / "qwen3_5", model_type="qwen3_5", text_config=HYBRID),
+        "layers": write_tiny_model(
+            place / "layers", model_type="qwen3_5", text_config=HYBRID | {"num_hidden_layers": 4}
+        ),
+    }
+    return {name: str(folder) for name, folder in made.items()}
+
+
+@contextmanager
+def launched(
+    folder: Path, *commands: list[str], size: int = 2
+) -> Iterator[list["subprocess.Popen[str]"]]:
+    """Ranks as `mlx.launch` starts them; all run the first command, or each its own."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(size)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        addresses = [[f"127.0.0.1:{one.getsockname()[1]}"] for one in sockets]
+    hosts = folder / f"hosts-{addresses[0][0].rpartition(':')[2]}.json"
+    hosts.write_text(json.dumps(addresses))
+    with ExitStack() as stack:
+        ranks = []
+        for rank in range(size):
+            process = subprocess.Popen(
+                [sys.executable, *commands[rank % len(commands)]],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=os.environ
+                | {"MLX_RANK": str(rank), "MLX_HOSTFILE": str(hosts), "PYTHONUNBUFFERED": "1"},
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            ranks.append(process)
+        yield ranks
+
+
+def outcome(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=PATIENCE_S)
+    own = [line for line in err.splitlines() if not line.startswith("[ring]")]  # MLX's lines
+    return process.returncode, out, "\n".join(own)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_ranks_answer_as_one_process_does(
+    folders: dict[str, str], tmp_path: Path, size: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [folders["llama"], folders["qwen3"], folders["qwen3_5"]]
+    if size == 2:
+        asked += [f"{folders['layers']}|", BUNDLED_MODEL]
+    command = ["-m", "tests.ranked", str(size), *asked]
+    with launched(tmp_path, command, size=size) as ranks:
+        alone = {name: ranked.answers(name.removesuffix("|"), whole=size == 2) for name in asked}
+        ended = [outcome(process) for process in ranks]
+    assert [(code, errors) for code, _, errors in ended] == [(0, "")] * size
+    api, *command_line = ended[0][1].splitlines()
+    found = json.loads(api)
+    for name, expected in alone.items():
+        way = "pipeline" if name.endswith("|") else "tensor"
+        assert found[name].pop("ranks") == f"{size} ranks (ring), {way} parallel"
+        assert found[name].pop("bytes") < 0.8 * expected.pop("bytes")
+        assert found[name] == expected, name
+    for line in command_line:  # with two ranks
+        assert main(["generate", "--model", asked[0], *ranked.GENERATE]) == 0
+        assert json.loads(line)["token_ids"] == json.loads(capsys.readouterr().out)["token_ids"]
+
+
+def test_a_server_loses_a_rank_in_the_middle_of_an_answer(
+    folders: dict[str, str], tmp_path: Path
+) -> None:
+    engine = akunu_py.load(folders["llama"])
+    expected = engine.generate("abc abc", akunu_py.Options(4)).text
+    words = ["-m", "akunu_py", "serve", "--model", folders["llama"], "--port", "0"]
+    endless = {"prompt": "a", "n_predict": -1, "ignore_eos": True, "stream": True}
+    with launched(tmp_path, words) as ranks:
+        assert ranks[0].stdout is not None
+        url = [ranks[0].stdout.readline() for _ in range(2)][1].split()[-1]
+        with httpx2.Client(base_url=url, timeout=PATIENCE_S) as client:
+            with client.stream("POST", "/completion", json=endless) as cancelled:
+                next(cancelled.iter_lines())
+            body = {"prompt": "abc abc", "n_predict": 4, "temperature": 0}
+            assert client.post("/completion", json=body).json()["content"] == expected
+            with client.stream("POST", "/completion", json=endless) as answer:
+                lines = answer.iter_lines()
+                next(lines)
+                ranks[1].kill()
+                last = [line for line in lines if line][-1]
+        code, _, errors = outcome(ranks[0])
+    assert "Rank 0 has lost another rank" in last
+    assert code == 3
+    assert errors.splitlines()[-1] == (
+        "akunu-py: Rank 0 has lost another rank: connection to a peer was lost."
+    )
+
+
+def test_a_signal_to_the_first_rank_ends_all(folders: dict[str, str], tmp_path: Path) -> None:
+    words = ["-m", "akunu_py", "serve", "--model", folders["llama"], "--port", "0"]
+    with launched(tmp_path, words) as ranks:
+        assert ranks[0].stdout is not None
+        while not ranks[0].stdout.readline().startswith("Serving"):
+            pass
+        ranks[0].send_signal(signal.SIGTERM)
+        ended = [outcome(process) for process in ranks]
+    assert [(code, errors) for code, _, errors in ended] == [(0, "")] * 2
+
+
+SILENT: Final = "import signal, mlx.core as mx; mx.distributed.init(True, 'ring'); signal.pause()"
+
+
+def test_a_rank_that_does_not_answer_ends_the_others(
+    folders: dict[str, str], tmp_path: Path
+) -> None:
+    words = ["-m", "akunu_py", "generate", "--model", folders["llama"], "--prompt", "a"]
+    with launched(tmp_path, [*words, "--rank-timeout", "0.2"], ["-c", SILENT]) as ranks:
+        code, _, errors = outcome(ranks[0])
+    assert code == 3
+    assert re.fullmatch(r"akunu-py: Rank 0 .*(did not answer|not reach the others) in .*", errors)
+
+
+class FakeRanks:
+    rank, size = 0, 3
+
+    def check_same(self, facts: str, otherwise: str = "") -> None:
+        """Nobody differs."""
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, "This model cannot be split among 3 ranks; try another number"),
+        ({"pipeline": True}, "mlx-lm's llama cannot be pipelined: omit --pipeline"),
+        ({"adapter_path": "."}, "Several ranks cannot do --adapter-path; fuse the adapter"),
+        ({"prompt_cache_dir": Path()}, "Several ranks cannot do --prompt-cache-dir"),
+    ],
+)
+def test_what_cannot_be_split_is_refused_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], sentence: str
+) -> None:
+    monkeypatch.setattr("akunu_py.loading.find_ranks", lambda _: FakeRanks())
+    with pytest.raises(AkunuError, match=sentence):
+        akunu_py.load(**options)
+
+
+def test_a_pipeline_needs_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "--prompt", "a", "--pipeline"]) == 2
+    assert "start them with `mlx.launch -n 2`" in capsys.readouterr().err
