@@ -348,8 +348,12 @@ class BatchedTarget:
             self._batch.run()
         if pending.run is not None:
             self._batch.wait(pending.run)
-        if pending.error is not None:
-            raise pending.error
+        error, pending.error = pending.error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # its traceback holds this frame, and so the cache
         assert pending.pending is not None
         assert pending.run is not None
         outcome = self._target.read(pending.pending)
