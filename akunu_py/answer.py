@@ -124,10 +124,10 @@ class Answer:
         Raises:
             Exception: what went wrong; the answer has ended then.
         """
-        if may_wait and not self._is_cancelled() and not self._has_room():
-            self.phase = None
-            return None
         try:
+            if not self._is_cancelled() and not self._reserve(may_wait=may_wait):
+                self.phase = None
+                return None
             with self._shared.model.guard():
                 event = next(self._steps, None)
         except BaseException:
@@ -165,14 +165,27 @@ class Answer:
     def _is_cancelled(self) -> bool:
         return self._cancelled is not None and self._cancelled()
 
-    def _has_room(self) -> bool:
-        """Whether the next forward fits into the memory for caches."""
+    def _reserve(self, *, may_wait: bool) -> bool:
+        """Takes memory for the next forward; False if it has to wait for that.
+
+        Others ask before that forward runs, so what it needs is taken at once.
+        """
         prefixes, slot = self._shared.prefixes, self._slot
         if slot is None:
-            return prefixes.has_room(self._first_room)
+            return not may_wait or prefixes.has_room(self._first_room)
         # A round begins with the forward that is in flight, and may send the next two.
         longest = 2 * (2 + max(self._session.num_draft_tokens, self._shared.speculation.block_rows))
-        return prefixes.has_room(min(slot.cache.length + longest, prefixes.limit), slot)
+        wanted = min(slot.cache.length + longest, prefixes.limit)
+        if wanted <= slot.cache.capacity:
+            return True
+        if may_wait and not prefixes.has_room(wanted, slot):
+            return False
+        try:
+            prefixes.grow(slot, wanted)
+        except BaseException:  # some of its layers may have grown
+            prefixes.drop(slot)
+            raise
+        return True
 
     @property
     def _first_room(self) -> int:

@@ -93,7 +93,7 @@ class Engine:
         self.counters = EngineCounters()
         self._prefixes = PrefixPool(
             model.make_cache,
-            lambda: model.cache_sizes,
+            model.cache_bytes,
             limit=max_context or model.context_length,
             memory=spare_cache_bytes() if prompt_cache_bytes is None else prompt_cache_bytes,
             store=prompt_store,
@@ -246,7 +246,12 @@ class Engine:
             options: what else each of them asks for.
             samplers: replace those of the options, one for each prompt.
             parallel: how many are answered at a time.
+
+        Raises:
+            InvalidRequestError: also if `parallel` is not positive.
         """
+        if parallel < 1:
+            raise InvalidRequestError(f"At least 1 prompt must be answered at a time: {parallel=}.")
         asked = list(zip_longest(prompts, samplers))
         scheduler = Scheduler(parallel)
         waiting = [Sequence(arrival=number) for number in range(len(asked))]

@@ -206,16 +206,30 @@ class TargetModel:
         """How long a message to other processes takes; 0 if there are none."""
         return 0.0
 
+    def cache_bytes(self, capacity: int) -> float:
+        """The most bytes that a cache for so many tokens ever takes, without checkpoints.
+
+        What comes before the start of a quantization takes more than it does later.
+        """
+        least, more, whole = self._cache_sizes
+        start = 0 if self.kv_quantization is None else self.kv_quantization.start
+        return least + max(more * capacity, whole * min(capacity, start))
+
     @cached_property
-    def cache_sizes(self) -> tuple[float, float]:
-        """The bytes of a cache without checkpoints: at least, and more for each token.
+    def _cache_sizes(self) -> tuple[float, float, float]:
+        """The bytes of a cache: at least, and more for each token, quantized if they are to be, and
+        as they come.
 
         They are those of a forward that is built and not computed.
         """
-        cache = self.make_cache(self.context_length, quantized_start=0)
-        self.network(mx.array([[0]]), cache=cache.layers)
-        least = cache.estimate(0)
-        return least, cache.estimate(1) - least
+        caches = [self.make_cache(self.context_length, quantized_start=0)]
+        if self.kv_quantization is not None:
+            caches.append(self.make_cache(self.context_length, quantized_start=self.context_length))
+        for cache in caches:
+            self.network(mx.array([[0]]), cache=cache.layers)
+        least = caches[0].estimate(0)
+        more, *_, whole = (cache.estimate(1) - least for cache in (*caches, caches[-1]))
+        return least, more, whole
 
     def forward(self, tokens: mx.array, cache: KVCache) -> mx.array:
         """Appends tokens to the cache and predicts the token after each of them.

@@ -7,6 +7,7 @@ import pytest
 
 import akunu_py
 from akunu_py.answer import Answer
+from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot
 from akunu_py.decoding.scheduler import Phase
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError
@@ -88,6 +89,29 @@ def test_equal_prompts_are_computed_once(stepped: Engine) -> None:
     missing = len(PROMPTS[1]) - 1
     assert [completion.stats.cached_tokens for completion in batch] == [0, missing, missing]
     assert stepped.counters.prefill_tokens == missing
+
+
+@pytest.mark.parametrize("lead", range(1, 3))
+def test_answers_that_grow_in_one_round_keep_within_memory(
+    tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch, lead: int
+) -> None:
+    """The second has more tokens and fewer rounds, so that both caches are full at once."""
+    sizes = akunu_py.load(str(tiny_model_dir)).model.cache_bytes
+    small, large = sizes(512), sizes(1024)
+    engine = akunu_py.load(str(tiny_model_dir), prompt_cache_bytes=int(small + large))
+    grow, most = PrefixPool.grow, 0
+
+    def watched(pool: PrefixPool, slot: PrefixSlot, tokens: int) -> None:
+        nonlocal most
+        grow(pool, slot, tokens)
+        most = max(most, sum(one.cache.nbytes for one in pool._slots.values() if one.busy))
+
+    monkeypatch.setattr(PrefixPool, "grow", watched)
+    plain = Options(40, drafter="none", sampling=Sampling(logit_bias=((2, -100.0),)))
+    prompts = [Random(at).choices(range(32, 127), k=490 + at * lead) for at in range(2)]
+    batch = engine.generate_batch(prompts, plain, parallel=2)
+    assert [len(one.token_ids) for one in batch] == [40, 40]
+    assert 0 < most <= small + large
 
 
 def test_a_new_stream_ends_only_the_stream_before_it(stepped: Engine) -> None:

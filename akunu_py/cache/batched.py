@@ -16,7 +16,7 @@ from typing import Any, cast
 import mlx.core as mx
 from mlx_lm.models.cache import create_attention_mask
 
-from akunu_py.cache.layers import LayerCache
+from akunu_py.cache.layers import LayerCache, WindowLayerCache
 
 
 class BatchedRows:
@@ -73,6 +73,12 @@ class BatchedLayer:
         self._layers = layers
         self.appended: tuple[Any, Any] = (None, None)
         self._seen: list[tuple[Any, Any, Any]] = []
+
+    @property
+    def has_window(self) -> bool:
+        """Whether each sequence needs the mask of its own cache: it may not attend to all that
+        `append_each` returns."""
+        return isinstance(self._layers[0], WindowLayerCache)
 
     def make_mask(
         self, tokens: int, return_array: bool = False, window_size: int | None = None

@@ -123,7 +123,7 @@ class PrefixPool:
 
     Args:
         make_cache: makes the cache of a slot.
-        sizes: tells the bytes of a cache: at least, and more for each token.
+        bytes_of: tells the most bytes that a cache for so many tokens takes.
         limit: the most tokens that a slot may hold.
         memory: bytes that all slots may take together; busy slots whose requests did not wait may
             exceed it.
@@ -137,7 +137,7 @@ class PrefixPool:
     def __init__(
         self,
         make_cache: MakeCache,
-        sizes: Callable[[], tuple[float, float]],
+        bytes_of: Callable[[int], float],
         *,
         limit: int,
         memory: int,
@@ -151,7 +151,7 @@ class PrefixPool:
         self._store = store
         self._clock = clock
         self._slots: dict[int, PrefixSlot] = {}  # the least recently used one first
-        self._sizes = sizes
+        self._bytes_of = bytes_of
 
     def take(
         self, prompt: Sequence[int], tokens: int, slot_id: int | None = None
@@ -200,12 +200,13 @@ class PrefixPool:
         """
         if slot is not None and tokens <= slot.cache.capacity:
             return True
-        busy = [one.cache.nbytes for one in self._slots.values() if one.busy and one is not slot]
-        return sum(busy) + self._estimate(self._capacity(tokens)) <= self.memory or not busy
+        busy = [one for one in self._slots.values() if one.busy and one is not slot]
+        needed = sum(map(self._claim, busy)) + self._bytes_of(self._capacity(tokens))
+        return needed <= self.memory or not busy
 
     def seats(self, tokens: int) -> float:
         """How many slots of so many tokens fit into the memory."""
-        size = self._estimate(min(tokens, self.limit))
+        size = self._bytes_of(min(tokens, self.limit))
         return self.memory / size if size else math.inf
 
     def share(self, slot: PrefixSlot, prompt: Sequence[int]) -> None:
@@ -216,7 +217,7 @@ class PrefixPool:
     def grow(self, slot: PrefixSlot, tokens: int) -> None:
         """Gives a slot room for more tokens; drops others if memory is short."""
         capacity = self._capacity(tokens)
-        self._free(self._estimate(capacity) - self._estimate(slot.cache.capacity), spared=slot)
+        self._free(self._bytes_of(capacity) - self._bytes_of(slot.cache.capacity), spared=slot)
         slot.cache.grow(capacity)
 
     def keep(self, slot: PrefixSlot) -> None:
@@ -282,10 +283,10 @@ class PrefixPool:
                 return
             self.drop(slot)
 
-    def _estimate(self, capacity: int) -> float:
-        """Bytes of a slot without checkpoints."""
-        least, more = self._sizes()
-        return least + more * capacity
+    def _claim(self, slot: PrefixSlot) -> float:
+        """Bytes of a slot; of a busy one also those that it has not allocated yet."""
+        nbytes = slot.cache.nbytes
+        return max(nbytes, self._bytes_of(slot.cache.capacity)) if slot.busy else nbytes
 
     def _capacity(self, tokens: int) -> int:
         """The size of a slot for that many tokens and some more, at most the limit."""
@@ -294,7 +295,7 @@ class PrefixPool:
 
     def _make(self, capacity: int, slot_id: int | None, spared: PrefixSlot | None) -> PrefixSlot:
         """A new slot; or the spared one if there is no memory for both."""
-        needed = self._estimate(capacity)
+        needed = self._bytes_of(capacity)
         if spared is not None and spared.cache.nbytes + needed > self.memory:
             if slot_id is None and not spared.busy:
                 return spared
@@ -316,8 +317,8 @@ class PrefixPool:
             del self._slots[slot.id]
 
     @property
-    def _nbytes(self) -> int:
-        return sum(slot.cache.nbytes for slot in self._slots.values())
+    def _nbytes(self) -> float:
+        return sum(map(self._claim, self._slots.values()))
 
     def _drop_checkpoints(self, nbytes: float) -> None:
         """Drops checkpoints until this many bytes are free, or there is none left to drop.

@@ -45,8 +45,8 @@ class FusedAttention(nn.Module):  # type: ignore[misc]
     single rows of several in a batched forward.
 
     The original computes what this does not cover: several sequences of one shape, a forward
-    without a cache, and masks that are not causal. The weights of its input projections become
-    views of the joined ones.
+    without a cache, windows, and masks that are not causal. The weights of its input projections
+    become views of the joined ones.
     """
 
     def __init__(self, original: nn.Module, table: RotaryTable, mask: CausalMask) -> None:
@@ -74,7 +74,7 @@ class FusedAttention(nn.Module):  # type: ignore[misc]
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
         """As the original: maps `[batch, count, hidden_size]`."""
         batch, count, _ = x.shape
-        if hasattr(cache, "append_each"):
+        if hasattr(cache, "append_each") and mask is None and not cache.has_window:
             projected = self.project(x[:, 0], *self._table.rows_at(cache.rows.positions))
             return self.output(self._attend_each(*projected, cache))[:, None]
         causal = mask is None if count == 1 else isinstance(mask, str)

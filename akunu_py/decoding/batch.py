@@ -15,13 +15,13 @@ from functools import cached_property, partial
 from itertools import accumulate
 from time import perf_counter
 from typing import Final
+from weakref import ref
 
 import mlx.core as mx
 
 from akunu_py.cache.layers import LayerCache
 from akunu_py.decoding.target import FORWARDS_PER_CLEANUP, Inputs, ModelTarget, PendingForward
 from akunu_py.drafting.base import NO_DRAFT, Draft
-from akunu_py.errors import AkunuError
 from akunu_py.model import TargetModel
 from akunu_py.planning.acceptance import AcceptanceModel
 from akunu_py.planning.live_costs import LiveCosts
@@ -79,7 +79,8 @@ class _Run:
     """One forward over the rows of several sequences, from its submission on.
 
     Attributes:
-        parts: those of the sequences; empty once somebody waited for them.
+        parts: those of the sequences that still want it. They refer to this, so this does not
+            keep them: a cycle would keep the caches of sequences that have ended.
         shape: how many sequences, how many rows, and how many tokens they had before.
         pipelined: whether the forward before it had not been read.
         begun: when the host began to build it.
@@ -87,12 +88,16 @@ class _Run:
         seconds: how long the host built it and waited for it, divided by its sequences.
     """
 
-    parts: list[BatchedForward]
+    _parts: list[ref[BatchedForward]]
     shape: tuple[int, int, int]
     pipelined: bool
     begun: float
     results: list[mx.array]
     seconds: float
+
+    @property
+    def parts(self) -> list[BatchedForward]:
+        return [part for reference in self._parts if (part := reference()) is not None]
 
 
 class Batch:
@@ -193,17 +198,15 @@ class Batch:
         results, run.results = run.results, []
         if not results:
             return
-        # They refer to this; a cycle would keep the caches of sequences that have ended.
-        parts, run.parts = run.parts, []
         begun = perf_counter()
         try:
             mx.eval(results)
         except Exception as error:
-            for one in parts:
+            for one in run.parts:
                 one.error = one.error or error
             return
         now = perf_counter()
-        run.seconds += (now - begun) / len(parts)
+        run.seconds += (now - begun) / run.shape[0]
         # If the host came late, or the forward waited for another one, the time says nothing.
         if not run.pipelined and now - begun > _NO_WAIT * (now - run.begun):
             self._observe(run.shape, now - run.begun)
@@ -243,7 +246,7 @@ class Batch:
             try:
                 inputs.append(inputs_of())
                 parts.append(one)
-            except AkunuError as error:  # its cache cannot grow
+            except Exception as error:  # its cache cannot grow
                 one.error = error
         if not parts:
             return
@@ -257,7 +260,7 @@ class Batch:
                 one.error = one.error or error
             return
         seconds = (perf_counter() - begun) / len(parts)
-        run = _Run(parts, shape, pipelined, begun, results, seconds)
+        run = _Run([ref(one) for one in parts], shape, pipelined, begun, results, seconds)
         for one in parts:
             one.run = run
 
@@ -345,8 +348,12 @@ class BatchedTarget:
             self._batch.run()
         if pending.run is not None:
             self._batch.wait(pending.run)
-        if pending.error is not None:
-            raise pending.error
+        error, pending.error = pending.error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # its traceback holds this frame, and so the cache
         assert pending.pending is not None
         assert pending.run is not None
         outcome = self._target.read(pending.pending)

@@ -1,5 +1,6 @@
 """Which cache serves a prompt, and which ones are dropped."""
 
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from akunu_py.backend import find_backend
 from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot, common_prefix_length
 from akunu_py.loading import load_target
 from akunu_py.model import TargetModel
-from akunu_py.options import MAX_SLOTS
+from akunu_py.options import MAX_SLOTS, KVQuantization
 
 NO_LIMIT = 1 << 40
 LIMIT = 1024
@@ -26,7 +27,7 @@ def make_pool(model: TargetModel, memory: int = NO_LIMIT) -> PrefixPool:
     ticks = count(1)
     return PrefixPool(
         model.make_cache,
-        lambda: model.cache_sizes,
+        model.cache_bytes,
         limit=LIMIT,
         memory=memory,
         clock=lambda: float(next(ticks)),
@@ -151,6 +152,26 @@ def test_memory_for_another_is_there_when_a_busy_slot_leaves_it(model: TargetMod
         assert pool.has_room(40) is room
         assert pool.has_room(2 * status.capacity, first), "one is always served"
         pool.settle(first, run(1, 40))
+
+
+def test_a_busy_slot_claims_what_it_has_not_allocated_yet(model: TargetModel) -> None:
+    pool = make_pool(model)
+    serve(pool, model, run(1, 40))
+    pool.memory = pool.statuses[0].nbytes
+    slot, _ = pool.take([300], 1, 5)
+    assert slot.cache.nbytes == 0
+    assert not pool.has_room(1)
+
+
+def test_memory_is_enough_for_what_is_quantized_only_later(tiny_model_dir: Path) -> None:
+    quantization = KVQuantization(4, 32, start=LIMIT)
+    model = load_target(str(tiny_model_dir), find_backend(), kv_quantization=quantization)
+    slot, _ = serve(make_pool(model), model, run(1, 40))
+    assert model.cache_bytes(slot.cache.capacity) == slot.cache.nbytes
+    quantized = replace(quantization, start=0)
+    model = load_target(str(tiny_model_dir), find_backend(), kv_quantization=quantized)
+    smaller, _ = serve(make_pool(model), model, run(1, 40))
+    assert model.cache_bytes(smaller.cache.capacity) == smaller.cache.nbytes < slot.cache.nbytes
 
 
 prompts = st.lists(

@@ -1,5 +1,6 @@
 """Several sequences in one forward: each emits what it emits alone, its cache stays in order."""
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -7,7 +8,9 @@ from functools import cache, partial
 from pathlib import Path
 from random import Random
 from typing import Any
+from weakref import ref
 
+import mlx.core as mx
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,7 +18,7 @@ from hypothesis import strategies as st
 
 from akunu_py.backend import find_backend
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.decoding.batch import Batch, BatchedTarget
+from akunu_py.decoding.batch import Batch, BatchedTarget, why_not_batched
 from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.decoding.loop import Limits, decode
 from akunu_py.decoding.target import ModelTarget
@@ -258,18 +261,19 @@ def test_costs_are_learnt_from_batched_rounds(
     assert costs.verify_table(0, 2) != before
 
 
+@pytest.mark.parametrize("kind", [CacheError, RuntimeError])
 def test_an_error_of_one_sequence_is_its_own(
-    model: TargetModel, monkeypatch: pytest.MonkeyPatch
+    model: TargetModel, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:
     def fail(*_: object) -> None:
-        raise CacheError("no memory")
+        raise kind("no memory")
 
     with ExitStack() as stack:
         first, second = members_of(model, Batch(model), stack, 2)
         monkeypatch.setattr(second._target, "begin", fail)
         waiting = first.submit(7, NO_DRAFT), second.submit(7, NO_DRAFT)
         assert len(first.read(waiting[0]).tokens) == 1
-        with pytest.raises(CacheError):
+        with pytest.raises(kind):
             second.read(waiting[1])
 
 
@@ -317,6 +321,55 @@ def test_steps_are_submitted_ahead_if_all_want_them(model: TargetModel) -> None:
             assert pipelined.pipelined
             member.rollback(length - 1)
             assert member.read(member.submit(token, NO_DRAFT)).tokens == pipelined.tokens
+
+
+def test_a_step_ahead_that_nobody_reads_keeps_no_cache(model: TargetModel) -> None:
+    with ExitStack() as stack:
+        members = members_of(model, Batch(model), stack, 2)
+        steps = [member.submit(7, NO_DRAFT) for member in members]
+        for step in steps:
+            step.continues = True
+        ahead = [
+            member.submit_step_after(step) for member, step in zip(members, steps, strict=True)
+        ]
+        members[0].read(steps[0])
+    cache = ref(members[0]._target.cache)
+    gc.collect()
+    gc.disable()
+    try:
+        del members, steps, step, ahead, stack
+        assert cache() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("changes", "bound"),
+    [
+        ({}, 16),
+        ({"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}, None),
+    ],
+    ids=["a bounded cache", "sliding windows"],
+)
+@pytest.mark.parametrize("counts", [(1, 1), (3, 2)], ids=["steps", "drafts"])
+def test_windows_end_in_company_where_they_end_alone(
+    tmp_path: Path, changes: dict[str, Any], bound: int | None, counts: tuple[int, int]
+) -> None:
+    folder = write_tiny_model(tmp_path / "windows", **SMALLEST, **changes)
+    model = load_target(str(folder), find_backend(), max_kv_size=bound)
+    assert why_not_batched(model) is None
+    prompts = prompt_of(4), prompt_of(1)
+
+    def caches() -> list[KVCache]:
+        held = [model.make_cache(64) for _ in prompts]
+        for prompt, one in zip(prompts, held, strict=True):
+            model.prefill(prompt, one)
+        return held
+
+    tokens = [mx.arange(count) for count in counts]
+    together = model.forward_batch(mx.concatenate(tokens), caches(), counts)
+    alone = [model.forward(rows, held) for rows, held in zip(tokens, caches(), strict=True)]
+    assert mx.allclose(together, mx.concatenate(alone), atol=1e-4)
 
 
 def test_who_is_left_alone_is_pipelined_again(model: TargetModel) -> None:
@@ -384,4 +437,6 @@ def test_a_batch_of_none_and_a_wrong_prompt(engine: Engine) -> None:
     assert engine.generate_batch([]) == []
     with pytest.raises(InvalidRequestError):
         engine.generate_batch(["a", ""])
+    with pytest.raises(InvalidRequestError, match="parallel=0"):
+        engine.generate_batch(["a"], parallel=0)
     assert engine.generate("a", Options(2)).token_ids

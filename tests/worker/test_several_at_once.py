@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -157,6 +158,9 @@ def test_nothing_of_a_batch_waits_for_the_garbage_collector(watch: Callable[...,
     def targets() -> int:
         return sum(isinstance(thing, ModelTarget) for thing in gc.get_objects())
 
+    def fail() -> None:
+        raise ZeroDivisionError
+
     watched = watch(4)
     read(watched.worker.stream(COMPLETION, Options(1)))
     gc.collect()
@@ -165,6 +169,14 @@ def test_nothing_of_a_batch_waits_for_the_garbage_collector(watch: Callable[...,
         before = targets()
         streams = [watched.worker.stream(LONG[at:], Options(20)) for at in range(4)]
         assert all(read(events).token_ids for events in streams)
+        read(watched.worker.stream(COMPLETION, Options(1)))
+        assert targets() <= before
+        streams = [watched.worker.stream(LONG[at:], Options(20)) for at in range(3)]
+        next(streams[2])  # from now on there are rounds only
+        watched.at[len(watched.forwards) + 6] = fail
+        for events in streams:
+            with suppress(ZeroDivisionError):
+                read(events)
         read(watched.worker.stream(COMPLETION, Options(1)))
         assert targets() <= before
     finally:
