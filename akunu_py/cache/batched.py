@@ -16,7 +16,7 @@ from typing import Any, cast
 import mlx.core as mx
 from mlx_lm.models.cache import create_attention_mask
 
-from akunu_py.cache.layers import LayerCache
+from akunu_py.cache.layers import LayerCache, WindowLayerCache
 
 
 class BatchedRows:
@@ -65,12 +65,14 @@ class BatchedLayer:
 
     Attributes:
         appended: the keys and values that `update_and_fetch` was given.
+        is_causal: whether every token attends to all before it; a window hides some.
     """
 
     def __init__(self, layers: Sequence[LayerCache], rows: BatchedRows) -> None:
         self.rows = rows
         self.offset = rows.offset
         self._layers = layers
+        self.is_causal = not any(isinstance(layer, WindowLayerCache) for layer in layers)
         self.appended: tuple[Any, Any] = (None, None)
         self._seen: list[tuple[Any, Any, Any]] = []
 

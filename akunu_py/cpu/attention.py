@@ -74,7 +74,7 @@ class FusedAttention(nn.Module):  # type: ignore[misc]
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
         """As the original: maps `[batch, count, hidden_size]`."""
         batch, count, _ = x.shape
-        if hasattr(cache, "append_each"):
+        if hasattr(cache, "append_each") and cache.is_causal:
             projected = self.project(x[:, 0], *self._table.rows_at(cache.rows.positions))
             return self.output(self._attend_each(*projected, cache))[:, None]
         causal = mask is None if count == 1 else isinstance(mask, str)

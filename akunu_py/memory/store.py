@@ -15,6 +15,7 @@ import os
 import secrets
 import shutil
 import sqlite3
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -92,6 +93,7 @@ class MemoryStore:
         self._limit = limit
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _make_private(self.folder, 0o700)
             with self._locked():
                 self._database = self._open_database()
         except (OSError, sqlite3.OperationalError) as error:
@@ -122,7 +124,7 @@ class MemoryStore:
         with self._changing() as database:
             number = self._number(project, fingerprint)
             for name in self._segments(number):
-                self._open_segment(name)
+                self._open_segment(name, fingerprint)
             rows = database.execute(
                 "SELECT path, digest, size, mtime FROM files WHERE project = ?", (number,)
             ).fetchall()
@@ -157,7 +159,7 @@ class MemoryStore:
                 [(number, path) for path in (*gone, *documents)],
             )
             merged = self._to_merge(number, sum(len(held) + 1 for _, held in documents.values()))
-            parts, rows = self._rewritten(number, merged)
+            parts, rows = self._rewritten(fingerprint, merged)
             for path, (known, held) in documents.items():
                 parts.append(held)
                 rows.append((path, known.digest, known.size, known.mtime, len(held)))
@@ -187,7 +189,8 @@ class MemoryStore:
                 "UPDATE projects SET used = ? WHERE id = ? AND used < ?",
                 (now, number, now - _USED_AGAIN_S),
             )
-            opened = [self._open_segment(name) for name in self._segments(number)]
+            names = self._segments(number)
+            opened = [self._open_segment(name, fingerprint) for name in names]
         return [segment for segment in opened if segment is not None]
 
     def forget(self, project: Path) -> bool:
@@ -214,8 +217,11 @@ class MemoryStore:
         """Opens the database; one that is damaged or of another version is replaced."""
         path = self.folder / "projects.sqlite"
         path.touch(mode=0o600)
+        for held in (path, *self.folder.glob("projects.sqlite-*")):
+            _make_private(held, 0o600)
         for _ in range(2):
             database = sqlite3.connect(path, timeout=20, isolation_level=None)
+            database.text_factory = _text
             try:
                 database.execute("PRAGMA journal_mode = WAL")
                 database.execute("PRAGMA secure_delete = ON")
@@ -233,14 +239,17 @@ class MemoryStore:
                 if "no such" not in str(error):
                     raise
                 why = "is damaged"
-            except sqlite3.DatabaseError:
+            except (sqlite3.DatabaseError, UnicodeDecodeError):  # a name of a column
                 why = "is damaged"
             database.close()
             logger.warning("%s %s; the memory starts anew, so index your projects again", path, why)
-            for old in self.folder.glob("projects.sqlite*"):
-                old.unlink()
+            self._delete_database()
             path.touch(mode=0o600)
         raise InvalidRequestError(f"There can be no database in {self.folder}.")
+
+    def _delete_database(self) -> None:
+        for old in self.folder.glob("projects.sqlite*"):
+            old.unlink()
 
     @staticmethod
     def _ask_every_table(database: sqlite3.Connection) -> None:
@@ -262,17 +271,23 @@ class MemoryStore:
         """A transaction of the only process that changes something.
 
         Raises:
-            InvalidRequestError: if the folder cannot be used.
+            InvalidRequestError: if the folder cannot be used. A database that turns out to be
+                damaged is deleted, so that the next one to open it starts anew.
         """
         try:
             with self._locked():
-                self._database.execute("BEGIN IMMEDIATE")
                 try:
-                    yield self._database
-                except BaseException:
-                    self._database.rollback()
+                    self._database.execute("BEGIN IMMEDIATE")
+                    try:
+                        yield self._database
+                    except BaseException:
+                        self._database.rollback()
+                        raise
+                    self._database.commit()
+                except sqlite3.DatabaseError as error:
+                    if type(error) is sqlite3.DatabaseError:  # it is none, or is malformed
+                        self._delete_database()
                     raise
-                self._database.commit()
         except (OSError, sqlite3.DatabaseError) as error:
             raise self._unusable(error) from error
 
@@ -298,11 +313,14 @@ class MemoryStore:
         )
         return dict(rows.fetchall())
 
-    def _open_segment(self, name: str) -> Segment | None:
+    def _open_segment(self, name: str, fingerprint: bytes) -> Segment | None:
         """Opens a segment; one that cannot be used is forgotten, with its files."""
         path = self.folder / name
         try:
-            return Segment(path)
+            segment = Segment(path)
+            if segment.fingerprint != fingerprint:
+                raise DamagedSegmentError("it belongs to another tokenizer")
+            return segment
         except (OSError, DamagedSegmentError) as error:
             logger.warning("%s is ignored: %s; index its project again", path, error)
             for statement in (
@@ -321,19 +339,20 @@ class MemoryStore:
         ).fetchall()
         merged = []
         for name, tokens, live in rows:
-            if live <= new or tokens - live > _OUTDATED_SHARE * tokens:
+            outdated = tokens - live > _OUTDATED_SHARE * tokens
+            if (live <= new or outdated) and new + live <= MAX_TOKENS:
                 merged.append(name)
                 new += live
         return merged
 
     def _rewritten(
-        self, number: int, merged: Sequence[str]
+        self, fingerprint: bytes, merged: Sequence[str]
     ) -> tuple[list[Sequence[int]], list[tuple[str, bytes, int, int, int]]]:
         """The tokens and the rows of the files in segments."""
         parts: list[Sequence[int]] = []
         rows = []
         for name in merged:
-            segment = self._open_segment(name)
+            segment = self._open_segment(name, fingerprint)
             if segment is None:
                 continue
             for path, digest, size, mtime, first, tokens in self._database.execute(
@@ -397,3 +416,18 @@ class MemoryStore:
     def _unusable(self, error: Exception) -> InvalidRequestError:
         why = getattr(error, "strerror", None) or error
         return InvalidRequestError(f"The memory in {self.folder} cannot be used: {why}.")
+
+
+def _text(raw: bytes) -> str:
+    """A text of the database; one that is damaged becomes another one, which no file has."""
+    return raw.decode(errors="replace")
+
+
+def _make_private(path: Path, mode: int) -> None:
+    """Takes rights from what another program has made, or a user has copied.
+
+    Raises:
+        OSError: if it is somebody else's.
+    """
+    if stat.S_IMODE(path.stat().st_mode) & ~mode:
+        path.chmod(mode)
