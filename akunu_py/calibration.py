@@ -7,11 +7,9 @@ it: until a curve is measured, `find_cost_curve` returns what is expected.
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from itertools import pairwise
-from random import Random
 from time import perf_counter, time
 from typing import Final
 
@@ -19,21 +17,13 @@ import mlx.core as mx
 
 from akunu_py.backend import Backend
 from akunu_py.blas import Blas, load_blas
-from akunu_py.decoding.draft_session import DraftSession
-from akunu_py.decoding.loop import Limits, decode
-from akunu_py.decoding.target import ModelTarget
-from akunu_py.drafting.base import Draft
 from akunu_py.errors import BackendError
+from akunu_py.forward_times import CLEARLY_FASTER, MOST_STEPS, SIZES, ForwardTimes
 from akunu_py.model import TargetModel
-from akunu_py.options import Sampling
 from akunu_py.package import __version__
-from akunu_py.planning.cost_curve import CostCurve, CostLevel
+from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.cost_store import CostKey, CostStore, fingerprint, judged
 from akunu_py.planning.published import expected_curve
-from akunu_py.sampling.sampler import Sampler
-
-SIZES: Final = (1, 2, 5, 3, 9, 17, 33, 4, 6, 8, 11, 13, 16, 21, 25, 32)
-"""Tokens per round to measure, the most informative first; steps between them are searched for."""
 
 CONTEXTS: Final = (128, 1024, 4096)
 """Context lengths: all sizes at the first, a few at the others."""
@@ -43,41 +33,11 @@ BUDGET_S: Final = 2.5
 
 _OTHER_SIZES: Final = (1, 5, 17)
 """Sizes at the other contexts, which only say what a longer context adds."""
-_PASSES: Final = 9
-_MIN_PASSES: Final = 2
-"""How often each size is measured: as time allows, but twice, or one busy moment would decide."""
-_STEPS_PER_TURN: Final = 4
-"""Pipelined steps are timed together: one alone would not overlap with another."""
-
-_MOST_STEPS: Final = _STEPS_PER_TURN + 2
-"""How many tokens they append: one more to begin, and one that is submitted ahead."""
-
-_JUMP: Final = 0.15
-_MAX_HALVINGS: Final = 6
-"""Where the cost rises by more than this part from one size to the next, sizes between them are
-measured, at most so many: kernels change at some size, and rounds should end before it."""
-
-_MAX_CACHE_BYTES: Final = 512 << 20
-"""Contexts whose cache takes more are not measured: the machine may have no room for it."""
-
-_CLEARLY_FASTER: Final = 0.95
-"""What takes at most this part of the usual way's time replaces it; less may be noise."""
-_FEW: Final = 5
-"""The size that stands for rounds with a draft where BLAS threads are chosen."""
 _THREADS_SHARE: Final = 0.2
 _SPLIT_SHARE: Final = 0.1
 """Parts of the time for choosing the number of threads, and attentions in parts."""
-_SPLIT_SIZES: Final = (5, 9, 13, 17, 33)
-_SPLIT_PASSES: Final = 3
-"""Sizes at which attention in parts is tried, one more than the numbers of rows at which MLX's
-kernels change, and how often."""
-
 CalibrationProgress = Callable[[float, float], None]
 """Called with the seconds spent so far, and the seconds to spend; may raise to end it."""
-
-
-class NoCurveError(Exception):
-    """The model's cache cannot be rolled back, so its costs cannot be measured."""
 
 
 def find_cost_curve(
@@ -196,7 +156,7 @@ def _measurable(contexts: Sequence[int], model: TargetModel) -> list[int]:
     if model.kv_quantization is None:
         return sorted(set(wanted))
     start = model.kv_quantization.start
-    passing = range(start - _MOST_STEPS, start)
+    passing = range(start - MOST_STEPS, start)
     return sorted({start if context in passing else context for context in wanted})
 
 
@@ -206,7 +166,7 @@ def _measure(
     contexts: Sequence[int],
     progress: CalibrationProgress | None,
 ) -> CostCurve:
-    first = _Bench(model, contexts[0])
+    first = ForwardTimes(model, contexts[0])
     begun = perf_counter()
     other_contexts = [context for context in contexts[1:] if first.allows(context)]
     # The first level matters most for planning, so it gets most of the time.
@@ -216,9 +176,9 @@ def _measure(
         if progress:
             progress(min(perf_counter() - begun, budget_s), budget_s)
 
-    def few(bench: _Bench = first) -> float:
+    def few(times: ForwardTimes = first) -> float:
         tick()
-        return bench.seconds()
+        return times.seconds()
 
     threads = _choose_threads(load_blas(), few, begun + _THREADS_SHARE * budget_s)
     first.choose_split(perf_counter() + _SPLIT_SHARE * budget_s)
@@ -227,10 +187,10 @@ def _measure(
     for index, context in enumerate(other_contexts, start=1):
         if perf_counter() - begun < budget_s:
             until = (share + (1.0 - share) * index / len(other_contexts)) * budget_s
-            bench = _Bench(model, context)
-            bench.choose_split(perf_counter() + _SPLIT_SHARE * budget_s)
-            levels.append(bench.measure(_OTHER_SIZES, begun + until, tick))
-            del bench
+            times = ForwardTimes(model, context)
+            times.choose_split(perf_counter() + _SPLIT_SHARE * budget_s)
+            levels.append(times.measure(_OTHER_SIZES, begun + until, tick))
+            del times
     return CostCurve(tuple(levels), threads)
 
 
@@ -259,160 +219,6 @@ def _choose_threads(blas: Blas | None, measure: Callable[[], float], until: floa
         blas.use_threads(usual)
         raise
     best = min(blas.choices, key=lambda threads: min(times[threads]))
-    chosen = best if min(times[best]) < _CLEARLY_FASTER * min(times[usual]) else usual
+    chosen = best if min(times[best]) < CLEARLY_FASTER * min(times[usual]) else usual
     blas.use_threads(chosen)
     return chosen
-
-
-def faster_in_parts(
-    seconds: Callable[[int, bool], float], sizes: Iterable[int], until: float
-) -> int:
-    """The most tokens of a forward whose attention is clearly faster in parts; 0 if none is.
-
-    The shortest of several times counts, because other work makes every time longer. Sizes above
-    one at which parts are slower are not tried.
-
-    Args:
-        seconds: computes a forward of some size, in parts or not, and returns how long it took.
-        sizes: those to try, ascending.
-        until: when to stop, on `perf_counter`'s clock.
-    """
-    most = 0
-    for size in sizes:
-        turns = [(seconds(size, False), seconds(size, True)) for _ in range(_SPLIT_PASSES)]
-        whole, parts = map(min, zip(*turns, strict=True))
-        if parts < _CLEARLY_FASTER * whole:
-            most = size
-        if parts > whole or perf_counter() > until:
-            break
-    return most
-
-
-class _Bench:
-    """Times forwards on a cache of a certain length.
-
-    The contents of the cache are arbitrary: costs do not depend on them.
-    """
-
-    def __init__(self, model: TargetModel, context: int) -> None:
-        self._model = model
-        self._context = context
-        draw = Random(0)
-        # Different tokens, because a mixture of experts sends them to different experts.
-        self._tokens = [draw.randrange(model.vocabulary_size) for _ in range(max(SIZES))]
-        cache = model.make_cache(context + max(SIZES) + _STEPS_PER_TURN + 4)
-        if not cache.can_roll_back:
-            raise NoCurveError(f"The cache of {model.name} cannot be rolled back.")
-        self._cache = cache
-        self._target = ModelTarget(model, cache, Sampler(Sampling()), max(SIZES) - 1)
-        for size in (1, 2):  # a warm-up: some work is done only once per process
-            self._round(size)
-        cache.evaluate()
-        cache.rollback(0)
-        cache.skip(context)
-        cache.keep()  # what `_steps` returns to
-
-    def seconds(self) -> float:
-        """Seconds of a step and a round of a few tokens."""
-        return self._round(1) + self._round(_FEW)
-
-    def allows(self, context: int) -> bool:
-        """Whether another context length fits the model and takes little memory."""
-        bytes_per_token = self._cache.nbytes / self._cache.capacity
-        room = self._model.context_length - max(SIZES) - _STEPS_PER_TURN
-        return self._context < context <= room and context * bytes_per_token < _MAX_CACHE_BYTES
-
-    def choose_split(self, until: float) -> None:
-        """Decides which forwards at this context compute their attentions in parts."""
-        split = self._model.row_split
-        if split is None:
-            return
-
-        def seconds(size: int, in_parts: bool) -> float:
-            split.most_rows[self._context] = size * in_parts
-            return self._round(size)
-
-        def is_split(size: int) -> bool:
-            before = split.count
-            seconds(size, in_parts=True)  # a warm-up, too
-            return split.count > before
-
-        sizes = (size for size in _SPLIT_SIZES if is_split(size))
-        split.most_rows[self._context] = faster_in_parts(seconds, sizes, until)
-
-    def measure(
-        self,
-        sizes: Sequence[int],
-        until: float,
-        tick: Callable[[], None],
-        *,
-        between: bool = False,
-    ) -> CostLevel:
-        """Times as many sizes as often as time allows, and always size 1.
-
-        Args:
-            sizes: tokens per round, the most important first.
-            until: when to stop, on `perf_counter`'s clock.
-            tick: called often.
-            between: whether to search for steps between the sizes.
-        """
-        rounds: dict[int, list[float]] = {}
-        for size in sizes:
-            self._round(size)  # a warm-up
-            rounds[size] = [self._round(size)]
-            tick()
-            next_pass = sum(min(times) for times in rounds.values())
-            if len(rounds) > 1 and perf_counter() + next_pass > until:
-                break
-        self._steps()
-        steps = [self._steps()]
-        for turn in range(1, _PASSES):
-            if turn >= _MIN_PASSES and perf_counter() > until:
-                break
-            steps.append(self._steps())
-            for size, times in rounds.items():
-                times.append(self._round(size))
-                tick()
-            if between and turn + 1 == _MIN_PASSES:
-                self._measure_between(rounds, until)
-        points = tuple(sorted((size, min(times)) for size, times in rounds.items()))
-        split = self._model.row_split
-        split_rows = 0 if split is None else split.most_rows.get(self._context, 0)
-        return CostLevel(self._context, min(steps), points, split_rows)
-
-    def _measure_between(self, rounds: dict[int, list[float]], until: float) -> None:
-        """Measures in the middle of the gaps where the cost jumps, the largest jump first."""
-        for _ in range(_MAX_HALVINGS):
-            known = sorted((size, min(times)) for size, times in rounds.items())
-            jumps = [
-                ((high - low) / low, (below + above) // 2)
-                for (below, low), (above, high) in pairwise(known)
-                if above - below > 1
-            ]
-            jump, size = max(jumps, default=(0.0, 0))
-            if jump < _JUMP or perf_counter() > until:
-                return
-            self._round(size)
-            rounds[size] = [self._round(size) for _ in range(_MIN_PASSES)]
-
-    def _round(self, size: int) -> float:
-        """Seconds of one round as decoding runs it: submit a forward, wait for it, roll back."""
-        target, start = self._target, self._target.length
-        draft = Draft(tuple(self._tokens[1:size]))
-        begun = perf_counter()
-        target.read(target.submit(self._tokens[0], draft))
-        target.rollback(start)
-        return perf_counter() - begun
-
-    def _steps(self) -> float:
-        """Seconds of a pipelined single-token step, the mean of a few."""
-        limits = Limits(_STEPS_PER_TURN + 3, frozenset())
-        rounds = decode(self._target, DraftSession(), self._tokens[0], limits)
-        next(rounds)
-        begun = perf_counter()
-        for _ in range(_STEPS_PER_TURN):
-            next(rounds)
-        seconds = (perf_counter() - begun) / _STEPS_PER_TURN
-        self._cache.evaluate()  # waits for the step that was submitted ahead
-        self._cache.rollback(self._context)
-        return seconds

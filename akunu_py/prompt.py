@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
 from akunu_py.model import TargetModel
@@ -41,8 +42,8 @@ def encode_prompt(
         limit: how many tokens a prompt and its answer may have together.
 
     Raises:
-        InvalidRequestError: if the prompt is empty, has ids outside the vocabulary, or asks the
-            model to fill a gap and it cannot.
+        InvalidRequestError: if the prompt is empty, has ids that are no ids of the vocabulary, or
+            asks the model to fill a gap and it cannot.
         ContextOverflowError: if it does not fit. The text around a gap is cut to fit.
     """
     tokenizer = model.tokenizer
@@ -55,7 +56,14 @@ def encode_prompt(
         filling = fill_prompt(tokenizer, asked, limit - min(longest, limit // 4))
         tokens, end_tokens = filling.tokens, filling.end_tokens
     else:
-        tokens = tokenizer.encode(asked, most=limit) if isinstance(asked, str) else list(asked)
+        try:
+            tokens = (
+                tokenizer.encode(asked, most=limit)
+                if isinstance(asked, str)
+                else [int(index(token)) for token in asked]
+            )
+        except TypeError:
+            raise InvalidRequestError("The ids of a prompt must be whole numbers.") from None
         end_tokens = frozenset()
     if not tokens:
         raise InvalidRequestError("The prompt is empty; give it at least one character.")

@@ -109,7 +109,9 @@ def letters_constraint(regex: str) -> Constraint:
     matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_regex(regex), log_level=0)
     wake = Wake("", awake=True, once=True)
     part, size = GrammarPart(matcher, 1), VOCABULARY + 1
-    return Constraint(lambda _: part, lambda _: b"", wake, first=part, start=1, vocabulary=size)
+    return Constraint(
+        lambda _: part, lambda _: b"", wake, first=part, start=1, vocabulary=size, predicted=size
+    )
 
 
 def transitions(tokens: Sequence[int]) -> npt.NDArray[np.int64]:

@@ -6,11 +6,12 @@ import mlx.core as mx
 import pytest
 from mlx import nn
 
-from akunu_py import calibration
+from akunu_py import calibration, forward_times
 from akunu_py.attention import RowSplit, intercept_attention, split_rows
 from akunu_py.backend import Backend, VectorAttention
 from akunu_py.cache.model_cache import make_kv_cache
-from akunu_py.calibration import faster_in_parts, measure_cost_curve
+from akunu_py.calibration import measure_cost_curve
+from akunu_py.forward_times import ForwardTimes, faster_in_parts
 from akunu_py.model import TargetModel
 from akunu_py.options import KVQuantization
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
@@ -129,17 +130,19 @@ def test_calibration_measures_both_forms_at_each_context(monkeypatch: pytest.Mon
     )
     split = model.row_split
     assert split is not None
-    compute = calibration._Bench._round
+    compute = ForwardTimes._round
 
-    def timed(bench: calibration._Bench, size: int) -> float:
+    def timed(times: ForwardTimes, size: int) -> float:
         before = split.count
-        compute(bench, size)
+        compute(times, size)
         in_parts = split.count > before
-        return 0.002 if in_parts == (bench._context < 300) else 0.001
+        return 0.002 if in_parts == (times._context < 300) else 0.001
 
-    monkeypatch.setattr(calibration._Bench, "_round", timed)
+    monkeypatch.setattr(ForwardTimes, "_round", timed)
     monkeypatch.setattr(calibration, "load_blas", lambda: None)
-    monkeypatch.setattr(calibration, "perf_counter", count(step=0.001).__next__)
+    clock = count(step=0.001).__next__
+    monkeypatch.setattr(calibration, "perf_counter", clock)
+    monkeypatch.setattr(forward_times, "perf_counter", clock)
     curve = measure_cost_curve(model, budget_s=1.0, contexts=(64, 512))
     assert [(level.context, level.split_rows) for level in curve.levels] == [(64, 0), (512, 33)]
     assert split.applies(9, 600)

@@ -27,6 +27,7 @@ LAYERS = (
     ("stats",),
     ("planning", "request"),
     ("decoding",),
+    ("forward_times",),
     ("calibration",),
     ("answer",),
     ("engine", "event_stream"),

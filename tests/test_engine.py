@@ -260,6 +260,10 @@ class TestRefusals:
         with pytest.raises(InvalidRequestError, match="prompt is empty"):
             engine.stream("")
 
+    def test_ids_that_are_no_whole_numbers_are_refused(self, engine: Engine) -> None:
+        with pytest.raises(InvalidRequestError, match="whole numbers"):
+            engine.stream([1, 1.5])  # type: ignore[list-item]
+
     def test_a_prompt_longer_than_the_models_context_is_refused(self, engine: Engine) -> None:
         with pytest.raises(
             ContextOverflowError,

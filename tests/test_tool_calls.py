@@ -118,6 +118,116 @@ def test_an_answer_is_a_call_or_keeps_to_a_schema(family_engine: Any, opening: s
         assert abs(json.loads(answer.content)["n"]) < 10**18
 
 
+@pytest.mark.parametrize(
+    ("family", "value"),
+    [
+        ("gemma4", {"type": "array", "uniqueItems": True}),
+        ("gemma4", {"type": "array", "prefixItems": [{"type": "integer"}]}),
+        ("gemma4", {"type": "object", "minProperties": 1}),
+        ("gemma4", {"allOf": [{"type": "string"}, {"minLength": 3}]}),
+        ("gemma4", {"const": {"a": 1}}),
+        ("gemma4", {"enum": ['<|"|>']}),
+        ("gemma4", {"type": "string", "enum": ["bbb"], "maxLength": 1}),
+        ("gemma4", {"type": "string", "pattern": "^null$", "not": {}}),
+        ("qwen3_coder", {"enum": ["a\n</parameter>\nb"]}),
+        ("qwen3_coder", {"enum": ["<|im_end|>"]}),
+        ("qwen3_coder", {"type": "string", "enum": ["bbb"], "maxLength": 1}),
+        ("glm, on one line", {"enum": ["x</arg_value>y"]}),
+    ],
+)
+def test_values_that_a_layout_cannot_follow_are_refused(
+    family_engine: Any, family: str, value: dict[str, Any]
+) -> None:
+    schema = {"type": "object", "properties": {"a": value}, "required": ["a"]}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    with pytest.raises(InvalidRequestError):
+        begin(family_engine(family), tool, must_call=True)
+    begin(family_engine(family), tool)
+
+
+@pytest.mark.parametrize(
+    "demand",
+    [
+        {"minProperties": 1},
+        {"dependentRequired": {"a": ["b"]}},
+        {"if": {"required": ["a"]}, "then": {"required": ["b"]}},
+        {"required": ["a" * 300]},
+    ],
+)
+@pytest.mark.parametrize("family", ["qwen3_coder", "pythonic", "gemma4"])
+def test_arguments_that_a_layout_cannot_follow_are_refused(
+    family_engine: Any, family: str, demand: dict[str, Any]
+) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}, "b": {"type": "boolean"}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema | demand}}
+    with pytest.raises(InvalidRequestError):
+        begin(family_engine(family), tool, must_call=True)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"allOf": [{"type": "boolean"}], "description": "as pydantic writes it"},
+        {"type": "string", "pattern": "^(foo|bar)$"},
+        {"type": "integer", "enum": [1, "a", True]},
+    ],
+)
+def test_gemmas_values_keep_to_their_schemas(family_engine: Any, value: dict[str, Any]) -> None:
+    engine = family_engine("gemma4")
+    schema = {"type": "object", "properties": {"a": value}, "required": ["a"]}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    conversation = begin(engine, tool, must_call=True, one_call=True)
+    found = set()
+    for seed in range(3):
+        options = replace(conversation.job.options, sampling=Sampling(1.0, seed=seed))
+        completion = engine.generate(str(conversation.job.prompt), replace(options, max_tokens=90))
+        parser = conversation.parser()
+        (call,) = joined(parser.feed(completion.text) + parser.finish()).calls
+        found.add(call.input["a"])
+    assert found <= {1, 0, "foo", "bar"}
+
+
+def test_a_required_name_without_a_schema_has_that_of_additional_properties(
+    family_engine: Any,
+) -> None:
+    engine = family_engine("qwen3_coder")
+    schema = {"type": "object", "required": ["a"], "additionalProperties": {"enum": [7]}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    conversation = begin(engine, tool, must_call=True, one_call=True)
+    completion = engine.generate(str(conversation.job.prompt), conversation.job.options)
+    assert "<parameter=a>\n7\n</parameter>" in completion.text
+
+
+@pytest.mark.parametrize("family", ["hermes", "glm, on one line", "pythonic"])
+def test_an_answer_that_has_to_call_consists_of_calls(family_engine: Any, family: str) -> None:
+    engine = family_engine(family)
+    tools = [{"type": "function", "function": {"name": name}} for name in ("first", "second")]
+    conversation = begin(engine, *tools, must_call=True)
+    options = replace(conversation.job.options, sampling=Sampling(1.0, seed=2), max_tokens=200)
+    completion = engine.generate(str(conversation.job.prompt), options)
+    parser = conversation.parser()
+    found = joined(parser.feed(completion.text) + parser.finish())
+    assert found.calls
+    assert {call.name for call in found.calls} <= {"first", "second"}
+    assert completion.finish_reason == "length" or not found.content
+
+
+@pytest.mark.parametrize("family", ["gemma4", "qwen3_coder", "hermes"])
+@pytest.mark.parametrize("union", [False, True])
+def test_a_short_schema_with_a_million_ways_through_it_ends(
+    family_engine: Any, family: str, union: bool
+) -> None:
+    def link(number: int) -> dict[str, Any]:
+        ways = [{"$ref": f"#/$defs/d{number + 1}"}] * 20
+        named = {"abcdefghijklmnopqrst"[at]: way for at, way in enumerate(ways)}
+        return {"anyOf": ways} if union else {"type": "object", "properties": named}
+
+    links = {f"d{number}": link(number) for number in range(7)} | {"d7": {"type": "string"}}
+    schema = {"properties": {"a": {"$ref": "#/$defs/d0"}}, "required": ["a"], "$defs": links}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    begin(family_engine(family), tool).parser().feed("<tool_call>\n<function=f>")
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sample_calls_are_as_the_model_writes_them(family_engine: Any, family: str) -> None:
     """What they are drafted from: mlx-lm reads them, and the grammar of calls allows them."""

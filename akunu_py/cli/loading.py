@@ -47,7 +47,8 @@ def measure_costs_with_bar(
         InvalidRequestError: if the model's cache cannot be rolled back.
         BackendError: if the machine is too busy.
     """
-    from akunu_py.calibration import BUDGET_S, NoCurveError, measure_and_store  # noqa: PLC0415
+    from akunu_py.calibration import BUDGET_S, measure_and_store  # noqa: PLC0415
+    from akunu_py.forward_times import NoCurveError  # noqa: PLC0415
 
     try:
         with ProgressBar(sys.stderr, "measuring this machine") as bar:

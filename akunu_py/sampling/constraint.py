@@ -9,6 +9,7 @@ after. llguidance does the work.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 import mlx.core as mx
@@ -110,6 +111,7 @@ class Constraint:
         first: the part that the answer begins in, or None.
         start: position of the answer's first token.
         vocabulary: how many ids the matcher knows.
+        predicted: how many of these the model predicts; some tokenizers have more.
     """
 
     def __init__(
@@ -121,9 +123,12 @@ class Constraint:
         first: GrammarPart | None,
         start: int,
         vocabulary: int,
+        predicted: int,
     ) -> None:
         self._begin, self._start, self._spell = begin, start, spell
         self._words = (vocabulary + _BITS - 1) // _BITS
+        self._predicted = predicted
+        self._predicts_all = predicted >= vocabulary
         self._once = wake.once
         self._mark, self._think_start, self._think_end = (
             mark.encode() for mark in (wake.mark, wake.think_start, wake.think_end)
@@ -164,6 +169,8 @@ class Constraint:
                 if masks is None:
                     masks = np.full((len(inputs), self._words), 0xFFFFFFFF, dtype=np.uint32)
                 part.fill(masks[row])
+                if not self._predicts_all:
+                    self._check_predicted(masks[row])
         return masks
 
     def extend(self, position: int, tokens: Sequence[int]) -> int:
@@ -192,7 +199,15 @@ class Constraint:
     def forced_tokens(self, limit: int) -> tuple[int, ...]:
         """The next tokens, `limit` at most, if the grammar allows only one text there."""
         part = self._states[-1].part
-        return () if part is None else part.forced_tokens(limit)
+        forced = () if part is None else part.forced_tokens(limit)
+        return tuple(takewhile(lambda token: token < self._predicted, forced))
+
+    def _check_predicted(self, mask: npt.NDArray[np.uint32]) -> None:
+        whole, rest = divmod(self._predicted, _BITS)
+        if not mask[:whole].any() and not (rest and mask[whole] & ((1 << rest) - 1)):
+            raise UnreadableRequestError(
+                "The grammar needs a token that the tokenizer has and the model lacks."
+            )
 
     def _take(self, token: int, position: int) -> bool:
         """Makes `token` the last one; False if it is forbidden there."""

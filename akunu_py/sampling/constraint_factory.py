@@ -32,6 +32,7 @@ class ConstraintFactory:
 
     def __init__(self, tokenizer: Tokenizer, vocabulary_size: int) -> None:
         self._tokenizer = tokenizer
+        self._predicted = vocabulary_size
         self._vocabulary = max(vocabulary_size, len(tokenizer.wrapped))
         self._guide: LLTokenizer | None = None
         self._matchers: OrderedDict[Grammar, LLMatcher] = OrderedDict()
@@ -64,6 +65,7 @@ class ConstraintFactory:
             first=first,
             start=start,
             vocabulary=self._vocabulary,
+            predicted=self._predicted,
         )
 
     def _make_matcher(self, grammar: Grammar) -> "LLMatcher":

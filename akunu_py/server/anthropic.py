@@ -144,7 +144,7 @@ def _content(block: Block) -> dict[str, Any]:
 def _ending(completion: Completion, blocks: Blocks) -> dict[str, Any]:
     """Why the answer ended."""
     reason = _STOP_REASONS[FINISH_REASONS[completion.finish_reason]]
-    if blocks.calls and reason == "end_turn":
+    if blocks.has_whole_calls and reason == "end_turn":
         return {"stop_reason": "tool_use", "stop_sequence": None}
     reason = "stop_sequence" if completion.stop else reason
     return {"stop_reason": reason, "stop_sequence": completion.stop}
@@ -202,7 +202,7 @@ def _tool(tool: Body) -> dict[str, Any]:
     """A tool in OpenAI's form."""
     if tool.text("type", default="custom") != "custom":
         tool.refuse("type", "must be custom: this server runs no tools of its own")
-    kept = ("name", "description", "input_schema")
+    kept = ("name", "description", "input_schema", "strict")
     return offered(tool.only(*kept), "input_schema")
 
 

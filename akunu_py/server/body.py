@@ -5,6 +5,7 @@ or outside its range raises a `BodyError` that names it.
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn, TypeVar
@@ -43,7 +44,7 @@ class Body:
         _check_count(raw, limits.values)
         try:
             # Not `json.loads(bytes)`, which guesses the encoding and lets half characters through.
-            value = json.loads(raw.decode("utf-8-sig") or "{}", parse_constant=_refuse_constant)
+            value = parse_json(raw.decode("utf-8-sig") or "{}")
             if _HALF_CHARACTER.search(raw):  # editors cut texts in UTF-16
                 text = json.dumps(value, ensure_ascii=False)
                 value = json.loads(text.encode(errors="replace"))
@@ -201,6 +202,23 @@ def _check_count(raw: bytes, most: int) -> None:
             break
     if found + count(end, len(raw)) > most:
         raise BodyError(f"The body must have {most} values or fewer; shorten its lists.")
+
+
+def parse_json(text: str) -> Any:
+    """A JSON value.
+
+    Raises:
+        ValueError: if it is none, or has a number in it that no float can hold.
+        RecursionError: if it is nested too deeply.
+    """
+    return json.loads(text, parse_float=_finite, parse_constant=_refuse_constant)
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"{digits[:20]} is too large for a number")
+    return value
 
 
 def _refuse_constant(word: str) -> NoReturn:

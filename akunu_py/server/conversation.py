@@ -16,6 +16,7 @@ from akunu_py.options import Grammar, Options, Wake
 from akunu_py.request import Completion, Event
 from akunu_py.server.body import Body
 from akunu_py.server.job import Job
+from akunu_py.server.wire import FINISH_REASONS
 from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ReasoningCounter, ToolCall
 from akunu_py.text.call_grammar import CallGrammar, make_checked
 
@@ -147,6 +148,8 @@ def hold_calls(
         )
         if chooses_answer and answer is not None:
             return grammar.or_answer(answer.source, one_call=tools.one_call)
+        if tools.must_call:
+            return grammar.calls_only(one_call=tools.one_call)
         return grammar.after_mark()
 
     try:
@@ -165,7 +168,7 @@ def hold_calls(
         awake=tools.must_call,
         think_start=format_.think_start,
         think_end=format_.think_end,
-        once=tools.one_call or not format_.call_end,
+        once=tools.must_call or tools.one_call or not format_.call_end,
     )
     return Grammar("lark", source, wake), True
 
@@ -205,6 +208,8 @@ class Conversation:
         last = messages[-1]
         begun = last["role"] == "assistant" and bool(last["content"]) and "tool_calls" not in last
         begun = begun and continues
+        if tools.must_call:  # stop strings end texts; calls that one cuts do not parse
+            options = replace(options, stop=())
         grammar, holds = hold_calls(tokenizer, options.grammar, tools)
         is_answer = grammar is not None and grammar.wake is None
         prompt = tokenizer.render_chat(
@@ -263,12 +268,16 @@ def _variables(tokenizer: "Tokenizer", tools: Sequence[Any]) -> dict[str, str]:
 
 @dataclass
 class Block:
-    """A stretch of an answer of one kind, at its place among the others; a call is one block."""
+    """A stretch of an answer of one kind, at its place among the others; a call is one block.
+
+    `cut` is whether the answer ended within it, because of a limit or, in a call, a stop string.
+    """
 
     index: int
     kind: Literal["reasoning", "text", "call"]
     text: str = ""
     call: ToolCall | None = None
+    cut: bool = False
     id: str = field(default_factory=lambda: uuid4().hex)
 
 
@@ -288,8 +297,13 @@ class Blocks:
 
     @property
     def calls(self) -> list[Block]:
-        """The calls that are complete."""
+        """The calls that have ended, of which the last one may be cut."""
         return [block for block in self.done if block.call]
+
+    @property
+    def has_whole_calls(self) -> bool:
+        """Whether there are calls, and none is cut."""
+        return bool(self.calls) and not any(block.cut for block in self.calls)
 
     def text(self, kind: Literal["reasoning", "text"]) -> str:
         """The text of all complete blocks of a kind."""
@@ -305,6 +319,9 @@ class Blocks:
         for part in parts:
             yield from self._add(part)
         if ends:
+            if self._open is not None:
+                assert source.finish_reason is not None
+                self._open.cut = FINISH_REASONS[source.finish_reason] == "length"
             yield from self._close()
 
     def _add(self, part: Part) -> Iterator[Step]:
@@ -343,5 +360,7 @@ class Blocks:
     def _close(self) -> Iterator[Step]:
         if self._open is not None:
             block, self._open = self._open, None
+            if block.call is not None:
+                block.cut = not block.call.complete
             self.done.append(block)
             yield "stop", block, ""

@@ -6,6 +6,7 @@ becomes of a number below its range. If `samplers` is there, only the filters th
 if it does not name `temperature`, tokens are sampled at a temperature of 1.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -85,15 +86,19 @@ _MAX_REPETITION_PENALTY: Final = 1e3
 _MAX_GRAMMAR_LENGTH: Final = 1 << 16
 _GRAMMARS: Final = (
     ("json_schema", "guided_json"), ("regex", "guided_regex"), ("grammar", "guided_grammar"),
+    ("guided_choice",),
 )  # fmt: skip
-_NESTED_GRAMMARS: Final = (("json",), ("regex",), ("grammar",))
+_NESTED_GRAMMARS: Final = (("json",), ("regex",), ("grammar",), ("choice",))
 _UNSERVED: Final[Mapping[str, tuple[Any, ...]]] = {
     "mirostat": (0,), "dry_multiplier": (0,), "typical_p": (1,), "typ_p": (1,), "tfs_z": (1,),
     "dynatemp_range": (0,), "top_n_sigma": (0, -1), "adaptive_target": (-1,), "min_tokens": (0,),
     "stop_token_ids": ([],), "bad_words": ([],), "allowed_token_ids": ([],),
-    "use_beam_search": (False,),
+    "use_beam_search": (False,), "include_stop_str_in_output": (False,),
+    "truncate_prompt_tokens": (), "prompt_logprobs": (), "prompt_embeds": (), "lora": ([],),
+    "image_data": ([],), "multimodal_data": ([],), "grammar_lazy": (False,),
+    "modalities": (["text"],), "audio": (), "mcp_servers": ([],), "container": (),
 }  # fmt: skip
-"""Fields of llama-server, Ollama and vLLM, with the values that turn them off."""
+"""Fields of llama-server, Ollama, vLLM and the services, with the values that turn them off."""
 
 
 def read_options(
@@ -266,11 +271,11 @@ def read_format(body: Body, name: str) -> Grammar | None:
 
 def _read_grammar(body: Body, tokenizer: "Tokenizer") -> Grammar | None:
     """A grammar that the answer must match: llama-server's `json_schema`, and `grammar` in GBNF or
-    in llguidance's Lark; `regex`; or what vLLM calls them."""
+    in llguidance's Lark; `regex`; or what vLLM calls them, and its choice of texts."""
     found = []
     nested = body.object("structured_outputs")
     for holder, kinds in ((body, _GRAMMARS), (nested, _NESTED_GRAMMARS)):
-        schema, regex, grammar = kinds
+        schema, regex, grammar, (choice,) = kinds
         if holder.has(*schema):
             value = holder.any(*schema)
             if not isinstance(value, dict | bool):
@@ -280,6 +285,14 @@ def _read_grammar(body: Body, tokenizer: "Tokenizer") -> Grammar | None:
             found.append(Grammar("regex", text))
         if text := holder.text(*grammar, default=""):
             found.append(Grammar("lark", _lark(holder, text, tokenizer)))
+        if choices := holder.texts(choice):
+            if not all(choices):
+                holder.refuse(choice, "must have no empty text")
+            found.append(Grammar("lark", f"start: {' | '.join(map(json.dumps, choices))}"))
+    if nested.flag("json_object", default=False):
+        found.append(Grammar.json_object())
+    if nested.has("structural_tag"):
+        nested.refuse("structural_tag", "is not served; send `tools`")
     if len(found) > 1:
         body.refuse("grammar", "cannot be combined with `json_schema` or `regex`")
     return found[0] if found else None

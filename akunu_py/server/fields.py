@@ -1,11 +1,10 @@
 """Fields that several contracts share: texts, messages, tools, log-probabilities and choices."""
 
-import json
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from akunu_py.server.body import Body
+from akunu_py.server.body import Body, parse_json
 from akunu_py.server.job import Job
 
 Message = dict[str, Any]
@@ -93,7 +92,7 @@ def call_of(function: Body, id_: Any, field: str = "arguments") -> dict[str, Any
     arguments = function.any(field)
     if isinstance(arguments, str):
         with suppress(ValueError, RecursionError):
-            arguments = json.loads(arguments)
+            arguments = parse_json(arguments)
     return made_call(function.text("name", default=""), arguments, id_)
 
 

@@ -220,13 +220,13 @@ def _respond(request: ApiRequest, job: Job, reply: _Reply) -> Response:
 
 def _message(steps: Iterable[Step]) -> dict[str, Any]:
     """What has come of an answer. A call is sent when it is complete, because its arguments are an
-    object."""
+    object; one that is cut is not sent."""
     texts = {"text": "", "reasoning": ""}
     calls = []
     for what, block, text in steps:
         if block.call is None:
             texts[block.kind] += text
-        elif what == "stop":
+        elif what == "stop" and not block.cut:
             calls.append({"function": {"name": block.call.name, "arguments": block.call.input}})
     message: dict[str, Any] = {"role": "assistant", "content": texts["text"]}
     message |= {"thinking": texts["reasoning"]} if texts["reasoning"] else {}

@@ -146,7 +146,7 @@ class _ChatChoice:
 
     def _finish_reason(self, finish: Finish) -> str:
         reason = FINISH_REASONS[finish]
-        return "tool_calls" if self._num_calls and reason == "stop" else reason
+        return "tool_calls" if self._blocks.has_whole_calls and reason == "stop" else reason
 
     def _logprobs(self, entries: Sequence[TokenLogprob]) -> dict[str, Any] | None:
         """One object for each token, if log-probabilities are wanted."""

@@ -3,6 +3,8 @@
 They are kept in memory only, with the items and messages that led to them.
 """
 
+import json
+import re
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +20,7 @@ from akunu_py.server.wire import CompactJSONResponse, compact_json
 
 _STORED_BYTES: Final = 64 << 20
 _MOST_LISTED: Final = 100
+_LIMIT: Final = re.compile(r"[0-9]{1,3}")
 
 Item = dict[str, Any]
 
@@ -39,27 +42,29 @@ class Stored:
     """A response, the items that led to it, and the conversation that a next one continues."""
 
     response: dict[str, Any]
-    input: tuple[Item, ...]
+    input: list[Item]
     history: History
-    nbytes: int
 
 
 class ResponseStore:
-    """The latest responses; beyond a number of bytes the oldest are dropped."""
+    """The latest responses; beyond a number of bytes the oldest are dropped.
+
+    They are kept as JSON, since objects may take thirty times the memory.
+    """
 
     def __init__(self, most: int = _STORED_BYTES) -> None:
         self._most = most
         self._nbytes = 0
-        self._responses: OrderedDict[str, Stored] = OrderedDict()
+        self._responses: OrderedDict[str, bytes] = OrderedDict()
 
     def add(self, response: dict[str, Any], history: History, answer: Message) -> None:
         """Keeps a response, which answers a conversation, if it is not too long on its own."""
         whole = history.followed_by(response["output"], [answer])
-        nbytes = len(compact_json([response, whole.items, whole.messages]))
-        self._responses[response["id"]] = Stored(response, history.items, whole, nbytes)
-        self._nbytes += nbytes
+        kept = compact_json([response, len(history.items), whole.items, whole.messages])
+        self._responses[response["id"]] = kept
+        self._nbytes += len(kept)
         while self._nbytes > self._most:
-            self._nbytes -= self._responses.popitem(last=False)[1].nbytes
+            self._nbytes -= len(self._responses.popitem(last=False)[1])
 
     def get(self, name: str) -> Stored:
         """A response.
@@ -67,14 +72,18 @@ class ResponseStore:
         Raises:
             NotFoundError: if there is none with that id.
         """
-        if name not in self._responses:
-            raise NotFoundError(f"There is no response {name[:80]!r}; it was not kept, or deleted.")
-        return self._responses[name]
+        response, sent, items, messages = json.loads(self._find(name))
+        return Stored(response, items[:sent], History(tuple(items), tuple(messages)))
 
     def remove(self, name: str) -> None:
         """Forgets a response; see `get`."""
-        self._nbytes -= self.get(name).nbytes
+        self._nbytes -= len(self._find(name))
         del self._responses[name]
+
+    def _find(self, name: str) -> bytes:
+        if name not in self._responses:
+            raise NotFoundError(f"There is no response {name[:80]!r}; it was not kept, or deleted.")
+        return self._responses[name]
 
 
 def input_items(body: Body) -> list[Item]:
@@ -102,12 +111,12 @@ def show_response(request: ApiRequest) -> Response:
 def list_input_items(request: ApiRequest) -> Response:
     """`GET /v1/responses/ID/input_items`: what led to a response, the latest first."""
     query = Body(request.query, request.settings.limits)
-    items = list(request.responses.get(request.path_params["id"]).input)
+    items = request.responses.get(request.path_params["id"]).input
     order, after = query.text("order", default="desc"), query.text("after", default=None)
     limit = query.text("limit", default="20")
     if order not in ("asc", "desc"):
         query.refuse("order", "must be asc or desc")
-    if not limit.isdecimal() or not 1 <= int(limit[:4]) <= _MOST_LISTED:
+    if not _LIMIT.fullmatch(limit) or not 1 <= int(limit) <= _MOST_LISTED:
         query.refuse("limit", f"must be from 1 to {_MOST_LISTED}")
     if order == "desc":
         items.reverse()

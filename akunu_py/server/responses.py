@@ -3,6 +3,7 @@
 The blocks of an answer become items, streamed as typed events or whole.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
@@ -65,6 +66,10 @@ def _read(request: ApiRequest) -> tuple[Conversation, dict[str, str], History]:
     for name in ("background", "conversation", "prompt"):
         if body.any(name):
             body.refuse(name, "is not served")
+    if body.integer("top_logprobs", default=0):
+        body.refuse("top_logprobs", "is not served here; chat completions have it")
+    if "message.output_text.logprobs" in body.texts("include"):
+        body.refuse("include", "cannot have log-probabilities here; chat completions have them")
     truncation = body.text("truncation", default="disabled")
     if truncation not in ("disabled", "auto"):
         body.refuse("truncation", "must be disabled or auto")
@@ -171,11 +176,7 @@ class _Reply:
         return named_sse(f"response.{name}", {"sequence_number": next(self._numbers), **fields})
 
     def _final(self, completion: Completion) -> dict[str, Any]:
-        response = (
-            self._head
-            | _ending(completion, self._items.reasoning_tokens)
-            | {"output": self._items.done}
-        )
+        response = self._head | _ending(completion, self._items) | {"output": self._items.done}
         if self._store is not None:
             self._store.add(response, self._history, self._items.as_message())
         return response
@@ -193,12 +194,16 @@ def _begin(
     """A conversation; if it may be truncated, without the oldest turns if they leave no room."""
     limit = engine.context_limit
     room = limit - min(options.max_tokens or 1, limit // 2)
-    while True:
-        conversation = Conversation.begin(engine, messages, options, tools, settings)
-        rest = without_oldest(messages) if truncates else []
-        if not rest or _fits(engine, conversation, room):
-            return conversation
-        messages = rest
+    ways = [messages]
+    while truncates and (rest := without_oldest(ways[-1])):
+        ways.append(rest)
+
+    def begun(way: int) -> Conversation:
+        return Conversation.begin(engine, ways[way], options, tools, settings)
+
+    # Each trial renders what is left, so there must be few; the last way is taken as it is.
+    way = bisect_left(range(len(ways) - 1), True, key=lambda way: _fits(engine, begun(way), room))
+    return begun(way)
 
 
 def _fits(engine: "Engine", conversation: Conversation, room: int) -> bool:
@@ -209,19 +214,24 @@ def _fits(engine: "Engine", conversation: Conversation, room: int) -> bool:
         return False
 
 
-def _ending(completion: Completion, reasoning_tokens: int) -> dict[str, Any]:
-    """How a response ended, and its usage."""
+def _ending(completion: Completion, items: "_Items") -> dict[str, Any]:
+    """How a response ended, and its usage. With a call that a stop string has cut it is incomplete:
+    clients parse all calls of a complete one."""
     stats = completion.stats
-    cut = FINISH_REASONS[completion.finish_reason] == "length"
+    reason = None
+    if FINISH_REASONS[completion.finish_reason] == "length":
+        reason = "max_output_tokens"
+    elif items.has_cut_call:
+        reason = "stop"
     return {
-        "status": "incomplete" if cut else "completed",
-        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "status": "incomplete" if reason else "completed",
+        "incomplete_details": {"reason": reason} if reason else None,
         "usage": {
             "input_tokens": stats.prompt_tokens,
             "input_tokens_details": {"cached_tokens": stats.cached_tokens},
             "output_tokens": stats.generated_tokens,
             "output_tokens_details": {
-                "reasoning_tokens": min(reasoning_tokens, stats.generated_tokens)
+                "reasoning_tokens": min(items.reasoning_tokens, stats.generated_tokens)
             },
             "total_tokens": stats.prompt_tokens + stats.generated_tokens,
         },
@@ -238,7 +248,7 @@ class _Items:
     @property
     def done(self) -> list[dict[str, Any]]:
         """The items that are complete."""
-        return [self._item(block, "completed") for block in self._blocks.done]
+        return [self._item(block, _status(block)) for block in self._blocks.done]
 
     def as_message(self) -> Message:
         """The whole answer as a message of the conversation."""
@@ -252,6 +262,11 @@ class _Items:
         return {"role": "assistant", "content": said} | ({"tool_calls": calls} if calls else {})
 
     @property
+    def has_cut_call(self) -> bool:
+        """Whether the answer ended within a call."""
+        return any(block.cut for block in self._blocks.calls)
+
+    @property
     def reasoning_tokens(self) -> int:
         """How many tokens of the answer were reasoning."""
         return self._blocks.reasoning_tokens
@@ -263,7 +278,7 @@ class _Items:
 
     def _events(self, step: Step) -> Iterator[tuple[str, dict[str, Any]]]:
         what, block, text = step
-        item = self._item(block, "completed" if what == "stop" else "in_progress")
+        item = self._item(block, _status(block) if what == "stop" else "in_progress")
         place = {"output_index": block.index, "item_id": item["id"]}
         if block.call is not None:
             field = {"function_call": "arguments", "custom_tool_call": "input"}.get(item["type"])
@@ -326,3 +341,8 @@ class _Items:
             own = {"id": f"fc_{block.id}", "type": "function_call", "name": name,
                    "arguments": arguments}  # fmt: skip
         return head | own
+
+
+def _status(block: Block) -> str:
+    """The status of a block that has ended, as an item."""
+    return "incomplete" if block.cut else "completed"

@@ -34,6 +34,7 @@ _SHELL: Final = {
     "required": ["command"],
 }
 SHELL_NAME: Final = "local_shell"
+_ROLES: Final = ("user", "assistant", "system", "developer")
 _TEXTS: Final = ("input_text", "output_text", "text", "refusal", "summary_text")
 
 
@@ -77,10 +78,13 @@ def read_input(body: Body) -> list[Message]:
 
 
 def _messages(item: Body) -> Iterator[Message]:
-    """The message of an item; none for reasoning, which models do not read again."""
+    """The message of an item; none for reasoning, which models do not read again, and for calls
+    that OpenAI's service has done itself."""
     kind = item.text("type", default="message")
     if kind == "message":
         role = item.text("role", default="user")
+        if role not in _ROLES:
+            item.refuse("role", "must be user, assistant, system or developer")
         role = "system" if role == "developer" else role
         yield {"role": role, "content": read_text(item, "content", _TEXTS)}
     elif kind in ("function_call", "custom_tool_call", "local_shell_call"):
@@ -99,6 +103,8 @@ def _messages(item: Body) -> Iterator[Message]:
         yield {"role": "tool", "tool_call_id": id_, "content": read_text(item, "output", _TEXTS)}
     elif kind == "item_reference":
         item.refuse("type", "cannot be served; send the item, or `previous_response_id`")
+    elif kind != "reasoning" and not kind.endswith("_call"):
+        item.refuse("type", "is not served")
 
 
 def merged(messages: list[Message]) -> list[Message]:

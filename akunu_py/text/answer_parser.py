@@ -6,6 +6,7 @@ mlx-lm knows the model's marks around reasoning and tool calls, and how to parse
 
 import json
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -29,10 +30,22 @@ class ToolCall:
     id: str | None = None
 
     @property
-    def input(self) -> dict[str, Any]:
-        """The arguments, as an object; empty if they are none, as in a call that was cut short."""
+    def complete(self) -> bool:
+        """Whether the arguments are whole; they are not if the answer was cut within the call."""
         try:
-            given = json.loads(self.arguments)
+            json.loads(self.arguments)
+        except ValueError:
+            return False
+        return True
+
+    @property
+    def input(self) -> dict[str, Any]:
+        """The arguments, as an object; empty if they are none, as in a call that was cut short.
+
+        Models write numbers that no float can hold; these become the largest ones.
+        """
+        try:
+            given = json.loads(self.arguments, parse_float=_clamped)
         except ValueError:
             return {}
         return given if isinstance(given, dict) else {}
@@ -283,6 +296,10 @@ def _tool_call(parsed: Any) -> ToolCall:
     arguments = parsed.get("arguments", {})
     text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
     return ToolCall(name, text, given if isinstance(given, str) else None)
+
+
+def _clamped(digits: str) -> float:
+    return min(max(float(digits), -sys.float_info.max), sys.float_info.max)
 
 
 def _part(read: CallBegin | str) -> Part:

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.text.answer_parser import AnswerFormat
-from akunu_py.text.call_layout import CDATA, NUMBER, TYPE
+from akunu_py.text.call_layout import CDATA, MAX_NAME, NUMBER, TYPE
+from akunu_py.text.expressions import containing, lengths, may_be_empty, whole_pattern
 from akunu_py.text.json_schema import (
     WHITESPACE,
     bounded,
@@ -31,9 +32,27 @@ _JSON_STYLE: Final = {
 _NAME: Final = re.compile(r"[\w.-]+")
 _KEY: Final = re.compile(r"[^\s<>\"'{}\[\]():=,|&\\]+")
 _MAX_DEPTH: Final = 8
+_MAX_PARTS: Final = 10_000
+"""References make a short schema a long grammar."""
+_OF_OBJECTS: Final = (
+    "patternProperties", "propertyNames", "dependentRequired", "dependentSchemas", "dependencies",
+    "const", "enum",
+)  # fmt: skip
+_OF_ALL: Final = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else")
+_OF_LISTS: Final = (
+    "prefixItems", "uniqueItems", "contains", "minContains", "maxContains", "const", "enum",
+)  # fmt: skip
+_OF_TEXTS: Final = ("minLength", "maxLength", "pattern")
+_OF_NUMBERS: Final = (
+    "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
+)  # fmt: skip
+"""What schemas may demand of values. Grammars that are not llguidance's own refuse what they do not
+meet."""
+_PYTHON: Final[Mapping[str, tuple[type, ...]]] = {
+    "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,),
+    "null": (type(None),), "object": (dict,), "array": (list,),
+}  # fmt: skip
 _NOTHING: Final = '""'
-_CLASSES: Final = {"\\w": "0-9A-Za-z_", "\\d": "0-9"}
-"""In the patterns of schemas these are ASCII; in llguidance's expressions they are not."""
 
 
 class CallGrammar:
@@ -66,6 +85,7 @@ class CallGrammar:
         self._pieces = re.compile(f"({'|'.join([re.escape(NUMBER), *marks])})")
         self._simple = simple
         self._rules: list[str] = []
+        self._parts = 0
         calls = [self._call(tool) for tool in tools]
         self._rules.append(f"call: {' | '.join(calls)}")
         layout, repeats = self._layout, ""
@@ -73,6 +93,11 @@ class CallGrammar:
             repeats = f"({self._text(layout.between)} call)*"
         end = self._text(layout.close + format_.call_end)
         self._rules.append(f"calls: {self._text(layout.start)} call {repeats} {end}")
+
+    def calls_only(self, *, one_call: bool) -> str:
+        """The grammar of a whole answer that consists of calls."""
+        mark = self._text(self._format.call_start)
+        return self._lark(f"start: {mark} calls {self._again(mark, one_call=one_call)}")
 
     def after_mark(self) -> str:
         """The grammar of a mark, which may begin within a token, and the calls after it."""
@@ -88,12 +113,15 @@ class CallGrammar:
     def or_answer(self, answer: str, *, one_call: bool) -> str:
         """The grammar of calls, or of an answer, which is JSON of the schema `answer`."""
         mark = self._text(self._format.call_start)
-        again = "" if one_call or not self._format.call_end else f'("\\n"? {mark} calls)*'
         schema = bounded(json.loads(answer))
         if isinstance(schema, dict):
             schema |= {"x-guidance": {"whitespace_pattern": WHITESPACE}}
-        start = f"start: {mark} calls {again} | answer\nanswer: %json {json.dumps(schema)}"
-        return self._lark(start)
+        calls = f"{mark} calls {self._again(mark, one_call=one_call)}"
+        return self._lark(f"start: {calls} | answer\nanswer: %json {json.dumps(schema)}")
+
+    def _again(self, mark: str, *, one_call: bool) -> str:
+        """More calls behind marks of their own, if there may be any."""
+        return "" if one_call or not self._format.call_end else f'("\\n"? {mark} calls)*'
 
     def _lark(self, start: str) -> str:
         return "\n".join(["%llguidance {}", start, *self._rules, ""])
@@ -102,7 +130,7 @@ class CallGrammar:
         """The name of a rule for calls of a tool."""
         layout, name = self._layout, tool["function"]["name"]
         writable = name.isidentifier() if layout.after_name == "(" else _NAME.fullmatch(name)
-        if not writable:
+        if not writable or len(name) > MAX_NAME:
             raise InvalidRequestError(f"The name {name!r} cannot be written in this model's calls.")
         schema = closed(bounded(parameters_of(tool)))
         if self._simple:
@@ -110,11 +138,6 @@ class CallGrammar:
         if layout.has_json:
             arguments = self._json(schema, schema)
         else:
-            if unread := {"allOf", "anyOf", "oneOf"}.intersection(schema):
-                raise InvalidRequestError(
-                    f"The parameters of {name!r} cannot be written in this model's calls: "
-                    f"{min(unread)} is not served there."
-                )
             arguments = self._members(schema, schema, 0)
         begin = self._text(f"{layout.before_name}{name}{layout.after_name}")
         return self._rule("call", f"{begin} {arguments} {self._text(layout.end)}")
@@ -126,12 +149,18 @@ class CallGrammar:
         properties = dict(properties) if isinstance(properties, dict) else {}
         required = schema.get("required")
         required = required if isinstance(required, list) else []
-        properties |= {name: {} for name in required if name not in properties}
+        others = schema.get("additionalProperties", {})
+        properties |= {name: others for name in required if name not in properties}
+        _refuse_unread(schema, *_OF_ALL, *_OF_OBJECTS)
+        if schema.get("minProperties", 0) > len(required):
+            raise InvalidRequestError("minProperties is not served in this model's calls.")
+        if schema.get("maxProperties", len(properties)) < len(properties):
+            raise InvalidRequestError("maxProperties is not served in this model's calls.")
         layout = self._layout
         first = rest = ""
         for key, value in reversed(properties.items()):
             writable = key.isidentifier() if layout.separator else _KEY.fullmatch(key)
-            if not writable:
+            if not writable or len(key) > MAX_NAME:
                 raise InvalidRequestError(
                     f"The parameter {key!r} cannot be written in this model's calls."
                 )
@@ -160,18 +189,21 @@ class CallGrammar:
 
     def _texts(self, schema: Any, root: Any) -> Iterator[str]:
         """The ways to write a raw text, or null, and the mark after it."""
+        self._count()
         schema = resolved(schema, root)
         end = self._layout.value_end
-        if _get(schema, "const") is not None or _get(schema, "enum"):
-            for value in schema.get("enum") or [schema["const"]]:
+        if "const" in schema or "enum" in schema:
+            for value in self._choices(schema, end.strip()):
                 yield self._text(("null" if value is None else value) + end)
             return
         for name in ("anyOf", "oneOf"):
             if name in schema:
+                _refuse_unread(schema, *_OF_ALL, *_OF_TEXTS, but=name)
                 for each in schema[name]:
                     yield from self._texts(each, root)
                 return
         types = schema["type"]
+        _refuse_unread(schema, *_OF_ALL)
         if "null" in types:
             yield self._text(f"null{end}")
         if "string" in types:
@@ -180,28 +212,36 @@ class CallGrammar:
     def _raw(self, schema: Mapping[str, Any], end: str) -> str:
         """A text that reaches to a mark."""
         forbidden = [mark for mark in (end.strip(), self._format.call_end) if mark]
-        allowed = [_lengths(schema), f"~{_containing(forbidden)}", "~/(?i:null)/"]
+        allowed = [lengths(schema), f"~{containing(forbidden)}", "~/(?i:null)/"]
         if isinstance(pattern := schema.get("pattern"), str) and not self._simple:
-            allowed.append(_pattern(pattern))
+            allowed.append(whole_pattern(pattern))
         expression = " & ".join(allowed)
         if self._layout.cdata:
-            inner = self._rule("TEXT", f"({expression} & ~{_containing([CDATA[1]])})")
+            inner = self._rule("TEXT", f"({expression} & ~{containing([CDATA[1]])})")
+            inner += "?" if may_be_empty(schema) else ""
             plain = self._rule("TEXT", f"({expression} & /[^<&\\n]*/) {json.dumps(end)}")
-            return f"{plain} | {json.dumps(CDATA[0])} {inner}? {json.dumps(CDATA[1] + end)}"
+            return f"{plain} | {json.dumps(CDATA[0])} {inner} {json.dumps(CDATA[1] + end)}"
         if end in self._control_tokens or self._split(end)[0] in self._control_tokens:
             text = self._rule("TEXT", f"({expression} & /(?s:.+)/)")
-            return f"{text}{'' if schema.get('minLength') else '?'} {self._text(end)}"
+            return f"{text}{'?' if may_be_empty(schema) else ''} {self._text(end)}"
         return self._rule("TEXT", f"({expression}) {json.dumps(end)}")
 
     def _quoted(self, schema: Any, root: Any, depth: int) -> str:
         """A value of which texts stand between quotes."""
+        self._count()
         schema = resolved(schema, root)
         if depth > _MAX_DEPTH:
             raise InvalidRequestError("The schema of a tool is nested too deeply.")
         schema = schema if isinstance(schema, dict) else {}
         quote = self._text(self._layout.quote or "")
+        wrapped = schema.get("allOf")
+        if isinstance(wrapped, list) and len(wrapped) == 1:  # how some libraries add a description
+            _refuse_unread(schema, *_OF_ALL, *_OF_TEXTS, *_OF_NUMBERS, "type", but="allOf")
+            return self._quoted(wrapped[0], root, depth + 1)
         if "enum" in schema or "const" in schema:
-            values = schema.get("enum") or [schema.get("const")]
+            values = self._choices(schema, self._layout.quote or "")
+            if any(isinstance(value, dict | list) for value in values):
+                raise InvalidRequestError("This model's calls cannot have such constants in them.")
             return " | ".join(
                 self._text(f"{self._layout.quote}{value}{self._layout.quote}")
                 if isinstance(value, str)
@@ -210,30 +250,50 @@ class CallGrammar:
             )
         for name in ("anyOf", "oneOf"):
             if name in schema:
+                _refuse_unread(
+                    schema, *_OF_ALL, *_OF_TEXTS, *_OF_NUMBERS, *_OF_OBJECTS, *_OF_LISTS, but=name
+                )
                 return " | ".join(self._quoted(each, root, depth + 1) for each in schema[name])
         types = schema.get("type", ["string", "number", "boolean", "null"])
+        _refuse_unread(schema, *_OF_ALL)
         ways = []
         for kind in [types] if isinstance(types, str) else types:
             if kind == "string":
                 forbidden = [self._layout.quote or "", self._format.call_end]
-                expression = f"{_lengths(schema)} & ~{_containing(forbidden)}"
+                expression = f"{lengths(schema)} & ~{containing(forbidden)}"
                 if isinstance(pattern := schema.get("pattern"), str) and not self._simple:
-                    expression += f" & {_pattern(pattern)}"
+                    expression += f" & {whole_pattern(pattern)}"
                 if not self._layout.nests:
                     expression += " & /[^}]*/"  # mlx-lm's parser ends the call there
                 text = self._rule("TEXT", f"({expression} & /(?s:.+)/)")
-                ways.append(f"{quote} {text}{'' if schema.get('minLength') else '?'} {quote}")
+                ways.append(f"{quote} {text}{'?' if may_be_empty(schema) else ''} {quote}")
             elif kind in ("object", "array"):
                 ways.append(self._nested(kind, schema, root, depth + 1))
             else:
                 ways.append(self._json(schema | {"type": kind}, root))
         return " | ".join(ways)
 
+    def _choices(self, schema: Mapping[str, Any], end: str) -> list[Any]:
+        """The values of `enum` or `const`, which may not have a mark in them."""
+        _refuse_unread(schema, *_OF_ALL, *_OF_TEXTS, *_OF_NUMBERS)
+        types = schema.get("type")
+        types = [types] if isinstance(types, str) else types or ()
+        kinds = tuple(kind for name in types for kind in _PYTHON[name])
+        values = schema["enum"] if "enum" in schema else [schema["const"]]
+        values = [each for each in values if not kinds or _is_one(each, kinds)]
+        marks = [end, self._format.call_end, *self._control_tokens]
+        marks += CDATA if self._layout.cdata else ()
+        texts = [value for value in values if isinstance(value, str)]
+        if not values or any(mark in text for text in texts for mark in marks if mark):
+            raise InvalidRequestError("This model's calls cannot have such constants in them.")
+        return values
+
     def _nested(self, kind: str, schema: Mapping[str, Any], root: Any, depth: int) -> str:
         if not self._layout.nests:
             raise InvalidRequestError("This model's calls cannot have objects and lists in them.")
         if kind == "object":
             return f'"{{" {self._members(schema, root, depth)} "}}"'
+        _refuse_unread(schema, *_OF_LISTS)
         item = self._rule("item", self._quoted(schema.get("items", {}), root, depth))
         least, most = schema.get("minItems", 0), schema.get("maxItems")
         if most == 0:
@@ -247,6 +307,16 @@ class CallGrammar:
         held = {name: root[name] for name in ("$defs", "definitions") if name in root}
         style = _JSON_STYLE | ({"lenient": True} if self._simple else {})
         return f"%json {json.dumps(held | schema | {'x-guidance': style})}"
+
+    def _count(self) -> None:
+        """Counts a part of the grammar.
+
+        Raises:
+            InvalidRequestError: if there are too many.
+        """
+        self._parts += 1
+        if self._parts > _MAX_PARTS:
+            raise InvalidRequestError("The schema of a tool says too much through its references.")
 
     def _rule(self, name: str, body: str) -> str:
         """The name of a new rule."""
@@ -279,7 +349,8 @@ def make_checked(make: Callable[[], str]) -> str:
         source = make()
         reason = _reason_against(source)
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
-        reason = f"{type(error).__name__}, {error}"  # the schema makes no sense
+        known = isinstance(error, InvalidRequestError)  # or the schema makes no sense
+        reason = str(error) if known else f"{type(error).__name__}, {error}"
     if reason:
         reason = " ".join(reason.split()).rstrip(".")[:300]
         raise InvalidRequestError(f"The schemas of the tools cannot be followed: {reason}.")
@@ -294,32 +365,19 @@ def _reason_against(source: str) -> str:
     return LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(source))
 
 
-def _lengths(schema: Mapping[str, Any]) -> str:
-    least, most = schema.get("minLength", 0), schema.get("maxLength", "")
-    return f"/(?s:.{{{least},{most}}})/" if least or most != "" else "/(?s:.*)/"
+def _is_one(value: Any, kinds: tuple[type, ...]) -> bool:
+    return bool in kinds if isinstance(value, bool) else isinstance(value, kinds)
 
 
-def _containing(marks: Sequence[str]) -> str:
-    """The expression of texts with one of these marks in them."""
-    found = "|".join(_escaped(mark) for mark in marks if mark)
-    return f"/(?s:.*)({found})(?s:.*)/"
+def _refuse_unread(schema: Mapping[str, Any], *names: str, but: str = "") -> None:
+    """Refuses demands that a grammar would not meet.
 
-
-def _pattern(pattern: str) -> str:
-    """A schema's pattern, which looks for a place in the text, as an expression of the whole."""
-    begin = "" if pattern.startswith("^") else "(?s:.*)"
-    is_anchored = pattern.endswith("$") and not pattern.endswith("\\$")
-    inner = pattern.removeprefix("^")[: -1 if is_anchored else None]
-    in_class, signs = False, []
-    for sign in re.findall(r"\\?.", inner, re.DOTALL):
-        in_class = sign == "[" or (in_class and sign != "]")
-        meant = _CLASSES.get(sign, "\\/" if sign == "/" else sign)
-        signs.append(f"[{meant}]" if sign in _CLASSES and not in_class else meant)
-    return f"/{begin}({''.join(signs)}){'' if is_anchored else '(?s:.*)'}/"
-
-
-def _escaped(text: str) -> str:
-    return re.escape(text).replace("/", "\\/")
+    Raises:
+        InvalidRequestError: if there is one.
+    """
+    unread = [name for name in names if name != but and schema.get(name) not in (None, False, [])]
+    if unread:
+        raise InvalidRequestError(f"{unread[0]} is not served in this model's calls.")
 
 
 def _get(schema: Any, name: str) -> Any:

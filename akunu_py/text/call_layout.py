@@ -19,6 +19,8 @@ NUMBER: Final = "{n}"
 TYPE: Final = "{type}"
 """Stands for the JSON type of a value."""
 CDATA: Final = ("<![CDATA[", "]]>")
+MAX_NAME: Final = 256
+"""Characters of the name of a function or a parameter."""
 
 
 @dataclass(frozen=True)

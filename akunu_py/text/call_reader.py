@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from akunu_py.text.call_layout import CDATA, NUMBER, TYPE, CallLayout
+from akunu_py.text.call_layout import CDATA, MAX_NAME, NUMBER, TYPE, CallLayout
 from akunu_py.text.json_schema import ValueKind, parameters_of, value_kind
 from akunu_py.text.stop import pending_length
 
@@ -17,7 +17,6 @@ Kinds = Mapping[str, Mapping[str, ValueKind]]
 
 _Steps = Generator[None, None, None]
 _AFTER_SCALARS: Final = ",)]}<\n "
-_MAX_NAME: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +233,7 @@ class CallReader:
             if found:
                 word, self.rest = self.rest[: min(found)], self.rest[min(found) :]
                 return word
-            if len(self.rest) > _MAX_NAME:
+            if len(self.rest) > MAX_NAME + max(map(len, ends)):
                 raise ValueError("a call has no name")
             yield from self._wait()
 

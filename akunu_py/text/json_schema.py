@@ -106,17 +106,22 @@ def simplified(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": kept, "required": required}
 
 
-def _types(schema: Any, root: Any, depth: int = 0) -> set[str]:
-    """The types that values can have; `any` stands for all that cannot be told."""
+def _types(schema: Any, root: Any, seen: set[int] | None = None) -> set[str]:
+    """The types that values can have; `any` stands for all that cannot be told. Those that have
+    been `seen` add nothing: references may lead to the same schema in a million ways."""
     schema = resolved(schema, root)
-    if not isinstance(schema, dict) or depth > _MAX_REFERENCES:
+    if not isinstance(schema, dict):
         return {"any"}
+    seen = set() if seen is None else seen
+    if id(schema) in seen:
+        return set()
+    seen.add(id(schema))
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(values, list) and values:
         return {_type_of(value) for value in values}
     for name in ("anyOf", "oneOf"):
         if isinstance(schema.get(name), list):
-            return set().union(*(_types(each, root, depth + 1) for each in schema[name]))
+            return set().union(*(_types(each, root, seen) for each in schema[name]))
     given = schema.get("type")
     if isinstance(given, str):
         return {given}

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -16,7 +17,7 @@ from akunu_py.decoding.loop import Limits
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.drafting.ngram import NGramDrafter
 from akunu_py.engine import Engine
-from akunu_py.errors import InvalidRequestError
+from akunu_py.errors import InvalidRequestError, UnreadableRequestError
 from akunu_py.options import Grammar, Options, Sampling
 from akunu_py.sampling.constraint import Constraint
 from akunu_py.sampling.constraint_factory import ConstraintFactory
@@ -31,6 +32,7 @@ from tests.markov import (
     letters_constraint,
     markov_model,
 )
+from tests.tiny_model import write_tiny_model
 
 PROMPT = "Answer in JSON: "
 PERSON = {
@@ -237,3 +239,10 @@ def test_allowed_tokens_have_the_models_distribution(
     rows /= rows.sum(axis=1, keepdims=True)
     assert_drawn_from(rows, [0, *(token for one in rounds for token in one.tokens)])
     assert sum(one.accepted for one in rounds) > 200
+
+
+def test_a_grammar_that_needs_a_token_which_the_model_lacks_says_so(tmp_path: Path) -> None:
+    engine = akunu_py.load(str(write_tiny_model(tmp_path / "small", vocab_size=128)))
+    options = Options(8, grammar=Grammar("regex", "(ab )+"))
+    with pytest.raises(UnreadableRequestError, match="the model lacks"):
+        engine.generate("ab", options)

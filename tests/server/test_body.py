@@ -400,3 +400,9 @@ def test_a_field_of_a_wrong_type_is_named(
     response = (parrot if door.speaks else live).post(path, body)
     assert response.status_code == 400, response.text
     assert f"`{name}" in complaint(path, response)
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e400", f"{'9' * 400}.5"])
+def test_a_number_that_no_float_can_hold_is_refused(number: str) -> None:
+    with pytest.raises(BodyError, match="is too large for a number"):
+        Body.parse(f'{{"metadata": {{"a": {number}}}}}'.encode(), Limits())

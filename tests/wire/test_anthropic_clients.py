@@ -2,6 +2,7 @@
 read of the answers."""
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -256,3 +257,30 @@ def test_an_answer_has_the_format_that_is_asked_for(parrot: LiveServer, place: A
     assert json.loads(block["text"]) == {"a": 1}
     refused = parrot.post("/v1/messages", body("Hello") | place({"type": "xml"}))
     assert refused.status_code == 400
+
+
+def test_a_strict_tool_that_cannot_be_followed_is_refused(parrot: LiveServer) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    tool = {"name": "f", "input_schema": schema}
+    assert parrot.post("/v1/messages", body("a", tools=[tool])).status_code == 200
+    answer = parrot.post("/v1/messages", body("a", tools=[tool | {"strict": True}]))
+    assert answer.status_code == 400
+
+
+def test_a_call_that_a_stop_string_cuts_is_not_to_be_made(parrot: LiveServer) -> None:
+    answer = ask(parrot, body(CALL, tools=[READ], stop_sequences=["/a"]))
+    assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", "/a")
+
+
+def test_stop_strings_end_no_call_that_has_to_come(parrot: LiveServer) -> None:
+    fields = {"tools": [READ], "tool_choice": {"type": "any"}, "stop_sequences": ["/a", '"']}
+    answer = ask(parrot, body(CALL, **fields))
+    assert answer["stop_reason"] == "tool_use"
+    assert set(answer["content"][0]["input"]) == {"file_path"}
+
+
+def test_a_number_that_no_float_can_hold_becomes_the_largest(parrot: LiveServer) -> None:
+    tool = {"name": "f", "input_schema": {"type": "object", "properties": {"a": {}}}}
+    said = '<tool_call>\n{"name": "f", "arguments": {"a": -1e400}}\n</tool_call>'
+    (block,) = ask(parrot, body(said, tools=[tool]))["content"]
+    assert block["input"] == {"a": -sys.float_info.max}

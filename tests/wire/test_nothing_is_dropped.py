@@ -157,3 +157,33 @@ def test_samplers_are_named_on_every_endpoint(live: LiveServer) -> None:
     greedy = live.post("/v1/completions", {"prompt": "hello", "max_tokens": 8, "temperature": 0})
     told = live.post("/v1/completions", body).json()["choices"][0]["text"]
     assert told == greedy.json()["choices"][0]["text"]
+
+
+@pytest.mark.parametrize("path", ENDPOINTS)
+@pytest.mark.parametrize(
+    "fields", [{"guided_choice": ['red "x"', "rot"]}, {"structured_outputs": {"choice": ["rot"]}}]
+)
+def test_one_of_some_texts(live: LiveServer, path: str, fields: dict[str, Any]) -> None:
+    assert text_of(live.post(path, ENDPOINTS[path] | fields).json()) in ('red "x"', "rot")
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/v1/chat/completions", {"include_stop_str_in_output": True}),
+        ("/v1/chat/completions", {"truncate_prompt_tokens": 5}),
+        ("/v1/chat/completions", {"modalities": ["text", "audio"]}),
+        ("/v1/completions", {"prompt_logprobs": 1}),
+        ("/v1/completions", {"prompt_embeds": "x"}),
+        ("/completion", {"image_data": [{"id": 1, "data": "x"}]}),
+        ("/completion", {"lora": [{"id": 0, "scale": 1}]}),
+        ("/v1/messages", {"mcp_servers": [{"type": "url", "url": "http://a"}]}),
+        ("/v1/messages", {"container": "x"}),
+    ],
+)
+def test_what_is_not_served_is_refused_by_name(
+    live: LiveServer, path: str, field: dict[str, Any]
+) -> None:
+    answer = live.post(path, ENDPOINTS.get(path, {"messages": USER, "max_tokens": 2}) | field)
+    assert answer.status_code == 400
+    assert f"{next(iter(field))}` is not served" in answer.text

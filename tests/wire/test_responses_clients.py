@@ -8,6 +8,9 @@ from typing import Any
 import openai
 import pytest
 
+from akunu_py.server.conversation import Conversation
+from akunu_py.server.errors import NotFoundError
+from akunu_py.server.response_store import History, ResponseStore
 from tests.parrot import parrot_engine
 from tests.server.live import LiveServer, serve
 
@@ -199,6 +202,10 @@ def test_a_cut_answer_is_incomplete(client: openai.OpenAI) -> None:
         ({"input": "a", "truncation": "middle"}, "truncation"),
         ({"input": "a", "tool_choice": "required"}, "tool_choice"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        ({"input": [{"type": "compaction", "encrypted_content": "x"}]}, "input[0].type"),
+        ({"input": [{"role": "bystander", "content": "a"}]}, "input[0].role"),
+        ({"input": "a", "top_logprobs": 3}, "top_logprobs"),
+        ({"input": "a", "include": ["message.output_text.logprobs"]}, "include"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
          "input[0].content[0].type"),
     ],
@@ -274,3 +281,71 @@ def test_the_oldest_turns_are_left_out_if_there_is_no_room(parrot: LiveServer) -
     assert answer["output"][0]["content"][0]["text"] == "Hello"
     assert answer["truncation"] == "auto"
     assert 7000 < answer["usage"]["input_tokens"] < 8000
+
+
+def test_a_call_that_a_stop_string_cuts_is_incomplete(parrot: LiveServer) -> None:
+    asked = {"model": "m", "input": CALL, "tools": [SHELL], "stop": '"-l'}
+    found = events(parrot, asked)
+    assert found[-1]["type"] == "response.incomplete"  # clients parse all calls of a complete one
+    (item,) = found[-1]["response"]["output"]
+    assert item["status"] == "incomplete"
+    assert found[-2]["item"] == item
+    whole = parrot.post("/v1/responses", asked | {"temperature": 0}).json()
+    assert (whole["status"], whole["output"][0]["status"]) == ("incomplete", "incomplete")
+
+
+def test_the_message_that_a_limit_cuts_is_incomplete(parrot: LiveServer) -> None:
+    asked = {"model": "m", "input": "Hello, world", "max_output_tokens": 3}
+    (item,) = events(parrot, asked)[-1]["response"]["output"]
+    assert item["status"] == "incomplete"
+
+
+def test_numbers_that_no_float_can_hold_are_no_defect(parrot: LiveServer) -> None:
+    tool = {"type": "function", "name": "f", "parameters": {"properties": {"a": {}}}}
+    said = '<tool_call>\n{"name": "f", "arguments": {"a": 1e400}}\n</tool_call>'
+    asked = {"model": "m", "input": said, "tools": [tool], "temperature": 0}
+    answer = parrot.post("/v1/responses", asked)
+    assert answer.status_code == 200, answer.text
+    (call,) = answer.json()["output"]
+    assert call["arguments"] == '{"a": 1e400}'
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "b"}
+    earlier = [{"role": "user", "content": "a"}, call, result]
+    assert parrot.post("/v1/responses", {"model": "m", "input": earlier}).status_code == 200
+
+
+@pytest.mark.parametrize("limit", ["0", "101", f"0010{'9' * 5000}", "x"])
+def test_the_number_of_items_is_bounded(parrot: LiveServer, limit: str) -> None:
+    kept = parrot.post("/v1/responses", {"model": "m", "input": "a", "max_output_tokens": 1})
+    answer = parrot.get(f"/v1/responses/{kept.json()['id']}/input_items?limit={limit}")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "limit")
+
+
+def test_what_is_kept_takes_the_memory_that_is_counted() -> None:
+    store = ResponseStore(most=4000)
+    item = {"role": "user", "content": "a", "other": [[]] * 1000}
+    for name in "ab":
+        store.add({"id": name, "output": []}, History((item,), ()), {"role": "assistant"})
+    assert store.get("b").input == [item]
+    assert store.get("b").input[0] is not item  # lists and dictionaries take far more than JSON
+    with pytest.raises(NotFoundError):
+        store.get("a")
+
+
+def test_truncation_renders_a_long_conversation_a_few_times(
+    parrot: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, count = Conversation.begin, []
+
+    def counted(*arguments: Any, **settings: Any) -> Conversation:
+        count.append(1)
+        return begin(*arguments, **settings)
+
+    monkeypatch.setattr(Conversation, "begin", counted)
+    roles = ("user", "assistant")
+    turns = [{"role": roles[at % 2], "content": f"hello {at}"} for at in range(401)]
+    asked = {"model": "m", "input": turns, "truncation": "auto", "max_output_tokens": 9}
+    answer = parrot.post("/v1/responses", asked | {"temperature": 0})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["output"][0]["content"][0]["text"] == "hello 400"
+    assert answer.json()["usage"]["input_tokens"] > 700  # as much as there is room for
+    assert len(count) <= 10

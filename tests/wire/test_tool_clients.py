@@ -129,3 +129,12 @@ def test_clients_see_the_alias(parrot: LiveServer) -> None:
     assert parrot.get("/v1/models").json()["data"][0]["id"] == "gpt-4o"
     assert parrot.get("/api/tags").json()["models"][0]["name"] == "gpt-4o:latest"
     assert parrot.post(PATH, body("Hello")).json()["model"] == "gpt-4o"
+
+
+def test_a_call_that_a_stop_string_cuts_is_not_to_be_made(parrot: LiveServer) -> None:
+    (choice,) = parrot.post(PATH, body(call(ANSWER), stop="Rom")).json()["choices"]
+    assert choice["finish_reason"] == "stop"
+    events = parrot.events(PATH, body(call(ANSWER), stop="Rom"))
+    assert [e["choices"][0]["finish_reason"] for e in events[:-1]][-1] == "stop"
+    (choice,) = parrot.post(PATH, body(call(ANSWER))).json()["choices"]
+    assert choice["finish_reason"] == "tool_calls"
