@@ -145,6 +145,20 @@ def test_a_server_loses_a_rank_in_the_middle_of_an_answer(
     )
 
 
+def test_the_others_end_if_the_first_rank_is_killed(
+    folders: dict[str, str], tmp_path: Path
+) -> None:
+    words = ["-m", "akunu_py", "generate", "--model", folders["llama"], "--prompt", "one two"]
+    with launched(tmp_path, [*words, "--max-tokens", "900", "--drafter", "none"]) as ranks:
+        assert ranks[0].stdout is not None
+        ranks[0].stdout.read(1)
+        ranks[0].kill()
+        code, _, errors = outcome(ranks[1])
+    assert code == 3
+    assert "has lost rank 0" in errors
+    assert "a defect" not in errors
+
+
 def test_a_signal_to_the_first_rank_ends_all(folders: dict[str, str], tmp_path: Path) -> None:
     words = ["-m", "akunu_py", "serve", "--model", folders["llama"], "--port", "0"]
     with launched(tmp_path, words) as ranks:

@@ -78,7 +78,7 @@ class BatchedLayer:
     def has_window(self) -> bool:
         """Whether each sequence needs the mask of its own cache: it may not attend to all that
         `append_each` returns."""
-        return isinstance(self._layers[0], WindowLayerCache)
+        return any(isinstance(layer, WindowLayerCache) for layer in self._layers)
 
     def make_mask(
         self, tokens: int, return_array: bool = False, window_size: int | None = None

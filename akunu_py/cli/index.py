@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,7 @@ from akunu_py.cli.progress import ProgressBar
 from akunu_py.cli.render import count, printable
 from akunu_py.cli.settings import IndexSettings
 from akunu_py.errors import InvalidRequestError
+from akunu_py.memory.files import is_utf8
 from akunu_py.memory.projects import IndexResult, index_project, project_folder
 from akunu_py.memory.store import MemoryStore
 from akunu_py.model_files import find_model, tokenizer_fingerprint
@@ -80,7 +82,7 @@ def _forget(store: MemoryStore, path: Path) -> None:
         InvalidRequestError: if nothing is known of it.
     """
     folder = Path(os.path.realpath(os.path.expanduser(path)))
-    if not store.forget(folder):
+    if not is_utf8(str(folder)) or not store.forget(folder):
         raise InvalidRequestError(f"Nothing is known of {folder}; `index --list` names projects.")
     print(f"{folder} is forgotten.")
 
@@ -88,7 +90,9 @@ def _forget(store: MemoryStore, path: Path) -> None:
 def _list(store: MemoryStore, *, sizes: bool) -> None:
     found = store.projects()
     for status in found:
-        used = datetime.fromtimestamp(status.used or 0).strftime("%Y-%m-%d")
+        used = "at an unknown time"
+        with suppress(ValueError, OverflowError, OSError):  # a damaged time
+            used = datetime.fromtimestamp(status.used or 0).strftime("%Y-%m-%d")
         line = f"{status.path}  ({status.files:,} files, used {used})"
         if not status.path.is_dir():
             line += "  no longer exists"

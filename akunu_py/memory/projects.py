@@ -12,8 +12,16 @@ from types import MappingProxyType
 from typing import Final
 
 from akunu_py.drafting.auto import AutoDrafter
+from akunu_py.drafting.base import FIRST_BOUNDARY
 from akunu_py.errors import InvalidRequestError
-from akunu_py.memory.files import LeftOut, SourceFile, holds_secret, read_source, source_files
+from akunu_py.memory.files import (
+    LeftOut,
+    SourceFile,
+    holds_secret,
+    is_utf8,
+    read_source,
+    source_files,
+)
 from akunu_py.memory.recent import RecentTexts
 from akunu_py.memory.segment import Segment
 from akunu_py.memory.store import KnownFile, MemoryStore
@@ -57,6 +65,7 @@ class Memory:
     Args:
         projects: the texts of each, in the engine's tokenizer, by its folder.
         fingerprint: of that tokenizer.
+        vocabulary_size: the ids of the model; no other is ever drafted.
         notices: lines for the user, if something cannot be used.
         remembers: whether earlier requests are drafted from, too: those that named no project, or
             the same one.
@@ -68,11 +77,13 @@ class Memory:
         notices: Sequence[str] = (),
         *,
         fingerprint: bytes = b"",
+        vocabulary_size: int = FIRST_BOUNDARY,
         remembers: bool = False,
     ) -> None:
         self.projects = projects
         self.notices = tuple(notices)
         self._fingerprint = fingerprint
+        self._vocabulary_size = vocabulary_size
         self._remembers = remembers
         self._recent: defaultdict[str | None, RecentTexts] = defaultdict(RecentTexts)
 
@@ -112,14 +123,19 @@ class Memory:
             raise InvalidRequestError(
                 "The text is not kept: it is empty, or seems to hold a key or a password."
             )
+        if not is_utf8(text):
+            raise InvalidRequestError("The text is not kept: it has half of a surrogate pair.")
         digest, tokens = sha256(text.encode()).digest(), encode(f"\n{text}")
+        if max(tokens, default=0) >= self._vocabulary_size:
+            raise InvalidRequestError("The text is not kept: the model does not have its tokens.")
         known = KnownFile(digest, len(text), 0)
         store = MemoryStore()
         try:
             name = f"{_LEARNT}{digest.hex()}"
             if not store.update(Path(project), self._fingerprint, {name: (known, tokens)}):
                 raise InvalidRequestError("The text is not kept: the memory is full.")
-            self.projects[project].replace(store.open(Path(project), self._fingerprint))
+            opened = store.open(Path(project), self._fingerprint)
+            self.projects[project].replace(_usable(opened, self._vocabulary_size))
         finally:
             store.close()
         return len(tokens)
@@ -133,9 +149,11 @@ def project_folder(path: Path) -> Path:
     """The folder that a project is known by.
 
     Raises:
-        InvalidRequestError: if there is no such folder.
+        InvalidRequestError: if there is no such folder, or its name is no text.
     """
     folder = Path(os.path.realpath(os.path.expanduser(path)))
+    if not is_utf8(str(folder)):
+        raise InvalidRequestError(f"The name of {path} is no text in UTF-8; rename the folder.")
     if not folder.is_dir():
         raise InvalidRequestError(f"There is no folder {path}; a project is a folder.")
     return folder
@@ -240,11 +258,22 @@ def open_memory(
                 raise
             notices.append(f"--project auto: {error}")
             continue
-        usable = [segment for segment in opened if segment.largest < vocabulary_size]
+        usable = _usable(opened, vocabulary_size)
         if len(usable) < len(opened):
             notices.append(f"The memory of {project} has ids that this model does not have.")
         projects[str(project)] = ProjectTexts(usable)
-    return Memory(projects, notices, fingerprint=fingerprint, remembers=remembers)
+    return Memory(
+        projects,
+        notices,
+        fingerprint=fingerprint,
+        vocabulary_size=vocabulary_size,
+        remembers=remembers,
+    )
+
+
+def _usable(segments: Iterable[Segment], vocabulary_size: int) -> list[Segment]:
+    """Those whose ids the model has."""
+    return [segment for segment in segments if segment.largest < vocabulary_size]
 
 
 def _segments_of(project: Path, fingerprint: bytes) -> list[Segment]:

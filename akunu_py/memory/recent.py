@@ -46,7 +46,8 @@ class RecentTexts:
     def keep(self, text: Occurrences) -> None:
         """Keeps a text in place of those that are part of it; drops the oldest if they are too
         many. Nobody changes the text until `take_back` was called."""
-        if len(text.tokens) < _LEAST_TOKENS or any(text is kept for kept in self._texts):
+        size = len(text.tokens)
+        if not _LEAST_TOKENS <= size < self._max_tokens or any(text is one for one in self._texts):
             return
         self.version += 1
         if text.tokens[-1] != _END:

@@ -23,6 +23,7 @@ from time import time
 from typing import Final
 
 from akunu_py.errors import InvalidRequestError
+from akunu_py.memory.database import delete_database, make_private, open_database
 from akunu_py.memory.segment import (
     MAX_TOKENS,
     DamagedSegmentError,
@@ -35,23 +36,11 @@ from akunu_py.package import cache_folder
 DEFAULT_BYTES: Final = 2_000_000_000
 """Bytes that all segments may take."""
 
-_VERSION: Final = 1
 _BYTES_PER_TOKEN: Final = 8
 _USED_AGAIN_S: Final = 3600.0
 """Seconds after which another use is written down; to write takes longer than to open."""
 _OUTDATED_SHARE: Final = 1 / 8
 """A segment with a larger share of outdated tokens is written anew."""
-_TABLES: Final = f"""
-    CREATE TABLE projects (
-        id INTEGER PRIMARY KEY, path TEXT, fingerprint BLOB, used REAL, UNIQUE (path, fingerprint));
-    CREATE TABLE segments (
-        name TEXT PRIMARY KEY, project INTEGER, tokens INTEGER, bytes INTEGER);
-    CREATE TABLE files (
-        project INTEGER, path TEXT, digest BLOB, size INTEGER, mtime INTEGER, segment TEXT,
-        first INTEGER, tokens INTEGER, PRIMARY KEY (project, path));
-    PRAGMA user_version = {_VERSION};
-"""
-
 logger = logging.getLogger(__name__)
 
 
@@ -92,8 +81,9 @@ class MemoryStore:
         self._limit = limit
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(self.folder, 0o700)
             with self._locked():
-                self._database = self._open_database()
+                self._database = open_database(self.folder)
         except (OSError, sqlite3.OperationalError) as error:
             raise self._unusable(error) from error
 
@@ -122,7 +112,7 @@ class MemoryStore:
         with self._changing() as database:
             number = self._number(project, fingerprint)
             for name in self._segments(number):
-                self._open_segment(name)
+                self._open_segment(name, fingerprint)
             rows = database.execute(
                 "SELECT path, digest, size, mtime FROM files WHERE project = ?", (number,)
             ).fetchall()
@@ -157,7 +147,7 @@ class MemoryStore:
                 [(number, path) for path in (*gone, *documents)],
             )
             merged = self._to_merge(number, sum(len(held) + 1 for _, held in documents.values()))
-            parts, rows = self._rewritten(number, merged)
+            parts, rows = self._rewritten(fingerprint, merged)
             for path, (known, held) in documents.items():
                 parts.append(held)
                 rows.append((path, known.digest, known.size, known.mtime, len(held)))
@@ -187,7 +177,8 @@ class MemoryStore:
                 "UPDATE projects SET used = ? WHERE id = ? AND used < ?",
                 (now, number, now - _USED_AGAIN_S),
             )
-            opened = [self._open_segment(name) for name in self._segments(number)]
+            names = self._segments(number)
+            opened = [self._open_segment(name, fingerprint) for name in names]
         return [segment for segment in opened if segment is not None]
 
     def forget(self, project: Path) -> bool:
@@ -210,43 +201,6 @@ class MemoryStore:
         except OSError as error:
             raise self._unusable(error) from error
 
-    def _open_database(self) -> sqlite3.Connection:
-        """Opens the database; one that is damaged or of another version is replaced."""
-        path = self.folder / "projects.sqlite"
-        path.touch(mode=0o600)
-        for _ in range(2):
-            database = sqlite3.connect(path, timeout=20, isolation_level=None)
-            try:
-                database.execute("PRAGMA journal_mode = WAL")
-                database.execute("PRAGMA secure_delete = ON")
-                (version,) = database.execute("PRAGMA user_version").fetchone()
-                (tables,) = database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-                (health,) = database.execute("PRAGMA quick_check(1)").fetchone()
-                if not tables:
-                    database.executescript(f"BEGIN; {_TABLES} COMMIT;")
-                    return database
-                if version == _VERSION and health == "ok":
-                    self._ask_every_table(database)
-                    return database
-                why = "is damaged" if version == _VERSION else "is of another version"
-            except sqlite3.OperationalError as error:
-                if "no such" not in str(error):
-                    raise
-                why = "is damaged"
-            except sqlite3.DatabaseError:
-                why = "is damaged"
-            database.close()
-            logger.warning("%s %s; the memory starts anew, so index your projects again", path, why)
-            for old in self.folder.glob("projects.sqlite*"):
-                old.unlink()
-            path.touch(mode=0o600)
-        raise InvalidRequestError(f"There can be no database in {self.folder}.")
-
-    @staticmethod
-    def _ask_every_table(database: sqlite3.Connection) -> None:
-        for table in ("projects", "segments", "files"):
-            database.execute(f"SELECT * FROM {table} LIMIT 1").fetchone()
-
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Keeps other processes from changing the folder; waits for those that do."""
@@ -262,17 +216,23 @@ class MemoryStore:
         """A transaction of the only process that changes something.
 
         Raises:
-            InvalidRequestError: if the folder cannot be used.
+            InvalidRequestError: if the folder cannot be used. A database that turns out to be
+                damaged is deleted, so that the next one to open it starts anew.
         """
         try:
             with self._locked():
-                self._database.execute("BEGIN IMMEDIATE")
                 try:
-                    yield self._database
-                except BaseException:
-                    self._database.rollback()
+                    self._database.execute("BEGIN IMMEDIATE")
+                    try:
+                        yield self._database
+                    except BaseException:
+                        self._database.rollback()
+                        raise
+                    self._database.commit()
+                except sqlite3.DatabaseError as error:
+                    if type(error) is sqlite3.DatabaseError:  # it is none, or is malformed
+                        delete_database(self.folder)
                     raise
-                self._database.commit()
         except (OSError, sqlite3.DatabaseError) as error:
             raise self._unusable(error) from error
 
@@ -298,11 +258,14 @@ class MemoryStore:
         )
         return dict(rows.fetchall())
 
-    def _open_segment(self, name: str) -> Segment | None:
+    def _open_segment(self, name: str, fingerprint: bytes) -> Segment | None:
         """Opens a segment; one that cannot be used is forgotten, with its files."""
         path = self.folder / name
         try:
-            return Segment(path)
+            segment = Segment(path)
+            if segment.fingerprint != fingerprint:
+                raise DamagedSegmentError("it belongs to another tokenizer")
+            return segment
         except (OSError, DamagedSegmentError) as error:
             logger.warning("%s is ignored: %s; index its project again", path, error)
             for statement in (
@@ -321,19 +284,20 @@ class MemoryStore:
         ).fetchall()
         merged = []
         for name, tokens, live in rows:
-            if live <= new or tokens - live > _OUTDATED_SHARE * tokens:
+            outdated = tokens - live > _OUTDATED_SHARE * tokens
+            if (live <= new or outdated) and new + live <= MAX_TOKENS:
                 merged.append(name)
                 new += live
         return merged
 
     def _rewritten(
-        self, number: int, merged: Sequence[str]
+        self, fingerprint: bytes, merged: Sequence[str]
     ) -> tuple[list[Sequence[int]], list[tuple[str, bytes, int, int, int]]]:
         """The tokens and the rows of the files in segments."""
         parts: list[Sequence[int]] = []
         rows = []
         for name in merged:
-            segment = self._open_segment(name)
+            segment = self._open_segment(name, fingerprint)
             if segment is None:
                 continue
             for path, digest, size, mtime, first, tokens in self._database.execute(

@@ -219,7 +219,7 @@ def follow(model: TargetModel, ranks: Ranks) -> None:
         RankError: if rank 0 is lost, or this one holds other tokens.
     """
     follower = _Follower(model, ranks)
-    with ResidentWeights():
+    with ranks.guard(), ResidentWeights():  # a lost rank is noticed wherever a forward is submitted
         while follower.obey(iter(ranks.receive())):
             pass
 

@@ -67,6 +67,16 @@ def test_neither_drafts_nor_steps_of_the_prefill_change_the_text(
     assert drafted.stats.drafted or engine.notices
 
 
+def test_what_is_answered_together_forgets_the_same(tiny_model_dir: Path) -> None:
+    engine = load(str(tiny_model_dir), max_kv_size=SIZE)
+    prompts = [PROMPT[:60], PROMPT[:9], PROMPT[30:70]]
+    for drafter in ("none", "ngram"):
+        options = Options(12, drafter=drafter, num_draft_tokens=3)
+        alone = [engine.generate(prompt, options).token_ids for prompt in prompts]
+        together = engine.generate_batch(prompts, options)
+        assert [one.token_ids for one in together] == alone
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_bounded_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequestError, match="omit --max-kv-size"):

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from akunu_py.backend import find_backend
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.decoding.batch import Batch, BatchedTarget, why_not_batched
+from akunu_py.decoding.batch import Batch, BatchedTarget
+from akunu_py.decoding.batch_trial import why_not_batched
 from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.decoding.loop import Limits, decode
 from akunu_py.decoding.target import ModelTarget

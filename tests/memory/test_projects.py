@@ -1,12 +1,21 @@
 """From a folder to its memory: what is read, what is left out, and what is said."""
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from akunu_py.errors import InvalidRequestError
+from akunu_py.memory import files
+from akunu_py.memory.files import (
+    MAX_FILE_BYTES,
+    LeftOut,
+    holds_secret,
+    read_source,
+    source_files,
+)
 from akunu_py.memory.projects import IndexResult, index_project, open_memory, project_folder
 from akunu_py.memory.store import MemoryStore
 from akunu_py.package import CACHE_VARIABLE
@@ -84,14 +93,14 @@ def test_only_changes_are_encoded_again(store: MemoryStore, project: Path) -> No
 def test_an_unreadable_file_is_named_and_the_others_are_read(
     store: MemoryStore, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = Path.read_bytes
+    read = files._content
 
     def refuse(path: Path) -> bytes:
         if path.name == "main.py":
             raise PermissionError(13, "Permission denied")
         return read(path)
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(files, "_content", refuse)
     result = index(store, project)
     assert result.files == 4
     assert "main.py cannot be read: Permission denied." in result.left_out.lines
@@ -145,3 +154,112 @@ def test_auto_takes_the_git_root_or_says_why_not(
     assert "was not indexed" in str(open_memory(["auto"], KEY, 256).notices)
     index(store, project)
     assert open_memory(["auto"], KEY, 256).projects[str(project)].segments
+
+
+def listed(folder: Path, left_out: LeftOut | None = None) -> set[str]:
+    return {file.name for file in source_files(folder, left_out or LeftOut())}
+
+
+def test_a_part_of_a_git_project_obeys_the_files_above_it(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".gitignore").write_text("*.log\n/part/private/\n/whole\n")
+    for name in ("part/a.py", "part/a.log", "part/private/a.txt", "whole/a.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x = 1\n")
+    assert listed(tmp_path / "part") == {"a.py"}
+    assert listed(tmp_path / "whole") == {"a.py"}  # somebody asked for it
+
+
+@pytest.mark.parametrize("line", ["!", "foo\\", "[z-a]", "caf\xe9", "\ufeff#"])
+def test_a_line_that_makes_no_sense_does_not_make_others_void(tmp_path: Path, line: str) -> None:
+    ignoring = f"{line}\nhidden.txt\n".encode("latin-1" if line == "caf\xe9" else "utf-8")
+    (tmp_path / ".gitignore").write_bytes(ignoring)
+    (tmp_path / "hidden.txt").write_text("x")
+    assert listed(tmp_path) == {".gitignore"}
+
+
+def test_a_mark_of_utf8_is_no_part_of_a_pattern(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_bytes(b"\xef\xbb\xbfhidden.txt\n")
+    (tmp_path / "hidden.txt").write_text("x")
+    assert listed(tmp_path) == {".gitignore"}
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ".gitignore")
+    (tmp_path / "a.py").write_text("x = 1\n")
+    left_out = LeftOut()
+    assert listed(tmp_path, left_out) == {"a.py"}
+    assert left_out.lines == [".gitignore cannot be read: it is no file."]
+
+
+@pytest.mark.parametrize("change", ["link", "pipe", "grown"])
+def test_a_file_that_became_something_else_is_left_out(tmp_path: Path, change: str) -> None:
+    path, left_out = tmp_path / "a.py", LeftOut()
+    path.write_text("x = 1\n")
+    (file,) = source_files(tmp_path, left_out)
+    path.unlink()
+    if change == "link":
+        (tmp_path / "outside").write_text("private\n")
+        path.symlink_to(tmp_path / "outside")
+    elif change == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_text("x = 1\n" * MAX_FILE_BYTES)
+    assert read_source(file, left_out) is None
+    assert left_out.lines or left_out.counts == {"huge": 1}
+
+
+def test_names_that_are_no_text_are_left_out(store: MemoryStore, tmp_path: Path) -> None:
+    folder = tmp_path / "names"
+    folder.mkdir()
+    for name in (b"a.py", b"new\nline.py", b"caf\xe9.py"):
+        try:
+            Path(os.fsdecode(bytes(folder) + b"/" + name)).write_text("x = 1\n")
+        except OSError:
+            pytest.skip("this file system has no such names")
+    result = index(store, folder)
+    assert set(store.files(folder, KEY)) == {"a.py", "new\nline.py"}
+    assert result.left_out.lines == ["caf\udce9.py is left out: its name is no text in UTF-8."]
+    odd = Path(os.fsdecode(bytes(folder) + b"/caf\xe9"))
+    odd.mkdir()
+    with pytest.raises(InvalidRequestError, match="is no text in UTF-8"):
+        project_folder(odd)
+
+
+def test_folders_may_be_nested_deeper_than_calls(tmp_path: Path) -> None:
+    folder = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("a", dir_fd=folder)
+        inner = os.open("a", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    with open(os.open("x.py", os.O_CREAT | os.O_WRONLY, dir_fd=folder), "w") as file:
+        file.write("x = 1\n")
+    os.close(folder)
+    assert listed(tmp_path) == {f"{'a/' * 1200}x.py"}
+    subprocess.run(["rm", "-r", tmp_path / "a"], check=True)  # pytest's way is a recursion
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "-----BEGIN PGP PRIVATE KEY BLOCK-----",
+        "glpat-" + "a" * 20,
+        "npm_" + "a" * 36,
+        "pypi-AgE" + "a" * 60,
+        "sk_live_" + "a" * 24,
+    ],
+)
+def test_keys_of_known_forms_are_noticed(secret: str) -> None:
+    assert holds_secret(f"key = {secret!r}\n")
+
+
+def test_ids_that_the_model_does_not_have_are_not_learnt(store: MemoryStore, project: Path) -> None:
+    index(store, project)
+    memory = open_memory([str(project)], KEY, 50)
+    with pytest.raises(InvalidRequestError, match="does not have its tokens"):
+        memory.learn(str(project), "text", encode)
+    memory.learn(str(project), "11", encode)
+    assert [segment.largest < 50 for segment in memory.projects[str(project)].segments] == [True]
+    with pytest.raises(InvalidRequestError, match="half of a surrogate pair"):
+        memory.learn(str(project), "\ud800", lambda _: [1])

@@ -90,6 +90,8 @@ def test_texts_are_bounded_and_those_within_another_are_dropped() -> None:
     assert len(few) <= 41 * MAX_TEXTS
     few.keep(Occurrences(range(9000)))
     assert len(few) == 9001
+    texts.keep(Occurrences(range(2000)))  # alone more than all may be
+    assert 0 < len(texts) <= 1000
 
 
 small = st.lists(st.integers(0, 2), min_size=32, max_size=80)

@@ -1,6 +1,8 @@
 """What the memory keeps of projects, whatever happens to its folder."""
 
 import logging
+import shutil
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -210,3 +212,62 @@ def test_a_kill_loses_at_most_the_last_file(tmp_path: Path) -> None:
             assert written in last | unsaid
             assert written in {one[0] for one in documents}
         store.close()
+
+
+def test_rights_that_others_have_are_taken_from_them(tmp_path: Path) -> None:
+    folder = tmp_path / "memory"
+    folder.mkdir()
+    folder.chmod(0o777)
+    (folder / "projects.sqlite").touch(0o644)
+    store = MemoryStore(folder)
+    store.update(ONE, KEY, {"a": (FILE, [1, 2])})
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+    store.close()
+
+
+def test_a_segment_of_another_tokenizer_is_not_used(store: MemoryStore, tmp_path: Path) -> None:
+    store.update(ONE, KEY, {"a": (FILE, [1, 2])})
+    (foreign,) = (tmp_path / "memory").glob("*.segment")
+    store.update(ONE, b"x" * 32, {"a": (FILE, [7])})
+    (own,) = {*(tmp_path / "memory").glob("*.segment")} - {foreign}
+    shutil.copy(foreign, own)
+    assert store.open(ONE, b"x" * 32) == []
+    assert held(store) == [[1, 2]]
+
+
+def test_segments_are_not_merged_beyond_what_one_may_hold(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("akunu_py.memory.store.MAX_TOKENS", 1000)
+    for number in range(10):
+        assert store.update(ONE, KEY, {f"f{number}": (FILE, range(200))})
+    assert len(held(store)) == 10
+
+
+@pytest.mark.parametrize("place", [b"first-file", b"\x07project"])
+def test_bits_that_flip_in_names_lose_no_more_than_these(tmp_path: Path, place: bytes) -> None:
+    folder = tmp_path / "memory"
+    store = MemoryStore(folder)
+    store.update(ONE, KEY, {"first-file": (FILE, [1, 2]), "b": (FILE, [3])})
+    store.close()
+    content = (folder / "projects.sqlite").read_bytes()
+    (folder / "projects.sqlite").write_bytes(content.replace(place, place[:-1] + b"\xff"))
+    again = MemoryStore(folder)
+    again.update(ONE, KEY, {"first-file": (FILE, [1, 2])})
+    assert [1, 2] in held(again)
+    assert "first-file" in again.files(ONE, KEY)
+    again.close()
+
+
+def test_a_database_that_turns_out_to_be_damaged_starts_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "memory"
+    store = MemoryStore(folder)
+    store.update(ONE, KEY, {"a": (FILE, [1])})
+    with pytest.raises(InvalidRequestError, match="cannot be used"), store._changing():
+        raise sqlite3.DatabaseError("database disk image is malformed")
+    store.close()
+    again = MemoryStore(folder)
+    assert again.update(ONE, KEY, {"a": (FILE, [2])})
+    assert held(again) == [[2]]
+    again.close()

@@ -1,0 +1,57 @@
+"""The trial of a model: whether sequences can share its forwards.
+
+mlx-lm's models do not say it, and their own Python may do anything with a cache.
+"""
+
+from typing import Final
+
+import mlx.core as mx
+
+from akunu_py.cache.layers import LayerCache
+from akunu_py.model import TargetModel
+
+_TRIED: Final = ((5, 1), (3, 3), (9, 2))
+"""The sequences of the forward that a model is tried with: tokens before it, and in it."""
+
+_TOLERANCE: Final = 1e-3
+_COARSE_TOLERANCE: Final = 0.05
+"""How far logits may be from those of separate forwards, as a part of their spread. Rounding to 16
+bits leaves one percent, a wrong position or mask more than ten."""
+
+
+def why_not_batched(model: TargetModel) -> str | None:
+    """One line for the user if sequences cannot share forwards of a model; None if they can.
+
+    A forward over the last tokens of three short sequences is compared with separate ones.
+    """
+    caches = [model.make_cache(sum(sizes)) for sizes in _TRIED]
+    kinds = {
+        type(layer).__name__ for layer in caches[0].layers if not isinstance(layer, LayerCache)
+    }
+    if kinds:
+        return (
+            "Requests are answered in turns, not in one batch: this model keeps its context in "
+            f"{' and '.join(sorted(kinds))}."
+        )
+    counts = [count for _, count in _TRIED]
+    parts, separate = [], []
+    for step, (before, count), cache in zip((3, 4, 5), _TRIED, caches, strict=True):
+        tokens = mx.arange(before + count) * step % model.vocabulary_size
+        separate.append(model.forward(tokens, cache)[before:])
+        mx.eval(separate[-1])
+        cache.rollback(before)
+        parts.append(tokens[before:])
+    try:
+        together = model.forward_batch(mx.concatenate(parts), caches, counts).astype(mx.float32)
+        wanted = mx.concatenate(separate).astype(mx.float32)
+        error = mx.linalg.norm(together - wanted) / mx.linalg.norm(wanted - wanted.mean())
+        tolerance = _COARSE_TOLERANCE if model.is_coarse else _TOLERANCE
+        is_right = error.item() < tolerance  # type: ignore[operator]
+    except Exception:  # a model's own Python may raise anything
+        is_right = False
+    if is_right:
+        return None
+    return (
+        "Requests are answered in turns, not in one batch: this model's attention does not serve "
+        "several sequences at once."
+    )
