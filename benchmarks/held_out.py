@@ -26,6 +26,7 @@ from models.training.functions import Function, distinct, docstrings, functions_
 from models.training.invented import Inventor
 
 SEED = 11
+_ATTEMPTS = 20
 HUMANEVAL = Path("humaneval_infilling", "HumanEval-SingleLineInfilling.jsonl.gz")
 
 
@@ -98,14 +99,18 @@ def short_edit_cases(count: int) -> Iterator[ChatCase]:
 
 
 def outside_cases(functions: list[Function], count: int, *, later: bool) -> Iterator[ChatCase]:
-    """Held-out kinds of requests outside the training, as first messages or after some turns."""
+    """Held-out requests outside the training, no two alike, as first messages or after turns."""
     inventor = Inventor(random.Random(f"{SEED} outside {later}"), held_out=True)
     requests = refusals.Requests(inventor, docstrings(functions))
     chats = Chats(inventor, requests, [])
-    kinds = tuple(refusals.ANSWERS)
+    kinds, asked = tuple(refusals.ANSWERS), set[str]()
     for index in range(count):
         before = chats.conversation(1 + index % 3) if later else []
-        request, answer = requests.turn(kinds[index % len(kinds)])
+        for _ in range(_ATTEMPTS):
+            request, answer = requests.turn(kinds[index % len(kinds)])
+            if request.lower() not in asked:
+                break
+        asked.add(request.lower())
         yield ChatCase(kinds[index % len(kinds)], [*before, ("user", request)], answer)
 
 

@@ -97,6 +97,7 @@ _UNSERVED: Final[Mapping[str, tuple[Any, ...]]] = {
     "truncate_prompt_tokens": (), "prompt_logprobs": (), "prompt_embeds": (), "lora": ([],),
     "image_data": ([],), "multimodal_data": ([],), "grammar_lazy": (False,),
     "modalities": (["text"],), "audio": (), "mcp_servers": ([],), "container": (),
+    "web_search_options": (), "reasoning_format": ("auto", "deepseek"),
 }  # fmt: skip
 """Fields of llama-server, Ollama, vLLM and the services, with the values that turn them off."""
 
