@@ -60,8 +60,6 @@ def generate(request: ApiRequest) -> Response:
     _refuse_images(body)
     prompt = body.text("prompt", default="")
     suffix = body.text("suffix", default="") or None
-    if body.any("context"):
-        body.refuse("context", "is not served; send the conversation to /api/chat")
     system = body.text("system", default="")
     context = _read_context(body)
     template = body.text("template", default="").strip()

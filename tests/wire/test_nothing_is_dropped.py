@@ -175,7 +175,6 @@ def test_one_of_some_texts(live: LiveServer, path: str, fields: dict[str, Any]) 
         ("/v1/chat/completions", {"modalities": ["text", "audio"]}),
         ("/v1/chat/completions", {"web_search_options": {}}),
         ("/v1/chat/completions", {"reasoning_format": "none"}),
-        ("/api/generate", {"context": [1, 2], "prompt": "a"}),
         ("/v1/completions", {"prompt_logprobs": 1}),
         ("/v1/completions", {"prompt_embeds": "x"}),
         ("/completion", {"image_data": [{"id": 1, "data": "x"}]}),
