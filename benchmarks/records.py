@@ -129,6 +129,7 @@ _MARKDOWN: Final = {
     "cost": cost_markdown,
     "speedup": speedup_markdown,
     "speedup_109m": speedup_markdown,
+    "speedup_109m_edits": speedup_markdown,
 }
 
 
