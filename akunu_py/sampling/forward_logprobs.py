@@ -42,7 +42,6 @@ class ForwardLogprobs:
             self._ids = mx.argpartition(-logits, kth=count - 1, axis=-1)[:, :count]
             self._values = mx.take_along_axis(logits, self._ids, axis=-1).astype(mx.float32)
             self.lazy += [self._ids, self._values]
-        self._has_alternatives = count > 0
         self._choices = choices
         if logprob_request.logprobs is not None:
             self._normaliser = mx.logsumexp(logits.astype(mx.float32), axis=-1)
