@@ -180,11 +180,7 @@ class Answer:
             return True
         if may_wait and not prefixes.has_room(wanted, slot):
             return False
-        try:
-            prefixes.grow(slot, wanted)
-        except BaseException:  # some of its layers may have grown
-            prefixes.drop(slot)
-            raise
+        prefixes.grow(slot, wanted)
         return True
 
     @property
@@ -271,7 +267,7 @@ class Answer:
         known = prompt[:1] if options.scores_prompt else prompt
         try:
             slot, self.stats.cached_tokens = prefixes.take(known, self._first_room, options.slot)
-        except BaseException:  # no memory left, or a cache that was interrupted while it grew
+        except BaseException:  # no memory left, or a cache that was interrupted while it was copied
             prefixes.clear()
             raise
         return slot

@@ -192,7 +192,7 @@ class KVCache:
         self.length += tokens
 
     def grow(self, capacity: int) -> None:
-        """Makes room for more tokens and keeps those it holds.
+        """Makes room for more tokens and keeps those it holds, also if there is no memory for more.
 
         Raises:
             ValueError: if `capacity` is below the present one.

@@ -71,11 +71,11 @@ class LayerCache:
         self.offset += tokens * (self.keys is not None)
 
     def grow(self, capacity: int) -> None:
-        """Moves its content to larger buffers."""
-        old = LayerCache(self.capacity)
-        old.keys, old.values, self.keys, self.values = self.keys, self.values, None, None
+        """Moves its content to larger buffers; if there is no memory for them, nothing changes."""
+        larger = LayerCache(capacity)
+        larger.copy(self, self.offset)
+        self.keys, self.values, self.nbytes = larger.keys, larger.values, larger.nbytes
         self.capacity = capacity
-        self.copy(old, self.offset)
 
     def copy(self, other: "LayerCache", tokens: int) -> None:
         """Copies the first `tokens` of another layer; they must fit."""
