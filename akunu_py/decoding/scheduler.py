@@ -66,6 +66,7 @@ class Sequence:
         overtaken: how many chunks of shorter prompts that came later went before its next one.
         passed: how often in a row others were preferred to it.
         stalled: whether it waits for others, until one of them ends or computes more of its prompt.
+        missed: how many others ended while it waited for them, and one more; 0 if it does not wait.
         chunks, rounds: how many it had.
     """
 
@@ -80,6 +81,7 @@ class Sequence:
     overtaken: int = 0
     passed: int = 0
     stalled: bool = False
+    missed: int = 0
     chunks: int = 0
     rounds: int = 0
 
@@ -96,7 +98,7 @@ class Sequence:
     @property
     def order_of_memory(self) -> tuple[bool, tuple[int, bool], int]:
         """The same among those who want memory: what it has waited for counts, its turns do not."""
-        return not (self.stalled and self.passed >= PATIENCE), self.rank, self.arrival
+        return self.missed <= PATIENCE, self.rank, self.arrival
 
 
 class Scheduler:
@@ -181,7 +183,9 @@ class Scheduler:
         after = sequence.step(may_wait)
         sequence.stalled = after is None
         if after is None:
+            sequence.missed = max(sequence.missed, 1)
             return False
+        sequence.missed = 0
         self._chunk_was_last = before is Phase.PREFILLING
         sequence.chunks += self._chunk_was_last
         sequence.rounds += not self._chunk_was_last
@@ -190,7 +194,7 @@ class Scheduler:
             sequence.step = None
             self.running = tuple(one for one in self.running if one is not sequence)
             for other in self.running:
-                other.passed += other.stalled
+                other.missed += other.missed > 0
         if self._chunk_was_last or after is Phase.DONE:  # they may find what they wait for
             for other in self.running:
                 other.stalled = False
@@ -198,7 +202,7 @@ class Scheduler:
 
 
 def _next_to_prefill(first: Sequence, able: list[Sequence]) -> Sequence:
-    """Of those as urgent as the first: the one with the least to compute, unless it overtook enough.
+    """Of those as urgent as the first: the one with the least to compute, within limits.
 
     Equal ones come one after another, so the second finds the prefix that it shares with the first.
     """

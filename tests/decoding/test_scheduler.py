@@ -282,6 +282,17 @@ def test_memory_is_waited_for_until_another_ends() -> None:
     assert 0 in counts[5:20], "it waited"
 
 
+def test_completions_that_take_all_memory_do_not_starve_a_chat() -> None:
+    engine = FakeEngine(Scheduler(2), memory=6)
+    engine.put("chat", chunks=2, rounds=5, kind=CHAT)
+    for number in range(20 * PATIENCE):
+        engine.put(str(number), rounds=6)
+        for _ in range(4):
+            engine.advance()
+    assert "chat" in engine.ended
+    assert len(engine.waiting) > 9, "there were always others"
+
+
 def test_a_cancelled_sequence_ends_with_the_next_forward(engine: FakeEngine) -> None:
     engine.memory = 3
     for name in "abcd":
