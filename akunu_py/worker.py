@@ -190,6 +190,7 @@ class EngineWorker:
             else:
                 answer.stats.queue_s = waited
                 events.answer = answer
+                sequence.left = answer.tokens_left
                 sequence.step = partial(_advance, answer, events)
 
         def abandon(reason: BaseException | None) -> None:
@@ -338,4 +339,6 @@ def _advance(answer: "Answer", events: EventStream, may_wait: bool) -> Phase | N
         events.put(event)
     if answer.phase is Phase.DONE:
         events.end()
+    elif events.sequence is not None:
+        events.sequence.left = answer.tokens_left
     return answer.phase

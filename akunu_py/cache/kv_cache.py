@@ -205,18 +205,18 @@ class KVCache:
         self.length += tokens
 
     def grow(self, capacity: int) -> None:
-        """Makes room for more tokens and keeps those it holds.
+        """Makes room for more tokens and keeps those it holds, also if there is no memory for more.
 
         Raises:
             ValueError: if `capacity` is below the present one.
         """
         if capacity < self.capacity:
             raise ValueError(f"A cache of {self.capacity} tokens cannot shrink to {capacity}.")
+        if self.group is not None and capacity > self.group.rows:
+            self.group = None
         for layer in self._counted:
             layer.grow(capacity)
         self.capacity = capacity
-        if self.group is not None and capacity > self.group.rows:
-            self.group = None
 
     @property
     def can_join(self) -> bool:
@@ -224,21 +224,28 @@ class KVCache:
         return not self._states and all(type(layer) is LayerCache for layer in self._counted)
 
     def join(self, others: "Sequence[KVCache]") -> None:
-        """Moves its content and that of other caches into shared buffers; see `LayerCache.join`."""
+        """Moves its content and that of other caches into shared buffers; see `LayerCache.join`.
+
+        If there is no memory for them, nothing changes.
+        """
         caches = [self, *others]
-        for layers in zip(*(cache._counted for cache in caches), strict=True):
-            if layers[0].keys is not None:
-                LayerCache.join(layers)
+        try:
+            for layers in zip(*(cache._counted for cache in caches), strict=True):
+                if layers[0].keys is not None:
+                    LayerCache.join(layers)
+        except Exception:
+            for cache in caches:
+                cache.separate()
+            raise
         group = CacheGroup(len(caches), max(cache.capacity for cache in caches))
         for seat, cache in enumerate(caches):
             cache.group, cache.seat = group, seat
 
     def separate(self) -> None:
         """Moves its content to buffers of its own, if it shares some."""
-        if self.group is not None:
-            for layer in self._counted:
-                layer.separate()
-            self.group = None
+        self.group = None
+        for layer in self._counted:
+            layer.separate()
 
     def copy(self, other: "KVCache", tokens: int) -> None:
         """Becomes a copy of another cache of the same model, rolled back to `tokens`.

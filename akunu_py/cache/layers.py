@@ -107,13 +107,13 @@ class LayerCache:
         self.offset += tokens * (self.keys is not None)
 
     def grow(self, capacity: int) -> None:
-        """Moves its content to larger buffers of its own, if these are too small."""
-        old = LayerCache(self.capacity)
-        old.held, old._seat = self.held, self._seat
+        """Moves its content to larger buffers of its own, if these are too small; if there is no
+        memory for them, nothing changes."""
+        if self.keys is None or capacity > self.keys.shape[2]:
+            larger = LayerCache(capacity)
+            larger.copy(self, self.offset)
+            self.held, self._seat, self.nbytes = larger.held, larger._seat, larger.nbytes
         self.capacity = capacity
-        if old.keys is None or capacity > old.keys.shape[2]:
-            self.held, self._seat = Buffers(), slice(None)
-            self.copy(old, self.offset)
 
     @staticmethod
     def join(layers: "Sequence[LayerCache]") -> None:
