@@ -14,28 +14,19 @@ says how many tokens the next forward has to compute again.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import CacheList
 
 from akunu_py.cache.checkpoint import Checkpoint, arrays_of, copy_of, is_plain
-from akunu_py.cache.layers import LayerCache, WindowLayerCache
+from akunu_py.cache.layers import CacheGroup, LayerCache, WindowLayerCache
 from akunu_py.cache.quantized import QuantizedLayerCache
 from akunu_py.cache.recurrence import Recording
 from akunu_py.errors import CacheError, ContextOverflowError
 
 MakeLayers = Callable[[int], list[Any]]
 """Makes a model's caches, empty, for a capacity; a list as mlx-lm's models take it."""
-
-
-@dataclass(eq=False, frozen=True)
-class CacheGroup:
-    """Caches that share buffers: how many there were, and for how many tokens each has room."""
-
-    size: int
-    rows: int
 
 
 class KVCache:

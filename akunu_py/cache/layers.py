@@ -33,6 +33,14 @@ class Buffers:
     seats: int = 1
 
 
+@dataclass(eq=False, frozen=True)
+class CacheGroup:
+    """Caches that share buffers: how many there were, and for how many tokens each has room."""
+
+    size: int
+    rows: int
+
+
 class LayerCache:
     """The keys and values of one layer with full attention.
 
@@ -142,9 +150,8 @@ class LayerCache:
 
     def separate(self) -> None:
         """Moves its content to buffers of its own, if it shares some."""
-        keys, values = self.keys, self.values
-        if self.held.seats > 1 and keys is not None and values is not None:
-            keys, values = (mx.contiguous(part[:, :, : self.capacity]) for part in (keys, values))
+        if self.held.seats > 1:
+            keys, values = (mx.contiguous(part[:, :, : self.capacity]) for part in self.state)
             mx.eval(keys, values)
             self.held, self._seat = Buffers(keys, values), slice(None)
             self.nbytes = keys.nbytes + values.nbytes
