@@ -115,9 +115,12 @@ class LayerCache:
         self.offset += tokens * (self.keys is not None)
 
     def grow(self, capacity: int) -> None:
-        """Moves its content to larger buffers of its own, if these are too small; if there is no
-        memory for them, nothing changes."""
-        if self.keys is None or capacity > self.keys.shape[2]:
+        """Moves its content to larger buffers of its own, if these are too small.
+
+        If there is no memory for them, nothing changes.
+        """
+        keys = self.keys
+        if keys is not None and capacity > keys.shape[2]:
             larger = LayerCache(capacity)
             larger.copy(self, self.offset)
             self.held, self._seat, self.nbytes = larger.held, larger._seat, larger.nbytes
