@@ -31,6 +31,7 @@ from akunu_py.bench.contestants import Akunu, Task
 from akunu_py.bench.measurement import Spread, describe_machine, machine_line
 from akunu_py.bench.samples import encode_samples
 from akunu_py.bench.workloads import make_workloads
+from akunu_py.cache.kv_cache import KVCache
 from akunu_py.calibration import measure_cost_curve
 from akunu_py.engine import Engine
 from akunu_py.model import TargetModel
@@ -58,15 +59,15 @@ class SlowSums:
         mx.distributed.all_sum = self  # type: ignore[assignment]  # where layers look it up
         compute = TargetModel.forward
 
-        def forward(model: TargetModel, *arguments: Any) -> mx.array:
+        def forward(model: TargetModel, tokens: mx.array, cache: KVCache) -> mx.array:
             self._is_forward = True
             self.forwards += 1
             try:
-                return compute(model, *arguments)
+                return compute(model, tokens, cache)
             finally:
                 self._is_forward = False
 
-        TargetModel.forward = forward  # type: ignore[method-assign]
+        TargetModel.forward = forward  # type: ignore[assignment, method-assign]
 
     def __call__(self, value: mx.array, **where: Any) -> mx.array:
         result = self._sum(value, **where)
