@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
     not mx.distributed.is_available("ring"), reason="MLX has no ring backend here"
 )
 
-PATIENCE_S: Final = 120
+PATIENCE_S: Final = 300
 LAYERS: Final[dict[str, Any]] = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 4, "head_dim": 16, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
