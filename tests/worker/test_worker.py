@@ -234,15 +234,14 @@ class TestFailures:
         events = list(worker.stream("hello", Options(max_tokens=4)))
         assert [token for event in events for token in event.tokens] == expected.token_ids
 
-
     def test_requests_end_if_the_model_waits_for_ever_for_a_lost_rank(
-        self, tiny_model_dir: Path
+        self, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         tells: list[Callable[[Exception], object]] = []
 
         def load() -> Engine:
             engine = akunu_py.load(str(tiny_model_dir))
-            engine.model.on_lost = tells.append  # type: ignore[method-assign]
+            monkeypatch.setattr(engine.model, "on_lost", tells.append)
             return engine
 
         worker = EngineWorker(load)
