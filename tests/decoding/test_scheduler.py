@@ -18,6 +18,7 @@ from akunu_py.decoding.scheduler import (
     Sequence,
 )
 
+CHUNK = 100  # tokens
 CHAT, FILL_IN, COMPLETION = Kind.CHAT, Kind.FILL_IN, Kind.COMPLETION
 
 
@@ -55,7 +56,7 @@ class FakeEngine:
             priority=priority,
             cancelled=lambda: name in self.cancelled,
             arrival=self.arrivals,
-            left=chunks,
+            left=CHUNK * chunks,
         )
         left = iter([*[Phase.PREFILLING] * (chunks - 1), *[Phase.DECODING] * rounds, Phase.DONE])
         sequence.step = lambda may_wait: self._step(name, sequence, left, may_wait)
@@ -73,7 +74,7 @@ class FakeEngine:
         self.held[name] = self.held.get(name, 0) + 1
         self.forwards[-1].append(name)
         phase = next(left)
-        sequence.left -= sequence.phase is Phase.PREFILLING
+        sequence.left -= CHUNK * (sequence.phase is Phase.PREFILLING)
         return self._end(name) if phase is Phase.DONE else phase
 
     def _end(self, name: str) -> Phase:
@@ -138,6 +139,13 @@ def test_equal_requests_prefill_one_after_another(engine: FakeEngine) -> None:
     engine.put("b", chunks=4)
     names = [name for _ in range(10) for name in engine.advance()]
     assert names.index("b") > 3
+
+
+def test_prompts_that_are_known_take_no_turns_from_each_other(engine: FakeEngine) -> None:
+    for name in "abc":
+        engine.put(name, chunks=1, rounds=2).left = 1
+    engine.finish()
+    assert engine.forwards == [["a", "b", "c"]] * 3
 
 
 def test_short_prompts_go_before_long_ones_that_are_as_urgent(engine: FakeEngine) -> None:
