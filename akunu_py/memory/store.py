@@ -230,9 +230,13 @@ class MemoryStore:
                         raise
                     self._database.commit()
                 except sqlite3.DatabaseError as error:
-                    if type(error) is sqlite3.DatabaseError:  # it is none, or is malformed
-                        delete_database(self.folder)
-                    raise
+                    if type(error) is not sqlite3.DatabaseError:
+                        raise
+                    delete_database(self.folder)  # it is none, or is malformed
+                    raise InvalidRequestError(
+                        f"The memory in {self.folder} is damaged ({error}) and starts anew; "
+                        "index your projects again."
+                    ) from error
         except (OSError, sqlite3.DatabaseError) as error:
             raise self._unusable(error) from error
 

@@ -264,7 +264,7 @@ def test_a_database_that_turns_out_to_be_damaged_starts_anew(tmp_path: Path) -> 
     folder = tmp_path / "memory"
     store = MemoryStore(folder)
     store.update(ONE, KEY, {"a": (FILE, [1])})
-    with pytest.raises(InvalidRequestError, match="cannot be used"), store._changing():
+    with pytest.raises(InvalidRequestError, match="index your projects"), store._changing():
         raise sqlite3.DatabaseError("database disk image is malformed")
     store.close()
     again = MemoryStore(folder)
