@@ -248,15 +248,16 @@ def fit(projects: Sequence[HeldOut]) -> str:
                         break
                 drafter.extend([token])
                 tokens.append(token)
-    probs, cells, right = map(np.array, zip(*supports, strict=True))
-    (support_odds,) = fitted_log_odds(np.log(probs / (1 - probs)), right, [cells])
-    evidence, contexts, right = map(np.array, zip(*recalls, strict=True))
-    share = (evidence % 10 + 0.5) / 10
-    first, rival_odds = fitted_log_odds(np.log(share / (1 - share)), right, [evidence, contexts])
-    share = (np.arange(len(RECALLED)) % 10 + 0.5) / 10
-    first = np.pad(first, (0, len(RECALLED) - len(first)))
+    probs, cells, was_right = (np.array(column) for column in zip(*supports, strict=True))
+    prior, kinds = np.log(probs / (1 - probs)), [len(SUPPORT_ODDS)]
+    (support_odds,) = fitted_log_odds(prior, was_right, [cells], kinds)
+    evidence, contexts, was_right = (np.array(column) for column in zip(*recalls, strict=True))
+    shares = (np.arange(len(RECALLED)) % 10 + 0.5) / 10
+    priors, kinds = np.log(shares / (1 - shares)), [len(RECALLED), len(RIVAL_ODDS)]
+    groups = [evidence, contexts]
+    first, rival_odds = fitted_log_odds(priors[evidence], was_right, groups, kinds)
     tables = (
-        ("RECALLED", share / (share + (1 - share) * np.exp(-first)), 10),
+        ("RECALLED", 1 / (1 + np.exp(-priors - first)), 10),
         ("RIVAL_ODDS", np.exp(rival_odds), len(RIVAL_ODDS)),
         ("SUPPORT_ODDS", np.exp(support_odds), len(SUPPORT_ODDS) // 4),
     )
@@ -271,17 +272,20 @@ def fit(projects: Sequence[HeldOut]) -> str:
     )
 
 
-def fitted_log_odds(offset: Floats, right: Bits, groups: Sequence[Cells]) -> list[Floats]:
+def fitted_log_odds(
+    offset: Floats, right: Bits, groups: Sequence[Cells], sizes: Sequence[int]
+) -> list[Floats]:
     """By what each cell of each group shifts log odds, by logistic regression (Newton's method);
     rare cells shift less."""
-    shifts = [np.zeros(int(cells.max()) + 1) for cells in groups]
+    shifts = [np.zeros(size) for size in sizes]
     for _ in range(_SWEEPS):
-        for shift, cells in zip(shifts, groups, strict=True):
+        for number, cells in enumerate(groups):
+            shift = shifts[number]
             total = offset + sum(own[at] for own, at in zip(shifts, groups, strict=True))
             prob = 1 / (1 + np.exp(-total))
             slope = np.bincount(cells, right - prob, len(shift)) - shift
             step = slope / (np.bincount(cells, prob * (1 - prob), len(shift)) + 1)
-            shift += np.clip(step, -0.5, 0.5)
+            shifts[number] = shift + np.clip(step, -0.5, 0.5)
     return shifts
 
 

@@ -6,6 +6,9 @@ It has four sources, and drafts from the one whose next token is most likely to 
 - *resumed*: the copy found again near the place where an edit broke it;
 - *match*: what followed the longest earlier occurrence of the last tokens;
 - *recall*: what followed them in other texts, if it has tiers of these.
+
+With other texts, each token of a draft is the request's or the recalled one. Each is more likely to
+be right where the other source says the same, and less where it says something else.
 """
 
 from __future__ import annotations

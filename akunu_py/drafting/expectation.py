@@ -74,9 +74,9 @@ RECALLED: Final = (
     *(0.03, 0.03, 0.06, 0.30, 0.15, 0.34, 0.53, 0.51, 0.67, 0.82),
     *(0.05, 0.59, 0.15, 0.94, 0.39, 0.86, 0.83, 0.90, 0.90, 0.96),
 )
-"""The same for what a project's memory recalls: how often the most likely token was right at every
-token of held-out function bodies of seven packages, by
-`python -m benchmarks.project_memory --fit`."""
+"""The same for the most likely token that a project's memory recalls, where the request has not the
+same. This and the two tables below were fitted at every token of held-out function bodies of seven
+packages, by `python -m benchmarks.project_memory --fit`."""
 
 SUPPORT_ODDS: Final = (
     *(0.75, 0.81, 1.06, 1.50, 2.98, 6.02),
@@ -84,16 +84,14 @@ SUPPORT_ODDS: Final = (
     *(0.24, 0.43, 0.50, 1.04, 4.90, 10.56),
     *(0.02, 0.08, 0.16, 56.33, 19.12, 24.89),
 )
-"""By what it multiplies the odds of a request's token that the longest matches in other texts were
-followed by it: in rows by the length of the match as in `RECALLED`, in columns by the token's share
-there, up to each of `_SUPPORTS`."""
+"""By what a recall multiplies the odds of a request's token: in rows by the length of its match as
+in `RECALLED`, in columns by the share that this token has there, up to each of `_SUPPORTS`."""
 
-RIVAL_ODDS: Final = (
-    *(3.51, 4.02, 1.31, 1.38, 0.97, 0.64, 0.15),
-)
-"""By what it multiplies the odds of a recalled token what the request itself says: that it was left
-for another token earlier in the draft, nothing, or another token, whose probability is up to 0.2,
-0.4, 0.6, 0.8, 1."""
+RIVAL_ODDS: Final = (3.51, 4.02, 1.31, 1.38, 0.97, 0.64, 0.15)
+"""By what the request multiplies the odds of a recalled token, by its context (`LEFT`, `SILENT`,
+`rival_of`): it has no token any more, none from the start, or another one, which is right with a
+probability of up to 0.2, 0.4, 0.6, 0.8, 1. So a recall is believed less where the request, too, has
+seen the last tokens and goes on with something else."""
 
 AFFINITY_ODDS: Final = (
     *(1.81, 6.00, 16.79),
@@ -107,9 +105,9 @@ what followed so far, and recalls, because they come from other texts."""
 
 
 LEFT: Final = 0
-"""The context of a recalled token behind one that the request had not."""
+"""The context of a recalled token where the request has none any more."""
 SILENT: Final = 1
-"""The context of a recalled token where the request has none."""
+"""The context of a recalled token that begins a draft, where the request has none."""
 
 
 def copy_evidence(run: int) -> int:
