@@ -165,14 +165,16 @@ def main() -> None:
         "project_memory_limits",
         "What limits the memory of a project",
         "The share of the tokens of held-out function bodies that are the favourite of `auto` "
-        "with the request alone, with a memory of the other files, and only with the former. Then of the "
-        f"others: whether the memory holds them behind one of the {PLACES} places that are looked "
-        "at, another that matches as long, any that matches 2 tokens, 1 token, or none.\n\n"
+        "with the request alone, with a memory of the other files, and only with the former. "
+        "Then those that are not its favourite: whether the memory holds them behind one of the "
+        f"{PLACES} places that are looked at, another that matches as long, any that matches 2 "
+        "tokens, 1 token, or none.\n\n"
         f"{tables[0]}\n\n"
         f"Tokens a forward with drafts of up to {TOKENS} tokens that end only where they are "
         "hardly likely: drafted tokens a forward, and those of them that were right, which is all "
-        "that drafts would have that end before the first wrong token. Then with the better of this "
-        f"draft and the best continuation that the memory has, if somebody knew which.\n\n{tables[1]}",
+        "that drafts would have that end before the first wrong token. Then with the better of "
+        "this draft and the best continuation that the memory has, if somebody knew which.\n\n"
+        f"{tables[1]}",
         {"favourites": shares, "forwards": forwards},
     )
 

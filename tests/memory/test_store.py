@@ -214,6 +214,24 @@ def test_a_kill_loses_at_most_the_last_file(tmp_path: Path) -> None:
         store.close()
 
 
+def test_what_a_killed_process_wrote_stays_until_something_is_written_over_it(
+    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its commit may come back where no other follows; then its segment has to be there."""
+    store.update(ONE, KEY, {"a": (FILE, [1])})
+    stray = store.folder / "0123456789abcdef.segment"
+    stray.write_bytes(b"named by a commit that nobody can see yet")
+    store.open(ONE, KEY)
+    store.files(ONE, KEY)
+    store.forget(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("akunu_py.memory.store.MAX_TOKENS", 0)
+        assert not store.update(ONE, KEY, {"b": (FILE, [2])})
+    assert stray.exists()
+    store.update(ONE, KEY, {"b": (FILE, [2])})
+    assert not stray.exists()
+
+
 def test_rights_that_others_have_are_taken_from_them(tmp_path: Path) -> None:
     folder = tmp_path / "memory"
     folder.mkdir()
