@@ -271,11 +271,12 @@ class TargetModel:
         if not self._intercepts:
             intercept_attention(self.network)
             self._intercepts = True
-        lengths = [cache.length for cache in caches]
-        rows = BatchedRows(counts, lengths)
+        rows = BatchedRows(counts, caches)
         layers = batched_layers([cache.layers for cache in caches], rows)
         split = self.row_split
-        if split is not None and not split.applies(max(counts), max(lengths)):
+        if split is not None and not split.applies(
+            max(counts), max(cache.length for cache in caches)
+        ):
             split = None
         with split_rows(split), keys_of(rows.owners):
             logits: mx.array = self.network(tokens[:, None], cache=layers)

@@ -14,6 +14,7 @@ says how many tokens the next forward has to compute again.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -27,6 +28,14 @@ from akunu_py.errors import CacheError, ContextOverflowError
 
 MakeLayers = Callable[[int], list[Any]]
 """Makes a model's caches, empty, for a capacity; a list as mlx-lm's models take it."""
+
+
+@dataclass(eq=False, frozen=True)
+class CacheGroup:
+    """Caches that share buffers: how many there were, and for how many tokens each has room."""
+
+    size: int
+    rows: int
 
 
 class KVCache:
@@ -44,6 +53,8 @@ class KVCache:
         can_roll_back: whether every layer is of a kind that can return to an earlier length.
         recording: what the next forward is to be recorded in, after `mark`; or None.
         has_states: whether it has layers that keep their latest states only.
+        group: what all caches have in common whose layers share their buffers; None if it is alone.
+        seat: its place among these.
         needs_checkpoints: whether long rollbacks need checkpoints.
         quantized_start: the length at which keys and values are quantized; 0 if from the beginning
             or never. Forwards end there, and from beyond it, nothing returns to less.
@@ -51,6 +62,8 @@ class KVCache:
 
     def __init__(self, make_layers: MakeLayers, capacity: int) -> None:
         self.capacity = capacity
+        self.group: CacheGroup | None = None
+        self.seat = 0
         self._make_layers = make_layers
         self._start()
         self.can_roll_back = not self.unknown_kinds
@@ -202,6 +215,30 @@ class KVCache:
         for layer in self._counted:
             layer.grow(capacity)
         self.capacity = capacity
+        if self.group is not None and capacity > self.group.rows:
+            self.group = None
+
+    @property
+    def can_join(self) -> bool:
+        """Whether other caches of its model may share buffers with it."""
+        return not self._states and all(type(layer) is LayerCache for layer in self._counted)
+
+    def join(self, others: "Sequence[KVCache]") -> None:
+        """Moves its content and that of other caches into shared buffers; see `LayerCache.join`."""
+        caches = [self, *others]
+        for layers in zip(*(cache._counted for cache in caches), strict=True):
+            if layers[0].keys is not None:
+                LayerCache.join(layers)
+        group = CacheGroup(len(caches), max(cache.capacity for cache in caches))
+        for seat, cache in enumerate(caches):
+            cache.group, cache.seat = group, seat
+
+    def separate(self) -> None:
+        """Moves its content to buffers of its own, if it shares some."""
+        if self.group is not None:
+            for layer in self._counted:
+                layer.separate()
+            self.group = None
 
     def copy(self, other: "KVCache", tokens: int) -> None:
         """Becomes a copy of another cache of the same model, rolled back to `tokens`.
