@@ -193,6 +193,10 @@ class TargetModel:
         """Surrounds what reads results of forwards: errors of other processes become sentences."""
         return nullcontext()
 
+    def on_lost(self, tell: Callable[[Exception], object]) -> None:
+        """Lets `tell` be called, on any thread, if another process is lost; forwards may wait for
+        it then until this process ends, a second later."""
+
     def rest(self, seconds: float = REST_S) -> bool:
         """Lets other processes sleep for so long; whether there are any."""
         return False

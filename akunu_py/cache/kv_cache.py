@@ -14,28 +14,19 @@ says how many tokens the next forward has to compute again.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import CacheList
 
 from akunu_py.cache.checkpoint import Checkpoint, arrays_of, copy_of, is_plain
-from akunu_py.cache.layers import LayerCache, WindowLayerCache
+from akunu_py.cache.layers import CacheGroup, LayerCache, WindowLayerCache
 from akunu_py.cache.quantized import QuantizedLayerCache
 from akunu_py.cache.recurrence import Recording
 from akunu_py.errors import CacheError, ContextOverflowError
 
 MakeLayers = Callable[[int], list[Any]]
 """Makes a model's caches, empty, for a capacity; a list as mlx-lm's models take it."""
-
-
-@dataclass(eq=False, frozen=True)
-class CacheGroup:
-    """Caches that share buffers: how many there were, and for how many tokens each has room."""
-
-    size: int
-    rows: int
 
 
 class KVCache:
@@ -205,18 +196,18 @@ class KVCache:
         self.length += tokens
 
     def grow(self, capacity: int) -> None:
-        """Makes room for more tokens and keeps those it holds.
+        """Makes room for more tokens and keeps those it holds, also if there is no memory for more.
 
         Raises:
             ValueError: if `capacity` is below the present one.
         """
         if capacity < self.capacity:
             raise ValueError(f"A cache of {self.capacity} tokens cannot shrink to {capacity}.")
+        if self.group is not None and capacity > self.group.rows:
+            self.group = None
         for layer in self._counted:
             layer.grow(capacity)
         self.capacity = capacity
-        if self.group is not None and capacity > self.group.rows:
-            self.group = None
 
     @property
     def can_join(self) -> bool:
@@ -224,21 +215,28 @@ class KVCache:
         return not self._states and all(type(layer) is LayerCache for layer in self._counted)
 
     def join(self, others: "Sequence[KVCache]") -> None:
-        """Moves its content and that of other caches into shared buffers; see `LayerCache.join`."""
+        """Moves its content and that of other caches into shared buffers; see `LayerCache.join`.
+
+        If there is no memory for them, nothing changes.
+        """
         caches = [self, *others]
-        for layers in zip(*(cache._counted for cache in caches), strict=True):
-            if layers[0].keys is not None:
-                LayerCache.join(layers)
+        try:
+            for layers in zip(*(cache._counted for cache in caches), strict=True):
+                if layers[0].keys is not None:
+                    LayerCache.join(layers)
+        except Exception:
+            for cache in caches:
+                cache.separate()
+            raise
         group = CacheGroup(len(caches), max(cache.capacity for cache in caches))
         for seat, cache in enumerate(caches):
             cache.group, cache.seat = group, seat
 
     def separate(self) -> None:
         """Moves its content to buffers of its own, if it shares some."""
-        if self.group is not None:
-            for layer in self._counted:
-                layer.separate()
-            self.group = None
+        self.group = None
+        for layer in self._counted:
+            layer.separate()
 
     def copy(self, other: "KVCache", tokens: int) -> None:
         """Becomes a copy of another cache of the same model, rolled back to `tokens`.

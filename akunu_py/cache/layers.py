@@ -33,6 +33,14 @@ class Buffers:
     seats: int = 1
 
 
+@dataclass(eq=False, frozen=True)
+class CacheGroup:
+    """Caches that share buffers: how many there were, and for how many tokens each has room."""
+
+    size: int
+    rows: int
+
+
 class LayerCache:
     """The keys and values of one layer with full attention.
 
@@ -107,13 +115,16 @@ class LayerCache:
         self.offset += tokens * (self.keys is not None)
 
     def grow(self, capacity: int) -> None:
-        """Moves its content to larger buffers of its own, if these are too small."""
-        old = LayerCache(self.capacity)
-        old.held, old._seat = self.held, self._seat
+        """Moves its content to larger buffers of its own, if these are too small.
+
+        If there is no memory for them, nothing changes.
+        """
+        keys = self.keys
+        if keys is not None and capacity > keys.shape[2]:
+            larger = LayerCache(capacity)
+            larger.copy(self, self.offset)
+            self.held, self._seat, self.nbytes = larger.held, larger._seat, larger.nbytes
         self.capacity = capacity
-        if old.keys is None or capacity > old.keys.shape[2]:
-            self.held, self._seat = Buffers(), slice(None)
-            self.copy(old, self.offset)
 
     @staticmethod
     def join(layers: "Sequence[LayerCache]") -> None:
@@ -142,9 +153,8 @@ class LayerCache:
 
     def separate(self) -> None:
         """Moves its content to buffers of its own, if it shares some."""
-        keys, values = self.keys, self.values
-        if self.held.seats > 1 and keys is not None and values is not None:
-            keys, values = (mx.contiguous(part[:, :, : self.capacity]) for part in (keys, values))
+        if self.held.seats > 1:
+            keys, values = (mx.contiguous(part[:, :, : self.capacity]) for part in self.state)
             mx.eval(keys, values)
             self.held, self._seat = Buffers(keys, values), slice(None)
             self.nbytes = keys.nbytes + values.nbytes

@@ -84,11 +84,11 @@ class QuantizedLayerCache(LayerCache):
 
     def grow(self, capacity: int) -> None:
         """Moves what is quantized to larger buffers; the others grow when they have to."""
+        if self._packed:
+            larger = QuantizedLayerCache(capacity, self.quantization)
+            larger.copy(self, self.offset)
+            self._packed, self.nbytes = larger._packed, larger.nbytes
         self.capacity = capacity
-        packed, self._packed = self._packed, []
-        if packed:
-            self._write([part[..., : self.offset, :] for part in packed], 0)
-            mx.eval(self._packed)
 
     def copy(self, other: LayerCache, tokens: int) -> None:
         assert isinstance(other, QuantizedLayerCache)

@@ -10,7 +10,7 @@ without a batch.
 """
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate
@@ -283,7 +283,8 @@ class Batch:
             and is_even([one.capacity for one in caches])
         ):
             self._together = ids, 0
-            caches[0].join(caches[1:])
+            with suppress(Exception):  # no memory for it: they stay as they were
+                caches[0].join(caches[1:])
 
     def _build(
         self, parts: Sequence[BatchedForward], inputs: Sequence[Inputs], counts: Sequence[int]
@@ -348,7 +349,8 @@ class BatchedTarget:
 
     def submit(self, known: int, draft: Draft) -> PendingForward | BatchedForward:
         if not self._batch.has_company:
-            self._target.cache.separate()
+            if self._target.cache.group is not None:
+                self._target.cache.separate()
             return self._target.submit(known, draft)
         # The length of a sampled draft must not depend on its tokens, as estimates may.
         keeps = self._keeps_drafts or draft.probabilities is not None
