@@ -10,13 +10,12 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib import import_module
 from signal import SIG_IGN, SIGINT, signal
-from typing import Any, Final, NoReturn, TextIO
+from typing import Final, NoReturn, TextIO, cast
 
-from akunu_py.backend import launched_rank
-from akunu_py.cli.parser import PROGRAM, parse
+from akunu_py.backend import find_backend, launched_rank
+from akunu_py.cli.parser import PROGRAM, Invocation, parse
 from akunu_py.cli.render import printable
 from akunu_py.cli.settings import ModelSettings
 from akunu_py.errors import AkunuError, InvalidRequestError, RankError
@@ -40,8 +39,7 @@ def main(words: Sequence[str] | None = None) -> int:
         invocation = parse(sys.argv[1:] if words is None else words)
         if sys.stdout is None:
             raise InvalidRequestError("Standard output is closed, so nothing could be answered.")
-        command = _follow if launched_rank() else import_module(invocation.command.module).run
-        code = command(invocation.settings)
+        code = _run(invocation)
         sys.stdout.flush()
     except AkunuError as error:
         return _report(str(error), _RANK_LOST if isinstance(error, RankError) else _REFUSED)
@@ -57,17 +55,29 @@ def main(words: Sequence[str] | None = None) -> int:
     except Exception as error:
         what = " ".join(f"{type(error).__name__}: {error}".split())
         return _report(f"{what} (a defect; {DEBUG_VARIABLE}=1 shows where)", _DEFECT)
-    return int(code)
+    return code
 
 
-def _follow(settings: Any) -> int:
-    """Computes what rank 0 says, in a process of `mlx.launch` that is not rank 0."""
-    signal(SIGINT, SIG_IGN)  # in a terminal, all processes get it; rank 0 knows what it means
-    if isinstance(getattr(settings, "model", None), ModelSettings):
+def _run(invocation: Invocation) -> int:
+    """Runs the command; other processes of `mlx.launch` than rank 0 compute what that one says."""
+    settings, rank = invocation.settings, launched_rank()
+    model = getattr(settings, "model", None)
+    if rank:
+        signal(SIGINT, SIG_IGN)  # in a terminal, all processes get it; rank 0 knows what it means
+    if rank is not None and isinstance(model, ModelSettings):
+        find_backend()
+        from akunu_py.ranks.joining import connect  # noqa: PLC0415  (imports MLX)
+
+        connect()
+    if not rank:
+        return int(import_module(invocation.command.module).run(settings))
+    if isinstance(model, ModelSettings):
         from akunu_py.cli.loading import load_engine  # noqa: PLC0415  (`--help` does without)
 
-        with suppress(SystemExit):
-            load_engine(settings.model)
+        try:
+            load_engine(model)
+        except SystemExit as ended:
+            return cast(int, ended.code)
     return 0
 
 
@@ -99,6 +109,10 @@ def run() -> NoReturn:
             # That thread runs library code that cannot be stopped, and would crash during exit.
             sys.stdout.flush()
             os._exit(code)
+    if launched_rank() is not None:
+        from akunu_py.ranks.group import EXIT_CODE  # noqa: PLC0415  (imports MLX)
+
+        EXIT_CODE.set(code)
     sys.exit(code)
 
 

@@ -79,7 +79,7 @@ class Answer:
     Attributes:
         stats: its sums so far; any thread may read them.
         computed_tokens: how many tokens of the prompt it has computed; any thread may read it.
-        phase: what the next `advance` does; None if the last one waited for memory.
+        phase: what the next `advance` does; None if the last one waited for others.
     """
 
     def __init__(
@@ -119,7 +119,8 @@ class Answer:
         The last event, and only it, has a finish reason.
 
         Args:
-            may_wait: whether to do nothing if there is not enough memory beside other answers.
+            may_wait: whether to do nothing if there is not enough memory beside other answers, or
+                one of them is computing a prompt that begins like this one.
 
         Raises:
             Exception: what went wrong; the answer has ended then.
@@ -162,16 +163,26 @@ class Answer:
             self._session.release()
             self._slot = None  # the pool may drop the cache while somebody still holds this
 
+    @property
+    def tokens_left(self) -> int:
+        """How many tokens of its prompt are to be computed."""
+        prompt, cached = self._prompt.tokens, self.stats.cached_tokens
+        known = self._shared.prefixes.known(prompt) if self._slot is None else cached
+        return len(prompt) - known - self.computed_tokens
+
     def _is_cancelled(self) -> bool:
         return self._cancelled is not None and self._cancelled()
 
     def _reserve(self, *, may_wait: bool) -> bool:
-        """Takes memory for the next forward; False if it has to wait for that.
+        """Takes memory for the next forward; False if it has to wait for that, or better waits.
 
         Others ask before that forward runs, so what it needs is taken at once.
         """
         prefixes, slot = self._shared.prefixes, self._slot
         if slot is None:
+            prompt = self._prompt.tokens
+            if may_wait and not self._options.scores_prompt and prefixes.is_coming(prompt):
+                return False
             return not may_wait or prefixes.has_room(self._first_room)
         # A round begins with the forward that is in flight, and may send the next two.
         longest = 2 * (2 + max(self._session.num_draft_tokens, self._shared.speculation.block_rows))
@@ -180,11 +191,7 @@ class Answer:
             return True
         if may_wait and not prefixes.has_room(wanted, slot):
             return False
-        try:
-            prefixes.grow(slot, wanted)
-        except BaseException:  # some of its layers may have grown
-            prefixes.drop(slot)
-            raise
+        prefixes.grow(slot, wanted)
         return True
 
     @property
@@ -271,7 +278,7 @@ class Answer:
         known = prompt[:1] if options.scores_prompt else prompt
         try:
             slot, self.stats.cached_tokens = prefixes.take(known, self._first_room, options.slot)
-        except BaseException:  # no memory left, or a cache that was interrupted while it grew
+        except BaseException:  # no memory left, or a cache that was interrupted while it was copied
             prefixes.clear()
             raise
         return slot
@@ -286,12 +293,12 @@ class Answer:
         can_cancel = self._cancelled is not None
         step = shared.prefill_step_size or shared.backend.prefill_step(can_cancel)
         ends = self._checkpoint_lengths() if slot.cache.needs_checkpoints else []
-        before = 0
+        before, overlaps = 0, not (can_cancel or scorer or ends)
         for done in shared.model.prefill_chunks(
             tokens,
             slot.cache,
             step=min(step, SCORING_STEP) if scorer else step,
-            overlaps=not (can_cancel or scorer or ends),
+            overlaps=overlaps,
             observe=scorer.take if scorer else None,
             ends=ends,
         ):
@@ -300,6 +307,8 @@ class Answer:
             self.computed_tokens = before = done
             if slot.cache.length in ends:
                 shared.prefixes.keep(slot)
+            if not overlaps:
+                shared.prefixes.share(slot, self._prompt.tokens)
             if self._progress:
                 self._progress(done, len(tokens))
             if done < len(tokens):

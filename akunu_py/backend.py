@@ -40,6 +40,7 @@ PREFILL_STEP: Final = 512
 _DESCRIPTORS: Final = 4096
 _RANK_VARIABLES: Final = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _LARGE_PREFILL_STEP: Final = 2048  # as in mlx-lm
+_CPU_PREFILL_STEP: Final = 128  # see benchmarks/prefill_step.py
 # Shares of the free memory; the rest of the process needs memory too.
 _DENSE_MEMORY_SHARE: Final = 0.4
 _CACHE_MEMORY_SHARE: Final = 0.25
@@ -111,12 +112,14 @@ class Backend:
         return blas.current_threads if blas else self.threads
 
     def prefill_step(self, cancellable: bool) -> int:
-        """Prompt tokens per forward of a prefill: few if somebody may wait to cancel it.
+        """Prompt tokens per forward of a prefill: few if somebody may wait for its end.
 
-        On a CPU always few: MLX holds the scores of attention for all tokens of a forward there,
-        and with 2,048 of them a prompt of 3,072 tokens takes 3 times as long.
+        On a CPU the fewest, which is also fastest: MLX holds the scores of attention for all tokens
+        of a forward there, and with many of them the processor's caches are too small.
         """
-        return PREFILL_STEP if cancellable or self.device == "cpu" else _LARGE_PREFILL_STEP
+        if self.device == "cpu":
+            return _CPU_PREFILL_STEP
+        return PREFILL_STEP if cancellable else _LARGE_PREFILL_STEP
 
     def weight_layout(self, wanted: str, dense_bytes: int) -> WeightLayout:
         """The layout to run weights in: the `wanted` one, or for `auto` the fastest one here.

@@ -258,8 +258,11 @@ class Engine:
         completions = [Completion(self.model.name) for _ in asked]
         answers: list[Answer] = []
 
-        def advance(answer: Answer, completion: Completion, may_wait: bool) -> Phase | None:
+        def advance(
+            sequence: Sequence, answer: Answer, completion: Completion, may_wait: bool
+        ) -> Phase | None:
             event = answer.advance(may_wait=may_wait)
+            sequence.left = answer.tokens_left
             if event is not None:
                 completion.add(event)
             return answer.phase
@@ -271,7 +274,8 @@ class Engine:
                     number = sequence.arrival
                     prompt, sampler = asked[number]
                     answers.append(self.begin(prompt, options, sampler=sampler))
-                    sequence.step = partial(advance, answers[-1], completions[number])
+                    sequence.left = answers[-1].tokens_left
+                    sequence.step = partial(advance, sequence, answers[-1], completions[number])
                     scheduler.admit(sequence)
                 scheduler.advance()
         finally:

@@ -41,7 +41,8 @@ from akunu_py.options import (
     check_max_kv_size,
 )
 from akunu_py.package import __version__
-from akunu_py.ranks.group import Ranks, find_ranks
+from akunu_py.ranks.group import Ranks
+from akunu_py.ranks.joining import find_ranks
 from akunu_py.ranks.mirror import RankedModel, follow
 from akunu_py.ranks.sharding import take_share
 from akunu_py.text.chat_template import ChatTemplate
@@ -154,8 +155,7 @@ def load(
         pipeline=pipeline,
     )
     if ranks is not None and ranks.rank > 0:
-        follow(target, ranks)
-        raise SystemExit(0)
+        raise SystemExit(follow(target, ranks))
     drafting = None
     if draft_model is not None:
         drafting = load_target(draft_model, backend, weights, trust_remote_code=trust_remote_code)

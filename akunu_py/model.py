@@ -193,6 +193,10 @@ class TargetModel:
         """Surrounds what reads results of forwards: errors of other processes become sentences."""
         return nullcontext()
 
+    def on_lost(self, tell: Callable[[Exception], object]) -> None:
+        """Lets `tell` be called, on any thread, if another process is lost; forwards may wait for
+        it then until this process ends, a second later."""
+
     def rest(self, seconds: float = REST_S) -> bool:
         """Lets other processes sleep for so long; whether there are any."""
         return False
@@ -271,11 +275,12 @@ class TargetModel:
         if not self._intercepts:
             intercept_attention(self.network)
             self._intercepts = True
-        lengths = [cache.length for cache in caches]
-        rows = BatchedRows(counts, lengths)
+        rows = BatchedRows(counts, caches)
         layers = batched_layers([cache.layers for cache in caches], rows)
         split = self.row_split
-        if split is not None and not split.applies(max(counts), max(lengths)):
+        if split is not None and not split.applies(
+            max(counts), max(cache.length for cache in caches)
+        ):
             split = None
         with split_rows(split), keys_of(rows.owners):
             logits: mx.array = self.network(tokens[:, None], cache=layers)

@@ -14,6 +14,7 @@ from functools import partial
 from threading import Condition, Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, TypeVar
+from weakref import WeakSet
 
 from akunu_py.backend import release_thread
 from akunu_py.decoding.scheduler import MAX_PARALLEL, Kind, Phase, Scheduler, Sequence
@@ -90,6 +91,7 @@ class EngineWorker:
         self._load = load
         self._limit = queue_limit
         self._waiting: deque[_Task] = deque()
+        self._streams: WeakSet[EventStream] = WeakSet()
         self._changed = Condition()  # reentrant: a signal handler may interrupt `_put`, and call it
         self._arrivals = 0
         self._all_refused = False  # nothing that waits may run beside what runs now
@@ -168,6 +170,7 @@ class EngineWorker:
             QueueFullError: if the queue is full.
         """
         events = EventStream(lambda: self._take_back(task))
+        self._streams.add(events)
 
         def cancelled() -> bool:
             return events.cancelled or self._closed
@@ -190,6 +193,7 @@ class EngineWorker:
             else:
                 answer.stats.queue_s = waited
                 events.answer = answer
+                sequence.left = answer.tokens_left
                 sequence.step = partial(_advance, answer, events)
 
         def abandon(reason: BaseException | None) -> None:
@@ -247,6 +251,12 @@ class EngineWorker:
                 return
             self._waiting.remove(task)
         task.abandon(None)
+
+    def _lose(self, error: Exception) -> None:
+        """Ends all requests with an error; for any thread, while the worker's may wait for ever."""
+        for events in list(self._streams):
+            if not events.finished:
+                events.end(error)
 
     def _await(self, save: Callable[[], bool] = lambda: False) -> bool:
         """Waits until there is something to do; False once the worker is closed.
@@ -308,6 +318,7 @@ class EngineWorker:
         self.loading.set_running_or_notify_cancel()  # from now on no waiter can cancel it
         try:
             engine = self._load()
+            engine.model.on_lost(self._lose)
             self.scheduler.parallel = engine.fitting(self.scheduler.parallel)
             if self.scheduler.parallel > 1:
                 _ = engine.batch.why_impossible  # tried here; other threads look at the outcome
@@ -338,4 +349,6 @@ def _advance(answer: "Answer", events: EventStream, may_wait: bool) -> Phase | N
         events.put(event)
     if answer.phase is Phase.DONE:
         events.end()
+    elif events.sequence is not None:
+        events.sequence.left = answer.tokens_left
     return answer.phase

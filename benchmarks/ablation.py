@@ -126,7 +126,7 @@ def _nothing(*_: Any, **__: Any) -> None:
     return None
 
 
-def always(answer: bool) -> Callable[..., bool]:
+def always(answer: float) -> Callable[..., float]:
     """A method that always gives one answer."""
     return lambda *_, **__: answer
 
@@ -153,9 +153,9 @@ def planner_variants() -> Iterator[Variant]:
     unfollowed = ((DeclinedDraft, "decline", _nothing),)
     yield off("proposals", "no back-off", (policies, "PROPOSE_BACKOFF", (NEVER,)))
     for costs in (PUBLISHED, OVERLAP):
-        for answer in (True, False):
-            change = "every step pipelined" if answer else "no step pipelined"
-            fixed = ((DraftPlanner, "should_pipeline", always(answer)),)
+        for gain in (1.0, -1.0):
+            change = "every step pipelined" if gain > 0 else "no step pipelined"
+            fixed = ((DraftPlanner, "pipeline_gain", always(gain)),)
             yield Variant("pipelining", change, fixed, costs)
     yield from moved("pipelining", policies, "_RATE", 0.05, 0.2)
     yield from moved("pipelining", policies, "MIN_SAVING", 0.0)

@@ -109,14 +109,15 @@ class MoodyPlanner:
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
+        self.saving = 0.5
         self.chosen: list[int] = []
         self.rounds: list[Round] = []
 
     def begin(self) -> None:
         pass
 
-    def should_pipeline(self, context: int) -> bool:
-        return True
+    def pipeline_gain(self, context: int) -> float:
+        return 1.0
 
     def should_propose(self, *, pipelined: bool) -> bool:
         return self._random.random() < 0.9
@@ -144,8 +145,8 @@ class EveryOther(MoodyPlanner):
         super().__init__(0)
         self._asked = 0
 
-    def should_pipeline(self, context: int) -> bool:
-        return True
+    def pipeline_gain(self, context: int) -> float:
+        return 1.0
 
     def should_propose(self, *, pipelined: bool) -> bool:
         self._asked += 1

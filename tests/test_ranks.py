@@ -23,6 +23,7 @@ import akunu_py
 from akunu_py.__main__ import main
 from akunu_py.errors import AkunuError
 from akunu_py.model_files import BUNDLED_MODEL
+from akunu_py.ranks.ring import has_closed, ring_sockets
 from tests import ranked
 from tests.tiny_model import VOCABULARY, write_tiny_model
 
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.skipif(
     not mx.distributed.is_available("ring"), reason="MLX has no ring backend here"
 )
 
-PATIENCE_S: Final = 120
+PATIENCE_S: Final = 300
 LAYERS: Final[dict[str, Any]] = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 4, "head_dim": 16, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
@@ -157,6 +158,41 @@ def test_the_others_end_if_the_first_rank_is_killed(
     assert code == 3
     assert "has lost rank 0" in errors
     assert "a defect" not in errors
+
+
+def test_an_interrupted_answer_ends_all_quietly(folders: dict[str, str], tmp_path: Path) -> None:
+    words = ["-m", "akunu_py", "generate", "--model", folders["llama"], "--prompt", "one two"]
+    with launched(tmp_path, [*words, "--max-tokens", "900", "--drafter", "none"]) as ranks:
+        assert ranks[0].stdout is not None
+        ranks[0].stdout.read(1)
+        ranks[0].send_signal(signal.SIGINT)
+        ended = [outcome(process) for process in ranks]
+    assert [(code, errors) for code, _, errors in ended] == [(130, "")] * 2
+
+
+def test_a_rank_that_cannot_load_lets_nobody_wait(folders: dict[str, str], tmp_path: Path) -> None:
+    words = ["-m", "akunu_py", "generate", "--prompt", "a", "--model"]
+    with launched(tmp_path, [*words, folders["llama"]], [*words, str(tmp_path / "no")]) as ranks:
+        ended = [outcome(process) for process in ranks]
+    assert [code for code, *_ in ended] == [3, 2]
+    assert "Rank 0 has lost another rank" in ended[0][2]
+    assert "There is no model folder" in ended[1][2]
+
+
+def test_the_sockets_of_a_ring_are_found_and_their_end_is_seen() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        hosts = [["{}:{}".format(*one.getsockname())] for one in (server, free)]
+        with socket.create_connection(server.getsockname()) as other:
+            accepted, _ = server.accept()
+            with accepted:
+                sockets = ring_sockets(0, json.dumps(hosts))
+                assert sockets == [accepted.fileno()]
+                assert sockets != ring_sockets(1, json.dumps(hosts)) == [other.fileno()]
+                assert not has_closed(sockets)
+                other.send(b"unread")
+                other.close()
+                assert has_closed(sockets)
 
 
 def test_a_signal_to_the_first_rank_ends_all(folders: dict[str, str], tmp_path: Path) -> None:

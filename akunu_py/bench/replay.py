@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final, NamedTuple
 
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
@@ -152,8 +153,8 @@ class KnownAnswer:
     def submit(self, known: int, draft: Draft) -> _PendingRound:
         return self._submit(draft, pipelined=False)
 
-    def submit_step_after(self, pending: _PendingRound) -> _PendingRound:
-        return self._submit(NO_DRAFT, pipelined=True)
+    def submit_step_after(self, pending: _PendingRound) -> _PendingRound | None:
+        return None if pending.step_gain < 0.0 else self._submit(NO_DRAFT, pipelined=True)
 
     def read(self, pending: _PendingRound) -> Round:
         draft, position = pending.draft, pending.context - self._start
@@ -195,7 +196,7 @@ class _PendingRound:
     draft: Draft
     pipelined: bool
     replayed: int
-    continues: bool = False
+    step_gain: float = -inf
 
 
 def replay_rounds(

@@ -3,20 +3,28 @@
 Every token of a batched forward is a row of the batch: a model is called with ids `[rows, 1]`, and
 each row has its own position. So no row is padding, however many tokens each sequence has. The
 rows of a sequence are appended to its own cache and attend to that alone: joining or leaving a
-batch copies nothing, a long context costs the others nothing, and a rollback moves one counter.
-Keys are never put together in one buffer, so a network must leave its attentions to the cache; see
-`attention.py`.
+batch copies nothing, a long context costs the others nothing, and a rollback moves one counter. A
+network must leave its attentions to the cache; see `attention.py`.
+
+That takes several operations for each sequence and layer. Where sequences of about the same length
+have joined their caches (`KVCache.join`) and have one token each, one operation serves all of them.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import mlx.core as mx
 from mlx_lm.models.cache import create_attention_mask
 
+from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.layers import LayerCache, WindowLayerCache
+
+_MOST_PADDING: Final = 1.5
+"""Caches are joined, and attended to together, if their tokens and those that each of them lacks to
+the longest are at most so many times their tokens."""
 
 
 class BatchedRows:
@@ -24,15 +32,19 @@ class BatchedRows:
 
     Args:
         counts: how many rows each sequence has, 1 or more; they follow one another.
-        lengths: how many tokens the cache of each sequence holds.
+        caches: the cache of each sequence.
 
     Attributes:
         positions: the position of each row in its sequence.
         owners: the layers that were given keys, by the identity of these.
+        shares: whether any of the caches shares its buffers.
+        are_joined: whether each sequence has one row, and the caches are all those of a group, in
+            the order of their seats, and of about the same length.
     """
 
-    def __init__(self, counts: Sequence[int], lengths: Sequence[int]) -> None:
+    def __init__(self, counts: Sequence[int], caches: Sequence[KVCache]) -> None:
         self.counts = counts
+        lengths = [cache.length for cache in caches]
         self.positions = [
             length + row
             for count, length in zip(counts, lengths, strict=True)
@@ -41,12 +53,73 @@ class BatchedRows:
         self.offset = mx.array(self.positions)
         self.owners: dict[int, BatchedLayer] = {}
         self._ends = list(accumulate(counts[:-1]))
+        self._longest = max(lengths) + 1
+        group = caches[0].group
+        self.are_joined = (
+            group is not None
+            and len(caches) == group.size == sum(counts)
+            and all(one.group is group and one.seat == seat for seat, one in enumerate(caches))
+            and is_even(lengths)
+        )
+        self.shares = any(cache.group for cache in caches)
 
     def split(self, rows: mx.array, axis: int) -> list[mx.array]:
         """The rows of each sequence."""
         if not self._ends:
             return [rows]
         return cast(list[mx.array], mx.split(rows, self._ends, axis=axis))
+
+    @cached_property
+    def _visible(self) -> mx.array:
+        """Which rows of joined caches each token attends to: `[sequences, 1, 1, longest]`."""
+        return mx.arange(self._longest) <= self.offset[:, None, None, None]
+
+    def mask(self, window: int | None) -> mx.array | None:
+        """The same, or those of a window; None if that is everything."""
+        if window is None:
+            return self._visible if min(self.positions) + 1 < self._longest else None
+        first = self.offset[:, None, None, None] - window
+        return self._visible & (mx.arange(self._longest) > first)
+
+    @cached_property
+    def summand(self) -> mx.array | None:
+        """The mask as a summand of scores: 0 or minus infinity, `[sequences, 1, 1, 1, longest]`.
+
+        None if everything is visible."""
+        mask = self.mask(None)
+        return None if mask is None else mx.where(mask, 0.0, -mx.inf)[:, None]
+
+    def append(self, layers: Sequence[LayerCache], keys: mx.array, values: mx.array) -> None:
+        """Appends a row to each of a layer's joined caches.
+
+        Args:
+            layers: the layer's cache of each sequence.
+            keys: `[sequences, kv_heads, 1, head_dim]`, and `values` alike.
+
+        Raises:
+            ContextOverflowError: if they do not fit; nothing is written then.
+        """
+        ends = [layer.end_of(keys) for layer in layers]
+        held = layers[0].held
+        assert held.keys is not None
+        assert held.values is not None
+        places = self.offset[:, None, None, None]
+        held.keys = mx.put_along_axis(held.keys, places, keys, axis=2)
+        held.values = mx.put_along_axis(held.values, places, values, axis=2)
+        for layer, end in zip(layers, ends, strict=True):
+            layer.offset = end
+
+    def joined(self, layer: LayerCache) -> tuple[mx.array, mx.array]:
+        """Keys and values of all sequences, up to the longest."""
+        keys, values = layer.held.keys, layer.held.values
+        assert keys is not None
+        assert values is not None
+        return keys[:, :, : self._longest], values[:, :, : self._longest]
+
+
+def is_even(lengths: Sequence[int]) -> bool:
+    """Whether sequences of these lengths would have little padding in one buffer."""
+    return len(lengths) * max(lengths) <= _MOST_PADDING * sum(lengths)
 
 
 @dataclass(frozen=True)
@@ -94,6 +167,9 @@ class BatchedLayer:
         """
         self.appended = keys, values
         self.rows.owners[id(keys)] = self
+        if self.rows.are_joined:
+            self.rows.append(self._layers, keys, values)
+            return keys, values
         # A mask is made before its cache has the new tokens.
         masks = [
             layer.make_mask(count)
@@ -126,6 +202,9 @@ class BatchedLayer:
         if not is_own or (mask is not None and window is None):
             raise ValueError("This attention is not over what its cache holds.")
         named = {"scale": scale} if sinks is None else {"scale": scale, "sinks": sinks}
+        if self.rows.are_joined:
+            layer, made = self._layers[0], self.rows.mask(window)
+            return attend(queries, *self.rows.joined(layer), cache=layer, mask=made, **named)
 
         parts = []
         split = self.rows.split(queries.swapaxes(0, 2), 2)
@@ -145,10 +224,21 @@ class BatchedLayer:
             All keys and values of each sequence.
         """
         own_keys, own_values = self.rows.split(keys, 2), self.rows.split(values, 2)
-        return [
-            layer.update_and_fetch(key, value)
-            for layer, key, value in zip(self._layers, own_keys, own_values, strict=True)
-        ]
+        parts = zip(self._layers, own_keys, own_values, strict=True)
+        if not self.rows.shares:
+            return [layer.update_and_fetch(key, value) for layer, key, value in parts]
+        for layer, key, value in parts:  # in place only while nothing reads the shared buffers
+            layer.append(key, value)
+        return [layer.keys_and_values() for layer in self._layers]
+
+    def append_joined(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Appends `[sequences, kv_heads, 1, head_dim]` to joined caches.
+
+        Returns:
+            Keys and values of all sequences, up to the longest; see `BatchedRows.summand`.
+        """
+        self.rows.append(self._layers, keys, values)
+        return self.rows.joined(self._layers[0])
 
 
 def batched_layers(caches: Sequence[Sequence[Any]], rows: BatchedRows) -> list[BatchedLayer]:

@@ -20,7 +20,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import CacheList
 
 from akunu_py.cache.checkpoint import Checkpoint, arrays_of, copy_of, is_plain
-from akunu_py.cache.layers import LayerCache, WindowLayerCache
+from akunu_py.cache.layers import CacheGroup, LayerCache, WindowLayerCache
 from akunu_py.cache.quantized import QuantizedLayerCache
 from akunu_py.cache.recurrence import Recording
 from akunu_py.errors import CacheError, ContextOverflowError
@@ -44,6 +44,8 @@ class KVCache:
         can_roll_back: whether every layer is of a kind that can return to an earlier length.
         recording: what the next forward is to be recorded in, after `mark`; or None.
         has_states: whether it has layers that keep their latest states only.
+        group: what all caches have in common whose layers share their buffers; None if it is alone.
+        seat: its place among these.
         needs_checkpoints: whether long rollbacks need checkpoints.
         quantized_start: the length at which keys and values are quantized; 0 if from the beginning
             or never. Forwards end there, and from beyond it, nothing returns to less.
@@ -51,6 +53,8 @@ class KVCache:
 
     def __init__(self, make_layers: MakeLayers, capacity: int) -> None:
         self.capacity = capacity
+        self.group: CacheGroup | None = None
+        self.seat = 0
         self._make_layers = make_layers
         self._start()
         self.can_roll_back = not self.unknown_kinds
@@ -192,16 +196,47 @@ class KVCache:
         self.length += tokens
 
     def grow(self, capacity: int) -> None:
-        """Makes room for more tokens and keeps those it holds.
+        """Makes room for more tokens and keeps those it holds, also if there is no memory for more.
 
         Raises:
             ValueError: if `capacity` is below the present one.
         """
         if capacity < self.capacity:
             raise ValueError(f"A cache of {self.capacity} tokens cannot shrink to {capacity}.")
+        if self.group is not None and capacity > self.group.rows:
+            self.group = None
         for layer in self._counted:
             layer.grow(capacity)
         self.capacity = capacity
+
+    @property
+    def can_join(self) -> bool:
+        """Whether other caches of its model may share buffers with it."""
+        return not self._states and all(type(layer) is LayerCache for layer in self._counted)
+
+    def join(self, others: "Sequence[KVCache]") -> None:
+        """Moves its content and that of other caches into shared buffers; see `LayerCache.join`.
+
+        If there is no memory for them, nothing changes.
+        """
+        caches = [self, *others]
+        try:
+            for layers in zip(*(cache._counted for cache in caches), strict=True):
+                if layers[0].keys is not None:
+                    LayerCache.join(layers)
+        except Exception:
+            for cache in caches:
+                cache.separate()
+            raise
+        group = CacheGroup(len(caches), max(cache.capacity for cache in caches))
+        for seat, cache in enumerate(caches):
+            cache.group, cache.seat = group, seat
+
+    def separate(self) -> None:
+        """Moves its content to buffers of its own, if it shares some."""
+        self.group = None
+        for layer in self._counted:
+            layer.separate()
 
     def copy(self, other: "KVCache", tokens: int) -> None:
         """Becomes a copy of another cache of the same model, rolled back to `tokens`.

@@ -5,6 +5,7 @@ because what lies after the counter is overwritten before it is read.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import mlx.core as mx
@@ -20,13 +21,32 @@ _KEPT: Final = 64
 """How many tokens before the window stay when it is moved: short rollbacks need no checkpoint."""
 
 
+@dataclass(eq=False, slots=True)
+class Buffers:
+    """Where keys and values are: `[seats, kv_heads, rows, head_dim]` each, None before the first.
+
+    The caches of several sequences may have a seat each in the same ones; see `LayerCache.join`.
+    """
+
+    keys: mx.array | None = None
+    values: mx.array | None = None
+    seats: int = 1
+
+
+@dataclass(eq=False, frozen=True)
+class CacheGroup:
+    """Caches that share buffers: how many there were, and for how many tokens each has room."""
+
+    size: int
+    rows: int
+
+
 class LayerCache:
     """The keys and values of one layer with full attention.
 
-    The two buffers have shape `[batch, kv_heads, capacity, head_dim]` and the dtype of the first
-    keys that arrive. They are written in place, which MLX does only while nothing else holds a
-    reference to them: never keep one, only slices. Some models of mlx-lm name them, so they have
-    its names.
+    The two buffers have shape `[1, kv_heads, capacity, head_dim]` and the dtype of the first keys
+    that arrive. They are written in place, which MLX does only while nothing else holds a reference
+    to them: never keep one, only slices. Some models of mlx-lm name them, so they have its names.
 
     `offset` counts the tokens in them.
     """
@@ -35,8 +55,26 @@ class LayerCache:
         self.capacity = capacity
         self.offset = 0
         self.nbytes = 0  # no property, because every request asks all caches
-        self.keys: mx.array | None = None
-        self.values: mx.array | None = None
+        self.held = Buffers()
+        self._seat = slice(None)
+
+    @property
+    def keys(self) -> mx.array | None:
+        keys = self.held.keys
+        return keys if keys is None or self.held.seats == 1 else keys[self._seat]
+
+    @keys.setter
+    def keys(self, keys: mx.array | None) -> None:
+        self.held.keys = keys
+
+    @property
+    def values(self) -> mx.array | None:
+        values = self.held.values
+        return values if values is None or self.held.seats == 1 else values[self._seat]
+
+    @values.setter
+    def values(self, values: mx.array | None) -> None:
+        self.held.values = values
 
     @property
     def floor(self) -> int:
@@ -44,23 +82,29 @@ class LayerCache:
         return 0
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Appends `[batch, kv_heads, tokens, head_dim]`; returns all keys and values so far.
+        """Appends `[1, kv_heads, tokens, head_dim]`; returns all keys and values so far.
 
         Raises:
             ContextOverflowError: if the tokens do not fit; nothing is written then.
         """
-        start, end = self.offset, self._end_of(keys)
+        self.append(keys, values)
+        return self.keys_and_values()
+
+    def append(self, keys: mx.array, values: mx.array) -> None:
+        """The same, returning nothing."""
+        start, end = self.offset, self.end_of(keys)
         own_keys, own_values = self._buffers(keys, values)
-        own_keys[..., start:end, :] = keys
-        own_values[..., start:end, :] = values
+        own_keys[self._seat, :, start:end] = keys
+        own_values[self._seat, :, start:end] = values
         self.offset = end
-        return own_keys[..., :end, :], own_values[..., :end, :]
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
         """All keys and values so far; there must be some."""
-        assert self.keys is not None
-        assert self.values is not None
-        return self.keys[..., : self.offset, :], self.values[..., : self.offset, :]
+        keys, values = self.held.keys, self.held.values
+        assert keys is not None
+        assert values is not None
+        where = self._seat, slice(None), slice(self.offset)
+        return keys[where], values[where]
 
     def rollback(self, to: int) -> None:
         """Forgets every token after the first `to`, which must be 0 or at least `floor`."""
@@ -71,19 +115,57 @@ class LayerCache:
         self.offset += tokens * (self.keys is not None)
 
     def grow(self, capacity: int) -> None:
-        """Moves its content to larger buffers."""
-        old = LayerCache(self.capacity)
-        old.keys, old.values, self.keys, self.values = self.keys, self.values, None, None
+        """Moves its content to larger buffers of its own, if these are too small.
+
+        If there is no memory for them, nothing changes.
+        """
+        keys = self.keys
+        if keys is not None and capacity > keys.shape[2]:
+            larger = LayerCache(capacity)
+            larger.copy(self, self.offset)
+            self.held, self._seat, self.nbytes = larger.held, larger._seat, larger.nbytes
         self.capacity = capacity
-        self.copy(old, self.offset)
+
+    @staticmethod
+    def join(layers: "Sequence[LayerCache]") -> None:
+        """Moves the content of several sequences, which all have some, into the same buffers.
+
+        So one operation appends to all of them, and one attends to them. Each can be used as
+        before: a slice of the shared buffers is written in place, too.
+        """
+        first = layers[0]
+        assert first.keys is not None
+        assert first.values is not None
+        rows = max(layer.capacity for layer in layers)
+        shared = Buffers(seats=len(layers))
+        shared.keys, shared.values = (
+            mx.zeros((len(layers), like.shape[1], rows, like.shape[3]), like.dtype)
+            for like in (first.keys, first.values)
+        )
+        for seat, layer in enumerate(layers):
+            keys, values = layer.keys_and_values()
+            shared.keys[seat : seat + 1, :, : layer.offset] = keys
+            shared.values[seat : seat + 1, :, : layer.offset] = values
+        mx.eval(shared.keys, shared.values)
+        for seat, layer in enumerate(layers):
+            layer.held, layer._seat = shared, slice(seat, seat + 1)
+            layer.nbytes = (shared.keys.nbytes + shared.values.nbytes) // len(layers)
+
+    def separate(self) -> None:
+        """Moves its content to buffers of its own, if it shares some."""
+        if self.held.seats > 1:
+            keys, values = (mx.contiguous(part[:, :, : self.capacity]) for part in self.state)
+            mx.eval(keys, values)
+            self.held, self._seat = Buffers(keys, values), slice(None)
+            self.nbytes = keys.nbytes + values.nbytes
 
     def copy(self, other: "LayerCache", tokens: int) -> None:
         """Copies the first `tokens` of another layer; they must fit."""
         if other.keys is None or other.values is None:
             return
         own_keys, own_values = self._buffers(other.keys, other.values)
-        own_keys[..., :tokens, :] = other.keys[..., :tokens, :]
-        own_values[..., :tokens, :] = other.values[..., :tokens, :]
+        own_keys[self._seat, :, :tokens] = other.keys[..., :tokens, :]
+        own_values[self._seat, :, :tokens] = other.values[..., :tokens, :]
         mx.eval(own_keys, own_values)
         self.offset = tokens
 
@@ -122,7 +204,7 @@ class LayerCache:
         """The arrays to evaluate after a prefill. Keep no reference: see the class."""
         return () if self.keys is None or self.values is None else (self.keys, self.values)
 
-    def _end_of(self, keys: mx.array) -> int:
+    def end_of(self, keys: mx.array) -> int:
         """How many tokens there are once `keys` are appended."""
         end = self.offset + keys.shape[2]
         if end > self.capacity:
@@ -133,9 +215,10 @@ class LayerCache:
 
     def _buffers(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """The buffers, made for keys and values of these shapes if there are none."""
-        if self.keys is None or self.values is None:
-            self.keys, self.values = self._allocate(keys, values, self.capacity)
-        return self.keys, self.values
+        held = self.held
+        if held.keys is None or held.values is None:
+            held.keys, held.values = self._allocate(keys, values, self.capacity)
+        return held.keys, held.values
 
     def _allocate(self, keys: mx.array, values: mx.array, rows: int) -> tuple[mx.array, mx.array]:
         """Empty buffers for `rows` tokens with keys and values of these shapes."""
@@ -181,7 +264,7 @@ class WindowLayerCache(LayerCache):
         Raises:
             ContextOverflowError: if the tokens do not fit; nothing is written then.
         """
-        end = self._end_of(keys)
+        end = self.end_of(keys)
         if self.keys is None or self._is_full(keys.shape[2]):
             self._make_room(keys, values)
         assert self.keys is not None

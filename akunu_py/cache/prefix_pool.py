@@ -30,6 +30,9 @@ _HEADROOM: Final = 8
 so a long answer copies each token some eight times in all, and an eighth of the memory is unused
 at most."""
 
+WORTH_WAITING: Final = 64
+"""A request waits for another if that is computing so many tokens of its prompt, or more."""
+
 _STRIDE: Final = 256
 
 MakeCache = Callable[[int], "KVCache"]
@@ -62,6 +65,7 @@ class PrefixSlot:
 
     Attributes:
         tokens: those that it holds; of a busy slot, those that others may copy.
+        coming: the prompt that is being computed, of which `tokens` is the beginning.
         unsaved: whether it may hold some that are not on disk.
     """
 
@@ -71,6 +75,7 @@ class PrefixSlot:
         self.last_used = 0.0
         self.busy = False
         self.tokens: list[int] = []
+        self.coming: Sequence[int] = ()
         self.unsaved = False
 
     @property
@@ -109,6 +114,7 @@ class PrefixSlot:
     def settle(self, tokens: Sequence[int]) -> None:
         """Records what the cache holds after a request: `tokens` as far as they were computed."""
         self._cut(tokens, self.cache.reach(min(self.cache.length, len(tokens))))
+        self.coming = ()
         self.cache.keep()
         self.unsaved = True
 
@@ -188,6 +194,7 @@ class PrefixPool:
                 slot.copy(best, shared)
         cached = slot.reuse(prompt)
         slot.busy = True
+        slot.coming = prompt if slot.cache.can_roll_back else ()
         self._update_statuses()
         return slot, cached
 
@@ -204,6 +211,19 @@ class PrefixPool:
         needed = sum(map(self._claim, busy)) + self._bytes_of(self._capacity(tokens))
         return needed <= self.memory or not busy
 
+    def known(self, prompt: Sequence[int]) -> int:
+        """How many tokens of a prompt need not be computed, because a slot holds them."""
+        return max((slot.usable(prompt) for slot in self._slots.values()), default=0)
+
+    def is_coming(self, prompt: Sequence[int]) -> bool:
+        """Whether a busy slot will soon hold much more of a prompt than any slot does now."""
+        coming = max(
+            (common_prefix_length(slot.coming, prompt) for slot in self._slots.values()), default=0
+        )
+        return coming >= WORTH_WAITING and (
+            min(coming, len(prompt) - 1) - self.known(prompt) >= WORTH_WAITING
+        )
+
     def seats(self, tokens: int) -> float:
         """How many slots of so many tokens fit into the memory."""
         size = self._bytes_of(min(tokens, self.limit))
@@ -212,6 +232,8 @@ class PrefixPool:
     def share(self, slot: PrefixSlot, prompt: Sequence[int]) -> None:
         """Lets others copy what a busy slot has computed of its prompt."""
         slot.tokens = list(prompt[: slot.cache.length])
+        if len(slot.tokens) >= len(prompt) - 1:
+            slot.coming = ()
         self._update_statuses()
 
     def grow(self, slot: PrefixSlot, tokens: int) -> None:
@@ -275,7 +297,7 @@ class PrefixPool:
         """Fills a new slot from disk, if that has much more of a prompt than all slots."""
         if self._store is None:
             return
-        shared = max((slot.usable(prompt) for slot in self._slots.values()), default=0)
+        shared = self.known(prompt)
         while (found := self._store.find(prompt, shared)) is not None:
             slot = self._make(capacity, None, spared=None)
             if self._store.load(found, slot.cache):

@@ -57,7 +57,7 @@ class QuantizedLayerCache(LayerCache):
             ContextOverflowError: if the tokens do not fit; nothing is written then.
             InvalidRequestError: if the keys or the values of a head do not divide into groups.
         """
-        start, end = self.offset, self._end_of(keys)
+        start, end = self.offset, self.end_of(keys)
         if start < self.quantization.start:
             return super().update_and_fetch(keys, values)
         self._quantize_held()
@@ -84,11 +84,11 @@ class QuantizedLayerCache(LayerCache):
 
     def grow(self, capacity: int) -> None:
         """Moves what is quantized to larger buffers; the others grow when they have to."""
+        if self._packed:
+            larger = QuantizedLayerCache(capacity, self.quantization)
+            larger.copy(self, self.offset)
+            self._packed, self.nbytes = larger._packed, larger.nbytes
         self.capacity = capacity
-        packed, self._packed = self._packed, []
-        if packed:
-            self._write([part[..., : self.offset, :] for part in packed], 0)
-            mx.eval(self._packed)
 
     def copy(self, other: LayerCache, tokens: int) -> None:
         assert isinstance(other, QuantizedLayerCache)
@@ -108,7 +108,7 @@ class QuantizedLayerCache(LayerCache):
         if len(rows) == 2:  # keys and values of before the start, which are not packed
             super().append_rows(rows)
             return
-        end = self._end_of(rows[0])
+        end = self.end_of(rows[0])
         self._quantize_held()
         self._write(rows, self.offset)
         self.offset = end

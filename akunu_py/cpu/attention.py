@@ -112,6 +112,10 @@ class FusedAttention(nn.Module):  # type: ignore[misc]
         self, queries: mx.array, keys: mx.array, values: mx.array, cache: Any
     ) -> mx.array:
         """The same for the rows of several sequences."""
+        if cache.rows.are_joined:
+            keys, values = cache.append_joined(keys.swapaxes(0, 2), values.swapaxes(0, 2))
+            queries, mask = queries.swapaxes(0, 2), cache.rows.summand
+            return grouped_attention(queries, keys, values, self.scale, mask)
         held = cache.append_each(keys, values)
         if queries.shape[2] == len(held):
             return single_attentions(queries, held, self.scale)
@@ -134,7 +138,7 @@ def grouped_attention(
     Args:
         queries: `[batch, heads, count, head_dim]`, float32.
         keys: `[batch, kv_heads, total, head_dim]`, and `values` alike.
-        mask: `[count, total]`, added to the scores.
+        mask: `[count, total]`, or `[batch, 1, 1, count, total]`, added to the scores.
 
     Returns:
         `[batch * count, heads * head_dim]`.

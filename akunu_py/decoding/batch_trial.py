@@ -3,6 +3,7 @@
 mlx-lm's models do not say it, and their own Python may do anything with a cache.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import mlx.core as mx
@@ -22,7 +23,8 @@ bits leaves one percent, a wrong position or mask more than ten."""
 def why_not_batched(model: TargetModel) -> str | None:
     """One line for the user if sequences cannot share forwards of a model; None if they can.
 
-    A forward over the last tokens of three short sequences is compared with separate ones.
+    Forwards over the last tokens of three short sequences are compared with separate ones: one with
+    several tokens of some, and one with a token of each and their caches joined.
     """
     caches = [model.make_cache(sum(sizes)) for sizes in _TRIED]
     kinds = {
@@ -34,19 +36,26 @@ def why_not_batched(model: TargetModel) -> str | None:
             f"{' and '.join(sorted(kinds))}."
         )
     counts = [count for _, count in _TRIED]
-    parts, separate = [], []
+    ones = [1] * len(caches)
+    parts, separate, steps = [], [], []
     for step, (before, count), cache in zip((3, 4, 5), _TRIED, caches, strict=True):
         tokens = mx.arange(before + count) * step % model.vocabulary_size
-        separate.append(model.forward(tokens, cache)[before:])
-        mx.eval(separate[-1])
-        cache.rollback(before)
+        logits = model.forward(tokens, cache)[before:]
         parts.append(tokens[before:])
+        separate.append(logits)
+        steps.append(logits[-1:])
+        mx.eval(logits)
+        cache.rollback(before)
     try:
-        together = model.forward_batch(mx.concatenate(parts), caches, counts).astype(mx.float32)
-        wanted = mx.concatenate(separate).astype(mx.float32)
-        error = mx.linalg.norm(together - wanted) / mx.linalg.norm(wanted - wanted.mean())
-        tolerance = _COARSE_TOLERANCE if model.is_coarse else _TOLERANCE
-        is_right = error.item() < tolerance  # type: ignore[operator]
+        is_right = _are_close(
+            model, model.forward_batch(mx.concatenate(parts), caches, counts), separate
+        )
+        if is_right and caches[0].can_join:
+            for cache in caches:
+                cache.rollback(cache.length - 1)
+            caches[0].join(caches[1:])
+            last = mx.concatenate([tokens[-1:] for tokens in parts])
+            is_right = _are_close(model, model.forward_batch(last, caches, ones), steps)
     except Exception:  # a model's own Python may raise anything
         is_right = False
     if is_right:
@@ -55,3 +64,11 @@ def why_not_batched(model: TargetModel) -> str | None:
         "Requests are answered in turns, not in one batch: this model's attention does not serve "
         "several sequences at once."
     )
+
+
+def _are_close(model: TargetModel, together: mx.array, separate: Sequence[mx.array]) -> bool:
+    """Whether the logits of a batched forward are those of separate ones but for rounding."""
+    found, wanted = together.astype(mx.float32), mx.concatenate(list(separate)).astype(mx.float32)
+    error = mx.linalg.norm(found - wanted) / mx.linalg.norm(wanted - wanted.mean())
+    tolerance = _COARSE_TOLERANCE if model.is_coarse else _TOLERANCE
+    return bool(error.item() < tolerance)  # type: ignore[operator]

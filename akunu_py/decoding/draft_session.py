@@ -34,6 +34,9 @@ FORCED: Final = "forced"
 _FORCED_ACCEPTANCE: Final = 0.98
 """The text of a forced draft is certain, but the model may split it into other tokens."""
 
+_LEAST_SAVING: Final = 1e-9
+"""A step in flight is waited for if a draft is to be verified, also to learn what it costs."""
+
 _HIDDEN: Final = -1
 """Stands for every token of a sampled draft while it is planned."""
 
@@ -121,7 +124,6 @@ class DraftSession:
         self._clock = clock
         self._drawing_s = 0.0  # that were spent since the last round ended, before its forward
         self._unread: list[int] = []  # emitted tokens that the drafter does not have yet
-        self.should_pipeline = self._planner.should_pipeline
         # Asked once: to see whether an object has a protocol takes as long as a short draft.
         self._drawing = self._drafter if isinstance(self._drafter, DrawingDrafter) else None
         self._learner = self._drafter if isinstance(self._drafter, LearnsFromAlternatives) else None
@@ -202,6 +204,17 @@ class DraftSession:
             draft = self._cut(draft, limit)
             if len(draft) < drawn or drawn == copied:  # the text would end there, or nothing came
                 limit = drawn = len(draft)
+
+    def pipeline_gain(self, context: int, forecast: Draft) -> float:
+        """What a single step gains that is submitted before the one in flight is read, in steps.
+
+        Args:
+            context: tokens in the cache.
+            forecast: the draft that would be verified instead, if there is one.
+        """
+        if forecast:
+            return -max(_LEAST_SAVING, self._planner.saving)
+        return self._planner.pipeline_gain(context)
 
     def learn(self, outcome: Round) -> None:
         """Learns from the outcome of a round."""

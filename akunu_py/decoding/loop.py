@@ -8,6 +8,7 @@ on a model (`target.py`) and on a known answer (`bench/replay.py`) alike.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from time import perf_counter
 from typing import Protocol, TypeVar
 
@@ -33,11 +34,12 @@ class Pending(Protocol):
     """A forward that was submitted and has not been read.
 
     Attributes:
-        continues: whether a single step may follow before it is read, if it has no draft; the loop
-            sets it early, because a batch waits until all of its sequences want such a step.
+        step_gain: what it gains to submit a single step before this is read, in steps: negative
+            if it is better to wait, minus infinity if no step may follow. The loop sets it early,
+            because the sequences of a batch decide together.
     """
 
-    continues: bool
+    step_gain: float
 
     @property
     def draft(self) -> Draft:
@@ -78,7 +80,7 @@ class Target(Protocol[P]):
 
     def submit_step_after(self, pending: P) -> P | None:
         """Starts a single step that begins with the token `pending` will choose; None if it is
-        better to wait for that."""
+        better to wait for that, by its `step_gain`."""
 
     def read(self, pending: P) -> Round:
         """Waits for a forward, verifies its draft, and says what the round emits."""
@@ -106,11 +108,11 @@ def decode(target: Target[P], session: DraftSession, known: int, limits: Limits)
     emitted = 0
     draft = session.propose(target.draft_limit(limits.max_tokens), target.length)
     pending = target.submit(known, draft)
-    pending.continues = _may_continue(target, session, limits.max_tokens)
+    pending.step_gain = _step_gain(target, session, limits.max_tokens, NO_DRAFT)
     try:
         while True:
             # Forward: without a draft, the device may get the next step before this one is read.
-            may_step = pending.continues and not pending.draft and target.room > 0
+            may_step = pending.step_gain > -inf and not pending.draft and target.room > 0
             ahead = target.submit_step_after(pending) if may_step else None
 
             # Verify. A near-tie that was decided again has rolled the cache back: the step ahead
@@ -144,7 +146,7 @@ def decode(target: Target[P], session: DraftSession, known: int, limits: Limits)
                 forecast = draft if ahead else NO_DRAFT
                 pending = ahead or target.submit(outcome.tokens[-1], draft)
                 wanted = limits.max_tokens - emitted
-                pending.continues = not forecast and _may_continue(target, session, wanted)
+                pending.step_gain = _step_gain(target, session, wanted, forecast)
 
             # Hand over.
             handed_over = perf_counter()
@@ -156,9 +158,11 @@ def decode(target: Target[P], session: DraftSession, known: int, limits: Limits)
         session.end()
 
 
-def _may_continue(target: Target[P], session: DraftSession, wanted: int) -> bool:
-    """Whether a step may follow another that emits one of `wanted` tokens and is not read yet."""
-    return wanted > 1 and target.can_pipeline and session.should_pipeline(target.length)
+def _step_gain(target: Target[P], session: DraftSession, wanted: int, forecast: Draft) -> float:
+    """What a step gains that follows one which emits one of `wanted` tokens and is not read yet."""
+    if wanted <= 1 or not target.can_pipeline:
+        return -inf
+    return session.pipeline_gain(target.length, forecast)
 
 
 def _mark_end(outcome: Round, emitted: int, limits: Limits, *, is_full: bool) -> None:

@@ -6,6 +6,7 @@ token is chosen is decided in `sampling/`, how much of a draft is accepted in `v
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from time import perf_counter
 from typing import Final, NamedTuple, cast
 
@@ -50,7 +51,7 @@ class PendingForward:
     pipelined: bool
     replayed: int
     build_s: float = 0.0
-    continues: bool = False
+    step_gain: float = -inf
 
 
 class Inputs(NamedTuple):
@@ -147,7 +148,9 @@ class ModelTarget:
     def submit(self, known: int, draft: Draft) -> PendingForward:
         return self._submit(self.begin(known, draft))
 
-    def submit_step_after(self, pending: PendingForward) -> PendingForward:
+    def submit_step_after(self, pending: PendingForward) -> PendingForward | None:
+        if pending.step_gain < 0.0:
+            return None
         return self._submit(self.begin_step_after(pending))
 
     def begin_step_after(self, pending: PendingForward) -> Inputs:

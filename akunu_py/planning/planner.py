@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from operator import truediv
 from typing import Final, NamedTuple, Protocol
@@ -43,7 +44,13 @@ class Situation(NamedTuple):
 
 
 class Planner(Protocol):
-    """Chooses the length of drafts. Never raises, whatever a drafter proposes."""
+    """Chooses the length of drafts. Never raises, whatever a drafter proposes.
+
+    Attributes:
+        saving: the part of a step that the draft planned last is expected to save for each token.
+    """
+
+    saving: float
 
     def begin(self) -> None:
         """Starts a request."""
@@ -55,11 +62,12 @@ class Planner(Protocol):
             pipelined: whether a single step is in flight.
         """
 
-    def should_pipeline(self, context: int) -> bool:
-        """Whether to submit the next single step before the result of this one is known.
+    def pipeline_gain(self, context: int) -> float:
+        """What it gains to submit the next single step before the result of this one is known, in
+        steps.
 
-        Called while a round without a draft is in flight. If False, the loop waits for the result,
-        and the next round may verify a draft that follows it.
+        Asked while a round without a draft is in flight. If it is negative, it is better to wait
+        for the result: the next round may then verify a draft that follows it.
 
         Args:
             context: tokens in the cache, those of this round included.
@@ -105,6 +113,7 @@ class FixedPlanner:
 
     def __init__(self, num_draft_tokens: int) -> None:
         self._num_draft_tokens = num_draft_tokens
+        self.saving = math.inf
 
     def begin(self) -> None:
         pass
@@ -112,8 +121,8 @@ class FixedPlanner:
     def should_propose(self, *, pipelined: bool) -> bool:
         return True
 
-    def should_pipeline(self, context: int) -> bool:
-        return True
+    def pipeline_gain(self, context: int) -> float:
+        return 0.0
 
     def choose(self, draft: Draft, now: Situation) -> int:
         suggested_length = len(draft) if draft.suggested_length is None else draft.suggested_length
@@ -168,6 +177,7 @@ class DraftPlanner:
         self._proposal_s = RunningMean()
         self._context = 0
         self._after_step = False
+        self.saving = 0.0
 
     def begin(self) -> None:
         self._backoff.begin()
@@ -183,10 +193,10 @@ class DraftPlanner:
             self._pipeline_gain.proposed()
         return should
 
-    def should_pipeline(self, context: int) -> bool:
+    def pipeline_gain(self, context: int) -> float:
         step = self._costs.decode_s(context)
         unpipelined_s = self._costs.verify_table(context, 1)[0]
-        return self._pipeline_gain.should_pipeline(max(0.0, unpipelined_s / step - 1.0))
+        return self._pipeline_gain.of_step(max(0.0, unpipelined_s / step - 1.0))
 
     def choose(self, draft: Draft, now: Situation) -> int:
         context, replayed, pipelined = now.context, now.replayed, now.pipelined
@@ -208,6 +218,7 @@ class DraftPlanner:
         fastest = max(speeds)
         length = 1 + speeds.index(fastest) if fastest > (1.0 + _TIE) * plain else 0
         best = max(fastest, plain)
+        self.saving = 1.0 - plain / best
         rows = replayed + 1
         step_doubt, *doubts = self._costs.doubts(context, rows + length if length else 0)
         known = [step_doubt, *doubts[rows : rows + limit]]
@@ -245,6 +256,7 @@ class DraftPlanner:
                 if self._after_step:
                     self._pipeline_gain.drafted(step * self._draws.speed)
                 self._backoff.drafted()
+                self.saving = max(0.0, 1.0 - 1.0 / self._draws.speed)
                 return plan
         return DrawPlan(self.choose(draft, now))
 

@@ -186,11 +186,12 @@ class PipelineGain:
             self._saving += _RATE * (1.0 - 1.0 / speedup)
             self._frequency += _RATE
 
-    def should_pipeline(self, refill: float) -> bool:
-        """Whether to submit the next single step before this one ends.
+    def of_step(self, refill: float) -> float:
+        """What it gains to submit the next single step before this one ends, in steps; negative if
+        it is better to wait.
 
         Args:
             refill: how much longer a step takes if it is not pipelined, in steps. It is lost only
                 if no draft follows.
         """
-        return self._saving <= (1.0 - self._frequency) * refill + MIN_SAVING
+        return (1.0 - self._frequency) * refill + MIN_SAVING - self._saving

@@ -11,44 +11,43 @@ import os
 import re
 import sys
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextvars import ContextVar
+from signal import SIGINT, getsignal, signal
 from statistics import median
-from threading import Event, Thread, Timer
-from time import monotonic, perf_counter
-from typing import Final, cast
+from threading import Event, Thread, Timer, current_thread, main_thread
+from time import monotonic, perf_counter, sleep
+from typing import Any, Final, cast
 from zlib import crc32
 
 import mlx.core as mx
 
-from akunu_py.backend import launched_rank
 from akunu_py.errors import RankError
+from akunu_py.ranks.ring import has_closed
 
 LOST: Final = 3
 """The exit code of a process that lost another rank."""
+
+EXIT_CODE: Final = ContextVar("exit_code", default=0)
+"""The code that rank 0 ends with, and so the others, whom it tells at its end."""
 
 MESSAGE_WORDS: Final = 64
 """Words of every message; a longer one is followed by a second message with the rest."""
 
 _HEAD: Final = 3
-_LOADING: Final = 10
+LOADING: Final = 10
 """How many times as long the others may take to load, because their disks differ."""
 
 _GRACE_S: Final = 1.0
 _SECONDS_TO_STOP: Final = 2.0
+_SECONDS_TO_LEAVE: Final = 30.0
 _WORD: Final = 0x7FFFFFFF
 _PROBES: Final = 20
 _UNLIKE: Final = (
     "The ranks do not run the same thing: give all of them the same model, the same options, and "
     "the same versions of akunu-py and MLX."
 )
-_BACKENDS: Final = {
-    "MLX_JACCL_COORDINATOR": "jaccl",
-    "NCCL_HOST_IP": "nccl",
-    "MLX_HOSTFILE": "ring",
-}
-"""Which of MLX's backends a variable of the environment belongs to; MPI sets its own."""
 
 
 class Ranks:
@@ -58,18 +57,30 @@ class Ranks:
         group: all of them.
         backend: MLX's name of what connects them.
         timeout: seconds after which a rank that does not answer counts as lost.
+        sockets: the connections with the others, as far as they are known.
 
     Attributes:
         rank: the number of this one; 0 decides.
         size: how many there are.
+        on_lost: called by any thread with the error, shortly before it ends the process.
     """
 
-    def __init__(self, group: mx.distributed.Group, backend: str, timeout: float) -> None:
+    on_lost: Callable[[RankError], object] | None = None
+
+    def __init__(
+        self,
+        group: mx.distributed.Group,
+        backend: str,
+        timeout: float,
+        sockets: Sequence[int] = (),
+    ) -> None:
         self.group = group
         self.rank, self.size = group.rank(), group.size()
         self.backend = backend
         self.claimed = 0
         self._timeout = timeout
+        self._sockets = sockets
+        self._closed_at: float | None = None  # when one was seen to be closed
         self._limit = timeout  # seconds that the present wait may take
         self._number = 0
         self._checksum = 0
@@ -82,8 +93,6 @@ class Ranks:
         self._lost = False
         self._stopped = Event()
         Thread(target=self._watch, name="akunu-ranks", daemon=True).start()
-        if self.rank == 0:
-            atexit.register(self.stop)
 
     def __str__(self) -> str:
         return f"{self.size} ranks ({self.backend})"
@@ -94,7 +103,7 @@ class Ranks:
         Raises:
             RankError: if they differ; it says `otherwise`.
         """
-        with self.guard(), self._waiting(_LOADING * self._timeout):
+        with self.guard(), self._waiting(LOADING * self._timeout):
             own = mx.array([crc32(facts.encode()) & _WORD])
             every = mx.distributed.all_gather(own, group=self.group).tolist()
         if len(set(cast(list[int], every))) > 1:
@@ -109,15 +118,16 @@ class Ranks:
         except RuntimeError as error:
             if not re.match(r"\[(ring|jaccl|mpi|nccl|distributed)\]", str(error)):
                 raise
-            lost = RankError(f"{self._lost_line}: {_reason(error)}.")
-            if not self._lost and self.rank == 0:
-                self._lost = True
-                ending = Timer(_GRACE_S, self._end, [str(lost)])  # after requests got the error
-                ending.daemon = True
-                ending.start()
+            lost = RankError(f"{self._lost_line}: {reason_of(error)}.")
+            if self.rank == 0:
+                Thread(target=self._end, args=[lost], daemon=True).start()
             raise lost from error
 
     # What rank 0 does.
+
+    def lead(self) -> None:
+        """Tells the others to end when this process does, from now on."""
+        atexit.register(self._leave)
 
     def new_cache(self) -> int:
         """A number for a cache."""
@@ -165,15 +175,13 @@ class Ranks:
     @contextmanager
     def forward(self, words: Sequence[int], tokens: mx.array) -> Generator[None, None, None]:
         """Sends a forward, which must be built and submitted within it."""
-        self._is_sending = True
-        try:
-            with self._waiting():  # MLX waits where many operations are in flight
+        with _uninterrupted(), self._waiting():  # MLX waits where many operations are in flight
+            self._is_sending = True
+            try:
                 self.send(words, tokens)
                 yield
-        except Exception:  # no rank can build it
-            self._is_sending = False
-            raise
-        self._is_sending = False
+            finally:  # also if no rank can build it
+                self._is_sending = False
 
     def watch(self, result: mx.array) -> None:
         """Expects a forward to be computed in time."""
@@ -195,7 +203,7 @@ class Ranks:
             RankError: if a rank is lost.
         """
         begun = perf_counter()
-        with self.guard(), self._waiting():
+        with self.guard(), _uninterrupted(), self._waiting():
             mx.eval(self.send([operation, round(1e3 * seconds)]))
         return perf_counter() - begun
 
@@ -203,13 +211,23 @@ class Ranks:
         """How long a message takes: the median of a few."""
         return median(self.pause(operation, 0) for _ in range(_PROBES))
 
-    def stop(self) -> None:
-        """Tells the others to end; rank 0 does so when its process ends."""
+    def stop(self, code: int = 0) -> None:
+        """Tells the others to end, with an exit code."""
         if self._lost or self._is_sending or self._stopped.is_set():
             return
-        with suppress(RankError), self.guard(), self._waiting(_SECONDS_TO_STOP):
-            mx.eval(self.send([0]))
+        self._queued.clear()  # what was interrupted may be incomplete
+        self._dropped.clear()
+        with suppress(RankError), self.guard(), self._waiting():
+            mx.eval(self.send([0, code]))
         self._stopped.set()
+
+    def _leave(self) -> None:
+        """Does that when the process ends, which waits for the others only briefly."""
+        ending = Timer(_SECONDS_TO_STOP, os._exit, [EXIT_CODE.get()])
+        ending.daemon = True
+        ending.start()
+        self.stop(EXIT_CODE.get())
+        ending.cancel()
 
     # What the others do.
 
@@ -256,71 +274,68 @@ class Ranks:
 
     def _watch(self) -> None:
         """Ends the process if the others let it wait too long: MLX itself would wait for ever."""
-        while not self._stopped.wait(min(1.0, self._timeout / 4)):
+        while not self._stopped.wait(min(_GRACE_S, self._timeout) / 4):
+            if self._closed_at is None and has_closed(self._sockets):
+                self._closed_at = monotonic()
             since, last = self._since, self._last
-            if since is not None and monotonic() - since > self._limit:
-                self._end(f"{self._lost_line}: it did not answer in {self._limit:g} seconds.")
-            if last is not None and monotonic() - last[1] > self._timeout:
+            if since is not None and self._is_late(since, self._limit):
+                self._give_up(f"it did not answer in {self._limit:g} seconds")
+            if last is not None and self._is_late(last[1], self._timeout):
                 if last is self._last:
                     self._last = None
                 reader = Thread(target=self._read, args=(last[0],), daemon=True)
                 reader.start()
                 reader.join(_GRACE_S)
                 if reader.is_alive():
-                    self._end(f"{self._lost_line}: a forward took {self._timeout:g} seconds.")
+                    self._give_up(f"a forward took {self._timeout:g} seconds")
+
+    def _is_late(self, since: float, limit: float) -> bool:
+        """Whether a wait since then will not end: for too long, or for nobody."""
+        now, closed_at = monotonic(), self._closed_at
+        return now - since > limit or (
+            closed_at is not None and now - max(since, closed_at) > _GRACE_S
+        )
+
+    def _give_up(self, reason: str) -> None:
+        reason = reason if self._closed_at is None else "connection to a peer was lost"
+        self._end(RankError(f"{self._lost_line}: {reason}."))
 
     def _read(self, result: mx.array) -> None:
         """Waits for an array of another thread; its errors are that thread's."""
         with suppress(Exception):
             mx.eval(result)
 
-    def _end(self, sentence: str) -> None:
-        """Ends the process at once: its threads may wait in MLX, which nothing interrupts."""
+    def _end(self, error: RankError) -> None:
+        """Ends the process: its threads may wait in MLX, which nothing interrupts."""
+        if self._lost:
+            return  # another thread does it
+        self._lost = True
+        if self.on_lost is not None:
+            self.on_lost(error)
+        if self.rank == 0:
+            sleep(_GRACE_S)  # requests and the terminal get the error
         if not self._stopped.is_set():
-            print(f"akunu-py: {sentence}", file=sys.stderr, flush=True)
+            print(f"akunu-py: {error}", file=sys.stderr, flush=True)
         os._exit(LOST)
 
 
-def find_ranks(timeout: float) -> Ranks | None:
-    """Connects with the other ranks, if `mlx.launch` started this process with others.
-
-    Args:
-        timeout: seconds after which a rank that does not answer counts as lost.
-
-    Raises:
-        RankError: if they cannot be reached.
-    """
-    rank = launched_rank()
-    backend = next((name for key, name in _BACKENDS.items() if key in os.environ), "mpi")
-    if rank is None or (backend == "ring" and not _hosts()):
-        return None
-    limit = _LOADING * timeout
-    waited = Timer(
-        limit, _give_up, [f"Rank {rank} could not reach the others in {limit:g} seconds."]
-    )
-    waited.daemon = True
-    waited.start()
+@contextmanager
+def _uninterrupted() -> Generator[None, None, None]:
+    """Lets SIGINT wait until a forward is submitted: others compute it once they know of it."""
+    usual = getsignal(SIGINT)
+    if current_thread() is not main_thread() or not callable(usual):
+        yield
+        return
+    came: list[Any] = []
+    signal(SIGINT, lambda *details: came.append(details))
     try:
-        group = mx.distributed.init(strict=True, backend=backend)
-    except (RuntimeError, ValueError) as error:
-        raise RankError(f"Rank {rank} cannot reach the others: {_reason(error)}.") from error
+        yield
     finally:
-        waited.cancel()
-    return Ranks(group, backend, timeout) if group.size() > 1 else None
+        signal(SIGINT, usual)
+    if came:
+        usual(*came[-1])
 
 
-def _hosts() -> str:
-    """What the ring's file of hosts says; `mlx.launch` leaves it empty for one process."""
-    try:
-        return Path(os.environ["MLX_HOSTFILE"]).read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise RankError(f"The hosts in MLX_HOSTFILE cannot be read: {error.strerror}.") from error
-
-
-def _give_up(sentence: str) -> None:
-    print(f"akunu-py: {sentence}", file=sys.stderr, flush=True)
-    os._exit(LOST)
-
-
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """What MLX says about a connection, without the name of the transport."""
     return re.sub(r"^\[\w+\]\s*", "", " ".join(str(error).split())).rstrip(".")

@@ -35,9 +35,9 @@ T = TypeVar("T")
 class Operation(IntEnum):
     """What rank 0 tells the others to do, and the words that follow.
 
-    STOP; PAUSE milliseconds; MAKE cache, capacity, quantized start; DROP cache; ROLLBACK cache,
-    to, whether to the saved checkpoint, checkpoints; MARK cache; SAVE cache; KEEP cache,
-    checkpoints; SKIP cache, tokens; GROW cache, capacity; COPY cache, tokens, other,
+    STOP exit code; PAUSE milliseconds; MAKE cache, capacity, quantized start; DROP cache;
+    ROLLBACK cache, to, whether to the saved checkpoint, checkpoints; MARK cache; SAVE cache;
+    KEEP cache, checkpoints; SKIP cache, tokens; GROW cache, capacity; COPY cache, tokens, other,
     checkpoints of the other; APPEND cache, count, tokens; FORWARD the same; BATCH sequences,
     (cache, count) of each, tokens. `checkpoints`: how many, and their lengths; others are dropped.
     """
@@ -143,6 +143,7 @@ class RankedModel(TargetModel):
             name=name, layout=layout, kv_quantization=kv_quantization, max_kv_size=max_kv_size,
         )  # fmt: skip
         self._ranks = ranks
+        ranks.lead()
         self._pipeline = pipeline
         self._whole_bytes = whole_bytes
         self._cache_type = partial(RankedCache, ranks)
@@ -201,6 +202,9 @@ class RankedModel(TargetModel):
     def guard(self) -> AbstractContextManager[None]:
         return self._ranks.guard()
 
+    def on_lost(self, tell: Callable[[Exception], object]) -> None:
+        self._ranks.on_lost = tell
+
     def close(self) -> None:
         self._ranks.stop()
 
@@ -208,8 +212,8 @@ class RankedModel(TargetModel):
         return self._ranks.broadcast_seconds(Operation.PAUSE)
 
 
-def follow(model: TargetModel, ranks: Ranks) -> None:
-    """Does what rank 0 says, until it says to stop.
+def follow(model: TargetModel, ranks: Ranks) -> int:
+    """Does what rank 0 says, until it says to stop; returns the exit code that it ends with.
 
     Args:
         model: this rank's share.
@@ -220,8 +224,9 @@ def follow(model: TargetModel, ranks: Ranks) -> None:
     """
     follower = _Follower(model, ranks)
     with ranks.guard(), ResidentWeights():  # a lost rank is noticed wherever a forward is submitted
-        while follower.obey(iter(ranks.receive())):
+        while (code := follower.obey(iter(ranks.receive()))) is None:
             pass
+    return code
 
 
 class _Follower:
@@ -234,12 +239,12 @@ class _Follower:
         self._saved: dict[int, Checkpoint] = {}
         self._forwards = 0
 
-    def obey(self, words: Iterator[int]) -> bool:
-        """Does what a message says; whether another one will come."""
+    def obey(self, words: Iterator[int]) -> int | None:
+        """Does what a message says; the exit code if it is the last one."""
         for word in words:
             match Operation(word):
                 case Operation.STOP:
-                    return False
+                    return next(words)
                 case Operation.PAUSE:
                     sleep(next(words) / 1000)
                 case Operation.MAKE:
@@ -262,7 +267,7 @@ class _Follower:
                     number = next(words)
                     self._change(operation, number, words)
                     self._ranks.agree(number, self._caches[number].length)
-        return True
+        return None
 
     def _change(self, operation: Operation, number: int, words: Iterator[int]) -> None:
         cache = self._caches[number]

@@ -16,9 +16,11 @@ from akunu_py.cache.checkpoint import Checkpoint
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.layers import ChunkLayerCache, LayerCache, WindowLayerCache
 from akunu_py.cache.model_cache import make_kv_cache, no_rollback_reason
+from akunu_py.cache.quantized import QuantizedLayerCache
 from akunu_py.errors import CacheError, ContextOverflowError
 from akunu_py.loading import load_target
 from akunu_py.model import TargetModel
+from akunu_py.options import KVQuantization
 from tests.caches import attention_cache
 from tests.tiny_model import write_tiny_model
 
@@ -259,6 +261,37 @@ def test_growing_keeps_what_is_held() -> None:
     assert cache.capacity - cache.length == 1
     with pytest.raises(ValueError, match="cannot shrink"):
         cache.grow(5)
+
+
+@pytest.mark.parametrize("quantization", [None, KVQuantization(8, 32, 0)])
+def test_a_growth_that_fails_changes_nothing(
+    quantization: KVQuantization | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second layer gets no memory."""
+    kind = QuantizedLayerCache if quantization else LayerCache
+    cache = make_kv_cache(FakeNetwork(GrowingCache, GrowingCache, GrowingCache), 4, quantization)
+    rows = mx.random.normal((1, 2, 3, 32))
+    for layer in cache.layers:
+        layer.update_and_fetch(rows, rows)
+    cache.advance(3)
+    held = [[array.tolist() for array in layer] for layer in cache.rows(0, 3)]
+    copy, left = kind.copy, iter(range(1))
+
+    def copy_one(own: LayerCache, other: LayerCache, tokens: int) -> None:
+        if next(left, None) is None:
+            raise MemoryError
+        copy(own, other, tokens)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "copy", copy_one)
+        with pytest.raises(MemoryError):
+            cache.grow(40)
+    assert (cache.capacity, cache.length) == (4, 3)
+    cache.grow(6)
+    assert [[array.tolist() for array in layer] for layer in cache.rows(0, 3)] == held
+    for layer in cache.layers:
+        layer.update_and_fetch(rows, rows)
+    cache.advance(3)
 
 
 def test_skipped_tokens_take_room() -> None:

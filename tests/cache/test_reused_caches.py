@@ -159,6 +159,30 @@ def test_an_interrupted_growth_leaves_nothing_to_reuse(
     assert again.token_ids == as_fresh(engine, longer)
 
 
+@pytest.mark.parametrize(("name", "grown"), [("qwen3", 1), ("llama", 0)])
+def test_an_answer_that_gets_no_more_memory_keeps_what_it_computed(
+    name: str, grown: int, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many of its layers have grown then."""
+    engine, prompt = make_engine(name), tokens_of(5, 505)
+    copy, left = LayerCache.copy, iter(range(grown))
+
+    def copy_one(own: LayerCache, other: LayerCache, tokens: int) -> None:
+        if next(left, None) is None:
+            raise MemoryError
+        copy(own, other, tokens)
+
+    answer = Options(40, drafter="none")
+    with monkeypatch.context() as patch:
+        patch.setattr(LayerCache, "copy", copy_one)
+        with pytest.raises(MemoryError):
+            engine.generate(prompt, answer)
+    again = engine.generate(prompt, answer)
+    assert again.stats.cached_tokens == 504
+    engine.reset()
+    assert again.token_ids == engine.generate(prompt, answer).token_ids
+
+
 def test_states_are_not_counted_for_every_token(make_engine: MakeEngine) -> None:
     """A short conversation with checkpoints stays beside a long prompt if both fit."""
     engine = make_engine("qwen3_next", max_context=1024)

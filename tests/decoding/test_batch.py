@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlx_lm.models.base import scaled_dot_product_attention
 
 from akunu_py.backend import find_backend
+from akunu_py.cache.batched import BatchedRows, batched_layers
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.decoding.batch import Batch, BatchedTarget
 from akunu_py.decoding.batch_trial import why_not_batched
@@ -25,7 +27,7 @@ from akunu_py.decoding.loop import Limits, decode
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.engine import Engine
-from akunu_py.errors import CacheError, InvalidRequestError
+from akunu_py.errors import CacheError, ContextOverflowError, InvalidRequestError
 from akunu_py.loading import load_target
 from akunu_py.model import TargetModel
 from akunu_py.options import Grammar, Options, Sampling
@@ -167,12 +169,26 @@ class Member:
         )
 
 
+@contextmanager
+def joining(after: int) -> Iterator[None]:
+    """Caches are joined after so many steps together, whatever their lengths."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("akunu_py.decoding.batch._JOIN_FROM", 2)
+        patch.setattr("akunu_py.decoding.batch._JOIN_AFTER", after)
+        patch.setattr("akunu_py.cache.batched._MOST_PADDING", 99.0)
+        yield
+
+
 @settings(max_examples=100)
 @given(st.lists(plans, min_size=2, max_size=4), st.integers(0, 9999))
 def test_no_schedule_changes_an_answer_or_a_cache(
     smallest: TargetModel, alone: Answers, schedule: list[Plan], seed: int
 ) -> None:
-    model = smallest
+    with joining(after=seed % 4):
+        run_schedule(smallest, alone, schedule, seed)
+
+
+def run_schedule(model: TargetModel, alone: Answers, schedule: list[Plan], seed: int) -> None:
     chance, batch = Random(seed), Batch(model)
     answers = [alone(plan.number, plan.sampling) for plan in schedule]
     members = [
@@ -200,6 +216,83 @@ def test_no_schedule_changes_an_answer_or_a_cache(
         assert member.emitted == answer[: len(member.emitted)]
         assert len(member.emitted) == LONGEST or member.rounds == member.plan.cancelled_after
         assert member.is_in_order()
+
+
+JOINED = [
+    {},
+    {"num_key_value_heads": 1, "num_attention_heads": 4},
+    {"torch_dtype": "bfloat16"},
+]
+
+
+@pytest.mark.parametrize("changes", JOINED, ids=["heads of their own", "shared heads", "bfloat16"])
+def test_joined_caches_serve_steps_and_drafts_as_separate_ones(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    folder = write_tiny_model(tmp_path / "joined", **{**SMALLEST, **changes})
+    model = load_target(str(folder), find_backend())
+    atol = 0.05 if model.is_coarse else 1e-4
+    joined, separate = ([model.make_cache(16) for _ in range(3)] for _ in range(2))
+    for held in (joined, separate):
+        for number, one in enumerate(held):
+            model.prefill(prompt_of(1)[: 5 + number], one)
+    joined[0].join(joined[1:])
+    for counts in ((1, 1, 1), (1, 1, 1), (3, 1, 2), (1, 1, 1), (2, 1)):
+        held = joined[: len(counts)]
+        rows = [mx.arange(count) + 7 for count in counts]
+        assert BatchedRows(counts, held).are_joined is (counts == (1, 1, 1))
+        found = model.forward_batch(mx.concatenate(rows), held, counts)
+        alone = [model.forward(own, one) for own, one in zip(rows, separate, strict=False)]
+        assert mx.allclose(found, mx.concatenate(alone), atol=atol)
+        for one in (held[0], separate[0]):
+            one.rollback(one.length - counts[0] + 1)
+    joined[1].grow(40)
+    assert joined[1].group is None
+    joined[0].separate()
+    for own, other in zip(joined, separate, strict=True):
+        for number in range(3):
+            token = mx.array([number])
+            assert mx.allclose(model.forward(token, own), model.forward(token, other), atol=atol)
+    joined[2].rollback(5)
+    with pytest.raises(ContextOverflowError):
+        model.forward(mx.arange(12), joined[2])
+
+
+def test_a_window_over_joined_caches_ends_where_it_does_over_each(smallest: TargetModel) -> None:
+    caches = [smallest.make_cache(16) for _ in range(3)]
+    for number, one in enumerate(caches):
+        smallest.prefill(prompt_of(1)[: 4 + number], one)
+    kv_heads = caches[0].layers[0].keys.shape[1]
+    keys, values = (mx.random.normal((3, kv_heads, 1, 8)) for _ in range(2))
+    queries = mx.random.normal((3, 2, 1, 8))
+    found = []
+    for _ in range(2):
+        (layer, *_) = batched_layers([one.layers for one in caches], BatchedRows([1, 1, 1], caches))
+        mask = layer.make_mask(1, window_size=3)
+        layer.update_and_fetch(keys, values)
+        inputs = queries, keys, values
+        found.append(layer.attend(scaled_dot_product_attention, inputs, 0.5, mask))
+        for one in caches:
+            one.layers[0].rollback(one.length)
+        caches[0].join(caches[1:])
+    assert mx.allclose(found[0], found[1], atol=1e-5)
+
+
+def test_steps_together_join_caches_until_a_sequence_leaves(model: TargetModel) -> None:
+    batch = Batch(model)
+    with joining(after=1), ExitStack() as stack:
+        members = members_of(model, batch, stack, 2)
+        with ExitStack() as short:
+            members += members_of(model, batch, short, 1)
+            caches = [member._target.cache for member in members]
+            for _ in range(3):
+                for member, step in [(each, each.submit(7, NO_DRAFT)) for each in members]:
+                    member.read(step)
+            assert all(one.group is caches[0].group is not None for one in caches)
+        assert caches[2].group is None
+        for member, step in [(each, each.submit(7, NO_DRAFT)) for each in members[:2]]:
+            member.read(step)
+    assert [one.group for one in caches] == [None] * 3
 
 
 def members_of(
@@ -307,9 +400,13 @@ def test_steps_are_submitted_ahead_if_all_want_them(model: TargetModel) -> None:
     with ExitStack() as stack:
         members = members_of(model, batch, stack, 3)
         steps = [member.submit(7, NO_DRAFT) for member in members]
-        steps[0].continues = steps[1].continues = True
-        assert members[0].submit_step_after(steps[0]) is None, "the third wants to wait"
-        steps[2].continues = True
+        steps[0].step_gain = steps[1].step_gain = 0.2
+        assert members[0].submit_step_after(steps[0]) is None, (
+            "the third has not said what it gains"
+        )
+        steps[2].step_gain = -0.5
+        assert members[0].submit_step_after(steps[0]) is None, "it would lose more"
+        steps[2].step_gain = -0.3
         ahead = [
             member.submit_step_after(step) for member, step in zip(members, steps, strict=True)
         ]
@@ -329,7 +426,7 @@ def test_a_step_ahead_that_nobody_reads_keeps_no_cache(model: TargetModel) -> No
         members = members_of(model, Batch(model), stack, 2)
         steps = [member.submit(7, NO_DRAFT) for member in members]
         for step in steps:
-            step.continues = True
+            step.step_gain = 0.1
         ahead = [
             member.submit_step_after(step) for member, step in zip(members, steps, strict=True)
         ]
@@ -383,6 +480,7 @@ def test_who_is_left_alone_is_pipelined_again(model: TargetModel) -> None:
             waiting = first.submit(first.read(alone).tokens[-1], NO_DRAFT)
         assert first.submit_step_after(waiting) is None, "it has not begun"
         step = first.submit(first.read(waiting).tokens[-1], NO_DRAFT)
+        step.step_gain = 0.1
         ahead = first.submit_step_after(step)
         assert ahead is not None
         first.read(step)

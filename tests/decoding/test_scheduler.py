@@ -8,8 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from akunu_py.decoding.scheduler import MAX_PARALLEL, PATIENCE, Kind, Phase, Scheduler, Sequence
+from akunu_py.decoding.scheduler import (
+    MAX_PARALLEL,
+    MOST_OVERTAKEN,
+    PATIENCE,
+    Kind,
+    Phase,
+    Scheduler,
+    Sequence,
+)
 
+CHUNK = 100  # tokens
 CHAT, FILL_IN, COMPLETION = Kind.CHAT, Kind.FILL_IN, Kind.COMPLETION
 
 
@@ -47,13 +56,16 @@ class FakeEngine:
             priority=priority,
             cancelled=lambda: name in self.cancelled,
             arrival=self.arrivals,
+            left=CHUNK * chunks,
         )
         left = iter([*[Phase.PREFILLING] * (chunks - 1), *[Phase.DECODING] * rounds, Phase.DONE])
-        sequence.step = lambda may_wait: self._step(name, left, may_wait)
+        sequence.step = lambda may_wait: self._step(name, sequence, left, may_wait)
         self.waiting.append(sequence)
         return sequence
 
-    def _step(self, name: str, left: Iterator[Phase], may_wait: bool) -> Phase | None:
+    def _step(
+        self, name: str, sequence: Sequence, left: Iterator[Phase], may_wait: bool
+    ) -> Phase | None:
         assert name not in self.ended
         if name in self.cancelled:
             return self._end(name)
@@ -62,6 +74,7 @@ class FakeEngine:
         self.held[name] = self.held.get(name, 0) + 1
         self.forwards[-1].append(name)
         phase = next(left)
+        sequence.left -= CHUNK * (sequence.phase is Phase.PREFILLING)
         return self._end(name) if phase is Phase.DONE else phase
 
     def _end(self, name: str) -> Phase:
@@ -128,6 +141,96 @@ def test_equal_requests_prefill_one_after_another(engine: FakeEngine) -> None:
     assert names.index("b") > 3
 
 
+def test_prompts_that_are_known_take_no_turns_from_each_other(engine: FakeEngine) -> None:
+    for name in "abc":
+        engine.put(name, chunks=1, rounds=2).left = 1
+    engine.finish()
+    assert engine.forwards == [["a", "b", "c"]] * 3
+
+
+def test_short_prompts_go_before_long_ones_that_are_as_urgent(engine: FakeEngine) -> None:
+    engine.put("long", chunks=50)
+    engine.advance()
+    for name in "ab":
+        engine.put(name, rounds=2)
+    assert [engine.advance() for _ in range(4)] == [["a"], ["a"], ["b"], ["a", "b"]]
+
+
+def test_short_prompts_do_not_starve_a_long_one(engine: FakeEngine) -> None:
+    long = engine.put("long", chunks=50)
+    for number in range(60 * (MOST_OVERTAKEN + 1)):
+        engine.put(str(number), rounds=0)
+        engine.advance()
+        chunks = [names == ["long"] for names in engine.forwards[-MOST_OVERTAKEN - 1 :]]
+        assert sum(chunks) <= 1 or long.left < 2, "it delays each of them by one chunk"
+    assert "long" in engine.ended
+
+
+def test_prompts_are_read_in_order_however_long_they_wait(engine: FakeEngine) -> None:
+    for name in "abc":
+        engine.put(name, chunks=3 * PATIENCE, rounds=1, kind=CHAT)
+    for number in range(30):
+        engine.put(f"typed {number}", rounds=PATIENCE, kind=FILL_IN)
+    engine.finish()
+    chunks = [names[0] for names in engine.forwards if names and names[0] in "abc"]
+    assert chunks == sorted(chunks)
+
+
+def test_a_chat_that_waits_for_a_place_keeps_no_completion_waiting(engine: FakeEngine) -> None:
+    for name in "abcde":
+        engine.put(name, rounds=10**6, kind=CHAT)
+    for number in range(5 * PATIENCE):
+        engine.put(f"typed {number}", rounds=2, kind=FILL_IN)
+        for _ in range(5):
+            engine.advance()
+        assert f"typed {number}" in engine.ended
+
+
+@given(
+    chats=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 40)), min_size=1, max_size=8),
+    before=st.integers(0, 60),
+    parallel=st.integers(2, 4),
+    chunks=st.integers(1, 3),
+)
+def test_a_completion_waits_for_no_chunk_of_a_chat_after_its_arrival(
+    chats: list[tuple[int, int]], before: int, parallel: int, chunks: int
+) -> None:
+    engine = FakeEngine(Scheduler(parallel))
+    sequences = {
+        str(number): engine.put(str(number), many, rounds, CHAT)
+        for number, (many, rounds) in enumerate(chats)
+    }
+    for _ in range(before):
+        engine.advance()
+    engine.put("typed", chunks, 1, FILL_IN)
+    others = 0
+    while "typed" not in engine.ended:
+        counted = {name: one.chunks for name, one in sequences.items()}
+        forward = engine.advance()
+        others += any(one.chunks > counted[name] for name, one in sequences.items())
+        assert len(engine.forwards) - before <= 2 * chunks + 1, forward
+    assert others == 0
+
+
+def test_who_waits_for_others_looks_again_after_each_of_their_chunks(engine: FakeEngine) -> None:
+    first = engine.put("first", chunks=9)
+    later = engine.put("later", chunks=3)
+    step = later.step
+    assert step is not None
+    looked: list[int] = []
+
+    def wait(may_wait: bool) -> Phase | None:
+        looked.append(first.chunks)
+        return None if may_wait and first.chunks < 5 else step(may_wait)
+
+    later.step = wait
+    engine.finish()
+    assert looked[:6] == [0, 1, 2, 3, 4, 5]
+    names = [name for forward in engine.forwards for name in forward]
+    assert names.index("later") == 5
+    assert sorted(engine.ended) == ["first", "later"]
+
+
 def test_a_completion_pauses_a_chat_when_all_places_are_taken(engine: FakeEngine) -> None:
     for name in "abcd":
         engine.put(name, rounds=99, kind=CHAT)
@@ -185,6 +288,17 @@ def test_memory_is_waited_for_until_another_ends() -> None:
     assert (first.rounds, second.rounds) == (20, 20)
     counts = [names.count("b") for names in engine.forwards]
     assert 0 in counts[5:20], "it waited"
+
+
+def test_completions_that_take_all_memory_do_not_starve_a_chat() -> None:
+    engine = FakeEngine(Scheduler(2), memory=6)
+    engine.put("chat", chunks=2, rounds=5, kind=CHAT)
+    for number in range(20 * PATIENCE):
+        engine.put(str(number), rounds=6)
+        for _ in range(4):
+            engine.advance()
+    assert "chat" in engine.ended
+    assert len(engine.waiting) > 9, "there were always others"
 
 
 def test_a_cancelled_sequence_ends_with_the_next_forward(engine: FakeEngine) -> None:

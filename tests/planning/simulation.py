@@ -148,7 +148,7 @@ def simulate(
         position += len(tokens)
         if draft:
             draft, pipelined = chosen(ahead=False), False
-        elif (pipelined and stops) or not planner.should_pipeline(context):
+        elif (pipelined and stops) or planner.pipeline_gain(context) < 0:
             draft, pipelined, stops = chosen(ahead=False), False, False
         else:
             # A step is already in flight; a draft that is wanted now waits for it.

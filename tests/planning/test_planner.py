@@ -106,8 +106,8 @@ def test_a_wrong_curve_is_corrected_by_live_rounds() -> None:
 class Waiting(DraftPlanner):
     """No step is submitted ahead, as with a sampler that waits for the logits."""
 
-    def should_pipeline(self, context: int) -> bool:
-        return False
+    def pipeline_gain(self, context: int) -> float:
+        return -1.0
 
 
 def test_a_wrong_curve_is_corrected_if_no_step_is_pipelined() -> None:
@@ -166,7 +166,7 @@ class TestPipelining:
         planner.observe(Round((7,), NO_DRAFT, 0, CONTEXT, False, None))
         planner.should_propose(pipelined=False)
         planner.choose(draft, Situation(CONTEXT, 8, pipelined=False))
-        return planner.should_pipeline(CONTEXT)
+        return planner.pipeline_gain(CONTEXT) >= 0
 
     def test_steps_are_pipelined_while_nothing_is_drafted(self) -> None:
         planner = DraftPlanner(curve(lambda size: 12.0 + 0.1 * size, overlap=2.0))
@@ -263,7 +263,7 @@ def test_no_planner_raises_or_exceeds_its_limits(
         for draft, limit, context, pipelined, accepted, seconds, tokens in rounds:
             skipped = 0 if planner.should_propose(pipelined=pipelined) else skipped + 1
             assert skipped <= (len(PROPOSE_BACKOFF) if pipelined else 0)
-            assert planner.should_pipeline(context) or proposed
+            assert planner.pipeline_gain(context) >= 0 or proposed
             proposed = proposed or bool(draft)
             length = planner.choose(draft, Situation(context, limit, pipelined=pipelined))
             assert 0 <= length <= min(limit, len(draft), longest)

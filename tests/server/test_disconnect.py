@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from akunu_py.backend import PREFILL_STEP
+from akunu_py.backend import find_backend
 from akunu_py.stats import EngineCounters
 from tests.server.live import HeldEngine, LiveServer
 from tests.tiny_model import write_tiny_model
 
+PREFILL_STEP = find_backend().prefill_step(True)
 PROMPT_TOKENS = 1500
 CHUNKS = -(-PROMPT_TOKENS // PREFILL_STEP)
 PATHS = ["/completion", "/infill", "/v1/completions", "/v1/chat/completions", "/api/generate"]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import akunu_py
+from akunu_py.cache.prefix_pool import WORTH_WAITING
 from akunu_py.decoding.scheduler import MAX_PARALLEL, Kind
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.engine import Engine
@@ -30,11 +31,13 @@ class Watched:
 
     Attributes:
         forwards: a number for the cache of each forward.
+        calls: of each forward, batched or not, the numbers of its caches and how many rows it has.
         at: what to do before a forward, by its number.
     """
 
     def __init__(self, folder: Path, parallel: int, **settings: Any) -> None:
         self.forwards: list[int] = []
+        self.calls: list[tuple[list[int], int]] = []
         self.at: dict[int, Callable[[], object]] = {}
         self.most_slots = 0
         self._folder = folder
@@ -55,10 +58,12 @@ class Watched:
 
         def watched(tokens: Any, cache: Any) -> Any:
             note(cache)
+            self.calls.append(([id(cache)], tokens.size))
             return forward(tokens, cache)
 
         def watched_batch(tokens: Any, caches: Any, counts: Any) -> Any:
             note(*caches)
+            self.calls.append(([id(cache) for cache in caches], tokens.size))
             return forward_batch(tokens, caches, counts)
 
         model.forward, model.forward_batch = watched, watched_batch
@@ -105,6 +110,66 @@ def test_a_completion_begins_within_a_chunk_and_a_round_of(
     assert own[0] - at <= 2
     assert own[1] - at <= 4
     assert len(watched.forwards) - own[1] > 10, "the other goes on"
+
+
+@pytest.mark.parametrize("at", [41, 42, 43, 44])
+def test_a_completion_waits_for_one_forward_of_many_prompts_and_chats(
+    watch: Callable[..., Watched], at: int
+) -> None:
+    """Two chats are read and two answered: the forward in which it comes ends, and perhaps a round
+    of the chats is computed, but no other part of a prompt."""
+    watched, arrived = watch(4), list[int]()
+    plain = Options(max_tokens=60, drafter="none", sampling=Sampling(logit_bias=((2, -100.0),)))
+    late: list[EventStream] = []
+
+    def arrive() -> None:
+        arrived.append(len(watched.calls))
+        late.append(watched.worker.stream(COMPLETION, Options(max_tokens=1)))
+
+    prompts = ([1, 2, 3], [4, 5, 6], LONG[1:], LONG[2:])
+    streams = [watched.worker.stream(prompt, plain, kind=Kind.CHAT) for prompt in prompts]
+    watched.at[at] = arrive
+    for events in [*streams, *late]:
+        read(events)
+    read(late[0])
+    after = watched.calls[arrived[0] + 1 :]
+    own = next(number for number, (_, rows) in enumerate(after) if rows == len(COMPLETION) - 1)
+    (cache,) = after[own][0]
+    first_token = next(at for at in range(own + 1, len(after)) if cache in after[at][0])
+    assert STEP not in [rows for _, rows in after[:first_token]], "no other part of a prompt"
+    assert STEP in [rows for _, rows in after[first_token:]], "the chats were still being read"
+    assert first_token <= 3
+
+
+def test_prompts_that_arrive_together_compute_what_they_share_once(
+    watch: Callable[..., Watched],
+) -> None:
+    """Also if the later is shorter; it begins as soon as what it shares is computed."""
+    watched, streams = watch(4), list[EventStream]()
+    other = [*LONG[:100], *b"something else"]
+    watched.at[1] = lambda: streams.extend(
+        watched.worker.stream(one, Options(5)) for one in (other, LONG)
+    )
+    assert len(read(watched.worker.stream(LONG, Options(5))).token_ids) == 5
+    assert [read(events).stats.cached_tokens for events in streams] == [3 * STEP, 299]
+    # More was to be computed than is worth waiting for.
+    assert 100 - 3 * STEP < WORTH_WAITING <= 100 - 2 * STEP
+    long_one = watched.forwards[0]
+    chunks = [cache for (cache, *_), rows in watched.calls if rows > 4]
+    assert chunks[:4] == [long_one] * 3 + [chunks[3]]
+    assert chunks[3] != long_one
+
+
+def test_a_prompt_that_waited_for_one_that_is_cancelled_goes_on_from_there(
+    watch: Callable[..., Watched],
+) -> None:
+    watched = watch(2)
+    first = watched.worker.stream(LONG, Options(5))
+    watched.at[3] = first.cancel
+    completion = read(watched.worker.stream(LONG, Options(5)))
+    assert read(first).finish_reason is Finish.CANCELLED
+    assert completion.stats.cached_tokens in (3 * STEP, 4 * STEP)
+    assert len(completion.token_ids) == 5
 
 
 def test_calls_are_made_between_forwards_and_wait_for_no_answer(

@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from akunu_py.errors import (
     InvalidRequestError,
     ModelLoadError,
     QueueFullError,
+    RankError,
 )
 from akunu_py.options import Options
 from akunu_py.request import Event
@@ -232,6 +233,26 @@ class TestFailures:
         expected = worker.call(lambda engine: engine.generate("hello", Options(max_tokens=4)))
         events = list(worker.stream("hello", Options(max_tokens=4)))
         assert [token for event in events for token in event.tokens] == expected.token_ids
+
+    def test_requests_end_if_the_model_waits_for_ever_for_a_lost_rank(
+        self, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tells: list[Callable[[Exception], object]] = []
+
+        def load() -> Engine:
+            engine = akunu_py.load(str(tiny_model_dir))
+            monkeypatch.setattr(engine.model, "on_lost", tells.append)
+            return engine
+
+        worker = EngineWorker(load)
+        blocked = Blocked(worker)
+        waiting = worker.stream("two")
+        tells[0](RankError("lost"))  # the watching thread does it
+        for events in (blocked.running, waiting):
+            with pytest.raises(RankError, match="lost"):
+                list(events)
+        blocked.let_go()
+        assert worker.close(60)
 
 
 class TestClosing:
