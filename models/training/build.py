@@ -98,7 +98,7 @@ def build(work: Path, *, documents: int) -> dict[str, int]:
     rng = random.Random(SEED)
     rng.shuffle(functions)
     pool = edits.pool_of(functions)
-    made = dict(_text_shards(training, functions, pool, processor, rng, documents))
+    made = dict(_text_shards(training, functions, pool, processor, rng, count=documents))
     brief = [form for function in functions for form in brief_forms(function)]
     many = functions * PASSES_OVER_FUNCTIONS + brief * PASSES_OVER_BRIEF_FORMS
     edited = shard(edit_examples(many, pool, rng, most=MOST_EDITS), processor)
@@ -121,6 +121,7 @@ def _text_shards(
     pool: Pool,
     processor: spm.SentencePieceProcessor,
     rng: random.Random,
+    *,
     count: int,
 ) -> Iterator[tuple[str, Shard]]:
     """Everything but the edits."""
