@@ -117,12 +117,12 @@ class Memory:
             How many tokens it has.
 
         Raises:
-            InvalidRequestError: if it holds a secret, or cannot be kept.
+            InvalidRequestError: if it is empty, holds a secret, or cannot be kept.
         """
-        if not text or holds_secret(text):
-            raise InvalidRequestError(
-                "The text is not kept: it is empty, or seems to hold a key or a password."
-            )
+        if not text:
+            raise InvalidRequestError("There is no text to keep.")
+        if holds_secret(text):
+            raise InvalidRequestError("The text is not kept: it seems to hold a key or a password.")
         if not is_utf8(text):
             raise InvalidRequestError("The text is not kept: it has half of a surrogate pair.")
         digest, tokens = sha256(text.encode()).digest(), encode(f"\n{text}")
