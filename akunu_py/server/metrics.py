@@ -62,7 +62,7 @@ def prometheus_lines(
     computed_per_s = computed / sums.prefill_s if sums.prefill_s else 0.0
     entries: tuple[tuple[str, str, str, float], ...] = (
         ("counter", "prompt_tokens_total", "Prompt tokens computed, not cached.", computed),
-        ("counter", "prompt_seconds_total", "Seconds spent on prompts, of all requests together.", sums.prefill_s),
+        ("counter", "prompt_seconds_total", "Seconds spent on prompts.", sums.prefill_s),
         ("counter", "prompt_tokens_cached_total", "Cached prompt tokens.", sums.cached_tokens),
         ("counter", "queue_seconds_total", "Seconds that requests waited.", sums.queue_s),
         ("counter", "tokens_predicted_total", "Tokens generated.", sums.generated_tokens),
@@ -80,7 +80,7 @@ def prometheus_lines(
         ("counter", "spec_decode_num_accepted_tokens_total", "Draft tokens accepted.",
          sums.accepted),
         ("gauge", "prompt_tokens_seconds", "Prompt tokens per second.", computed_per_s),
-        ("gauge", "predicted_tokens_seconds", "Tokens per second of a request, not of all together.",
+        ("gauge", "predicted_tokens_seconds", "Tokens per second of a request on average.",
          sums.tokens_per_s),
         ("gauge", "n_busy_slots_per_decode", "Sequences per round of generating.",
          advanced / rounds if rounds else 0.0),
