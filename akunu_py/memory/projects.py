@@ -117,7 +117,8 @@ class Memory:
             How many tokens it has.
 
         Raises:
-            InvalidRequestError: if it is empty, holds a secret, or cannot be kept.
+            InvalidRequestError: if it is empty, holds a secret, or cannot be kept; also if the
+                project has been forgotten since, which then is drafted from no more.
         """
         if not text:
             raise InvalidRequestError("There is no text to keep.")
@@ -131,6 +132,11 @@ class Memory:
         known = KnownFile(digest, len(text), 0)
         store = MemoryStore()
         try:
+            if not store.files(Path(project), self._fingerprint):
+                self.projects[project].replace([])
+                raise InvalidRequestError(
+                    f"The text is not kept: the memory of {project} was deleted; index it again."
+                )
             name = f"{_LEARNT}{digest.hex()}"
             if not store.update(Path(project), self._fingerprint, {name: (known, tokens)}):
                 raise InvalidRequestError("The text is not kept: the memory is full.")
