@@ -17,7 +17,7 @@ from typing import Final, NoReturn, TextIO, cast
 from akunu_py.backend import find_backend, launched_rank
 from akunu_py.cli.parser import PROGRAM, Invocation, parse
 from akunu_py.cli.render import printable
-from akunu_py.cli.settings import ModelSettings
+from akunu_py.cli.settings import ModelSettings, SpeedupSettings
 from akunu_py.errors import AkunuError, InvalidRequestError, RankError
 
 DEBUG_VARIABLE: Final = "AKUNU_DEBUG"
@@ -65,6 +65,11 @@ def _run(invocation: Invocation) -> int:
     if rank:
         signal(SIGINT, SIG_IGN)  # in a terminal, all processes get it; rank 0 knows what it means
     if rank is not None and isinstance(model, ModelSettings):
+        if isinstance(settings, SpeedupSettings) or getattr(settings, "report", None):
+            raise InvalidRequestError(
+                "bench speedup and doctor --report compare with mlx-lm, which runs in one process "
+                "here: omit `mlx.launch`."
+            )
         find_backend()
         from akunu_py.ranks.joining import connect  # noqa: PLC0415  (imports MLX)
 

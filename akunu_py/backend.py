@@ -143,8 +143,13 @@ class Backend:
 
 def launched_rank() -> int | None:
     """The number that `mlx.launch` gave this process among those that run one model; or None."""
-    number = next((os.environ[name] for name in _RANK_VARIABLES if name in os.environ), None)
-    return int(number) if number is not None and number.isdecimal() else None
+    number = os.environ.get(rank_variable() or "", "")
+    return int(number) if number.isdecimal() else None
+
+
+def rank_variable() -> str | None:
+    """The variable of the environment that holds this number, if there is one."""
+    return next((name for name in _RANK_VARIABLES if name in os.environ), None)
 
 
 def _import_mlx_lm() -> None:

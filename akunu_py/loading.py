@@ -44,7 +44,7 @@ from akunu_py.package import __version__
 from akunu_py.ranks.group import Ranks
 from akunu_py.ranks.joining import find_ranks
 from akunu_py.ranks.mirror import RankedModel, follow
-from akunu_py.ranks.sharding import take_share
+from akunu_py.ranks.sharding import sampled_weights, take_share
 from akunu_py.text.chat_template import ChatTemplate
 from akunu_py.text.tokenizer import Tokenizer
 
@@ -239,7 +239,7 @@ def load_target(
     whole_bytes = sum(array.nbytes for _, array in tree_flatten(network.parameters()))
     if ranks is not None:
         facts = config, layout, pipeline, kv_quantization, max_kv_size, __version__, version("mlx")
-        ranks.check_same(repr(facts))
+        ranks.check_same(repr((facts, sampled_weights(folder))))
         take_share(network, config, ranks, pipeline=pipeline)
     mx.eval(network.parameters())
     fastest = network if ranks is not None else fastest_network(network, backend)

@@ -10,10 +10,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from threading import Event
+from typing import Any, Final, cast
 
 import httpx2
 import mlx.core as mx
@@ -23,7 +24,11 @@ import akunu_py
 from akunu_py.__main__ import main
 from akunu_py.errors import AkunuError
 from akunu_py.model_files import BUNDLED_MODEL
+from akunu_py.ranks.group import Ranks
+from akunu_py.ranks.joining import connect
+from akunu_py.ranks.mirror import Operation, _Follower
 from akunu_py.ranks.ring import has_closed, ring_sockets
+from akunu_py.ranks.sharding import sampled_weights
 from tests import ranked
 from tests.tiny_model import VOCABULARY, write_tiny_model
 
@@ -186,13 +191,114 @@ def test_the_sockets_of_a_ring_are_found_and_their_end_is_seen() -> None:
         with socket.create_connection(server.getsockname()) as other:
             accepted, _ = server.accept()
             with accepted:
-                sockets = ring_sockets(0, json.dumps(hosts))
+                sockets = ring_sockets(0, hosts)
                 assert sockets == [accepted.fileno()]
-                assert sockets != ring_sockets(1, json.dumps(hosts)) == [other.fileno()]
+                assert sockets != ring_sockets(1, hosts) == [other.fileno()]
                 assert not has_closed(sockets)
                 other.send(b"unread")
                 other.close()
                 assert has_closed(sockets)
+
+
+@pytest.mark.parametrize("words", [["bench", "speedup"], ["doctor", "--report", "machine"]])
+def test_what_runs_mlx_lm_alone_is_refused_by_all_ranks_before_they_connect(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    monkeypatch.setattr("akunu_py.__main__.find_backend", pytest.fail)
+    for rank in ("0", "1"):
+        monkeypatch.setenv("MLX_RANK", rank)
+        with monkeypatch.context() as inner:
+            inner.setattr("akunu_py.__main__.signal", lambda *_: None)  # of this process
+            assert main(words) == 2
+        assert "which runs in one process here: omit `mlx.launch`." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b'{"a": 1}', b"no JSON", b"\xff", b'["10.0.0.1:5000", "10.0.0.2:5000"]', b"[1, 2]",
+     b'[["10.0.0.1"], ["10.0.0.2:5000"]]', b'[["10.0.0.1:99999"], ["10.0.0.2:5000"]]'],
+)  # fmt: skip
+def test_a_wrong_file_of_hosts_is_refused_before_mlx_reads_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes
+) -> None:
+    hosts = tmp_path / "hosts.json"
+    hosts.write_bytes(content)
+    monkeypatch.setenv("MLX_RANK", "0")
+    monkeypatch.setenv("MLX_HOSTFILE", str(hosts))
+    with pytest.raises(AkunuError, match="must hold a JSON list like"):
+        connect()
+
+
+def test_other_weights_of_the_same_configuration_are_told_apart(tmp_path: Path) -> None:
+    folders = [write_tiny_model(tmp_path / str(seed), seed=seed) for seed in (0, 1)]
+    same = write_tiny_model(tmp_path / "same", seed=0)
+    assert sampled_weights(folders[0]) == sampled_weights(same) != sampled_weights(folders[1])
+
+
+@pytest.mark.parametrize("content", ["", "[]", '[["10.0.0.1:5000"]]'])
+def test_one_host_is_no_group(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str
+) -> None:
+    hosts = tmp_path / "hosts.json"
+    hosts.write_text(content)
+    monkeypatch.setenv("MLX_RANK", "0")
+    monkeypatch.setenv("MLX_HOSTFILE", str(hosts))
+    assert connect() == (None, "ring")
+
+
+def test_a_rank_without_others_says_which_variable_makes_it_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("MLX_RANK", raising=False)
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setattr(mx.distributed, "init", raising(RuntimeError("Cannot initialize MPI.")))
+    with pytest.raises(AkunuError, match=r"Cannot initialize MPI\. If .* unset PMI_RANK\."):
+        connect()
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    def fail(**_: Any) -> None:
+        raise error
+
+    return fail
+
+
+def test_a_follower_that_waits_in_a_forward_notices_that_rank_0_has_gone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Group:
+        def rank(self) -> int:
+            return 1
+
+        def size(self) -> int:
+            return 2
+
+    ended: list[int] = []
+    gone = Event()
+
+    def leave(code: int) -> None:
+        ended.append(code)
+        gone.set()
+
+    monkeypatch.setattr(os, "_exit", leave)
+
+    class Stuck:
+        def make_cache(self, capacity: int, **_: Any) -> object:
+            return object()
+
+        def forward(self, *_: Any) -> None:
+            assert gone.wait(20)
+            raise ValueError
+
+    ours, theirs = socket.socketpair()
+    with ours:
+        theirs.close()
+        ranks = Ranks(cast(Any, Group()), "ring", PATIENCE_S, [ours.fileno()])
+        follower = _Follower(cast(Any, Stuck()), ranks)
+        words = [Operation.MAKE, 1, 8, -1, Operation.FORWARD, 1, 1, 5]
+        assert follower.obey(iter(words)) is None
+    assert ended == [3]
+    assert "Rank 1 has lost rank 0: connection to a peer was lost." in capsys.readouterr().err
 
 
 def test_a_signal_to_the_first_rank_ends_all(folders: dict[str, str], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 
-from akunu_py.backend import find_backend, free_memory_bytes, launched_rank
+from akunu_py.backend import find_backend, free_memory_bytes
 from akunu_py.bench.cost_report import CostReport
 from akunu_py.bench.curve_sources import about_lines, find_curves
 from akunu_py.bench.held_out import MAX_REQUESTS, HeldOut, hold_out
@@ -121,8 +121,6 @@ def _measure_speedup(settings: SpeedupSettings) -> _Result:
     samples = make_workloads(settings.prompts, settings.workloads)
     for path in settings.data:
         samples += islice(read_samples(path), settings.prompts)
-    if launched_rank() is not None:
-        raise InvalidRequestError("bench speedup compares with mlx-lm in one process only.")
     engine = load_engine(settings.model)
     from akunu_py.bench.contestants import Akunu, MlxLm  # noqa: PLC0415  (these need MLX)
     from akunu_py.bench.speedup import contest, make_tasks  # noqa: PLC0415

@@ -103,7 +103,7 @@ class Ranks:
         Raises:
             RankError: if they differ; it says `otherwise`.
         """
-        with self.guard(), self._waiting(LOADING * self._timeout):
+        with self.guard(), self.waiting(LOADING * self._timeout):
             own = mx.array([crc32(facts.encode()) & _WORD])
             every = mx.distributed.all_gather(own, group=self.group).tolist()
         if len(set(cast(list[int], every))) > 1:
@@ -175,7 +175,7 @@ class Ranks:
     @contextmanager
     def forward(self, words: Sequence[int], tokens: mx.array) -> Generator[None, None, None]:
         """Sends a forward, which must be built and submitted within it."""
-        with _uninterrupted(), self._waiting():  # MLX waits where many operations are in flight
+        with _uninterrupted(), self.waiting():  # MLX waits where many operations are in flight
             self._is_sending = True
             try:
                 self.send(words, tokens)
@@ -193,7 +193,7 @@ class Ranks:
         Raises:
             RankError: if a rank is lost.
         """
-        with self.guard(), self._waiting():
+        with self.guard(), self.waiting():
             mx.synchronize()
 
     def pause(self, operation: int, seconds: float) -> float:
@@ -203,7 +203,7 @@ class Ranks:
             RankError: if a rank is lost.
         """
         begun = perf_counter()
-        with self.guard(), _uninterrupted(), self._waiting():
+        with self.guard(), _uninterrupted(), self.waiting():
             mx.eval(self.send([operation, round(1e3 * seconds)]))
         return perf_counter() - begun
 
@@ -217,7 +217,7 @@ class Ranks:
             return
         self._queued.clear()  # what was interrupted may be incomplete
         self._dropped.clear()
-        with suppress(RankError), self.guard(), self._waiting():
+        with suppress(RankError), self.guard(), self.waiting():
             mx.eval(self.send([0, code]))
         self._stopped.set()
 
@@ -237,7 +237,7 @@ class Ranks:
         Raises:
             RankError: if rank 0 is lost, or this one has lost count.
         """
-        with self.guard(), self._waiting():
+        with self.guard(), self.waiting():
             words = self._take(MESSAGE_WORDS)
             self._number += 1
             number, self.claimed, count = words[:_HEAD]
@@ -265,7 +265,8 @@ class Ranks:
         return f"Rank {self.rank} has lost {other}"
 
     @contextmanager
-    def _waiting(self, limit: float | None = None) -> Generator[None, None, None]:
+    def waiting(self, limit: float | None = None) -> Generator[None, None, None]:
+        """Surrounds what may wait for other ranks: if it does for too long, the process ends."""
         self._limit, self._since = limit or self._timeout, monotonic()
         try:
             yield

@@ -17,7 +17,7 @@ from typing import Final
 
 import mlx.core as mx
 
-from akunu_py.backend import launched_rank
+from akunu_py.backend import launched_rank, rank_variable
 from akunu_py.errors import RankError
 from akunu_py.ranks.group import Ranks, reason_of
 from akunu_py.ranks.ring import HOSTS_VARIABLE, ring_hosts, ring_sockets
@@ -58,13 +58,16 @@ def connect() -> tuple[mx.distributed.Group | None, str]:
     """
     rank = launched_rank()
     backend = next((name for key, name in _BACKENDS.items() if key in os.environ), "mpi")
-    if rank is None or (backend == "ring" and not ring_hosts()):
+    if rank is None or (backend == "ring" and len(ring_hosts()) < 2):
         return None, backend
     try:
         with _ended_by_signals():
             group = mx.distributed.init(strict=True, backend=backend)  # the same one from now on
     except (RuntimeError, ValueError) as error:
-        raise RankError(f"Rank {rank} cannot reach the others: {reason_of(error)}.") from error
+        raise RankError(
+            f"Rank {rank} cannot reach the others: {reason_of(error)}. If there are none, unset "
+            f"{rank_variable()}."
+        ) from error
     return (group if group.size() > 1 else None), backend
 
 

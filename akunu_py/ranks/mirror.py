@@ -305,17 +305,18 @@ class _Follower:
         self._ranks.check()
         tokens = mx.array(list(words))
         caches = [self._caches[number] for number in numbers]
-        try:
-            if batched:
-                logits = self._model.forward_batch(tokens, caches, counts)
+        with self._ranks.waiting():  # MLX waits where many operations are in flight
+            try:
+                if batched:
+                    logits = self._model.forward_batch(tokens, caches, counts)
+                else:
+                    logits = self._model.forward(tokens, caches[0])
+            except Exception:  # a model's Python may raise anything, and has done so on rank 0
+                return
+            if reads:
+                mx.async_eval(logits)  # type: ignore[no-untyped-call]
             else:
-                logits = self._model.forward(tokens, caches[0])
-        except Exception:  # a model's Python may raise anything, and has done so on rank 0
-            return
-        if reads:
-            mx.async_eval(logits)  # type: ignore[no-untyped-call]
-        else:
-            caches[0].submit()
+                caches[0].submit()
         lengths = [cache.length for cache in caches]
         self._ranks.agree(*(lengths if batched else (numbers[0], lengths[0])))
         self._forwards += 1

@@ -18,30 +18,43 @@ from akunu_py.errors import RankError
 
 HOSTS_VARIABLE: Final = "MLX_HOSTFILE"
 
+_PORTS: Final = 65536
 _CLOSED: Final = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
 
-def ring_hosts() -> str:
-    """What the ring's file of hosts says; `mlx.launch` leaves it empty for one process.
+def ring_hosts() -> list[list[str]]:
+    """The addresses of each rank; `mlx.launch` leaves the file of hosts empty for one process.
+
+    MLX itself crashes or waits for ever with some wrong files.
 
     Raises:
-        RankError: if it cannot be read.
+        RankError: if the file cannot be read, or says something else.
     """
     try:
-        return Path(os.environ[HOSTS_VARIABLE]).read_text(encoding="utf-8").strip()
+        text = Path(os.environ[HOSTS_VARIABLE]).read_text(encoding="utf-8").strip()
+        hosts: list[list[str]] = json.loads(text) if text else []
+        for addresses in hosts:
+            for address in addresses:
+                if not 0 < int(address.rpartition(":")[2]) < _PORTS:
+                    raise ValueError
     except OSError as error:
         raise RankError(f"The hosts in MLX_HOSTFILE cannot be read: {error.strerror}.") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise RankError(
+            'The file in MLX_HOSTFILE must hold a JSON list like [["10.0.0.1:5000"], '
+            '["10.0.0.2:5000"]]; `mlx.launch` writes it.'
+        ) from error
+    return hosts
 
 
-def ring_sockets(rank: int, hosts: str) -> list[int]:
+def ring_sockets(rank: int, hosts: Sequence[Sequence[str]]) -> list[int]:
     """The descriptors of a rank's connections with its neighbours.
 
     Args:
         rank: the one of this process.
         hosts: what `ring_hosts` returned; each rank listens, and the one before it connects.
     """
-    addresses: list[list[str]] = json.loads(hosts)
-    own, after = addresses[rank], addresses[(rank + 1) % len(addresses)]
+    own, after = hosts[rank], hosts[(rank + 1) % len(hosts)]
     found = []
     for name in os.listdir("/dev/fd"):
         with suppress(OSError):  # it is closed by now, or not connected

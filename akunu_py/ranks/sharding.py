@@ -3,7 +3,10 @@
 mlx-lm's models split themselves; this module asks them to, and says in a sentence why not.
 """
 
+from os import SEEK_END
+from pathlib import Path
 from typing import Any, Final
+from zlib import crc32
 
 import mlx.core as mx
 from mlx import nn
@@ -13,6 +16,8 @@ from akunu_py.errors import ModelLoadError
 from akunu_py.ranks.group import Ranks
 
 _COUNTS_OF_HEADS: Final = "heads"
+_SAMPLES: Final = 64
+_SAMPLE_BYTES: Final = 4096
 
 
 def take_share(network: nn.Module, config: dict[str, Any], ranks: Ranks, *, pipeline: bool) -> None:
@@ -60,6 +65,20 @@ def take_share(network: nn.Module, config: dict[str, Any], ranks: Ranks, *, pipe
         repr((cache.has_states, cache.needs_checkpoints, cache.can_roll_back)),
         "Each rank must have layers of every kind; try fewer ranks, or omit --pipeline.",
     )
+
+
+def sampled_weights(folder: Path) -> int:
+    """A checksum of the sizes of a model's files of weights, and of blocks all over each of them:
+    each rank reads only its share, and two models may have the same configuration."""
+    checksum = 0
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            size = file.seek(0, SEEK_END)
+            checksum = crc32(f"{path.name} {size}".encode(), checksum)
+            for place in range(_SAMPLES):
+                file.seek(size * place // _SAMPLES)
+                checksum = crc32(file.read(_SAMPLE_BYTES), checksum)
+    return checksum
 
 
 def _check_heads(config: dict[str, Any], size: int) -> None:
