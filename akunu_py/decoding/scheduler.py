@@ -169,8 +169,9 @@ class Scheduler:
         prefilling = [one for one in active if one.phase is Phase.PREFILLING]
         chosen = [one for one in active if one.phase is Phase.DECODING]
         if prefilling and not (chosen and self._chunk_was_last):
+            found = _next_to_prefill(prefilling[0], able)
             known = [one for one in prefilling if one.left <= 1]  # the last token needs no prefill
-            chosen = known or [_next_to_prefill(prefilling[0], able)]
+            chosen = known if found in known else [found]
         for one in able:
             one.passed += 1
         for one in chosen:

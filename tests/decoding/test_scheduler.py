@@ -166,6 +166,19 @@ def test_short_prompts_do_not_starve_a_long_one(engine: FakeEngine) -> None:
     assert "long" in engine.ended
 
 
+@pytest.mark.parametrize("kind", [COMPLETION, CHAT])
+def test_prompts_that_are_known_do_not_starve_one_that_is_not(
+    engine: FakeEngine, kind: Kind
+) -> None:
+    long = engine.put("long", chunks=20)
+    for number in range(20 * (MOST_OVERTAKEN + 1) * 4):
+        if len(engine.scheduler.running) + len(engine.waiting) < 5:
+            engine.put(f"known {number}", kind=kind).left = 1
+        engine.advance()
+    assert long.chunks == 20
+    assert "known 0" in engine.ended[:4]
+
+
 def test_prompts_are_read_in_order_however_long_they_wait(engine: FakeEngine) -> None:
     for name in "abc":
         engine.put(name, chunks=3 * PATIENCE, rounds=1, kind=CHAT)
