@@ -167,6 +167,9 @@ class Scheduler:
         able = [one for one in order if not one.stalled or one is first or one.cancelled()]
         active = able[: self.parallel]
         prefilling = [one for one in active if one.phase is Phase.PREFILLING]
+        if not prefilling and any(one.stalled for one in order[: self.parallel]):
+            # It may wait for the prompt of one that has no place.
+            prefilling = [one for one in able if one.phase is Phase.PREFILLING][:1]
         chosen = [one for one in active if one.phase is Phase.DECODING]
         if prefilling and not (chosen and self._chunk_was_last):
             found = _next_to_prefill(prefilling[0], able)

@@ -244,6 +244,26 @@ def test_who_waits_for_others_looks_again_after_each_of_their_chunks(engine: Fak
     assert sorted(engine.ended) == ["first", "later"]
 
 
+def test_who_waits_for_a_prompt_is_not_delayed_by_those_between(engine: FakeEngine) -> None:
+    for name in "abc":
+        engine.put(name, rounds=99, kind=CHAT)
+    for _ in range(6):
+        engine.advance()
+    chat = engine.put("chat", chunks=9, kind=CHAT)
+    engine.advance()
+    for name in "de":
+        engine.put(name, rounds=99)
+    sequence = engine.put("typed")
+    compute = sequence.step
+    assert compute is not None
+    sequence.step = lambda may_wait: (
+        None if may_wait and chat.phase is Phase.PREFILLING else compute(may_wait)
+    )
+    for _ in range(40):
+        engine.advance()
+    assert "typed" in engine.ended
+
+
 def test_a_completion_pauses_a_chat_when_all_places_are_taken(engine: FakeEngine) -> None:
     for name in "abcd":
         engine.put(name, rounds=99, kind=CHAT)
