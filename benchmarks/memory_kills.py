@@ -112,10 +112,11 @@ def kill_once(folder: Path, said: dict[int, list[int]], wait_s: float) -> bool:
 
 
 def damage(folder: Path, draw: Random) -> int:
-    """Cuts or flips a file of a store at a random place; returns the files that are left.
+    """Cuts or flips a file of a store at a random place; returns the files that are left. Then
+    writes all files again, which may be refused once.
 
     Raises:
-        AssertionError: if what is left is wrong.
+        AssertionError: if what is left is wrong, or cannot be written again.
     """
     victims = [*folder.glob("*.segment"), folder / "projects.sqlite"]
     path = draw.choice(victims)
@@ -127,21 +128,25 @@ def damage(folder: Path, draw: Random) -> int:
             content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
     path.write_bytes(content)
     try:
-        return check(folder)
-    except InvalidRequestError:  # one sentence; the folder is made anew by hand
-        for left in folder.iterdir():
-            left.unlink()
-        return 0
+        kept = check(folder)
+        fill(folder, SLOTS)
+    except InvalidRequestError:  # one sentence, after which the memory has to start anew
+        kept = 0
+        fill(folder, SLOTS)
+    assert check(folder) == SLOTS
+    return kept
 
 
 def fill(folder: Path, files: int) -> None:
     """Writes some files."""
     store = MemoryStore(folder)
-    for number in range(1, files + 1):
-        content = content_of(number)
-        known = KnownFile(b"%d" % number, len(content), 0)
-        store.update(PROJECT, KEY, {f"0/{number}": (known, content)})
-    store.close()
+    try:
+        for number in range(1, files + 1):
+            content = content_of(number)
+            known = KnownFile(b"%d" % number, len(content), 0)
+            store.update(PROJECT, KEY, {f"0/{number}": (known, content)})
+    finally:
+        store.close()
 
 
 def in_child(task: Callable[[], None]) -> int:
@@ -211,8 +216,8 @@ def main() -> None:
             kill_once(folder, said, draw.uniform(0, _LONGEST_WAIT_S)) for _ in range(asked.kills)
         )
         kept, damaged = 0, Path(name) / "damaged"
+        fill(damaged, SLOTS)
         for _ in range(2 * asked.kills):
-            fill(damaged, SLOTS)
             kept += damage(damaged, draw)
         full = Path(name) / "full"
         fill(full, SLOTS)

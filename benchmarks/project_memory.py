@@ -20,6 +20,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
+
 import akunu_py
 from akunu_py.bench.contestants import Akunu, Task, TimedCompletion
 from akunu_py.bench.curve_sources import published_curves
@@ -30,7 +33,17 @@ from akunu_py.bench.replay_report import Policy, replay_policy
 from akunu_py.bench.samples import encode_samples
 from akunu_py.calibration import measure_cost_curve
 from akunu_py.drafting.auto import AutoDrafter
-from akunu_py.drafting.expectation import EVIDENCE, RECALLED
+from akunu_py.drafting.expectation import (
+    AFFINITY_ODDS,
+    EVIDENCE,
+    LEFT,
+    RECALLED,
+    RIVAL_ODDS,
+    SILENT,
+    SUPPORT_ODDS,
+    rival_of,
+    support_of,
+)
 from akunu_py.engine import Engine
 from akunu_py.loading import load_tokenizer
 from akunu_py.memory.projects import Memory
@@ -48,10 +61,14 @@ FITTED: Final = (
 CURVE: Final = "m4-pro"
 TOKENS: Final = 8
 """Draft tokens per round at most, for the policy without a planner."""
-_CONTEXT: Final = 400
 _LIVE_PROMPT, _LIVE_ANSWER = 1024, 192
 _HALVINGS: Final = 7
 _MOST_COST: Final = 1.5
+_SWEEPS: Final = 50
+
+Floats = npt.NDArray[np.float64]
+Bits = npt.NDArray[np.bool_]
+Cells = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -201,23 +218,75 @@ def live(requests: int) -> None:
     )
 
 
-def fit(projects: Sequence[HeldOut]) -> list[float]:
-    """For each evidence of a recall, how often its token was right, at every token of answers.
-
-    A prior counts as two outcomes, so that rare evidence keeps it.
-    """
-    right = [2 * prior for prior in RECALLED]
-    tried = [2.0] * len(RECALLED)
+def fit(projects: Sequence[HeldOut]) -> str:
+    """The priors of recalls, in rows, from what the request and the memory say at every token of
+    answers, whichever of them would be drafted from."""
+    supports: list[tuple[float, int, bool]] = []
+    recalls: list[tuple[int, int, bool]] = []
     for project in projects:
+        drafter, tier = AutoDrafter(), MemoryTier(ProjectTexts([project.memory]))
         for case in project.cases:
-            tokens = list(case.prompt)[-_CONTEXT:]
-            for token in case.reference:
-                recall = MemoryTier(ProjectTexts([project.memory])).recall(tokens)
-                if recall is not None:
-                    right[recall.evidence - EVIDENCE] += recall.token == token
-                    tried[recall.evidence - EVIDENCE] += 1
+            drafter.begin(case.prompt)
+            tokens = list(case.prompt)
+            for position, token in enumerate(case.reference):
+                drafter.propose(1)
+                own, context, recall = None, SILENT, tier.recall(tokens)
+                if drafter._untried is not None:
+                    *where, own = drafter._untried
+                    prob = drafter._expectations.of(*where)
+                    context = rival_of(prob)
+                    if recall is not None:
+                        support = support_of(recall.length, recall.shares.get(own, 0.0))
+                        supports.append((prob, support // len(AFFINITY_ODDS) - 1, own == token))
+                ahead = 0 if recall is not None and recall.token != own else TOKENS
+                for right in case.reference[position : position + TOKENS - ahead]:
+                    if recall is None or recall.token is None:
+                        break
+                    recalls.append((recall.evidence - EVIDENCE, context, recall.token == right))
+                    recall, context = recall.after(right), LEFT
+                    if not recalls[-1][2]:
+                        break
+                drafter.extend([token])
                 tokens.append(token)
-    return [round(ok / all_, 2) for ok, all_ in zip(right, tried, strict=True)]
+    probs, cells, was_right = (np.array(column) for column in zip(*supports, strict=True))
+    prior, kinds = np.log(probs / (1 - probs)), [len(SUPPORT_ODDS)]
+    (support_odds,) = fitted_log_odds(prior, was_right, [cells], kinds)
+    evidence, contexts, was_right = (np.array(column) for column in zip(*recalls, strict=True))
+    shares = (np.arange(len(RECALLED)) % 10 + 0.5) / 10
+    priors, kinds = np.log(shares / (1 - shares)), [len(RECALLED), len(RIVAL_ODDS)]
+    groups = [evidence, contexts]
+    first, rival_odds = fitted_log_odds(priors[evidence], was_right, groups, kinds)
+    tables = (
+        ("RECALLED", 1 / (1 + np.exp(-priors - first)), 10),
+        ("RIVAL_ODDS", np.exp(rival_odds), len(RIVAL_ODDS)),
+        ("SUPPORT_ODDS", np.exp(support_odds), len(SUPPORT_ODDS) // 4),
+    )
+    return "\n".join(
+        f"{name} = (\n"
+        + "".join(
+            f"    *({', '.join(f'{value:.2f}' for value in table[at : at + wide])}),\n"
+            for at in range(0, len(table), wide)
+        )
+        + ")"
+        for name, table, wide in tables
+    )
+
+
+def fitted_log_odds(
+    offset: Floats, right: Bits, groups: Sequence[Cells], sizes: Sequence[int]
+) -> list[Floats]:
+    """By what each cell of each group shifts log odds, by logistic regression (Newton's method);
+    rare cells shift less."""
+    shifts = [np.zeros(size) for size in sizes]
+    for _ in range(_SWEEPS):
+        for number, cells in enumerate(groups):
+            shift = shifts[number]
+            total = offset + sum(own[at] for own, at in zip(shifts, groups, strict=True))
+            prob = 1 / (1 + np.exp(-total))
+            slope = np.bincount(cells, right - prob, len(shift)) - shift
+            step = slope / (np.bincount(cells, prob * (1 - prob), len(shift)) + 1)
+            shifts[number] = shift + np.clip(step, -0.5, 0.5)
+    return shifts
 
 
 def chat_rows(data: Path, tokenizer: Tokenizer, memory: HeldOut) -> list[Row]:
@@ -255,16 +324,13 @@ def main() -> None:
             fitted_on.append(hold_out(folder_of(module), tokenizer, folder, most=most))
             done += 1
             show(done, len(MEASURED) + len(fitting))
-        priors = fit(fitted_on) if fitting else []
+        priors = fit(fitted_on) if fitting else ""
     heads = ("set", "policy", "tokens a forward", "drafted", "acceptance", f"speedup on {CURVE}",
              "as many drafted as without", "as many drafted as with")  # fmt: skip
     table = markdown_table(heads, [row.cells() for row in rows])
-    fitted = "\n".join(str(priors[start : start + 10]) for start in range(0, len(priors), 10))
-    if fitted:
-        fitted = (
-            f"\nPriors fitted on {', '.join(FITTED)}, in rows by the length of the match:\n\n"
-            f"```text\n{fitted}\n```"
-        )
+    fitted = ""
+    if priors:
+        fitted = f"\nPriors fitted on {', '.join(FITTED)}:\n\n```text\n{priors}\n```"
     record(
         "project_memory",
         "What a memory of a project brings",
@@ -274,7 +340,7 @@ def main() -> None:
         "many tokens for the whole set: drafts with the memory end earlier, or those without it "
         "later."
         f"\n\n{table}\n{fitted}",
-        {"rows": [row.as_json() for row in rows], "fitted": priors},
+        {"rows": [row.as_json() for row in rows]},
     )
 
 

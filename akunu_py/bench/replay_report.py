@@ -121,8 +121,8 @@ class ReplayReport:
         for kind, cases in self.sets.items():
             tokens = sum(len(case.reference) for case in cases)
             parts += [
-                f"{kind}: {len(cases):,} requests, {tokens:,} tokens of reference answers, "
-                f"{_repeated(cases):.0%} of their 4-grams seen before",
+                f"{kind}: {len(cases):,} requests, {tokens:,} tokens of known answers, "
+                f"{_repeated(cases):.0%} of their 4-grams occur earlier in the request",
                 self._table(kind),
                 "",
             ]

@@ -345,7 +345,7 @@ OPTIONS: Final = (
     Option("--project", _DRAFTING, "draft from this indexed folder too; auto takes the git root of "
            "the current folder; may be repeated", metavar="PATH", field="projects", default=(),
            group=_SPECULATION, repeated=True),
-    Option("--no-memory", ("chat", "serve"), "draft from the request only, not from earlier ones",
+    Option("--no-memory", ("chat", "serve"), "do not draft from earlier requests",
            field="remembers", default=True, const=False, group=_SPECULATION),
     Option("--num-draft-tokens", _DRAFTING, "maximum of draft tokens per round, up to "
            f"{MAX_DRAFT_TOKENS}", whole_number, metavar="N", group=_SPECULATION,

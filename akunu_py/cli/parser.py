@@ -212,7 +212,9 @@ def _settle_drafter(values: dict[str, Any]) -> None:
         raise InvalidRequestError("--drafter model needs --draft-model NAME.")
     values["drafter"] = values["drafter"] or "auto"
     if values["projects"] and values["drafter"] != "auto":
-        raise InvalidRequestError("--project needs the drafter auto; omit it, or --drafter.")
+        raise InvalidRequestError(
+            "--project needs the drafter auto; omit --project, --drafter or --no-speculate."
+        )
     if values["projects"] and not values.get("remembers", True):
         raise InvalidRequestError("--no-memory turns all memory off; omit --project.")
 

@@ -6,23 +6,30 @@ It has four sources, and drafts from the one whose next token is most likely to 
 - *resumed*: the copy found again near the place where an edit broke it;
 - *match*: what followed the longest earlier occurrence of the last tokens;
 - *recall*: what followed them in other texts, if it has tiers of these.
+
+With other texts, each token of a draft is the request's or the recalled one. Each is more likely to
+be right where the other source says the same, and less where it says something else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from akunu_py.cache.prefix_pool import common_prefix_length
 from akunu_py.drafting.alignment import SOLID_RUN, Alignment, Anchor, Rewrite
 from akunu_py.drafting.base import FIRST_BOUNDARY, NO_DRAFT, Draft, Keeper, Recall, Tier
 from akunu_py.drafting.expectation import (
+    LEFT,
+    SILENT,
     Expectations,
     bucket,
     copy_evidence,
     match_evidence,
     resumed_evidence,
     rewrite_evidence,
+    rival_of,
+    support_of,
 )
 from akunu_py.drafting.occurrences import (
     CONSENSUS,
@@ -48,10 +55,7 @@ SURE: Final = 0.9
 
 
 class CopyCandidate(NamedTuple):
-    """Where a draft could be copied from, and the evidence of its first token.
-
-    A recall has no position in the request.
-    """
+    """Where a draft could be copied from, and the evidence of its first token."""
 
     source: str
     evidence: int
@@ -59,7 +63,6 @@ class CopyCandidate(NamedTuple):
     length: int
     resumed: Anchor | None = None
     match: Match | None = None
-    recall: Recall | None = None
 
 
 class AutoDrafter:
@@ -137,16 +140,22 @@ class AutoDrafter:
             append(token)
 
     def propose(self, limit: int) -> Draft:
-        candidate = self._best_candidate()
-        if self.tiers:
-            candidate = self._or_recalled(candidate)
-        if candidate is None:
+        candidate, recall = self._best_candidate(), None
+        if self.tiers and (candidate is None or self._accept_prob(candidate) <= SURE):
+            recall = self._recalled()
+        if recall is not None and not self._begins(candidate, recall):
+            candidate = None
+        if candidate is not None:
+            alignment = self._alignment
+            if candidate.position != alignment.source:
+                alignment.follow(candidate.position, candidate.length, resumed=candidate.resumed)
+            source, length = candidate.source, candidate.length
+        elif recall is not None:
+            source, length = "recall", recall.length
+        else:
             self._untried = None
             return NO_DRAFT
-        alignment = self._alignment
-        if candidate.recall is None and candidate.position != alignment.source:
-            alignment.follow(candidate.position, candidate.length, resumed=candidate.resumed)
-        return self._draft(candidate, limit)
+        return self._draft(source, length, self._steps(candidate, recall), limit)
 
     def propose_after(self, tokens: Sequence[int], limit: int) -> Draft:
         """What it would propose if `tokens` were emitted next; nothing of it is kept."""
@@ -191,20 +200,53 @@ class AutoDrafter:
             return followed
         return copy
 
-    def _or_recalled(self, found: CopyCandidate | None) -> CopyCandidate | None:
-        """A candidate of the request, or what a tier recalls if that is more likely."""
-        best = 0.0 if found is None else self._accept_prob(found)
-        if best > SURE:
-            return found
+    def _recalled(self) -> Recall | None:
+        """What the tiers recall that is most likely to be right."""
+        found, best = None, 0.0
         for tier in self.tiers:
             recall = tier.recall(self._occurrences.tokens)
-            if recall is None:
-                continue
-            prob = self._expectations.of(bucket(recall.evidence, 0), 0)
-            if prob > best:
-                evidence, best = recall.evidence, prob
-                found = CopyCandidate("recall", evidence, -1, recall.length, recall=recall)
+            if recall is not None:
+                prob = self._expectations.of(bucket(recall.evidence, 0), LEFT)
+                if prob > best:
+                    found, best = recall, prob
         return found
+
+    def _begins(self, candidate: CopyCandidate | None, recall: Recall) -> bool:
+        """Whether a draft begins with the token of a candidate, and not with another recalled."""
+        if candidate is None:
+            return False
+        tokens = self._occurrences.tokens
+        own = tokens[candidate.position], bucket(candidate.evidence, 0)
+        step = self._likelier(own, recall, tokens[-1], 0)
+        return step is not None and step[0] == own[0]
+
+    def _likelier(
+        self, own: tuple[int, int] | None, recall: Recall, before: int, ahead: int
+    ) -> tuple[int, int, int] | None:
+        """The request's next token, or the recalled one if that is more likely.
+
+        Args:
+            own: the request's token and its bucket, if there is one.
+            recall: what follows in other texts.
+            before: the token before it.
+            ahead: how many tokens of the draft are before it.
+
+        Returns:
+            The token, its bucket and its context; None if there is neither.
+        """
+        rival, best, found = LEFT if ahead else SILENT, 0.0, None
+        if own is not None:
+            token, where = own
+            context = self._occurrences.bigram_affinity(before, token)
+            rival = rival_of(self._expectations.of(where, context))
+            context += support_of(recall.length, recall.shares.get(token, 0.0))
+            best, found = self._expectations.of(where, context), (token, where, context)
+        if recall.token is None or (own is not None and recall.token == own[0]):
+            return found
+        where = bucket(recall.evidence, ahead)
+        if self._expectations.of(where, rival) <= best:
+            return found
+        return recall.token, where, rival
 
     def _accept_prob(self, candidate: CopyCandidate) -> float:
         """How likely its first token is to be accepted."""
@@ -221,29 +263,23 @@ class AutoDrafter:
         answered = len(self._occurrences.tokens) - self._answer_start
         return match_evidence(match.length, whole_answer=0 < answered <= match.length)
 
-    def _draft(self, candidate: CopyCandidate, limit: int) -> Draft:
-        """Follows the candidate up to the limit, or until acceptance is too unlikely."""
+    def _draft(
+        self, source: str, length: int, steps: Iterator[tuple[int, int, int]], limit: int
+    ) -> Draft:
+        """Takes steps up to the limit, or until acceptance is too unlikely."""
         tokens, size = self._occurrences.tokens, len(self._occurrences.tokens)
-        affinity: Callable[[int, int], int] = self._occurrences.bigram_affinity
-        expectation = self._expectations.of
         before = tokens[-1]
+        expectation = self._expectations.of
         token_cost = self._token_cost
         expected: list[float] = []
         buckets: list[tuple[int, int]] = []
         reach_prob, gain, cost = 1.0, 1.0, 1.0
         suggested_length: int | None = None
-        match = candidate.match
-        steps: Iterator[tuple[int, int]]
-        if candidate.recall is not None:
-            steps, affinity = candidate.recall.steps(), _exempt
-        else:
-            steps = self._copied(candidate) if match is None else self._agreed(match)
         # The draft is appended to the tokens while it is made, so that a copy may continue into it.
         try:
-            for token, token_bucket in steps:
-                bigram_affinity = affinity(before, token)
-                acceptance = expectation(token_bucket, bigram_affinity)
-                buckets.append((token_bucket, bigram_affinity))
+            for token, token_bucket, context in steps:
+                acceptance = expectation(token_bucket, context)
+                buckets.append((token_bucket, context))
                 before = token
                 reach_prob *= acceptance
                 if reach_prob < MIN_REACH_PROB or len(expected) >= limit:
@@ -261,14 +297,35 @@ class AutoDrafter:
         self._untried = (*buckets[0], first) if buckets else None
         if not expected:
             return NO_DRAFT
-        return Draft(
-            self._drafted,
-            candidate.source,
-            candidate.length,
-            None,
-            tuple(expected),
-            suggested_length,
-        )
+        return Draft(self._drafted, source, length, None, tuple(expected), suggested_length)
+
+    def _steps(
+        self, candidate: CopyCandidate | None, recall: Recall | None
+    ) -> Iterator[tuple[int, int, int]]:
+        """The tokens that likely follow, each with its bucket and its context.
+
+        The request's candidate is followed until a recalled token is more likely, and what is
+        recalled as far as it goes on with the tokens of the draft.
+        """
+        before, ahead = self._occurrences.tokens[-1], 0
+        copied: Iterator[tuple[int, int]] = iter(())
+        if candidate is not None:
+            match = candidate.match
+            copied = self._copied(candidate) if match is None else self._agreed(match)
+        own = next(copied, None)
+        while recall is not None:
+            step = self._likelier(own, recall, before, ahead)
+            if step is None:
+                return
+            yield step
+            before, ahead = step[0], ahead + 1
+            own = next(copied, None) if own is not None and before == own[0] else None
+            recall = recall.after(before)
+        affinity = self._occurrences.bigram_affinity
+        while own is not None:
+            token, where = own
+            yield token, where, affinity(before, token)
+            before, own = token, next(copied, None)
 
     def _copied(self, candidate: CopyCandidate) -> Iterator[tuple[int, int]]:
         """The copied tokens, with rewrites made, each with its bucket."""
@@ -325,8 +382,3 @@ class AutoDrafter:
         """The rewrite expected at a position before `end`, where the draft begins."""
         rewrite = self._alignment.rewrites.at(self._occurrences.tokens, position)
         return rewrite if rewrite is not None and position + len(rewrite.old) <= end else None
-
-
-def _exempt(*_: int) -> int:
-    """The bigram affinity of a recalled token, which makes no difference to it."""
-    return 0

@@ -6,7 +6,7 @@ model imports mlx.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
@@ -160,15 +160,23 @@ class Recall(Protocol):
     """What may follow the last tokens, by other texts."""
 
     @property
+    def token(self) -> int | None:
+        """The likeliest; None if the texts rather end."""
+
+    @property
     def evidence(self) -> int:
-        """The evidence of the first token, as `drafting/expectation.py` counts it."""
+        """That of `token`, as `drafting/expectation.py` counts it."""
 
     @property
     def length(self) -> int:
         """How many of the last tokens occurred there."""
 
-    def steps(self) -> Iterator[tuple[int, int]]:
-        """The likely tokens, one after another, each with its bucket of `Expectations`."""
+    @property
+    def shares(self) -> Mapping[int, float]:
+        """How much speaks for each token that follows there; together at most 1."""
+
+    def after(self, token: int) -> Recall | None:
+        """What may follow a token that follows; None if nothing does."""
 
 
 class Tier(Protocol):

@@ -9,6 +9,7 @@ see `planning/acceptance.py`.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Final
 
 POSITIONS: Final = 6
@@ -26,6 +27,8 @@ _MATCH_LENGTHS: Final = (0, 0, 1, 2, 3, 3, 4, 4, 4, 5)
 
 _RECALL_LENGTHS: Final = (0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 3)
 
+_SUPPORTS: Final = (0.02, 0.1, 0.25, 0.5, 0.75, 1.0)
+
 _COPY: Final = 0
 _MATCH: Final = _COPY + 4
 _UNSURE_MATCH: Final = _MATCH + 12
@@ -37,6 +40,7 @@ EVIDENCE: Final = _REWRITE + 2
 TIERS: Final = 2
 """Kinds of other texts: the files of projects, and earlier requests."""
 _FIRST_REWRITE_BUCKET: Final = POSITIONS * _REWRITE
+_FIRST_RECALL_BUCKET: Final = POSITIONS * EVIDENCE
 
 # The probabilities below were fitted by `python -m benchmarks.fit_expectations --data DATA`, on the
 # even-numbered requests of `benchmarks/replay_data.py` under ember's tokenizer.
@@ -65,14 +69,29 @@ FIRST: Final = (
 
 RECALLED: Final = (
     # lengths of 1-2, 3-5, 6-12, 13 and more; shares of 0.0-0.1 to 0.9-1.0
-    *(0.06, 0.06, 0.11, 0.17, 0.22, 0.26, 0.36, 0.53, 0.74, 0.86),
-    *(0.01, 0.06, 0.10, 0.18, 0.25, 0.36, 0.50, 0.60, 0.81, 0.92),
-    *(0.01, 0.07, 0.12, 0.27, 0.32, 0.40, 0.52, 0.71, 0.81, 0.95),
-    *(0.10, 0.11, 0.20, 0.81, 0.77, 0.81, 0.89, 0.94, 0.97, 0.99),
+    *(0.01, 0.02, 0.05, 0.07, 0.10, 0.12, 0.18, 0.21, 0.33, 0.50),
+    *(0.02, 0.03, 0.04, 0.10, 0.12, 0.20, 0.36, 0.42, 0.57, 0.73),
+    *(0.03, 0.03, 0.06, 0.30, 0.15, 0.34, 0.53, 0.51, 0.67, 0.82),
+    *(0.05, 0.59, 0.15, 0.94, 0.39, 0.86, 0.83, 0.90, 0.90, 0.96),
 )
-"""The same for what a project's memory recalls: how often the most likely token was right at every
-token of held-out function bodies of seven packages, by
-`python -m benchmarks.project_memory --fit`."""
+"""The same for the most likely token that a project's memory recalls, where the request has not the
+same. This and the two tables below were fitted at every token of held-out function bodies of seven
+packages, by `python -m benchmarks.project_memory --fit`."""
+
+SUPPORT_ODDS: Final = (
+    *(0.75, 0.81, 1.06, 1.50, 2.98, 6.02),
+    *(0.41, 0.59, 0.85, 1.51, 4.08, 10.63),
+    *(0.24, 0.43, 0.50, 1.04, 4.90, 10.56),
+    *(0.02, 0.08, 0.16, 56.33, 19.12, 24.89),
+)
+"""By what a recall multiplies the odds of a request's token: in rows by the length of its match as
+in `RECALLED`, in columns by the share that this token has there, up to each of `_SUPPORTS`."""
+
+RIVAL_ODDS: Final = (3.51, 4.02, 1.31, 1.38, 0.97, 0.64, 0.15)
+"""By what the request multiplies the odds of a recalled token, by its context (`LEFT`, `SILENT`,
+`rival_of`): it has no token any more, none from the start, or another one, which is right with a
+probability of up to 0.2, 0.4, 0.6, 0.8, 1. So a recall is believed less where the request, too, has
+seen the last tokens and goes on with something else."""
 
 AFFINITY_ODDS: Final = (
     *(1.81, 6.00, 16.79),
@@ -83,6 +102,12 @@ AFFINITY_ODDS: Final = (
 """By what a bigram affinity (`bigram_affinity_of`) multiplies the odds: in rows by how often other
 tokens followed, in columns by how often the same did. Rewrites are exempt, because they replace
 what followed so far, and recalls, because they come from other texts."""
+
+
+LEFT: Final = 0
+"""The context of a recalled token where the request has none any more."""
+SILENT: Final = 1
+"""The context of a recalled token that begins a draft, where the request has none."""
 
 
 def copy_evidence(run: int) -> int:
@@ -119,6 +144,22 @@ def recall_evidence(length: int, share: float, tier: int = 0) -> int:
     return first + 10 * _RECALL_LENGTHS[min(length, 13)] + min(int(10 * share), 9)
 
 
+def support_of(length: int, share: float) -> int:
+    """What other texts say of a request's token, as an offset of its bigram affinity.
+
+    Args:
+        length: of the longest match there.
+        share: of the token, among what follows there; 0 if it never does.
+    """
+    row = len(_SUPPORTS) * _RECALL_LENGTHS[min(length, 13)]
+    return len(AFFINITY_ODDS) * (1 + row + bisect_left(_SUPPORTS, share))
+
+
+def rival_of(prob: float) -> int:
+    """The context of a recalled token if the request has another one, of a probability."""
+    return 2 + min(int(5 * prob), 4)
+
+
 def rewrite_evidence(begun: bool) -> int:
     """The evidence of a rewrite; `begun`: its first new token was emitted."""
     return _REWRITE + begun
@@ -137,16 +178,28 @@ class Expectations:
     def __init__(self) -> None:
         self._values = [first for first in (*FIRST, *(TIERS * RECALLED)) for _ in range(POSITIONS)]
         self._tried = [PRIOR_WEIGHT] * len(self._values)
+        self._odds = [more * odds for more in (1.0, *SUPPORT_ODDS) for odds in AFFINITY_ODDS]
 
-    def of(self, bucket: int, bigram_affinity: int) -> float:
-        """The probability that a token is accepted if those before it are."""
+    def of(self, bucket: int, context: int) -> float:
+        """The probability that a token is accepted if those before it are.
+
+        Args:
+            bucket: of the token.
+            context: of a token of the request, its bigram affinity, plus what `support_of` says;
+                of a recalled one, `LEFT`, `SILENT` or what `rival_of` says.
+        """
         prob = self._values[bucket]
-        odds = prob * AFFINITY_ODDS[bigram_affinity] if bucket < _FIRST_REWRITE_BUCKET else prob
+        if bucket < _FIRST_REWRITE_BUCKET:
+            odds = prob * self._odds[context]
+        elif bucket < _FIRST_RECALL_BUCKET:
+            return prob
+        else:
+            odds = prob * RIVAL_ODDS[context]
         return odds / (1.0 - prob + odds)
 
-    def learn(self, bucket: int, bigram_affinity: int, accepted: bool) -> None:
+    def learn(self, bucket: int, context: int, accepted: bool) -> None:
         """Learns from one outcome."""
         tried = self._tried[bucket] + 1.0
-        value = self._values[bucket] + (accepted - self.of(bucket, bigram_affinity)) / tried
+        value = self._values[bucket] + (accepted - self.of(bucket, context)) / tried
         self._values[bucket] = max(_MIN_PROB, min(_MAX_PROB, value))
         self._tried[bucket] = min(tried, MEMORY)

@@ -117,12 +117,13 @@ class Memory:
             How many tokens it has.
 
         Raises:
-            InvalidRequestError: if it holds a secret, or cannot be kept.
+            InvalidRequestError: if it is empty, holds a secret, or cannot be kept; also if the
+                project has been forgotten since, which then is drafted from no more.
         """
-        if not text or holds_secret(text):
-            raise InvalidRequestError(
-                "The text is not kept: it is empty, or seems to hold a key or a password."
-            )
+        if not text:
+            raise InvalidRequestError("There is no text to keep.")
+        if holds_secret(text):
+            raise InvalidRequestError("The text is not kept: it seems to hold a key or a password.")
         if not is_utf8(text):
             raise InvalidRequestError("The text is not kept: it has half of a surrogate pair.")
         digest, tokens = sha256(text.encode()).digest(), encode(f"\n{text}")
@@ -131,6 +132,11 @@ class Memory:
         known = KnownFile(digest, len(text), 0)
         store = MemoryStore()
         try:
+            if not store.files(Path(project), self._fingerprint):
+                self.projects[project].replace([])
+                raise InvalidRequestError(
+                    f"The text is not kept: the memory of {project} was deleted; index it again."
+                )
             name = f"{_LEARNT}{digest.hex()}"
             if not store.update(Path(project), self._fingerprint, {name: (known, tokens)}):
                 raise InvalidRequestError("The text is not kept: the memory is full.")

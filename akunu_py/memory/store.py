@@ -140,7 +140,6 @@ class MemoryStore:
             InvalidRequestError: if the folder cannot be written.
         """
         with self._changing() as changes:
-            self._remove_strays()
             number = self._number(project, fingerprint, make=True)
             changes.executemany(
                 "DELETE FROM files WHERE project = ? AND path = ?",
@@ -161,8 +160,6 @@ class MemoryStore:
             changes.executemany("DELETE FROM segments WHERE name = ?", [(one,) for one in merged])
             changes.execute("UPDATE projects SET used = ? WHERE id = ?", (time(), number))
             self._trim(number)
-        with self._locked():
-            self._remove_strays()
         return True
 
     def open(self, project: Path, fingerprint: bytes) -> list[Segment]:
@@ -189,7 +186,6 @@ class MemoryStore:
             for number in numbers:
                 self._drop(number)
         with self._locked():
-            self._remove_strays()
             self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return bool(numbers)
 
@@ -223,16 +219,25 @@ class MemoryStore:
             with self._locked():
                 try:
                     self._database.execute("BEGIN IMMEDIATE")
+                    changes = self._database.total_changes
                     try:
                         yield self._database
                     except BaseException:
                         self._database.rollback()
                         raise
+                    changed = self._database.in_transaction
+                    changed &= self._database.total_changes > changes
                     self._database.commit()
+                    if changed:
+                        self._remove_strays()
                 except sqlite3.DatabaseError as error:
-                    if type(error) is sqlite3.DatabaseError:  # it is none, or is malformed
-                        delete_database(self.folder)
-                    raise
+                    if type(error) is not sqlite3.DatabaseError:
+                        raise
+                    delete_database(self.folder)  # it is none, or is malformed
+                    raise InvalidRequestError(
+                        f"The memory in {self.folder} is damaged ({error}) and starts anew; "
+                        "index your projects again."
+                    ) from error
         except (OSError, sqlite3.DatabaseError) as error:
             raise self._unusable(error) from error
 
@@ -351,7 +356,11 @@ class MemoryStore:
             self._database.execute(statement, (number,))
 
     def _remove_strays(self) -> None:
-        """Deletes segments without a row, which deletions and crashes leave."""
+        """Deletes segments without a row, which deletions and crashes leave.
+
+        Only right behind a change of this process: SQLite may bring back the last change of a
+        process that was killed while it committed, unless another was written over it.
+        """
         named = {name for (name,) in self._database.execute("SELECT name FROM segments")}
         for path in [*self.folder.glob("*.segment"), *self.folder.glob(".*.segment.*")]:
             if path.name not in named:

@@ -7,12 +7,12 @@ match and each agreement of the places on their own; where that falls, nothing i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Final, NamedTuple, Protocol
 
 from akunu_py.drafting.base import FIRST_BOUNDARY
-from akunu_py.drafting.expectation import bucket, recall_evidence
+from akunu_py.drafting.expectation import recall_evidence
 from akunu_py.memory.segment import DEPTH, Segment
 
 PLACES: Final = 16
@@ -133,15 +133,6 @@ class Recall:
             if place.token == token
         ]
         return Recall(left, self._tier) if left else None
-
-    def steps(self) -> Iterator[tuple[int, int]]:
-        """The tokens that likely follow, one after another, each with its bucket."""
-        recall: Recall | None = self
-        ahead = 0
-        while recall is not None and recall.token is not None:
-            yield recall.token, bucket(recall.evidence, ahead)
-            recall = recall.after(recall.token)
-            ahead += 1
 
     def fits(self, tokens: Sequence[int]) -> bool:
         """Whether the longest match agrees with the last tokens as far as it says."""

@@ -51,8 +51,8 @@ def take_share(network: nn.Module, config: dict[str, Any], ranks: Ranks, *, pipe
         network(mx.array([[0, 0]]), cache=make_kv_cache(network, 2).layers)
     except Exception as error:  # whatever a network raises about shapes
         raise ModelLoadError(
-            f"This model cannot be split among {ranks.size} ranks; try another number "
-            f"({' '.join(str(error).split())[:200].rstrip('.')})."
+            f"This model cannot be split among {ranks.size} ranks; try another number, such as one "
+            f"that divides its heads ({' '.join(str(error).split())[:200].rstrip('.')})."
         ) from error
     mx.eval(network.parameters())
     cache = make_kv_cache(network, 1)

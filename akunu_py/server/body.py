@@ -175,7 +175,9 @@ class Body:
 
     def _check_type(self, name: str, value: Any, expected: str, *kinds: type) -> None:
         if type(value) not in kinds:
-            self.refuse(name, f"must be {expected}, not {_KINDS[type(value)]}")
+            is_fraction = kinds == (int,) and type(value) is float
+            found = str(value) if is_fraction else _KINDS[type(value)]
+            self.refuse(name, f"must be {expected}, not {found}")
 
     def _check_length(self, name: str, values: Sequence[Any], most: int | None) -> None:
         if most is not None and len(values) > most:

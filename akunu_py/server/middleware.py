@@ -246,7 +246,9 @@ class DisconnectMiddleware:
             left.cancel()
             await asyncio.gather(work, left, return_exceptions=True)
         try:
-            if not work.cancelled():
+            if work.cancelled():
+                scope.setdefault(NOTED_ERROR, "the client left")
+            else:
                 work.result()
         finally:
             del work  # its traceback holds this frame, and so the request

@@ -98,7 +98,7 @@ def build(work: Path, *, documents: int) -> dict[str, int]:
     rng = random.Random(SEED)
     rng.shuffle(functions)
     pool = edits.pool_of(functions)
-    made = dict(_text_shards(training, pool, processor, rng, documents))
+    made = dict(_text_shards(training, functions, pool, processor, rng, documents))
     brief = [form for function in functions for form in brief_forms(function)]
     many = functions * PASSES_OVER_FUNCTIONS + brief * PASSES_OVER_BRIEF_FORMS
     edited = shard(edit_examples(many, pool, rng, most=MOST_EDITS), processor)
@@ -117,6 +117,7 @@ def build(work: Path, *, documents: int) -> dict[str, int]:
 
 def _text_shards(
     training: Sequence[SourceFile],
+    functions: Sequence[Function],
     pool: Pool,
     processor: spm.SentencePieceProcessor,
     rng: random.Random,
@@ -125,7 +126,8 @@ def _text_shards(
     """Everything but the edits."""
     yield "code", shard(((Segment(file.text),) for file in training), processor)
     cut = (file.text for file in training for _ in range(1 + len(file.text) // HOLE_EVERY))
-    holes = (fill_in.example(text, rng) for text in cut)
+    lines = (fill_in.told_line_example(function.text, rng) for function in functions)
+    holes = (*(fill_in.example(text, rng) for text in cut), *lines)
     yield "fim", shard((hole for hole in holes if hole is not None), processor)
     yield "questions", shard(map(chat, questions.library_questions(training, rng)), processor)
     texts = structured.texts(rng, pool, count)

@@ -31,6 +31,8 @@ _KNOWN = frozenset((*keyword.kwlist, *dir(builtins), "self", "cls"))
 _HEADER = re.compile(r"^[ ]*(?:async def|def|class) .*:$", re.MULTILINE)
 _ALONE = 0.6
 """How often a definition stands alone."""
+_INDENTED = 0.75
+"""How often the indentation of a function's line stays in front of the hole."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,21 @@ _CUTS: tuple[Cut, ...] = (
 def example(text: str, rng: random.Random) -> Example | None:
     """A definition or a window of `text` with a random hole, in either layout."""
     alone = definition(text, rng) if rng.random() < _ALONE else None
-    hole = rng.choice(_CUTS)(alone or window(text, rng), rng)
+    return _laid_out(rng.choice(_CUTS)(alone or window(text, rng), rng), rng)
+
+
+def told_line_example(text: str, rng: random.Random) -> Example | None:
+    """A whole function without one of its told lines, its header apart; None where it has none."""
+    lines = f"{text}\n".split("\n")
+    rows = [row for row in told_lines(lines) if row]
+    if not rows:
+        return None
+    hole = line_hole(lines, rng.choice(rows), indented=rng.random() < _INDENTED)
+    return _laid_out(hole, rng)
+
+
+def _laid_out(hole: Hole | None, rng: random.Random) -> Example | None:
+    """A hole's surroundings and what fills it, in either layout."""
     if hole is None or not hole.middle.strip() or len(hole.middle) > MAX_MIDDLE:
         return None
     prefix, suffix = hole.prefix[-MAX_PREFIX:], hole.suffix[:MAX_SUFFIX]

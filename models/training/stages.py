@@ -194,6 +194,33 @@ _LONG_AT_LAST = {
     "code": 0.05,
     "questions": 0.02,
 }
+_REAL_EDITS = {
+    "edits": 0.44,
+    "short_edits": 0.20,
+    "fim": 0.15,
+    "chats": 0.08,
+    "refusals": 0.06,
+    "code": 0.06,
+    "questions": 0.01,
+}
+_LONGEST_REAL_EDITS = {
+    "edits": 0.20,
+    "long_edits": 0.45,
+    "short_edits": 0.10,
+    "fim": 0.08,
+    "chats": 0.09,
+    "refusals": 0.04,
+    "code": 0.04,
+}
+_LONG_REAL_EDITS = {
+    "edits": 0.30,
+    "long_edits": 0.22,
+    "short_edits": 0.15,
+    "fim": 0.14,
+    "chats": 0.09,
+    "refusals": 0.05,
+    "code": 0.05,
+}
 _QUESTIONS = {
     "repeats": 0.02,
     "edits": 0.46,
@@ -228,6 +255,9 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("first messages again", 2000, 8, 512, _EDITS_AT_LAST, decays=True, peak=0.5),
     Stage("longer ones again", 500, 4, 1024, _LONG_AT_LAST, decays=True, peak=0.5),
     Stage("longest ones again", 150, 2, 2048, _LONGEST_CHATS, decays=True, peak=0.25),
+    Stage("real edits", 1400, 8, 512, _REAL_EDITS, decays=True, peak=0.4),
+    Stage("longest real edits", 100, 2, 2048, _LONGEST_REAL_EDITS, decays=True, peak=0.4),
+    Stage("long real edits", 900, 4, 1024, _LONG_REAL_EDITS, decays=True, peak=0.4),
 )
 
 

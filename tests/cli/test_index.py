@@ -47,6 +47,8 @@ def test_a_project_is_learnt_listed_used_and_forgotten(
         (["index", ".", "--list"], "index takes either folders, or --list"),
         (["index", "--forget", "nowhere"], "Nothing is known of"),
         (["index", "nowhere"], "There is no folder nowhere"),
+        (["index", "/"], "/ is no project: name a folder in it."),
+        (["index", "~"], "is no project: name a folder in it."),
         (["chat", "--project", ".", "--no-speculate"], "--project needs the drafter auto"),
     ],
 )

@@ -3,9 +3,13 @@ from random import Random
 import pytest
 
 from akunu_py.drafting.expectation import (
+    AFFINITY_ODDS,
     EVIDENCE,
+    LEFT,
     POSITIONS,
     RECALLED,
+    SILENT,
+    SUPPORT_ODDS,
     Expectations,
     bucket,
     copy_evidence,
@@ -13,6 +17,8 @@ from akunu_py.drafting.expectation import (
     recall_evidence,
     resumed_evidence,
     rewrite_evidence,
+    rival_of,
+    support_of,
 )
 from akunu_py.drafting.occurrences import Consensus, bigram_affinity_of
 
@@ -37,6 +43,7 @@ def test_every_kind_of_evidence_has_its_own_place() -> None:
 
 
 NEUTRAL = bigram_affinity_of(3, 3)
+CONTEXTS = (LEFT, SILENT, *(rival_of(prob / 10) for prob in range(11)))
 
 
 def test_later_positions_share_a_bucket() -> None:
@@ -48,8 +55,12 @@ def test_later_positions_share_a_bucket() -> None:
 
 def test_priors_are_probabilities() -> None:
     expectations = Expectations()
-    for kind in range(EVIDENCE + len(RECALLED)):
-        assert 0 < expectations.of(bucket(kind, 0), NEUTRAL) < 1
+    for kind in range(EVIDENCE):
+        for context in range(len(AFFINITY_ODDS) * (1 + len(SUPPORT_ODDS))):
+            assert 0 < expectations.of(bucket(kind, 0), context) < 1
+    for kind in range(EVIDENCE, EVIDENCE + len(RECALLED)):
+        for context in CONTEXTS:
+            assert 0 < expectations.of(bucket(kind, 0), context) < 1
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
@@ -92,3 +103,20 @@ def test_bigram_affinity_does_not_matter_to_a_rewrite() -> None:
     assert expectations.of(where, bigram_affinity_of(0, 40)) == expectations.of(
         where, bigram_affinity_of(9, 0)
     )
+
+
+@pytest.mark.parametrize("length", [1, 3, 6, 16])
+def test_other_texts_that_go_on_alike_make_a_token_likelier(length: int) -> None:
+    expectations, where = Expectations(), bucket(match_evidence(2, False)[Consensus.ONLY], 0)
+    contexts = [NEUTRAL, *(NEUTRAL + support_of(length, share) for share in (0.0, 1.0))]
+    assert len(set(contexts)) == 3
+    unknown, never, always = (expectations.of(where, context) for context in contexts)
+    assert never < unknown < always
+
+
+def test_a_request_that_goes_on_otherwise_makes_a_recalled_token_less_likely() -> None:
+    expectations, where = Expectations(), bucket(recall_evidence(4, 0.8), 0)
+    contexts = (SILENT, rival_of(0.5), rival_of(0.7), rival_of(1.0))
+    probs = [expectations.of(where, context) for context in contexts]
+    assert probs == sorted(probs, reverse=True)
+    assert probs[0] > 2 * probs[-1]

@@ -263,3 +263,14 @@ def test_ids_that_the_model_does_not_have_are_not_learnt(store: MemoryStore, pro
     assert [segment.largest < 50 for segment in memory.projects[str(project)].segments] == [True]
     with pytest.raises(InvalidRequestError, match="half of a surrogate pair"):
         memory.learn(str(project), "\ud800", lambda _: [1])
+
+
+def test_a_forgotten_project_learns_no_more(store: MemoryStore, project: Path) -> None:
+    index(store, project)
+    memory = open_memory([str(project)], KEY, 1000)
+    assert memory.learn(str(project), "11", encode)
+    store.forget(project)
+    with pytest.raises(InvalidRequestError, match="was deleted; index it again"):
+        memory.learn(str(project), "12", encode)
+    assert not memory.projects[str(project)].segments
+    assert not store.projects()

@@ -214,6 +214,24 @@ def test_a_kill_loses_at_most_the_last_file(tmp_path: Path) -> None:
         store.close()
 
 
+def test_what_a_killed_process_wrote_stays_until_something_is_written_over_it(
+    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its commit may come back where no other follows; then its segment has to be there."""
+    store.update(ONE, KEY, {"a": (FILE, [1])})
+    stray = store.folder / "0123456789abcdef.segment"
+    stray.write_bytes(b"named by a commit that nobody can see yet")
+    store.open(ONE, KEY)
+    store.files(ONE, KEY)
+    store.forget(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("akunu_py.memory.store.MAX_TOKENS", 0)
+        assert not store.update(ONE, KEY, {"b": (FILE, [2])})
+    assert stray.exists()
+    store.update(ONE, KEY, {"b": (FILE, [2])})
+    assert not stray.exists()
+
+
 def test_rights_that_others_have_are_taken_from_them(tmp_path: Path) -> None:
     folder = tmp_path / "memory"
     folder.mkdir()
@@ -264,7 +282,7 @@ def test_a_database_that_turns_out_to_be_damaged_starts_anew(tmp_path: Path) -> 
     folder = tmp_path / "memory"
     store = MemoryStore(folder)
     store.update(ONE, KEY, {"a": (FILE, [1])})
-    with pytest.raises(InvalidRequestError, match="cannot be used"), store._changing():
+    with pytest.raises(InvalidRequestError, match="index your projects"), store._changing():
         raise sqlite3.DatabaseError("database disk image is malformed")
     store.close()
     again = MemoryStore(folder)

@@ -63,6 +63,25 @@ def test_the_request_is_followed_where_it_is_more_likely(tmp_path: Path) -> None
     assert draft.source != "recall"
 
 
+def test_a_draft_goes_on_in_the_memory_where_the_request_ends(tmp_path: Path) -> None:
+    """Both have seen the next tokens; then the project's many places say something else."""
+    held = [*LINE[:12], 7, 6, 5, 4, 3]
+    prompt = [*LINE[6:12], 50, *LINE[7:9]]
+    assert draft_after(AutoDrafter(), prompt).tokens[:4] == (*LINE[9:12], 50)
+    draft = draft_after(drafter_of(segment_of(tmp_path, *[held] * 16)), prompt)
+    assert draft.tokens == (*LINE[9:12], 7, 6, 5, 4, 3)
+    assert draft.source == "match"
+
+
+def test_a_token_is_likelier_if_the_project_agrees(tmp_path: Path) -> None:
+    prompt = [1, 2, 3, 8, 1, 2, 3]
+    probs = [
+        draft_after(drafter_of(*segments), prompt, 1).accept_probs[0]
+        for segments in ([], [segment_of(tmp_path, *[[1, 2, 3, 8, 4]] * 6)])
+    ]
+    assert probs[0] < probs[1]
+
+
 def test_segments_are_searched_together(tmp_path: Path) -> None:
     one, other = segment_of(tmp_path, [1, 2, 3, 7]), segment_of(tmp_path, LINE, LINE)
     assert draft_after(drafter_of(one, other), [5, *LINE[:15]]).tokens[0] == LINE[15]

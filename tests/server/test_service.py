@@ -27,7 +27,7 @@ def test_a_waiting_request_leaves_the_queue_when_its_client_disconnects(
         with held.dial("/completion", completion(prompt="b")):
             while not held.service.waiting:
                 pass
-        held.log.wait_for("499")
+        assert held.log.wait_for("499").endswith(": the client left")
         engine.release()
         assert first.recv(100).startswith(b"HTTP/1.1 200")
     held.settle()

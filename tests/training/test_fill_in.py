@@ -38,6 +38,25 @@ def test_an_example_ends_where_the_middle_ends(text: str, seed: int) -> None:
     assert given_parts.endswith("<|fim_middle|>")
 
 
+def test_a_told_line_of_a_function_is_one_that_its_other_lines_spell() -> None:
+    text = "def f(first, second):\n    self.first = first\n    own = 1\n    self.second = second"
+    for seed in range(20):
+        example = fill_in.told_line_example(text, random.Random(seed))
+        assert example is not None
+        *around, middle, end = example
+        assert end.text == END_OF_TEXT
+        filled = "".join(segment.text for segment in (*around, middle))
+        assert filled.count("<|fim_middle|>") == 1
+        after = filled.partition("<|fim_suffix|>")[2].partition("<|fim_middle|>")[0]
+        start = f"{text}\n".removesuffix(after)
+        assert start.endswith(middle.text.lstrip())
+        assert middle.text.endswith(("self.first = first", "self.second = second"))
+
+
+def test_a_function_whose_lines_tell_nothing_of_each_other_has_no_told_line() -> None:
+    assert fill_in.told_line_example("def f():\n    return one", random.Random(0)) is None
+
+
 def learned(*runs: tuple[int, bool]) -> np.ndarray:
     return np.concatenate([np.full(length, flag) for length, flag in runs])
 
