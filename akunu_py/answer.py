@@ -166,8 +166,9 @@ class Answer:
     @property
     def tokens_left(self) -> int:
         """How many tokens of its prompt are to be computed."""
-        prompt, cached = self._prompt.tokens, self.stats.cached_tokens
-        known = self._shared.prefixes.known(prompt) if self._slot is None else cached
+        prompt, known = self._prompt.tokens, self.stats.cached_tokens
+        if self._slot is None and not self._options.scores_prompt:
+            known = self._shared.prefixes.known(prompt)
         return len(prompt) - known - self.computed_tokens
 
     def _is_cancelled(self) -> bool:

@@ -3,12 +3,13 @@
 It is made of trees, as mlx-lm's caches are: containers of arrays and of plain values.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
 import mlx.core as mx
+from mlx_lm.models.cache import CacheList
 
 _SCALARS: Final = (bool, int, float, str, type(None))
 
@@ -62,3 +63,9 @@ def arrays_of(value: Any) -> Iterator[mx.array]:
     elif isinstance(value, dict | list | tuple):
         for held in value.values() if isinstance(value, dict) else value:
             yield from arrays_of(held)
+
+
+def parts_of(layers: Sequence[Any]) -> Iterator[Any]:
+    """The single caches of a list that may have lists in it."""
+    for layer in layers:
+        yield from parts_of(layer.caches) if isinstance(layer, CacheList) else (layer,)

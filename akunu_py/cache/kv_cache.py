@@ -13,13 +13,13 @@ says how many tokens the next forward has to compute again.
 | an earlier prompt | `keep` | copied | while memory lasts; see `PrefixPool` |
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import CacheList
 
-from akunu_py.cache.checkpoint import Checkpoint, arrays_of, copy_of, is_plain
+from akunu_py.cache.checkpoint import Checkpoint, arrays_of, copy_of, is_plain, parts_of
 from akunu_py.cache.layers import CacheGroup, LayerCache, WindowLayerCache
 from akunu_py.cache.quantized import QuantizedLayerCache
 from akunu_py.cache.recurrence import Recording
@@ -67,7 +67,7 @@ class KVCache:
     def _start(self) -> None:
         """Begins anew, with empty layers."""
         self.layers = self._make_layers(self.capacity)
-        parts = list(_parts(self.layers))
+        parts = list(parts_of(self.layers))
         self._counted = [part for part in parts if isinstance(part, LayerCache)]
         self._windows = [part for part in self._counted if isinstance(part, WindowLayerCache)]
         self._full = [part for part in self._counted if not isinstance(part, WindowLayerCache)]
@@ -88,7 +88,7 @@ class KVCache:
     def quantized_layers(self) -> int:
         """How many layers have keys and values that are quantized, or will be."""
         return sum(
-            any(isinstance(part, QuantizedLayerCache) for part in _parts([layer]))
+            any(isinstance(part, QuantizedLayerCache) for part in parts_of([layer]))
             for layer in self.layers
         )
 
@@ -96,6 +96,8 @@ class KVCache:
     def nbytes(self) -> int:
         """Bytes of all buffers, states and checkpoints; 0 before the first forward."""
         nbytes = sum(layer.nbytes for layer in self._counted)
+        if (group := self.group) is not None:  # those that are left have all of its buffers
+            nbytes = nbytes * group.size // (group.size - group.left)
         if self._states or self.checkpoints:
             nbytes += sum(
                 array.nbytes for array in arrays_of([vars(part) for part in self._states])
@@ -204,7 +206,7 @@ class KVCache:
         if capacity < self.capacity:
             raise ValueError(f"A cache of {self.capacity} tokens cannot shrink to {capacity}.")
         if self.group is not None and capacity > self.group.rows:
-            self.group = None
+            self._leave_group()
         for layer in self._counted:
             layer.grow(capacity)
         self.capacity = capacity
@@ -230,13 +232,20 @@ class KVCache:
             raise
         group = CacheGroup(len(caches), max(cache.capacity for cache in caches))
         for seat, cache in enumerate(caches):
+            cache._leave_group()
             cache.group, cache.seat = group, seat
 
     def separate(self) -> None:
-        """Moves its content to buffers of its own, if it shares some."""
-        self.group = None
-        for layer in self._counted:
-            layer.separate()
+        """Moves its content to buffers of its own, if it shares some and there is memory."""
+        self._leave_group()
+        with suppress(Exception):
+            for layer in self._counted:
+                layer.separate()
+
+    def _leave_group(self) -> None:
+        if self.group is not None:
+            self.group.left += 1
+            self.group = None
 
     def copy(self, other: "KVCache", tokens: int) -> None:
         """Becomes a copy of another cache of the same model, rolled back to `tokens`.
@@ -263,7 +272,7 @@ class KVCache:
         """What each layer's cache is; caches of the same model and kinds take each other's rows."""
         return [
             part.kind if isinstance(part, LayerCache) else type(part).__name__
-            for part in _parts(self.layers)
+            for part in parts_of(self.layers)
         ]
 
     @property
@@ -388,9 +397,3 @@ class KVCache:
 def _reach(layers: Sequence[LayerCache], to: int) -> bool:
     """Whether moving their counters returns all of them to `to` tokens."""
     return all(layer.floor <= to for layer in layers) or not to
-
-
-def _parts(layers: Sequence[Any]) -> Iterator[Any]:
-    """The single caches of a list that may have lists in it."""
-    for layer in layers:
-        yield from _parts(layer.caches) if isinstance(layer, CacheList) else (layer,)

@@ -33,12 +33,14 @@ class Buffers:
     seats: int = 1
 
 
-@dataclass(eq=False, frozen=True)
+@dataclass(eq=False, slots=True)
 class CacheGroup:
-    """Caches that share buffers: how many there were, and for how many tokens each has room."""
+    """Caches that share buffers: how many there were, for how many tokens each has room, and how
+    many have left, whose parts of the buffers stay until all have."""
 
     size: int
     rows: int
+    left: int = 0
 
 
 class LayerCache:

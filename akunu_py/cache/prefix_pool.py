@@ -216,10 +216,14 @@ class PrefixPool:
         return max((slot.usable(prompt) for slot in self._slots.values()), default=0)
 
     def is_coming(self, prompt: Sequence[int]) -> bool:
-        """Whether a busy slot will soon hold much more of a prompt than any slot does now."""
-        coming = max(
-            (common_prefix_length(slot.coming, prompt) for slot in self._slots.values()), default=0
-        )
+        """Whether a busy slot will soon hold much more of a prompt than any slot does now.
+
+        One that has computed all that they share gives no more: it may have gone past it.
+        """
+        shared = [
+            (common_prefix_length(slot.coming, prompt), slot.held) for slot in self._slots.values()
+        ]
+        coming = max((tokens for tokens, held in shared if tokens > held), default=0)
         return coming >= WORTH_WAITING and (
             min(coming, len(prompt) - 1) - self.known(prompt) >= WORTH_WAITING
         )

@@ -151,8 +151,9 @@ class Batch:
             yield BatchedTarget(target, self, keeps_drafts=keeps_drafts)
         finally:
             self._members.remove(target)
-            target.cache.separate()
             self._waiting = [one for one in self._waiting if one.target is not target]
+            target.cache.separate()
+            self._break_up()
 
     def submit(self, forward: BatchedForward) -> None:
         """Leaves a forward for the next `run`, which begins once every sequence waits for it."""
@@ -285,6 +286,14 @@ class Batch:
             self._together = ids, 0
             with suppress(Exception):  # no memory for it: they stay as they were
                 caches[0].join(caches[1:])
+                self._break_up()
+
+    def _break_up(self) -> None:
+        """Separates caches that share buffers which half of their caches have left, or more."""
+        for one in self._members:
+            group = one.cache.group
+            if group is not None and 2 * group.left >= group.size:
+                one.cache.separate()
 
     def _build(
         self, parts: Sequence[BatchedForward], inputs: Sequence[Inputs], counts: Sequence[int]
@@ -349,8 +358,6 @@ class BatchedTarget:
 
     def submit(self, known: int, draft: Draft) -> PendingForward | BatchedForward:
         if not self._batch.has_company:
-            if self._target.cache.group is not None:
-                self._target.cache.separate()
             return self._target.submit(known, draft)
         # The length of a sampled draft must not depend on its tokens, as estimates may.
         keeps = self._keeps_drafts or draft.probabilities is not None

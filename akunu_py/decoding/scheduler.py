@@ -167,10 +167,14 @@ class Scheduler:
         able = [one for one in order if not one.stalled or one is first or one.cancelled()]
         active = able[: self.parallel]
         prefilling = [one for one in active if one.phase is Phase.PREFILLING]
+        if not prefilling and any(one.stalled for one in order[: self.parallel]):
+            # It may wait for the prompt of one that has no place.
+            prefilling = [one for one in able if one.phase is Phase.PREFILLING][:1]
         chosen = [one for one in active if one.phase is Phase.DECODING]
         if prefilling and not (chosen and self._chunk_was_last):
+            found = _next_to_prefill(prefilling[0], able)
             known = [one for one in prefilling if one.left <= 1]  # the last token needs no prefill
-            chosen = known or [_next_to_prefill(prefilling[0], able)]
+            chosen = known if found in known else [found]
         for one in able:
             one.passed += 1
         for one in chosen:

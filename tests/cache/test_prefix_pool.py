@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from akunu_py.backend import find_backend
+from akunu_py.cache.kv_cache import KVCache
+from akunu_py.cache.layers import WindowLayerCache
 from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot, common_prefix_length
 from akunu_py.loading import load_target
 from akunu_py.model import TargetModel
@@ -139,6 +141,24 @@ def test_a_busy_slot_is_copied_and_neither_taken_nor_dropped(model: TargetModel)
     pool.settle(first, prompt[:39])
     pool.settle(second, prompt[:39])
     assert [status.tokens for status in pool.statuses] == [39, 39]
+
+
+@pytest.mark.parametrize("window", [0, 32])
+def test_nobody_waits_for_a_prefix_that_a_busy_slot_has_gone_past(
+    model: TargetModel, window: int
+) -> None:
+    pool = make_pool(model)
+    if window:
+        pool._make_cache = lambda capacity: KVCache(
+            lambda capacity: [WindowLayerCache(capacity, window) for _ in range(2)], capacity
+        )
+    prompt, other = run(1, 900), [*run(1, 200), *run(9, 20)]
+    slot, _ = pool.take(prompt, 900)
+    for begin, end, is_coming in ((0, 64, True), (64, 128, True), (128, 700, False)):
+        model.prefill(prompt[begin:end], slot.cache)
+        pool.share(slot, prompt)
+        assert pool.is_coming(other) is is_coming
+    assert pool.known(other) == (0 if window else 200)
 
 
 def test_memory_for_another_is_there_when_a_busy_slot_leaves_it(model: TargetModel) -> None:

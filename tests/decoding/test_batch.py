@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,10 +21,12 @@ from mlx_lm.models.base import scaled_dot_product_attention
 from akunu_py.backend import find_backend
 from akunu_py.cache.batched import BatchedRows, batched_layers
 from akunu_py.cache.kv_cache import KVCache
+from akunu_py.cache.layers import LayerCache
 from akunu_py.decoding.batch import Batch, BatchedTarget
 from akunu_py.decoding.batch_trial import why_not_batched
 from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.decoding.loop import Limits, decode
+from akunu_py.decoding.scheduler import Phase
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.engine import Engine
@@ -293,6 +296,64 @@ def test_steps_together_join_caches_until_a_sequence_leaves(model: TargetModel) 
         for member, step in [(each, each.submit(7, NO_DRAFT)) for each in members[:2]]:
             member.read(step)
     assert [one.group for one in caches] == [None] * 3
+
+
+def step_all(members: list[BatchedTarget], times: int) -> None:
+    for _ in range(times):
+        for member, step in [(each, each.submit(7, NO_DRAFT)) for each in members]:
+            member.read(step)
+
+
+def test_joined_buffers_are_counted_and_stay_for_no_half_of_their_caches(
+    model: TargetModel,
+) -> None:
+    batch = Batch(model)
+    with joining(after=1), ExitStack() as stack:
+        stays = members_of(model, batch, stack, 3)
+        caches = [member._target.cache for member in stays]
+        with ExitStack() as second:
+            with ExitStack() as first:
+                members = [*stays, *members_of(model, batch, second, 2)]
+                step_all([*members, *members_of(model, batch, first, 1)], 3)
+                assert caches[0].group is not None
+                assert caches[0].group.size == 6
+            counted = sum(one._target.cache.nbytes for one in members)
+            assert counted == pytest.approx(held_by(members), abs=len(members))
+            assert all(one.group is caches[0].group is not None for one in caches)
+        assert [one.group for one in caches] == [None] * 3
+        assert sum(one.nbytes for one in caches) == held_by(stays)
+
+
+def held_by(members: list[BatchedTarget]) -> int:
+    """The bytes of the buffers of some sequences."""
+    layers = [layer for member in members for layer in member._target.cache.layers]
+    buffers = {layer.held for layer in layers}
+    return sum(held.keys.nbytes + held.values.nbytes for held in buffers)
+
+
+@pytest.mark.parametrize("fails_at", [0, 1, 5])
+def test_no_memory_to_leave_joined_caches_costs_no_answer(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, fails_at: int
+) -> None:
+    requests = [(prompt_of(at), Options(8 * at, drafter="none")) for at in (2, 4, 1, 3)]
+    alone, failing = [engine.generate(*request) for request in requests], count()
+    separate = LayerCache.separate
+
+    def fail(layer: LayerCache) -> None:
+        if layer.held.seats > 1 and next(failing) >= fails_at:
+            raise MemoryError
+        separate(layer)
+
+    monkeypatch.setattr(LayerCache, "separate", fail)
+    with joining(after=1):
+        answers = [engine.begin(*request) for request in requests]
+        told: list[list[int]] = [[] for _ in answers]
+        while any(answer.phase is not Phase.DONE for answer in answers):
+            for answer, tokens in zip(answers, told, strict=True):
+                if answer.phase is not Phase.DONE and (event := answer.advance()) is not None:
+                    tokens.extend(event.tokens)
+    assert next(failing) > fails_at
+    assert told == [one.token_ids for one in alone]
 
 
 def members_of(

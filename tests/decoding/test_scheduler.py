@@ -166,6 +166,19 @@ def test_short_prompts_do_not_starve_a_long_one(engine: FakeEngine) -> None:
     assert "long" in engine.ended
 
 
+@pytest.mark.parametrize("kind", [COMPLETION, CHAT])
+def test_prompts_that_are_known_do_not_starve_one_that_is_not(
+    engine: FakeEngine, kind: Kind
+) -> None:
+    long = engine.put("long", chunks=20)
+    for number in range(20 * (MOST_OVERTAKEN + 1) * 4):
+        if len(engine.scheduler.running) + len(engine.waiting) < 5:
+            engine.put(f"known {number}", kind=kind).left = 1
+        engine.advance()
+    assert long.chunks == 20
+    assert "known 0" in engine.ended[:4]
+
+
 def test_prompts_are_read_in_order_however_long_they_wait(engine: FakeEngine) -> None:
     for name in "abc":
         engine.put(name, chunks=3 * PATIENCE, rounds=1, kind=CHAT)
@@ -229,6 +242,26 @@ def test_who_waits_for_others_looks_again_after_each_of_their_chunks(engine: Fak
     names = [name for forward in engine.forwards for name in forward]
     assert names.index("later") == 5
     assert sorted(engine.ended) == ["first", "later"]
+
+
+def test_who_waits_for_a_prompt_is_not_delayed_by_those_between(engine: FakeEngine) -> None:
+    for name in "abc":
+        engine.put(name, rounds=99, kind=CHAT)
+    for _ in range(6):
+        engine.advance()
+    chat = engine.put("chat", chunks=9, kind=CHAT)
+    engine.advance()
+    for name in "de":
+        engine.put(name, rounds=99)
+    sequence = engine.put("typed")
+    compute = sequence.step
+    assert compute is not None
+    sequence.step = lambda may_wait: (
+        None if may_wait and chat.phase is Phase.PREFILLING else compute(may_wait)
+    )
+    for _ in range(40):
+        engine.advance()
+    assert "typed" in engine.ended
 
 
 def test_a_completion_pauses_a_chat_when_all_places_are_taken(engine: FakeEngine) -> None:

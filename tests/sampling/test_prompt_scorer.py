@@ -53,6 +53,7 @@ def test_scoring_does_not_change_the_answer(engine: Engine) -> None:
 def test_a_cached_prompt_is_computed_whole_and_stays_cached(engine: Engine) -> None:
     engine.generate(PROMPT, Options(1))
     kept = engine.slots
+    assert engine.begin(PROMPT, SCORES).tokens_left == len(PROMPT)
     scored = engine.generate(PROMPT, SCORES)
     assert scored.stats.cached_tokens == 0
     assert scored.prompt_logprobs is not None
