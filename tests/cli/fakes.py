@@ -39,6 +39,7 @@ class FakeAnswer:
     def __init__(self, events: Iterator[Event]) -> None:
         self.stats = Stats()
         self.phase = Phase.DECODING
+        self.tokens_left = 0
         self._events = events
 
     def advance(self, *, may_wait: bool = False) -> Event:
