@@ -16,7 +16,7 @@ from akunu_py.backend import Backend, ResidentWeights
 from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot
 from akunu_py.decoding.batch import Batch
 from akunu_py.decoding.draft_session import DraftSession
-from akunu_py.decoding.loop import Limits, decode
+from akunu_py.decoding.loop import Limits, begin, decode
 from akunu_py.decoding.scheduler import Phase
 from akunu_py.decoding.speculation import SpeculationState
 from akunu_py.decoding.target import ModelTarget
@@ -244,11 +244,13 @@ class Answer:
                     yield Event(Round(finish=finish), (), stats, scored)
                     return
                 shared.prefixes.share(slot, prompt)
-                self._next_phase = Phase.DECODING
-                # An empty round carries the prompt's log-probabilities.
-                yield None if scored is None else Event(Round(), (), stats, scored)
                 with closing(self._decode(slot)) as rounds:
+                    next(rounds)  # submits the first forward, which may be one with others
+                    self._next_phase = Phase.DECODING
+                    # An empty round carries the prompt's log-probabilities.
+                    yield None if scored is None else Event(Round(), (), stats, scored)
                     for outcome in rounds:
+                        assert outcome is not None
                         shared.counters.rounds += 1
                         computed.extend(outcome.tokens)
                         if outcome.end_token is not None:
@@ -339,8 +341,11 @@ class Answer:
             {*range(_CHECKPOINT_EVERY, len(prompt), _CHECKPOINT_EVERY), *turns, len(prompt) - 1}
         )
 
-    def _decode(self, slot: PrefixSlot) -> Generator[Round, None, None]:
-        """The rounds that answer a prompt whose last token is not in the cache yet."""
+    def _decode(self, slot: PrefixSlot) -> Generator[Round | None, None, None]:
+        """The rounds that answer a prompt whose last token is not in the cache yet.
+
+        Before them it yields None, when the first forward has been submitted.
+        """
         shared, session, options = self._shared, self._session, self._options
         prompt, limit = self._prompt.tokens, shared.prefixes.limit
         begun, tie_breaker = perf_counter(), None
@@ -368,8 +373,12 @@ class Answer:
         longest = limit if options.max_tokens is None else options.max_tokens
         limits = Limits(longest, self._prompt.end_tokens)
         if options.exact:  # its forwards may have no rows of others
-            yield from decode(target, session, prompt[-1], limits)
+            first = begin(target, session, prompt[-1], limits)
+            yield None
+            yield from decode(target, session, prompt[-1], limits, first)
             return
         wants_drafts = options.num_draft_tokens is not None
         with shared.batch.member(target, keeps_drafts=wants_drafts) as member:
-            yield from decode(member, session, prompt[-1], limits)
+            waiting = begin(member, session, prompt[-1], limits)
+            yield None
+            yield from decode(member, session, prompt[-1], limits, waiting)

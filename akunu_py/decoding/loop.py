@@ -92,12 +92,8 @@ class Target(Protocol[P]):
         """Books time for which the caller kept the loop waiting after a round."""
 
 
-def decode(target: Target[P], session: DraftSession, known: int, limits: Limits) -> Iterator[Round]:
-    """Decodes one sequence, one round per iteration, until the text ends.
-
-    The loop is rotated: an iteration reads one forward and submits the next. The caller may cut a
-    round while it has it, and may stop iterating at any time. If the text ends with an end token,
-    the cache may hold that token and one after it; the caller rolls back.
+def begin(target: Target[P], session: DraftSession, known: int, limits: Limits) -> P:
+    """Submits the first forward, for `decode`.
 
     Args:
         target: its cache holds everything before `known` and has room for at least 1 token.
@@ -105,10 +101,31 @@ def decode(target: Target[P], session: DraftSession, known: int, limits: Limits)
         known: the last token of the prompt.
         limits: where to end.
     """
-    emitted = 0
     draft = session.propose(target.draft_limit(limits.max_tokens), target.length)
     pending = target.submit(known, draft)
     pending.step_gain = _step_gain(target, session, limits.max_tokens, NO_DRAFT)
+    return pending
+
+
+def decode(
+    target: Target[P],
+    session: DraftSession,
+    known: int,
+    limits: Limits,
+    first: P | None = None,
+) -> Iterator[Round]:
+    """Decodes one sequence, one round per iteration, until the text ends.
+
+    The loop is rotated: an iteration reads one forward and submits the next. The caller may cut a
+    round while it has it, and may stop iterating at any time. If the text ends with an end token,
+    the cache may hold that token and one after it; the caller rolls back.
+
+    Args:
+        target, session, known, limits: as for `begin`.
+        first: what that returned, if it was called already.
+    """
+    emitted = 0
+    pending = begin(target, session, known, limits) if first is None else first
     try:
         while True:
             # Forward: without a draft, the device may get the next step before this one is read.
