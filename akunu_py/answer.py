@@ -6,17 +6,17 @@ and a drafter of its own, and whoever advances them decides who comes next.
 """
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from copy import copy
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 from akunu_py.backend import Backend, ResidentWeights
 from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot
 from akunu_py.decoding.batch import Batch
 from akunu_py.decoding.draft_session import DraftSession
-from akunu_py.decoding.loop import Limits, begin, decode
+from akunu_py.decoding.loop import Limits, Target, begin, decode
 from akunu_py.decoding.scheduler import Phase
 from akunu_py.decoding.speculation import SpeculationState
 from akunu_py.decoding.target import ModelTarget
@@ -372,13 +372,14 @@ class Answer:
         )
         longest = limit if options.max_tokens is None else options.max_tokens
         limits = Limits(longest, self._prompt.end_tokens)
-        if options.exact:  # its forwards may have no rows of others
-            first = begin(target, session, prompt[-1], limits)
-            yield None
-            yield from decode(target, session, prompt[-1], limits, first)
-            return
         wants_drafts = options.num_draft_tokens is not None
-        with shared.batch.member(target, keeps_drafts=wants_drafts) as member:
-            waiting = begin(member, session, prompt[-1], limits)
+        # The forwards of an exact answer may have no rows of others.
+        decoding: AbstractContextManager[Target[Any]] = (
+            nullcontext(target)
+            if options.exact
+            else shared.batch.member(target, keeps_drafts=wants_drafts)
+        )
+        with decoding as member:
+            first = begin(member, session, prompt[-1], limits)
             yield None
-            yield from decode(member, session, prompt[-1], limits, waiting)
+            yield from decode(member, session, prompt[-1], limits, first)

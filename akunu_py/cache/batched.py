@@ -23,8 +23,8 @@ from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.layers import LayerCache, WindowLayerCache
 
 _MOST_PADDING: Final = 1.5
-"""Caches are joined, and attended to together, if their tokens and those that each of them lacks to
-the longest are at most so many times their tokens."""
+"""Caches are joined, and attended to together, if the length of the longest times their number is
+at most so many times the sum of their lengths."""
 
 
 class BatchedRows:
@@ -59,7 +59,7 @@ class BatchedRows:
             group is not None
             and len(caches) == group.size == sum(counts)
             and all(one.group is group and one.seat == seat for seat, one in enumerate(caches))
-            and is_even(lengths)
+            and has_little_padding(lengths)
         )
         self.shares = any(cache.group for cache in caches)
 
@@ -82,42 +82,16 @@ class BatchedRows:
         return self._visible & (mx.arange(self._longest) > first)
 
     @cached_property
-    def summand(self) -> mx.array | None:
-        """The mask as a summand of scores: 0 or minus infinity, `[sequences, 1, 1, 1, longest]`.
+    def additive_mask(self) -> mx.array | None:
+        """The mask to add to scores: 0 or minus infinity, `[sequences, 1, 1, 1, longest]`.
 
-        None if everything is visible."""
+        None if everything is visible.
+        """
         mask = self.mask(None)
         return None if mask is None else mx.where(mask, 0.0, -mx.inf)[:, None]
 
-    def append(self, layers: Sequence[LayerCache], keys: mx.array, values: mx.array) -> None:
-        """Appends a row to each of a layer's joined caches.
 
-        Args:
-            layers: the layer's cache of each sequence.
-            keys: `[sequences, kv_heads, 1, head_dim]`, and `values` alike.
-
-        Raises:
-            ContextOverflowError: if they do not fit; nothing is written then.
-        """
-        ends = [layer.end_of(keys) for layer in layers]
-        held = layers[0].held
-        assert held.keys is not None
-        assert held.values is not None
-        places = self.offset[:, None, None, None]
-        held.keys = mx.put_along_axis(held.keys, places, keys, axis=2)
-        held.values = mx.put_along_axis(held.values, places, values, axis=2)
-        for layer, end in zip(layers, ends, strict=True):
-            layer.offset = end
-
-    def joined(self, layer: LayerCache) -> tuple[mx.array, mx.array]:
-        """Keys and values of all sequences, up to the longest."""
-        keys, values = layer.held.keys, layer.held.values
-        assert keys is not None
-        assert values is not None
-        return keys[:, :, : self._longest], values[:, :, : self._longest]
-
-
-def is_even(lengths: Sequence[int]) -> bool:
+def has_little_padding(lengths: Sequence[int]) -> bool:
     """Whether sequences of these lengths would have little padding in one buffer."""
     return len(lengths) * max(lengths) <= _MOST_PADDING * sum(lengths)
 
@@ -146,6 +120,7 @@ class BatchedLayer:
         self._layers = layers
         self.appended: tuple[Any, Any] = (None, None)
         self._seen: list[tuple[Any, Any, Any]] = []
+        self._joined: tuple[Any, Any] = (None, None)
 
     @property
     def has_window(self) -> bool:
@@ -168,7 +143,7 @@ class BatchedLayer:
         self.appended = keys, values
         self.rows.owners[id(keys)] = self
         if self.rows.are_joined:
-            self.rows.append(self._layers, keys, values)
+            self._joined = self.append_joined(keys, values)
             return keys, values
         # A mask is made before its cache has the new tokens.
         masks = [
@@ -204,7 +179,7 @@ class BatchedLayer:
         named = {"scale": scale} if sinks is None else {"scale": scale, "sinks": sinks}
         if self.rows.are_joined:
             layer, made = self._layers[0], self.rows.mask(window)
-            return attend(queries, *self.rows.joined(layer), cache=layer, mask=made, **named)
+            return attend(queries, *self._joined, cache=layer, mask=made, **named)
 
         parts = []
         split = self.rows.split(queries.swapaxes(0, 2), 2)
@@ -232,13 +207,24 @@ class BatchedLayer:
         return [layer.keys_and_values() for layer in self._layers]
 
     def append_joined(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Appends `[sequences, kv_heads, 1, head_dim]` to joined caches.
+        """Appends `[sequences, kv_heads, 1, head_dim]`, a row to each of the joined caches.
 
         Returns:
-            Keys and values of all sequences, up to the longest; see `BatchedRows.summand`.
+            Keys and values of all sequences, up to the longest; see `BatchedRows.mask`.
+
+        Raises:
+            ContextOverflowError: if a row does not fit; nothing is written then.
         """
-        self.rows.append(self._layers, keys, values)
-        return self.rows.joined(self._layers[0])
+        ends = [layer.end_of(keys) for layer in self._layers]
+        held, longest = self._layers[0].held, max(ends)
+        assert held.keys is not None
+        assert held.values is not None
+        places = self.offset[:, None, None, None]
+        held.keys = mx.put_along_axis(held.keys, places, keys, axis=2)
+        held.values = mx.put_along_axis(held.values, places, values, axis=2)
+        for layer, end in zip(self._layers, ends, strict=True):
+            layer.offset = end
+        return held.keys[:, :, :longest], held.values[:, :, :longest]
 
 
 def batched_layers(caches: Sequence[Sequence[Any]], rows: BatchedRows) -> list[BatchedLayer]:

@@ -35,8 +35,9 @@ class Buffers:
 
 @dataclass(eq=False, slots=True)
 class CacheGroup:
-    """Caches that share buffers: how many there were, for how many tokens each has room, and how
-    many have left, whose parts of the buffers stay until all have."""
+    """Caches that share buffers: `size` of them at first, each with room for `rows` tokens.
+
+    `left` of them have left; the buffers keep their places until all have left."""
 
     size: int
     rows: int
@@ -93,7 +94,7 @@ class LayerCache:
         return self.keys_and_values()
 
     def append(self, keys: mx.array, values: mx.array) -> None:
-        """The same, returning nothing."""
+        """Appends as `update_and_fetch` does, and returns nothing."""
         start, end = self.offset, self.end_of(keys)
         own_keys, own_values = self._buffers(keys, values)
         own_keys[self._seat, :, start:end] = keys

@@ -31,7 +31,7 @@ class CausalMask:
         self._made: dict[tuple[int, int], mx.array] = {}
 
     def rows(self, count: int, total: int) -> mx.array:
-        """The summand for scores `[count, total]` of the last `count` of `total` positions."""
+        """The mask to add to scores `[count, total]` of the last `count` of `total` positions."""
         if (count, total) not in self._made:
             if len(self._made) >= _MASKS_KEPT:
                 self._made.clear()
@@ -114,7 +114,7 @@ class FusedAttention(nn.Module):  # type: ignore[misc]
         """The same for the rows of several sequences."""
         if cache.rows.are_joined:
             keys, values = cache.append_joined(keys.swapaxes(0, 2), values.swapaxes(0, 2))
-            queries, mask = queries.swapaxes(0, 2), cache.rows.summand
+            queries, mask = queries.swapaxes(0, 2), cache.rows.additive_mask
             return grouped_attention(queries, keys, values, self.scale, mask)
         held = cache.append_each(keys, values)
         if queries.shape[2] == len(held):

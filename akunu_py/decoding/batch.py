@@ -21,7 +21,7 @@ from weakref import ref
 
 import mlx.core as mx
 
-from akunu_py.cache.batched import is_even
+from akunu_py.cache.batched import has_little_padding
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.decoding.batch_trial import why_not_batched
 from akunu_py.decoding.target import FORWARDS_PER_CLEANUP, Inputs, ModelTarget, PendingForward
@@ -281,7 +281,7 @@ class Batch:
             and ids == before
             and any(one.group is None or one.group is not caches[0].group for one in caches)
             and all(one.can_join for one in caches)
-            and is_even([one.capacity for one in caches])
+            and has_little_padding([one.capacity for one in caches])
         ):
             self._together = ids, 0
             with suppress(Exception):  # no memory for it: they stay as they were

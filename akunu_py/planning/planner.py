@@ -63,8 +63,8 @@ class Planner(Protocol):
         """
 
     def pipeline_gain(self, context: int) -> float:
-        """What it gains to submit the next single step before the result of this one is known, in
-        steps.
+        """How much time is gained if the next single step is submitted before the result of this
+        one is known, in steps.
 
         Asked while a round without a draft is in flight. If it is negative, it is better to wait
         for the result: the next round may then verify a draft that follows it.

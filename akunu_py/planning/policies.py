@@ -187,8 +187,8 @@ class PipelineGain:
             self._frequency += _RATE
 
     def of_step(self, refill: float) -> float:
-        """What it gains to submit the next single step before this one ends, in steps; negative if
-        it is better to wait.
+        """How much time is gained if the next single step is submitted before this one ends, in
+        steps; negative if it is better to wait.
 
         Args:
             refill: how much longer a step takes if it is not pipelined, in steps. It is lost only
