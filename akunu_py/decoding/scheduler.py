@@ -13,9 +13,8 @@ from itertools import count
 from typing import Final
 
 PATIENCE: Final = 8
-"""A sequence that others were preferred to this many times in a row comes first once. A chat gets a
-round in nine while completions take all places, about as fast as one reads with small models. If
-each round has the cost of its rows, they lose 2 % of their speed to one chat, 9 % to four."""
+"""A sequence that others were preferred to this many times in a row comes first once: a chat gets a
+round in nine while completions take all places."""
 
 MOST_OVERTAKEN: Final = 3
 """A prompt gets a chunk after so many chunks of shorter ones that came later."""
