@@ -45,10 +45,11 @@ _LEAST_ROOM = 48
 
 @dataclass(frozen=True)
 class Batch:
-    """Tokens, kinds and weights are `[rows, length + 1]`; targets are `[2, rows, length + 1]`.
+    """Tokens, kinds and weights are `[rows, length + 1]`; targets are `[3, rows, length + 1]`.
 
     A kind is -1 where a token carries no loss; the weight tells how much a loss counts. Targets
-    are the `place` and the `source` of an `Alignment`, counted from the row's start.
+    are the `place` and the `source` of an `Alignment`, counted from the row's start, and what is
+    `ahead` of the place, for the model's `guided_heads`.
     """
 
     tokens: np.ndarray
@@ -122,7 +123,7 @@ class Batches:
         }
         shape = (rows, length + 1)
         tokens, kinds = np.full(shape, self._end), np.full(shape, -1)
-        weights, targets = np.ones(shape, np.float32), np.full((2, *shape), NOWHERE)
+        weights, targets = np.ones(shape, np.float32), np.full((3, *shape), NOWHERE)
         for row in range(rows):
             at = 0
             while at < length + 1:
@@ -134,7 +135,7 @@ class Batches:
                 tokens[row, part] = drawn.tokens
                 alignment = drawn.alignment(self._fence)
                 kinds[row, part], weights[row, part] = self._counted(drawn, alignment)
-                for head, target in enumerate((alignment.place, alignment.source)):
+                for head, target in enumerate((alignment.place, alignment.source, alignment.ahead)):
                     targets[head, row, part] = np.where(target == NOWHERE, NOWHERE, target + at)
                 if drawn.kind in spent:
                     spent[drawn.kind] += len(drawn.tokens)

@@ -1,13 +1,18 @@
 """Turns the corpus into shards of examples, one file for each kind.
 
-The work folder has `corpus.jsonl` and `tokenizer/`; the shards go to its `shards/`. `probe.npz`
-holds edits of held-out functions, to watch while training, and is not trained on.
+The work folder has `corpus.jsonl` and `tokenizer/`; the shards go to its `shards/`. Those whose
+names begin with `probe` are of held-out material, to watch while training, and are not trained on.
+Parts are made by as many processes as there are cores; what is drawn for one depends on its name
+only.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import sentencepiece as spm
@@ -21,14 +26,67 @@ from models.training.examples import END_OF_TEXT, Example, Segment, Shard, chat,
 from models.training.functions import Function, brief_forms, distinct, docstrings, functions_of
 from models.training.invented import Inventor
 
-SEED = 4
+SEED = 5
 HOLE_EVERY = 700
 """Characters of a file for each hole made in it."""
-PASSES_OVER_FUNCTIONS, PASSES_OVER_BRIEF_FORMS = 2, 2
+PASSES_OVER_FUNCTIONS, PASSES_OVER_BRIEF_FORMS = 3, 2
 MOST_EDITS = 2
 SHORT_EDIT, LONG_EDIT = 510, 2000
 PROBES = 60
 MAX_PROBE = 400
+EDIT_PARTS = [f"edits {number}" for number in range(6)]
+PARTS = ["invented", *EDIT_PARTS, "texts", "probes"]
+"""What processes make apart from each other, the longest first."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What examples are made from; `documents` is how many structured texts to make."""
+
+    training: Sequence[SourceFile]
+    functions: Sequence[Function]
+    unseen: Sequence[Function]
+    pool: Pool
+    processor: spm.SentencePieceProcessor
+    documents: int
+
+
+_inherited: list[Sources] = []
+"""What a process that makes parts got from the one that started it."""
+
+
+def build(work: Path, *, documents: int) -> dict[str, int]:
+    """Write every shard; returns the number of tokens of each."""
+    training, held_out = corpus.read(work, "training"), corpus.read(work, "held_out")
+    unseen = functions_in(held_out)
+    functions = distinct(functions_in(training), unlike=unseen)
+    for drawn in (functions, unseen):
+        random.Random(SEED).shuffle(drawn)
+    pool, processor = edits.pool_of(functions), tokenizers.load(work / "tokenizer")
+    sources = Sources(training, functions, unseen, pool, processor, documents)
+    forked = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(None, forked, _inherited.append, (sources,)) as processes:
+        made = {name: one for part in processes.map(_part, PARTS) for name, one in part.items()}
+    edited = Shard.of(pair for part in EDIT_PARTS for pair in made.pop(part).examples())
+    made["edits"] = by_length(edited, 0, SHORT_EDIT)
+    made["long_edits"] = by_length(edited, SHORT_EDIT, LONG_EDIT)
+    for name, one in made.items():
+        one.save(work / "shards" / f"{name}.npz")
+    return {name: len(one.tokens) for name, one in made.items()}
+
+
+def _part(name: str) -> dict[str, Shard]:
+    """The shards of one of `PARTS`."""
+    (sources,) = _inherited
+    rng = random.Random(f"{SEED} {name}")
+    if name in EDIT_PARTS:
+        brief = [form for function in sources.functions for form in brief_forms(function)]
+        many = [*sources.functions] * PASSES_OVER_FUNCTIONS + brief * PASSES_OVER_BRIEF_FORMS
+        mine = many[EDIT_PARTS.index(name) :: len(EDIT_PARTS)]
+        examples = edit_examples(mine, sources.pool, rng, most=MOST_EDITS)
+        return {name: shard(examples, sources.processor)}
+    makers = {"texts": _text_shards, "invented": _invented_shards, "probes": _probes}
+    return dict(makers[name](sources, rng))
 
 
 def functions_in(files: Iterable[SourceFile]) -> list[Function]:
@@ -48,90 +106,46 @@ def edit_examples(
 
 def by_length(examples: Shard, low: int, high: int) -> Shard:
     """The examples with more than `low` and at most `high` tokens."""
-    picked = [
-        examples.example(i)
-        for i in range(len(examples))
-        if low < examples.starts[i + 1] - examples.starts[i] <= high
-    ]
-    return Shard.of(picked)
+    return Shard.of(pair for pair in examples.examples() if low < len(pair[0]) <= high)
 
 
-def invented_shards(
-    functions: Sequence[Function],
-    count: int,
-    rng: random.Random,
-    processor: spm.SentencePieceProcessor,
-) -> Iterator[tuple[str, Shard]]:
-    """What is made up: `count` times 25 short edits, and fewer conversations and refusals."""
-    inventor = Inventor(rng)
-    requests = refusals.Requests(inventor, docstrings(functions))
-    chats = Chats(inventor, requests, functions)
+def _invented_shards(sources: Sources, rng: random.Random) -> Iterator[tuple[str, Shard]]:
+    """What is made up: 25 short edits for each structured text, fewer conversations, refusals."""
+    inventor, count = Inventor(rng), sources.documents
+    requests = refusals.Requests(inventor, docstrings(sources.functions))
+    chats = Chats(inventor, requests, sources.functions)
     for name, turns in (
         ("short_edits", short_edits.conversations(inventor, 25 * count)),
         ("refusals", refusals.conversations(requests, 10 * count)),
         ("chats", chats.conversations(10 * count)),
     ):
-        yield name, shard(map(chat, turns), processor)
+        yield name, shard(map(chat, turns), sources.processor)
 
 
-def invented_probes(
-    functions: Sequence[Function], rng: random.Random, processor: spm.SentencePieceProcessor
-) -> Iterator[tuple[str, Shard]]:
-    """The same in little, of the held-out part, to watch while training."""
+def _probes(sources: Sources, rng: random.Random) -> Iterator[tuple[str, Shard]]:
+    """A little of what is held out: edits of real functions, invented ones, conversations."""
+    unseen, processor = sources.unseen, sources.processor
+    real = edit_examples(unseen[: 4 * PROBES], sources.pool, rng, most=1)
+    short = by_length(shard(real, processor), 0, MAX_PROBE)
+    yield "probe", Shard.of(pair for pair, _ in zip(short.examples(), range(PROBES), strict=False))
     inventor = Inventor(rng, held_out=True)
-    requests = refusals.Requests(inventor, docstrings(functions))
-    short = short_edits.conversations(inventor, PROBES)
-    yield "probe_short", shard(map(chat, short), processor)
-    chats = Chats(inventor, requests, functions).conversations(PROBES // 2)
+    requests = refusals.Requests(inventor, docstrings(unseen))
+    invented = short_edits.conversations(inventor, PROBES)
+    yield "probe_short", shard(map(chat, invented), processor)
+    chats = Chats(inventor, requests, unseen).conversations(PROBES // 2)
     yield "probe_chats", shard(map(chat, chats), processor)
 
 
-def build(work: Path, *, documents: int) -> dict[str, int]:
-    """Write every shard; returns the number of tokens of each.
-
-    `documents` is how many structured texts to make.
-    """
-    processor = tokenizers.load(work / "tokenizer")
-    training, held_out = corpus.read(work, "training"), corpus.read(work, "held_out")
-    unseen = functions_in(held_out)
-    functions = distinct(functions_in(training), unlike=unseen)
-    rng = random.Random(SEED)
-    rng.shuffle(functions)
-    pool = edits.pool_of(functions)
-    made = dict(_text_shards(training, functions, pool, processor, rng, count=documents))
-    brief = [form for function in functions for form in brief_forms(function)]
-    many = functions * PASSES_OVER_FUNCTIONS + brief * PASSES_OVER_BRIEF_FORMS
-    edited = shard(edit_examples(many, pool, rng, most=MOST_EDITS), processor)
-    made["edits"] = by_length(edited, 0, SHORT_EDIT)
-    made["long_edits"] = by_length(edited, SHORT_EDIT, LONG_EDIT)
-    made |= dict(invented_shards(functions, documents, rng, processor))
-    rng.shuffle(unseen)
-    probes = shard(edit_examples(unseen[: 4 * PROBES], pool, rng, most=1), processor)
-    short = by_length(probes, 0, MAX_PROBE)
-    made["probe"] = Shard.of([short.example(i) for i in range(min(PROBES, len(short)))])
-    made |= dict(invented_probes(unseen, rng, processor))
-    for name, one in made.items():
-        one.save(work / "shards" / f"{name}.npz")
-    return {name: len(one.tokens) for name, one in made.items()}
-
-
-def _text_shards(
-    training: Sequence[SourceFile],
-    functions: Sequence[Function],
-    pool: Pool,
-    processor: spm.SentencePieceProcessor,
-    rng: random.Random,
-    *,
-    count: int,
-) -> Iterator[tuple[str, Shard]]:
-    """Everything but the edits."""
+def _text_shards(sources: Sources, rng: random.Random) -> Iterator[tuple[str, Shard]]:
+    """Code, holes in it, questions on it, and structured texts."""
+    training, processor, count = sources.training, sources.processor, sources.documents
     yield "code", shard(((Segment(file.text),) for file in training), processor)
     cut = (file.text for file in training for _ in range(1 + len(file.text) // HOLE_EVERY))
-    lines = (fill_in.told_line_example(function.text, rng) for function in functions)
+    lines = (fill_in.told_line_example(function.text, rng) for function in sources.functions)
     holes = (*(fill_in.example(text, rng) for text in cut), *lines)
     yield "fim", shard((hole for hole in holes if hole is not None), processor)
     yield "questions", shard(map(chat, questions.library_questions(training, rng)), processor)
-    texts = structured.texts(rng, pool, count)
+    texts = structured.texts(rng, sources.pool, count)
     documents: Iterator[Example] = ((Segment(text), Segment(END_OF_TEXT)) for text in texts)
-    conversions = map(chat, structured.conversions(rng, pool, 3 * count // 2))
+    conversions = map(chat, structured.conversions(rng, sources.pool, 3 * count // 2))
     yield "structured", shard([*documents, *conversions], processor)

@@ -1,7 +1,6 @@
 """Where an answer stands in what it was given, and which token it repeats next.
 
-These are the two things that attention heads are taught to look at while the model trains; see
-`guidance.py`.
+These are what attention heads are taught to look at while the model trains; see `guidance.py`.
 """
 
 from __future__ import annotations
@@ -33,6 +32,15 @@ class Alignment:
     @classmethod
     def nowhere(cls, length: int) -> Alignment:
         return cls(np.full(length, NOWHERE), np.full(length, NOWHERE))
+
+    @property
+    def ahead(self) -> np.ndarray:
+        """The token after `place`, where it stands before the token that is aligned, too.
+
+        It tells, for example, whether a name ends there that begins like another one."""
+        after = self.place + 1
+        known = (self.place != NOWHERE) & (after < np.arange(len(after)) - 1)
+        return np.where(known, after, NOWHERE)
 
     @property
     def turns(self) -> np.ndarray:

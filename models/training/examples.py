@@ -6,7 +6,7 @@ no text work. A token that is not to be learned carries no loss.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +62,10 @@ class Shard:
     def example(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         begin, end = self.starts[index], self.starts[index + 1]
         return self.tokens[begin:end], self.learned[begin:end]
+
+    def examples(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Every example's tokens, and which of them are learned."""
+        return map(self.example, range(len(self)))
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

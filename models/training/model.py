@@ -9,12 +9,16 @@ are those of a Hugging Face Llama checkpoint, so the state dict is the export.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 HEAD_DIM = 64
+PLACE, SOURCE, AHEAD = range(3)
+"""What heads are guided to: where an answer has come to in what it was given, the token to write
+next, and the one after the place."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,35 @@ class Shape:
             raise ValueError("two layers above the first are guided, so num_layers must be over 2")
         if self.num_heads % self.num_kv_heads:
             raise ValueError("num_heads must be a multiple of num_kv_heads")
+
+
+class GuidedHead(NamedTuple):
+    """A query head that is shown what to look at: the target is an index into `Batch.targets`."""
+
+    layer: int
+    head: int
+    target: int
+
+
+def guided_heads(shape: Shape) -> tuple[GuidedHead, ...]:
+    """The heads that are guided, from the middle layer up, ordered by their layers.
+
+    What is written next is looked for by heads of two layers that do not share their values: the
+    64 numbers of one value are few to tell thousands of tokens apart, and the later layer sees
+    what the earlier one has found.
+    """
+    middle, other = shape.num_layers // 2, shape.num_heads // shape.num_kv_heads
+    chosen = (
+        GuidedHead(middle, 0, PLACE),
+        GuidedHead(middle + 1, 0, SOURCE),
+        GuidedHead(middle + 1, other, AHEAD),
+        GuidedHead(middle + 2, other, SOURCE),
+    )
+    return tuple(
+        guided
+        for guided in chosen
+        if guided.layer < shape.num_layers and guided.head < shape.num_heads
+    )
 
 
 class RotaryTable(nn.Module):
@@ -84,14 +117,14 @@ class Attention(nn.Module):
         mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         return self.o_proj(mixed.transpose(1, 2).reshape(hidden.shape))
 
-    def log_attention(self, hidden: Tensor, rotary: RotaryTable) -> Tensor:
-        """What the first query head attends to, as log-probabilities.
+    def log_attention(self, hidden: Tensor, rotary: RotaryTable, head: int) -> Tensor:
+        """What a query head attends to, as log-probabilities.
 
         Returns:
             `[rows, length, length]`, from each position to all others.
         """
         queries, keys = self._queries_and_keys(hidden, rotary)
-        scores = queries[:, 0] @ keys[:, 0].mT / HEAD_DIM**0.5
+        scores = queries[:, head] @ keys[:, head // self.group].mT / HEAD_DIM**0.5
         later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
         return functional.log_softmax(scores.masked_fill(later, -1e9), dim=-1)
 
@@ -141,20 +174,22 @@ class Body(nn.Module):
         self.layers = nn.ModuleList(Block(shape) for _ in range(shape.num_layers))
         self.norm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
         self.rotary = RotaryTable(shape)
+        self.guided = guided_heads(shape)
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The hidden states `[rows, length, hidden_size]`, and what two heads look at.
+        """The hidden states `[rows, length, hidden_size]`, and what the guided heads look at.
 
-        The attention, `[2, rows, length, length]`, is that of one head in the middle layer and
-        of one in the layer above (see `Attention.log_attention`), for those who guide it.
+        The attention, `[guided, rows, length, length]`, has their order in `guided_heads` (see
+        `Attention.log_attention`).
         """
         hidden = self.embed_tokens(tokens)
-        middle = len(self.layers) // 2
         attention = []
         for index, layer in enumerate(self.layers):
-            if index in (middle, middle + 1):
-                normed = layer.input_layernorm(hidden)
-                attention.append(layer.self_attn.log_attention(normed, self.rotary))
+            for guided in self.guided:
+                if guided.layer == index:
+                    normed = layer.input_layernorm(hidden)
+                    seen = layer.self_attn.log_attention(normed, self.rotary, guided.head)
+                    attention.append(seen)
             hidden = layer(hidden, self.rotary)
         return self.norm(hidden), torch.stack(attention)
 

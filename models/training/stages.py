@@ -258,6 +258,11 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("real edits", 1400, 8, 512, _REAL_EDITS, decays=True, peak=0.4),
     Stage("longest real edits", 100, 2, 2048, _LONGEST_REAL_EDITS, decays=True, peak=0.4),
     Stage("long real edits", 900, 4, 1024, _LONG_REAL_EDITS, decays=True, peak=0.4),
+    Stage("found twice", 1500, 8, 512, _REAL_EDITS, decays=True, peak=0.5),
+    Stage("long, found twice", 600, 4, 1024, _LONG_REAL_EDITS, decays=True, peak=0.5),
+    Stage("longest, found twice", 150, 2, 2048, _LONGEST_REAL_EDITS, decays=True, peak=0.5),
+    Stage("real edits again", 800, 8, 512, _REAL_EDITS, decays=True, peak=0.5),
+    Stage("long real edits again", 500, 4, 1024, _LONG_REAL_EDITS, decays=True, peak=0.5),
 )
 
 
