@@ -9,7 +9,10 @@ from hypothesis import settings
 
 import akunu_py
 from akunu_py import calibration
+from akunu_py.backend import find_backend
 from akunu_py.engine import Engine
+from akunu_py.loading import load_target
+from akunu_py.model import TargetModel
 from akunu_py.package import CACHE_VARIABLE
 from tests.planning.curves import FLAT
 from tests.tiny_model import write_tiny_model
@@ -34,6 +37,12 @@ def _no_clock_and_no_trace(tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama of 0.3M parameters with a byte-level tokenizer, in float32."""
     return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model_dir: Path) -> TargetModel:
+    """The network of that."""
+    return load_target(str(tiny_model_dir), find_backend())
 
 
 @pytest.fixture(scope="session")

@@ -202,32 +202,27 @@ def test_masks_of_windows_show_each_position_its_window(
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_a_model_predicts_after_rollbacks_as_after_a_fresh_prefill(
-    data: st.DataObject, tiny_model: TargetModel
+    data: st.DataObject, model: TargetModel
 ) -> None:
     tokens = st.lists(st.integers(0, 255), min_size=1, max_size=7)
-    cache = tiny_model.make_cache(CAPACITY)
+    cache = model.make_cache(CAPACITY)
     kept: list[int] = []
     for _ in range(data.draw(st.integers(1, 6))):
         appended = data.draw(tokens)
         if len(appended) > CAPACITY - cache.length:
             break
-        logits = tiny_model.forward(mx.array(appended), cache)
+        logits = model.forward(mx.array(appended), cache)
         kept = [*kept, *appended]
         mx.eval(logits)
         keep = data.draw(st.integers(1, len(kept)))
         cache.rollback(keep)
         kept = kept[:keep]
     cache.rollback(len(kept) - 1)
-    logits = tiny_model.forward(mx.array(kept[-1:]), cache)
+    logits = model.forward(mx.array(kept[-1:]), cache)
 
-    fresh = tiny_model.make_cache(CAPACITY)
-    expected = tiny_model.forward(mx.array(kept), fresh)[-1:]
+    fresh = model.make_cache(CAPACITY)
+    expected = model.forward(mx.array(kept), fresh)[-1:]
     assert mx.allclose(logits, expected, atol=1e-3), "up to the rounding of other batch sizes"
-
-
-@pytest.fixture(scope="module")
-def tiny_model(tiny_model_dir: Path) -> TargetModel:
-    return load_target(str(tiny_model_dir), find_backend())
 
 
 def test_buffers_are_allocated_once_at_full_capacity() -> None:
@@ -355,23 +350,23 @@ def test_ordinary_models_can_be_rolled_back(tmp_path: Path) -> None:
     assert not cache.needs_checkpoints
 
 
-def test_a_copy_predicts_as_the_original_and_leaves_it_alone(tiny_model: TargetModel) -> None:
+def test_a_copy_predicts_as_the_original_and_leaves_it_alone(model: TargetModel) -> None:
     tokens = list(range(40))
-    original, copy = tiny_model.make_cache(CAPACITY), tiny_model.make_cache(CAPACITY * 2)
-    tiny_model.prefill(tokens, original)
+    original, copy = model.make_cache(CAPACITY), model.make_cache(CAPACITY * 2)
+    model.prefill(tokens, original)
     copy.copy(original, 30)
-    tiny_model.prefill([9] * 10, copy)
+    model.prefill([9] * 10, copy)
     original.rollback(30)
-    expected = tiny_model.forward(mx.array([7]), original)
+    expected = model.forward(mx.array([7]), original)
     copy.rollback(30)
-    assert mx.array_equal(tiny_model.forward(mx.array([7]), copy), expected)
+    assert mx.array_equal(model.forward(mx.array([7]), copy), expected)
 
 
-def test_a_copy_needs_what_it_copies_and_room_for_it(tiny_model: TargetModel) -> None:
+def test_a_copy_needs_what_it_copies_and_room_for_it(model: TargetModel) -> None:
     original = attention_cache(2, CAPACITY)
     with pytest.raises(ValueError, match="0 tokens cannot give 5"):
         attention_cache(2, CAPACITY).copy(original, 5)
-    cache = tiny_model.make_cache(CAPACITY)
-    tiny_model.prefill([1] * 20, cache)
+    cache = model.make_cache(CAPACITY)
+    model.prefill([1] * 20, cache)
     with pytest.raises(ContextOverflowError, match="20 tokens do not fit"):
         attention_cache(2, 10).copy(cache, 20)

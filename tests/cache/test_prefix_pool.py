@@ -20,11 +20,6 @@ NO_LIMIT = 1 << 40
 LIMIT = 1024
 
 
-@pytest.fixture(scope="module")
-def model(tiny_model_dir: Path) -> TargetModel:
-    return load_target(str(tiny_model_dir), find_backend())
-
-
 def make_pool(model: TargetModel, memory: int = NO_LIMIT) -> PrefixPool:
     ticks = count(1)
     return PrefixPool(

@@ -3,18 +3,15 @@
 from collections.abc import Callable
 from functools import cache
 from itertools import islice
-from pathlib import Path
 from random import Random
 
 import mlx.core as mx
 import pytest
 
-from akunu_py.backend import find_backend
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.decoding.loop import Limits
 from akunu_py.drafting.base import Drafter
 from akunu_py.drafting.ngram import NGramDrafter
-from akunu_py.loading import load_target
 from akunu_py.model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.planning.cost_curve import CostCurve
@@ -26,11 +23,6 @@ from tests.planning.curves import FLAT, LINEAR, M1_LIKE, STEPPED
 
 NO_END: frozenset[int] = frozenset()
 PROMPT = [Random(4).randrange(256) for _ in range(40)]
-
-
-@pytest.fixture(scope="module")
-def model(tiny_model_dir: Path) -> TargetModel:
-    return load_target(str(tiny_model_dir), find_backend())
 
 
 def prefilled(model: TargetModel, prompt: list[int], capacity: int = 256) -> KVCache:

@@ -36,11 +36,6 @@ from tests.tiny_model import write_tiny_model
 measure = measure_cost_curve
 
 
-@pytest.fixture(scope="module")
-def model(tiny_model_dir: Path) -> TargetModel:
-    return load_target(str(tiny_model_dir), find_backend())
-
-
 @pytest.fixture(autouse=True)
 def _the_number_of_threads_stays() -> Iterator[None]:
     yield

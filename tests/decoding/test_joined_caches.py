@@ -1,0 +1,155 @@
+"""Joined caches: they serve as separate ones do, and no answer depends on them."""
+
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models.base import scaled_dot_product_attention
+
+from akunu_py.backend import find_backend
+from akunu_py.cache.batched import BatchedRows, batched_layers
+from akunu_py.cache.layers import LayerCache
+from akunu_py.decoding.batch import Batch, BatchedTarget
+from akunu_py.decoding.scheduler import Phase
+from akunu_py.drafting.base import NO_DRAFT
+from akunu_py.engine import Engine
+from akunu_py.errors import ContextOverflowError
+from akunu_py.loading import load_target
+from akunu_py.model import TargetModel
+from akunu_py.options import Options
+from tests.decoding.company import SMALLEST, joining, members_of, prompt_of
+from tests.tiny_model import write_tiny_model
+
+JOINED = [
+    {},
+    {"num_key_value_heads": 1, "num_attention_heads": 4},
+    {"torch_dtype": "bfloat16"},
+]
+
+
+@pytest.mark.parametrize("changes", JOINED, ids=["heads of their own", "shared heads", "bfloat16"])
+def test_joined_caches_serve_steps_and_drafts_as_separate_ones(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    folder = write_tiny_model(tmp_path / "joined", **{**SMALLEST, **changes})
+    model = load_target(str(folder), find_backend())
+    atol = 0.05 if model.is_coarse else 1e-4
+    joined, separate = ([model.make_cache(16) for _ in range(3)] for _ in range(2))
+    for held in (joined, separate):
+        for number, one in enumerate(held):
+            model.prefill(prompt_of(1)[: 5 + number], one)
+    joined[0].join(joined[1:])
+    for counts in ((1, 1, 1), (1, 1, 1), (3, 1, 2), (1, 1, 1), (2, 1)):
+        held = joined[: len(counts)]
+        rows = [mx.arange(count) + 7 for count in counts]
+        assert BatchedRows(counts, held).are_joined is (counts == (1, 1, 1))
+        found = model.forward_batch(mx.concatenate(rows), held, counts)
+        alone = [model.forward(own, one) for own, one in zip(rows, separate, strict=False)]
+        assert mx.allclose(found, mx.concatenate(alone), atol=atol)
+        for one in (held[0], separate[0]):
+            one.rollback(one.length - counts[0] + 1)
+    joined[1].grow(40)
+    assert joined[1].group is None
+    joined[0].separate()
+    for own, other in zip(joined, separate, strict=True):
+        for number in range(3):
+            token = mx.array([number])
+            assert mx.allclose(model.forward(token, own), model.forward(token, other), atol=atol)
+    joined[2].rollback(5)
+    with pytest.raises(ContextOverflowError):
+        model.forward(mx.arange(12), joined[2])
+
+
+def test_a_window_over_joined_caches_ends_where_it_does_over_each(smallest: TargetModel) -> None:
+    caches = [smallest.make_cache(16) for _ in range(3)]
+    for number, one in enumerate(caches):
+        smallest.prefill(prompt_of(1)[: 4 + number], one)
+    kv_heads = caches[0].layers[0].keys.shape[1]
+    keys, values = (mx.random.normal((3, kv_heads, 1, 8)) for _ in range(2))
+    queries = mx.random.normal((3, 2, 1, 8))
+    found = []
+    for _ in range(2):
+        (layer, *_) = batched_layers([one.layers for one in caches], BatchedRows([1, 1, 1], caches))
+        mask = layer.make_mask(1, window_size=3)
+        layer.update_and_fetch(keys, values)
+        inputs = queries, keys, values
+        found.append(layer.attend(scaled_dot_product_attention, inputs, 0.5, mask))
+        for one in caches:
+            one.layers[0].rollback(one.length)
+        caches[0].join(caches[1:])
+    assert mx.allclose(found[0], found[1], atol=1e-5)
+
+
+def step_all(members: list[BatchedTarget], times: int) -> None:
+    for _ in range(times):
+        for member, step in [(each, each.submit(7, NO_DRAFT)) for each in members]:
+            member.read(step)
+
+
+def test_steps_together_join_caches_until_a_sequence_leaves(model: TargetModel) -> None:
+    batch = Batch(model)
+    with joining(after=1), ExitStack() as stack:
+        members = members_of(model, batch, stack, 2)
+        with ExitStack() as short:
+            members += members_of(model, batch, short, 1)
+            caches = [member._target.cache for member in members]
+            step_all(members, 3)
+            assert all(one.group is caches[0].group is not None for one in caches)
+        assert caches[2].group is None
+        step_all(members[:2], 1)
+    assert [one.group for one in caches] == [None] * 3
+
+
+def test_joined_buffers_are_counted_and_stay_for_no_half_of_their_caches(
+    model: TargetModel,
+) -> None:
+    batch = Batch(model)
+    with joining(after=1), ExitStack() as stack:
+        stays = members_of(model, batch, stack, 3)
+        caches = [member._target.cache for member in stays]
+        with ExitStack() as second:
+            with ExitStack() as first:
+                members = [*stays, *members_of(model, batch, second, 2)]
+                step_all([*members, *members_of(model, batch, first, 1)], 3)
+                assert caches[0].group is not None
+                assert caches[0].group.size == 6
+            counted = sum(one._target.cache.nbytes for one in members)
+            assert counted == pytest.approx(held_by(members), abs=len(members))
+            assert all(one.group is caches[0].group is not None for one in caches)
+        assert [one.group for one in caches] == [None] * 3
+        assert sum(one.nbytes for one in caches) == held_by(stays)
+
+
+def held_by(members: list[BatchedTarget]) -> int:
+    """The bytes of the buffers of some sequences."""
+    layers = [layer for member in members for layer in member._target.cache.layers]
+    buffers = {layer.held for layer in layers}
+    return sum(held.keys.nbytes + held.values.nbytes for held in buffers)
+
+
+@pytest.mark.parametrize("fails_at", [0, 1, 5])
+def test_no_memory_to_leave_joined_caches_costs_no_answer(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, fails_at: int
+) -> None:
+    requests = [(prompt_of(at), Options(8 * at, drafter="none")) for at in (2, 4, 1, 3)]
+    alone, failing = [engine.generate(*request) for request in requests], count()
+    separate = LayerCache.separate
+
+    def fail(layer: LayerCache) -> None:
+        if layer.held.seats > 1 and next(failing) >= fails_at:
+            raise MemoryError
+        separate(layer)
+
+    monkeypatch.setattr(LayerCache, "separate", fail)
+    with joining(after=1):
+        answers = [engine.begin(*request) for request in requests]
+        told: list[list[int]] = [[] for _ in answers]
+        while any(answer.phase is not Phase.DONE for answer in answers):
+            for answer, tokens in zip(answers, told, strict=True):
+                if answer.phase is not Phase.DONE and (event := answer.advance()) is not None:
+                    tokens.extend(event.tokens)
+    assert next(failing) > fails_at
+    assert told == [one.token_ids for one in alone]

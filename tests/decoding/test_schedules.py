@@ -1,0 +1,165 @@
+"""Random schedules of sequences in company: no answer changes, each cache stays in order."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cache
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from akunu_py.cache.kv_cache import KVCache
+from akunu_py.decoding.batch import Batch
+from akunu_py.decoding.draft_session import DraftSession
+from akunu_py.decoding.loop import Limits, decode
+from akunu_py.decoding.target import ModelTarget
+from akunu_py.model import TargetModel
+from akunu_py.options import Sampling
+from akunu_py.planning.planner import FixedPlanner
+from akunu_py.sampling.sampler import Sampler
+from akunu_py.stats import Round
+from tests.decoding.company import joining, prompt_of
+from tests.fakes import OracleDrafter, rounds_of
+
+LONGEST = 9
+SAMPLINGS = (
+    Sampling(),
+    Sampling(temperature=0.9, top_p=0.9, seed=5),
+    Sampling(temperature=0.8, top_k=20, seed=2, repetition_penalty=1.2),
+    Sampling(presence_penalty=0.8, repetition_penalty=1.3, repetition_context_size=6),
+)
+
+
+Answers = Callable[[int, Sampling], list[int]]
+
+
+@pytest.fixture(scope="module")
+def alone(smallest: TargetModel) -> Answers:
+    """What plain decoding answers without company."""
+    model = smallest
+
+    @cache
+    def answer(number: int, sampling: Sampling) -> list[int]:
+        prompt = prompt_of(number)
+        held = model.make_cache(256)
+        model.prefill(prompt[:-1], held)
+        sampler = Sampler(sampling, prompt)
+        rounds = rounds_of(model, held, sampler, prompt[-1], Limits(LONGEST, frozenset()))
+        return [token for one in rounds for token in one.tokens]
+
+    return answer
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sequence: what it answers, how it drafts, when it comes, and when it is cancelled."""
+
+    number: int
+    sampling: Sampling
+    seed: int
+    error: float
+    silence: float
+    joins_at: int
+    cancelled_after: int
+
+
+plans = st.builds(
+    Plan,
+    st.integers(0, 4),
+    st.sampled_from(SAMPLINGS),
+    st.integers(0, 99),
+    st.sampled_from([0.0, 0.2, 0.6]),
+    st.sampled_from([0.2, 0.9, 1.0, 1.0]),
+    st.integers(0, 8),
+    st.sampled_from([1, 3, 6, 99, 99, 99]),
+)
+
+
+@dataclass
+class Member:
+    """A running sequence, in a cache that has room for little and grows."""
+
+    plan: Plan
+    model: TargetModel
+    batch: Batch
+    answer: list[int]
+    cache: KVCache = field(init=False)
+    emitted: list[int] = field(default_factory=list)
+    rounds: int = 0
+
+    def run(self) -> Iterator[Round]:
+        plan, prompt = self.plan, prompt_of(self.plan.number)
+        self.cache = self.model.make_cache(len(prompt) + 2)
+        self.model.prefill(prompt[:-1], self.cache)
+        drafter = OracleDrafter(
+            len(prompt), self.answer, seed=plan.seed, error=plan.error, silence=plan.silence
+        )
+        drafter.begin(prompt)
+        session = DraftSession(drafter, FixedPlanner(4), num_draft_tokens=4)
+        target = ModelTarget(
+            self.model,
+            self.cache,
+            Sampler(plan.sampling, prompt),
+            4,
+            limit=64,
+            grow=lambda tokens: self.cache.grow(tokens + 3),
+        )
+        with self.batch.member(target) as member:
+            yield from decode(member, session, prompt[-1], Limits(LONGEST, frozenset()))
+
+    def is_in_order(self) -> bool:
+        """Whether its cache holds what a fresh prefill of its tokens holds."""
+        tokens = [*prompt_of(self.plan.number), *self.emitted][:-1]
+        self.cache.rollback(min(len(tokens), self.cache.length))
+        tokens = tokens[: self.cache.length]
+        fresh = self.model.make_cache(len(tokens))
+        self.model.prefill(tokens, fresh)
+        return all(
+            np.allclose(own, other, atol=1e-3)
+            for mine, theirs in zip(
+                self.cache.rows(0, len(tokens)), fresh.rows(0, len(tokens)), strict=True
+            )
+            for own, other in zip(mine, theirs, strict=True)
+        )
+
+
+@settings(max_examples=100)
+@given(st.lists(plans, min_size=2, max_size=4), st.integers(0, 9999))
+def test_no_schedule_changes_an_answer_or_a_cache(
+    smallest: TargetModel, alone: Answers, schedule: list[Plan], seed: int
+) -> None:
+    with joining(after=seed % 4):
+        run_schedule(smallest, alone, schedule, seed)
+
+
+def run_schedule(model: TargetModel, alone: Answers, schedule: list[Plan], seed: int) -> None:
+    chance, batch = Random(seed), Batch(model)
+    answers = [alone(plan.number, plan.sampling) for plan in schedule]
+    members = [
+        Member(plan, model, batch, answer) for plan, answer in zip(schedule, answers, strict=True)
+    ]
+    running = {index: member.run() for index, member in enumerate(members)}
+    turn = 0
+    with ExitStack() as stack:
+        for rounds in running.values():
+            stack.callback(rounds.close)  # type: ignore[attr-defined]
+        while running:
+            turn += 1
+            for index in chance.sample(sorted(running), len(running)):
+                member = members[index]
+                if turn < member.plan.joins_at or chance.random() < 0.2:
+                    continue
+                done = member.rounds >= member.plan.cancelled_after
+                outcome = None if done else next(running[index], None)
+                if outcome is None:
+                    running.pop(index).close()  # type: ignore[attr-defined]
+                    continue
+                member.rounds += 1
+                member.emitted.extend(outcome.tokens)
+    for member, answer in zip(members, answers, strict=True):
+        assert member.emitted == answer[: len(member.emitted)]
+        assert len(member.emitted) == LONGEST or member.rounds == member.plan.cancelled_after
+        assert member.is_in_order()
