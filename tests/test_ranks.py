@@ -93,6 +93,27 @@ def launched(
         yield ranks
 
 
+@contextmanager
+def answering(folder: Path, model: str) -> Iterator[list["subprocess.Popen[str]"]]:
+    """Two ranks in the middle of a long answer."""
+    words = ["-m", "akunu_py", "generate", "--model", model, "--prompt", "one two"]
+    with launched(folder, [*words, "--max-tokens", "900", "--drafter", "none"]) as ranks:
+        assert ranks[0].stdout is not None
+        ranks[0].stdout.read(1)
+        yield ranks
+
+
+@contextmanager
+def serving(folder: Path, model: str) -> Iterator[tuple[list["subprocess.Popen[str]"], str]]:
+    """Two ranks of a server, and its address."""
+    words = ["-m", "akunu_py", "serve", "--model", model, "--port", "0"]
+    with launched(folder, words) as ranks:
+        assert ranks[0].stdout is not None
+        while not (line := ranks[0].stdout.readline()).startswith("Serving"):
+            assert line, "it has ended"
+        yield ranks, line.split()[-1]
+
+
 def outcome(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
     out, err = process.communicate(timeout=PATIENCE_S)
     own = [line for line in err.splitlines() if not line.startswith("[ring]")]  # MLX's lines
@@ -128,11 +149,8 @@ def test_a_server_loses_a_rank_in_the_middle_of_an_answer(
 ) -> None:
     engine = akunu_py.load(folders["llama"])
     expected = engine.generate("abc abc", akunu_py.Options(4)).text
-    words = ["-m", "akunu_py", "serve", "--model", folders["llama"], "--port", "0"]
     endless = {"prompt": "a", "n_predict": -1, "ignore_eos": True, "stream": True}
-    with launched(tmp_path, words) as ranks:
-        assert ranks[0].stdout is not None
-        url = [ranks[0].stdout.readline() for _ in range(2)][1].split()[-1]
+    with serving(tmp_path, folders["llama"]) as (ranks, url):
         with httpx2.Client(base_url=url, timeout=PATIENCE_S) as client:
             with client.stream("POST", "/completion", json=endless) as cancelled:
                 next(cancelled.iter_lines())
@@ -154,10 +172,7 @@ def test_a_server_loses_a_rank_in_the_middle_of_an_answer(
 def test_the_others_end_if_the_first_rank_is_killed(
     folders: dict[str, str], tmp_path: Path
 ) -> None:
-    words = ["-m", "akunu_py", "generate", "--model", folders["llama"], "--prompt", "one two"]
-    with launched(tmp_path, [*words, "--max-tokens", "900", "--drafter", "none"]) as ranks:
-        assert ranks[0].stdout is not None
-        ranks[0].stdout.read(1)
+    with answering(tmp_path, folders["llama"]) as ranks:
         ranks[0].kill()
         code, _, errors = outcome(ranks[1])
     assert code == 3
@@ -166,10 +181,7 @@ def test_the_others_end_if_the_first_rank_is_killed(
 
 
 def test_an_interrupted_answer_ends_all_quietly(folders: dict[str, str], tmp_path: Path) -> None:
-    words = ["-m", "akunu_py", "generate", "--model", folders["llama"], "--prompt", "one two"]
-    with launched(tmp_path, [*words, "--max-tokens", "900", "--drafter", "none"]) as ranks:
-        assert ranks[0].stdout is not None
-        ranks[0].stdout.read(1)
+    with answering(tmp_path, folders["llama"]) as ranks:
         ranks[0].send_signal(signal.SIGINT)
         ended = [outcome(process) for process in ranks]
     assert [(code, errors) for code, _, errors in ended] == [(130, "")] * 2
@@ -302,11 +314,7 @@ def test_a_follower_that_waits_in_a_forward_notices_that_rank_0_has_gone(
 
 
 def test_a_signal_to_the_first_rank_ends_all(folders: dict[str, str], tmp_path: Path) -> None:
-    words = ["-m", "akunu_py", "serve", "--model", folders["llama"], "--port", "0"]
-    with launched(tmp_path, words) as ranks:
-        assert ranks[0].stdout is not None
-        while not ranks[0].stdout.readline().startswith("Serving"):
-            pass
+    with serving(tmp_path, folders["llama"]) as (ranks, _):
         ranks[0].send_signal(signal.SIGTERM)
         ended = [outcome(process) for process in ranks]
     assert [(code, errors) for code, _, errors in ended] == [(0, "")] * 2
