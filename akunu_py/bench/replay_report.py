@@ -120,8 +120,9 @@ class ReplayReport:
         parts: list[RenderableType] = []
         for kind, cases in self.sets.items():
             tokens = sum(len(case.reference) for case in cases)
+            requests = "1 request" if len(cases) == 1 else f"{len(cases):,} requests"
             parts += [
-                f"{kind}: {len(cases):,} requests, {tokens:,} tokens of known answers, "
+                f"{kind}: {requests}, {tokens:,} tokens of known answers, "
                 f"{_repeated(cases):.0%} of their 4-grams occur earlier in the request",
                 self._table(kind),
                 "",

@@ -140,7 +140,7 @@ def _recommend(payoff: Payoff) -> dict[str, Any]:
 def _machine_lines(machine: dict[str, Any], model: dict[str, Any], free: int) -> list[str]:
     blas = machine["blas"]
     facts = [
-        ("device", f"{machine['device']}, {machine['chip']}, {machine['cores']} cores"),
+        ("device", f"{machine['device']}, {machine['chip']}, {count(machine['cores'], 'core')}"),
         ("memory", f"{machine['memory_gib']} GiB, {free / 2**30:.1f} GiB of it free"),
         ("blas", f"{blas}, {count(machine['blas_threads'], 'thread')}" if blas else "the system's"),
         (

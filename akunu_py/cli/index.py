@@ -61,8 +61,8 @@ def _learn(store: MemoryStore, folders: list[Path], model: str) -> None:
         _tell_left_out(result)
         print(
             printable(
-                f"{folder}: {result.files:,} files in memory, {result.changed:,} of them new or "
-                f"changed, {result.gone:,} dropped."
+                f"{folder}: {count(result.files, 'file')} in memory, {result.changed:,} of them "
+                f"new or changed, {result.gone:,} dropped."
             )
         )
 
@@ -74,7 +74,7 @@ def _tell_left_out(result: IndexResult) -> None:
     if len(lines) > _MOST_LINES:
         print(f"... and {len(lines) - _MOST_LINES:,} more.", file=sys.stderr)
     if counts:
-        listed = ", ".join(f"{count:,} {reason}" for reason, count in sorted(counts.items()))
+        listed = ", ".join(f"{number:,} {reason}" for reason, number in sorted(counts.items()))
         print(f"Left out: {listed}.", file=sys.stderr)
 
 
@@ -96,12 +96,12 @@ def _list(store: MemoryStore, *, sizes: bool) -> None:
         used = "at an unknown time"
         with suppress(ValueError, OverflowError, OSError):  # a damaged time
             used = datetime.fromtimestamp(status.used or 0).strftime("%Y-%m-%d")
-        line = f"{status.path}  ({status.files:,} files, used {used})"
+        line = f"{status.path}  ({count(status.files, 'file')}, used {used})"
         if not status.path.is_dir():
             line += "  no longer exists"
         if sizes:
             line += (
-                f"  {status.tokens:,} tokens of tokenizer {status.fingerprint.hex()[:8]}, "
+                f"  {count(status.tokens, 'token')} of tokenizer {status.fingerprint.hex()[:8]}, "
                 f"{status.nbytes / 1e6:.1f} MB"
             )
         print(printable(line))

@@ -199,9 +199,8 @@ def index_project(
             fits = store.update(project, fingerprint, batch, gone)
             changed += len(batch) if fits else 0
             if not fits:
-                left_out.lines.append(
-                    f"The memory is full: {len(batch)} files and those after them are left out."
-                )
+                first = next(iter(batch or gone))
+                left_out.lines.append(f"The memory is full: {first} and what follows is left out.")
         batch.clear()
         pending = 0
 

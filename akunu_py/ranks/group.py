@@ -280,7 +280,7 @@ class Ranks:
                 self._closed_at = monotonic()
             since, last = self._since, self._last
             if since is not None and self._is_late(since, self._limit):
-                self._give_up(f"it did not answer in {self._limit:g} seconds")
+                self._give_up(f"it did not answer in {self._limit:g} s")
             if last is not None and self._is_late(last[1], self._timeout):
                 if last is self._last:
                     self._last = None
@@ -288,7 +288,7 @@ class Ranks:
                 reader.start()
                 reader.join(_GRACE_S)
                 if reader.is_alive():
-                    self._give_up(f"a forward took {self._timeout:g} seconds")
+                    self._give_up(f"a forward took {self._timeout:g} s")
 
     def _is_late(self, since: float, limit: float) -> bool:
         """Whether a wait since then will not end: for too long, or for nobody."""

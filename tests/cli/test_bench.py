@@ -161,7 +161,7 @@ class TestReplay:
         self, words: list[str], capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert main([*words, "--costs", "m5-max", "--max-requests", "1"]) == 0
-        assert "edits: 1 requests" in capsys.readouterr().out
+        assert "edits: 1 request, " in capsys.readouterr().out
 
     def test_a_line_that_is_not_a_sample_is_named(
         self, words: list[str], edits: Path, capsys: pytest.CaptureFixture[str]

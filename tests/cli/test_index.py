@@ -23,9 +23,9 @@ def test_a_project_is_learnt_listed_used_and_forgotten(
 ) -> None:
     model = ["--model", str(tiny_model_dir)]
     assert main(["index", str(project), *model]) == 0
-    assert "1 files in memory, 1 of them new" in capsys.readouterr().out
+    assert "1 file in memory, 1 of them new" in capsys.readouterr().out
     assert main(["index", "--stats"]) == 0
-    assert f"{project}  (1 files" in capsys.readouterr().out
+    assert f"{project}  (1 file, used" in capsys.readouterr().out
     answers = []
     for words in ([], ["--project", str(project)]):
         command = ["generate", "-p", "def area(", "-m", "24", "--json", *model, *words]
