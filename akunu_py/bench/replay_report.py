@@ -70,6 +70,19 @@ class ReplayRow:
         """The predicted speedup over plain decoding in a pipelined loop."""
         return self.result.predicted_speedup(self.curve.curve)
 
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """The figures as text, the predicted speedup first."""
+        result = self.result
+        return (
+            f"{self.speedup:.2f}x",
+            f"{result.tokens_per_forward:.2f}",
+            f"{result.forwards:,}",
+            f"{result.drafted:,}",
+            f"{result.accepted:,}",
+            f"{result.acceptance:.0%}",
+        )
+
     def as_json(self) -> dict[str, Any]:
         """The figures, rounded."""
         result = self.result
@@ -91,7 +104,10 @@ class ReplayRow:
 
 @dataclass(frozen=True)
 class ReplayReport:
-    """The results of replaying sets of requests, which the tokenizer of a model encoded."""
+    """The results of replaying sets of requests, which the tokenizer of a model encoded.
+
+    The rows are in the order that `replay_policies` returns them in.
+    """
 
     sets: Mapping[str, Sequence[ReplayCase]]
     curves: Sequence[NamedCurve]
@@ -130,22 +146,17 @@ class ReplayReport:
         return Group(*parts)
 
     def _table(self, kind: str) -> Table:
-        table = figures_table(_HEADS)
-        for curve in self.curves:
-            table.add_row(curve.name, style="bold")
-            for row in self.rows:
-                if (row.kind, row.curve) == (kind, curve):
-                    result = row.result
-                    table.add_row(
-                        f"  {row.policy}",
-                        f"{row.speedup:.2f}x",
-                        f"{result.tokens_per_forward:.2f}",
-                        f"{result.forwards:,}",
-                        f"{result.drafted:,}",
-                        f"{result.accepted:,}",
-                        f"{result.acceptance:.0%}",
-                    )
-        return table
+        """A line for each policy: all figures with the costs of one curve, the predicted speedups
+        with those of several."""
+        rows = [row for row in self.rows if row.kind == kind]
+        if len(self.curves) == 1:
+            return figures_table(_HEADS, [(str(row.policy), *row.figures) for row in rows])
+        heads = [curve.name.replace("-", "-\n", 1) for curve in self.curves]
+        alike = [rows[at : at + len(heads)] for at in range(0, len(rows), len(heads))]
+        return figures_table(
+            ["predicted\nspeedup", *heads],
+            [(str(same[0].policy), *(row.figures[0] for row in same)) for same in alike],
+        )
 
 
 def replay_policy(

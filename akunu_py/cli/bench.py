@@ -173,6 +173,8 @@ def _replay(settings: ReplaySettings) -> _Result:
                 )
             )
     costs = "\n".join(f"  {line}" for line in about_lines(curves))
+    if len(curves) > 1:
+        costs += "\n--costs NAME takes one of them, and then forwards and drafts are listed, too."
     return _Result(
         ReplayReport(sets, curves, rows, settings.model),
         draw_replay,

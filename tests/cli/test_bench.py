@@ -130,13 +130,20 @@ class TestReplay:
         monkeypatch.setattr(loading, "load", None)
         return ["bench", "replay", str(edits), "--model", str(tiny_model_dir)]
 
-    def test_a_table_for_every_set_and_curve(
+    def test_a_line_for_every_policy_with_the_speedups_of_all_curves(
         self, words: list[str], capsys: pytest.CaptureFixture[str]
     ) -> None:
-        assert main([*words, "--costs", "m4-pro", "m3-ultra"]) == 0
+        words += ["--num-draft-tokens", "auto", "4"]
+        found = {}
+        for name in ("m4-pro", "m3-ultra"):
+            assert main([*words, "--costs", name, "--json"]) == 0
+            rows = json.loads(capsys.readouterr().out)["rows"]
+            found[name] = [f"{row['predicted_speedup']:.2f}x" for row in rows]
+        assert main([*words, "--costs", *found]) == 0
         out = capsys.readouterr().out
         assert out.startswith("edits: 3 requests")
-        assert out.count("auto + planner") == out.count("ngram + planner") == 2
+        lines = [line.split() for line in out.splitlines() if line.startswith(("auto", "ngram"))]
+        assert [tuple(line[-2:]) for line in lines] == list(zip(*found.values(), strict=True))
         assert "Nothing here was measured" in out
         assert "mlx/issues/3852" in out
 
