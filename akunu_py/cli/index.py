@@ -86,7 +86,10 @@ def _forget(store: MemoryStore, path: Path) -> None:
     """
     folder = Path(os.path.realpath(os.path.expanduser(path)))
     if not is_utf8(str(folder)) or not store.forget(folder):
-        raise InvalidRequestError(f"Nothing is known of {folder}; `index --list` names projects.")
+        raise InvalidRequestError(
+            f"Nothing is known of {folder}; --forget takes the folder of a project, as `index "
+            "--list` prints it."
+        )
     print(f"{folder} is forgotten.")
 
 

@@ -171,8 +171,8 @@ OPTIONS: Final = (
     Option("--list", _INDEX, "list the projects in memory", field="lists", default=False,
            const=True),
     Option("--stats", _INDEX, "list them with what they take", default=False, const=True),
-    Option("--forget", _INDEX, "delete what is known of a project; may be repeated", file_path,
-           metavar="PATH", field="forgotten", default=(), repeated=True),
+    Option("--forget", _INDEX, "delete what is known of the project in this folder; may be "
+           "repeated", file_path, metavar="PATH", field="forgotten", default=(), repeated=True),
     Option("--forget-all", _INDEX, "delete what is known of all projects", field="forgets_all",
            default=False, const=True),
     Option("--prompt", _GENERATE, "the text to continue; - reads it from standard input",

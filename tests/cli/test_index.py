@@ -45,7 +45,7 @@ def test_a_project_is_learnt_listed_used_and_forgotten(
     [
         (["index"], "index takes either folders, or --list"),
         (["index", ".", "--list"], "index takes either folders, or --list"),
-        (["index", "--forget", "nowhere"], "Nothing is known of"),
+        (["index", "--forget", "nowhere"], "--forget takes the folder of a project"),
         (["index", "nowhere"], "There is no folder nowhere"),
         (["index", "/"], "/ is no project: name a folder in it."),
         (["index", "~"], "is no project: name a folder in it."),
