@@ -43,6 +43,7 @@ class Round:
         draft_s: seconds spent on learning from the round and on the next proposal.
         replayed: how many tokens of earlier rounds the forward computed again, because the cache
             had been rolled back past them.
+        is_counted: whether the round of another sequence counts the forward, which they shared.
         recheck_forwards: single-token forwards that decided a near-tie; see
             `decoding/exactness.py`.
         grammar_complete: whether the grammar allows nothing to follow.
@@ -64,6 +65,7 @@ class Round:
     build_s: float = 0.0
     draft_s: float = 0.0
     replayed: int = 0
+    is_counted: bool = False
     recheck_forwards: int = 0
     grammar_complete: bool = False
     finish: Finish | None = None
@@ -105,16 +107,18 @@ class Stats:
 
     `generated_tokens == accepted + bonus + corrected + plain` always holds; `plain` counts the
     tokens of rounds without a draft. `replayed` counts the tokens that were computed again after a
-    rollback, which `target_tokens` includes. `rechecked` counts the near-ties that were decided
-    again, and `recheck_forwards` the single-token forwards this took, which `target_forwards`
-    includes. `queue_s` is spent in a queue, and `setup_s` after that, on encoding the prompt and
-    on what the first request of a kind measures; then the clock of the others starts.
+    rollback, which `target_tokens` includes. `shared_forwards` are those of `target_forwards` that
+    another request counts, too. `rechecked` counts the near-ties that were decided again, and
+    `recheck_forwards` the single-token forwards this took, which `target_forwards` includes.
+    `queue_s` is spent in a queue, and `setup_s` after that, on encoding the prompt and on what the
+    first request of a kind measures; then the clock of the others starts.
     """
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
     target_forwards: int = 0
+    shared_forwards: int = 0
     target_tokens: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -140,6 +144,7 @@ class Stats:
         drafted = outcome.drafted
         self.generated_tokens += len(outcome.tokens)
         self.target_forwards += 1 + outcome.recheck_forwards
+        self.shared_forwards += outcome.is_counted
         self.target_tokens += outcome.replayed + 1 + drafted + outcome.recheck_forwards
         self.replayed += outcome.replayed
         self.rechecked += outcome.recheck_forwards > 0

@@ -197,23 +197,24 @@ class Batch:
             self._submit(begin, pipelined=True)
         return forward.ahead
 
-    def wait(self, run: _Run) -> None:
-        """Waits for a batched forward, and learns how long it took."""
+    def wait(self, run: _Run) -> bool:
+        """Waits for a batched forward, and learns how long it took; True if that was done."""
         results, run.results = run.results, []
         if not results:
-            return
+            return True
         begun = perf_counter()
         try:
             mx.eval(results)
         except Exception as error:
             for one in run.parts:
                 one.error = one.error or error
-            return
+            return False
         now = perf_counter()
         run.seconds += (now - begun) / run.shape[0]
         # If the host came late, or the forward waited for another one, the time says nothing.
         if not run.pipelined and now - begun > _NO_WAIT * (now - run.begun):
             self._observe(run.shape, now - run.begun)
+        return False
 
     def learn(self, forward: BatchedForward, accepted: int) -> None:
         """Learns how much of a draft was accepted."""
@@ -377,8 +378,7 @@ class BatchedTarget:
             return self._target.read(pending)
         if pending.run is None and pending.error is None:
             self._batch.run()
-        if pending.run is not None:
-            self._batch.wait(pending.run)
+        is_counted = pending.run is not None and self._batch.wait(pending.run)
         error, pending.error = pending.error, None
         try:
             if error is not None:
@@ -389,6 +389,7 @@ class BatchedTarget:
         assert pending.run is not None
         outcome = self._target.read(pending.pending)
         pending.step_gain = -inf  # those who read later must not submit a step after it
+        outcome.is_counted = is_counted
         outcome.forward_s += pending.run.seconds
         outcome.seconds = None  # it says nothing about a forward of this sequence alone
         self._batch.learn(pending, outcome.accepted)

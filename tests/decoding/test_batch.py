@@ -241,6 +241,14 @@ def test_a_batch_answers_as_one_after_another(engine: Engine, options: Options) 
     assert again.stats.cached_tokens > 0
 
 
+def test_a_forward_of_several_sequences_is_shared_by_all_but_one(engine: Engine) -> None:
+    batch = engine.batch
+    forwards, rows = batch.forwards, batch.rows
+    together = engine.generate_batch(PROMPTS, Options(24, drafter="none"))
+    shared = sum(one.stats.shared_forwards for one in together)
+    assert shared == (batch.rows - rows) - (batch.forwards - forwards) > 0
+
+
 def test_exact_answers_have_forwards_of_their_own(engine: Engine) -> None:
     options = Options(12, exact=True)
     before = engine.batch.forwards

@@ -48,7 +48,8 @@ def test_slots_and_status_tell_what_runs(held: LiveServer, engine: HeldEngine) -
 
 
 def test_metrics_tell_kinds_and_the_size_of_batches(held: LiveServer) -> None:
-    held.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]})
+    chat = {"messages": [{"role": "user", "content": "a"}], "num_draft_tokens": 0}
+    held.post("/v1/chat/completions", chat)
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda _: held.post("/completion", LONG | {"n_predict": 60}), range(2)))
     held.settle()
@@ -58,6 +59,8 @@ def test_metrics_tell_kinds_and_the_size_of_batches(held: LiveServer) -> None:
     assert float(found[f'{tokens}{{kind="chat"}}']) > 0
     assert float(found[f'{tokens}{{kind="completion"}}']) >= 120
     assert 1 < float(found["llamacpp:n_busy_slots_per_decode"]) <= 2
+    forwards = float(found["llamacpp:n_decode_total"])
+    assert 60 <= forwards < float(found["llamacpp:tokens_predicted_total"]), "some are shared"
     assert float(found["llamacpp:queue_seconds_total"]) >= 0
 
 
