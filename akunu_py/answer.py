@@ -256,7 +256,7 @@ class Answer:
                         if outcome.end_token is not None:
                             computed.append(outcome.end_token)
                         now = perf_counter()
-                        stats.decode_s = now - prefilled
+                        stats.decode_since, stats.decode_s = prefilled, now - prefilled
                         stats.ttft_s = stats.ttft_s or now - begun
                         yield self._event(outcome)
         except GeneratorExit:  # between two forwards

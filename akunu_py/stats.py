@@ -111,7 +111,8 @@ class Stats:
     another request counts, too. `rechecked` counts the near-ties that were decided again, and
     `recheck_forwards` the single-token forwards this took, which `target_forwards` includes.
     `queue_s` is spent in a queue, and `setup_s` after that, on encoding the prompt and on what the
-    first request of a kind measures; then the clock of the others starts.
+    first request of a kind measures; then the clock of the others starts. `decode_since` is when
+    decoding began, by `perf_counter`, and None before that and in the sums of several requests.
     """
 
     prompt_tokens: int = 0
@@ -136,6 +137,7 @@ class Stats:
     draft_s: float = 0.0
     forward_s: float = 0.0
     build_s: float = 0.0
+    decode_since: float | None = None
     accepted_by_position: list[int] = field(default_factory=list)
     accepted_counts: Counter[int] = field(default_factory=Counter)
 

@@ -171,13 +171,21 @@ def _figures(done: Mapping[int, tuple[Stats, int]], per_prompt: int) -> dict[str
     the statistics and the reasoning tokens are given, by its index.
 
     A prompt counts once, however many choices it has. All draft tokens count as predicted ones, not
-    only those drafted from the client's `prediction`.
+    only those drafted from the client's `prediction`. The time of decoding is from the first
+    choice's beginning to the last one's end, because they are decoded together.
     """
     sums, prompts = Stats(), Stats()
     for index, (stats, _) in done.items():
         sums.include(stats)
         if index % per_prompt == 0:
             prompts.include(stats)
+    spans = [
+        (stats.decode_since, stats.decode_since + stats.decode_s)
+        for stats, _ in done.values()
+        if stats.decode_since is not None
+    ]
+    if spans:
+        sums.decode_s = max(end for _, end in spans) - min(begin for begin, _ in spans)
     usage = {
         "prompt_tokens": prompts.prompt_tokens,
         "completion_tokens": sums.generated_tokens,

@@ -104,6 +104,18 @@ def test_streamed_choices_come_together(held: LiveServer, path: str) -> None:
     assert sum("timings" in event for event in events) == (3 if path == "/completion" else 1)
 
 
+def test_choices_that_are_made_together_take_their_time_once(held: LiveServer) -> None:
+    body = LONG | {"n": 2, "max_tokens": 60, "timings_per_token": True, "temperature": 1}
+    alone = [0.0, 0.0]
+    *events, last, _ = held.events("/v1/completions", body)
+    for event in events:
+        if "timings" in event:
+            alone[event["choices"][0]["index"]] = event["timings"]["predicted_ms"]
+    together = last["timings"]
+    assert together["predicted_n"] == 120
+    assert max(alone) <= together["predicted_ms"] < sum(alone)
+
+
 def test_the_choices_of_a_request_take_one_place_in_the_queue(
     held: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
