@@ -235,8 +235,8 @@ class PrefixPool:
 
     def share(self, slot: PrefixSlot, prompt: Sequence[int]) -> None:
         """Lets others copy what a busy slot has computed of its prompt."""
-        slot.tokens = list(prompt[: slot.cache.length])
-        if len(slot.tokens) >= len(prompt) - 1:
+        slot.tokens.extend(prompt[slot.held : slot.cache.length])
+        if slot.held >= len(prompt) - 1:
             slot.coming = ()
         self._update_statuses()
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -136,6 +137,26 @@ def test_a_busy_slot_is_copied_and_neither_taken_nor_dropped(model: TargetModel)
     pool.settle(first, prompt[:39])
     pool.settle(second, prompt[:39])
     assert [status.tokens for status in pool.statuses] == [39, 39]
+
+
+def test_sharing_chunk_after_chunk_reads_each_token_once(model: TargetModel) -> None:
+    read = 0
+
+    class Prompt(list[int]):
+        def __getitem__(self, key: Any) -> Any:
+            nonlocal read
+            found = super().__getitem__(key)
+            read += len(found)
+            return found
+
+    pool, prompt = make_pool(model), Prompt(run(1, 801))
+    slot, _ = pool.take(prompt, 900)
+    read = 0
+    for begin in range(0, 800, 50):
+        model.prefill([*prompt][begin : begin + 50], slot.cache)
+        pool.share(slot, prompt)
+    assert slot.tokens == [*prompt][:800]
+    assert read == 800
 
 
 @pytest.mark.parametrize("window", [0, 32])
