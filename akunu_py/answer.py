@@ -16,7 +16,7 @@ from akunu_py.backend import Backend, ResidentWeights
 from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot
 from akunu_py.decoding.batch import Batch
 from akunu_py.decoding.draft_session import DraftSession
-from akunu_py.decoding.loop import Limits, Target, begin, decode
+from akunu_py.decoding.loop import Limits, Target, decode
 from akunu_py.decoding.scheduler import Phase
 from akunu_py.decoding.speculation import SpeculationState
 from akunu_py.decoding.target import ModelTarget
@@ -380,6 +380,6 @@ class Answer:
             else shared.batch.member(target, keeps_drafts=wants_drafts)
         )
         with decoding as member:
-            first = begin(member, session, prompt[-1], limits)
+            rounds = decode(member, session, prompt[-1], limits)
             yield None
-            yield from decode(member, session, prompt[-1], limits, first)
+            yield from rounds

@@ -92,8 +92,13 @@ class Target(Protocol[P]):
         """Books time for which the caller kept the loop waiting after a round."""
 
 
-def begin(target: Target[P], session: DraftSession, known: int, limits: Limits) -> P:
-    """Submits the first forward, for `decode`.
+def decode(target: Target[P], session: DraftSession, known: int, limits: Limits) -> Iterator[Round]:
+    """Decodes one sequence, one round per iteration, until the text ends.
+
+    The first forward is submitted at once. Then the loop is rotated: an iteration reads one forward
+    and submits the next. The caller may cut a round while it has it, and may stop iterating at any
+    time. If the text ends with an end token, the cache may hold that token and one after it; the
+    caller rolls back.
 
     Args:
         target: its cache holds everything before `known` and has room for at least 1 token.
@@ -104,28 +109,13 @@ def begin(target: Target[P], session: DraftSession, known: int, limits: Limits) 
     draft = session.propose(target.draft_limit(limits.max_tokens), target.length)
     pending = target.submit(known, draft)
     pending.step_gain = _step_gain(target, session, limits.max_tokens, NO_DRAFT)
-    return pending
+    return _rounds(target, session, pending, limits)
 
 
-def decode(
-    target: Target[P],
-    session: DraftSession,
-    known: int,
-    limits: Limits,
-    first: P | None = None,
+def _rounds(
+    target: Target[P], session: DraftSession, pending: P, limits: Limits
 ) -> Iterator[Round]:
-    """Decodes one sequence, one round per iteration, until the text ends.
-
-    The loop is rotated: an iteration reads one forward and submits the next. The caller may cut a
-    round while it has it, and may stop iterating at any time. If the text ends with an end token,
-    the cache may hold that token and one after it; the caller rolls back.
-
-    Args:
-        target, session, known, limits: as for `begin`.
-        first: what that returned, if it was called already.
-    """
     emitted = 0
-    pending = begin(target, session, known, limits) if first is None else first
     try:
         while True:
             # Forward: without a draft, the device may get the next step before this one is read.
