@@ -42,7 +42,7 @@ class HeldOut:
 
 
 def hold_out(
-    project: Path, tokenizer: Tokenizer, folder: Path, *, most: int = MAX_REQUESTS, seed: int = 0
+    project: Path, tokenizer: Tokenizer, folder: Path, *, most: int = MAX_REQUESTS
 ) -> HeldOut:
     """Divides a project.
 
@@ -51,12 +51,11 @@ def hold_out(
         tokenizer: of the model.
         folder: where the memory is written; it must stay until the end of the replay.
         most: requests that are taken, at random.
-        seed: of the random choices.
 
     Raises:
         InvalidRequestError: if it has too few files that can be read, or no request.
     """
-    left_out, draw = LeftOut(), Random(seed)
+    left_out, draw = LeftOut(), Random(0)
     read = ((file.name, read_source(file, left_out)) for file in source_files(project, left_out))
     texts = [(name, found[1]) for name, found in read if found is not None]
     draw.shuffle(texts)

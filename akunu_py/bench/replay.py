@@ -241,8 +241,9 @@ def replay(
     return ReplayResult.of(rounds)
 
 
-def repeated_share(case: ReplayCase, length: int = 4) -> float:
-    """The share of a reference's n-grams that occurred before, in the prompt or in itself."""
+def repeated_share(case: ReplayCase) -> float:
+    """The share of a reference's 4-grams that occurred before, in the prompt or in itself."""
+    length = 4
     tokens = [*case.prompt, *case.reference]
     first = max(0, len(case.prompt) - length + 1)
     seen: set[tuple[int, ...]] = set()

@@ -151,8 +151,7 @@ class DraftPlanner:
 
     Args:
         costs: what forwards cost on this machine. Planners may share live costs, made for one
-            token more than `longest`.
-        longest: the most draft tokens of a round.
+            token more than `MAX_PLANNED_TOKENS`.
         acceptance: what was learnt of drafts, to share with planners of other requests.
 
     Attributes:
@@ -162,11 +161,11 @@ class DraftPlanner:
     def __init__(
         self,
         costs: CostCurve | LiveCosts,
-        longest: int = MAX_PLANNED_TOKENS,
         acceptance: AcceptanceModel | None = None,
     ) -> None:
-        self._costs = costs if isinstance(costs, LiveCosts) else LiveCosts(costs, longest + 1)
-        self._longest = longest
+        if not isinstance(costs, LiveCosts):
+            costs = LiveCosts(costs, MAX_PLANNED_TOKENS + 1)
+        self._costs = costs
         self._replays = False  # whether a rejection makes the next forward compute tokens again
         self._acceptance = acceptance or AcceptanceModel()
         self._declined_draft = DeclinedDraft(self._acceptance)
@@ -200,7 +199,7 @@ class DraftPlanner:
 
     def choose(self, draft: Draft, now: Situation) -> int:
         context, replayed, pipelined = now.context, now.replayed, now.pipelined
-        limit = min(now.limit, len(draft.tokens), self._longest)
+        limit = min(now.limit, len(draft.tokens), MAX_PLANNED_TOKENS)
         is_probe = self.probes.take_pending(pipelined=pipelined)
         if limit <= 0:
             return 0
@@ -234,7 +233,7 @@ class DraftPlanner:
         elif self.probes.due(pipelined=pipelined) or is_probe:
             length = 1 + speeds.index(fastest)
         if not length:
-            self._declined_draft.decline(draft.cut(self._longest))
+            self._declined_draft.decline(draft.cut(MAX_PLANNED_TOKENS))
             return 0
         self._backoff.drafted()
         return length
@@ -242,7 +241,7 @@ class DraftPlanner:
     def plan(self, draft: Draft, prospects: Prospects, drawn: int, now: Situation) -> DrawPlan:
         if drawn or prospects.accept_probs:
             step = self._costs.decode_s(now.context)
-            longest = min(now.limit, self._longest)
+            longest = min(now.limit, MAX_PLANNED_TOKENS)
             accept_probs = self._acceptance.accept_probs(draft)[:longest]
             guess = [*accept_probs, *prospects.accept_probs][:longest]
             rounds = self._rounds(expected_tokens(guess), now)
@@ -289,7 +288,7 @@ class DraftPlanner:
         context, replayed = now.context, now.replayed
         first, *rounds = self._costs.verify_table(context, replayed + len(expected))[replayed:]
         if self._replays:
-            forwards = self._costs.verify_table(context, self._longest + 1)
+            forwards = self._costs.verify_table(context, MAX_PLANNED_TOKENS + 1)
             again = expected_replays(expected, replayed)
             rounds = [
                 cost + _replay_s(forwards, rows, replayed + length)

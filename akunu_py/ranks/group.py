@@ -41,7 +41,6 @@ LOADING: Final = 10
 
 _GRACE_S: Final = 1.0
 _SECONDS_TO_STOP: Final = 2.0
-_SECONDS_TO_LEAVE: Final = 30.0
 _WORD: Final = 0x7FFFFFFF
 _PROBES: Final = 20
 _UNLIKE: Final = (

@@ -7,8 +7,6 @@ wrong with it.
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
-Schema = Mapping[str, Any] | bool
-
 _TOO_LARGE: Final = 10**18
 """Numbers stay below it: an integer of 18 digits fits 64 bits, and no double becomes infinite."""
 _HOLDS_SCHEMA: Final = (

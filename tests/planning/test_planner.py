@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.planning.cost_curve import DOUBTFUL, CostCurve
-from akunu_py.planning.planner import DraftPlanner, FixedPlanner, Situation
+from akunu_py.planning.planner import MAX_PLANNED_TOKENS, DraftPlanner, FixedPlanner, Situation
 from akunu_py.planning.policies import FIRST_PROBE, PROPOSE_BACKOFF
 from akunu_py.stats import Round
 from benchmarks.learnt_costs import cells, regret_s
@@ -256,8 +256,8 @@ def test_no_planner_raises_or_exceeds_its_limits(
     costs: CostCurve,
     longest: int,
 ) -> None:
-    planners = (DraftPlanner(costs, longest), FixedPlanner(longest))
-    for planner in planners:
+    limits = (DraftPlanner(costs), MAX_PLANNED_TOKENS), (FixedPlanner(longest), longest)
+    for planner, most in limits:
         planner.begin()
         skipped, proposed = 0, False
         for draft, limit, context, pipelined, accepted, seconds, tokens in rounds:
@@ -266,7 +266,7 @@ def test_no_planner_raises_or_exceeds_its_limits(
             assert planner.pipeline_gain(context) >= 0 or proposed
             proposed = proposed or bool(draft)
             length = planner.choose(draft, Situation(context, limit, pipelined=pipelined))
-            assert 0 <= length <= min(limit, len(draft), longest)
+            assert 0 <= length <= min(limit, len(draft), most)
             tried = draft.cut(length) if length else NO_DRAFT
             kept = min(accepted, length)
             planner.observe(Round(tuple(tokens), tried, kept, context, pipelined, seconds))
