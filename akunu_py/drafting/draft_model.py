@@ -170,7 +170,7 @@ class DraftModelDrafter:
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         self._source.acceptance.begin()
-        self._tokens = list(prompt)
+        self._tokens, self._prompt_length = list(prompt), len(prompt)
         self._agreed = self._source.shared(self._tokens)
         self._position = -1  # where the present draft begins
         self._guess: tuple[int, ...] = ()
@@ -213,7 +213,8 @@ class DraftModelDrafter:
         if emitted != self._position or not draft:
             self._position, self._confidence = emitted, {}
         context = [*self._tokens, *draft.tokens]
-        sampler = Sampler(self._sampling, context, xtc=self._xtc)
+        generated = len(context) - self._prompt_length
+        sampler = Sampler(self._sampling, context, generated=generated, xtc=self._xtc)
         logits = self._source.advance(context, min(self._agreed, emitted), emitted, count)
         self._agreed = emitted
         inputs = mx.array(context[-1:])

@@ -66,7 +66,16 @@ def test_greedy_answers_do_not_change(
         assert drafted.stats.drafted > 0
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), SAMPLED])
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(),
+        SAMPLED,
+        replace(SAMPLED, repetition_penalty=1.3, presence_penalty=0.8, frequency_penalty=0.4),
+        Sampling(temperature=1.2, top_p=0.9, xtc_probability=0.5, xtc_threshold=0.05, seed=SEED),
+        Sampling(frequency_penalty=0.8),
+    ],
+)
 def test_a_model_that_drafts_for_itself_is_always_right(
     paired_engine: Engine, sampling: Sampling
 ) -> None:
