@@ -24,6 +24,7 @@ from models.training.edits import Edit, Pool
 from models.training.fill_in import Hole
 from models.training.functions import Function, distinct, docstrings, functions_of
 from models.training.invented import Inventor
+from models.training.phrases import REQUESTS
 
 SEED = 11
 _ATTEMPTS = 20
@@ -123,12 +124,16 @@ def later_edit_cases(functions: list[Function], count: int) -> Iterator[ChatCase
         turns = chats.conversation(5)
         for index in range(3, len(turns), 2):
             if turns[index][1].startswith("```"):
-                pasted = any(mark in turns[index - 1][1] for mark in ("def ", "\n"))
-                kind = "new code" if pasted else "code of an earlier answer"
-                yield ChatCase(kind, turns[:index], turns[index][1])
+                yield ChatCase(_later_kind(turns[index - 1][1]), turns[:index], turns[index][1])
                 made += 1
                 if made == count:
                     return
+
+
+def _later_kind(request: str) -> str:
+    if any(mark in request for mark in ("def ", "\n")):
+        return "new code"
+    return "undo" if request in REQUESTS["undo"] else "code of an earlier answer"
 
 
 def holes(files: list[SourceFile], count: int, *, block: bool) -> Iterator[Hole]:

@@ -128,8 +128,9 @@ class MoodyPlanner:
         return self.chosen[-1]
 
     def plan(self, draft: Draft, prospects: Prospects, drawn: int, now: Situation) -> DrawPlan:
-        kept = self._random.randrange(drawn, len(draft) + 1)
-        return DrawPlan(kept, self._random.randrange(1 + min(4, now.limit - kept)))
+        kept = self._random.randrange(len(draft) + 1)
+        most = min(4, now.limit - kept) if kept >= drawn else 0
+        return DrawPlan(kept, self._random.randrange(1 + most))
 
     def observe(self, done: Round) -> None:
         self.rounds.append(done)

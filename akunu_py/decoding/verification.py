@@ -41,11 +41,11 @@ def needs_distributions(draft: Draft, *, greedy: bool) -> bool:
     """Which verifier serves a draft: `accept_or_resample` if this is true, else `match_choices`.
 
     A one-hot draft is matched: both ways accept it equally often, and matching emits what plain
-    decoding would have drawn. So a seed gives the same text with every drafter and every number of
-    draft tokens. A draft that was drawn from a distribution is accepted more often by rejection
-    sampling. A seed then repeats a text only for the same drafter and the same lengths of drafts,
-    because a position after a draft is drawn from the target alone and one within it is not. A
-    greedy target matches every draft: both ways accept the same tokens.
+    decoding would have drawn. So a seed gives the same text with all drafters of `--drafter`, and
+    every number of draft tokens. A draft that was drawn from a distribution with random numbers of
+    its own is accepted more often by rejection sampling. A seed then repeats a text only if the
+    same was drafted, because a position after a draft is drawn from the target alone and one within
+    it is not. A greedy target matches every draft: both ways accept the same tokens.
     """
     return draft.probabilities is not None and not greedy
 

@@ -136,7 +136,7 @@ class DrawingDrafter(Protocol):
     """A drafter whose tokens take time, so the planner says how many before they are drawn.
 
     Besides the methods of `Drafter`. A session asks it, in turn, to copy and to draw, until the
-    planner wants no more.
+    planner wants no more. Its drafts have no `probabilities`.
     """
 
     def copy(self, draft: Draft, limit: int) -> Draft:

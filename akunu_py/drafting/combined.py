@@ -11,9 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter, DrawingDrafter
 
 MIXED = "mixed"
@@ -76,41 +73,22 @@ class CombinedDrafter:
 
 
 def continued(
-    draft: Draft,
-    tokens: Sequence[int],
-    accept_probs: Sequence[float],
-    source: str,
-    rows: npt.NDArray[np.float32] | None = None,
+    draft: Draft, tokens: Sequence[int], accept_probs: Sequence[float], source: str
 ) -> Draft:
     """A draft with further tokens behind it.
 
     Args:
-        draft: with `accept_probs`.
+        draft: with `accept_probs`, and without probabilities.
         tokens: the further tokens.
         accept_probs: one for each.
         source: of the result, if there are further tokens.
-        rows: the distributions that they were drawn from, None if they were not. If either part has
-            some, those of the other are one-hot: `[tokens, vocabulary]`.
     """
     if not tokens:
         return draft
-    before = draft.probabilities
-    if rows is not None and before is None:
-        before = one_hot(draft.tokens, rows.shape[1])
-    elif before is not None and rows is None:
-        rows = one_hot(tokens, before.shape[1])
     return replace(
         draft,
         tokens=(*draft.tokens, *tokens),
         source=source,
-        probabilities=None if rows is None or before is None else np.concatenate([before, rows]),
         accept_probs=(*draft.accept_probs, *accept_probs),
         suggested_length=None,
     )
-
-
-def one_hot(tokens: Sequence[int], vocabulary: int) -> npt.NDArray[np.float32]:
-    """The distributions of tokens that are certain, `[tokens, vocabulary]`."""
-    rows = np.zeros((len(tokens), vocabulary), np.float32)
-    rows[np.arange(len(tokens)), list(tokens)] = 1.0
-    return rows

@@ -12,7 +12,6 @@ from math import prod
 from typing import Final, cast
 
 import mlx.core as mx
-import numpy as np
 
 from akunu_py.cache.model_cache import no_rollback_reason
 from akunu_py.cache.prefix_pool import common_prefix_length
@@ -22,7 +21,6 @@ from akunu_py.drafting.confidence import DrawnAcceptance
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model import TargetModel
 from akunu_py.options import Sampling
-from akunu_py.sampling.random import GOLDEN_GAMMA, mix64
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.sampling.xtc import XTCFilter
 
@@ -30,7 +28,6 @@ SOURCE: Final = "draft model"
 """The source of drafts that the model drew alone."""
 
 _FIRST_CAPACITY: Final = 2048
-_STREAM: Final = 0x9D2C5680
 
 
 class DraftModel:
@@ -149,37 +146,38 @@ class DraftModel:
 class DraftModelDrafter:
     """Drafts for one request, greedily or sampled as the request asks.
 
-    Sampled drafts carry the distributions they were drawn from. Random numbers are keyed by the
-    seed, the position where the draft begins and the token's own, in a stream that verification
-    does not use, so no draft says anything about the draws of a later one. Only XTC excludes at the
-    same positions as the target, because a draft of what is excluded there would be rejected.
+    At each position it draws with the target's own random numbers, so both models draw the same
+    token if they agree, and mostly if they nearly do: with a probability of at least
+    `(1 - d) / (1 + d)` for a total variation of `d`, where rejection sampling would reach `1 - d`.
+    But so a draft is matched like any other, and has no part in what is emitted. Source: Daliri,
+    Musco and Suresh, "Coupling without Communication and Drafter-Invariant Speculative Decoding"
+    (2024).
 
     Args:
         source: the model to draft with.
         sampling: the request's sampling options.
-        seed: the seed of the request.
-        xtc: the XTC filter of the request, if it has one.
+        seed: the seed of the request's sampler.
+        xtc: its XTC filter, if it has one.
     """
 
     def __init__(
         self, source: DraftModel, sampling: Sampling, seed: int, xtc: XTCFilter | None = None
     ) -> None:
         self._source = source
-        self._sampling = sampling
-        self._seed = mix64(seed ^ _STREAM)
+        self._sampling = replace(sampling, seed=seed)
         self._xtc = xtc
         self._tokens: list[int] = []
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         self._source.acceptance.begin()
-        self._tokens = list(prompt)
+        self._tokens, self._prompt_length = list(prompt), len(prompt)
         self._agreed = self._source.shared(self._tokens)
         self._position = -1  # where the present draft begins
         self._guess: tuple[int, ...] = ()
         self._confidence: dict[int, float] = {}  # of the drawn tokens in the guess, by index
 
     def extend(self, tokens: Sequence[int]) -> None:
-        if self._sampling.greedy and self._guess:
+        if self._guess:
             # Also what was drawn and not verified is compared with what came.
             begin = len(self._tokens) - self._position
             for index, (guess, token) in enumerate(
@@ -215,13 +213,12 @@ class DraftModelDrafter:
         if emitted != self._position or not draft:
             self._position, self._confidence = emitted, {}
         context = [*self._tokens, *draft.tokens]
-        fresh = replace(self._sampling, seed=mix64(self._seed + emitted * GOLDEN_GAMMA))
-        sampler = Sampler(fresh, context, xtc=self._xtc)
+        generated = len(context) - self._prompt_length
+        sampler = Sampler(self._sampling, context, generated=generated, xtc=self._xtc)
         logits = self._source.advance(context, min(self._agreed, emitted), emitted, count)
         self._agreed = emitted
         inputs = mx.array(context[-1:])
         drawn: list[mx.array] = []
-        rows: list[mx.array] = []
         confidences: list[mx.array] = []
         accept_probs: list[float] = []
         reach = prod(draft.accept_probs)
@@ -233,12 +230,10 @@ class DraftModelDrafter:
             if self._sampling.greedy:
                 confidences.append(mx.exp(logits.max() - mx.logsumexp(logits)))
             else:
-                rows.append(sampler.distributions(logits, position))
-                confidences.append(mx.take(rows[-1], inputs))
+                confidences.append(mx.take(sampler.distributions(logits, position), inputs))
             mx.async_eval(inputs, confidences[-1])  # type: ignore[no-untyped-call]
             if len(drawn) > 1 and min_reach:
-                # The token before: this one is computed meanwhile. What was drawn already may say
-                # whether to go on, but a token that was drawn must not say whether it counts.
+                # The token before: this one is computed meanwhile.
                 accept_probs.append(self._accept_prob(confidences[-2]))
                 reach *= accept_probs[-1]
             if len(drawn) == count or reach < min_reach:
@@ -252,14 +247,10 @@ class DraftModelDrafter:
             self._confidence[index] = cast(float, confidence.item())
         self._guess = (*draft.tokens, *tokens)
         source = SOURCE if len(self._confidence) == len(self._guess) else MIXED
-        probabilities = np.array(mx.concatenate(rows)) if rows else None
-        return continued(draft, tokens, accept_probs, source, probabilities)
+        return continued(draft, tokens, accept_probs, source)
 
     def feedback(self, draft: Draft, accepted: int) -> None:
-        if self._sampling.greedy or len(self._tokens) != self._position:
-            return
-        for index in range(min(accepted + 1, len(draft))):
-            self._learn(index, accepted=index < accepted)
+        """`extend` tells more: it also compares what was drawn and not verified."""
 
     def _accept_prob(self, confidence: mx.array) -> float:
         return self._source.acceptance.of(cast(float, confidence.item()))

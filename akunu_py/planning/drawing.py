@@ -139,7 +139,7 @@ class DrawPlanner:
         self.speed = fastest
         return DrawPlan(best.kept, best.drawn, fastest * self._token_s(choices.step_s))
 
-    def go_on(self, choices: Choices, drawn: int, *, keeps_drawn: bool) -> DrawPlan:
+    def go_on(self, choices: Choices, drawn: int) -> DrawPlan:
         """What to keep of a draft and to draw behind it, once the time of a draw is spent.
 
         The best plan is the one whose tokens are worth most at the speed that the draft was begun
@@ -148,13 +148,11 @@ class DrawPlanner:
         Args:
             choices: with the draft so far.
             drawn: how many of its tokens are those up to the last drawn one.
-            keeps_drawn: whether all of these are kept.
         """
         speed, token_s = self.speed, self._token_s(choices.step_s)
         plans = [
             (tokens - speed * choices.rounds[kept], DrawPlan(kept))
             for kept, tokens in enumerate(expected_tokens(choices.accept_probs))
-            if kept >= drawn or not keeps_drawn
         ]
         plans += [
             (speed * (split.gain_s(speed) - split.read_s), DrawPlan(split.kept, split.drawn))

@@ -87,7 +87,7 @@ class Planner(Protocol):
             draft: what is copied and drawn so far.
             prospects: what the drafter could add to it.
             drawn: how many of its tokens are those up to the last one that was drawn; 0 if none
-                was. If the draft has probabilities, all of these are kept.
+                was.
             now: as for `choose`.
         """
 
@@ -247,9 +247,7 @@ class DraftPlanner:
             rounds = self._rounds(expected_tokens(guess), now)
             choices = Choices(accept_probs, prospects, rounds, step)
             if drawn:
-                return self._draws.go_on(
-                    choices, drawn, keeps_drawn=draft.probabilities is not None
-                )
+                return self._draws.go_on(choices, drawn)
             plan = self._draws.begin(choices, replayed=now.replayed > 0, pipelined=now.pipelined)
             if plan.drawn:
                 if self._after_step:

@@ -22,13 +22,21 @@ class LogitsProcessor(Protocol):
         """The processed logits; the arguments are those of `Sampler.process_logits`."""
 
 
-def make_penalties(sampling: Sampling, prompt: Sequence[int]) -> list[LogitsProcessor]:
-    """The penalties that a request asks for, in the order in which mlx-lm applies them."""
+def make_penalties(
+    sampling: Sampling, prompt: Sequence[int], generated: int = 0
+) -> list[LogitsProcessor]:
+    """The penalties that a request asks for, in the order in which mlx-lm applies them.
+
+    Args:
+        sampling: what it asks for.
+        prompt: its tokens, and those that have been generated.
+        generated: how many these are.
+    """
     penalties: list[LogitsProcessor] = []
     if sampling.repetition_penalty != 1:
         penalties.append(RepetitionPenalty(sampling, prompt))
     if sampling.presence_penalty or sampling.frequency_penalty:
-        penalties.append(CountPenalty(sampling, prompt))
+        penalties.append(CountPenalty(sampling, prompt, generated))
     return penalties
 
 
@@ -36,14 +44,15 @@ class _TokensBefore:
     """The input tokens of all forwards, by position.
 
     Args:
-        prompt: the request's prompt.
+        prompt: as for `make_penalties`.
         size: how many tokens before a row matter; None keeps all from the prompt's last one on.
+        generated: as for `make_penalties`.
     """
 
-    def __init__(self, prompt: Sequence[int], size: int | None) -> None:
+    def __init__(self, prompt: Sequence[int], size: int | None, generated: int = 0) -> None:
         self._size = size
         self._end = len(prompt)
-        kept = prompt[-1:] if size is None else prompt[-size - 1 :]
+        kept = prompt[-1 - (generated if size is None else size) :]
         self._tokens = mx.array(list(kept), dtype=mx.int32)
 
     def take(self, position: int, inputs: mx.array) -> mx.array:
@@ -93,13 +102,13 @@ class CountPenalty:
 
     Args:
         sampling: has the penalties.
-        prompt: the request's prompt.
+        prompt, generated: as for `make_penalties`.
     """
 
-    def __init__(self, sampling: Sampling, prompt: Sequence[int]) -> None:
+    def __init__(self, sampling: Sampling, prompt: Sequence[int], generated: int = 0) -> None:
         self._presence = sampling.presence_penalty
         self._frequency = sampling.frequency_penalty
-        self._before = _TokensBefore(prompt, None)
+        self._before = _TokensBefore(prompt, None, generated)
 
     def process(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
         rows, vocabulary = logits.shape

@@ -34,7 +34,8 @@ class Sampler:
 
     Args:
         sampling: what the request asked for.
-        prompt: its tokens, which the penalties count too.
+        prompt: its tokens, which the penalties count too, and those that have been generated.
+        generated: how many these are.
         constraint: the constraint of the request's grammar, or None.
         infill: the filter to apply after the others, or None.
         never_excluded: ids that XTC keeps.
@@ -46,6 +47,7 @@ class Sampler:
         sampling: Sampling,
         prompt: Sequence[int] = (),
         *,
+        generated: int = 0,
         constraint: Constraint | None = None,
         infill: InfillFilter | None = None,
         never_excluded: Collection[int] = (),
@@ -59,7 +61,7 @@ class Sampler:
         if xtc is None and sampling.xtc_probability > 0 and not sampling.greedy:
             self.xtc = XTCFilter(sampling, self.seed, never_excluded)
         self._bias = make_logits_processors(logit_bias=dict(sampling.logit_bias))
-        self._processors = make_penalties(sampling, prompt)
+        self._processors = make_penalties(sampling, prompt, generated)
         if constraint is not None:
             self._processors.append(constraint)
 

@@ -13,10 +13,7 @@ import pytest
 
 from akunu_py.decoding.draft_session import DraftTrimmer
 from akunu_py.decoding.loop import Limits
-from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Draft, Drafter
-from akunu_py.drafting.combined import CombinedDrafter
-from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
 from akunu_py.options import Sampling
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.planner import DraftPlanner
@@ -64,9 +61,6 @@ class SimulatedTime(DraftPlanner):
     def observe(self, outcome: Round) -> None:
         super().observe(replace(outcome, seconds=None))
 
-    def observe_drafting(self, seconds: float, *, drawn: int = 0, unread: int = 0) -> None:
-        super().observe_drafting(1e-4 * (drawn + unread), drawn=drawn, unread=unread)
-
 
 def with_bigram(_: Sampling) -> Drafter:
     draws, rows = np.random.default_rng(3), np.exp(often_ended())
@@ -74,18 +68,6 @@ def with_bigram(_: Sampling) -> Drafter:
     while len(text) < 2000:
         text.append(int(draws.choice(VOCABULARY, p=rows[text[-1]])))
     return NGramModelDrafter(bigram(VOCABULARY, [text]), seed=17)
-
-
-def with_draft_model(sampling: Sampling) -> Drafter:
-    source = DraftModel(markov_model(often_ended()), markov_model(often_ended()))
-    return DraftModelDrafter(source, sampling, seed=17)
-
-
-def with_both(sampling: Sampling) -> Drafter:
-    """Copies of the text so far, and draws in their place and behind them."""
-    drawn = with_draft_model(sampling)
-    assert isinstance(drawn, DraftModelDrafter)
-    return CombinedDrafter(AutoDrafter(), drawn)
 
 
 class Boastful:
@@ -143,7 +125,7 @@ def assert_leaves_the_distribution_alone(
 
 
 @pytest.mark.parametrize("costs", CURVES.values(), ids=CURVES)
-@pytest.mark.parametrize("make", [with_bigram, with_draft_model, with_both, Boastful])
+@pytest.mark.parametrize("make", [with_bigram, Boastful])
 def test_an_end_token_is_as_likely_as_without_drafts(
     make: Callable[[Sampling], Drafter], costs: CostCurve
 ) -> None:
@@ -168,19 +150,6 @@ def test_filters_and_penalties_hold_for_planned_drafts(
 ) -> None:
     trimmer = DraftTrimmer(frozenset({END}))
     assert_leaves_the_distribution_alone(with_bigram, costs, sampling, trimmer=trimmer)
-
-
-def test_no_draft_uses_the_random_numbers_of_the_one_before() -> None:
-    """Else a draft whose time is measured would say what the next one draws."""
-    flat = np.zeros((VOCABULARY, VOCABULARY))
-    drafter = DraftModelDrafter(
-        DraftModel(markov_model(flat), markov_model(flat)), SAMPLING, seed=17
-    )
-    drafter.begin([END])
-    first = drafter.propose(40).tokens
-    drafter.extend(first[:1])
-    second = drafter.propose(39).tokens
-    assert sum(old == new for old, new in zip(first[1:], second, strict=True)) < 20
 
 
 def test_a_sampled_draft_ends_with_a_stop_string_that_later_tokens_would_hide() -> None:

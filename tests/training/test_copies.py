@@ -17,6 +17,7 @@ def test_an_edit_points_at_what_it_replaces_and_at_what_it_writes() -> None:
     alignment = align(tokens, np.arange(len(tokens)) >= 10)
     assert alignment.place[10:].tolist() == [3, 4, 5, 6, 7, 8, 9]
     assert alignment.source[10:].tolist() == [3, 4, 2, 6, 7, 8, 9]
+    assert alignment.ahead[10:].tolist() == [4, 5, 6, 7, 8, 9, 10]
     assert np.flatnonzero(alignment.turns[10:]).tolist() == [0, 2, 3]
 
 
@@ -39,8 +40,10 @@ def test_a_source_is_earlier_and_holds_the_same_token(ids: list[int], flags: lis
     length = min(len(ids), len(flags))
     tokens, learned = np.array(ids[:length], int), np.array(flags[:length], bool)
     alignment = align(tokens, learned)
-    for position, (place, source) in enumerate(zip(alignment.place, alignment.source, strict=True)):
+    aligned = zip(alignment.place, alignment.source, alignment.ahead, strict=True)
+    for position, (place, source, ahead) in enumerate(aligned):
         assert NOWHERE <= place < position
+        assert ahead == NOWHERE or (ahead == place + 1 and ahead < position - 1)
         if source != NOWHERE:
             assert learned[position]
             assert source < position

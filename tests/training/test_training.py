@@ -43,7 +43,7 @@ from models.training.model import Llama, Shape
 torch.manual_seed(0)
 model = Llama(Shape(vocab_size=64, num_layers=3))
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-targets = torch.arange(39).repeat(2, 4, 1) - 19
+targets = torch.arange(39).repeat(len(model.model.guided), 4, 1) - 19
 targets[:, :, :20] = -1
 for _ in range(150):
     tokens = torch.randint(64, (4, 20)).repeat(1, 2)
