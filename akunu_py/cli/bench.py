@@ -72,7 +72,7 @@ def run(settings: CostSettings | SpeedupSettings | ReplaySettings) -> int:
         return 0
     if result.before:
         print(f"{result.before}\n")
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
     console.width = max(console.width, _MIN_COLUMNS)
     console.print(result.report.tables())
     if result.after:

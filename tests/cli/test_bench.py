@@ -170,6 +170,13 @@ class TestReplay:
         assert main([*words, "--costs", "m5-max", "--max-requests", "1"]) == 0
         assert "edits: 1 request, " in capsys.readouterr().out
 
+    def test_the_name_of_a_file_is_printed_as_it_is(
+        self, words: list[str], edits: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        words[2] = str(edits.rename(edits.with_name("[red]mine :smile:.jsonl")))
+        assert main([*words, "--costs", "m5-max"]) == 0
+        assert capsys.readouterr().out.startswith("[red]mine :smile:: 3 requests")
+
     def test_a_line_that_is_not_a_sample_is_named(
         self, words: list[str], edits: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
