@@ -1,7 +1,6 @@
 """What is answered to requests outside the training, and conversations around edits."""
 
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,10 +12,8 @@ from models.training.copies import NOWHERE, align
 from models.training.functions import Function
 from models.training.invented import Inventor
 from models.training.phrases import REQUESTS, part
-from models.training.start import dense_weights
 
 DOCSTRINGS = ["Return the first item."]
-EMBER = Path(__file__).parents[2] / "models" / "ember"
 
 
 def requests(seed: int = 0, *, held_out: bool = False) -> refusals.Requests:
@@ -81,16 +78,3 @@ def test_an_undone_edit_is_aligned_with_the_code_before_it() -> None:
     assert alignment.source[-6:].tolist() == [2, 3, 4, 5, 6, 7]
     refusal = np.flatnonzero(tokens == NO)
     assert (alignment.place[refusal] == NOWHERE).all()
-
-
-def test_weights_of_a_finished_model_are_read_as_they_are_computed_with() -> None:
-    import mlx.core as mx  # noqa: PLC0415
-
-    stored = mx.load(str(EMBER / "model.safetensors"))
-    assert isinstance(stored, dict)
-    name = "model.layers.0.mlp.up_proj"
-    weight, scales, biases = (
-        mx.array(stored[f"{name}.{part}"]) for part in ("weight", "scales", "biases")
-    )
-    expected = mx.dequantize(weight, scales, biases, group_size=64, bits=8)
-    assert np.allclose(dense_weights(EMBER)[f"{name}.weight"], np.array(expected))
