@@ -221,15 +221,6 @@ _LONG_REAL_EDITS = {
     "refusals": 0.05,
     "code": 0.05,
 }
-_ALL_AT_LAST = {
-    "edits": 0.22,
-    "long_edits": 0.12,
-    "short_edits": 0.17,
-    "chats": 0.13,
-    "refusals": 0.09,
-    "fim": 0.13,
-    "code": 0.14,
-}
 _QUESTIONS = {
     "repeats": 0.02,
     "edits": 0.46,
@@ -267,12 +258,6 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("real edits", 1400, 8, 512, _REAL_EDITS, decays=True, peak=0.4),
     Stage("longest real edits", 100, 2, 2048, _LONGEST_REAL_EDITS, decays=True, peak=0.4),
     Stage("long real edits", 900, 4, 1024, _LONG_REAL_EDITS, decays=True, peak=0.4),
-    Stage("found twice", 1500, 8, 512, _REAL_EDITS, decays=True, peak=0.5),
-    Stage("long, found twice", 600, 4, 1024, _LONG_REAL_EDITS, decays=True, peak=0.5),
-    Stage("longest, found twice", 150, 2, 2048, _LONGEST_REAL_EDITS, decays=True, peak=0.5),
-    Stage("real edits again", 800, 8, 512, _REAL_EDITS, decays=True, peak=0.5),
-    Stage("long real edits again", 500, 4, 1024, _LONG_REAL_EDITS, decays=True, peak=0.5),
-    Stage("all at last", 220, 4, 1024, _ALL_AT_LAST, decays=True, peak=0.12),
 )
 
 
