@@ -48,8 +48,7 @@ class Batch:
     """Tokens, kinds and weights are `[rows, length + 1]`; targets are `[3, rows, length + 1]`.
 
     A kind is -1 where a token carries no loss; the weight tells how much a loss counts. Targets
-    are the `place` and the `source` of an `Alignment`, counted from the row's start, and what is
-    `ahead` of the place, for the model's `guided_heads`.
+    are those of an `Alignment`, counted from the row's start, for the model's `guided_heads`.
     """
 
     tokens: np.ndarray
@@ -135,8 +134,8 @@ class Batches:
                 tokens[row, part] = drawn.tokens
                 alignment = drawn.alignment(self._fence)
                 kinds[row, part], weights[row, part] = self._counted(drawn, alignment)
-                for head, target in enumerate((alignment.place, alignment.source, alignment.ahead)):
-                    targets[head, row, part] = np.where(target == NOWHERE, NOWHERE, target + at)
+                for index, target in enumerate(alignment.targets):
+                    targets[index, row, part] = np.where(target == NOWHERE, NOWHERE, target + at)
                 if drawn.kind in spent:
                     spent[drawn.kind] += len(drawn.tokens)
                 at = part.stop

@@ -12,6 +12,8 @@ from difflib import SequenceMatcher
 import numpy as np
 
 NOWHERE = -1
+PLACE, SOURCE, AHEAD = range(3)
+"""What heads are guided to, as indices into `Alignment.targets`."""
 _RARE = 3
 """A lone token that occurs at most this often points somewhere; a comma does not."""
 
@@ -41,6 +43,11 @@ class Alignment:
         after = self.place + 1
         known = (self.place != NOWHERE) & (after < np.arange(len(after)) - 1)
         return np.where(known, after, NOWHERE)
+
+    @property
+    def targets(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """`place`, `source` and `ahead`, at the indices `PLACE`, `SOURCE` and `AHEAD`."""
+        return self.place, self.source, self.ahead
 
     @property
     def turns(self) -> np.ndarray:

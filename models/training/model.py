@@ -15,10 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from models.training.copies import AHEAD, PLACE, SOURCE
+
 HEAD_DIM = 64
-PLACE, SOURCE, AHEAD = range(3)
-"""What heads are guided to: where an answer has come to in what it was given, the token to write
-next, and the one after the place."""
 
 
 @dataclass(frozen=True)
