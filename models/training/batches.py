@@ -45,7 +45,7 @@ _LEAST_ROOM = 48
 
 @dataclass(frozen=True)
 class Batch:
-    """Tokens, kinds and weights are `[rows, length + 1]`; targets are `[3, rows, length + 1]`.
+    """Tokens, kinds and weights are `[rows, length + 1]`; targets are `[6, rows, length + 1]`.
 
     A kind is -1 where a token carries no loss; the weight tells how much a loss counts. Targets
     are those of an `Alignment`, counted from the row's start, for the model's `guided_heads`.
@@ -122,7 +122,7 @@ class Batches:
         }
         shape = (rows, length + 1)
         tokens, kinds = np.full(shape, self._end), np.full(shape, -1)
-        weights, targets = np.ones(shape, np.float32), np.full((3, *shape), NOWHERE)
+        weights, targets = np.ones(shape, np.float32), np.full((6, *shape), NOWHERE)
         for row in range(rows):
             at = 0
             while at < length + 1:

@@ -5,17 +5,24 @@ These are what attention heads are taught to look at while the model trains; see
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 import numpy as np
 
 NOWHERE = -1
-PLACE, SOURCE, AHEAD = range(3)
+TARGETS = PLACE, SOURCE, AHEAD, START, END, AFTER = range(6)
 """What heads are guided to, as indices into `Alignment.targets`."""
 _RARE = 3
 """A lone token that occurs at most this often points somewhere; a comma does not."""
+_LOOKED_AT = 40
+"""Of a longer change the first tokens tell what is quoted of it."""
+_STRAY = 2
+"""So few tokens in a row, such as a line break or the end of a turn, may be repeated from anywhere.
+"""
+Change = tuple[str, int, int, int, int]
+"""As `SequenceMatcher.get_opcodes` has them, of an answer and of what it was given."""
 
 
 @dataclass(frozen=True)
@@ -26,28 +33,39 @@ class Alignment:
     the one it replaces, leaves out or puts something in front of. `source` is an earlier token
     equal to this one: in the given code where the answer copies, in the instruction where it
     writes something new.
+
+    `start` and `end` are about what the request names by quoting it, a name or a line or an
+    expression that the edit changes, wherever it is spelled out in the given code: `start` leads
+    from the token after it to its first, and `end` to its last from those tokens of the answer
+    that repeat, replace or leave out a part of it.
     """
 
     place: np.ndarray
     source: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
 
     @classmethod
     def nowhere(cls, length: int) -> Alignment:
-        return cls(np.full(length, NOWHERE), np.full(length, NOWHERE))
+        return cls(*(np.full(length, NOWHERE) for _ in range(4)))
 
     @property
-    def ahead(self) -> np.ndarray:
-        """The token after `place`, where it stands before the token that is aligned, too.
+    def targets(self) -> tuple[np.ndarray, ...]:
+        """What heads are guided to, at the indices `PLACE` to `AFTER`.
 
-        It tells, for example, whether a name ends there that begins like another one."""
-        after = self.place + 1
-        known = (self.place != NOWHERE) & (after < np.arange(len(after)) - 1)
-        return np.where(known, after, NOWHERE)
+        The token after `place` tells, for example, whether a name ends there that begins like
+        another one. The end of what the request names, or else `place`, tells whether it stands
+        there as a whole, and the token after that, whether it goes on.
+        """
+        end = np.where(self.end == NOWHERE, self.place, self.end)
+        ahead, after = self._next(self.place), self._next(end)
+        return self.place, self.source, ahead, self.start, end, after
 
-    @property
-    def targets(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """`place`, `source` and `ahead`, at the indices `PLACE`, `SOURCE` and `AHEAD`."""
-        return self.place, self.source, self.ahead
+    @staticmethod
+    def _next(target: np.ndarray) -> np.ndarray:
+        """The token after `target`, where it stands before the token that is aligned, too."""
+        known = (target != NOWHERE) & (target + 1 < np.arange(len(target)) - 1)
+        return np.where(known, target + 1, NOWHERE)
 
     @property
     def turns(self) -> np.ndarray:
@@ -75,13 +93,20 @@ def align(tokens: np.ndarray, learned: np.ndarray, *, fence: int | None = None) 
         if fence in (None, answer[0]):
             where = _nearest(tokens, stretches, answer)
             where = where if where is stretches[-1] else np.concatenate((where, request))
-            place, source = _align(tokens[where].tolist(), answer)
+            found = _align(tokens[where].tolist(), answer)
         else:
-            where, place = request, np.full(len(answer), NOWHERE)
+            where, found = request, Alignment.nowhere(len(answer))
             matcher = SequenceMatcher(None, answer, tokens[where].tolist(), autojunk=False)
-            source = _quoted(tokens[where].tolist(), answer, matcher)
+            found.source[:] = _quoted(tokens[where].tolist(), answer, matcher)
         where = np.append(where, NOWHERE)  # which is what NOWHERE, the last index, finds
-        alignment.place[begin:end], alignment.source[begin:end] = where[place], where[source]
+        for aligned, target in (
+            (alignment.place, found.place),
+            (alignment.source, found.source),
+            (alignment.end, found.end),
+        ):
+            aligned[begin:end] = where[target]
+        marked = np.flatnonzero(found.start[: len(where) - 1] != NOWHERE)
+        alignment.start[where[marked]] = where[found.start[marked]]
         last_answer, asked = np.arange(begin, end), end
     return alignment
 
@@ -100,12 +125,14 @@ def _nearest(tokens: np.ndarray, stretches: list[np.ndarray], answer: list[int])
     return best
 
 
-def _align(given: list[int], answer: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """`place` and `source` of one answer, as indices into `given`."""
-    place, source = np.full(len(answer), NOWHERE), np.full(len(answer), NOWHERE)
+def _align(given: list[int], answer: list[int]) -> Alignment:
+    """One answer's alignment, as indices into `given`; but `start` is of what is given."""
+    nowhere = Alignment.nowhere(len(answer))
+    place, source, end_of_named = nowhere.place, nowhere.source, nowhere.end
     matcher = SequenceMatcher(None, answer, given, autojunk=False)
+    changes = _late(matcher.get_opcodes(), given, answer)
     started = False
-    for tag, begin, end, at, _ in matcher.get_opcodes():
+    for tag, begin, end, at, _ in changes:
         if tag == "equal":
             started = True
             place[begin:end] = source[begin:end] = np.arange(at, at + end - begin)
@@ -113,7 +140,96 @@ def _align(given: list[int], answer: list[int]) -> tuple[np.ndarray, np.ndarray]
             place[begin:end] = at
     for begin, end in runs(source == NOWHERE):
         source[begin:end] = _quoted(given, answer[begin:end], matcher)
-    return place, source
+    for tag, begin, end, _, _ in changes:
+        if tag == "equal" and begin and end < len(answer) and source[begin - 1] != NOWHERE:
+            quoted = np.arange(source[begin - 1] + 1, source[end])
+            if len(quoted) == end - begin:  # a part that both names have, such as `_`
+                source[begin:end] = quoted
+    start = np.full(len(given) + 1, NOWHERE)
+    for first, last in _named(given, changes):
+        start[last + 1] = first
+        end_of_named[(first <= place) & (place <= last)] = last
+        for tag, begin, end, at, until in changes:
+            if tag != "equal" and at <= last and first < until and end < len(answer):
+                end_of_named[begin : max(end, begin + 1)] = last
+    return Alignment(place, source, start, end_of_named)
+
+
+def _late(changes: list[Change], given: list[int], answer: list[int]) -> list[Change]:
+    """What is left out or put in, moved to where it shows: behind what both ways begin with.
+
+    Of two lines with the same indentation that of the first is kept.
+    """
+    moved = list(changes)
+    for index in range(1, len(changes) - 1):
+        before, (tag, begin, end, at, until), after = moved[index - 1 : index + 2]
+        if tag in ("equal", "replace") or before[0] != "equal":
+            continue
+        text, low, high = (given, at, until) if begin == end else (answer, begin, end)
+        shift = 0
+        while shift < after[2] - after[1] - 1 and text[low + shift] == text[high + shift]:
+            shift += 1
+        moved[index - 1] = (*before[:2], before[2] + shift, before[3], before[4] + shift)
+        moved[index] = (tag, begin + shift, end + shift, at + shift, until + shift)
+        moved[index + 1] = (after[0], after[1] + shift, after[2], after[3] + shift, after[4])
+    return moved
+
+
+def _named(given: list[int], changes: Sequence[Change]) -> set[tuple[int, int]]:
+    """The first and last token of every copy in the code of what the request quotes of a change.
+
+    The code is what the answer repeats of `given`, the request what stands around it.
+    """
+    kept = [
+        (at, until) for tag, _, _, at, until in changes if tag == "equal" and until - at > _STRAY
+    ]
+    if not kept:
+        return set()
+    (opening, _), (_, closing) = kept[0], kept[-1]
+    request = [*given[:opening], NOWHERE, *given[closing:]]
+    copies: set[tuple[int, int]] = set()
+    for tag, _, _, at, until in changes:
+        known = any(first <= at <= last for first, last in copies)
+        if tag == "equal" or at <= opening or at >= closing or known:
+            continue
+        first, end = _longest_quote(given, range(opening, closing), range(at, until), request)
+        size = end - first
+        if size > 1 or (size and request.count(given[first]) <= _RARE):
+            copies.update(
+                (index, index + size - 1)
+                for index in range(opening, closing - size + 1)
+                if given[index : index + size] == given[first:end]
+            )
+    return copies
+
+
+def _longest_quote(
+    given: list[int], code: range, changed: range, request: list[int]
+) -> tuple[int, int]:
+    """The begin and end of the longest stretch that the request has, too, and that touches what is
+    `changed`; of an insertion, one that stands beside it."""
+    beside = changed[:_LOOKED_AT] or range(changed.start - 1, changed.start + 1)
+    best = (changed.start, changed.start)
+    for middle in beside:
+        for at, token in enumerate(request):
+            if token != given[middle]:
+                continue
+            left, right = 0, 1
+            while (
+                middle - left > code.start
+                and at > left
+                and (given[middle - left - 1] == request[at - left - 1])
+            ):
+                left += 1
+            while (
+                middle + right < code.stop
+                and at + right < len(request)
+                and (given[middle + right] == request[at + right])
+            ):
+                right += 1
+            if left + right > best[1] - best[0]:
+                best = (middle - left, middle + right)
+    return best
 
 
 def _quoted(given: list[int], new: list[int], matcher: SequenceMatcher[int]) -> np.ndarray:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from models.training.copies import NOWHERE
 
-WEIGHT = 0.5
+WEIGHT = 0.25
 
 
 def guidance_loss(log_attention: Tensor, targets: Tensor) -> Tensor:

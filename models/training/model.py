@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.training.copies import AHEAD, PLACE, SOURCE
+from models.training.copies import AFTER, AHEAD, END, PLACE, SOURCE, START
 
 HEAD_DIM = 64
 
@@ -27,7 +27,7 @@ class Shape:
     vocab_size: int = 4096
     hidden_size: int = 256
     intermediate_size: int = 704
-    num_layers: int = 6
+    num_layers: int = 9
     num_heads: int = 4
     num_kv_heads: int = 2
     max_positions: int = 2048
@@ -41,7 +41,7 @@ class Shape:
         if self.hidden_size != self.num_heads * HEAD_DIM:
             raise ValueError(f"hidden_size must be num_heads * {HEAD_DIM}")
         if self.num_layers < 3:
-            raise ValueError("two layers above the first are guided, so num_layers must be over 2")
+            raise ValueError("heads of three layers are guided, so num_layers must be over 2")
         if self.num_heads % self.num_kv_heads:
             raise ValueError("num_heads must be a multiple of num_kv_heads")
 
@@ -55,23 +55,29 @@ class GuidedHead(NamedTuple):
 
 
 def guided_heads(shape: Shape) -> tuple[GuidedHead, ...]:
-    """The heads that are guided, from the middle layer up, ordered by their layers.
+    """The heads that are guided, ordered by their layers.
 
-    What is written next is looked for by heads of two layers that do not share their values: the
-    64 numbers of one value are few to tell thousands of tokens apart, and the later layer sees
-    what the earlier one has found.
+    What is written next is looked for in the middle and by two heads of the last layer that do not
+    share their values: the 64 numbers of one value are few to tell thousands of tokens apart, and
+    the last layer sees what the others have found. The layer before it compares what stands at the
+    place with what was asked for, which takes a head that led there from where that ends.
     """
-    middle, other = shape.num_layers // 2, shape.num_heads // shape.num_kv_heads
-    chosen = (
-        GuidedHead(middle, 0, PLACE),
-        GuidedHead(middle + 1, 0, SOURCE),
-        GuidedHead(middle + 1, other, AHEAD),
-        GuidedHead(middle + 2, other, SOURCE),
-    )
+    last, middle = shape.num_layers - 1, shape.num_layers // 2
+    other = shape.num_heads // shape.num_kv_heads
+    chosen = {
+        (last, 0): SOURCE,
+        (last, other): SOURCE,
+        (last - 1, 0): END,
+        (last - 1, other): AFTER,
+        (middle + 1, 0): SOURCE,
+        (middle, 0): START,
+        (middle, other): AHEAD,
+        (middle - 1, 0): PLACE,
+    }
     return tuple(
-        guided
-        for guided in chosen
-        if guided.layer < shape.num_layers and guided.head < shape.num_heads
+        GuidedHead(layer, head, target)
+        for (layer, head), target in sorted(chosen.items())
+        if head < shape.num_heads
     )
 
 

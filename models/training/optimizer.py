@@ -71,11 +71,13 @@ class Optimizer:
         )
         self._plateau = {id(self._muon): matrix_lr, id(self._adam): vector_lr}
 
-    def step(self, scale: float) -> None:
-        """Apply the gradients at `scale` times the plateau rates, then clear them."""
-        for optimizer in (self._muon, self._adam):
+    def step(self, scale: float, *, vectors: float = 1.0) -> None:
+        """Apply the gradients at `scale` times the plateau rates, then clear them.
+
+        All but the matrices change at `vectors` of that."""
+        for optimizer, share in ((self._muon, 1.0), (self._adam, vectors)):
             for group in optimizer.param_groups:
-                group["lr"] = self._plateau[id(optimizer)] * scale
+                group["lr"] = self._plateau[id(optimizer)] * scale * share
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 

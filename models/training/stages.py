@@ -11,14 +11,15 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-WARMUP_STEPS = 30
+WARMUP_STEPS = 100
 
 
 @dataclass(frozen=True)
 class Stage:
     """`steps` batches of `rows` x `length` tokens; `mix` maps a kind to its share.
 
-    The rate begins at `peak` of the plateau's, and falls from there if the stage `decays`.
+    The rate begins at `peak` of the plateau's, and falls from there if the stage `decays`; that of
+    the embedding and the norms is `vectors` of it.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Stage:
     mix: Mapping[str, float]
     decays: bool = False
     peak: float = 1.0
+    vectors: float = 1.0
 
 
 _COPYING = {"repeats": 0.60, "edits": 0.30, "code": 0.10}
@@ -221,6 +223,25 @@ _LONG_REAL_EDITS = {
     "refusals": 0.05,
     "code": 0.05,
 }
+_DEEPER = {
+    "edits": 0.42,
+    "short_edits": 0.17,
+    "fim": 0.15,
+    "chats": 0.08,
+    "refusals": 0.06,
+    "code": 0.10,
+    "questions": 0.02,
+}
+_LONG_DEEPER = {
+    "edits": 0.28,
+    "long_edits": 0.22,
+    "short_edits": 0.13,
+    "fim": 0.13,
+    "chats": 0.09,
+    "refusals": 0.06,
+    "code": 0.08,
+    "questions": 0.01,
+}
 _QUESTIONS = {
     "repeats": 0.02,
     "edits": 0.46,
@@ -258,6 +279,12 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("real edits", 1400, 8, 512, _REAL_EDITS, decays=True, peak=0.4),
     Stage("longest real edits", 100, 2, 2048, _LONGEST_REAL_EDITS, decays=True, peak=0.4),
     Stage("long real edits", 900, 4, 1024, _LONG_REAL_EDITS, decays=True, peak=0.4),
+    Stage("deeper", 3500, 8, 512, _DEEPER, decays=True, peak=0.45, vectors=0.2),
+    Stage("deeper, long", 2000, 4, 1024, _LONG_DEEPER, decays=True, peak=0.45, vectors=0.2),
+    Stage(
+        "deeper, longest", 300, 2, 2048, _LONGEST_REAL_EDITS, decays=True, peak=0.45, vectors=0.2
+    ),
+    Stage("deeper, long again", 700, 4, 1024, _LONG_DEEPER, decays=True, peak=0.45, vectors=0.2),
 )
 
 

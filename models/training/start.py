@@ -3,15 +3,16 @@
     python -m models.training.start --from models/ember --work FOLDER --stage "first messages"
 
 The work folder gets the model's tokenizer and a checkpoint at the beginning of a stage, with a
-fresh optimizer; `python -m models.training --work FOLDER` goes on from there. `--anew 5 1` lets the
-heads on the second key-value head of layer 5 begin anew, for heads that are to be guided and had
-learned something else.
+fresh optimizer; `python -m models.training --work FOLDER` goes on from there. `--insert 4 7 8`
+makes a deeper model of it: layers that change nothing at first stand at those indices, counted from
+zero.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,9 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from models.training.stages import CURRICULUM, stage_names, total_steps
+
+_LAYERS = "model.layers."
+_LAYER = re.compile(r"model\.layers\.(\d+)")
 
 
 def dense_weights(folder: Path) -> dict[str, np.ndarray]:
@@ -45,24 +49,38 @@ def _dense(
     return dense.reshape(len(values), -1)
 
 
-def renew_heads(weights: dict[str, np.ndarray], layer: int, kv_head: int, *, head_dim: int) -> None:
-    """Random queries, keys and values of the heads on a key-value head; they say nothing yet."""
-    rng = np.random.default_rng(0)
-    prefix = f"model.layers.{layer}.self_attn."
-    keys = weights[f"{prefix}k_proj.weight"]
-    group = len(weights[f"{prefix}q_proj.weight"]) // len(keys)
-    for name, heads in (("q_proj", group), ("k_proj", 1), ("v_proj", 1)):
-        rows = slice(kv_head * heads * head_dim, (kv_head + 1) * heads * head_dim)
-        matrix = weights[f"{prefix}{name}.weight"]
-        matrix[rows] = rng.normal(0.0, 0.02, matrix[rows].shape)
-    columns = slice(kv_head * group * head_dim, (kv_head + 1) * group * head_dim)
-    weights[f"{prefix}o_proj.weight"][:, columns] = 0.0
+def insert_layer(weights: dict[str, np.ndarray], index: int) -> None:
+    """A new layer before the one at `index`, or after the last; it changes nothing yet."""
+    rng = np.random.default_rng(index)
+    moved = {name: _moved(name, index) for name in weights}
+    like = [name for name in weights if name.startswith(f"{_LAYERS}0.")]
+    fresh = {}
+    for name in like:
+        new = name.replace(f"{_LAYERS}0.", f"{_LAYERS}{index}.")
+        shape = weights[name].shape
+        if len(shape) == 1:
+            fresh[new] = np.ones(shape, np.float32)
+        elif name.endswith(("o_proj.weight", "down_proj.weight")):
+            fresh[new] = np.zeros(shape, np.float32)
+        else:
+            fresh[new] = rng.normal(0.0, 0.02, shape).astype(np.float32)
+    arrays = {moved[name]: array for name, array in weights.items()}
+    weights.clear()
+    weights.update(arrays | fresh)
 
 
-def start(folder: Path, work: Path, stage: str, anew: Sequence[int] = ()) -> int:
+def _moved(name: str, index: int) -> str:
+    """The name of a weight once a layer stands at `index`."""
+    found = _LAYER.match(name)
+    if not found or int(found[1]) < index:
+        return name
+    return f"{_LAYERS}{int(found[1]) + 1}{name[found.end() :]}"
+
+
+def start(folder: Path, work: Path, stage: str, inserted: Sequence[int] = ()) -> int:
     """Write the checkpoint and the tokenizer; returns the step that the stage begins at.
 
-    `anew` is empty, or a layer and one of its key-value heads (see `renew_heads`).
+    New layers stand at the indices `inserted` of the result.
     """
     import torch  # noqa: PLC0415  (the weights are read where there is none, too)
 
@@ -71,9 +89,8 @@ def start(folder: Path, work: Path, stage: str, anew: Sequence[int] = ()) -> int
     for file in folder.glob("tokenizer*"):
         shutil.copyfile(file, work / "tokenizer" / file.name)
     arrays = dense_weights(folder)
-    if anew:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        renew_heads(arrays, *anew, head_dim=config["head_dim"])
+    for index in sorted(inserted):
+        insert_layer(arrays, index)
     weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
     checkpoint = {"model": weights, "optimizer": None, "step": step, "seconds": 0.0}
     torch.save(checkpoint, work / "checkpoint.pt")
@@ -86,9 +103,9 @@ def main() -> None:
     parser.add_argument("--from", type=Path, required=True, dest="folder")
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--stage", required=True, choices=stage_names(CURRICULUM))
-    parser.add_argument("--anew", type=int, nargs=2, default=(), metavar=("LAYER", "HEAD"))
+    parser.add_argument("--insert", type=int, nargs="+", default=(), metavar="LAYER")
     options = parser.parse_args()
-    print(f"step {start(options.folder, options.work, options.stage, options.anew)}")
+    print(f"step {start(options.folder, options.work, options.stage, options.insert)}")
 
 
 if __name__ == "__main__":

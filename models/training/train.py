@@ -138,7 +138,8 @@ class Trainer:
         ((losses * weights).sum() / weights.sum() + WEIGHT * guidance).backward()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
         with mixed_precision():
-            self.optimizer.step(rate_scale(self.stages, self.step, fresh_from=self._fresh_from))
+            scale = rate_scale(self.stages, self.step, fresh_from=self._fresh_from)
+            self.optimizer.step(scale, vectors=stage.vectors)
         self.step += 1
         seconds = time.perf_counter() - started
         self.seconds += seconds

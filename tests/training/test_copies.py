@@ -5,24 +5,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.training import repeats
-from models.training.copies import NOWHERE, align
+from models.training.copies import AFTER, AHEAD, END, NOWHERE, START, align
 
-OPEN, OLD, NEW, END = 91, 92, 93, 94
+OPEN, OLD, NEW, STOP = 91, 92, 93, 94
 
 
 def test_an_edit_points_at_what_it_replaces_and_at_what_it_writes() -> None:
-    instruction, code = [OPEN, OLD, NEW], [1, 2, OLD, 4, 5, 6, END]
-    answer = [1, 2, NEW, 4, 5, 6, END]
+    instruction, code = [OPEN, OLD, NEW], [1, 2, OLD, 4, 5, 6, STOP]
+    answer = [1, 2, NEW, 4, 5, 6, STOP]
     tokens = np.array([*instruction, *code, *answer])
     alignment = align(tokens, np.arange(len(tokens)) >= 10)
     assert alignment.place[10:].tolist() == [3, 4, 5, 6, 7, 8, 9]
     assert alignment.source[10:].tolist() == [3, 4, 2, 6, 7, 8, 9]
-    assert alignment.ahead[10:].tolist() == [4, 5, 6, 7, 8, 9, 10]
+    assert alignment.targets[AHEAD][10:].tolist() == [4, 5, 6, 7, 8, 9, 10]
     assert np.flatnonzero(alignment.turns[10:]).tolist() == [0, 2, 3]
 
 
 def test_an_insertion_stands_before_what_follows_it_and_a_deletion_is_jumped_over() -> None:
-    tokens = np.array([1, 2, 3, 4, 5, END, 1, 2, 80, 3, 5, END])
+    tokens = np.array([1, 2, 3, 4, 5, STOP, 1, 2, 80, 3, 5, STOP])
     alignment = align(tokens, np.arange(12) >= 6)
     assert alignment.place[6:].tolist() == [0, 1, 2, 2, 4, 5]
     assert alignment.source[6:].tolist() == [0, 1, NOWHERE, 2, 4, 5]
@@ -35,14 +35,40 @@ def test_the_second_answer_stands_in_the_first() -> None:
     assert align(tokens, learned).source[10:].tolist() == [5, 6, 7, 8]
 
 
+def test_what_a_request_quotes_leads_from_its_end_to_its_begin_and_an_answer_to_its_end() -> None:
+    quote, code = [OPEN, 20, 21, OPEN], [1, 2, 3, 20, 21, 4, 20, 5, 6, 7, STOP]
+    answer = [1, 2, 3, NEW, 4, 20, 5, 6, 7, STOP]
+    tokens = np.array([*quote, *code, *answer])
+    targets = align(tokens, np.arange(len(tokens)) >= 15).targets
+    assert {i: int(s) for i, s in enumerate(targets[START]) if s != NOWHERE} == {9: 7}
+    assert targets[END][15:].tolist() == [4, 5, 6, 8, 9, 10, 11, 12, 13, 14]
+    assert targets[AFTER][18] == 9
+
+
+def test_a_line_left_out_is_seen_to_its_end_where_the_next_one_differs() -> None:
+    line, quoted = [40, 41, 42], [OPEN, 41, 42, OPEN]
+    tokens = np.array([*quoted, 1, 2, 3, *line, 40, 51, 52, STOP, 1, 2, 3, 40, 51, 52, STOP])
+    alignment = align(tokens, np.arange(len(tokens)) >= 14)
+    assert alignment.place[14:].tolist() == [4, 5, 6, 7, 11, 12, 13]
+    assert alignment.targets[END][18] == 9
+
+
+def test_a_part_that_both_names_have_is_taken_from_the_new_one() -> None:
+    tokens = np.array(
+        [OPEN, 30, 31, 32, OPEN, 1, 2, 3, 60, 31, 62, 4, 5, 6, 1, 2, 3, 30, 31, 32, 4, 5, 6]
+    )
+    alignment = align(tokens, np.arange(len(tokens)) >= 14)
+    assert alignment.source[17:20].tolist() == [1, 2, 3]
+
+
 @given(st.lists(st.integers(0, 5), max_size=60), st.lists(st.booleans(), max_size=60))
 def test_a_source_is_earlier_and_holds_the_same_token(ids: list[int], flags: list[bool]) -> None:
     length = min(len(ids), len(flags))
     tokens, learned = np.array(ids[:length], int), np.array(flags[:length], bool)
     alignment = align(tokens, learned)
-    aligned = zip(alignment.place, alignment.source, alignment.ahead, strict=True)
-    for position, (place, source, ahead) in enumerate(aligned):
-        assert NOWHERE <= place < position
+    for position, targets in enumerate(zip(*alignment.targets, strict=True)):
+        place, source, ahead, *_ = targets
+        assert all(target == NOWHERE or target < position for target in targets)
         assert ahead == NOWHERE or (ahead == place + 1 and ahead < position - 1)
         if source != NOWHERE:
             assert learned[position]

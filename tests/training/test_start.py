@@ -1,11 +1,14 @@
 """A finished model as the beginning of further training."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from mlx_lm.models import llama
 
-from models.training.start import dense_weights, renew_heads
+from models.training.start import dense_weights, insert_layer
 
 EMBER = Path(__file__).parents[2] / "models" / "ember"
 
@@ -21,15 +24,21 @@ def test_weights_of_a_finished_model_are_read_as_they_are_computed_with() -> Non
     assert np.allclose(dense_weights(EMBER)[f"{name}.weight"], np.array(expected))
 
 
-def test_heads_that_begin_anew_are_silent_and_leave_the_others_alone() -> None:
-    before, weights = dense_weights(EMBER), dense_weights(EMBER)
-    renew_heads(weights, 5, 1, head_dim=64)
-    changed = {name for name in weights if not np.array_equal(weights[name], before[name])}
-    attention = {name: f"model.layers.5.self_attn.{name}_proj.weight" for name in "qkvo"}
-    assert changed == set(attention.values())
-    assert (weights[attention["o"]][:, 128:] == 0).all()
-    for name, old in (("q", 128), ("k", 64), ("v", 64)):
-        weight, was = weights[attention[name]], before[attention[name]]
-        assert np.array_equal(weight[:old], was[:old])
-        assert not np.isclose(weight[old:], was[old:]).all()
-        assert 0.019 < weight[old:].std() < 0.021
+def test_inserted_layers_change_nothing_at_first() -> None:
+    weights = dense_weights(EMBER)
+    config = json.loads((EMBER / "config.json").read_text(encoding="utf-8"))
+    layers, prompt = config["num_hidden_layers"], mx.array([[5, 6, 7, 8]])
+    expected = _logits(config, weights, prompt)
+    for index in (2, layers + 1):
+        insert_layer(weights, index)
+    deeper = _logits({**config, "num_hidden_layers": layers + 2}, weights, prompt)
+    assert np.allclose(deeper, expected, atol=1e-5)
+    assert all(
+        weights[f"model.layers.{i}.mlp.up_proj.weight"].std() > 0.01 for i in (2, layers + 1)
+    )
+
+
+def _logits(config: dict[str, Any], weights: dict[str, np.ndarray], prompt: mx.array) -> np.ndarray:
+    model = llama.Model(llama.ModelArgs.from_dict(config))
+    model.load_weights([(name, mx.array(array)) for name, array in weights.items()])
+    return np.array(model(prompt))

@@ -101,3 +101,24 @@ def test_a_finished_run_starts_again_without_repeating_a_step(work: Path) -> Non
 def test_no_path_of_the_machine_is_in_the_exported_files(work: Path) -> None:
     for file in (work / "full").iterdir():
         assert str(work).encode() not in file.read_bytes(), file.name
+
+
+AVERAGE = """
+import sys
+from pathlib import Path
+import torch
+from models.training.average import average
+
+begin, end = map(Path, sys.argv[1:])
+torch.save({"model": {"a": torch.zeros(3)}, "optimizer": {}, "step": 1}, begin)
+torch.save({"model": {"a": torch.ones(3)}, "optimizer": {}, "step": 2}, end)
+average(begin, end, 0.75)
+mean = torch.load(end, weights_only=True)
+assert mean["model"]["a"].tolist() == [0.75] * 3
+assert (mean["optimizer"], mean["step"]) == (None, 2)
+"""
+
+
+def test_the_average_takes_its_share_of_the_later_weights(tmp_path: Path) -> None:
+    checkpoints = [str(tmp_path / name) for name in ("begin.pt", "end.pt")]
+    subprocess.run([training_python(), "-c", AVERAGE, *checkpoints], cwd=ROOT, check=True)
