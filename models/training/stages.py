@@ -233,14 +233,32 @@ _DEEPER = {
     "questions": 0.02,
 }
 _LONG_DEEPER = {
-    "edits": 0.28,
-    "long_edits": 0.22,
+    "edits": 0.26,
+    "long_edits": 0.21,
     "short_edits": 0.13,
-    "fim": 0.13,
+    "fim": 0.12,
+    "chats": 0.09,
+    "refusals": 0.06,
+    "code": 0.12,
+    "questions": 0.01,
+}
+_PLAIN_CODE = {
+    "code": 0.32,
+    "fim": 0.12,
+    "edits": 0.18,
+    "long_edits": 0.16,
+    "short_edits": 0.10,
+    "chats": 0.06,
+    "refusals": 0.06,
+}
+_EDITS_IN_THE_END = {
+    "edits": 0.29,
+    "long_edits": 0.23,
+    "short_edits": 0.18,
     "chats": 0.09,
     "refusals": 0.06,
     "code": 0.08,
-    "questions": 0.01,
+    "fim": 0.07,
 }
 _QUESTIONS = {
     "repeats": 0.02,
@@ -280,11 +298,13 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("longest real edits", 100, 2, 2048, _LONGEST_REAL_EDITS, decays=True, peak=0.4),
     Stage("long real edits", 900, 4, 1024, _LONG_REAL_EDITS, decays=True, peak=0.4),
     Stage("deeper", 3500, 8, 512, _DEEPER, decays=True, peak=0.45, vectors=0.2),
-    Stage("deeper, long", 2000, 4, 1024, _LONG_DEEPER, decays=True, peak=0.45, vectors=0.2),
+    Stage("deeper, long", 1700, 4, 1024, _LONG_DEEPER, decays=True, peak=0.45, vectors=0.2),
     Stage(
         "deeper, longest", 300, 2, 2048, _LONGEST_REAL_EDITS, decays=True, peak=0.45, vectors=0.2
     ),
-    Stage("deeper, long again", 700, 4, 1024, _LONG_DEEPER, decays=True, peak=0.45, vectors=0.2),
+    Stage("deeper, long again", 200, 4, 1024, _LONG_DEEPER, decays=True, peak=0.45, vectors=0.2),
+    Stage("plain code", 600, 4, 1024, _PLAIN_CODE, decays=True, peak=0.15, vectors=0.2),
+    Stage("edits in the end", 450, 4, 1024, _EDITS_IN_THE_END, decays=True, peak=0.16, vectors=0.2),
 )
 
 
