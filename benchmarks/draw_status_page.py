@@ -28,9 +28,6 @@ RESULTS: Final = Path(__file__).parent / "results"
 COLOURS: Final = 128
 QUESTION: Final = """Rename `width` to `w` in:
 ```python
-def area(width, height):
-    return width * height
-
 def perimeter(width, height):
     return 2 * (width + height)
 ```"""

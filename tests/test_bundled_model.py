@@ -86,7 +86,7 @@ def test_a_second_turn_computes_only_what_is_new(ember: Engine) -> None:
 def test_it_answers_the_greetings_requests_right(ember: Engine) -> None:
     expected = (
         "```python\ndef f(total): return total + 1\n```",
-        "Join two or more pathname components",
+        '```python\ndef area(w, h):\n    """Compute area from w and h."""\n    return w * h\n```',
         "```python\nasync def area(x, y): return x\n```",
     )
     transcript = ChatTranscript(ember.tokenizer)

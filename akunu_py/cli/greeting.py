@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 EXAMPLES: Final = (
     "Rename `x` to `total` in: def f(x): return x + 1",
-    "What does os.path.join do?",
+    "Add a docstring to: def area(w, h): return w * h",
     "Make this function async: def area(x, y): return x",
 )
 """Requests that the bundled model answers right, one after the other and alone."""

@@ -155,7 +155,7 @@ def _align(given: list[int], answer: list[int]) -> Alignment:
     return Alignment(place, source, start, end_of_named)
 
 
-def _late(changes: list[Change], given: list[int], answer: list[int]) -> list[Change]:
+def _late(changes: Sequence[Change], given: list[int], answer: list[int]) -> list[Change]:
     """What is left out or put in, moved to where it shows: behind what both ways begin with.
 
     Of two lines with the same indentation that of the first is kept.
