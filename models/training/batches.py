@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.training import fill_in, repeats
-from models.training.copies import NOWHERE, Alignment, align, runs
+from models.training.copies import NOWHERE, TARGETS, Alignment, align, runs
 from models.training.examples import Shard
 from models.training.substitution import Substitution
 
@@ -46,12 +46,12 @@ _PIECE, _UNBROKEN = 512, 0.4
 _BARE = 0.6
 """The share of rows beginning with code that begin without an end of text, as a prompt does. All
 attention with nothing to look at goes to the first token, and without such rows code that follows
-no mark was predicted worse by a quarter of a bit per byte."""
+no mark is predicted worse than code that follows one."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Tokens, kinds and weights are `[rows, length + 1]`; targets are `[6, rows, length + 1]`.
+    """Tokens, kinds and weights are `[rows, length + 1]`; targets `[targets, rows, length + 1]`.
 
     A kind is -1 where a token carries no loss; the weight tells how much a loss counts. Targets
     are those of an `Alignment`, counted from the row's start, for the model's `guided_heads`.
@@ -128,7 +128,7 @@ class Batches:
         }
         shape = (rows, length + 1)
         tokens, kinds = np.full(shape, self._end), np.full(shape, -1)
-        weights, targets = np.ones(shape, np.float32), np.full((6, *shape), NOWHERE)
+        weights, targets = np.ones(shape, np.float32), np.full((len(TARGETS), *shape), NOWHERE)
         for row in range(rows):
             at = 0
             while at < length + 1:

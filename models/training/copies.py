@@ -34,10 +34,10 @@ class Alignment:
     equal to this one: in the given code where the answer copies, in the instruction where it
     writes something new.
 
-    `start` and `end` are about what the request names by quoting it, a name or a line or an
-    expression that the edit changes, wherever it is spelled out in the given code: `start` leads
-    from the token after it to its first, and `end` to its last from those tokens of the answer
-    that repeat, replace or leave out a part of it.
+    `start` and `end` are about copies of a quote: the request quotes a name, a line or an
+    expression, and the given code contains it, perhaps several times. The token after a copy has
+    the first token of the copy as its `start`. Tokens of the answer that repeat or replace a part
+    of a copy, and the first token after one that is left out, have its last token as their `end`.
     """
 
     place: np.ndarray
@@ -54,8 +54,8 @@ class Alignment:
         """What heads are guided to, at the indices `PLACE` to `AFTER`.
 
         The token after `place` tells, for example, whether a name ends there that begins like
-        another one. The end of what the request names, or else `place`, tells whether it stands
-        there as a whole, and the token after that, whether it goes on.
+        another one. `end`, or else `place`, tells whether the whole quote stands there, and the
+        token after that tells whether the name goes on.
         """
         end = np.where(self.end == NOWHERE, self.place, self.end)
         ahead, after = self._next(self.place), self._next(end)
@@ -156,9 +156,10 @@ def _align(given: list[int], answer: list[int]) -> Alignment:
 
 
 def _late(changes: Sequence[Change], given: list[int], answer: list[int]) -> list[Change]:
-    """What is left out or put in, moved to where it shows: behind what both ways begin with.
+    """The changes, with deletions and insertions as late as possible.
 
-    Of two lines with the same indentation that of the first is kept.
+    A deleted line and the next one may begin with the same tokens. The answer shows which of
+    them it continues only after those tokens, so the deletion is moved behind them.
     """
     moved = list(changes)
     for index in range(1, len(changes) - 1):
@@ -176,9 +177,9 @@ def _late(changes: Sequence[Change], given: list[int], answer: list[int]) -> lis
 
 
 def _named(given: list[int], changes: Sequence[Change]) -> set[tuple[int, int]]:
-    """The first and last token of every copy in the code of what the request quotes of a change.
+    """The first and last token of every copy of a quote (see `Alignment`) in the given code.
 
-    The code is what the answer repeats of `given`, the request what stands around it.
+    The code is the part of `given` that the answer repeats; the request is the rest.
     """
     kept = [
         (at, until) for tag, _, _, at, until in changes if tag == "equal" and until - at > _STRAY
@@ -206,8 +207,9 @@ def _named(given: list[int], changes: Sequence[Change]) -> set[tuple[int, int]]:
 def _longest_quote(
     given: list[int], code: range, changed: range, request: list[int]
 ) -> tuple[int, int]:
-    """The begin and end of the longest stretch that the request has, too, and that touches what is
-    `changed`; of an insertion, one that stands beside it."""
+    """The begin and end of the longest stretch of code that also occurs in the request and that
+    overlaps the `changed` tokens. For an insertion, it stands beside the place of the insertion.
+    """
     beside = changed[:_LOOKED_AT] or range(changed.start - 1, changed.start + 1)
     best = (changed.start, changed.start)
     for middle in beside:

@@ -57,10 +57,10 @@ class GuidedHead(NamedTuple):
 def guided_heads(shape: Shape) -> tuple[GuidedHead, ...]:
     """The heads that are guided, ordered by their layers.
 
-    What is written next is looked for in the middle and by two heads of the last layer that do not
-    share their values: the 64 numbers of one value are few to tell thousands of tokens apart, and
-    the last layer sees what the others have found. The layer before it compares what stands at the
-    place with what was asked for, which takes a head that led there from where that ends.
+    A head in the middle and two heads of the last layer look for the token to write next. Those two
+    do not share their values, because the 64 numbers of one value are few to tell thousands of
+    tokens apart. The last layer but one looks at the end of a quote (see `copies.Alignment`), so
+    the last layer knows whether the whole quote stands in the code.
     """
     last, middle = shape.num_layers - 1, shape.num_layers // 2
     other = shape.num_heads // shape.num_kv_heads

@@ -50,9 +50,8 @@ def _dense(
 
 
 def insert_layer(weights: dict[str, np.ndarray], index: int) -> None:
-    """A new layer before the one at `index`, or after the last; it changes nothing yet."""
+    """Insert a layer at `index`, in place; the model computes the same as before."""
     rng = np.random.default_rng(index)
-    moved = {name: _moved(name, index) for name in weights}
     like = [name for name in weights if name.startswith(f"{_LAYERS}0.")]
     fresh = {}
     for name in like:
@@ -64,7 +63,7 @@ def insert_layer(weights: dict[str, np.ndarray], index: int) -> None:
             fresh[new] = np.zeros(shape, np.float32)
         else:
             fresh[new] = rng.normal(0.0, 0.02, shape).astype(np.float32)
-    arrays = {moved[name]: array for name, array in weights.items()}
+    arrays = {_moved(name, index): array for name, array in weights.items()}
     weights.clear()
     weights.update(arrays | fresh)
 
