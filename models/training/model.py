@@ -8,6 +8,8 @@ are those of a Hugging Face Llama checkpoint, so the state dict is the export.
 # PyTorch is not installed where types are checked, so its classes are unknown there.
 from __future__ import annotations
 
+import itertools
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -213,6 +215,14 @@ class Llama(nn.Module):
     def _initialise(module: nn.Module) -> None:
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=0.02)
+
+    def learn_only(self, layers: Collection[int]) -> None:
+        """Let the given layers change and nothing else; all of the model where none are given."""
+        chosen = [self.model.layers[index].parameters() for index in layers]
+        for parameter in self.parameters():
+            parameter.requires_grad_(not layers)
+        for parameter in itertools.chain(*chosen):
+            parameter.requires_grad_(True)
 
     def logits(self, hidden: Tensor, wanted: Tensor) -> Tensor:
         """Logits `[count, vocab]` at the positions where the boolean `wanted` is true.
