@@ -8,8 +8,6 @@ are those of a Hugging Face Llama checkpoint, so the state dict is the export.
 # PyTorch is not installed where types are checked, so its classes are unknown there.
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,7 +27,7 @@ class Shape:
     vocab_size: int = 4096
     hidden_size: int = 256
     intermediate_size: int = 704
-    num_layers: int = 10
+    num_layers: int = 9
     num_heads: int = 4
     num_kv_heads: int = 2
     max_positions: int = 2048
@@ -42,8 +40,8 @@ class Shape:
                 raise ValueError(f"{name} must be a multiple of 64, got {getattr(self, name)}")
         if self.hidden_size != self.num_heads * HEAD_DIM:
             raise ValueError(f"hidden_size must be num_heads * {HEAD_DIM}")
-        if self.num_layers < 5:
-            raise ValueError("heads of five layers are guided, so num_layers must be over 4")
+        if self.num_layers < 3:
+            raise ValueError("heads of three layers are guided, so num_layers must be over 2")
         if self.num_heads % self.num_kv_heads:
             raise ValueError("num_heads must be a multiple of num_kv_heads")
 
@@ -59,25 +57,28 @@ class GuidedHead(NamedTuple):
 def guided_heads(shape: Shape) -> tuple[GuidedHead, ...]:
     """The heads that are guided, ordered by their layers.
 
-    Each layer knows what those before it have found: the place; what stands ahead of it, and where
-    a quote began; what stands at the end of the quote; the token to write next. Two heads of one
-    layer look for that, and they do not share their values, because the 64 numbers of one value are
-    few to tell thousands of tokens apart. All of them stand before the last layers, whose large
-    feed-forward outputs bury which token stands where.
+    A head in the middle and two heads of the last layer look for the token to write next. Those two
+    do not share their values, because the 64 numbers of one value are few to tell thousands of
+    tokens apart. The last layer but one looks at the end of a quote (see `copies.Alignment`), so
+    the last layer knows whether the whole quote stands in the code.
     """
-    first = (shape.num_layers - 4) // 2
+    last, middle = shape.num_layers - 1, shape.num_layers // 2
     other = shape.num_heads // shape.num_kv_heads
-    chosen = (
-        GuidedHead(first, 0, PLACE),
-        GuidedHead(first + 1, 0, START),
-        GuidedHead(first + 1, other, AHEAD),
-        GuidedHead(first + 2, 0, END),
-        GuidedHead(first + 2, other, AFTER),
-        GuidedHead(first + 3, 0, SOURCE),
-        GuidedHead(first + 3, other, SOURCE),
-        GuidedHead(first + 4, 0, SOURCE),
+    chosen = {
+        (last, 0): SOURCE,
+        (last, other): SOURCE,
+        (last - 1, 0): END,
+        (last - 1, other): AFTER,
+        (middle + 1, 0): SOURCE,
+        (middle, 0): START,
+        (middle, other): AHEAD,
+        (middle - 1, 0): PLACE,
+    }
+    return tuple(
+        GuidedHead(layer, head, target)
+        for (layer, head), target in sorted(chosen.items())
+        if head < shape.num_heads
     )
-    return tuple(guided for guided in chosen if guided.head < shape.num_heads)
 
 
 class RotaryTable(nn.Module):
@@ -215,14 +216,6 @@ class Llama(nn.Module):
     def _initialise(module: nn.Module) -> None:
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=0.02)
-
-    def learn_only(self, layers: Collection[int]) -> None:
-        """Let the given layers change and nothing else; all of the model where none are given."""
-        chosen = [self.model.layers[index].parameters() for index in layers]
-        for parameter in self.parameters():
-            parameter.requires_grad_(not layers)
-        for parameter in itertools.chain(*chosen):
-            parameter.requires_grad_(True)
 
     def logits(self, hidden: Tensor, wanted: Tensor) -> Tensor:
         """Logits `[count, vocab]` at the positions where the boolean `wanted` is true.

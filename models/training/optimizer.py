@@ -31,9 +31,7 @@ def orthogonalise(stack: Tensor, *, steps: int = 4) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum, orthogonalised; one parameter group for each shape of matrix.
-
-    Matrices without a gradient stay as they are."""
+    """Momentum, orthogonalised; one parameter group for each shape of matrix."""
 
     def __init__(self, matrices: list[Tensor], *, lr: float, momentum: float = 0.95) -> None:
         by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
@@ -45,12 +43,10 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
         for group in self.param_groups:
-            parameters = [p for p in group["params"] if p.grad is not None]
-            if not parameters:
-                continue
+            parameters = group["params"]
             gradients = torch.stack([parameter.grad for parameter in parameters])
             state = self.state[parameters[0]]
-            if len(state.get("velocity", ())) != len(parameters):
+            if "velocity" not in state:
                 state["velocity"] = torch.zeros_like(gradients)
             velocity = state["velocity"].lerp_(gradients, 1 - group["momentum"])
             update = orthogonalise(gradients.lerp(velocity, group["momentum"]))

@@ -19,7 +19,7 @@ class Stage:
     """`steps` batches of `rows` x `length` tokens; `mix` maps a kind to its share.
 
     The rate begins at `peak` of the plateau's, and falls from there if the stage `decays`; that of
-    the embedding and the norms is `vectors` of it. Where there are layers in `only`, no others change.
+    the embedding and the norms is `vectors` of it.
     """
 
     name: str
@@ -30,7 +30,6 @@ class Stage:
     decays: bool = False
     peak: float = 1.0
     vectors: float = 1.0
-    only: tuple[int, ...] = ()
 
 
 _COPYING = {"repeats": 0.60, "edits": 0.30, "code": 0.10}
@@ -261,17 +260,6 @@ _EDITS_IN_THE_END = {
     "code": 0.08,
     "fim": 0.07,
 }
-_NEW_LAYERS = {
-    "edits": 0.27,
-    "long_edits": 0.26,
-    "short_edits": 0.16,
-    "chats": 0.12,
-    "refusals": 0.04,
-    "code": 0.07,
-    "fim": 0.06,
-    "questions": 0.02,
-}
-_NEW = (4, 5, 6)
 _QUESTIONS = {
     "repeats": 0.02,
     "edits": 0.46,
@@ -317,10 +305,6 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("deeper, long again", 200, 4, 1024, _LONG_DEEPER, decays=True, peak=0.45, vectors=0.2),
     Stage("plain code", 600, 4, 1024, _PLAIN_CODE, decays=True, peak=0.15, vectors=0.2),
     Stage("edits in the end", 450, 4, 1024, _EDITS_IN_THE_END, decays=True, peak=0.16, vectors=0.2),
-    Stage("new layers", 1000, 4, 1024, _NEW_LAYERS, decays=True, peak=0.3, only=_NEW),
-    Stage("new layers, longest", 300, 2, 2048, _NEW_LAYERS, decays=True, peak=0.3, only=_NEW),
-    Stage("new layers again", 150, 4, 1024, _NEW_LAYERS, decays=True, peak=0.3, only=_NEW),
-    Stage("all layers", 500, 4, 1024, _NEW_LAYERS, decays=True, peak=0.08, vectors=0.2),
 )
 
 

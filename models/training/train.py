@@ -133,7 +133,6 @@ class Trainer:
         """One batch; returns what happened in it."""
         started = time.perf_counter()
         stage = stage_at(self.stages, self.step)
-        self.model.learn_only(stage.only)
         batch = self.batches.draw(self.step, rows=stage.rows, length=stage.length, mix=stage.mix)
         losses, kinds, weights, guidance = self._losses(batch)
         ((losses * weights).sum() / weights.sum() + WEIGHT * guidance).backward()

@@ -1,0 +1,156 @@
+"""Where wrong answers begin, and what each part of the model had to do with it.
+
+    python -m models.training.diagnose --work FOLDER [--shard probe]
+
+The folder has a checkpoint (of training, or made of a finished model by `models.training.start`)
+and shards. Of the answers in one shard it prints how many are right and whether the others first go
+wrong where they copy or where they decide; how often each guided head looks where it should, and
+how often at those first wrong tokens; and for each layer how well the stream in front of it tells
+tokens apart, and what its attention and its feed-forward add to it where answers copy.
+"""
+
+# mypy: allow-untyped-decorators
+# PyTorch is not installed where types are checked, so its classes are unknown there.
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from models.training import tokenizer as tokenizers
+from models.training.copies import NOWHERE, align
+from models.training.examples import Shard
+from models.training.model import Llama, Shape
+from models.training.train import FENCE
+
+TARGET_NAMES = ("place", "source", "ahead", "start", "end", "after")
+_RIDGE = 1e-3
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One pass over `length` tokens.
+
+    `streams` has `[length, hidden]` in front of each layer and behind the last; `added` what the
+    attention and the feed-forward of each add to it; `attention` is `[guided, length, length]`.
+    """
+
+    streams: list[Tensor]
+    added: list[Tensor]
+    logits: Tensor
+    attention: Tensor
+
+
+@torch.no_grad()
+def trace(model: Llama, row: Tensor) -> Trace:
+    """Pass the token ids `[length]` through the model."""
+    body = model.model
+    stream = body.embed_tokens(row[None])
+    streams, added = [stream[0]], []
+    for layer in body.layers:
+        attention = layer.self_attn(layer.input_layernorm(stream), body.rotary)
+        forward = layer.mlp(layer.post_attention_layernorm(stream + attention))
+        stream = stream + attention + forward
+        streams.append(stream[0])
+        added += [attention[0], forward[0]]
+    logits = functional.linear(body.norm(stream[0]), body.embed_tokens.weight)
+    return Trace(streams, added, logits, body(row[None])[1][:, 0])
+
+
+def favour(model: Llama, traced: Trace, right: Tensor, at: Tensor) -> list[float]:
+    """What each part adds, at the positions `at`, to the logit of the `right` token, less that of
+    its best rival: the medians."""
+    logits = traced.logits[at].scatter(1, right[:, None], -torch.inf)
+    embedding, norm = model.model.embed_tokens.weight, model.model.norm
+    direction = (embedding[right] - embedding[logits.argmax(-1)]) * norm.weight
+    scale = traced.streams[-1][at].square().mean(-1, keepdim=True).sqrt()
+    return [float(((direction / scale) * part[at]).sum(-1).median()) for part in traced.added]
+
+
+def told_apart(streams: Tensor, tokens: Tensor, embedding: Tensor) -> float:
+    """How often the linear function of a stream that is fitted to say which of the `tokens` stands
+    there is right."""
+    given = functional.normalize(streams, dim=1)
+    centred = embedding - embedding.mean(0)
+    spread, axes = torch.linalg.eigh(centred.T @ centred / len(centred))
+    names = functional.normalize(centred @ axes * (spread + _RIDGE * spread.max()).rsqrt(), dim=1)
+    rare = torch.bincount(tokens, minlength=len(names))[tokens].rsqrt()[:, None]
+    weighted = given * rare
+    gram = weighted.T @ weighted
+    gram += 1e-6 * gram.trace() * torch.eye(len(gram))
+    said = given @ torch.linalg.solve(gram, weighted.T @ (names[tokens] * rare)) @ names.T
+    return float((said.argmax(-1) == tokens).float().mean())
+
+
+def _share(hits: list[bool]) -> str:
+    return f"{np.mean(hits):.3f}" if hits else "-"
+
+
+@torch.no_grad()
+def report(model: Llama, shard: Shard, *, fence: int) -> list[str]:
+    """The lines to print; `fence` is the token that code begins with."""
+    begins: list[str] = []
+    looks: dict[int, list[bool]] = defaultdict(list)
+    looks_there: dict[int, list[bool]] = defaultdict(list)
+    traces: list[Trace] = []
+    tokens: list[Tensor] = []
+    favours: list[list[float]] = []
+    for ids, learned in shard.examples():
+        row = torch.from_numpy(ids.astype("int64"))
+        traced, alignment = trace(model, row[:-1]), align(ids, learned, fence=fence)
+        answer = np.flatnonzero(learned[1:])
+        wrong = answer[(traced.logits.argmax(-1) != row[1:]).numpy()[answer]][:1]
+        turns = alignment.turns[1:]
+        begins += [("deciding" if turns[at] else "copying") for at in wrong] or ["right"]
+        for number, guided in enumerate(model.model.guided):
+            target = alignment.targets[guided.target][1:]
+            hits = traced.attention[number].argmax(-1).numpy() == target
+            looks[number] += hits[target != NOWHERE].tolist()
+            looks_there[number] += [bool(hits[at]) for at in wrong if target[at] != NOWHERE]
+        copied = torch.from_numpy(answer[~turns[answer]])
+        favours.append(favour(model, traced, row[1:][copied], copied))
+        traces.append(traced)
+        tokens.append(row[:-1])
+    lines = [f"{kind:9} {begins.count(kind):4}" for kind in ("right", "copying", "deciding")]
+    for number, guided in enumerate(model.model.guided):
+        place = f"layer {guided.layer} head {guided.head} {TARGET_NAMES[guided.target]:6}"
+        usual, there = (_share(hits) for hits in (looks[number], looks_there[number]))
+        lines.append(f"{place}: looks right {usual}, at first wrong tokens {there}")
+    gained = np.median(favours, axis=0)
+    for index in range(len(model.model.layers)):
+        stream = torch.cat([traced.streams[index] for traced in traces])
+        apart = told_apart(stream, torch.cat(tokens), model.model.embed_tokens.weight)
+        parts = []
+        for offset, name in enumerate(("attention", "feed-forward")):
+            added = torch.cat([traced.added[2 * index + offset] for traced in traces])
+            size = float(added.square().mean(-1).sqrt().median())
+            parts.append(f"{name} {size:.1f} ({gained[2 * index + offset]:+.1f})")
+        size = float(stream.square().mean(-1).sqrt().median())
+        lines.append(
+            f"layer {index}: stream {size:.1f}, told apart {apart:.3f}; {', '.join(parts)}"
+        )
+    return lines
+
+
+def main() -> None:
+    """Print the report on a checkpoint."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--shard", default="probe")
+    options = parser.parse_args()
+    saved = torch.load(options.work / "checkpoint.pt", weights_only=True)
+    model = Llama(Shape(**saved["shape"]) if "shape" in saved else Shape())
+    model.load_state_dict(saved["model"])
+    fence = tokenizers.load(options.work / "tokenizer").encode(FENCE)[0]
+    shard = Shard.load(options.work / "shards" / f"{options.shard}.npz")
+    print("\n".join(report(model, shard, fence=fence)))
+
+
+if __name__ == "__main__":
+    main()
