@@ -64,8 +64,11 @@ def trace(model: Llama, row: Tensor) -> Trace:
 
 
 def favour(model: Llama, traced: Trace, right: Tensor, at: Tensor) -> list[float]:
-    """What each part adds, at the positions `at`, to the logit of the `right` token, less that of
-    its best rival: the medians."""
+    """Direct logit attribution: how far each part puts the `right` token ahead of its best rival.
+
+    Returns:
+        The median over the positions `at`, for each of `Trace.added`.
+    """
     logits = traced.logits[at].scatter(1, right[:, None], -torch.inf)
     embedding, norm = model.model.embed_tokens.weight, model.model.norm
     direction = (embedding[right] - embedding[logits.argmax(-1)]) * norm.weight
@@ -74,8 +77,10 @@ def favour(model: Llama, traced: Trace, right: Tensor, at: Tensor) -> list[float
 
 
 def told_apart(streams: Tensor, tokens: Tensor, embedding: Tensor) -> float:
-    """How often the linear function of a stream that is fitted to say which of the `tokens` stands
-    there is right."""
+    """How often a linear function of the stream names the token that stands there.
+
+    It is fitted to these `tokens` themselves, so the share is an upper bound.
+    """
     given = functional.normalize(streams, dim=1)
     centred = embedding - embedding.mean(0)
     spread, axes = torch.linalg.eigh(centred.T @ centred / len(centred))
@@ -114,7 +119,8 @@ def report(model: Llama, shard: Shard, *, fence: int) -> list[str]:
             looks[number] += hits[target != NOWHERE].tolist()
             looks_there[number] += [bool(hits[at]) for at in wrong if target[at] != NOWHERE]
         copied = torch.from_numpy(answer[~turns[answer]])
-        favours.append(favour(model, traced, row[1:][copied], copied))
+        if len(copied):
+            favours.append(favour(model, traced, row[1:][copied], copied))
         traces.append(traced)
         tokens.append(row[:-1])
     lines = [f"{kind:9} {begins.count(kind):4}" for kind in ("right", "copying", "deciding")]
