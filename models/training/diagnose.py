@@ -125,7 +125,7 @@ def report(model: Llama, shard: Shard, *, fence: int) -> list[str]:
         tokens.append(row[:-1])
     lines = [f"{kind:9} {begins.count(kind):4}" for kind in ("right", "copying", "deciding")]
     for number, guided in enumerate(model.model.guided):
-        place = f"layer {guided.layer} head {guided.head} {TARGET_NAMES[guided.target]:6}"
+        place = f"layer {guided.layer} head {guided.head} {TARGET_NAMES[guided.target]}"
         usual, there = (_share(hits) for hits in (looks[number], looks_there[number]))
         lines.append(f"{place}: looks right {usual}, at first wrong tokens {there}")
     gained = np.median(favours, axis=0)
