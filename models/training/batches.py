@@ -43,6 +43,10 @@ _LEAST_ROOM = 48
 """Less room than this at the end of a row is filled with code."""
 _PIECE, _UNBROKEN = 512, 0.4
 """Tokens of a piece of code at most, and the share of those that may fill the row instead."""
+_GAP, _WIDEST_GAP = 0.5, 800
+"""How often an answer is moved away from what it copies, by how many positions at most. A row of
+512 tokens teaches copying over the distances of one of 2,048 then, at a third of the time (Zhu et
+al. 2023, "PoSE", did so to make contexts longer)."""
 _BARE = 0.6
 """The share of rows beginning with code that begin without an end of text, as a prompt does. All
 attention with nothing to look at goes to the first token, and without such rows code that follows
@@ -51,13 +55,15 @@ no mark is predicted worse than code that follows one."""
 
 @dataclass(frozen=True)
 class Batch:
-    """Tokens, kinds and weights are `[rows, length + 1]`; targets `[targets, rows, length + 1]`.
+    """All are `[rows, length + 1]`, but targets `[targets, rows, length + 1]`.
 
     A kind is -1 where a token carries no loss; the weight tells how much a loss counts. Targets
-    are those of an `Alignment`, counted from the row's start, for the model's `guided_heads`.
+    are those of an `Alignment`, counted from the row's start, for the model's `guided_heads`. The
+    positions, for the rotary embedding, leave gaps in front of answers.
     """
 
     tokens: np.ndarray
+    positions: np.ndarray
     kinds: np.ndarray
     weights: np.ndarray
     targets: np.ndarray
@@ -90,6 +96,7 @@ class Batches:
         shards: the examples of each kind; there must be `code`.
         vocabulary: ids that random stretches are made of.
         words: ids that may stand for each other in edits.
+        positions: how many the model has.
         end: the id before a piece of code.
         fence: the id that code begins with in an answer.
         seed: what, with the step, decides everything that is drawn.
@@ -101,6 +108,7 @@ class Batches:
         *,
         vocabulary: np.ndarray,
         words: np.ndarray,
+        positions: int,
         end: int,
         fence: int,
         seed: int,
@@ -115,7 +123,7 @@ class Batches:
         self._typical = {kind: len(one.tokens) / len(one) for kind, one in shards.items()}
         self._vocabulary = vocabulary
         self._substitution = Substitution(words, shards[CODE].tokens)
-        self._end, self._fence = end, fence
+        self._positions, self._end, self._fence = positions, end, fence
         self._seed = seed
 
     def draw(self, step: int, *, rows: int, length: int, mix: Mapping[str, float]) -> Batch:
@@ -129,6 +137,7 @@ class Batches:
         shape = (rows, length + 1)
         tokens, kinds = np.full(shape, self._end), np.full(shape, -1)
         weights, targets = np.ones(shape, np.float32), np.full((len(TARGETS), *shape), NOWHERE)
+        gaps = np.zeros(shape, np.int64)
         for row in range(rows):
             at = 0
             while at < length + 1:
@@ -142,12 +151,24 @@ class Batches:
                 tokens[row, part] = drawn.tokens
                 alignment = drawn.alignment(self._fence)
                 kinds[row, part], weights[row, part] = self._counted(drawn, alignment)
+                left = self._positions - length - int(gaps[row].sum())
+                gaps[row, part] = self._gaps(rng, drawn, left)
                 for index, target in enumerate(alignment.targets):
                     targets[index, row, part] = np.where(target == NOWHERE, NOWHERE, target + at)
                 if drawn.kind in spent:
                     spent[drawn.kind] += len(drawn.tokens)
                 at = part.stop
-        return Batch(tokens, kinds, weights, targets)
+        positions = np.arange(length + 1) + gaps.cumsum(axis=1)
+        return Batch(tokens, positions, kinds, weights, targets)
+
+    def _gaps(self, rng: np.random.Generator, drawn: Drawn, left: int) -> np.ndarray:
+        """How many positions lie free in front of each token of an example, `left` at most."""
+        gaps = np.zeros(len(drawn.tokens), np.int64)
+        if drawn.kind in COPYING_KINDS:
+            for begin, _ in runs(drawn.learned):
+                if rng.random() < _GAP:
+                    gaps[begin] = rng.integers(max(0, min(_WIDEST_GAP, left - gaps.sum())) + 1)
+        return gaps
 
     def _counted(self, drawn: Drawn, alignment: Alignment) -> tuple[np.ndarray, np.ndarray]:
         """The kind and the weight of each token of an example."""

@@ -31,6 +31,8 @@ HOLE_EVERY = 700
 """Characters of a file for each hole made in it."""
 PASSES_OVER_FUNCTIONS, PASSES_OVER_BRIEF_FORMS = 3, 2
 MOST_EDITS = 2
+COMPANY = 0.12
+"""How often an edit that can is one of two functions."""
 SHORT_EDIT, LONG_EDIT = 510, 2000
 PROBES = 60
 MAX_PROBE = 400
@@ -83,7 +85,7 @@ def _part(name: str) -> dict[str, Shard]:
         brief = [form for function in sources.functions for form in brief_forms(function)]
         many = [*sources.functions] * PASSES_OVER_FUNCTIONS + brief * PASSES_OVER_BRIEF_FORMS
         mine = many[EDIT_PARTS.index(name) :: len(EDIT_PARTS)]
-        examples = edit_examples(mine, sources.pool, rng, most=MOST_EDITS)
+        examples = edit_examples(mine, sources.pool, rng, most=MOST_EDITS, company=COMPANY)
         return {name: shard(examples, sources.processor)}
     makers = {"texts": _text_shards, "invented": _invented_shards, "probes": _probes}
     return dict(makers[name](sources, rng))
@@ -95,11 +97,22 @@ def functions_in(files: Iterable[SourceFile]) -> list[Function]:
 
 
 def edit_examples(
-    functions: Sequence[Function], pool: Pool, rng: random.Random, *, most: int
+    functions: Sequence[Function],
+    pool: Pool,
+    rng: random.Random,
+    *,
+    most: int,
+    company: float = 0.0,
 ) -> Iterator[Example]:
-    """One to `most` edits of every function in turn, worded as a chat."""
+    """One to `most` edits of every function in turn, worded as a chat.
+
+    A share of them, `company`, is an edit in code that another function stands in as well.
+    """
     for function in functions:
         made = edits.make_several(function, rng, pool, most=rng.randint(1, most))
+        if made and company and rng.random() < company:
+            other = edits.beside(made[0], rng.choice(functions), rng)
+            made = [other] if other else made
         if made:
             yield chat(edits.conversation(made, rng))
 
@@ -113,11 +126,12 @@ def _invented_shards(sources: Sources, rng: random.Random) -> Iterator[tuple[str
     """What is made up: 25 short edits for each structured text, fewer conversations, refusals."""
     inventor, count = Inventor(rng), sources.documents
     requests = refusals.Requests(inventor, docstrings(sources.functions))
-    chats = Chats(inventor, requests, sources.functions)
+    asked = list(questions.library_questions(sources.training, rng))
+    chats = Chats(inventor, requests, sources.functions, asked)
     for name, turns in (
         ("short_edits", short_edits.conversations(inventor, 25 * count)),
         ("refusals", refusals.conversations(requests, 10 * count)),
-        ("chats", chats.conversations(10 * count)),
+        ("chats", chats.conversations(14 * count)),
     ):
         yield name, shard(map(chat, turns), sources.processor)
 

@@ -19,6 +19,8 @@ Turns = list[tuple[str, str]]
 MAX_REAL = 500
 """Characters of a real function that a conversation is about."""
 _ATTEMPTS = 8
+_ASKED = 0.08
+"""How often a turn is a question, where there are any."""
 _FOLLOW = (
     "now {}",
     "Now {}",
@@ -32,12 +34,20 @@ _FOLLOW = (
 
 
 class Chats:
-    """Invents conversations, one in four about a real function."""
+    """Invents conversations, one in four about a real function.
+
+    Where there are `questions`, conversations of one, some turns are drawn from them.
+    """
 
     def __init__(
-        self, inventor: Inventor, requests: Requests, functions: Sequence[Function]
+        self,
+        inventor: Inventor,
+        requests: Requests,
+        functions: Sequence[Function],
+        questions: Sequence[Turns] = (),
     ) -> None:
         self._inventor, self._requests, self._rng = inventor, requests, inventor.rng
+        self._questions = questions
         self._functions = [f for f in functions if len(f.text) <= MAX_REAL]
 
     def conversations(self, count: int) -> Iterator[Turns]:
@@ -50,7 +60,7 @@ class Chats:
         turns: Turns = []
         versions: list[Function] = []
         for _ in range(count):
-            said = self._turn(versions)
+            said = self._question() or self._turn(versions)
             turns += [("user", said[0]), ("assistant", said[1])]
         return turns
 
@@ -68,6 +78,13 @@ class Chats:
         if versions and chance < 0.8:
             return self._rng.choice(REQUESTS["again"]), fenced(versions[-1].text)
         return self.begin(versions)
+
+    def _question(self) -> tuple[str, str] | None:
+        """Now and then a question and its answer, where there are any."""
+        if not self._questions or self._rng.random() >= _ASKED:
+            return None
+        (_, question), (_, answer) = self._rng.choice(self._questions)
+        return question, answer
 
     def outside(self, versions: list[Function]) -> tuple[str, str]:
         """What cannot be done; without code, that may also be an edit."""

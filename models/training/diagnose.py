@@ -52,9 +52,10 @@ def trace(model: Llama, row: Tensor) -> Trace:
     """Pass the token ids `[length]` through the model."""
     body = model.model
     stream = body.embed_tokens(row[None])
+    rotation = body.rotary(torch.arange(len(row))[None])
     streams, added = [stream[0]], []
     for layer in body.layers:
-        attention = layer.self_attn(layer.input_layernorm(stream), body.rotary)
+        attention = layer.self_attn(layer.input_layernorm(stream), rotation)
         forward = layer.mlp(layer.post_attention_layernorm(stream + attention))
         stream = stream + attention + forward
         streams.append(stream[0])

@@ -81,8 +81,20 @@ def guided_heads(shape: Shape) -> tuple[GuidedHead, ...]:
     )
 
 
+class Rotation(NamedTuple):
+    """Cosines and sines of the rotary embedding, `[rows or 1, 1, length, HEAD_DIM]` each."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def turn(self, heads: Tensor) -> Tensor:
+        """`heads` is `[rows, heads, length, HEAD_DIM]`."""
+        first, second = heads.chunk(2, dim=-1)
+        return heads * self.cos + torch.cat((-second, first), dim=-1) * self.sin
+
+
 class RotaryTable(nn.Module):
-    """Cosines and sines of the rotary embedding for every position, halves convention."""
+    """The rotary embedding of every position, halves convention."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -94,12 +106,9 @@ class RotaryTable(nn.Module):
         self.register_buffer("cos", angles.cos().float(), persistent=False)
         self.register_buffer("sin", angles.sin().float(), persistent=False)
 
-    def rotate(self, heads: Tensor) -> Tensor:
-        """`heads` is `[rows, heads, length, HEAD_DIM]`, positions counted from zero."""
-        length = heads.shape[2]
-        first, second = heads.chunk(2, dim=-1)
-        turned = torch.cat((-second, first), dim=-1)
-        return heads * self.cos[:length] + turned * self.sin[:length]
+    def forward(self, positions: Tensor) -> Rotation:
+        """The rotation at `positions`, `[rows or 1, length]`."""
+        return Rotation(self.cos[positions][:, None], self.sin[positions][:, None])
 
 
 class Attention(nn.Module):
@@ -115,27 +124,27 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(shape.hidden_size, kv_size, bias=False)
         self.o_proj = nn.Linear(shape.hidden_size, shape.hidden_size, bias=False)
 
-    def forward(self, hidden: Tensor, rotary: RotaryTable) -> Tensor:
-        queries, keys = self._queries_and_keys(hidden, rotary)
+    def forward(self, hidden: Tensor, rotation: Rotation) -> Tensor:
+        queries, keys = self._queries_and_keys(hidden, rotation)
         values = self._heads(self.v_proj(hidden), self.num_kv_heads)
         keys, values = (x.repeat_interleave(self.group, dim=1) for x in (keys, values))
         mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         return self.o_proj(mixed.transpose(1, 2).reshape(hidden.shape))
 
-    def log_attention(self, hidden: Tensor, rotary: RotaryTable, head: int) -> Tensor:
+    def log_attention(self, hidden: Tensor, rotation: Rotation, head: int) -> Tensor:
         """What a query head attends to, as log-probabilities.
 
         Returns:
             `[rows, length, length]`, from each position to all others.
         """
-        queries, keys = self._queries_and_keys(hidden, rotary)
+        queries, keys = self._queries_and_keys(hidden, rotation)
         scores = queries[:, head] @ keys[:, head // self.group].mT / HEAD_DIM**0.5
         later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
         return functional.log_softmax(scores.masked_fill(later, -1e9), dim=-1)
 
-    def _queries_and_keys(self, hidden: Tensor, rotary: RotaryTable) -> tuple[Tensor, Tensor]:
-        queries = rotary.rotate(self._heads(self.q_proj(hidden), self.num_heads))
-        return queries, rotary.rotate(self._heads(self.k_proj(hidden), self.num_kv_heads))
+    def _queries_and_keys(self, hidden: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor]:
+        queries = rotation.turn(self._heads(self.q_proj(hidden), self.num_heads))
+        return queries, rotation.turn(self._heads(self.k_proj(hidden), self.num_kv_heads))
 
     @staticmethod
     def _heads(projected: Tensor, count: int) -> Tensor:
@@ -165,8 +174,8 @@ class Block(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
         self.mlp = FeedForward(shape)
 
-    def forward(self, hidden: Tensor, rotary: RotaryTable) -> Tensor:
-        hidden = hidden + self.self_attn(self.input_layernorm(hidden), rotary)
+    def forward(self, hidden: Tensor, rotation: Rotation) -> Tensor:
+        hidden = hidden + self.self_attn(self.input_layernorm(hidden), rotation)
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
 
@@ -181,21 +190,25 @@ class Body(nn.Module):
         self.rotary = RotaryTable(shape)
         self.guided = guided_heads(shape)
 
-    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, tokens: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The hidden states `[rows, length, hidden_size]`, and what the guided heads look at.
 
         The attention, `[guided, rows, length, length]`, has their order in `guided_heads` (see
-        `Attention.log_attention`).
+        `Attention.log_attention`). Positions, of the shape of `tokens`, are counted from zero
+        where there are none.
         """
         hidden = self.embed_tokens(tokens)
+        if positions is None:
+            positions = torch.arange(tokens.shape[1])[None]
+        rotation = self.rotary(positions)
         attention = []
         for index, layer in enumerate(self.layers):
             for guided in self.guided:
                 if guided.layer == index:
                     normed = layer.input_layernorm(hidden)
-                    seen = layer.self_attn.log_attention(normed, self.rotary, guided.head)
+                    seen = layer.self_attn.log_attention(normed, rotation, guided.head)
                     attention.append(seen)
-            hidden = layer(hidden, self.rotary)
+            hidden = layer(hidden, rotation)
         return self.norm(hidden), torch.stack(attention)
 
 

@@ -260,6 +260,35 @@ _EDITS_IN_THE_END = {
     "code": 0.08,
     "fim": 0.07,
 }
+_FAR_EDITS = {
+    "edits": 0.48,
+    "short_edits": 0.16,
+    "chats": 0.10,
+    "refusals": 0.06,
+    "fim": 0.09,
+    "code": 0.08,
+    "questions": 0.03,
+}
+_LONG_FAR_EDITS = {
+    "edits": 0.30,
+    "long_edits": 0.26,
+    "short_edits": 0.12,
+    "chats": 0.11,
+    "refusals": 0.05,
+    "fim": 0.07,
+    "code": 0.07,
+    "questions": 0.02,
+}
+_LONGEST_FAR_EDITS = {
+    "edits": 0.22,
+    "long_edits": 0.42,
+    "short_edits": 0.10,
+    "chats": 0.10,
+    "refusals": 0.05,
+    "fim": 0.05,
+    "code": 0.05,
+    "questions": 0.01,
+}
 _QUESTIONS = {
     "repeats": 0.02,
     "edits": 0.46,
@@ -305,6 +334,11 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("deeper, long again", 200, 4, 1024, _LONG_DEEPER, decays=True, peak=0.45, vectors=0.2),
     Stage("plain code", 600, 4, 1024, _PLAIN_CODE, decays=True, peak=0.15, vectors=0.2),
     Stage("edits in the end", 450, 4, 1024, _EDITS_IN_THE_END, decays=True, peak=0.16, vectors=0.2),
+    Stage("far edits", 1100, 8, 512, _FAR_EDITS, decays=True, peak=0.3, vectors=0.2),
+    Stage("far edits, long", 800, 4, 1024, _LONG_FAR_EDITS, decays=True, peak=0.3, vectors=0.2),
+    Stage(
+        "far edits, longest", 600, 2, 2048, _LONGEST_FAR_EDITS, decays=True, peak=0.3, vectors=0.2
+    ),
 )
 
 

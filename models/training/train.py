@@ -97,6 +97,7 @@ class Trainer:
             shards,
             vocabulary=plain_vocabulary(work / "tokenizer"),
             words=word_pieces(processor),
+            positions=shape.max_positions,
             end=processor.piece_to_id(END_OF_TEXT),
             fence=processor.encode(FENCE)[0],
             seed=SEED,
@@ -165,10 +166,11 @@ class Trainer:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Of every learned token its loss, its kind and its weight; then the loss of the guided
         attention."""
-        tokens, kinds = torch.from_numpy(batch.tokens), torch.from_numpy(batch.kinds[:, 1:])
+        tokens, positions = torch.from_numpy(batch.tokens), torch.from_numpy(batch.positions)
+        kinds = torch.from_numpy(batch.kinds[:, 1:])
         wanted = kinds >= 0
         with mixed_precision():
-            hidden, attention = self._body(tokens[:, :-1])
+            hidden, attention = self._body(tokens[:, :-1], positions[:, :-1])
             logits = self.model.logits(hidden, wanted)
         losses = functional.cross_entropy(logits.float(), tokens[:, 1:][wanted], reduction="none")
         targets = [batch.targets[guided.target, :, 1:] for guided in self.model.model.guided]

@@ -27,6 +27,7 @@ def batches(**shards: tuple[list[int], list[bool]]) -> Batches:
         },
         vocabulary=np.arange(2, 100),
         words=np.arange(FIRST_WORD, 500),
+        positions=2048,
         end=END,
         fence=FENCE,
         seed=3,
@@ -109,6 +110,7 @@ def long_edits_of(lengths: list[int]) -> Batches:
         },
         vocabulary=np.arange(2, 100),
         words=np.arange(FIRST_WORD, 400),
+        positions=2048,
         end=END,
         fence=FENCE,
         seed=3,
@@ -140,3 +142,16 @@ def test_a_row_of_code_begins_with_a_mark_or_without_and_may_be_one_piece() -> N
     assert {int(row[0]) for row in rows} == {END, 5}
     pieces = [np.diff(np.flatnonzero([True, *(row == END), True])).max() for row in rows]
     assert min(pieces) <= 512 < max(pieces)
+
+
+def test_answers_may_stand_far_from_what_they_copy() -> None:
+    source = batches(edits=EDIT)
+    rows = [drawn(source, "edits", step).positions[0] for step in range(30)]
+    gaps = np.stack([np.diff(row) - 1 for row in rows])
+    first_of_the_answer = 31
+    assert set(np.flatnonzero(gaps.any(axis=0) + 0).tolist()) == {first_of_the_answer - 1}
+    moved = gaps[:, first_of_the_answer - 1]
+    assert 8 <= (moved > 0).sum() <= 22
+    assert moved.max() > 400
+    assert max(row.max() for row in rows) < 2048
+    assert (np.diff(drawn(source, "code").positions[0]) == 1).all()

@@ -3,6 +3,7 @@
 import ast
 import random
 import textwrap
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -149,6 +150,19 @@ def test_a_diff_applies_to_give_the_answer() -> None:
     assert all(line in edit.after.split("\n") for line in added)
     assert all(line in edit.before.split("\n") for line in removed)
     assert added or removed
+
+
+def test_an_edit_leaves_a_function_beside_it_as_it_is() -> None:
+    other = Function("def other(a):\n    return a", is_method=False, origin="")
+    before = Function("def f(items):\n    return items", is_method=False, origin="")
+    edit = Edit("rename_variable", "Rename `items` to `rows`", before.text, "def f(rows): ...")
+    shown = {edits.beside(edit, other, random.Random(seed)) for seed in range(20)}
+    assert {made.after for made in shown if made} == {
+        f"{other.text}\n\n\n{edit.after}",
+        f"{edit.after}\n\n\n{other.text}",
+    }
+    assert edits.beside(edit, before, random.Random(0)) is None
+    assert edits.beside(replace(edit, kind="make_async"), other, random.Random(0)) is None
 
 
 def test_chance_is_seeded() -> None:

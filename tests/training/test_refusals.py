@@ -66,6 +66,13 @@ def test_conversations_undo_and_go_on_from_earlier_code() -> None:
         assert 2 <= len(turns) // 2 <= 5
 
 
+def test_conversations_have_questions_where_there_are_any() -> None:
+    asked = [("user", "What does len do?"), ("assistant", "Return the number of items.")]
+    chats = Chats(Inventor(random.Random(3)), requests(3), [], [asked])
+    turns = [turn for _ in range(20) for turn in chats.conversation(5)]
+    assert 4 <= turns.count(asked[1]) <= 20
+
+
 FENCE, CODE, ASK, NO = 9, [11, 12, 13, 14, 15, 16], 20, 30
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import random
+import re
 import textwrap
 import tokenize
 from collections.abc import Sequence
@@ -18,10 +19,20 @@ from models.training.edits import bodies, diffs, layout, names, signatures
 from models.training.edits.base import Edit, Maker, Pool
 from models.training.functions import Function, is_function
 
-__all__ = ["KINDS", "Edit", "Pool", "conversation", "make", "make_kind", "make_several", "pool_of"]
+__all__ = [
+    "KINDS",
+    "Edit",
+    "Pool",
+    "beside",
+    "conversation",
+    "make",
+    "make_kind",
+    "make_several",
+    "pool_of",
+]
 
 KINDS: dict[str, tuple[Maker, float]] = {
-    "rename_variable": (names.rename_variable, 6.0),
+    "rename_variable": (names.rename_variable, 8.0),
     "rename_function": (names.rename_function, 1.5),
     "rename_attribute": (names.rename_attribute, 2.5),
     "method_to_function": (names.method_to_function, 1.5),
@@ -29,23 +40,31 @@ KINDS: dict[str, tuple[Maker, float]] = {
     "change_quotes": (layout.change_quotes, 2.5),
     "add_hint": (signatures.add_hint, 1.0),
     "drop_hints": (signatures.drop_hints, 1.5),
-    "add_default": (signatures.add_default, 2.5),
+    "add_default": (signatures.add_default, 3.0),
     "drop_default": (signatures.drop_default, 3.5),
     "add_parameter": (signatures.add_parameter, 1.0),
     "make_async": (signatures.make_async, 0.3),
     "decorate": (signatures.decorate, 0.5),
     "wrap_in_try": (bodies.wrap_in_try, 1.5),
-    "add_docstring": (bodies.add_docstring, 0.8),
+    "add_docstring": (bodies.add_docstring, 1.5),
     "drop_docstring": (bodies.drop_docstring, 1.0),
     "guard": (bodies.guard, 1.5),
-    "insert_line": (bodies.insert_line, 5.0),
+    "insert_line": (bodies.insert_line, 6.0),
     "delete_line": (bodies.delete_line, 4.0),
-    "replace_expression": (bodies.replace_expression, 5.5),
-    "drop_comments": (layout.drop_comments, 4.0),
+    "replace_expression": (bodies.replace_expression, 8.0),
+    "drop_comments": (layout.drop_comments, 5.0),
     "change_indent": (layout.change_indent, 1.5),
     "repeat_code": (layout.repeat_code, 0.5),
     "apply_diff": (diffs.apply_diff, 3.0),
 }
+_OF_A_PLACE = frozenset(
+    (
+        *("rename_variable", "rename_function", "rename_attribute", "add_hint", "add_default"),
+        *("drop_default", "guard", "insert_line", "delete_line", "replace_expression"),
+    )
+)
+"""Kinds that can leave other functions of the same code as they are."""
+_QUOTED = re.compile(r"`([^`]+)`")
 SYSTEM_PROMPTS = ("You are a helpful assistant.", "You are a coding assistant.", "Edit code.")
 
 
@@ -108,6 +127,22 @@ def make_several(function: Function, rng: random.Random, pool: Pool, *, most: in
             break
         function = replace(function, text=edit.after)
     return made
+
+
+def beside(edit: Edit, other: Function, rng: random.Random) -> Edit | None:
+    """The edit in code where another function stands in front or behind, which stays as it is.
+
+    None where the request does not tell which of the two it is about.
+    """
+    quoted = _QUOTED.findall(edit.instruction)
+    told = any(text in edit.before for text in quoted)
+    if edit.kind not in _OF_A_PLACE or not told or any(text in other.text for text in quoted):
+        return None
+    gap = "\n\n\n"
+    before, after = rng.choice(((f"{other.text}{gap}", ""), ("", f"{gap}{other.text}")))
+    return replace(
+        edit, before=f"{before}{edit.before}{after}", after=f"{before}{edit.after}{after}"
+    )
 
 
 def fenced(code: str, language: str = "python") -> str:
