@@ -10,6 +10,7 @@ evaluated. The last line printed is one JSON object.
 
 import argparse
 import platform
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
 from math import log
@@ -41,11 +42,13 @@ from models.training.refusals import is_honest
 ROOT = Path(__file__).parents[1]
 TEXT_WINDOW = 1024
 TEXT_BYTES = 200_000
-MAX_TOKENS = 2000
+LENGTHS = (150, 250, 400, 600, 1100, 2000)
+"""The most tokens of request and answer, for each group of edits of similar length."""
 MAX_LINE_LENGTH = 48
 """The most tokens of a line that is filled in."""
 MAX_ANSWER_LENGTH = 200
 """An answer to a request outside the training that is longer than this is a loop."""
+Shares = dict[str, dict[str, float]]
 SHORT_EDITS, LATER_EDITS, OUTSIDE = 300, 200, 120
 
 
@@ -93,18 +96,20 @@ def function_lines(scorer: Scorer, cases: Iterable[Hole]) -> dict[str, float]:
     return {key: value if key == "cases" else value / cases_made for key, value in counts.items()}
 
 
-def edits_by_kind(scorer: Scorer, cases: Iterable[EditCase]) -> dict[str, dict[str, float]]:
-    """For each kind and for all: exact answers, tokens right, copied tokens right."""
-    counts: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+def real_edits(scorer: Scorer, cases: Iterable[EditCase]) -> tuple[Shares, Shares]:
+    """Exact answers, tokens right and copied tokens right: by kind and of all, and by length."""
+    by_kind: Shares = defaultdict(lambda: defaultdict(float))
+    by_length: Shares = {f"up to {most:,}": defaultdict(float) for most in LENGTHS}
     for case in cases:
         prompt = scorer.chat_prompt(case.request)
         answer = scorer.encode(f"{case.answer}<|im_end|>")
-        if len(prompt) + len(answer) > MAX_TOKENS:
+        length = len(prompt) + len(answer)
+        if length > LENGTHS[-1]:
             continue
         score = scorer.score(prompt, answer)
         copied = copied_positions(scorer.encode(edits.fenced(case.edit.before)), answer)
-        for kind in (case.edit.kind, "all"):
-            row = counts[kind]
+        band = list(by_length)[bisect_left(LENGTHS, length)]
+        for row in (by_kind[case.edit.kind], by_kind["all"], by_length[band]):
             row["cases"] += 1
             row["exact"] += score.exact
             row["refused"] += not score.hits[0]
@@ -112,21 +117,26 @@ def edits_by_kind(scorer: Scorer, cases: Iterable[EditCase]) -> dict[str, dict[s
             row["right"] += int(score.hits.sum())
             row["copied"] += len(copied)
             row["copied_right"] += int(score.hits[copied].sum())
+    return _edit_shares(by_kind), _edit_shares(by_length)
+
+
+def _edit_shares(counts: Shares) -> Shares:
     return {
-        kind: {
+        group: {
             "cases": row["cases"],
             "exact": row["exact"] / row["cases"],
             "refused": row["refused"] / row["cases"],
             "tokens_right": row["right"] / row["tokens"],
             "copied_right": row["copied_right"] / max(1.0, row["copied"]),
         }
-        for kind, row in counts.items()
+        for group, row in counts.items()
+        if row["cases"]
     }
 
 
-def chat_edits(scorer: Scorer, cases: Iterable[ChatCase]) -> dict[str, dict[str, float]]:
+def chat_edits(scorer: Scorer, cases: Iterable[ChatCase]) -> Shares:
     """For each kind and for all: cases, and the shares that are exact and that show no code."""
-    counts: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    counts: Shares = defaultdict(lambda: defaultdict(float))
     for case in cases:
         answer = scorer.encode(f"{case.answer}<|im_end|>")
         score = scorer.score(scorer.chat_prompt(case.request), answer)
@@ -137,9 +147,9 @@ def chat_edits(scorer: Scorer, cases: Iterable[ChatCase]) -> dict[str, dict[str,
     return _shares(counts)
 
 
-def outside(scorer: Scorer, cases: Iterable[ChatCase]) -> dict[str, dict[str, float]]:
+def outside(scorer: Scorer, cases: Iterable[ChatCase]) -> Shares:
     """For each kind of request and for all: the shares answered honestly, and without an end."""
-    counts: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    counts: Shares = defaultdict(lambda: defaultdict(float))
     for case in cases:
         answer, ended = scorer.answer(scorer.chat_prompt(case.request), MAX_ANSWER_LENGTH)
         for kind in (case.kind, "all"):
@@ -149,7 +159,7 @@ def outside(scorer: Scorer, cases: Iterable[ChatCase]) -> dict[str, dict[str, fl
     return _shares(counts)
 
 
-def _shares(counts: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+def _shares(counts: Shares) -> Shares:
     return {
         kind: {key: value if key == "cases" else value / row["cases"] for key, value in row.items()}
         for kind, row in counts.items()
@@ -162,13 +172,15 @@ def evaluate(folder: Path, data: Path | None, per_kind: int, fills: int) -> dict
     files = held_out_files()
     functions = shuffled_functions(files)
     cases = edit_cases(functions, edits.pool_of(functions), per_kind)
+    by_kind, by_length = real_edits(scorer, cases)
     return {
         "bits_per_byte": bits_per_byte(scorer, files[:: max(1, len(files) // 40)]),
         "fill_line": fill_in_exact(scorer, holes(files, fills, block=False)),
         "fill_block": fill_in_exact(scorer, holes(files, fills, block=True)),
         "humaneval_line": fill_in_exact(scorer, humaneval_holes(data, fills)) if data else None,
         "function_line": function_lines(scorer, function_holes(functions, 2 * fills)),
-        "edits": edits_by_kind(scorer, cases),
+        "edits": by_kind,
+        "edits_by_length": by_length,
         "short_edits": chat_edits(scorer, short_edit_cases(SHORT_EDITS)),
         "later_edits": chat_edits(scorer, later_edit_cases(functions, LATER_EDITS)),
         "outside_first": outside(scorer, outside_cases(functions, OUTSIDE, later=False)),
@@ -187,13 +199,16 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         values = [results[name]["function_line"][key] for name in names]
         rows.append([f"function_line: {key}", *(f"{value:.3f}" for value in values)])
     overall = markdown_table(["", *names], rows)
-    rows = []
-    for kind, first in sorted(results[names[0]]["edits"].items()):
-        cells = [results[name]["edits"][kind] for name in names]
-        shown = [f"{c['exact']:.2f} / {c['copied_right']:.3f}" for c in cells]
-        rows.append([kind, f"{first['cases']:.0f}", *shown])
+    tables = [overall]
     headings = [f"{name}: exact / copied tokens right" for name in names]
-    tables = [overall, markdown_table(["edit", "cases", *headings], rows)]
+    for key, title in (("edits", "edit"), ("edits_by_length", "edit, tokens of all")):
+        groups = results[names[0]][key]
+        rows = []
+        for group in sorted(groups) if key == "edits" else groups:
+            cells = [results[name][key][group] for name in names]
+            shown = [f"{c['exact']:.2f} / {c['copied_right']:.3f}" for c in cells]
+            rows.append([group, f"{cells[0]['cases']:.0f}", *shown])
+        tables.append(markdown_table([title, "cases", *headings], rows))
     for key, title, shares in (
         ("short_edits", "invented short edit", ("exact", "refused")),
         ("later_edits", "edit as second to fifth turn", ("exact", "refused")),

@@ -1,12 +1,13 @@
 """Where wrong answers begin, and what each part of the model had to do with it.
 
-    python -m models.training.diagnose --work FOLDER [--shard probe]
+    python -m models.training.diagnose --work FOLDER [--shard probe] [--gap POSITIONS]
 
 The folder has a checkpoint (of training, or made of a finished model by `models.training.start`)
 and shards. Of the answers in one shard it prints how many are right and whether the others first go
 wrong where they copy or where they decide; how often each guided head looks where it should, and
 how often at those first wrong tokens; and for each layer how well the stream in front of it tells
-tokens apart, and what its attention and its feed-forward add to it where answers copy.
+tokens apart, and what its attention and its feed-forward add to it where answers copy. A gap in
+front of every answer shows whether it could copy the same over a longer distance.
 """
 
 # mypy: allow-untyped-decorators
@@ -24,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from models.training import tokenizer as tokenizers
-from models.training.copies import NOWHERE, align
+from models.training.copies import NOWHERE, align, runs
 from models.training.examples import Shard
 from models.training.model import Llama, Shape
 from models.training.train import FENCE
@@ -48,11 +49,11 @@ class Trace:
 
 
 @torch.no_grad()
-def trace(model: Llama, row: Tensor) -> Trace:
-    """Pass the token ids `[length]` through the model."""
+def trace(model: Llama, row: Tensor, positions: Tensor) -> Trace:
+    """Pass the token ids `[length]` at `positions` `[length]` through the model."""
     body = model.model
     stream = body.embed_tokens(row[None])
-    rotation = body.rotary(torch.arange(len(row))[None])
+    rotation = body.rotary(positions[None])
     streams, added = [stream[0]], []
     for layer in body.layers:
         attention = layer.self_attn(layer.input_layernorm(stream), rotation)
@@ -61,7 +62,7 @@ def trace(model: Llama, row: Tensor) -> Trace:
         streams.append(stream[0])
         added += [attention[0], forward[0]]
     logits = functional.linear(body.norm(stream[0]), body.embed_tokens.weight)
-    return Trace(streams, added, logits, body(row[None])[1][:, 0])
+    return Trace(streams, added, logits, body(row[None], positions[None])[1][:, 0])
 
 
 def favour(model: Llama, traced: Trace, right: Tensor, at: Tensor) -> list[float]:
@@ -99,7 +100,7 @@ def _share(hits: list[bool]) -> str:
 
 
 @torch.no_grad()
-def report(model: Llama, shard: Shard, *, fence: int) -> list[str]:
+def report(model: Llama, shard: Shard, *, fence: int, gap: int = 0) -> list[str]:
     """The lines to print; `fence` is the token that code begins with."""
     begins: list[str] = []
     looks: dict[int, list[bool]] = defaultdict(list)
@@ -109,7 +110,11 @@ def report(model: Llama, shard: Shard, *, fence: int) -> list[str]:
     favours: list[list[float]] = []
     for ids, learned in shard.examples():
         row = torch.from_numpy(ids.astype("int64"))
-        traced, alignment = trace(model, row[:-1]), align(ids, learned, fence=fence)
+        alignment = align(ids, learned, fence=fence)
+        gaps = np.zeros(len(ids), np.int64)
+        gaps[[begin for begin, _ in runs(learned)]] = gap
+        positions = torch.from_numpy(np.arange(len(ids)) + gaps.cumsum())
+        traced = trace(model, row[:-1], positions[:-1])
         answer = np.flatnonzero(learned[1:])
         wrong = answer[(traced.logits.argmax(-1) != row[1:]).numpy()[answer]][:1]
         turns = alignment.turns[1:]
@@ -150,13 +155,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--shard", default="probe")
+    parser.add_argument("--gap", type=int, default=0, help="positions in front of every answer")
     options = parser.parse_args()
     saved = torch.load(options.work / "checkpoint.pt", weights_only=True)
     model = Llama(Shape(**saved["shape"]) if "shape" in saved else Shape())
     model.load_state_dict(saved["model"])
     fence = tokenizers.load(options.work / "tokenizer").encode(FENCE)[0]
     shard = Shard.load(options.work / "shards" / f"{options.shard}.npz")
-    print("\n".join(report(model, shard, fence=fence)))
+    print("\n".join(report(model, shard, fence=fence, gap=options.gap)))
 
 
 if __name__ == "__main__":

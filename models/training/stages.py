@@ -334,10 +334,10 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("deeper, long again", 200, 4, 1024, _LONG_DEEPER, decays=True, peak=0.45, vectors=0.2),
     Stage("plain code", 600, 4, 1024, _PLAIN_CODE, decays=True, peak=0.15, vectors=0.2),
     Stage("edits in the end", 450, 4, 1024, _EDITS_IN_THE_END, decays=True, peak=0.16, vectors=0.2),
-    Stage("far edits", 1100, 8, 512, _FAR_EDITS, decays=True, peak=0.3, vectors=0.2),
-    Stage("far edits, long", 800, 4, 1024, _LONG_FAR_EDITS, decays=True, peak=0.3, vectors=0.2),
+    Stage("far edits", 850, 8, 512, _FAR_EDITS, decays=True, peak=0.3, vectors=0.2),
+    Stage("far edits, long", 850, 4, 1024, _LONG_FAR_EDITS, decays=True, peak=0.3, vectors=0.2),
     Stage(
-        "far edits, longest", 600, 2, 2048, _LONGEST_FAR_EDITS, decays=True, peak=0.3, vectors=0.2
+        "far edits, longest", 800, 2, 2048, _LONGEST_FAR_EDITS, decays=True, peak=0.3, vectors=0.2
     ),
 )
 
