@@ -1,0 +1,59 @@
+"""Functions that get lines much like others of theirs.
+
+Where a function repeats itself, a few tokens do not tell which of the similar lines an answer has
+come to: only what stands further before them does. Real functions of some length are like that, and
+most wrong answers about them begin there; short ones made so teach it at a third of the length.
+"""
+
+from __future__ import annotations
+
+import keyword
+import random
+import re
+from dataclasses import replace
+
+from models.training.functions import MAX_LINES, Function, is_function
+
+_WORD = re.compile(r"[A-Za-z_]\w*|\d+")
+_MOST_PLACES, _MOST_COPIES = 5, 3
+_BEHIND_IT = 0.6
+"""How often a line's copies follow it; the others stand anywhere at the same indentation."""
+_SAME = 0.2
+"""How often a copy is the same line once more."""
+
+
+def with_similar_lines(function: Function, rng: random.Random) -> Function:
+    """The function with copies of a few of its lines, in most of which one word is another.
+
+    It still parses, and means nothing. Lines that cannot be repeated are left alone.
+    """
+    lines = function.text.split("\n")
+    words = [word for word in _WORD.findall(function.text) if not keyword.iskeyword(word)]
+    for _ in range(rng.randint(2, _MOST_PLACES)):
+        at = rng.randrange(len(lines))
+        indented = [
+            i for i, line in enumerate(lines) if line and _indent(line) == _indent(lines[at])
+        ]
+        if not lines[at].startswith(" "):
+            continue
+        copies = [_varied(lines[at], words, rng) for _ in range(rng.randint(1, _MOST_COPIES))]
+        behind = at if rng.random() < _BEHIND_IT else rng.choice(indented)
+        longer = [*lines[: behind + 1], *copies, *lines[behind + 1 :]]
+        if len(longer) <= MAX_LINES and is_function("\n".join(longer)):
+            lines = longer
+    return replace(function, text="\n".join(lines))
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _varied(line: str, words: list[str], rng: random.Random) -> str:
+    """The line with one of its words exchanged, as a rule."""
+    found = [word for word in _WORD.finditer(line) if not keyword.iskeyword(word[0])]
+    if not found or rng.random() < _SAME:
+        return line
+    old = rng.choice(found)
+    number = old[0].isdigit()
+    new = str(rng.randrange(20)) if number else rng.choice([w for w in words if not w[0].isdigit()])
+    return f"{line[: old.start()]}{new}{line[old.end() :]}"
