@@ -279,6 +279,16 @@ _LONG_FAR_EDITS = {
     "code": 0.07,
     "questions": 0.02,
 }
+_SIMILAR_LINES = {
+    "edits": 0.36,
+    "long_edits": 0.22,
+    "short_edits": 0.14,
+    "chats": 0.11,
+    "refusals": 0.05,
+    "fim": 0.06,
+    "code": 0.05,
+    "questions": 0.01,
+}
 _LONGEST_FAR_EDITS = {
     "edits": 0.22,
     "long_edits": 0.42,
@@ -339,6 +349,7 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage(
         "far edits, longest", 800, 2, 2048, _LONGEST_FAR_EDITS, decays=True, peak=0.3, vectors=0.2
     ),
+    Stage("similar lines", 750, 4, 1024, _SIMILAR_LINES, decays=True, peak=0.12, vectors=0.2),
 )
 
 
