@@ -44,9 +44,9 @@ _LEAST_ROOM = 48
 _PIECE, _UNBROKEN = 512, 0.4
 """Tokens of a piece of code at most, and the share of those that may fill the row instead."""
 _GAP, _WIDEST_GAP = 0.5, 800
-"""How often an answer is moved away from what it copies, by how many positions at most. A row of
-512 tokens teaches copying over the distances of one of 2,048 then, at a third of the time (Zhu et
-al. 2023, "PoSE", did so to make contexts longer)."""
+"""How often an answer is moved away from what it copies, and by how many positions at most. So a
+row of 512 tokens teaches copying over the distances of one of 2,048, for less work (Zhu et al.
+2023, "PoSE", did so to make contexts longer)."""
 _BARE = 0.6
 """The share of rows beginning with code that begin without an end of text, as a prompt does. All
 attention with nothing to look at goes to the first token, and without such rows code that follows

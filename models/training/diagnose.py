@@ -162,6 +162,9 @@ def main() -> None:
     model.load_state_dict(saved["model"])
     fence = tokenizers.load(options.work / "tokenizer").encode(FENCE)[0]
     shard = Shard.load(options.work / "shards" / f"{options.shard}.npz")
+    widest = max(len(ids) + options.gap * sum(1 for _ in runs(on)) for ids, on in shard.examples())
+    if options.gap < 0 or widest > model.shape.max_positions:
+        parser.error(f"with this gap an example leaves the {model.shape.max_positions} positions")
     print("\n".join(report(model, shard, fence=fence, gap=options.gap)))
 
 
