@@ -1,0 +1,45 @@
+"""How edits are counted when the bundled model is evaluated, with a scorer of a few lines."""
+
+import numpy as np
+
+from benchmarks.evaluate_model import real_edits
+from benchmarks.held_out import EditCase
+from benchmarks.scoring import Score
+from models.training.edits import Edit
+
+
+class OneTokenACharacter:
+    """Gets short answers right, and of long ones all but the last token."""
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(character) for character in text]
+
+    def chat_prompt(self, turns: list[tuple[str, str]]) -> list[int]:
+        return self.encode("".join(content for _, content in turns))
+
+    def score(self, prompt: list[int], answer: list[int]) -> Score:
+        hits = np.ones(len(answer), np.bool_)
+        hits[-1] = len(prompt) + len(answer) <= 250
+        return Score(hits, 0.0)
+
+
+def case(kind: str, length: int) -> EditCase:
+    code = "x" * (length - len("ask<|im_end|>"))
+    return EditCase(Edit(kind, "ask", code, code), [("user", "ask")], code)
+
+
+def test_edits_are_counted_by_kind_and_by_length() -> None:
+    cases = [case("decorate", 150), case("decorate", 151), case("guard", 1101), case("guard", 2001)]
+    by_kind, by_length = real_edits(OneTokenACharacter(), cases)  # type: ignore[arg-type]
+    assert {kind: row["cases"] for kind, row in by_kind.items()} == {
+        "decorate": 2,
+        "guard": 1,  # the other one is too long
+        "all": 3,
+    }
+    assert {length: (row["cases"], row["exact"]) for length, row in by_length.items()} == {
+        "up to 150": (1, 1),
+        "up to 250": (1, 1),
+        "up to 2,000": (1, 0),
+    }
+    assert by_kind["all"]["exact"] == 2 / 3
+    assert by_kind["all"]["copied_right"] == 1
