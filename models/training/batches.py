@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.training import fill_in, repeats
-from models.training.copies import NOWHERE, TARGETS, Alignment, align, runs
+from models.training.copies import LINE, NOWHERE, TARGETS, Alignment, align, line_begins, runs
 from models.training.examples import Shard
 from models.training.substitution import Substitution
 
@@ -99,6 +99,7 @@ class Batches:
         positions: how many the model has.
         end: the id before a piece of code.
         fence: the id that code begins with in an answer.
+        breaks: ids of line breaks, the indentation after them included.
         seed: what, with the step, decides everything that is drawn.
     """
 
@@ -111,6 +112,7 @@ class Batches:
         positions: int,
         end: int,
         fence: int,
+        breaks: np.ndarray,
         seed: int,
     ) -> None:
         self.kind_names = (REPEATS, *sorted(shards))
@@ -123,7 +125,7 @@ class Batches:
         self._typical = {kind: len(one.tokens) / len(one) for kind, one in shards.items()}
         self._vocabulary = vocabulary
         self._substitution = Substitution(words, shards[CODE].tokens)
-        self._positions, self._end, self._fence = positions, end, fence
+        self._positions, self._end, self._fence, self._breaks = positions, end, fence, breaks
         self._seed = seed
 
     def draw(self, step: int, *, rows: int, length: int, mix: Mapping[str, float]) -> Batch:
@@ -158,6 +160,7 @@ class Batches:
                 if drawn.kind in spent:
                     spent[drawn.kind] += len(drawn.tokens)
                 at = part.stop
+        targets[LINE] = line_begins(tokens, self._breaks)
         positions = np.arange(length + 1) + gaps.cumsum(axis=1)
         return Batch(tokens, positions, kinds, weights, targets)
 

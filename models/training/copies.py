@@ -12,8 +12,8 @@ from difflib import SequenceMatcher
 import numpy as np
 
 NOWHERE = -1
-TARGETS = PLACE, SOURCE, AHEAD, START, END, AFTER = range(6)
-"""What heads are guided to, as indices into `Alignment.targets`."""
+TARGETS = PLACE, SOURCE, AHEAD, START, END, AFTER, LINE = range(7)
+"""What heads are guided to: indices into `Alignment.targets`, then `LINE`, see `line_begins`."""
 _RARE = 3
 """A lone token that occurs at most this often points somewhere; a comma does not."""
 _LOOKED_AT = 40
@@ -242,6 +242,20 @@ def _quoted(given: list[int], new: list[int], matcher: SequenceMatcher[int]) -> 
         if block.size > 1 or (block.size and given.count(new[block.a]) <= _RARE):
             source[block.a : block.a + block.size] = np.arange(block.b, block.b + block.size)
     return source
+
+
+def line_begins(tokens: np.ndarray, breaks: np.ndarray) -> np.ndarray:
+    """For each token but the first, where the line of the token before it begins.
+
+    Both are `[..., length]`; `breaks` are the ids that end a line, the next one's indentation
+    included.
+    """
+    begins = np.ones(tokens.shape, dtype=np.bool_)
+    begins[..., 1:] = np.isin(tokens[..., :-1], breaks)
+    found = np.full(tokens.shape, NOWHERE)
+    starts = np.where(begins, np.arange(tokens.shape[-1]), 0)
+    found[..., 1:] = np.maximum.accumulate(starts, axis=-1)[..., :-1]
+    return found
 
 
 def runs(flags: np.ndarray) -> Iterator[tuple[int, int]]:

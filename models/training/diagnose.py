@@ -25,12 +25,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from models.training import tokenizer as tokenizers
-from models.training.copies import NOWHERE, align, runs
+from models.training.copies import NOWHERE, align, line_begins, runs
 from models.training.examples import Shard
 from models.training.model import Llama, Shape
-from models.training.train import FENCE
+from models.training.train import FENCE, line_breaks
 
-TARGET_NAMES = ("place", "source", "ahead", "start", "end", "after")
+TARGET_NAMES = ("place", "source", "ahead", "start", "end", "after", "line")
 _RIDGE = 1e-3
 
 
@@ -100,8 +100,10 @@ def _share(hits: list[bool]) -> str:
 
 
 @torch.no_grad()
-def report(model: Llama, shard: Shard, *, fence: int, gap: int = 0) -> list[str]:
-    """The lines to print; `fence` is the token that code begins with."""
+def report(
+    model: Llama, shard: Shard, *, fence: int, breaks: np.ndarray, gap: int = 0
+) -> list[str]:
+    """The lines to print; code begins with the token `fence`, and `breaks` end lines."""
     begins: list[str] = []
     looks: dict[int, list[bool]] = defaultdict(list)
     looks_there: dict[int, list[bool]] = defaultdict(list)
@@ -119,8 +121,9 @@ def report(model: Llama, shard: Shard, *, fence: int, gap: int = 0) -> list[str]
         wrong = answer[(traced.logits.argmax(-1) != row[1:]).numpy()[answer]][:1]
         turns = alignment.turns[1:]
         begins += [("deciding" if turns[at] else "copying") for at in wrong] or ["right"]
+        targets = (*alignment.targets, line_begins(ids, breaks))
         for number, guided in enumerate(model.model.guided):
-            target = alignment.targets[guided.target][1:]
+            target = targets[guided.target][1:]
             hits = traced.attention[number].argmax(-1).numpy() == target
             looks[number] += hits[target != NOWHERE].tolist()
             looks_there[number] += [bool(hits[at]) for at in wrong if target[at] != NOWHERE]
@@ -160,12 +163,13 @@ def main() -> None:
     saved = torch.load(options.work / "checkpoint.pt", weights_only=True)
     model = Llama(Shape(**saved["shape"]) if "shape" in saved else Shape())
     model.load_state_dict(saved["model"])
-    fence = tokenizers.load(options.work / "tokenizer").encode(FENCE)[0]
+    processor = tokenizers.load(options.work / "tokenizer")
+    fence, breaks = processor.encode(FENCE)[0], line_breaks(processor)
     shard = Shard.load(options.work / "shards" / f"{options.shard}.npz")
     widest = max(len(ids) + options.gap * sum(1 for _ in runs(on)) for ids, on in shard.examples())
     if options.gap < 0 or widest > model.shape.max_positions:
         parser.error(f"with this gap an example leaves the {model.shape.max_positions} positions")
-    print("\n".join(report(model, shard, fence=fence, gap=options.gap)))
+    print("\n".join(report(model, shard, fence=fence, breaks=breaks, gap=options.gap)))
 
 
 if __name__ == "__main__":

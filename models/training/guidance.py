@@ -1,12 +1,12 @@
 """Guided attention: while training, a few heads are shown what to look at.
 
-An edit is copying with decisions. Heads in the middle of the model learn to look at the place in
-the given code that the answer has come to, at what comes after it, and from the end of what the
-request quotes to where that begins; heads of the last two layers at where what is quoted ends, and
-at the token to be written next (`model.guided_heads`). Left to themselves such heads form late in a
-small training budget; told where to look, by a loss on their attention, they form within a few
-hundred steps (Chen et al. 2016, "Guided alignment training for topic-aware neural machine
-translation", did so for translation). The trained model is an ordinary Llama.
+An edit is copying with decisions. One head after another learns to look at the beginning of its
+line, at the place in the given code that the answer has come to, at what comes after it, from the
+end of what the request quotes to where that begins and the other way round, and at the token to be
+written next (`model.guided_heads`). Left to themselves such heads form late in a small training
+budget; told where to look, by a loss on their attention, they form within a few hundred steps (Chen
+et al. 2016, "Guided alignment training for topic-aware neural machine translation", did so for
+translation). The trained model is an ordinary Llama.
 """
 
 from __future__ import annotations

@@ -31,7 +31,9 @@ def orthogonalise(stack: Tensor, *, steps: int = 4) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum, orthogonalised; one parameter group for each shape of matrix."""
+    """Momentum, orthogonalised; one parameter group for each shape of matrix.
+
+    Matrices without a gradient stay as they are."""
 
     def __init__(self, matrices: list[Tensor], *, lr: float, momentum: float = 0.95) -> None:
         by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
@@ -43,10 +45,12 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
         for group in self.param_groups:
-            parameters = group["params"]
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if not parameters:
+                continue
             gradients = torch.stack([parameter.grad for parameter in parameters])
             state = self.state[parameters[0]]
-            if "velocity" not in state:
+            if len(state.get("velocity", ())) != len(parameters):
                 state["velocity"] = torch.zeros_like(gradients)
             velocity = state["velocity"].lerp_(gradients, 1 - group["momentum"])
             update = orthogonalise(gradients.lerp(velocity, group["momentum"]))

@@ -19,7 +19,8 @@ class Stage:
     """`steps` batches of `rows` x `length` tokens; `mix` maps a kind to its share.
 
     The rate begins at `peak` of the plateau's, and falls from there if the stage `decays`; that of
-    the embedding and the norms is `vectors` of it.
+    the embedding and the norms is `vectors` of it. Where there are layers in `only`, no others
+    change.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Stage:
     decays: bool = False
     peak: float = 1.0
     vectors: float = 1.0
+    only: tuple[int, ...] = ()
 
 
 _COPYING = {"repeats": 0.60, "edits": 0.30, "code": 0.10}
@@ -260,43 +262,34 @@ _EDITS_IN_THE_END = {
     "code": 0.08,
     "fim": 0.07,
 }
-_FAR_EDITS = {
-    "edits": 0.48,
+_ELEVEN = {
+    "edits": 0.36,
+    "long_edits": 0.14,
     "short_edits": 0.16,
     "chats": 0.10,
-    "refusals": 0.06,
+    "refusals": 0.05,
     "fim": 0.09,
-    "code": 0.08,
-    "questions": 0.03,
+    "code": 0.09,
+    "questions": 0.01,
 }
-_LONG_FAR_EDITS = {
-    "edits": 0.30,
-    "long_edits": 0.26,
-    "short_edits": 0.12,
+_ELEVEN_LONG = {
+    "edits": 0.28,
+    "long_edits": 0.27,
+    "short_edits": 0.13,
     "chats": 0.11,
     "refusals": 0.05,
     "fim": 0.07,
-    "code": 0.07,
-    "questions": 0.02,
-}
-_SIMILAR_LINES = {
-    "edits": 0.36,
-    "long_edits": 0.22,
-    "short_edits": 0.14,
-    "chats": 0.11,
-    "refusals": 0.05,
-    "fim": 0.06,
-    "code": 0.05,
+    "code": 0.08,
     "questions": 0.01,
 }
-_LONGEST_FAR_EDITS = {
+_ELEVEN_LONGEST = {
     "edits": 0.22,
-    "long_edits": 0.42,
-    "short_edits": 0.10,
+    "long_edits": 0.40,
+    "short_edits": 0.11,
     "chats": 0.10,
     "refusals": 0.05,
     "fim": 0.05,
-    "code": 0.05,
+    "code": 0.06,
     "questions": 0.01,
 }
 _QUESTIONS = {
@@ -344,12 +337,13 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("deeper, long again", 200, 4, 1024, _LONG_DEEPER, decays=True, peak=0.45, vectors=0.2),
     Stage("plain code", 600, 4, 1024, _PLAIN_CODE, decays=True, peak=0.15, vectors=0.2),
     Stage("edits in the end", 450, 4, 1024, _EDITS_IN_THE_END, decays=True, peak=0.16, vectors=0.2),
-    Stage("far edits", 850, 8, 512, _FAR_EDITS, decays=True, peak=0.3, vectors=0.2),
-    Stage("far edits, long", 850, 4, 1024, _LONG_FAR_EDITS, decays=True, peak=0.3, vectors=0.2),
+    Stage("new layers", 500, 8, 512, _ELEVEN, peak=0.5, only=(3, 6, 7)),
+    Stage("eleven layers", 2300, 8, 512, _ELEVEN, decays=True, peak=0.2, vectors=0.2),
+    Stage("eleven layers, long", 950, 4, 1024, _ELEVEN_LONG, decays=True, peak=0.2, vectors=0.2),
     Stage(
-        "far edits, longest", 800, 2, 2048, _LONGEST_FAR_EDITS, decays=True, peak=0.3, vectors=0.2
+        "eleven layers, longest", 500, 2, 2048, _ELEVEN_LONGEST, decays=True, peak=0.2, vectors=0.2
     ),
-    Stage("similar lines", 750, 4, 1024, _SIMILAR_LINES, decays=True, peak=0.12, vectors=0.2),
+    Stage("eleven layers, at last", 150, 4, 1024, _ELEVEN_LONG, decays=True, peak=0.2, vectors=0.2),
 )
 
 

@@ -3,9 +3,10 @@
     python -m models.training.start --from models/ember --work FOLDER --stage "first messages"
 
 The work folder gets the model's tokenizer and a checkpoint at the beginning of a stage, with a
-fresh optimizer; `python -m models.training --work FOLDER` goes on from there. `--insert 4 7 8`
-makes a deeper model of it: layers that change nothing at first stand at those indices, counted from
-zero.
+fresh optimizer; `python -m models.training --work FOLDER` goes on from there. `--drop 7` leaves a
+layer out, counted from zero. `--insert 5 6` makes a deeper model of what is left: layers that
+change nothing at first stand at those indices of the result. `--quieter 16` divides what every old
+layer adds to the stream, so that new layers need not become as large to be heard.
 """
 
 from __future__ import annotations
@@ -49,6 +50,13 @@ def _dense(
     return dense.reshape(len(values), -1)
 
 
+def drop_layer(weights: dict[str, np.ndarray], index: int) -> None:
+    """Leave a layer out, in place."""
+    kept = {n: array for n, array in weights.items() if not n.startswith(f"{_LAYERS}{index}.")}
+    weights.clear()
+    weights.update({_moved(name, index, -1): array for name, array in kept.items()})
+
+
 def insert_layer(weights: dict[str, np.ndarray], index: int) -> None:
     """Insert a layer at `index`, in place; the model computes the same as before."""
     rng = np.random.default_rng(index)
@@ -62,24 +70,44 @@ def insert_layer(weights: dict[str, np.ndarray], index: int) -> None:
         elif name.endswith(("o_proj.weight", "down_proj.weight")):
             fresh[new] = np.zeros(shape, np.float32)
         else:
-            fresh[new] = rng.normal(0.0, 0.02, shape).astype(np.float32)
-    arrays = {_moved(name, index): array for name, array in weights.items()}
+            fresh[new] = rng.normal(0.0, shape[1] ** -0.5, shape).astype(np.float32)
+    arrays = {_moved(name, index, 1): array for name, array in weights.items()}
     weights.clear()
     weights.update(arrays | fresh)
 
 
-def _moved(name: str, index: int) -> str:
-    """The name of a weight once a layer stands at `index`."""
+def _moved(name: str, index: int, by: int) -> str:
+    """The name of a weight once the layers from `index` on have moved by one."""
     found = _LAYER.match(name)
     if not found or int(found[1]) < index:
         return name
-    return f"{_LAYERS}{int(found[1]) + 1}{name[found.end() :]}"
+    return f"{_LAYERS}{int(found[1]) + by}{name[found.end() :]}"
 
 
-def start(folder: Path, work: Path, stage: str, inserted: Sequence[int] = ()) -> int:
+def make_quieter(weights: dict[str, np.ndarray], by: float) -> None:
+    """Divide by `by` what each layer adds to the stream, in place.
+
+    Each layer begins with a norm, so nearly nothing else changes: only the embedding weighs more
+    beside what the layers add. But an optimizer that changes a matrix by the same amount wherever
+    it is, as Muon does, changes these weights more, and layers that begin at nothing catch up.
+    """
+    for name, array in weights.items():
+        if name.endswith(("v_proj.weight", "o_proj.weight", "up_proj.weight", "down_proj.weight")):
+            weights[name] = array / np.float32(by**0.5)
+
+
+def start(
+    folder: Path,
+    work: Path,
+    stage: str,
+    *,
+    dropped: Sequence[int] = (),
+    inserted: Sequence[int] = (),
+    quieter: float = 1.0,
+) -> int:
     """Write the checkpoint and the tokenizer; returns the step that the stage begins at.
 
-    New layers stand at the indices `inserted` of the result.
+    The layers `dropped` are left out, and new layers stand at the indices `inserted` of the result.
     """
     import torch  # noqa: PLC0415  (the weights are read where there is none, too)
 
@@ -88,6 +116,9 @@ def start(folder: Path, work: Path, stage: str, inserted: Sequence[int] = ()) ->
     for file in folder.glob("tokenizer*"):
         shutil.copyfile(file, work / "tokenizer" / file.name)
     arrays = dense_weights(folder)
+    make_quieter(arrays, quieter)
+    for index in sorted(dropped, reverse=True):
+        drop_layer(arrays, index)
     for index in sorted(inserted):
         insert_layer(arrays, index)
     weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
@@ -102,9 +133,19 @@ def main() -> None:
     parser.add_argument("--from", type=Path, required=True, dest="folder")
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--stage", required=True, choices=stage_names(CURRICULUM))
+    parser.add_argument("--drop", type=int, nargs="+", default=(), metavar="LAYER")
     parser.add_argument("--insert", type=int, nargs="+", default=(), metavar="LAYER")
+    parser.add_argument("--quieter", type=float, default=1.0, metavar="TIMES")
     options = parser.parse_args()
-    print(f"step {start(options.folder, options.work, options.stage, options.insert)}")
+    step = start(
+        options.folder,
+        options.work,
+        options.stage,
+        dropped=options.drop,
+        inserted=options.insert,
+        quieter=options.quieter,
+    )
+    print(f"step {step}")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sentencepiece as spm
 import torch
 from torch.nn import functional
 
@@ -51,6 +52,12 @@ def plain_vocabulary(folder: Path) -> np.ndarray:
     first_special = processor.piece_to_id(tokenizers.SPECIAL_TOKENS[0])
     ids = range(processor.get_piece_size())
     return np.array([i for i in ids if i < first_special and not processor.is_byte(i) and i])
+
+
+def line_breaks(processor: spm.SentencePieceProcessor) -> np.ndarray:
+    """Ids of the pieces that begin with a line break."""
+    pieces = ((i, processor.id_to_piece(i)) for i in range(processor.get_piece_size()))
+    return np.array([i for i, piece in pieces if piece.startswith("\n")])
 
 
 def mixed_precision() -> torch.autocast:
@@ -100,6 +107,7 @@ class Trainer:
             positions=shape.max_positions,
             end=processor.piece_to_id(END_OF_TEXT),
             fence=processor.encode(FENCE)[0],
+            breaks=line_breaks(processor),
             seed=SEED,
         )
 
@@ -134,6 +142,7 @@ class Trainer:
         """One batch; returns what happened in it."""
         started = time.perf_counter()
         stage = stage_at(self.stages, self.step)
+        self.model.learn_only(stage.only)
         batch = self.batches.draw(self.step, rows=stage.rows, length=stage.length, mix=stage.mix)
         losses, kinds, weights, guidance = self._losses(batch)
         ((losses * weights).sum() / weights.sum() + WEIGHT * guidance).backward()

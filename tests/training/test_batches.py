@@ -12,9 +12,10 @@ from models.training.batches import (
     Batch,
     Batches,
 )
+from models.training.copies import LINE, line_begins
 from models.training.examples import Shard
 
-END, FENCE, FIRST_WORD = 1, 10, 10
+END, FENCE, FIRST_WORD, BREAK = 1, 10, 10, 4000
 REQUEST, ANSWER = list(range(10, 40)), list(range(10, 40))
 
 
@@ -30,6 +31,7 @@ def batches(**shards: tuple[list[int], list[bool]]) -> Batches:
         positions=2048,
         end=END,
         fence=FENCE,
+        breaks=np.array([BREAK]),
         seed=3,
     )
 
@@ -99,6 +101,14 @@ def test_a_batch_depends_on_its_step_alone() -> None:
     assert not np.array_equal(once.tokens, other.tokens)
 
 
+def test_every_token_knows_where_its_line_begins() -> None:
+    tokens = np.array([[5, 6, BREAK, 7, BREAK, BREAK, 8], [BREAK, 5, 6, 7, 8, 9, BREAK]])
+    begins = line_begins(tokens, np.array([BREAK]))
+    assert begins.tolist() == [[-1, 0, 0, 0, 3, 3, 5], [-1, 0, 1, 1, 1, 1, 1]]
+    batch = drawn(batches(edits=([END, 11, BREAK, *range(12, 109)], [True] * 100)), "edits")
+    assert batch.targets[LINE, 0].tolist() == [-1, 0, 0, 0, *[3] * 96]
+
+
 def long_edits_of(lengths: list[int]) -> Batches:
     """Long edits that begin with a token of their own, and one short edit."""
     edits = [np.full(length, 500 + index, np.uint16) for index, length in enumerate(lengths)]
@@ -113,6 +123,7 @@ def long_edits_of(lengths: list[int]) -> Batches:
         positions=2048,
         end=END,
         fence=FENCE,
+        breaks=np.array([BREAK]),
         seed=3,
     )
 

@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.models import llama
 
-from models.training.start import dense_weights, insert_layer
+from models.training.start import dense_weights, drop_layer, insert_layer, make_quieter
 
 EMBER = Path(__file__).parents[2] / "models" / "ember"
 
@@ -35,6 +35,37 @@ def test_inserted_layers_change_nothing_at_first() -> None:
     assert np.allclose(deeper, expected, atol=1e-5)
     assert all(
         weights[f"model.layers.{i}.mlp.up_proj.weight"].std() > 0.01 for i in (2, layers + 1)
+    )
+
+
+def test_a_dropped_layer_is_the_one_that_was_inserted() -> None:
+    weights = dense_weights(EMBER)
+    before = dict(weights)
+    insert_layer(weights, 3)
+    drop_layer(weights, 3)
+    assert sorted(weights) == sorted(before)
+    assert all(np.array_equal(weights[name], array) for name, array in before.items())
+
+
+def test_quieter_layers_add_less_to_the_stream() -> None:
+    weights = dense_weights(EMBER)
+    before = dict(weights)
+    make_quieter(weights, 16)
+    layer = "model.layers.0"
+    for first, second in (
+        ("self_attn.v_proj", "self_attn.o_proj"),
+        ("mlp.up_proj", "mlp.down_proj"),
+    ):
+        inner, outer = (f"{layer}.{name}.weight" for name in (first, second))
+        factor = (
+            before[inner].std()
+            * before[outer].std()
+            / (weights[inner].std() * weights[outer].std())
+        )
+        assert np.isclose(factor, 16, rtol=1e-4)
+    same = [name for name in weights if np.array_equal(weights[name], before[name])]
+    assert {name for name in weights if name.endswith(("norm.weight", "q_proj.weight"))} <= set(
+        same
     )
 
 

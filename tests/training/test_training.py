@@ -41,7 +41,7 @@ from models.training.guidance import guidance_loss
 from models.training.model import Llama, Shape
 
 torch.manual_seed(0)
-model = Llama(Shape(vocab_size=64, num_layers=3))
+model = Llama(Shape(vocab_size=64, num_layers=6))
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 targets = torch.arange(39).repeat(len(model.model.guided), 4, 1) - 19
 targets[:, :, :20] = -1
@@ -59,6 +59,49 @@ def test_guided_heads_learn_to_look_where_they_are_told() -> None:
     command = [training_python(), "-c", GUIDANCE]
     finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert float(finished.stdout) < 0.7
+
+
+ATTENTION = """
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from models.training.model import causal_attention
+
+torch.manual_seed(0)
+queries, keys, values = torch.randn(3, 2, 4, 600, 64).unbind()
+mixed = causal_attention(queries, keys, values)
+expected = scaled_dot_product_attention(queries, keys, values, is_causal=True)
+print((mixed - expected).abs().max().item())
+"""
+
+
+def test_attention_in_pieces_is_that_of_pytorch() -> None:
+    command = [training_python(), "-c", ATTENTION]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert float(finished.stdout) < 1e-5
+
+
+SPELLING = """
+import torch
+from models.training.spelling import spell
+
+torch.manual_seed(0)
+embedding, gain = torch.randn(500, 256), torch.rand(256) + 0.5
+tokens = torch.randint(500, (4000,))
+given = (embedding @ torch.randn(256, 256))[tokens] + torch.randn(4000, 256)
+values, outputs = spell(given, tokens, embedding, gain)
+written = given @ values.T @ outputs.T
+said = (written * gain) @ embedding.T
+assert values.shape == outputs.T.shape == (128, 256)
+print((said.argmax(-1) == tokens).float().mean().item(), written.square().mean().item())
+"""
+
+
+def test_heads_that_spell_write_the_token_they_look_at() -> None:
+    command = [training_python(), "-c", SPELLING]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    right, loudness = map(float, finished.stdout.split())
+    assert right > 0.99
+    assert loudness == pytest.approx(1.0, rel=1e-3)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +144,7 @@ def test_wrong_answers_are_diagnosed(work: Path) -> None:
     assert list(counts) == ["right", "copying", "deciding"]
     assert sum(counts.values()) > 0
     layers = [line for line in lines if line.startswith("layer") and "told apart" in line]
-    assert len(layers) == 3
+    assert len(layers) == 6
     assert "told apart 1.000" in layers[0]  # the embedding of a token tells it from all others
 
 
