@@ -1,14 +1,12 @@
-"""Heads that can spell: what two heads read and write is fitted so that it says which token they
-look at.
+"""Fits the values and outputs of two heads, so that they write the token they look at.
 
     python -m models.training.spelling --work FOLDER
 
-A head that looks at the right token is of no use while its values do not tell the token, and
-values learn that slowly from nothing. Here they are solved for: the values of the layer with two
-heads that look for the token to write (`model.guided_heads`) become the linear function of what the
-layer is given that tells the tokens apart best, and its output becomes the direction of the stream
-that makes that token likely. The folder has a checkpoint of `models.training.start`, which is
-changed, and shards.
+A head that looks at the right token is of no use while its values do not tell which token it is, and
+values learn that slowly from nothing. Here least squares finds them, for the layer with two heads
+that look for the token to write (`model.guided_heads`). Its values become the linear function of
+the layer's input that tells tokens apart best, its outputs the directions that make those tokens
+likely. The folder has shards and a checkpoint of `models.training.start`, which is changed.
 """
 
 # mypy: allow-untyped-decorators

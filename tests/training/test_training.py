@@ -80,6 +80,29 @@ def test_attention_in_pieces_is_that_of_pytorch() -> None:
     assert float(finished.stdout) < 1e-5
 
 
+CHOSEN = """
+import torch
+from models.training.model import Llama, Shape
+from models.training.optimizer import Optimizer
+
+model = Llama(Shape(vocab_size=64, num_layers=6))
+optimizer = Optimizer(model)
+for layers in ((), (2, 4), ()):
+    before = {name: weights.clone() for name, weights in model.state_dict().items()}
+    model.learn_only(layers)
+    tokens = torch.randint(64, (2, 20))
+    model(tokens, torch.ones_like(tokens, dtype=torch.bool)).square().sum().backward()
+    optimizer.step(1.0)
+    changed = {n for n, weights in model.state_dict().items() if not weights.equal(before[n])}
+    chosen = [f"layers.{index}." for index in layers] or ["model."]
+    assert changed == {name for name in before if any(part in name for part in chosen)}
+"""
+
+
+def test_only_the_chosen_layers_change() -> None:
+    subprocess.run([training_python(), "-c", CHOSEN], cwd=ROOT, check=True)
+
+
 SPELLING = """
 import torch
 from models.training.spelling import spell
