@@ -2,7 +2,7 @@
 
     python -m models.training.spelling --work FOLDER
 
-A head that looks at the right token is of no use while its values do not tell which token it is, and
+A head that looks at the right token is of no use while its values do not tell the token, and
 values learn that slowly from nothing. Here least squares finds them, for the layer with two heads
 that look for the token to write (`model.guided_heads`). Its values become the linear function of
 the layer's input that tells tokens apart best, its outputs the directions that make those tokens
