@@ -87,6 +87,8 @@ class DeclinedDraft:
     def follow(self, tokens: Sequence[int]) -> None:
         """Compares the draft with the tokens that were emitted next."""
         draft = self._draft
+        if not draft.tokens:
+            return
         for token, drafted in zip(tokens, draft.tokens[self._accepted :], strict=False):
             self._acceptance.learn_token(draft, self._accepted, accepted=token == drafted)
             self._accepted += 1

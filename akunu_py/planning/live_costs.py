@@ -39,9 +39,9 @@ _PIPELINING: Final = 0.5
 
 _KNOWN: Final = 0.1
 """What a step costs counts as known if its doubt is less than this."""
-_STEPS_AT_ONCE: Final = 8
-"""So many single steps correct the costs together, by their median: a correction takes as long as a
-percent of a small model's step, and these steps are most rounds of a text that does not repeat."""
+_STEPS_AT_ONCE: Final = 16
+"""So many single steps correct the costs together, by their median: a correction takes up to 4 % of
+a small model's step, and these steps are most rounds of a text that does not repeat."""
 _NOISE_OF_MEDIAN: Final = _NOISE * math.sqrt(math.pi / 2 / _STEPS_AT_ONCE)
 
 _CLIP: Final = 3.0

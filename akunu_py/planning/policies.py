@@ -10,9 +10,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
-PROPOSE_BACKOFF: Final = (16, 48, 48)
+PROPOSE_BACKOFF: Final = (16, *(32,) * 2, *(48,) * 4)
 """After more empty proposals in a row than each of these, skip one more step between proposals:
-1 step from the 17th on, 3 steps from the 49th on, because 48 is listed twice."""
+1 step from the 17th on, 3 from the 33rd on, 7 from the 49th on."""
 
 PROPOSAL_SHARE: Final = 0.02
 """The part of all time that proposals may take that lead to no draft."""
