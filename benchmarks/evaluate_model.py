@@ -9,10 +9,15 @@ evaluated. The last line printed is one JSON object.
 """
 
 import argparse
+import multiprocessing
+import os
 import platform
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache
 from math import log
 from pathlib import Path
 from typing import Any
@@ -20,6 +25,7 @@ from typing import Any
 from benchmarks.held_out import (
     ChatCase,
     EditCase,
+    body_holes,
     edit_cases,
     function_holes,
     held_out_files,
@@ -36,7 +42,7 @@ from benchmarks.scoring import Scorer, copied_positions
 from models.training import edits, fill_in
 from models.training.corpus import SourceFile
 from models.training.fill_in import Hole
-from models.training.functions import is_function
+from models.training.functions import Function, is_function
 from models.training.refusals import is_honest
 
 ROOT = Path(__file__).parents[1]
@@ -47,7 +53,8 @@ LENGTHS = (150, 250, 400, 600, 1100, 2000)
 MAX_LINE_LENGTH = 48
 """The most tokens of a line that is filled in."""
 MAX_ANSWER_LENGTH = 200
-"""An answer to a request outside the training that is longer than this is a loop."""
+"""An answer to a request outside the training, or a function's body, that is longer than this is a
+loop."""
 Shares = dict[str, dict[str, float]]
 SHORT_EDITS, LATER_EDITS, OUTSIDE = 300, 200, 120
 
@@ -94,6 +101,17 @@ def function_lines(scorer: Scorer, cases: Iterable[Hole]) -> dict[str, float]:
         counts["parses"] += in_line and is_function(f"{hole.prefix}{answer}{hole.suffix}")
     cases_made = max(1.0, counts["cases"])
     return {key: value if key == "cases" else value / cases_made for key, value in counts.items()}
+
+
+def function_bodies(scorer: Scorer, cases: Iterable[Hole]) -> dict[str, float]:
+    """Shares of short functions whose body, but for its last line, ends, and still parses."""
+    counts: dict[str, float] = defaultdict(float)
+    for hole in cases:
+        answer, ended = scorer.answer(hole_prompt(scorer, hole), MAX_ANSWER_LENGTH)
+        counts["cases"] += 1
+        counts["ends"] += ended
+        counts["parses"] += ended and is_function(f"{hole.prefix}{answer}{hole.suffix}")
+    return counts | {key: counts[key] / max(1.0, counts["cases"]) for key in ("ends", "parses")}
 
 
 def real_edits(scorer: Scorer, cases: Iterable[EditCase]) -> tuple[Shares, Shares]:
@@ -166,26 +184,72 @@ def _shares(counts: Shares) -> Shares:
     }
 
 
-def evaluate(folder: Path, data: Path | None, per_kind: int, fills: int) -> dict[str, Any]:
-    """Everything about one model folder."""
-    scorer = Scorer(folder)
+@dataclass(frozen=True)
+class Wanted:
+    """What to evaluate: a model's folder, that of `humaneval_infilling`, and how many cases."""
+
+    folder: Path
+    data: Path | None
+    per_kind: int
+    fills: int
+
+
+@cache
+def _prepared(folder: Path) -> tuple[Scorer, list[SourceFile], list[Function]]:
+    """The model and what was held out, once for each process."""
     files = held_out_files()
-    functions = shuffled_functions(files)
-    cases = edit_cases(functions, edits.pool_of(functions), per_kind)
+    return Scorer(folder), files, shuffled_functions(files)
+
+
+def _edits(wanted: Wanted) -> dict[str, Any]:
+    scorer, _, functions = _prepared(wanted.folder)
+    cases = edit_cases(functions, edits.pool_of(functions), wanted.per_kind)
     by_kind, by_length = real_edits(scorer, cases)
+    return {"edits": by_kind, "edits_by_length": by_length}
+
+
+def _later_edits(wanted: Wanted) -> dict[str, Any]:
+    scorer, _, functions = _prepared(wanted.folder)
+    return {"later_edits": chat_edits(scorer, later_edit_cases(functions, LATER_EDITS))}
+
+
+def _short_edits(wanted: Wanted) -> dict[str, Any]:
+    return {"short_edits": chat_edits(_prepared(wanted.folder)[0], short_edit_cases(SHORT_EDITS))}
+
+
+def _outside(wanted: Wanted) -> dict[str, Any]:
+    scorer, _, functions = _prepared(wanted.folder)
+    return {
+        key: outside(scorer, outside_cases(functions, OUTSIDE, later=later))
+        for key, later in (("outside_first", False), ("outside_later", True))
+    }
+
+
+def _texts(wanted: Wanted) -> dict[str, Any]:
+    scorer, files, functions = _prepared(wanted.folder)
+    data, fills = wanted.data, wanted.fills
     return {
         "bits_per_byte": bits_per_byte(scorer, files[:: max(1, len(files) // 40)]),
         "fill_line": fill_in_exact(scorer, holes(files, fills, block=False)),
         "fill_block": fill_in_exact(scorer, holes(files, fills, block=True)),
         "humaneval_line": fill_in_exact(scorer, humaneval_holes(data, fills)) if data else None,
         "function_line": function_lines(scorer, function_holes(functions, 2 * fills)),
-        "edits": by_kind,
-        "edits_by_length": by_length,
-        "short_edits": chat_edits(scorer, short_edit_cases(SHORT_EDITS)),
-        "later_edits": chat_edits(scorer, later_edit_cases(functions, LATER_EDITS)),
-        "outside_first": outside(scorer, outside_cases(functions, OUTSIDE, later=False)),
-        "outside_later": outside(scorer, outside_cases(functions, OUTSIDE, later=True)),
+        "function_body": function_bodies(scorer, body_holes(functions, fills // 2)),
     }
+
+
+PARTS = (_edits, _later_edits, _texts, _short_edits, _outside)
+"""What processes measure apart from each other, the longest first."""
+
+
+def evaluate(wanted: Wanted) -> dict[str, Any]:
+    """Everything about one model folder, measured by as many processes as there are cores."""
+    os.environ["MKL_NUM_THREADS"] = "1"  # in each of them
+    found: dict[str, Any] = {}
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as processes:
+        for measured in [processes.submit(part, wanted) for part in PARTS]:
+            found |= measured.result()
+    return found
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
@@ -198,6 +262,9 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     for key in ("exact", "one_line", "parses"):
         values = [results[name]["function_line"][key] for name in names]
         rows.append([f"function_line: {key}", *(f"{value:.3f}" for value in values)])
+    for key in ("ends", "parses"):
+        values = [results[name]["function_body"][key] for name in names]
+        rows.append([f"function_body: {key}", *(f"{value:.3f}" for value in values)])
     overall = markdown_table(["", *names], rows)
     tables = [overall]
     headings = [f"{name}: exact / copied tokens right" for name in names]
@@ -239,7 +306,7 @@ def main() -> None:
     if options.full.is_dir():
         folders["full precision"] = options.full
     results = {
-        name: evaluate(folder, options.data, options.per_kind, options.fills)
+        name: evaluate(Wanted(folder, options.data, options.per_kind, options.fills))
         for name, folder in folders.items()
     }
     setting = {"python": platform.python_version(), "held_out_packages": versions()}

@@ -28,6 +28,8 @@ from models.training.phrases import REQUESTS
 
 SEED = 11
 _ATTEMPTS = 20
+LONGEST_BODY = 7
+"""The most lines of a function whose body is asked for."""
 HUMANEVAL = Path("humaneval_infilling", "HumanEval-SingleLineInfilling.jsonl.gz")
 
 
@@ -156,6 +158,16 @@ def function_holes(functions: list[Function], count: int) -> Iterator[Hole]:
         rows = [row for row in fill_in.told_lines(lines) if row]
         if rows:
             yield fill_in.line_hole(lines, rng.choice(rows), indented=True)
+
+
+def body_holes(functions: list[Function], count: int) -> Iterator[Hole]:
+    """Short functions without their bodies, but for the last line; nothing follows the header."""
+    made = 0
+    for function in functions:
+        first, *rest = function.text.rstrip().split("\n")
+        if first.endswith(":") and 2 <= len(rest) <= LONGEST_BODY and made < count:
+            made += 1
+            yield Hole(first, "".join(f"\n{line}" for line in rest[:-1]), f"\n{rest[-1]}")
 
 
 def humaneval_holes(data: Path, count: int) -> Iterator[Hole]:

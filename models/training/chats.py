@@ -36,7 +36,8 @@ _FOLLOW = (
 class Chats:
     """Invents conversations, one in four about a real function.
 
-    Where there are `questions`, conversations of one, some turns are drawn from them.
+    Where there are `questions`, conversations of one, some turns are drawn from them. `undoing` is
+    how often, besides, the last change is taken back where there is one.
     """
 
     def __init__(
@@ -45,9 +46,11 @@ class Chats:
         requests: Requests,
         functions: Sequence[Function],
         questions: Sequence[Turns] = (),
+        *,
+        undoing: float = 0.0,
     ) -> None:
         self._inventor, self._requests, self._rng = inventor, requests, inventor.rng
-        self._questions = questions
+        self._questions, self._undoing = questions, undoing
         self._functions = [f for f in functions if len(f.text) <= MAX_REAL]
 
     def conversations(self, count: int) -> Iterator[Turns]:
@@ -60,7 +63,7 @@ class Chats:
         turns: Turns = []
         versions: list[Function] = []
         for _ in range(count):
-            said = self._question() or self._turn(versions)
+            said = self._question() or self._taken_back(versions) or self._turn(versions)
             turns += [("user", said[0]), ("assistant", said[1])]
         return turns
 
@@ -85,6 +88,12 @@ class Chats:
             return None
         (_, question), (_, answer) = self._rng.choice(self._questions)
         return question, answer
+
+    def _taken_back(self, versions: list[Function]) -> tuple[str, str] | None:
+        """Now and then the last change undone, where there is one and that is wanted."""
+        if len(versions) < 2 or not self._undoing or self._rng.random() >= self._undoing:
+            return None
+        return self.undo(versions)
 
     def outside(self, versions: list[Function]) -> tuple[str, str]:
         """What cannot be done; without code, that may also be an edit."""

@@ -39,13 +39,14 @@ class Trace:
     """One pass over `length` tokens.
 
     `streams` has `[length, hidden]` in front of each layer and behind the last; `added` what the
-    attention and the feed-forward of each add to it; `attention` is `[guided, length, length]`.
+    attention and the feed-forward of each add to it; `looks` is `[guided, length]`, the position
+    that each guided head attends to most.
     """
 
     streams: list[Tensor]
     added: list[Tensor]
     logits: Tensor
-    attention: Tensor
+    looks: Tensor
 
 
 @torch.no_grad()
@@ -54,15 +55,19 @@ def trace(model: Llama, row: Tensor, positions: Tensor) -> Trace:
     body = model.model
     stream = body.embed_tokens(row[None])
     rotation = body.rotary(positions[None])
-    streams, added = [stream[0]], []
-    for layer in body.layers:
-        attention = layer.self_attn(layer.input_layernorm(stream), rotation)
+    streams, added, looks = [stream[0]], [], []
+    for index, layer in enumerate(body.layers):
+        normed = layer.input_layernorm(stream)
+        for guided in body.guided:
+            if guided.layer == index:
+                looks.append(layer.self_attn.looks_at(normed, rotation, guided.head)[0])
+        attention = layer.self_attn(normed, rotation)
         forward = layer.mlp(layer.post_attention_layernorm(stream + attention))
         stream = stream + attention + forward
         streams.append(stream[0])
         added += [attention[0], forward[0]]
     logits = functional.linear(body.norm(stream[0]), body.embed_tokens.weight)
-    return Trace(streams, added, logits, body(row[None], positions[None])[1][:, 0])
+    return Trace(streams, added, logits, torch.stack(looks))
 
 
 def favour(model: Llama, traced: Trace, right: Tensor, at: Tensor) -> list[float]:
@@ -124,7 +129,7 @@ def report(
         targets = (*alignment.targets, line_begins(ids, breaks))
         for number, guided in enumerate(model.model.guided):
             target = targets[guided.target][1:]
-            hits = traced.attention[number].argmax(-1).numpy() == target
+            hits = traced.looks[number].numpy() == target
             looks[number] += hits[target != NOWHERE].tolist()
             looks_there[number] += [bool(hits[at]) for at in wrong if target[at] != NOWHERE]
         copied = torch.from_numpy(answer[~turns[answer]])

@@ -33,6 +33,9 @@ _ALONE = 0.6
 """How often a definition stands alone."""
 _INDENTED = 0.75
 """How often the indentation of a function's line stays in front of the hole."""
+_WITH_BREAK = 0.2
+"""How often a line break at either border is part of the hole: the cursor stands at the end of a
+line, or what follows is given as it is."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,8 @@ _CUTS: tuple[Cut, ...] = (
 def example(text: str, rng: random.Random) -> Example | None:
     """A definition or a window of `text` with a random hole, in either layout."""
     alone = definition(text, rng) if rng.random() < _ALONE else None
-    return _laid_out(rng.choice(_CUTS)(alone or window(text, rng), rng), rng)
+    hole = rng.choice(_CUTS)(alone or window(text, rng), rng)
+    return _laid_out(with_breaks(hole, rng) if hole else None, rng)
 
 
 def told_line_example(text: str, rng: random.Random) -> Example | None:
@@ -176,6 +180,16 @@ def told_line_example(text: str, rng: random.Random) -> Example | None:
         return None
     hole = line_hole(lines, rng.choice(rows), indented=rng.random() < _INDENTED)
     return _laid_out(hole, rng)
+
+
+def with_breaks(hole: Hole, rng: random.Random) -> Hole:
+    """The hole with the line breaks at its borders, or without."""
+    prefix, middle, suffix = hole.prefix, hole.middle, hole.suffix
+    if prefix.endswith("\n") and rng.random() < _WITH_BREAK:
+        prefix, middle = prefix[:-1], f"\n{middle}"
+    if suffix.startswith("\n") and rng.random() < _WITH_BREAK:
+        middle, suffix = f"{middle}\n", suffix[1:]
+    return Hole(prefix, middle, suffix)
 
 
 def _laid_out(hole: Hole | None, rng: random.Random) -> Example | None:

@@ -11,7 +11,6 @@ translation). The trained model is an ordinary Llama.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from models.training.copies import NOWHERE
@@ -19,17 +18,14 @@ from models.training.copies import NOWHERE
 WEIGHT = 0.25
 
 
-def guidance_loss(log_attention: Tensor, targets: Tensor) -> Tensor:
+def guidance_loss(log_shares: Tensor, targets: Tensor) -> Tensor:
     """Minus the log of the attention paid to the right token, averaged, summed over the heads.
 
     Args:
-        log_attention: `[heads, rows, length, length]`, from each position to the earlier ones.
+        log_shares: `[heads, rows, length]`, of the attention paid to each target.
         targets: `[heads, rows, length]`, the position that the head should look at, or
             `NOWHERE`.
     """
-    losses = []
-    for attention, target in zip(log_attention, targets, strict=True):
-        rows, positions = torch.nonzero(target != NOWHERE, as_tuple=True)
-        if len(rows):
-            losses.append(-attention[rows, positions, target[rows, positions]].mean())
-    return torch.stack(losses).sum() if losses else log_attention.new_zeros(())
+    wanted = targets != NOWHERE
+    counts = wanted.sum(dim=(1, 2)).clamp(min=1)
+    return -(log_shares.where(wanted, 0.0).sum(dim=(1, 2)) / counts).sum()

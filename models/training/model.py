@@ -115,6 +115,23 @@ class RotaryTable(nn.Module):
         return Rotation(self.cos[positions][:, None], self.sin[positions][:, None])
 
 
+def causal_scores(queries: Tensor, keys: Tensor, begin: int = 0) -> Tensor:
+    """What a softmax makes attention of, in float32.
+
+    Args:
+        queries: `[..., count, HEAD_DIM]` of the tokens from `begin` on.
+        keys: `[..., begin + count, HEAD_DIM]` of all tokens up to them.
+    """
+    scores = queries @ keys.mT / HEAD_DIM**0.5
+    later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(begin + 1)
+    return scores.float().masked_fill(later, -1e9)
+
+
+def _pieces(length: int) -> list[tuple[int, int]]:
+    """Where each piece of a row begins and ends."""
+    return [(begin, min(begin + _PIECE, length)) for begin in range(0, length, _PIECE)]
+
+
 def causal_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """Attention to earlier tokens, all `[rows, heads, length, HEAD_DIM]`.
 
@@ -122,11 +139,9 @@ def causal_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     than PyTorch's own.
     """
     pieces = []
-    for begin in range(0, queries.shape[2], _PIECE):
-        end = min(begin + _PIECE, queries.shape[2])
-        scores = queries[:, :, begin:end] @ keys[:, :, :end].mT / HEAD_DIM**0.5
-        later = torch.ones(end - begin, end, dtype=torch.bool).triu(begin + 1)
-        shares = functional.softmax(scores.float().masked_fill(later, -1e9), dim=-1)
+    for begin, end in _pieces(queries.shape[2]):
+        scores = causal_scores(queries[:, :, begin:end], keys[:, :, :end], begin)
+        shares = functional.softmax(scores, dim=-1)
         pieces.append(shares.to(values.dtype) @ values[:, :, :end])
     return torch.cat(pieces, dim=2)
 
@@ -151,16 +166,25 @@ class Attention(nn.Module):
         mixed = causal_attention(queries.to(values.dtype), keys.to(values.dtype), values)
         return self.o_proj(mixed.transpose(1, 2).reshape(hidden.shape))
 
-    def log_attention(self, hidden: Tensor, rotation: Rotation, head: int) -> Tensor:
-        """What a query head attends to, as log-probabilities.
+    def log_shares(self, hidden: Tensor, rotation: Rotation, head: int, targets: Tensor) -> Tensor:
+        """The log of how much a query head attends to the positions `targets`.
 
-        Returns:
-            `[rows, length, length]`, from each position to all others.
+        Both are `[rows, length]`; where a target is `NOWHERE`, what is returned means nothing.
         """
         queries, keys = self._queries_and_keys(hidden, rotation)
-        scores = queries[:, head] @ keys[:, head // self.group].mT / HEAD_DIM**0.5
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-        return functional.log_softmax(scores.masked_fill(later, -1e9), dim=-1)
+        queries, keys = queries[:, head], keys[:, head // self.group]
+        index = targets.clamp(min=0)[..., None].expand(-1, -1, HEAD_DIM)
+        there = (queries * keys.gather(1, index)).sum(-1) / HEAD_DIM**0.5
+        totals = [
+            causal_scores(queries[:, begin:end], keys[:, :end], begin).logsumexp(-1)
+            for begin, end in _pieces(queries.shape[1])
+        ]
+        return there - torch.cat(totals, dim=1)
+
+    def looks_at(self, hidden: Tensor, rotation: Rotation, head: int) -> Tensor:
+        """The position that a query head attends to most, `[rows, length]`."""
+        queries, keys = self._queries_and_keys(hidden, rotation)
+        return causal_scores(queries[:, head], keys[:, head // self.group]).argmax(-1)
 
     def _queries_and_keys(self, hidden: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor]:
         queries = rotation.turn(self._heads(self.q_proj(hidden), self.num_heads))
@@ -210,26 +234,30 @@ class Body(nn.Module):
         self.rotary = RotaryTable(shape)
         self.guided = guided_heads(shape)
 
-    def forward(self, tokens: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, tokens: Tensor, positions: Tensor | None = None, targets: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """The hidden states `[rows, length, hidden_size]`, and what the guided heads look at.
 
-        The attention, `[guided, rows, length, length]`, has their order in `guided_heads` (see
-        `Attention.log_attention`). Positions, of the shape of `tokens`, are counted from zero
-        where there are none.
+        Positions, of the shape of `tokens`, are counted from zero where there are none. Where there
+        are `targets`, `[guided, rows, length]` in the order of `guided_heads`, the log of the
+        attention paid to each comes back in that shape (see `Attention.log_shares`).
         """
         hidden = self.embed_tokens(tokens)
         if positions is None:
             positions = torch.arange(tokens.shape[1])[None]
         rotation = self.rotary(positions)
-        attention = []
+        shares = []
         for index, layer in enumerate(self.layers):
-            for guided in self.guided:
-                if guided.layer == index:
+            for number, guided in enumerate(self.guided):
+                if targets is not None and guided.layer == index:
                     normed = layer.input_layernorm(hidden)
-                    seen = layer.self_attn.log_attention(normed, rotation, guided.head)
-                    attention.append(seen)
+                    attention = layer.self_attn
+                    shares.append(
+                        attention.log_shares(normed, rotation, guided.head, targets[number])
+                    )
             hidden = layer(hidden, rotation)
-        return self.norm(hidden), torch.stack(attention)
+        return self.norm(hidden), torch.stack(shares) if shares else None
 
 
 class Llama(nn.Module):

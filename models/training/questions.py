@@ -1,4 +1,6 @@
-"""Questions about the standard library, answered from its docstrings."""
+"""Questions about the standard library: what is asked about most is answered from its docstrings,
+the rest honestly.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +9,24 @@ import builtins
 import importlib
 import inspect
 import random
+import sysconfig
 from collections.abc import Iterable, Iterator
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
+from models.training import refusals
 from models.training.corpus import STDLIB, SourceFile
 
 Turns = list[tuple[str, str]]
 
 MAX_ANSWER = 200
 WORDINGS = 6
-# Modules written in C have no file in the corpus, but the same docstrings.
-_COMPILED_MODULES = ("math", "itertools", "time", "sys", "gc", "zlib", "_operator", "_functools")
-_ALIASES = {"posixpath": "os.path", "_operator": "operator", "_functools": "functools"}
+_UNKNOWN_WORDINGS = 2
 _METHODS_OF = (str, list, dict, set, bytes, tuple)
-_FAMILIAR = frozenset(
-    (
-        *("os", "os.path", "pathlib", "shutil", "glob", "tempfile", "subprocess", "sys"),
-        *("re", "string", "textwrap", "json", "csv", "copy", "datetime", "time"),
-        *("math", "random", "statistics", "bisect", "heapq"),
-        *("collections", "functools", "itertools", "operator"),
-    )
+_FAMILIAR = (
+    *("os", "os.path", "pathlib", "shutil", "glob", "tempfile", "subprocess", "sys"),
+    *("re", "string", "textwrap", "json", "csv", "copy", "datetime", "time"),
+    *("math", "random", "statistics", "bisect", "heapq"),
+    *("collections", "functools", "itertools", "operator"),
 )
 _QUESTIONS = (
     "What does {name} do?",
@@ -56,55 +56,64 @@ def answer_of(docstring: str | None) -> str | None:
     return None
 
 
-def module_name(file: SourceFile) -> str:
-    """The dotted name that a standard-library file is imported by."""
-    parts = PurePosixPath(file.path).with_suffix("").parts
-    name = ".".join(part for part in parts if part != "__init__")
-    return _ALIASES.get(name, name)
+def documented() -> dict[str, str]:
+    """Built-ins, familiar modules and their public names with what they do.
+
+    What stands in a held-out file is left out.
+    """
+    holders: dict[str, object] = {"": builtins} | {one.__name__: one for one in _METHODS_OF}
+    holders |= {name: importlib.import_module(name) for name in _FAMILIAR}
+    answers = {}
+    for holder, found in holders.items():
+        things = {name: getattr(found, name) for name in vars(found) if not name.startswith("_")}
+        if holder in _FAMILIAR:
+            public = getattr(found, "__all__", things)
+            things = {name: thing for name, thing in things.items() if name in public}
+            answers[holder] = (found, answer_of(found.__doc__))
+        for name, thing in things.items():
+            said = None if inspect.ismodule(thing) else answer_of(getattr(thing, "__doc__", None))
+            answers[f"{holder}.{name}" if holder else name] = (thing, said)
+    return {n: said for n, (thing, said) in answers.items() if said and not _is_held_out(thing)}
 
 
-def documented(files: Iterable[SourceFile]) -> Iterator[tuple[str, str]]:
-    """Public names of standard-library files with what they do."""
+def _is_held_out(thing: object) -> bool:
+    """Whether the source of a part of the standard library is held out."""
+    try:
+        source = inspect.getsourcefile(inspect.unwrap(thing))  # type: ignore[arg-type]
+    except TypeError:  # it is written in C
+        return False
+    library = Path(sysconfig.get_path("stdlib"))
+    if not source or not Path(source).is_relative_to(library):
+        return False
+    return SourceFile(STDLIB, Path(source).relative_to(library).as_posix(), "").held_out
+
+
+def unfamiliar(files: Iterable[SourceFile]) -> Iterator[str]:
+    """Public functions and classes of the library's other modules.
+
+    They are more than a small model can remember in one short training.
+    """
     for file in files:
         if file.package != STDLIB or file.is_test:
             continue
-        module, tree = module_name(file), ast.parse(file.text)
-        for node in [tree, *tree.body]:
-            if not isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef):
-                continue
-            own = getattr(node, "name", "")
-            answer = answer_of(ast.get_docstring(node))
-            if answer and not own.startswith("_") and not module.startswith("_"):
-                yield (f"{module}.{own}" if own else module), answer
-
-
-def documented_in_c() -> Iterator[tuple[str, str]]:
-    """Built-in functions, methods of built-in types, and modules written in C."""
-    for module_or_type in (
-        builtins,
-        *_METHODS_OF,
-        *map(importlib.import_module, _COMPILED_MODULES),
-    ):
-        holder = str(getattr(module_or_type, "__name__", ""))
-        prefix = "" if holder == "builtins" else f"{_ALIASES.get(holder, holder)}."
-        for name in sorted(vars(module_or_type)):
-            answer = answer_of(getattr(getattr(module_or_type, name), "__doc__", None))
-            if answer and not name.startswith("_"):
-                yield prefix + name, answer
-
-
-def is_familiar(name: str) -> bool:
-    """True for built-ins, modules, and members of the modules that are asked about most."""
-    module = name.rpartition(".")[0]
-    return not module or module in _FAMILIAR or name in _FAMILIAR
+        parts = PurePosixPath(file.path).with_suffix("").parts
+        module = ".".join(part for part in parts if part != "__init__")
+        if module.startswith("_") or module in _FAMILIAR:
+            continue
+        for node in ast.parse(file.text).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                yield f"{module}.{node.name}"
 
 
 def library_questions(files: Iterable[SourceFile], rng: random.Random) -> Iterator[Turns]:
-    """Each familiar documented name in several wordings.
+    """Each familiar name in several wordings with what it does, the others with an honest answer.
 
-    The rest of the library would be more than a small model can remember in one short training.
+    Not every one of those is asked about: there would be more of them than of all else.
     """
-    for name, answer in [*documented(files), *documented_in_c()]:
-        if is_familiar(name):
-            for template in rng.sample(_QUESTIONS, WORDINGS):
-                yield [("user", template.format(name=name)), ("assistant", answer)]
+    answers = documented()
+    others = [name for name in unfamiliar(files) if name not in answers]
+    for name in [*answers, *rng.sample(others, min(len(answers), len(others)))]:
+        for template in rng.sample(_QUESTIONS, WORDINGS if name in answers else _UNKNOWN_WORDINGS):
+            question = template.format(name=name)
+            answer = answers.get(name) or refusals.answer("explain", question)
+            yield [("user", question), ("assistant", answer)]

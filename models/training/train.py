@@ -178,12 +178,13 @@ class Trainer:
         tokens, positions = torch.from_numpy(batch.tokens), torch.from_numpy(batch.positions)
         kinds = torch.from_numpy(batch.kinds[:, 1:])
         wanted = kinds >= 0
+        heads = [guided.target for guided in self.model.model.guided]
+        targets = torch.from_numpy(batch.targets[heads, :, 1:])
         with mixed_precision():
-            hidden, attention = self._body(tokens[:, :-1], positions[:, :-1])
+            hidden, shares = self._body(tokens[:, :-1], positions[:, :-1], targets)
             logits = self.model.logits(hidden, wanted)
         losses = functional.cross_entropy(logits.float(), tokens[:, 1:][wanted], reduction="none")
-        targets = [batch.targets[guided.target, :, 1:] for guided in self.model.model.guided]
-        guidance = guidance_loss(attention, torch.from_numpy(np.stack(targets)))
+        guidance = guidance_loss(shares, targets)
         weights = torch.from_numpy(batch.weights[:, 1:])
         return losses, kinds[wanted], weights[wanted], guidance
 

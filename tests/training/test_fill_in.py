@@ -26,6 +26,20 @@ def test_the_parts_make_up_the_text(text: str, cut: fill_in.Cut, seed: int) -> N
     assert hole is None or hole.prefix + hole.middle + hole.suffix == text
 
 
+@given(TEXT, st.sampled_from(CUTS), st.integers(0, 99))
+def test_a_line_break_at_a_border_may_be_part_of_the_hole(
+    text: str, cut: fill_in.Cut, seed: int
+) -> None:
+    draw = random.Random(seed)
+    hole = cut(text, draw)
+    if hole is None:
+        return
+    wider = fill_in.with_breaks(hole, draw)
+    assert wider.prefix + wider.middle + wider.suffix == text
+    assert wider.middle.strip("\n") == hole.middle.strip("\n")
+    assert len(wider.middle) - len(hole.middle) <= 2
+
+
 @given(TEXT, st.integers(0, 99))
 def test_an_example_ends_where_the_middle_ends(text: str, seed: int) -> None:
     example = fill_in.example(text, random.Random(seed))

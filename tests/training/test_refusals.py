@@ -66,6 +66,15 @@ def test_conversations_undo_and_go_on_from_earlier_code() -> None:
         assert 2 <= len(turns) // 2 <= 5
 
 
+def test_conversations_may_undo_more_often() -> None:
+    counts = []
+    for undoing in (0.0, 0.3):
+        chats = Chats(Inventor(random.Random(3)), requests(3), [], undoing=undoing)
+        asked = [request for _ in range(40) for _, request in chats.conversation(5)[::2]]
+        counts.append(sum(request in REQUESTS["undo"] for request in asked))
+    assert 2 * counts[0] < counts[1]
+
+
 def test_conversations_have_questions_where_there_are_any() -> None:
     asked = [("user", "What does len do?"), ("assistant", "Return the number of items.")]
     chats = Chats(Inventor(random.Random(3)), requests(3), [], [asked])

@@ -47,7 +47,7 @@ targets = torch.arange(39).repeat(len(model.model.guided), 4, 1) - 19
 targets[:, :, :20] = -1
 for _ in range(150):
     tokens = torch.randint(64, (4, 20)).repeat(1, 2)
-    loss = guidance_loss(model.model(tokens[:, :-1])[1], targets)
+    loss = guidance_loss(model.model(tokens[:, :-1], targets=targets)[1], targets)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -64,20 +64,31 @@ def test_guided_heads_learn_to_look_where_they_are_told() -> None:
 ATTENTION = """
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from models.training.model import causal_attention
+from models.training.model import Attention, RotaryTable, Shape, causal_attention
 
 torch.manual_seed(0)
 queries, keys, values = torch.randn(3, 2, 4, 600, 64).unbind()
 mixed = causal_attention(queries, keys, values)
 expected = scaled_dot_product_attention(queries, keys, values, is_causal=True)
 print((mixed - expected).abs().max().item())
+
+shape = Shape()
+layer, hidden = Attention(shape), torch.randn(2, 260, shape.hidden_size)
+rotation = RotaryTable(shape)(torch.arange(260)[None])
+shares = [layer.log_shares(hidden, rotation, 3, torch.full((2, 260), at)) for at in range(260)]
+print((torch.stack(shares, -1).exp().tril().sum(-1) - 1).abs().max().item())
+most = torch.stack(shares, -1).masked_fill(torch.ones(260, 260).triu(1) > 0, -9e9).argmax(-1)
+print((layer.looks_at(hidden, rotation, 3) - most).abs().max().item())
 """
 
 
-def test_attention_in_pieces_is_that_of_pytorch() -> None:
+def test_attention_in_pieces_is_that_of_pytorch_and_its_shares_make_up_one() -> None:
     command = [training_python(), "-c", ATTENTION]
     finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert float(finished.stdout) < 1e-5
+    mixed, share, looks = map(float, finished.stdout.split())
+    assert mixed < 1e-5
+    assert share < 1e-4
+    assert looks == 0
 
 
 CHOSEN = """
