@@ -2,15 +2,15 @@
 
     python -m models.training [--work FOLDER] [--tiny] [--export-with PYTHON]
 
-Stop it at any time: the next start goes on from the last checkpoint. PYTHON is an interpreter
-with mlx-lm, which training has no use for: with it, the bundled model in `models/ember` is made,
-its card's curve and list of sources included; without it, the end is full precision in the work
-folder.
+Stop it at any time: the next start repeats the step it was in, and training goes on from its last
+checkpoint. PYTHON is an interpreter with mlx-lm, which training has no use for. With it, the
+bundled model in `models/ember` is replaced, its card's curve and list of sources included; without
+it, the end is full precision in the work folder.
 """
 
 import argparse
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from models.training import corpus, tokenizer
@@ -44,11 +44,11 @@ def make_shards(work: Path, recipe: Recipe) -> None:
         print(f"{name:12} {count:12,} tokens")
 
 
-STEPS: tuple[tuple[str, Callable[[Path, Recipe], None]], ...] = (
-    ("corpus.jsonl", make_corpus),
-    ("tokenizer/tokenizer.json", make_tokenizer),
-    ("shards/probe.npz", make_shards),
-)
+STEPS: Mapping[str, Callable[[Path, Recipe], None]] = {
+    "corpus": make_corpus,
+    "tokenizer": make_tokenizer,
+    "shards": make_shards,
+}
 
 
 def bundle(work: Path, python: Path) -> None:
@@ -62,17 +62,26 @@ def bundle(work: Path, python: Path) -> None:
 def main() -> None:
     """Run what is missing, then train to the end and export."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--work", type=Path, default=WORK, help="folder for everything made")
+    parser.add_argument("--work", type=Path, help="folder for everything made")
     parser.add_argument("--tiny", action="store_true", help="the smallest run of every step")
-    parser.add_argument("--export-with", type=Path, metavar="PYTHON", help="one with mlx-lm")
+    parser.add_argument(
+        "--export-with",
+        type=Path,
+        metavar="PYTHON",
+        help="an interpreter with mlx-lm, to replace the bundled model",
+    )
     options = parser.parse_args()
-    work, recipe = options.work, TINY if options.tiny else EMBER
-    work = work.absolute()
+    if options.tiny and options.export_with:
+        parser.error("the smallest run makes no model to bundle")
+    recipe = TINY if options.tiny else EMBER
+    work = (options.work or (WORK / "tiny" if options.tiny else WORK)).absolute()
     work.mkdir(parents=True, exist_ok=True)
-    for product, make in STEPS:
-        if not (work / product).exists():
-            print(f"making {product}", flush=True)
+    for name, make in STEPS.items():
+        done = work / f"{name}.done"
+        if not done.exists():
+            print(f"making the {name}", flush=True)
             make(work, recipe)
+            done.touch()
     train(work, recipe)
     print(f"wrote {export(work)}")
     if options.export_with:

@@ -36,8 +36,6 @@ COMPANY = 0.12
 """How often an edit that can is one of two functions."""
 SIMILAR = 0.35
 """How many functions get similar lines."""
-UNDOING = 0.15
-"""How often, besides, a conversation takes its last change back."""
 SHORT_EDIT, LONG_EDIT = 510, 2000
 PROBES = 60
 MAX_PROBE = 400
@@ -137,7 +135,7 @@ def _invented_shards(sources: Sources, rng: random.Random) -> Iterator[tuple[str
     inventor, count = Inventor(rng), sources.documents
     requests = refusals.Requests(inventor, docstrings(sources.functions))
     asked = list(questions.library_questions(sources.training, rng))
-    chats = Chats(inventor, requests, sources.functions, asked, undoing=UNDOING)
+    chats = Chats(inventor, requests, sources.functions, asked, plain_spoken=True)
     for name, turns in (
         ("short_edits", short_edits.conversations(inventor, 25 * count)),
         ("refusals", refusals.conversations(requests, 10 * count)),

@@ -4,15 +4,16 @@ talk, and requests outside the training in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from models.training import short_edits, wordings
-from models.training.edits import fenced
+from models.training.edits import Edit, fenced
 from models.training.functions import Function, is_function
 from models.training.invented import Inventor
 from models.training.phrases import REQUESTS
-from models.training.refusals import Requests
+from models.training.refusals import Requests, answer
 
 Turns = list[tuple[str, str]]
 
@@ -21,6 +22,30 @@ MAX_REAL = 500
 _ATTEMPTS = 8
 _ASKED = 0.08
 """How often a turn is a question, where there are any."""
+_PLAIN = 0.3
+"""How often a change of earlier code is asked for in the fewest words. People do that when no code
+is there yet, too, so what is to be learned is to look for it."""
+_PLAIN_WORDS: Mapping[str, tuple[str, ...]] = {
+    "make_async": ("make it async", "make this async", "make this function async"),
+    short_edits.DESCRIBE: ("add a docstring", "give it a docstring", "add a docstring please"),
+    "drop_hints": ("remove the type hints", "remove type hints", "remove all hints"),
+    "drop_comments": ("remove the comments", "remove comments", "delete all comments"),
+    "drop_docstring": ("remove the docstring", "drop the docstring", "delete its docstring"),
+    "function_to_method": ("turn it into a method", "make it a method"),
+    "method_to_function": ("turn it into a function", "turn this method into a function"),
+    "rename_variable": ("rename {} to {}", "call {} {}", "{} -> {}"),
+    "rename_function": ("rename {} to {}", "rename the function {} to {}"),
+}
+_UNDOING, _UNABLE = 0.12, 0.05
+_UNABLE_WORDS = (
+    *("add type hints", "type hints please", "add error handling", "handle errors", "fix it"),
+    *("make it faster", "improve it", "add tests", "write a test for it", "make it shorter"),
+    *("add comments", "make it a class", "make it a one-liner", "explain it", "run it"),
+    *("use recursion", "translate it to javascript", "use a list comprehension", "sort it"),
+)
+"""What is also asked of code that is there, and cannot be done; and how often, and how often the
+last change is undone besides."""
+_QUOTED = re.compile(r"`([^`]+)`")
 _FOLLOW = (
     "now {}",
     "Now {}",
@@ -36,8 +61,9 @@ _FOLLOW = (
 class Chats:
     """Invents conversations, one in four about a real function.
 
-    Where there are `questions`, conversations of one, some turns are drawn from them. `undoing` is
-    how often, besides, the last change is taken back where there is one.
+    Where there are `questions`, conversations of one, some turns are drawn from them. If
+    they are `plain_spoken`, changes are undone more often and asked for in fewer words, and what
+    cannot be done is asked of code that is there.
     """
 
     def __init__(
@@ -47,10 +73,10 @@ class Chats:
         functions: Sequence[Function],
         questions: Sequence[Turns] = (),
         *,
-        undoing: float = 0.0,
+        plain_spoken: bool = False,
     ) -> None:
         self._inventor, self._requests, self._rng = inventor, requests, inventor.rng
-        self._questions, self._undoing = questions, undoing
+        self._questions, self._plain_spoken = questions, plain_spoken
         self._functions = [f for f in functions if len(f.text) <= MAX_REAL]
 
     def conversations(self, count: int) -> Iterator[Turns]:
@@ -63,7 +89,7 @@ class Chats:
         turns: Turns = []
         versions: list[Function] = []
         for _ in range(count):
-            said = self._question() or self._taken_back(versions) or self._turn(versions)
+            said = self._question() or self._of_the_code(versions) or self._turn(versions)
             turns += [("user", said[0]), ("assistant", said[1])]
         return turns
 
@@ -89,11 +115,31 @@ class Chats:
         (_, question), (_, answer) = self._rng.choice(self._questions)
         return question, answer
 
-    def _taken_back(self, versions: list[Function]) -> tuple[str, str] | None:
-        """Now and then the last change undone, where there is one and that is wanted."""
-        if len(versions) < 2 or not self._undoing or self._rng.random() >= self._undoing:
-            return None
-        return self.undo(versions)
+    def _of_the_code(self, versions: list[Function]) -> tuple[str, str] | None:
+        """Now and then the last change undone, or what cannot be done with the code there is."""
+        chance = self._rng.random() if self._plain_spoken else 1.0
+        if len(versions) > 1 and chance < _UNDOING:
+            return self.undo(versions)
+        if versions and _UNDOING <= chance < _UNDOING + _UNABLE:
+            request = self._said(self._rng.choice(_UNABLE_WORDS))
+            return request, answer("judge", request)
+        return None
+
+    def _in_few_words(self, kind: str, edit: Edit) -> str:
+        """The shortest request for an edit of earlier code."""
+        words, names = self._rng.choice(_PLAIN_WORDS[kind]), _QUOTED.findall(edit.instruction)
+        names.sort(key=lambda name: name not in edit.before)  # the old one first
+        fits = words.count("{}") in (0, len(names))
+        return self._said(words.format(*names) if fits else edit.instruction)
+
+    def _said(self, words: str) -> str:
+        """Some words as a message: alone, or going on from what was said before."""
+        chance = self._rng.random()
+        if chance < 0.35:
+            words = self._rng.choice(_FOLLOW).replace("{}", words)
+        elif chance < 0.6:
+            words = words[:1].upper() + words[1:]
+        return words + self._rng.choice(("", "", "."))
 
     def outside(self, versions: list[Function]) -> tuple[str, str]:
         """What cannot be done; without code, that may also be an edit."""
@@ -116,12 +162,15 @@ class Chats:
         current = versions[-1]
         if not is_function(current.text):
             return None
-        kinds, weights = list(short_edits.KINDS), list(short_edits.KINDS.values())
-        for kind in self._rng.choices(kinds, weights, k=_ATTEMPTS):
+        plain = self._plain_spoken and self._rng.random() < _PLAIN
+        kinds = dict.fromkeys(_PLAIN_WORDS, 1.0) if plain else short_edits.KINDS
+        for kind in self._rng.choices(list(kinds), list(kinds.values()), k=_ATTEMPTS):
             edit = short_edits.make(kind, current, self._inventor)
             if edit is None or kind == "repeat_code":
                 continue
             versions.append(replace(current, text=edit.after))
+            if plain:
+                return self._in_few_words(kind, edit), fenced(edit.after)
             words = wordings.instruction(edit, kind, self._rng)
             if wordings.ends_open(words):
                 words = f"{words} it"

@@ -34,272 +34,84 @@ class Stage:
     only: tuple[int, ...] = ()
 
 
-_COPYING = {"repeats": 0.60, "edits": 0.30, "code": 0.10}
-_SHORT = {
-    "repeats": 0.06,
-    "edits": 0.70,
-    "code": 0.06,
-    "fim": 0.06,
-    "questions": 0.10,
-    "structured": 0.02,
-}
-_EDITS = {
-    "repeats": 0.06,
-    "edits": 0.58,
-    "code": 0.08,
-    "fim": 0.14,
-    "questions": 0.10,
-    "structured": 0.04,
-}
-_LONG = {
-    "repeats": 0.05,
-    "edits": 0.41,
-    "long_edits": 0.22,
-    "code": 0.06,
-    "fim": 0.14,
-    "questions": 0.08,
-    "structured": 0.04,
-}
-_AGAIN = {
-    "repeats": 0.03,
-    "edits": 0.63,
-    "code": 0.02,
-    "fim": 0.18,
-    "questions": 0.10,
-    "structured": 0.04,
-}
-_LONG_AGAIN = {
-    "repeats": 0.02,
-    "edits": 0.28,
-    "long_edits": 0.34,
-    "code": 0.01,
-    "fim": 0.20,
-    "questions": 0.13,
-    "structured": 0.02,
-}
-_LONGEST = {
-    "repeats": 0.03,
-    "edits": 0.25,
-    "long_edits": 0.48,
-    "code": 0.06,
-    "fim": 0.10,
-    "questions": 0.06,
-    "structured": 0.02,
-}
-_UP_TO_1024 = {
-    "repeats": 0.01,
-    "edits": 0.44,
-    "long_edits": 0.26,
-    "code": 0.02,
-    "fim": 0.16,
-    "questions": 0.09,
-    "structured": 0.02,
-}
-_UP_TO_2048 = {
-    "repeats": 0.01,
-    "edits": 0.30,
-    "long_edits": 0.43,
-    "code": 0.02,
-    "fim": 0.13,
-    "questions": 0.09,
-    "structured": 0.02,
-}
-_ONCE_MORE = {
-    "edits": 0.56,
-    "code": 0.14,
-    "fim": 0.18,
-    "questions": 0.07,
-    "structured": 0.03,
-    "repeats": 0.02,
-}
-_LONG_ONCE_MORE = {
-    "edits": 0.40,
-    "long_edits": 0.20,
-    "code": 0.12,
-    "fim": 0.18,
-    "questions": 0.07,
-    "structured": 0.03,
-}
-_LONGEST_ONCE_MORE = {
-    "edits": 0.28,
-    "long_edits": 0.40,
-    "code": 0.10,
-    "fim": 0.14,
-    "questions": 0.06,
-    "structured": 0.02,
-}
-_HOLES = {
-    "fim": 0.54,
-    "code": 0.14,
-    "edits": 0.22,
-    "long_edits": 0.04,
-    "questions": 0.05,
-    "structured": 0.01,
-}
-_HOLES_AND_EDITS = {
-    "fim": 0.40,
-    "code": 0.08,
-    "edits": 0.28,
-    "long_edits": 0.18,
-    "questions": 0.06,
-}
-_HOLES_AND_LONGEST = {
-    "fim": 0.28,
-    "code": 0.06,
-    "edits": 0.24,
-    "long_edits": 0.36,
-    "questions": 0.06,
-}
-_FIRST_MESSAGES = {
-    "short_edits": 0.29,
-    "refusals": 0.07,
-    "chats": 0.15,
-    "edits": 0.28,
-    "fim": 0.07,
-    "code": 0.09,
-    "questions": 0.05,
-}
-_CHATS = {
-    "short_edits": 0.14,
-    "refusals": 0.06,
-    "chats": 0.18,
-    "edits": 0.22,
-    "long_edits": 0.21,
-    "fim": 0.07,
-    "code": 0.08,
-    "questions": 0.04,
-}
-_LONGEST_CHATS = {
-    "short_edits": 0.14,
-    "refusals": 0.04,
-    "chats": 0.12,
-    "edits": 0.18,
-    "long_edits": 0.42,
-    "fim": 0.03,
-    "code": 0.04,
-    "questions": 0.03,
-}
-_EDITS_AT_LAST = {
-    "short_edits": 0.33,
-    "edits": 0.29,
-    "chats": 0.11,
-    "refusals": 0.05,
-    "fim": 0.12,
-    "code": 0.07,
-    "questions": 0.03,
-}
-_LONG_AT_LAST = {
-    "short_edits": 0.22,
-    "edits": 0.22,
-    "long_edits": 0.24,
-    "chats": 0.12,
-    "refusals": 0.04,
-    "fim": 0.09,
-    "code": 0.05,
-    "questions": 0.02,
-}
-_REAL_EDITS = {
-    "edits": 0.44,
-    "short_edits": 0.20,
-    "fim": 0.15,
-    "chats": 0.08,
-    "refusals": 0.06,
-    "code": 0.06,
-    "questions": 0.01,
-}
-_LONGEST_REAL_EDITS = {
-    "edits": 0.20,
-    "long_edits": 0.45,
-    "short_edits": 0.10,
-    "fim": 0.08,
-    "chats": 0.09,
-    "refusals": 0.04,
-    "code": 0.04,
-}
-_LONG_REAL_EDITS = {
-    "edits": 0.30,
-    "long_edits": 0.22,
-    "short_edits": 0.15,
-    "fim": 0.14,
-    "chats": 0.09,
-    "refusals": 0.05,
-    "code": 0.05,
-}
-_DEEPER = {
-    "edits": 0.42,
-    "short_edits": 0.17,
-    "fim": 0.15,
-    "chats": 0.08,
-    "refusals": 0.06,
-    "code": 0.10,
-    "questions": 0.02,
-}
-_LONG_DEEPER = {
-    "edits": 0.26,
-    "long_edits": 0.21,
-    "short_edits": 0.13,
-    "fim": 0.12,
-    "chats": 0.09,
-    "refusals": 0.06,
-    "code": 0.12,
-    "questions": 0.01,
-}
-_PLAIN_CODE = {
-    "code": 0.32,
-    "fim": 0.12,
-    "edits": 0.18,
-    "long_edits": 0.16,
-    "short_edits": 0.10,
-    "chats": 0.06,
-    "refusals": 0.06,
-}
-_EDITS_IN_THE_END = {
-    "edits": 0.29,
-    "long_edits": 0.23,
-    "short_edits": 0.18,
-    "chats": 0.09,
-    "refusals": 0.06,
-    "code": 0.08,
-    "fim": 0.07,
-}
-_ELEVEN = {
-    "edits": 0.36,
-    "long_edits": 0.14,
-    "short_edits": 0.16,
-    "chats": 0.10,
-    "refusals": 0.05,
-    "fim": 0.09,
-    "code": 0.09,
-    "questions": 0.01,
-}
-_ELEVEN_LONG = {
-    "edits": 0.28,
-    "long_edits": 0.27,
-    "short_edits": 0.13,
-    "chats": 0.11,
-    "refusals": 0.05,
-    "fim": 0.07,
-    "code": 0.08,
-    "questions": 0.01,
-}
-_ELEVEN_LONGEST = {
-    "edits": 0.22,
-    "long_edits": 0.40,
-    "short_edits": 0.11,
-    "chats": 0.10,
-    "refusals": 0.05,
-    "fim": 0.05,
-    "code": 0.06,
-    "questions": 0.01,
-}
-_QUESTIONS = {
-    "repeats": 0.02,
-    "edits": 0.46,
-    "code": 0.02,
-    "fim": 0.12,
-    "questions": 0.36,
-    "structured": 0.02,
-}
+def _percent(**shares: int) -> Mapping[str, float]:
+    """A mix by the percent of each kind."""
+    return {kind: share / 100 for kind, share in shares.items()}
+
+
+_COPYING = _percent(repeats=60, edits=30, code=10)
+_SHORT = _percent(repeats=6, edits=70, code=6, fim=6, questions=10, structured=2)
+_EDITS = _percent(repeats=6, edits=58, code=8, fim=14, questions=10, structured=4)
+_LONG = _percent(repeats=5, edits=41, long_edits=22, code=6, fim=14, questions=8, structured=4)
+_AGAIN = _percent(repeats=3, edits=63, code=2, fim=18, questions=10, structured=4)
+_LONG_AGAIN = _percent(
+    repeats=2, edits=28, long_edits=34, code=1, fim=20, questions=13, structured=2
+)
+_LONGEST = _percent(repeats=3, edits=25, long_edits=48, code=6, fim=10, questions=6, structured=2)
+_UP_TO_1024 = _percent(
+    repeats=1, edits=44, long_edits=26, code=2, fim=16, questions=9, structured=2
+)
+_UP_TO_2048 = _percent(
+    repeats=1, edits=30, long_edits=43, code=2, fim=13, questions=9, structured=2
+)
+_ONCE_MORE = _percent(edits=56, code=14, fim=18, questions=7, structured=3, repeats=2)
+_LONG_ONCE_MORE = _percent(edits=40, long_edits=20, code=12, fim=18, questions=7, structured=3)
+_LONGEST_ONCE_MORE = _percent(edits=28, long_edits=40, code=10, fim=14, questions=6, structured=2)
+_HOLES = _percent(fim=54, code=14, edits=22, long_edits=4, questions=5, structured=1)
+_HOLES_AND_EDITS = _percent(fim=40, code=8, edits=28, long_edits=18, questions=6)
+_HOLES_AND_LONGEST = _percent(fim=28, code=6, edits=24, long_edits=36, questions=6)
+_FIRST_MESSAGES = _percent(
+    short_edits=29, refusals=7, chats=15, edits=28, fim=7, code=9, questions=5
+)
+_CHATS = _percent(
+    short_edits=14, refusals=6, chats=18, edits=22, long_edits=21, fim=7, code=8, questions=4
+)
+_LONGEST_CHATS = _percent(
+    short_edits=14, refusals=4, chats=12, edits=18, long_edits=42, fim=3, code=4, questions=3
+)
+_EDITS_AT_LAST = _percent(
+    short_edits=33, edits=29, chats=11, refusals=5, fim=12, code=7, questions=3
+)
+_LONG_AT_LAST = _percent(
+    short_edits=22, edits=22, long_edits=24, chats=12, refusals=4, fim=9, code=5, questions=2
+)
+_REAL_EDITS = _percent(edits=44, short_edits=20, fim=15, chats=8, refusals=6, code=6, questions=1)
+_LONGEST_REAL_EDITS = _percent(
+    edits=20, long_edits=45, short_edits=10, fim=8, chats=9, refusals=4, code=4
+)
+_LONG_REAL_EDITS = _percent(
+    edits=30, long_edits=22, short_edits=15, fim=14, chats=9, refusals=5, code=5
+)
+_DEEPER = _percent(edits=42, short_edits=17, fim=15, chats=8, refusals=6, code=10, questions=2)
+_LONG_DEEPER = _percent(
+    edits=26, long_edits=21, short_edits=13, fim=12, chats=9, refusals=6, code=12, questions=1
+)
+_PLAIN_CODE = _percent(
+    code=32, fim=12, edits=18, long_edits=16, short_edits=10, chats=6, refusals=6
+)
+_EDITS_IN_THE_END = _percent(
+    edits=29, long_edits=23, short_edits=18, chats=9, refusals=6, code=8, fim=7
+)
+_ELEVEN = _percent(
+    edits=36, long_edits=14, short_edits=16, chats=10, refusals=5, fim=9, code=9, questions=1
+)
+_ELEVEN_LONG = _percent(
+    edits=28, long_edits=27, short_edits=13, chats=11, refusals=5, fim=7, code=8, questions=1
+)
+_ELEVEN_LONGEST = _percent(
+    edits=22, long_edits=40, short_edits=11, chats=10, refusals=5, fim=5, code=6, questions=1
+)
+_FINISH = _percent(
+    edits=35, long_edits=12, short_edits=20, chats=13, refusals=4, fim=9, code=3, questions=4
+)
+_LONG_FINISH = _percent(
+    edits=27, long_edits=27, short_edits=16, chats=13, refusals=4, fim=7, code=3, questions=3
+)
+_LONGEST_FINISH = _percent(
+    edits=20, long_edits=43, short_edits=12, chats=12, refusals=4, fim=5, code=2, questions=2
+)
+_FOLLOW_UPS = _percent(chats=34, edits=32, short_edits=17, refusals=6, fim=5, code=3, questions=3)
+_QUESTIONS = _percent(repeats=2, edits=46, code=2, fim=12, questions=36, structured=2)
 CURRICULUM: tuple[Stage, ...] = (
     Stage("copying", 300, 8, 256, _COPYING),
     Stage("short edits", 1300, 8, 256, _SHORT),
@@ -344,6 +156,10 @@ CURRICULUM: tuple[Stage, ...] = (
         "eleven layers, longest", 500, 2, 2048, _ELEVEN_LONGEST, decays=True, peak=0.2, vectors=0.2
     ),
     Stage("eleven layers, at last", 150, 4, 1024, _ELEVEN_LONG, decays=True, peak=0.2, vectors=0.2),
+    Stage("finish", 1200, 8, 512, _FINISH, decays=True, peak=0.25, vectors=0.2),
+    Stage("finish, long", 700, 4, 1024, _LONG_FINISH, decays=True, peak=0.25, vectors=0.2),
+    Stage("finish, longest", 50, 2, 2048, _LONGEST_FINISH, decays=True, peak=0.25, vectors=0.2),
+    Stage("follow-ups", 220, 8, 512, _FOLLOW_UPS, decays=True, peak=0.1, vectors=0.2),
 )
 
 

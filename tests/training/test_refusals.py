@@ -66,13 +66,17 @@ def test_conversations_undo_and_go_on_from_earlier_code() -> None:
         assert 2 <= len(turns) // 2 <= 5
 
 
-def test_conversations_may_undo_more_often() -> None:
+def test_plain_spoken_conversations_ask_of_earlier_code_in_few_words() -> None:
     counts = []
-    for undoing in (0.0, 0.3):
-        chats = Chats(Inventor(random.Random(3)), requests(3), [], undoing=undoing)
-        asked = [request for _ in range(40) for _, request in chats.conversation(5)[::2]]
-        counts.append(sum(request in REQUESTS["undo"] for request in asked))
-    assert 2 * counts[0] < counts[1]
+    for plain in (False, True):
+        chats = Chats(Inventor(random.Random(3)), requests(3), [], plain_spoken=plain)
+        turns = [turn for _ in range(60) for turn in chats.conversation(5)]
+        asked = [request.lower().rstrip(".") for _, request in turns[::2]]
+        unable = [i for i, request in enumerate(asked) if request.endswith("add error handling")]
+        assert all(refusals.is_honest(turns[2 * i + 1][1]) for i in unable)
+        undone = sum(request in REQUESTS["undo"] for _, request in turns[::2])
+        counts.append((undone, sum(request.endswith("make it async") for request in asked)))
+    assert all(before < now for before, now in zip(*counts, strict=True)), counts
 
 
 def test_conversations_have_questions_where_there_are_any() -> None:

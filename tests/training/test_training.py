@@ -150,6 +150,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for file in files:
                 row = {"split": split, "package": file.package, "path": file.path}
                 out.write(json.dumps({**row, "text": file.text}) + "\n")
+    (folder / "corpus.done").touch()
     run_training(folder)
     return folder
 
@@ -185,6 +186,8 @@ def test_wrong_answers_are_diagnosed(work: Path) -> None:
 def test_a_finished_run_starts_again_without_repeating_a_step(work: Path) -> None:
     before = (work / "checkpoint.pt").read_bytes()
     assert "making" not in run_training(work)
+    (work / "shards.done").unlink()  # as if it had been stopped there
+    assert "making the shards" in run_training(work)
     assert (work / "checkpoint.pt").read_bytes() == before
 
 
