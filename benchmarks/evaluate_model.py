@@ -4,8 +4,8 @@
 
 Bits per byte, exact matches of fill-ins, exact matches and copy accuracy by kind of edit, and what
 a conversation is like: invented short edits, edits of later turns, requests outside the training.
-`--full` is the folder that the model was quantized from; without it, only the quantized model is
-evaluated. The last line printed is one JSON object.
+`--full` is the folder that the model was quantized from; where there is none, only the quantized
+model is evaluated. The last line printed is one JSON object.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def bits_per_byte(scorer: Scorer, files: Iterable[SourceFile]) -> float:
 
 
 def hole_prompt(scorer: Scorer, hole: Hole) -> list[int]:
-    """The text nearest to a hole, as much of it as the model was trained on."""
+    """What is asked to fill a hole, cut to the lengths of training."""
     prefix, suffix = hole.prefix[-fill_in.MAX_PREFIX :], hole.suffix[: fill_in.MAX_SUFFIX]
     return scorer.encode(fill_in.prompt(prefix, suffix))
 
@@ -302,6 +302,8 @@ def main() -> None:
     parser.add_argument("--fills", type=int, default=200, help="holes of each kind")
     parser.add_argument("--name", default="model_evaluation", help="of the files in results/")
     options = parser.parse_args()
+    if options.data and not options.data.is_dir():
+        parser.error(f"there is no folder {options.data}")
     folders = {"quantized": options.model}
     if options.full.is_dir():
         folders["full precision"] = options.full

@@ -29,9 +29,9 @@ COPIED_WEIGHT, TURN_WEIGHT = 3.0, 9.0
 """How much a token of an edit counts that copies, and one at which the edit is decided. All must be
 right, and what little is lost on each would drown in the losses of code that nobody can guess."""
 ANSWER_WEIGHT = 3.0
-"""How much a token counts that fills a hole or answers a question."""
+"""How much a token counts that fills a hole, or stands in an answer that copies no code."""
 OPENING, OPENING_WEIGHT = 4, 12.0
-"""The first tokens of an answer to a question decide which one it is, and count for most."""
+"""The first tokens of an answer that copies no code decide which one it is, and count for most."""
 REQUEST_WEIGHT = 0.5
 """How much a token of a request counts: it is code like any other, at no further cost."""
 _RANDOM_STRETCHES = 0.6
@@ -79,7 +79,7 @@ class Drawn:
     exchanged: bool = False
 
     def alignment(self, fence: int) -> Alignment:
-        """Where each token stands, counted from the example's start; `fence` begins code."""
+        """What each token copies, counted from the example's start; `fence` begins code."""
         if self.kind == REPEATS:
             return repeats.align(self.tokens, self.learned)
         if self.kind in COPYING_KINDS:

@@ -59,7 +59,7 @@ _FOLLOW = (
 
 
 class Chats:
-    """Invents conversations, one in four about a real function.
+    """Invents conversations; a quarter of the code that they begin with is of real functions.
 
     Where there are `questions`, conversations of one, some turns are drawn from them. If
     they are `plain_spoken`, changes are undone more often and asked for in fewer words, and what

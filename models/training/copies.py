@@ -79,10 +79,10 @@ class Alignment:
 def align(tokens: np.ndarray, learned: np.ndarray, *, fence: int | None = None) -> Alignment:
     """Align every learned run, an answer, with the code that it repeats.
 
-    That is what lies between it and the answer before it, or, where it repeats little of that, the
-    stretch between two earlier answers of which it repeats most: after small talk, or to undo an
-    edit. Where code begins with the token `fence`, an answer without it has no `place`, and a
-    `source` only for the words that it takes up from its request.
+    That stands in the answer before it or in its own request; or, where less than half of it is
+    found there, in the earlier answer and request of which it repeats most: after small talk, or to
+    undo an edit. Where code begins with the token `fence`, an answer without it has no `place`, and
+    a `source` only for the words that it takes up from its request.
     """
     alignment = Alignment.nowhere(len(tokens))
     stretches: list[np.ndarray] = []
@@ -98,7 +98,7 @@ def align(tokens: np.ndarray, learned: np.ndarray, *, fence: int | None = None) 
             where, found = request, Alignment.nowhere(len(answer))
             matcher = SequenceMatcher(None, answer, tokens[where].tolist(), autojunk=False)
             found.source[:] = _quoted(tokens[where].tolist(), answer, matcher)
-        where = np.append(where, NOWHERE)  # which is what NOWHERE, the last index, finds
+        where = np.append(where, NOWHERE)  # so that the index NOWHERE, -1, finds NOWHERE
         for aligned, target in (
             (alignment.place, found.place),
             (alignment.source, found.source),

@@ -53,7 +53,7 @@ def prompt(prefix: str, suffix: str) -> str:
 
 
 def window(text: str, rng: random.Random) -> str:
-    """Some consecutive whole lines, at most as long as prefix, middle and suffix together."""
+    """Consecutive lines, at most as long as a prefix and a suffix together; or part of one line."""
     limit = rng.randint(200, MAX_PREFIX + MAX_SUFFIX)
     start = rng.randrange(max(1, len(text) - limit // 2))
     start = text.rfind("\n", 0, start) + 1

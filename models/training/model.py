@@ -116,7 +116,7 @@ class RotaryTable(nn.Module):
 
 
 def causal_scores(queries: Tensor, keys: Tensor, begin: int = 0) -> Tensor:
-    """What a softmax makes attention of, in float32.
+    """Attention scores before the softmax, in float32; those of later tokens are masked.
 
     Args:
         queries: `[..., count, HEAD_DIM]` of the tokens from `begin` on.

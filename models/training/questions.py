@@ -41,7 +41,7 @@ _QUESTIONS = (
 
 
 def answer_of(docstring: str | None) -> str | None:
-    """The docstring's first paragraph as a sentence or a few; None where it is no prose."""
+    """The first prose in a docstring's first two paragraphs, a sentence or a few; None without."""
     paragraphs = [part for part in inspect.cleandoc(docstring or "").split("\n\n") if part.strip()]
     for paragraph in paragraphs[:2]:
         text = " ".join(paragraph.split())
