@@ -54,7 +54,7 @@ MAX_LINE_LENGTH = 48
 """The most tokens of a line that is filled in."""
 MAX_ANSWER_LENGTH = 200
 """An answer to a request outside the training, or a function's body, that is longer than this is a
-loop."""
+loop, and so is an edit that is longer than it should be by this."""
 Shares = dict[str, dict[str, float]]
 SHORT_EDITS, LATER_EDITS, OUTSIDE = 300, 200, 120
 
@@ -153,15 +153,18 @@ def _edit_shares(counts: Shares) -> Shares:
 
 
 def chat_edits(scorer: Scorer, cases: Iterable[ChatCase]) -> Shares:
-    """For each kind and for all: cases, and the shares that are exact and that show no code."""
+    """For each kind and for all: cases, and the shares that are exact, that show no code, and that
+    do not end."""
     counts: Shares = defaultdict(lambda: defaultdict(float))
     for case in cases:
-        answer = scorer.encode(f"{case.answer}<|im_end|>")
-        score = scorer.score(scorer.chat_prompt(case.request), answer)
+        prompt, answer = scorer.chat_prompt(case.request), scorer.encode(f"{case.answer}<|im_end|>")
+        score = scorer.score(prompt, answer)
+        loops = not score.exact and not scorer.answer(prompt, len(answer) + MAX_ANSWER_LENGTH)[1]
         for kind in (case.kind, "all"):
             counts[kind]["cases"] += 1
             counts[kind]["exact"] += score.exact
             counts[kind]["refused"] += not score.hits[0]
+            counts[kind]["loops"] += loops
     return _shares(counts)
 
 
@@ -277,8 +280,8 @@ def table(results: dict[str, dict[str, Any]]) -> str:
             rows.append([group, f"{cells[0]['cases']:.0f}", *shown])
         tables.append(markdown_table([title, "cases", *headings], rows))
     for key, title, shares in (
-        ("short_edits", "invented short edit", ("exact", "refused")),
-        ("later_edits", "edit as second to fifth turn", ("exact", "refused")),
+        ("short_edits", "invented short edit", ("exact", "refused", "loops")),
+        ("later_edits", "edit as second to fifth turn", ("exact", "refused", "loops")),
         ("outside_first", "outside, first message", ("honest", "loops")),
         ("outside_later", "outside, later message", ("honest", "loops")),
     ):

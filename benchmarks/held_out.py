@@ -155,7 +155,7 @@ def function_holes(functions: list[Function], count: int) -> Iterator[Hole]:
     rng = random.Random(f"{SEED} functions")
     for function in functions[:count]:
         lines = f"{function.text}\n".split("\n")
-        rows = [row for row in fill_in.told_lines(lines) if row]
+        rows = fill_in.body_rows(lines)
         if rows:
             yield fill_in.line_hole(lines, rng.choice(rows), indented=True)
 

@@ -27,9 +27,7 @@ _MEBI: Final = 1 << 20
 
 
 OPENING: Final = f"{BUNDLED_MODEL} is a small model that edits short Python code. Try one with Tab:"
-CLOSING: Final = (
-    "A model of your own: --model FOLDER, or its name on the hub. /help lists commands."
-)
+CLOSING: Final = "A model of your own: --model FOLDER, or its hub name. /help lists commands."
 
 
 @dataclass(frozen=True)

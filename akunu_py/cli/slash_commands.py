@@ -8,6 +8,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from shutil import get_terminal_size
 from textwrap import fill
 from typing import Any, Final
 
@@ -95,9 +96,11 @@ def run_command(conversation: Conversation, line: str) -> Reply | None:
 
 def _help(_: Conversation, __: str) -> Reply:
     usages = [f"{command.name} {command.arguments}".strip() for command in COMMANDS]
+    columns = min(_WIDTH, get_terminal_size().columns)
     width = max(map(len, usages))
+    indent = " " * (width + 2 if columns > 2 * width else 4)
     lines = [
-        fill(f"{usage:{width}}  {it.summary}", _WIDTH, subsequent_indent=" " * (width + 2))
+        fill(f"{usage:{len(indent) - 2}}  {it.summary}", columns, subsequent_indent=indent)
         for usage, it in zip(usages, COMMANDS, strict=True)
     ]
     return "\n".join([*lines, *_KEYS])

@@ -23,6 +23,7 @@ from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.styles import Style
+from prompt_toolkit.utils import is_dumb_terminal
 
 from akunu_py.cli.conversation import Turn
 from akunu_py.cli.greeting import CLOSING, NO_GREETING, OPENING, Greeting
@@ -190,10 +191,14 @@ def _key_bindings(examples: Sequence[str] = ()) -> KeyBindings:
     typed, Tab takes the next example."""
     bindings = KeyBindings()
     following = cycle(examples)
+    # What a dumb terminal has shown, it cannot take back.
+    offered = () if is_dumb_terminal() else examples
 
-    @bindings.add("tab", filter=Condition(lambda: _has_nothing_but(examples)))
+    @bindings.add("tab", filter=Condition(lambda: _has_nothing_but(offered)))
     def _take_example(press: KeyPressEvent) -> None:
-        press.current_buffer.document = Document(next(following))
+        press.current_buffer.reset()
+        for character in next(following):  # one by one, as a dumb terminal shows only the last
+            press.current_buffer.insert_text(character)
 
     @bindings.add("enter")
     def _send(press: KeyPressEvent) -> None:

@@ -36,6 +36,8 @@ _PLAIN_WORDS: Mapping[str, tuple[str, ...]] = {
     "rename_variable": ("rename {} to {}", "call {} {}", "{} -> {}"),
     "rename_function": ("rename {} to {}", "rename the function {} to {}"),
 }
+_NO_CODE, _NO_CODE_PLAIN = 0.15, 0.04
+"""How often an edit is asked for where there is no code, when something outside is asked for."""
 _UNDOING, _UNABLE = 0.12, 0.05
 _UNABLE_WORDS = (
     *("add type hints", "type hints please", "add error handling", "handle errors", "fix it"),
@@ -143,7 +145,8 @@ class Chats:
 
     def outside(self, versions: list[Function]) -> tuple[str, str]:
         """What cannot be done; without code, that may also be an edit."""
-        if not versions and self._rng.random() < 0.15:
+        often = _NO_CODE_PLAIN if self._plain_spoken else _NO_CODE
+        if not versions and self._rng.random() < often:
             return self._requests.turn("no code")
         return self._requests.outside()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ import torch
 from safetensors.torch import save_file
 
 from models.training import tokenizer as tokenizers
+from models.training.examples import END_OF_TEXT
 from models.training.model import HEAD_DIM, Shape
 
 TOKENIZER_FILES = ("tokenizer.model", "tokenizer.json", "tokenizer_config.json")
 
 
-def llama_config(shape: Shape, *, end_of_turn: int, end_of_text: int) -> dict[str, Any]:
-    """The configuration as `transformers` and mlx-lm read it."""
+def llama_config(shape: Shape, ends: Sequence[int]) -> dict[str, Any]:
+    """The configuration as `transformers` and mlx-lm read it; an answer stops at any of `ends`."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -43,7 +45,7 @@ def llama_config(shape: Shape, *, end_of_turn: int, end_of_text: int) -> dict[st
         "mlp_bias": False,
         "tie_word_embeddings": True,
         "bos_token_id": None,
-        "eos_token_id": [end_of_turn, end_of_text],
+        "eos_token_id": list(ends),
         "torch_dtype": "float32",
     }
 
@@ -61,13 +63,12 @@ def export(work: Path) -> Path:
     weights = {name: tensor.contiguous() for name, tensor in sorted(saved["model"].items())}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     processor = tokenizers.load(work / "tokenizer")
-    end_of_turn = processor.piece_to_id("<|im_end|>")
-    end_of_text = processor.piece_to_id("<|endoftext|>")
-    config = llama_config(Shape(**saved["shape"]), end_of_turn=end_of_turn, end_of_text=end_of_text)
-    write_json(folder / "config.json", config)
+    # No answer has a special token, so one that a confused model writes ends it, too.
+    ends = [processor.piece_to_id(token) for token in tokenizers.SPECIAL_TOKENS]
+    write_json(folder / "config.json", llama_config(Shape(**saved["shape"]), ends))
     write_json(
         folder / "generation_config.json",
-        {"eos_token_id": [end_of_turn, end_of_text], "pad_token_id": end_of_text},
+        {"eos_token_id": ends, "pad_token_id": processor.piece_to_id(END_OF_TEXT)},
     )
     for name in TOKENIZER_FILES:
         shutil.copyfile(work / "tokenizer" / name, folder / name)

@@ -6,6 +6,7 @@ suffix-prefix-middle: `<|fim_prefix|><|fim_suffix|>S<|fim_middle|>PM<|endoftext|
 
 from __future__ import annotations
 
+import ast
 import builtins
 import keyword
 import random
@@ -97,6 +98,14 @@ def told_lines(lines: list[str]) -> list[int]:
     ]
 
 
+def body_rows(lines: list[str]) -> list[int]:
+    """The told lines of a function that are neither decorators nor part of its header."""
+    function, begins = ast.parse("\n".join(lines)).body[0], 0
+    if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+        begins = function.body[0].lineno - 1
+    return [row for row in told_lines(lines) if row >= max(1, begins)]
+
+
 def cut_line(text: str, rng: random.Random) -> Hole | None:
     """One line that is not blank; its indentation stays in front or goes with it."""
     lines = text.split("\n")
@@ -175,7 +184,7 @@ def example(text: str, rng: random.Random) -> Example | None:
 def told_line_example(text: str, rng: random.Random) -> Example | None:
     """A whole function without one of its told lines, its header apart; None where it has none."""
     lines = f"{text}\n".split("\n")
-    rows = [row for row in told_lines(lines) if row]
+    rows = body_rows(lines)
     if not rows:
         return None
     hole = line_hole(lines, rng.choice(rows), indented=rng.random() < _INDENTED)

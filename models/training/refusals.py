@@ -180,9 +180,9 @@ def conversations(requests: Requests, count: int) -> Iterator[list[tuple[str, st
         turns: list[tuple[str, str]] = []
         for _ in range(1 + (draw() < 0.3)):
             chance = draw()
-            if chance < 0.78:
+            if chance < 0.82:
                 said = requests.outside()
             else:
-                said = requests.small_talk() if chance < 0.92 else requests.turn("no code")
+                said = requests.small_talk() if chance < 0.98 else requests.turn("no code")
             turns += [("user", said[0]), ("assistant", said[1])]
         yield turns

@@ -111,6 +111,9 @@ _LONGEST_FINISH = _percent(
     edits=20, long_edits=43, short_edits=12, chats=12, refusals=4, fim=5, code=2, questions=2
 )
 _FOLLOW_UPS = _percent(chats=34, edits=32, short_edits=17, refusals=6, fim=5, code=3, questions=3)
+_FOLLOW_UPS_AGAIN = _percent(
+    chats=34, edits=29, long_edits=8, short_edits=17, refusals=3, fim=4, code=3, questions=2
+)
 _QUESTIONS = _percent(repeats=2, edits=46, code=2, fim=12, questions=36, structured=2)
 CURRICULUM: tuple[Stage, ...] = (
     Stage("copying", 300, 8, 256, _COPYING),
@@ -160,6 +163,7 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("finish, long", 700, 4, 1024, _LONG_FINISH, decays=True, peak=0.25, vectors=0.2),
     Stage("finish, longest", 50, 2, 2048, _LONGEST_FINISH, decays=True, peak=0.25, vectors=0.2),
     Stage("follow-ups", 220, 8, 512, _FOLLOW_UPS, decays=True, peak=0.1, vectors=0.2),
+    Stage("follow-ups again", 200, 8, 512, _FOLLOW_UPS_AGAIN, decays=True, peak=0.09, vectors=0.2),
 )
 
 

@@ -48,7 +48,7 @@ def test_the_bundled_model_offers_requests() -> None:
     greeting = greeting_of()
     assert greeting.examples == EXAMPLES
     assert greeting.describe is None
-    assert max(map(len, (OPENING, *EXAMPLES, CLOSING))) < 85
+    assert max(map(len, (OPENING, *(f"  {one}" for one in EXAMPLES), CLOSING))) < 80
     assert greeting_of("--quiet") == greeting_of("--quiet", "--model", "a/b") == NO_GREETING
 
 

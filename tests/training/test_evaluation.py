@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from benchmarks.evaluate_model import real_edits
-from benchmarks.held_out import EditCase
+from benchmarks.evaluate_model import chat_edits, real_edits
+from benchmarks.held_out import ChatCase, EditCase
 from benchmarks.scoring import Score
 from models.training.edits import Edit
 
@@ -26,6 +26,22 @@ class OneTokenACharacter:
 def case(kind: str, length: int) -> EditCase:
     code = "x" * (length - len("ask<|im_end|>"))
     return EditCase(Edit(kind, "ask", code, code), [("user", "ask")], code)
+
+
+class Endless(OneTokenACharacter):
+    """Never gets an answer right, and never ends it if it is asked to say `more`."""
+
+    def score(self, prompt: list[int], answer: list[int]) -> Score:
+        return Score(np.arange(len(answer)) < 3, 0.0)
+
+    def answer(self, prompt: list[int], most: int) -> tuple[str, bool]:
+        return "", "more" not in "".join(map(chr, prompt))
+
+
+def test_wrong_edits_that_do_not_end_are_counted_as_loops() -> None:
+    cases = [ChatCase("guard", [("user", words)], "x" * 9) for words in ("more", "less")]
+    shares = chat_edits(Endless(), cases)["guard"]  # type: ignore[arg-type]
+    assert (shares["cases"], shares["exact"], shares["loops"]) == (2, 0, 0.5)
 
 
 def test_edits_are_counted_by_kind_and_by_length() -> None:

@@ -52,6 +52,12 @@ def test_an_example_ends_where_the_middle_ends(text: str, seed: int) -> None:
     assert given_parts.endswith("<|fim_middle|>")
 
 
+def test_no_header_and_no_decorator_is_asked_for() -> None:
+    text = "@cache\n@wraps(f)\ndef f(\n    wraps,\n    cache,\n):\n    g = cache\n    return g + f"
+    assert fill_in.told_lines(text.split("\n"))[0] < 6
+    assert set(fill_in.body_rows(text.split("\n"))) == {6, 7}
+
+
 def test_a_told_line_of_a_function_is_one_that_its_other_lines_spell() -> None:
     text = "def f(first, second):\n    self.first = first\n    own = 1\n    self.second = second"
     for seed in range(20):

@@ -87,9 +87,11 @@ def test_digits_stand_alone_and_indentation_is_one_piece() -> None:
         assert len(tokenizer().encode(text, add_special_tokens=False)) == 1
 
 
-def test_a_turn_and_a_text_end_with_tokens_that_stop_generation() -> None:
-    stops = json.loads((EMBER / "generation_config.json").read_text())["eos_token_id"]
-    assert tokenizer().convert_ids_to_tokens(stops) == ["<|im_end|>", "<|endoftext|>"]
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+def test_every_special_token_stops_generation(file: str) -> None:
+    """Those that end a turn and a text, and those that only a confused model writes."""
+    stops = json.loads((EMBER / file).read_text())["eos_token_id"]
+    assert sorted(tokenizer().convert_ids_to_tokens(stops)) == sorted(SPECIAL_TOKENS)
 
 
 def test_the_chat_template_is_chatml_without_a_system_prompt() -> None:
