@@ -103,7 +103,7 @@ def _help(_: Conversation, __: str) -> Reply:
         fill(f"{usage:{len(indent) - 2}}  {it.summary}", columns, subsequent_indent=indent)
         for usage, it in zip(usages, COMMANDS, strict=True)
     ]
-    return "\n".join([*lines, *_KEYS])
+    return "\n".join([*lines, *(fill(line, columns) for line in _KEYS)])
 
 
 def _reset(conversation: Conversation, _: str) -> Reply:

@@ -191,10 +191,10 @@ def _key_bindings(examples: Sequence[str] = ()) -> KeyBindings:
     typed, Tab takes the next example."""
     bindings = KeyBindings()
     following = cycle(examples)
-    # What a dumb terminal has shown, it cannot take back.
-    offered = () if is_dumb_terminal() else examples
+    # A dumb terminal cannot take back what it has shown.
+    replaced = () if is_dumb_terminal() else examples
 
-    @bindings.add("tab", filter=Condition(lambda: _has_nothing_but(offered)))
+    @bindings.add("tab", filter=Condition(lambda: bool(examples) and _has_nothing_but(replaced)))
     def _take_example(press: KeyPressEvent) -> None:
         press.current_buffer.reset()
         for character in next(following):  # one by one, as a dumb terminal shows only the last
@@ -219,8 +219,8 @@ def _key_bindings(examples: Sequence[str] = ()) -> KeyBindings:
 
 
 def _has_nothing_but(examples: Sequence[str]) -> bool:
-    """Whether the line is empty or an example, and there are examples."""
-    return bool(examples) and get_app().current_buffer.text in ("", *examples)
+    """Whether the line is empty or one of the examples."""
+    return get_app().current_buffer.text in ("", *examples)
 
 
 class SlashCompleter(Completer):

@@ -36,10 +36,14 @@ def ask(conversation: Conversation, question: str) -> None:
     list(conversation.ask(question))
 
 
-def test_help_names_every_command(conversation: Conversation) -> None:
+@pytest.mark.parametrize("columns", [200, 80, 40])
+def test_help_names_every_command(
+    conversation: Conversation, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
     shown = say(conversation, "/help")
     assert all(command.name in shown for command in COMMANDS)
-    assert max(map(len, shown.splitlines())) <= 80
+    assert max(map(len, shown.splitlines())) <= min(columns, 80)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
+from akunu_py.cli.greeting import EXAMPLES
 from akunu_py.cli.terminal import SlashCompleter, open_history, stopped_by_ctrl_c, unseen_keys
 
 _PATIENCE_S = 60
@@ -165,6 +166,18 @@ def test_a_session(walk: Walk) -> None:
     walk.wait_for("tokens/s")
     walk.type("\x04")
     assert walk.program.wait(_PATIENCE_S) == 0
+
+
+def test_a_dumb_terminal_shows_the_whole_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    walk = Walk("chat")
+    walk.wait_for("lists commands.")
+    walk.wait_for("\n> ")
+    walk.type("\t")
+    walk.wait_for(EXAMPLES[0])
+    walk.type("\r")
+    walk.wait_for("def f(total)")
+    walk.close()
 
 
 def test_a_model_that_does_not_load(tmp_path: Path) -> None:
