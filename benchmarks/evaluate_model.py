@@ -1,6 +1,7 @@
 """What the bundled model can do on text it never saw, quantized and at full precision.
 
     python -m benchmarks.evaluate_model [--model FOLDER] [--full FOLDER] [--data DATA]
+    python -m benchmarks.evaluate_model --model FOLDER --others 14    # to choose weights by
 
 Bits per byte, exact matches of fill-ins, exact matches and copy accuracy by kind of edit, and what
 a conversation is like: invented short edits, edits of later turns, requests outside the training.
@@ -255,6 +256,17 @@ def evaluate(wanted: Wanted) -> dict[str, Any]:
     return found
 
 
+def choose(wanted: Wanted, others: int) -> str:
+    """How many of `others` more edits of each kind are right: to choose weights by, because the
+    edits of the record should judge weights that were not chosen for them."""
+    scorer, _, functions = _prepared(wanted.folder)
+    pool = edits.pool_of(functions)
+    recorded = [case.edit for case in edit_cases(functions, pool, wanted.per_kind)]
+    cases = edit_cases(functions, pool, wanted.per_kind + others)
+    by_kind, _ = real_edits(scorer, (case for case in cases if case.edit not in recorded))
+    return f"{by_kind['all']['exact']:.1%} of {by_kind['all']['cases']:.0f} other edits are right"
+
+
 def table(results: dict[str, dict[str, Any]]) -> str:
     """The figures of every evaluated form of the model, side by side."""
     names = list(results)
@@ -304,7 +316,12 @@ def main() -> None:
     parser.add_argument("--per-kind", type=int, default=20, help="edits of each kind")
     parser.add_argument("--fills", type=int, default=200, help="holes of each kind")
     parser.add_argument("--name", default="model_evaluation", help="of the files in results/")
+    parser.add_argument("--others", type=int, help="only so many other edits of each kind")
     options = parser.parse_args()
+    if options.others:
+        wanted = Wanted(options.model, None, options.per_kind, 0)
+        print(choose(wanted, options.others))
+        return
     if options.data and not options.data.is_dir():
         parser.error(f"there is no folder {options.data}")
     folders = {"quantized": options.model}
