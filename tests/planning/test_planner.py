@@ -140,7 +140,7 @@ class TestProposals:
     def test_empty_proposals_become_rarer(self) -> None:
         planner = DraftPlanner(FLAT)
         assert self.should_propose(planner, 16) == 16
-        assert 400 < self.should_propose(planner, 2000) < 700
+        assert 200 < self.should_propose(planner, 2000) < 400
 
     def test_proposals_are_never_skipped_if_no_step_is_in_flight(self) -> None:
         planner = DraftPlanner(FLAT)
