@@ -40,7 +40,7 @@ PATIENCE_S: Final = 300
 LAYERS: Final[dict[str, Any]] = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 4, "head_dim": 16, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-    "vocab_size": VOCABULARY, "max_position_embeddings": 1024, "tie_word_embeddings": False,
+    "vocab_size": VOCABULARY, "max_position_embeddings": 8192, "tie_word_embeddings": False,
 }  # fmt: skip
 HYBRID: Final = LAYERS | {
     "model_type": "qwen3_5", "full_attention_interval": 2, "linear_num_value_heads": 4,
@@ -97,7 +97,7 @@ def launched(
 def answering(folder: Path, model: str) -> Iterator[list["subprocess.Popen[str]"]]:
     """Two ranks in the middle of a long answer."""
     words = ["-m", "akunu_py", "generate", "--model", model, "--prompt", "one two"]
-    with launched(folder, [*words, "--max-tokens", "900", "--drafter", "none"]) as ranks:
+    with launched(folder, [*words, "--max-tokens", "4000", "--drafter", "none"]) as ranks:
         assert ranks[0].stdout is not None
         ranks[0].stdout.read(1)
         yield ranks
