@@ -23,8 +23,8 @@ _ATTEMPTS = 8
 _ASKED = 0.08
 """How often a turn is a question, where there are any."""
 _PLAIN = 0.3
-"""How often a change of earlier code is asked for in the fewest words. People do that when no code
-is there yet, too, so what is to be learned is to look for it."""
+"""How often a change of earlier code is asked for in the fewest words. People use the same words
+before there is any code, so the model has to learn to look for it."""
 _PLAIN_WORDS: Mapping[str, tuple[str, ...]] = {
     "make_async": ("make it async", "make this async", "make this function async"),
     short_edits.DESCRIBE: ("add a docstring", "give it a docstring", "add a docstring please"),
@@ -37,16 +37,16 @@ _PLAIN_WORDS: Mapping[str, tuple[str, ...]] = {
     "rename_function": ("rename {} to {}", "rename the function {} to {}"),
 }
 _NO_CODE, _NO_CODE_PLAIN = 0.15, 0.04
-"""How often an edit is asked for where there is no code, when something outside is asked for."""
+"""The share of requests outside the training that ask for an edit where there is no code."""
 _UNDOING, _UNABLE = 0.12, 0.05
+"""How often plain-spoken people take the last change back, besides, and ask the impossible."""
 _UNABLE_WORDS = (
     *("add type hints", "type hints please", "add error handling", "handle errors", "fix it"),
     *("make it faster", "improve it", "add tests", "write a test for it", "make it shorter"),
     *("add comments", "make it a class", "make it a one-liner", "explain it", "run it"),
     *("use recursion", "translate it to javascript", "use a list comprehension", "sort it"),
 )
-"""What is also asked of code that is there, and cannot be done; and how often, and how often the
-last change is undone besides."""
+"""What people also ask of code that is there, and what cannot be done."""
 _QUOTED = re.compile(r"`([^`]+)`")
 _FOLLOW = (
     "now {}",
