@@ -54,8 +54,8 @@ LENGTHS = (150, 250, 400, 600, 1100, 2000)
 MAX_LINE_LENGTH = 48
 """The most tokens of a line that is filled in."""
 MAX_ANSWER_LENGTH = 200
-"""An answer to a request outside the training, or a function's body, that is longer than this is a
-loop, and so is an edit that is longer than it should be by this."""
+"""In tokens. A longer answer to a request outside the training is a loop, as is a longer body of a
+function. An edit is a loop if it is so much longer than the right one."""
 Shares = dict[str, dict[str, float]]
 SHORT_EDITS, LATER_EDITS, OUTSIDE = 300, 200, 120
 
@@ -257,8 +257,10 @@ def evaluate(wanted: Wanted) -> dict[str, Any]:
 
 
 def choose(wanted: Wanted, others: int) -> str:
-    """How many of `others` more edits of each kind are right: to choose weights by, because the
-    edits of the record should judge weights that were not chosen for them."""
+    """The share of right answers to `others` further edits of each kind, as a sentence.
+
+    Weights are chosen by it, so that the recorded edits judge weights not chosen for them.
+    """
     scorer, _, functions = _prepared(wanted.folder)
     pool = edits.pool_of(functions)
     recorded = [case.edit for case in edit_cases(functions, pool, wanted.per_kind)]

@@ -39,7 +39,7 @@ _PLAIN_WORDS: Mapping[str, tuple[str, ...]] = {
 _NO_CODE, _NO_CODE_PLAIN = 0.15, 0.04
 """The share of requests outside the training that ask for an edit where there is no code."""
 _UNDOING, _UNABLE = 0.12, 0.05
-"""How often plain-spoken people take the last change back, besides, and ask the impossible."""
+"""How often plain-spoken people, besides, undo the last change, and ask for what is impossible."""
 _UNABLE_WORDS = (
     *("add type hints", "type hints please", "add error handling", "handle errors", "fix it"),
     *("make it faster", "improve it", "add tests", "write a test for it", "make it shorter"),
@@ -118,7 +118,7 @@ class Chats:
         return question, answer
 
     def _of_the_code(self, versions: list[Function]) -> tuple[str, str] | None:
-        """Now and then the last change undone, or what cannot be done with the code there is."""
+        """Now and then, the last change is undone, or the impossible is asked of the code."""
         chance = self._rng.random() if self._plain_spoken else 1.0
         if len(versions) > 1 and chance < _UNDOING:
             return self.undo(versions)

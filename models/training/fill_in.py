@@ -35,8 +35,7 @@ _ALONE = 0.6
 _INDENTED = 0.75
 """How often the indentation of a function's line stays in front of the hole."""
 _WITH_BREAK = 0.2
-"""How often a line break at either border is part of the hole: the cursor stands at the end of a
-line, or what follows is given as it is."""
+"""How often a line break at a border is part of the hole, as with a cursor at the end of a line."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +191,7 @@ def told_line_example(text: str, rng: random.Random) -> Example | None:
 
 
 def with_breaks(hole: Hole, rng: random.Random) -> Hole:
-    """The hole with the line breaks at its borders, or without."""
+    """Now and then, a line break at either border moves from what is given into the hole."""
     prefix, middle, suffix = hole.prefix, hole.middle, hole.suffix
     if prefix.endswith("\n") and rng.random() < _WITH_BREAK:
         prefix, middle = prefix[:-1], f"\n{middle}"

@@ -1,5 +1,7 @@
-"""Questions about the standard library: what is asked about most is answered from its docstrings,
-the rest honestly.
+"""Questions about the standard library.
+
+Those about its most used modules are answered from the docstrings. To the others, the answer is
+that the model does not know.
 """
 
 from __future__ import annotations

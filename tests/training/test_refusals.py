@@ -66,17 +66,27 @@ def test_conversations_undo_and_go_on_from_earlier_code() -> None:
         assert 2 <= len(turns) // 2 <= 5
 
 
-def test_plain_spoken_conversations_ask_of_earlier_code_in_few_words() -> None:
-    counts = []
+def test_plain_spoken_people_ask_of_earlier_code_in_few_words() -> None:
+    chats = Chats(Inventor(random.Random(3)), requests(3), [], plain_spoken=True)
+    turns = [turn for _ in range(300) for turn in chats.conversation(4)]
+    said = [
+        (ask.lower(), tell) for (_, ask), (_, tell) in zip(turns[::2], turns[1::2], strict=True)
+    ]
+    edited = [tell for ask, tell in said if ask.endswith("make it async")]
+    assert len(edited) > 2
+    assert sum("async def" in tell for tell in edited) > len(edited) // 2  # others had no code
+    unable = [tell for ask, tell in said if ask.endswith(("it faster", "handle errors"))]
+    assert len(unable) > 2
+    assert all(map(refusals.is_honest, unable))
+
+
+def test_plain_spoken_people_undo_more_often() -> None:
+    undone = []
     for plain in (False, True):
         chats = Chats(Inventor(random.Random(3)), requests(3), [], plain_spoken=plain)
-        turns = [turn for _ in range(60) for turn in chats.conversation(5)]
-        asked = [request.lower().rstrip(".") for _, request in turns[::2]]
-        unable = [i for i, request in enumerate(asked) if request.endswith("add error handling")]
-        assert all(refusals.is_honest(turns[2 * i + 1][1]) for i in unable)
-        undone = sum(request in REQUESTS["undo"] for _, request in turns[::2])
-        counts.append((undone, sum(request.endswith("make it async") for request in asked)))
-    assert all(before < now for before, now in zip(*counts, strict=True)), counts
+        asked = [words for _ in range(100) for _, words in chats.conversation(5)[::2]]
+        undone.append(sum(words in REQUESTS["undo"] for words in asked))
+    assert 1.3 * undone[0] < undone[1]
 
 
 def test_conversations_have_questions_where_there_are_any() -> None:
