@@ -132,20 +132,6 @@ def _pieces(length: int) -> list[tuple[int, int]]:
     return [(begin, min(begin + _PIECE, length)) for begin in range(0, length, _PIECE)]
 
 
-def causal_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Attention to earlier tokens, all `[rows, heads, length, HEAD_DIM]`.
-
-    In pieces, so that half of what is masked is never computed. Compiled, this is faster on a CPU
-    than PyTorch's own.
-    """
-    pieces = []
-    for begin, end in _pieces(queries.shape[2]):
-        scores = causal_scores(queries[:, :, begin:end], keys[:, :, :end], begin)
-        shares = functional.softmax(scores, dim=-1)
-        pieces.append(shares.to(values.dtype) @ values[:, :, :end])
-    return torch.cat(pieces, dim=2)
-
-
 class Attention(nn.Module):
     """Causal grouped-query attention with rotary positions."""
 
@@ -163,7 +149,8 @@ class Attention(nn.Module):
         queries, keys = self._queries_and_keys(hidden, rotation)
         values = self._heads(self.v_proj(hidden), self.num_kv_heads)
         keys, values = (x.repeat_interleave(self.group, dim=1) for x in (keys, values))
-        mixed = causal_attention(queries.to(values.dtype), keys.to(values.dtype), values)
+        queries, keys = queries.to(values.dtype), keys.to(values.dtype)
+        mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         return self.o_proj(mixed.transpose(1, 2).reshape(hidden.shape))
 
     def log_shares(self, hidden: Tensor, rotation: Rotation, head: int, targets: Tensor) -> Tensor:
@@ -286,15 +273,7 @@ class Llama(nn.Module):
         for parameter in itertools.chain(*chosen):
             parameter.requires_grad_(True)
 
-    def logits(self, hidden: Tensor, wanted: Tensor) -> Tensor:
-        """Logits `[count, vocab]` at the positions where the boolean `wanted` is true.
-
-        Multiplying by the vocabulary is a good part of a small model's work, so positions
-        that carry no loss never reach it. `hidden` is what the body returns.
-        """
-        return functional.linear(hidden[wanted], self.model.embed_tokens.weight)
-
     def forward(self, tokens: Tensor, wanted: Tensor) -> Tensor:
-        """The logits of `tokens` `[rows, length]` at the wanted positions."""
+        """Logits `[count, vocab]` of `tokens` `[rows, length]` where the boolean `wanted` is true."""
         hidden, _ = self.model(tokens)
-        return self.logits(hidden, wanted)
+        return functional.linear(hidden[wanted], self.model.embed_tokens.weight)

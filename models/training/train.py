@@ -9,8 +9,10 @@ object a line) and `train.pid` there.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -39,6 +41,8 @@ CLIP = 1.0
 LOG_EVERY, CHECKPOINT_EVERY, PROBE_EVERY = 20, 100, 200
 PROBE_SHARDS = ("probe", "probe_short", "probe_chats")
 FENCE = "```python\n"
+_M_MMAP_MAX, _M_TRIM_THRESHOLD = -4, -1
+"""Of `mallopt` in glibc's malloc.h."""
 
 
 def load_shards(folder: Path) -> dict[str, Shard]:
@@ -83,6 +87,30 @@ def _bfloat16_is_faster() -> bool:
     return seconds[torch.bfloat16] < seconds[torch.float32]
 
 
+def keep_memory() -> None:
+    """Let glibc keep what is freed rather than give it back to the system.
+
+    Each step asks for the same large arrays; that their pages are mapped and cleared anew takes a
+    third of it. Elsewhere than on Linux nothing changes.
+    """
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        for parameter, value in ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1)):
+            libc.mallopt(parameter, value)
+
+
+def cross_entropy(
+    hidden: torch.Tensor, embedding: torch.Tensor, right: torch.Tensor
+) -> torch.Tensor:
+    """The loss `[count]`, in nats, of the tokens that are `right` after some hidden states.
+
+    Multiplying by the vocabulary is a good part of a small model's work, so states that carry no
+    loss should not come here. Compiled, this takes half the time.
+    """
+    logits = functional.linear(hidden, embedding)
+    return functional.cross_entropy(logits.float(), right, reduction="none")
+
+
 class Trainer:
     """A model, its optimizer and the step it has reached."""
 
@@ -96,9 +124,10 @@ class Trainer:
         self.work, self.stages, self.step, self.seconds = work, stages, 0, 0.0
         self._fresh_from = 0
         self.model = Llama(shape)
-        self._body = (
-            torch.compile(self.model.model, dynamic=False) if compiled else self.model.model
-        )
+        self._body, self._cross_entropy = self.model.model, cross_entropy
+        if compiled:
+            self._body = torch.compile(self._body, dynamic=False)
+            self._cross_entropy = torch.compile(cross_entropy, dynamic=True)
         self.optimizer = Optimizer(self.model)
         self.batches = Batches(
             shards,
@@ -182,8 +211,8 @@ class Trainer:
         targets = torch.from_numpy(batch.targets[heads, :, 1:])
         with mixed_precision():
             hidden, shares = self._body(tokens[:, :-1], positions[:, :-1], targets)
-            logits = self.model.logits(hidden, wanted)
-        losses = functional.cross_entropy(logits.float(), tokens[:, 1:][wanted], reduction="none")
+            embedding = self.model.model.embed_tokens.weight
+            losses = self._cross_entropy(hidden[wanted], embedding, tokens[:, 1:][wanted])
         guidance = guidance_loss(shares, targets)
         weights = torch.from_numpy(batch.weights[:, 1:])
         return losses, kinds[wanted], weights[wanted], guidance
@@ -216,6 +245,7 @@ def progress_line(record: dict[str, Any], total: int) -> str:
 
 def train(work: Path, recipe: Recipe, *, threads: int | None = None) -> None:
     """Train to the end of the curriculum, from the last checkpoint if there is one."""
+    keep_memory()
     torch.set_num_threads(threads or os.cpu_count() or 1)
     (work / "train.pid").write_text(f"{os.getpid()}\n", encoding="utf-8")
     trainer = Trainer(work, recipe.shape, recipe.stages, compiled=recipe.compiled)
