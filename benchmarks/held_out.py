@@ -5,6 +5,7 @@ with fixed seeds; two machines with the same versions get the same cases.
 """
 
 import gzip
+import itertools
 import json
 import random
 from collections.abc import Iterator
@@ -28,8 +29,6 @@ from models.training.phrases import REQUESTS
 
 SEED = 11
 _ATTEMPTS = 20
-LONGEST_BODY = 7
-"""The most lines of a function whose body is asked for."""
 HUMANEVAL = Path("humaneval_infilling", "HumanEval-SingleLineInfilling.jsonl.gz")
 
 
@@ -162,12 +161,8 @@ def function_holes(functions: list[Function], count: int) -> Iterator[Hole]:
 
 def body_holes(functions: list[Function], count: int) -> Iterator[Hole]:
     """Short functions without their bodies, but for the last line; nothing follows the header."""
-    made = 0
-    for function in functions:
-        first, *rest = function.text.rstrip().split("\n")
-        if first.endswith(":") and 2 <= len(rest) <= LONGEST_BODY and made < count:
-            made += 1
-            yield Hole(first, "".join(f"\n{line}" for line in rest[:-1]), f"\n{rest[-1]}")
+    found = (fill_in.body_hole(function.text) for function in functions)
+    return itertools.islice((hole for hole in found if hole), count)
 
 
 def humaneval_holes(data: Path, count: int) -> Iterator[Hole]:

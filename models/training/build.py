@@ -27,7 +27,7 @@ from models.training.functions import Function, brief_forms, distinct, docstring
 from models.training.invented import Inventor
 from models.training.similar_lines import with_similar_lines
 
-SEED = 5
+SEED = 6
 HOLE_EVERY = 700
 """Characters of a file for each hole made in it."""
 PASSES_OVER_FUNCTIONS, PASSES_OVER_BRIEF_FORMS = 3, 2
@@ -164,7 +164,8 @@ def _text_shards(sources: Sources, rng: random.Random) -> Iterator[tuple[str, Sh
     yield "code", shard(((Segment(file.text),) for file in training), processor)
     cut = (file.text for file in training for _ in range(1 + len(file.text) // HOLE_EVERY))
     lines = (fill_in.told_line_example(function.text, rng) for function in sources.functions)
-    holes = (*(fill_in.example(text, rng) for text in cut), *lines)
+    bodies = (fill_in.body_example(function.text, rng) for function in sources.functions)
+    holes = (*(fill_in.example(text, rng) for text in cut), *lines, *bodies)
     yield "fim", shard((hole for hole in holes if hole is not None), processor)
     yield "questions", shard(map(chat, questions.library_questions(training, rng)), processor)
     texts = structured.texts(rng, sources.pool, count)

@@ -38,7 +38,7 @@ _PLAIN_WORDS: Mapping[str, tuple[str, ...]] = {
 }
 _NO_CODE, _NO_CODE_PLAIN = 0.15, 0.04
 """The share of requests outside the training that ask for an edit where there is no code."""
-_UNDOING, _UNABLE = 0.12, 0.05
+_UNDOING, _UNABLE = 0.18, 0.05
 """How often plain-spoken people, besides, undo the last change, and ask for what is impossible."""
 _UNABLE_WORDS = (
     *("add type hints", "type hints please", "add error handling", "handle errors", "fix it"),

@@ -27,6 +27,9 @@ MAX_PREFIX, MAX_SUFFIX, MAX_MIDDLE = 700, 350, 300
 MIN_DEFINITION, MAX_DEFINITION = 60, 500
 """Characters of a definition that stands alone around its hole."""
 
+LONGEST_BODY = 7
+"""The most lines of a function whose body is asked for."""
+
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _KNOWN = frozenset((*keyword.kwlist, *dir(builtins), "self", "cls"))
 _HEADER = re.compile(r"^[ ]*(?:async def|def|class) .*:$", re.MULTILINE)
@@ -188,6 +191,19 @@ def told_line_example(text: str, rng: random.Random) -> Example | None:
         return None
     hole = line_hole(lines, rng.choice(rows), indented=rng.random() < _INDENTED)
     return _laid_out(hole, rng)
+
+
+def body_hole(text: str) -> Hole | None:
+    """A short function's body, but for its last line; None where the text is not like that."""
+    first, *rest = text.rstrip().split("\n")
+    if not first.endswith(":") or not 2 <= len(rest) <= LONGEST_BODY:
+        return None
+    return Hole(first, "".join(f"\n{line}" for line in rest[:-1]), f"\n{rest[-1]}")
+
+
+def body_example(text: str, rng: random.Random) -> Example | None:
+    """A short function without its body; None for any other text."""
+    return _laid_out(body_hole(text), rng)
 
 
 def with_breaks(hole: Hole, rng: random.Random) -> Hole:

@@ -274,6 +274,6 @@ class Llama(nn.Module):
             parameter.requires_grad_(True)
 
     def forward(self, tokens: Tensor, wanted: Tensor) -> Tensor:
-        """Logits `[count, vocab]` of `tokens` `[rows, length]` where the boolean `wanted` is true."""
+        """The logits `[count, vocab]` of `tokens` `[rows, length]` where `wanted` is true."""
         hidden, _ = self.model(tokens)
         return functional.linear(hidden[wanted], self.model.embed_tokens.weight)

@@ -6,7 +6,7 @@ import ast
 import random
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from models.training import edits, wordings
@@ -19,7 +19,7 @@ DESCRIBE = "describe"
 KINDS: dict[str, float] = dict.fromkeys(edits.KINDS, 1.0) | {
     "rename_variable": 6.0,
     "rename_function": 2.5,
-    "replace_expression": 4.0,
+    "replace_expression": 6.0,
     "insert_line": 2.0,
     "delete_line": 1.5,
     "drop_comments": 2.0,
@@ -40,6 +40,12 @@ _HOLDERS = ("Qzaxu", "Wzaxu")
 """Stand for new names until the edit is made; real ones may be letters that occur in the code."""
 _HOLDER = re.compile("(?:{0})(?:_(?:{0}))?".format("|".join(_HOLDERS)))
 _WORD = re.compile(r"\w+")
+_OPERATOR = re.compile(r"(?<= )(?:[-+*/<>&|^%]|[<>=!]=)(?= )")
+_NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
+_OTHER_OPERATORS = {**dict.fromkeys("+-*/", "+-*/"), **dict.fromkeys("&|^%", "&|^%")}
+_COMPARISONS = ("<", ">", "<=", ">=", "==", "!=")
+_ALIKE = 0.5
+"""How often an expression is replaced by one that differs from it in one place."""
 _ATTEMPTS = 20
 
 
@@ -66,6 +72,33 @@ def documented(function: Function, rng: random.Random, text: str | None) -> Edit
     return Edit("add_docstring", words, function.text, spliced(function.text, [(at, at, line)]))
 
 
+def alike(old: str, rng: random.Random, names: Sequence[str]) -> str | None:
+    """An expression with another operator, number or name than `old`; None if it has none."""
+    found = [*_OPERATOR.finditer(old), *_NUMBER.finditer(old)]
+    found += [name for name in _WORD.finditer(old) if name[0] in names and len(names) > 1]
+    if not found:
+        return None
+    part = rng.choice(found)
+    if part[0].isdigit():
+        usual: Sequence[str] = ("0", "1", "2", "10", str(rng.randint(0, 999)))
+    else:
+        usual = names if part[0] in names else _OTHER_OPERATORS.get(part[0], _COMPARISONS)
+    other = rng.choice([one for one in usual if one != part[0]])
+    return old[: part.start()] + other + old[part.end() :]
+
+
+def replaced(function: Function, inventor: Inventor) -> Edit | None:
+    """An expression changed in one of its places, or into something else; sums count as well."""
+    rng, statements = inventor.rng, function.node.body[1 if docstring_node(function) else 0 :]
+    usable = bodies.replaceable(function, statements, (ast.expr,))
+    if not usable:
+        return None
+    old, fresh = rng.choice(usable), inventor.name()
+    known = {node.id for node in ast.walk(function.node) if isinstance(node, ast.Name)}
+    new = alike(old, rng, sorted({*known, fresh})) if rng.random() < _ALIKE else None
+    return bodies.with_replaced(function, rng, old, new or inventor.expression([fresh], 1))
+
+
 def make(kind: str, function: Function, inventor: Inventor) -> Edit | None:
     """An edit of a kind, or None where the function does not lend itself to it."""
     rng, shown = inventor.rng, function.text
@@ -74,6 +107,8 @@ def make(kind: str, function: Function, inventor: Inventor) -> Edit | None:
     if kind in (DESCRIBE, "add_docstring"):
         text = None if kind == DESCRIBE else f"{inventor.words(2, 6).capitalize()}."
         edit = documented(function, rng, text)
+    elif kind == "replace_expression":
+        edit = replaced(function, inventor)
     else:
         pool = Pool(_HOLDERS, [inventor.expression([inventor.name()], 1) for _ in range(3)])
         edit = edits.make_kind(kind, function, rng, pool)

@@ -151,3 +151,11 @@ def test_a_told_line_has_only_words_that_stand_around_it() -> None:
     holes = [fill_in.cut_told_line("\n".join(lines), random.Random(seed)) for seed in range(40)]
     middles = {hole.middle.strip() for hole in holes if hole is not None}
     assert middles == {lines[row].strip() for row in (1, 2, 3, 5)}
+
+
+def test_a_body_is_cut_out_of_a_short_function_but_for_its_last_line() -> None:
+    text = "def f(x):\n    y = x\n    y += 1\n    return y\n"
+    hole = fill_in.body_hole(text)
+    assert hole == fill_in.Hole("def f(x):", "\n    y = x\n    y += 1", "\n    return y")
+    assert fill_in.body_hole("def f(x):\n    return x") is None
+    assert fill_in.body_hole("def f(x): return x") is None

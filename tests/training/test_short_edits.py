@@ -89,3 +89,25 @@ def test_words_of_the_code_keep_their_letters() -> None:
     assert {wordings.spoken("g1 should be called total", random.Random(s)) for s in range(20)} == {
         "g1 should be called total"
     }
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000))
+def test_an_expression_like_another_differs_in_one_place(seed: int) -> None:
+    old, names = "x * 2 + y", ["x", "y", "z"]
+    new = short_edits.alike(old, random.Random(seed), names)
+    assert new
+    parts, others = old.split(), new.split()
+    assert len(parts) == len(others)
+    assert sum(a != b for a, b in zip(parts, others, strict=True)) == 1
+    ast.parse(new)
+
+
+def test_a_call_of_an_unknown_name_has_nothing_to_change() -> None:
+    assert short_edits.alike("f()", random.Random(0), ["x"]) is None
+
+
+def test_sums_are_replaced_as_well() -> None:
+    edits = [short_edits.make("replace_expression", AREA, inventor(seed)) for seed in range(30)]
+    assert all(edit and edit.after.startswith("def area(w, h): return ") for edit in edits)
+    assert any(edit and "`w * h`" in edit.instruction for edit in edits)

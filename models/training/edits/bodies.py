@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import random
 import textwrap
+from collections.abc import Sequence
 
 from models.training.edits.base import (
     Edit,
@@ -72,6 +73,7 @@ _REPLACE = (
     "Change `{old}` to `{new}` in {it}",
     "Use `{new}` instead of `{old}`",
 )
+_REPLACED = (ast.Call, ast.Attribute, ast.Compare, ast.Constant, ast.Subscript)
 
 
 def wrap_in_try(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
@@ -210,8 +212,10 @@ def delete_line(function: Function, rng: random.Random, _pool: Pool) -> Edit | N
     return Edit("delete_line", instruction, function.text, "\n".join(all_lines))
 
 
-def replace_expression(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
-    """An expression that stands in one place, changed into another."""
+def replaceable(
+    function: Function, statements: Sequence[ast.stmt], kinds: tuple[type[ast.expr], ...]
+) -> list[str]:
+    """Texts of expressions in the statements, of some kinds, that the function has only once."""
     inside_strings = {
         id(node)
         for joined in ast.walk(function.node)
@@ -221,22 +225,32 @@ def replace_expression(function: Function, rng: random.Random, pool: Pool) -> Ed
     lines = Lines(function.text)
     targets = {
         lines.segment(node)
-        for statement in own_body(function)
+        for statement in statements
         for node in ast.walk(statement)
-        if isinstance(node, ast.Call | ast.Attribute | ast.Compare | ast.Constant | ast.Subscript)
+        if isinstance(node, kinds)
         and id(node) not in inside_strings
         and isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
         and node.lineno == node.end_lineno
     }
-    usable = sorted(
+    return sorted(
         text
         for text in targets
         if 2 <= len(text) <= 50 and "`" not in text and function.text.count(text) == 1
     )
-    if not usable:
-        return None
-    old, new = rng.choice(usable), rng.choice(pool.expressions)
+
+
+def with_replaced(function: Function, rng: random.Random, old: str, new: str) -> Edit:
+    """The edit that puts `new` where the expression `old` stands."""
     start = function.text.index(old)
     after = spliced(function.text, [(start, start + len(old), new)])
     instruction = phrase(rng, _REPLACE, old=old, new=new)
     return Edit("replace_expression", instruction, function.text, after)
+
+
+def replace_expression(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
+    """An expression that stands in one place, changed into another."""
+    usable = replaceable(function, own_body(function), _REPLACED)
+    if not usable:
+        return None
+    old, new = rng.choice(usable), rng.choice(pool.expressions)
+    return with_replaced(function, rng, old, new)
