@@ -164,9 +164,9 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("finish, longest", 50, 2, 2048, _LONGEST_FINISH, decays=True, peak=0.25, vectors=0.2),
     Stage("follow-ups", 220, 8, 512, _FOLLOW_UPS, decays=True, peak=0.1, vectors=0.2),
     Stage("follow-ups again", 200, 8, 512, _FOLLOW_UPS_AGAIN, decays=True, peak=0.09, vectors=0.2),
-    Stage("larger batches", 2000, 16, 512, _FINISH, decays=True, peak=0.35, vectors=0.2),
-    Stage("larger, long", 1300, 8, 1024, _LONG_FINISH, decays=True, peak=0.35, vectors=0.2),
-    Stage("larger, longest", 700, 4, 2048, _LONGEST_FINISH, decays=True, peak=0.35, vectors=0.2),
+    Stage("larger batches", 1500, 16, 512, _FINISH, decays=True, peak=0.35, vectors=0.2),
+    Stage("larger, long", 900, 8, 1024, _LONG_FINISH, decays=True, peak=0.35, vectors=0.2),
+    Stage("larger, longest", 350, 4, 2048, _LONGEST_FINISH, decays=True, peak=0.35, vectors=0.2),
 )
 
 
