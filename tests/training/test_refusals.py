@@ -68,7 +68,7 @@ def test_conversations_undo_and_go_on_from_earlier_code() -> None:
 
 def test_plain_spoken_people_ask_of_earlier_code_in_few_words() -> None:
     chats = Chats(Inventor(random.Random(3)), requests(3), [], plain_spoken=True)
-    turns = [turn for _ in range(300) for turn in chats.conversation(4)]
+    turns = [turn for _ in range(900) for turn in chats.conversation(4)]
     said = [
         (ask.lower(), tell) for (_, ask), (_, tell) in zip(turns[::2], turns[1::2], strict=True)
     ]
