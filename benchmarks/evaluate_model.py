@@ -90,29 +90,25 @@ def fill_in_exact(scorer: Scorer, cases: Iterable[Hole]) -> float | None:
     return sum(exact) / len(exact) if exact else None
 
 
-def function_lines(scorer: Scorer, cases: Iterable[Hole]) -> dict[str, float]:
-    """Shares of function lines: filled exactly, ended within the line, and still parsable."""
-    counts: dict[str, float] = defaultdict(float)
+def fillings(
+    scorer: Scorer, cases: Iterable[Hole], most: int, *, one_line: bool = False
+) -> dict[str, float]:
+    """Shares of functions with a hole: filled exactly, ended, and Python again.
+
+    A filling of over `most` tokens does not end; nor does one of more than a line where only
+    `one_line` is missing.
+    """
+    counts = dict.fromkeys(("cases", "exact", "ends", "parses"), 0.0)
     for hole in cases:
-        answer, ended = scorer.answer(hole_prompt(scorer, hole), MAX_LINE_LENGTH)
-        in_line = ended and bool(answer.strip()) and "\n" not in answer
+        answer, ended = scorer.answer(hole_prompt(scorer, hole), most)
+        if one_line:
+            ended = ended and bool(answer.strip()) and "\n" not in answer
         counts["cases"] += 1
         counts["exact"] += ended and answer == hole.middle
-        counts["one_line"] += in_line
-        counts["parses"] += in_line and is_function(f"{hole.prefix}{answer}{hole.suffix}")
-    cases_made = max(1.0, counts["cases"])
-    return {key: value if key == "cases" else value / cases_made for key, value in counts.items()}
-
-
-def function_bodies(scorer: Scorer, cases: Iterable[Hole]) -> dict[str, float]:
-    """Shares of short functions whose body, but for its last line, ends, and still parses."""
-    counts: dict[str, float] = defaultdict(float)
-    for hole in cases:
-        answer, ended = scorer.answer(hole_prompt(scorer, hole), MAX_ANSWER_LENGTH)
-        counts["cases"] += 1
         counts["ends"] += ended
         counts["parses"] += ended and is_function(f"{hole.prefix}{answer}{hole.suffix}")
-    return counts | {key: counts[key] / max(1.0, counts["cases"]) for key in ("ends", "parses")}
+    of = max(1.0, counts["cases"])
+    return {key: value if key == "cases" else value / of for key, value in counts.items()}
 
 
 def real_edits(scorer: Scorer, cases: Iterable[EditCase]) -> tuple[Shares, Shares]:
@@ -237,8 +233,10 @@ def _texts(wanted: Wanted) -> dict[str, Any]:
         "fill_line": fill_in_exact(scorer, holes(files, fills, block=False)),
         "fill_block": fill_in_exact(scorer, holes(files, fills, block=True)),
         "humaneval_line": fill_in_exact(scorer, humaneval_holes(data, fills)) if data else None,
-        "function_line": function_lines(scorer, function_holes(functions, 2 * fills)),
-        "function_body": function_bodies(scorer, body_holes(functions, fills // 2)),
+        "function_line": fillings(
+            scorer, function_holes(functions, 2 * fills), MAX_LINE_LENGTH, one_line=True
+        ),
+        "function_body": fillings(scorer, body_holes(functions, fills // 2), MAX_ANSWER_LENGTH),
     }
 
 
@@ -276,12 +274,10 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     for key in ("bits_per_byte", "fill_line", "fill_block", "humaneval_line"):
         values = [results[name][key] for name in names]
         rows.append([key, *("-" if value is None else f"{value:.3f}" for value in values)])
-    for key in ("exact", "one_line", "parses"):
-        values = [results[name]["function_line"][key] for name in names]
-        rows.append([f"function_line: {key}", *(f"{value:.3f}" for value in values)])
-    for key in ("ends", "parses"):
-        values = [results[name]["function_body"][key] for name in names]
-        rows.append([f"function_body: {key}", *(f"{value:.3f}" for value in values)])
+    for holes_of in ("function_line", "function_body"):
+        for key in ("exact", "ends", "parses"):
+            values = [results[name][holes_of][key] for name in names]
+            rows.append([f"{holes_of}: {key}", *(f"{value:.3f}" for value in values)])
     overall = markdown_table(["", *names], rows)
     tables = [overall]
     headings = [f"{name}: exact / copied tokens right" for name in names]

@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from benchmarks.evaluate_model import chat_edits, real_edits
+from benchmarks.evaluate_model import chat_edits, fillings, real_edits
 from benchmarks.held_out import ChatCase, EditCase
 from benchmarks.scoring import Score
 from models.training.edits import Edit
+from models.training.fill_in import Hole
 
 
 class OneTokenACharacter:
@@ -42,6 +43,21 @@ def test_wrong_edits_that_do_not_end_are_counted_as_loops() -> None:
     cases = [ChatCase("guard", [("user", words)], "x" * 9) for words in ("more", "less")]
     shares = chat_edits(Endless(), cases)["guard"]  # type: ignore[arg-type]
     assert (shares["cases"], shares["exact"], shares["loops"]) == (2, 0, 0.5)
+
+
+class Filler(OneTokenACharacter):
+    """Fills every hole with the same words."""
+
+    def answer(self, prompt: list[int], most: int) -> tuple[str, bool]:
+        return "    return x\n", True
+
+
+def test_a_hole_of_one_line_may_not_be_filled_with_more() -> None:
+    holes = [Hole("def f(x):\n", "    return x\n", ""), Hole("def f(x):\n  x\n", "", "")]
+    shares = fillings(Filler(), holes, 20)  # type: ignore[arg-type]
+    assert shares == {"cases": 2, "exact": 0.5, "ends": 1, "parses": 0.5}
+    none = fillings(Filler(), holes, 20, one_line=True)  # type: ignore[arg-type]
+    assert none == {"cases": 2, "exact": 0, "ends": 0, "parses": 0}
 
 
 def test_edits_are_counted_by_kind_and_by_length() -> None:
