@@ -24,6 +24,19 @@ _COMPARISONS = ("<", ">", "<=", ">=", "==", "!=", "in", "is")
 _CALLS = ("len", "sum", "max", "min", "abs", "str", "int", "list", "sorted", "set", "round")
 _METHODS = ("strip", "lower", "split", "append", "get", "join", "items", "close", "copy", "pop")
 _HINTS = ("int", "str", "float", "bool", "list", "dict", "list[str]", "int | None")
+_FOREIGN = 0.06
+"""How often a word of a string, a comment or a docstring has letters outside ASCII."""
+_ACCENTED = "áàâäãåæçéèêëíîïñóôöøõúûüýßÄÖÜÉ"
+_SCRIPTS = (
+    "αβγδεζηθικλμνξοπρστυφχψω",
+    "абвгдежзиклмнопрстуфхцчшюя",
+    "日本語中文你好世界東京人大小水火山川口心手",
+    "あいうえおかきくけこさしすせそアイウエオ",
+    "가나다라마바사아자차",
+    "אבגדהוזחט",
+    "😀😂🙂👍🎉🚀🔥✨☕❤",
+    "→←↑↓✓✗•…€£°±÷≤≥≠µ",
+)
 _DEFAULTS = ("None", "0", "1", "True", '""', "[]")
 
 
@@ -84,8 +97,17 @@ class Inventor:
         return self.rng.choice(LISTS["name"]) if self.rng.random() < 0.6 else self._syllables()
 
     def words(self, low: int, high: int) -> str:
-        """Some words and syllables."""
-        return " ".join(self._part() for _ in range(self.rng.randint(low, high)))
+        """Some words and syllables, a few of them with letters outside ASCII."""
+        return " ".join(self._word() for _ in range(self.rng.randint(low, high)))
+
+    def _word(self) -> str:
+        if self.rng.random() >= _FOREIGN:
+            return self._part()
+        if self.rng.random() < 0.4:
+            return "".join(self.rng.choices(self.rng.choice(_SCRIPTS), k=self.rng.randint(1, 5)))
+        word = self._part()
+        at = self.rng.randrange(len(word))
+        return f"{word[:at]}{self.rng.choice(_ACCENTED)}{word[at + 1 :]}"
 
     def names(self, count: int) -> list[str]:
         """Different names, in one case of four relatives that share their pieces."""

@@ -46,6 +46,8 @@ _OTHER_OPERATORS = {**dict.fromkeys("+-*/", "+-*/"), **dict.fromkeys("&|^%", "&|
 _COMPARISONS = ("<", ">", "<=", ">=", "==", "!=")
 _ALIKE = 0.5
 """How often an expression is replaced by one that differs from it in one place."""
+_SMALL = 0.35
+"""How often an operator or a number that occurs once is replaced by itself."""
 _ATTEMPTS = 20
 
 
@@ -88,15 +90,24 @@ def alike(old: str, rng: random.Random, names: Sequence[str]) -> str | None:
 
 
 def replaced(function: Function, inventor: Inventor) -> Edit | None:
-    """An expression changed in one of its places, or into something else; sums count as well."""
+    """An expression changed in one of its places, or into something else; sums count as well, and
+    so do operators and numbers by themselves."""
     rng, statements = inventor.rng, function.node.body[1 if docstring_node(function) else 0 :]
-    usable = bodies.replaceable(function, statements, (ast.expr,))
-    if not usable:
+    usable, fresh = bodies.replaceable(function, statements, (ast.expr,)), inventor.name()
+    text = function.text
+    small = [part[0] for find in (_OPERATOR, _NUMBER) for part in find.finditer(text)]
+    small = [part for part in small if text.count(part) == 1]
+    if small and rng.random() < _SMALL:
+        old = rng.choice(small)
+        new = alike(f" {old} ", rng, ())
+    elif usable:
+        old = rng.choice(usable)
+        known = {node.id for node in ast.walk(function.node) if isinstance(node, ast.Name)}
+        new = alike(old, rng, sorted({*known, fresh})) if rng.random() < _ALIKE else None
+    else:
         return None
-    old, fresh = rng.choice(usable), inventor.name()
-    known = {node.id for node in ast.walk(function.node) if isinstance(node, ast.Name)}
-    new = alike(old, rng, sorted({*known, fresh})) if rng.random() < _ALIKE else None
-    return bodies.with_replaced(function, rng, old, new or inventor.expression([fresh], 1))
+    new = new.strip() if new else inventor.expression([fresh], 1)
+    return bodies.with_replaced(function, rng, old, new)
 
 
 def make(kind: str, function: Function, inventor: Inventor) -> Edit | None:
