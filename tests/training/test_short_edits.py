@@ -111,3 +111,18 @@ def test_sums_are_replaced_as_well() -> None:
     edits = [short_edits.make("replace_expression", AREA, inventor(seed)) for seed in range(30)]
     assert all(edit and edit.after.startswith("def area(w, h): return ") for edit in edits)
     assert any(edit and "`w * h`" in edit.instruction for edit in edits)
+
+
+def test_operators_and_numbers_are_replaced_by_themselves() -> None:
+    grown = Function("def grown(age): return age > 18", is_method=False, origin="test")
+    edits = [short_edits.make("replace_expression", grown, inventor(seed)) for seed in range(60)]
+    asked = [edit.instruction for edit in edits if edit]
+    assert any("`>`" in words for words in asked)
+    assert any("`18`" in words for words in asked)
+
+
+def test_some_invented_text_has_letters_outside_ascii() -> None:
+    source = inventor(0)
+    foreign = [text for text in (source.function().text for _ in range(300)) if not text.isascii()]
+    assert 5 < len(foreign) < 100
+    assert all(map(is_function, foreign))
