@@ -90,8 +90,8 @@ def _bfloat16_is_faster() -> bool:
 def keep_memory() -> None:
     """Let glibc keep what is freed rather than give it back to the system.
 
-    Each step asks for the same large arrays; that their pages are mapped and cleared anew takes a
-    third of it. Elsewhere than on Linux nothing changes.
+    Each step asks for the same large arrays, and mapping and clearing their pages anew would be a
+    good part of its time. Elsewhere than on Linux nothing changes.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
@@ -105,7 +105,7 @@ def cross_entropy(
     """The loss `[count]`, in nats, of the tokens that are `right` after some hidden states.
 
     Multiplying by the vocabulary is a good part of a small model's work, so states that carry no
-    loss should not come here. Compiled, this takes half the time.
+    loss should not come here.
     """
     logits = functional.linear(hidden, embedding)
     return functional.cross_entropy(logits.float(), right, reduction="none")
