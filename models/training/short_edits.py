@@ -19,7 +19,7 @@ DESCRIBE = "describe"
 KINDS: dict[str, float] = dict.fromkeys(edits.KINDS, 1.0) | {
     "rename_variable": 6.0,
     "rename_function": 2.5,
-    "replace_expression": 6.0,
+    "replace_expression": 14.0,
     "insert_line": 2.0,
     "delete_line": 1.5,
     "drop_comments": 2.0,
@@ -44,7 +44,7 @@ _OPERATOR = re.compile(r"(?<= )(?:[-+*/<>&|^%]|[<>=!]=)(?= )")
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 _OTHER_OPERATORS = {**dict.fromkeys("+-*/", "+-*/"), **dict.fromkeys("&|^%", "&|^%")}
 _COMPARISONS = ("<", ">", "<=", ">=", "==", "!=")
-_ALIKE = 0.5
+_ALIKE = 0.65
 """How often an expression is replaced by one that differs from it in one place."""
 _SMALL = 0.35
 """How often an operator or a number that occurs once is replaced by itself."""
