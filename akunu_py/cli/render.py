@@ -5,11 +5,14 @@ except newline and tab as a symbol; a pipe gets the text unchanged.
 """
 
 import os
+import re
 import sys
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, TextIO
+from unicodedata import combining, east_asian_width
 
 from akunu_py.stats import Finish, Stats
 
@@ -24,6 +27,7 @@ _SYMBOLS: Final = (
     | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 )
 
+_FENCE: Final = "```"
 _ENDINGS: Final = {
     Finish.LENGTH: "stopped at the token limit",
     Finish.CANCELLED: "interrupted",
@@ -70,34 +74,99 @@ def tell(line: str) -> None:
     print(palette.paint(palette.dim, printable(line)), file=sys.stderr)
 
 
-class AnswerWriter:
-    """Writes an answer to a stream as it grows; marks drafted pieces if the stream shows styles."""
+def columns_of(stream: TextIO) -> int | None:
+    """The width of a terminal; None for any other stream."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except (OSError, ValueError):
+        return None
 
-    def __init__(self, stream: TextIO, *, show_drafts: bool = False) -> None:
+
+def width(text: str) -> int:
+    """The columns that a terminal gives to a text."""
+    wide = sum(east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(map(bool, map(combining, text)))
+
+
+def wrapped(text: str, columns: int | None) -> str:
+    """A line of text with breaks between words, for a terminal of this width."""
+    if not columns:
+        return text
+    return textwrap.fill(text, columns, break_long_words=False, break_on_hyphens=False)
+
+
+class AnswerWriter:
+    """Writes an answer to a stream as it grows; marks drafted pieces if the stream shows styles.
+
+    Args:
+        stream: where the answer goes.
+        show_drafts: whether to mark drafted pieces.
+        wrap: whether a terminal gets prose with breaks between words; by itself, it breaks lines
+            anywhere. A word is held back until it is complete. Lines of code stay as they are.
+    """
+
+    def __init__(self, stream: TextIO, *, show_drafts: bool = False, wrap: bool = False) -> None:
         self._stream = stream
         self._palette = palette_for(stream)
         self._drafted_style = self._palette.drafted if show_drafts else ""
         self._is_terminal = stream.isatty()
-        self._at_line_start = True
+        self._columns = columns_of(stream) if wrap else None
+        self._line, self._column, self._fenced = "", 0, False
+        self._word: list[tuple[str, bool]] = []
+        self._ready: list[tuple[str, bool]] = []
 
     def write(self, pieces: "Iterable[Piece]") -> None:
         """Writes the next pieces and flushes them."""
-        for drafted, group in groupby(pieces, key=lambda piece: piece.drafted):
-            text = "".join(piece.text for piece in group)
-            if not text:
+        for piece in pieces:
+            text = printable(piece.text) if self._is_terminal else piece.text
+            if self._columns is None:
+                self._send(text, drafted=piece.drafted)
                 continue
-            self._at_line_start = text.endswith("\n")
-            if self._is_terminal:
-                text = printable(text)
-            self._stream.write(self._palette.paint(self._drafted_style if drafted else "", text))
-        self._stream.flush()
+            for part in re.split(r"(\s)", text):
+                if part.isspace() or (self._line and self._is_code):
+                    self._end_word(self._columns)
+                    self._send(part, drafted=piece.drafted)
+                elif part:
+                    self._word.append((part, piece.drafted))
+        self._show()
 
     def end_line(self) -> None:
         """Ends the line, unless the answer ended it."""
-        if not self._at_line_start:
-            self._stream.write("\n")
-            self._stream.flush()
-            self._at_line_start = True
+        if self._columns is not None:
+            self._end_word(self._columns)
+        if self._line:
+            self._send("\n", drafted=False)
+        self._show()
+
+    @property
+    def _is_code(self) -> bool:
+        return self._fenced or self._line.startswith(("    ", "\t"))
+
+    def _end_word(self, columns: int) -> None:
+        """Sends on the word that was held back, on a new line if it does not fit into this one."""
+        word, self._word = self._word, []
+        text = "".join(part for part, _ in word)
+        if not self._line and text.startswith(_FENCE):
+            self._fenced = not self._fenced
+        if word and self._column and self._column + width(text) > columns and not self._is_code:
+            self._ready.append(("\n", word[0][1]))
+            self._column = 0
+        for part, drafted in word:
+            self._send(part, drafted=drafted)
+
+    def _send(self, text: str, *, drafted: bool) -> None:
+        if text:
+            self._ready.append((text, drafted))
+            _, newline, rest = text.rpartition("\n")
+            self._line = rest if newline else self._line + rest
+            self._column = width(rest) + (0 if newline else self._column)
+
+    def _show(self) -> None:
+        for drafted, group in groupby(self._ready, key=lambda part: part[1]):
+            style = self._drafted_style if drafted else ""
+            self._stream.write(self._palette.paint(style, "".join(text for text, _ in group)))
+        self._ready.clear()
+        self._stream.flush()
 
 
 def stats_line(stats: Stats, finish: Finish | None = None) -> str:

@@ -20,6 +20,7 @@ CONTEXT_FULL: Final = "The context is full; /reset starts again, and /save FILE 
 class Screen:
     """A conversation through a pipe: a turn for each line, answers as plain text.
 
+    As on a terminal, a backslash at the end of a line continues the turn on the next line.
     `TerminalScreen` is the one for a terminal.
     """
 
@@ -37,7 +38,10 @@ class Screen:
         Raises:
             AkunuError: if the model has failed to load in the meantime.
         """
-        return next((line for line in self._lines if line.strip()), None)
+        said = next((line for line in self._lines if line.strip()), None)
+        while said and said.endswith("\\") and (following := next(self._lines, None)) is not None:
+            said = f"{said[:-1]}\n{following}"
+        return said
 
     def await_model(self) -> "Engine":
         """Waits until the model is loaded.

@@ -28,7 +28,14 @@ from prompt_toolkit.utils import is_dumb_terminal
 from akunu_py.cli.conversation import Turn
 from akunu_py.cli.greeting import CLOSING, NO_GREETING, OPENING, Greeting
 from akunu_py.cli.progress import prefill_bar
-from akunu_py.cli.render import AnswerWriter, palette_for, printable, stats_line
+from akunu_py.cli.render import (
+    AnswerWriter,
+    columns_of,
+    palette_for,
+    printable,
+    stats_line,
+    wrapped,
+)
 from akunu_py.cli.screen import CONTEXT_FULL, Screen
 from akunu_py.cli.slash_commands import COMMANDS
 from akunu_py.errors import AkunuError
@@ -119,7 +126,7 @@ class TerminalScreen(Screen):
         self._bar(done, total)
 
     def show_turn(self, turn: Turn, *, show_drafts: bool) -> None:
-        writer = AnswerWriter(sys.stdout, show_drafts=show_drafts)
+        writer = AnswerWriter(sys.stdout, show_drafts=show_drafts, wrap=True)
         try:
             with stopped_by_ctrl_c(turn.cancel):
                 for event in turn:
@@ -137,10 +144,12 @@ class TerminalScreen(Screen):
         self._write(f"{printable(text)}\n\n")
 
     def notice(self, text: str) -> None:
-        self._write(self._palette.paint(self._palette.dim, printable(text)) + "\n")
+        text = wrapped(printable(text), columns_of(sys.stdout))
+        self._write(self._palette.paint(self._palette.dim, text) + "\n")
 
     def complain(self, error: AkunuError) -> None:
-        self._write(self._palette.paint(self._palette.error, printable(str(error))) + "\n\n")
+        text = wrapped(printable(str(error)), columns_of(sys.stdout))
+        self._write(self._palette.paint(self._palette.error, text) + "\n\n")
 
     def interrupted(self) -> None:
         self.notice("Interrupted; press Ctrl-D to leave.")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from akunu_py.cli import render
 from akunu_py.cli.progress import prefill_bar
 from akunu_py.cli.render import PLAIN, AnswerWriter, palette_for, printable, stats_line
 from akunu_py.drafting.base import Draft
@@ -63,6 +64,41 @@ def test_only_an_open_line_is_ended() -> None:
     writer.end_line()
     writer.end_line()
     assert stream.getvalue() == "a\n"
+
+
+def shown_on(columns: int, pieces: list[Piece], monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a chat on a terminal of a width shows of an answer."""
+    monkeypatch.setattr(render, "columns_of", lambda _: columns)
+    stream = Terminal()
+    writer = AnswerWriter(stream, wrap=True)
+    for piece in pieces:
+        writer.write([piece])
+    writer.end_line()
+    return stream.getvalue()
+
+
+@given(st.text(" abc\n", max_size=60), st.integers(4, 20), st.integers(1, 5))
+def test_a_chat_breaks_lines_between_words_only(text: str, columns: int, size: int) -> None:
+    pieces = [Piece(text[at : at + size], False) for at in range(0, len(text), size)]
+    with pytest.MonkeyPatch.context() as patch:
+        shown = shown_on(columns, pieces, patch)
+    assert shown.split() == text.split()
+    for line in shown.split("\n"):
+        words = line.rstrip()
+        fits = len(words) <= columns or " " not in words.strip()
+        assert fits or line.startswith("    ")
+
+
+def test_a_chat_leaves_lines_of_code_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "```python\nlonger than the line\n```\n\n    indented as well\n"
+    assert shown_on(10, [Piece(part, False) for part in code], monkeypatch) == code
+    assert shown_on(10, [Piece(f"{code}some words more", True)], monkeypatch) == (
+        f"{code}some words \nmore\n"
+    )
+
+
+def test_wide_letters_take_two_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown_on(6, [Piece("a 日本語", False)], monkeypatch) == "a \n日本語\n"
 
 
 def test_no_colour_if_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
