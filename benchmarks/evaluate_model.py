@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.held_out import (
+    AGAIN,
     ChatCase,
     EditCase,
     body_holes,
@@ -112,7 +113,8 @@ def fillings(
 
 
 def real_edits(scorer: Scorer, cases: Iterable[EditCase]) -> tuple[Shares, Shares]:
-    """Exact answers, tokens right and copied tokens right: by kind and of all, and by length."""
+    """Exact answers, nats per answer, tokens right and copied tokens right: by kind and of all, and
+    by length."""
     by_kind: Shares = defaultdict(lambda: defaultdict(float))
     by_length: Shares = {f"up to {most:,}": defaultdict(float) for most in LENGTHS}
     for case in cases:
@@ -128,6 +130,7 @@ def real_edits(scorer: Scorer, cases: Iterable[EditCase]) -> tuple[Shares, Share
             row["cases"] += 1
             row["exact"] += score.exact
             row["refused"] += not score.hits[0]
+            row["nats"] += score.nats
             row["tokens"] += len(answer)
             row["right"] += int(score.hits.sum())
             row["copied"] += len(copied)
@@ -141,6 +144,7 @@ def _edit_shares(counts: Shares) -> Shares:
             "cases": row["cases"],
             "exact": row["exact"] / row["cases"],
             "refused": row["refused"] / row["cases"],
+            "nats": row["nats"] / row["cases"],
             "tokens_right": row["right"] / row["tokens"],
             "copied_right": row["copied_right"] / max(1.0, row["copied"]),
         }
@@ -150,29 +154,40 @@ def _edit_shares(counts: Shares) -> Shares:
 
 
 def chat_edits(scorer: Scorer, cases: Iterable[ChatCase]) -> Shares:
-    """For each kind and for all: cases, and the shares that are exact, that show no code, and that
-    do not end."""
+    """For each kind and for all edits: cases, and the shares of answers that are exact, that do not
+    begin as code does, that repeat the given code unchanged, and that do not end."""
     counts: Shares = defaultdict(lambda: defaultdict(float))
     for case in cases:
         prompt, answer = scorer.chat_prompt(case.request), scorer.encode(f"{case.answer}<|im_end|>")
         score = scorer.score(prompt, answer)
-        loops = not score.exact and not scorer.answer(prompt, len(answer) + MAX_ANSWER_LENGTH)[1]
-        for kind in (case.kind, "all"):
+        text, ended = case.answer, True
+        if not score.exact:
+            text, ended = scorer.answer(prompt, len(answer) + MAX_ANSWER_LENGTH)
+        given = "\n".join(content for _, content in case.request)
+        for kind in {case.kind, "all"} - ({"all"} if case.kind == AGAIN else set()):
             counts[kind]["cases"] += 1
             counts[kind]["exact"] += score.exact
             counts[kind]["refused"] += not score.hits[0]
-            counts[kind]["loops"] += loops
+            counts[kind]["unchanged"] += not score.exact and code_of(text) in given
+            counts[kind]["loops"] += not ended
     return _shares(counts)
 
 
+def code_of(answer: str) -> str:
+    """The code in an answer's block, or the answer itself."""
+    return answer.strip().removeprefix("```python").removesuffix("```").strip()
+
+
 def outside(scorer: Scorer, cases: Iterable[ChatCase]) -> Shares:
-    """For each kind of request and for all: the shares answered honestly, and without an end."""
+    """For each kind of request and for all: the shares of answers that are honest, that say what is
+    not possible as the right answer does, and that do not end."""
     counts: Shares = defaultdict(lambda: defaultdict(float))
     for case in cases:
         answer, ended = scorer.answer(scorer.chat_prompt(case.request), MAX_ANSWER_LENGTH)
         for kind in (case.kind, "all"):
             counts[kind]["cases"] += 1
             counts[kind]["honest"] += ended and is_honest(answer)
+            counts[kind]["fits"] += answer.partition(".")[0] == case.answer.partition(".")[0]
             counts[kind]["loops"] += not ended
     return _shares(counts)
 
@@ -255,16 +270,19 @@ def evaluate(wanted: Wanted) -> dict[str, Any]:
 
 
 def choose(wanted: Wanted, others: int) -> str:
-    """The share of right answers to `others` further edits of each kind, as a sentence.
+    """The share of right answers to `others` edits of each kind, and the nats per answer.
 
-    Weights are chosen by it, so that the recorded edits judge weights not chosen for them.
+    Weights are chosen by it. The functions are others than those of the recorded edits, which so
+    judge weights not chosen for them. The nats tell weights apart that have as many answers right.
     """
     scorer, _, functions = _prepared(wanted.folder)
     pool = edits.pool_of(functions)
-    recorded = [case.edit for case in edit_cases(functions, pool, wanted.per_kind)]
-    cases = edit_cases(functions, pool, wanted.per_kind + others)
-    by_kind, _ = real_edits(scorer, (case for case in cases if case.edit not in recorded))
-    return f"{by_kind['all']['exact']:.1%} of {by_kind['all']['cases']:.0f} other edits are right"
+    recorded = {case.edit.before for case in edit_cases(functions, pool, wanted.per_kind)}
+    rest = [function for function in functions if function.text not in recorded]
+    by_kind, _ = real_edits(scorer, edit_cases(rest, pool, others))
+    found = by_kind["all"]
+    right = f"{found['exact']:.1%} of {found['cases']:.0f} other edits are right"
+    return f"{right}, {found['nats']:.2f} nats per answer"
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
@@ -290,10 +308,10 @@ def table(results: dict[str, dict[str, Any]]) -> str:
             rows.append([group, f"{cells[0]['cases']:.0f}", *shown])
         tables.append(markdown_table([title, "cases", *headings], rows))
     for key, title, shares in (
-        ("short_edits", "invented short edit", ("exact", "refused", "loops")),
-        ("later_edits", "edit as second to fifth turn", ("exact", "refused", "loops")),
-        ("outside_first", "outside, first message", ("honest", "loops")),
-        ("outside_later", "outside, later message", ("honest", "loops")),
+        ("short_edits", "invented short edit", ("exact", "refused", "unchanged", "loops")),
+        ("later_edits", "edit as second to fifth turn", ("exact", "refused", "unchanged", "loops")),
+        ("outside_first", "outside, first message", ("honest", "fits", "loops")),
+        ("outside_later", "outside, later message", ("honest", "fits", "loops")),
     ):
         headings = [f"{name}: {' / '.join(shares)}" for name in names]
         rows = []

@@ -25,10 +25,12 @@ from models.training.edits import Edit, Pool
 from models.training.fill_in import Hole
 from models.training.functions import Function, distinct, docstrings, functions_of
 from models.training.invented import Inventor
-from models.training.phrases import REQUESTS
+from models.training.phrases import REQUESTS, unmarked
 
 SEED = 11
-_ATTEMPTS = 20
+_ATTEMPTS = 500
+AGAIN = "the code again"
+"""The kind of a later turn that asks for the last code unchanged."""
 HUMANEVAL = Path("humaneval_infilling", "HumanEval-SingleLineInfilling.jsonl.gz")
 
 
@@ -110,14 +112,17 @@ def outside_cases(functions: list[Function], count: int, *, later: bool) -> Iter
         before = chats.conversation(1 + index % 3) if later else []
         for _ in range(_ATTEMPTS):
             request, answer = requests.turn(kinds[index % len(kinds)])
-            if request.lower() not in asked:
+            if unmarked(request) not in asked:
                 break
-        asked.add(request.lower())
+        else:
+            raise ValueError(f"there are too few requests of the kind {kinds[index % len(kinds)]}")
+        asked.add(unmarked(request))
         yield ChatCase(kinds[index % len(kinds)], [*before, ("user", request)], answer)
 
 
 def later_edit_cases(functions: list[Function], count: int) -> Iterator[ChatCase]:
-    """Edits as second to fifth turns of conversations on held-out code, with what came before."""
+    """`count` edits as second to fifth turns of conversations on held-out code, with what came
+    before; besides, those turns among them that ask for the code again."""
     inventor = Inventor(random.Random(f"{SEED} chats"), held_out=True)
     requests = refusals.Requests(inventor, docstrings(functions))
     chats, made = Chats(inventor, requests, functions), 0
@@ -125,8 +130,9 @@ def later_edit_cases(functions: list[Function], count: int) -> Iterator[ChatCase
         turns = chats.conversation(5)
         for index in range(3, len(turns), 2):
             if turns[index][1].startswith("```"):
-                yield ChatCase(_later_kind(turns[index - 1][1]), turns[:index], turns[index][1])
-                made += 1
+                kind = _later_kind(turns[index - 1][1])
+                yield ChatCase(kind, turns[:index], turns[index][1])
+                made += kind != AGAIN
                 if made == count:
                     return
 
@@ -134,7 +140,10 @@ def later_edit_cases(functions: list[Function], count: int) -> Iterator[ChatCase
 def _later_kind(request: str) -> str:
     if any(mark in request for mark in ("def ", "\n")):
         return "new code"
-    return "undo" if request in REQUESTS["undo"] else "code of an earlier answer"
+    for kind, name in (("undo", "undo"), ("again", AGAIN)):
+        if request in REQUESTS[kind]:
+            return name
+    return "code of an earlier answer"
 
 
 def holes(files: list[SourceFile], count: int, *, block: bool) -> Iterator[Hole]:
@@ -160,7 +169,7 @@ def function_holes(functions: list[Function], count: int) -> Iterator[Hole]:
 
 
 def body_holes(functions: list[Function], count: int) -> Iterator[Hole]:
-    """Short functions without their bodies, but for the last line; nothing follows the header."""
+    """Short functions of which only the header and the last line are given."""
     found = (fill_in.body_hole(function.text) for function in functions)
     return itertools.islice((hole for hole in found if hole), count)
 

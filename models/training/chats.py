@@ -11,7 +11,7 @@ from dataclasses import replace
 from models.training import short_edits, wordings
 from models.training.edits import Edit, fenced
 from models.training.functions import Function, is_function
-from models.training.invented import Inventor
+from models.training.invented import Inventor, joined
 from models.training.phrases import REQUESTS
 from models.training.refusals import Requests, answer
 
@@ -36,10 +36,18 @@ _PLAIN_WORDS: Mapping[str, tuple[str, ...]] = {
     "rename_variable": ("rename {} to {}", "call {} {}", "{} -> {}"),
     "rename_function": ("rename {} to {}", "rename the function {} to {}"),
 }
+_LONG_REQUESTS = ("repeat_code", "apply_diff")
+"""Kinds that cannot be asked for in few words."""
+_PLAIN_KINDS: Mapping[str, float] = {
+    kind: 2.0 if kind in _PLAIN_WORDS else 1.0
+    for kind in short_edits.KINDS
+    if kind not in _LONG_REQUESTS
+}
 _NO_CODE, _NO_CODE_PLAIN = 0.15, 0.04
 """The share of requests outside the training that ask for an edit where there is no code."""
-_UNDOING, _UNABLE = 0.18, 0.05
-"""How often plain-spoken people, besides, undo the last change, and ask for what is impossible."""
+_UNDOING, _UNABLE, _SHOWING = 0.18, 0.05, 0.08
+"""How often plain-spoken people, besides, undo the last change, ask for what is impossible, and
+show new code before they say what to change."""
 _UNABLE_WORDS = (
     *("add type hints", "type hints please", "add error handling", "handle errors", "fix it"),
     *("make it faster", "improve it", "add tests", "write a test for it", "make it shorter"),
@@ -47,6 +55,12 @@ _UNABLE_WORDS = (
     *("use recursion", "translate it to javascript", "use a list comprehension", "sort it"),
 )
 """What people also ask of code that is there, and what cannot be done."""
+WHAT_CHANGE = "What shall I change in it? For example, rename a variable, or make it async."
+"""The answer to code without a request."""
+_SHOWN = (
+    *("{}", "{}", "{}", "{}", "```python\n{}\n```", "```\n{}\n```"),
+    *("Here is my function:\n{}", "here is my code: {}", "I have this: {}", "My code:\n{}"),
+)
 _QUOTED = re.compile(r"`([^`]+)`")
 _FOLLOW = (
     "now {}",
@@ -60,12 +74,17 @@ _FOLLOW = (
 )
 
 
+def _closed(words: str) -> str:
+    """An instruction whose code is not pasted after it."""
+    return f"{words} it" if wordings.ends_open(words) else words
+
+
 class Chats:
     """Invents conversations; a quarter of the code that they begin with is of real functions.
 
     Where there are `questions`, conversations of one, some turns are drawn from them. If
-    they are `plain_spoken`, changes are undone more often and asked for in fewer words, and what
-    cannot be done is asked of code that is there.
+    they are `plain_spoken`, changes are undone more often and asked for in fewer words, what cannot
+    be done is asked of code that is there, and code is shown before anything is asked.
     """
 
     def __init__(
@@ -91,7 +110,13 @@ class Chats:
         turns: Turns = []
         versions: list[Function] = []
         for _ in range(count):
-            said = self._question() or self._of_the_code(versions) or self._turn(versions)
+            shown = bool(turns) and turns[-1][1] == WHAT_CHANGE
+            said = (
+                (self.follow_up(versions) if shown else None)
+                or self._question()
+                or self._of_the_code(versions)
+                or self._turn(versions)
+            )
             turns += [("user", said[0]), ("assistant", said[1])]
         return turns
 
@@ -118,17 +143,23 @@ class Chats:
         return question, answer
 
     def _of_the_code(self, versions: list[Function]) -> tuple[str, str] | None:
-        """Now and then, the last change is undone, or the impossible is asked of the code."""
+        """Now and then, the last change is undone, the impossible is asked of the code, or other
+        code is shown."""
         chance = self._rng.random() if self._plain_spoken else 1.0
         if len(versions) > 1 and chance < _UNDOING:
             return self.undo(versions)
         if versions and _UNDOING <= chance < _UNDOING + _UNABLE:
             request = self._said(self._rng.choice(_UNABLE_WORDS))
             return request, answer("judge", request)
+        if _UNDOING + _UNABLE <= chance < _UNDOING + _UNABLE + _SHOWING:
+            return self.show(versions)
         return None
 
     def _in_few_words(self, kind: str, edit: Edit) -> str:
         """The shortest request for an edit of earlier code."""
+        if kind not in _PLAIN_WORDS:
+            drawn = (wordings.instruction(edit, kind, self._rng) for _ in range(4))
+            return self._said(_closed(min(drawn, key=len)))
         words, names = self._rng.choice(_PLAIN_WORDS[kind]), _QUOTED.findall(edit.instruction)
         names.sort(key=lambda name: name not in edit.before)  # the old one first
         fits = words.count("{}") in (0, len(names))
@@ -160,13 +191,20 @@ class Chats:
         (_, request), (_, answer) = short_edits.conversation(kind, edit, self._rng)
         return request, answer
 
+    def show(self, versions: list[Function]) -> tuple[str, str]:
+        """New code without a request; the answer asks for one."""
+        text = self._inventor.function().text
+        one_line = joined(text) if self._rng.random() < 0.75 else None
+        versions[:] = [Function(one_line or text, False, "chat")]
+        return self._rng.choice(_SHOWN).replace("{}", versions[0].text), WHAT_CHANGE
+
     def follow_up(self, versions: list[Function]) -> tuple[str, str] | None:
-        """An edit of the code of the last answer that showed any, which is not pasted again."""
+        """An edit of the code that was shown last, which is not pasted again."""
         current = versions[-1]
         if not is_function(current.text):
             return None
         plain = self._plain_spoken and self._rng.random() < _PLAIN
-        kinds = dict.fromkeys(_PLAIN_WORDS, 1.0) if plain else short_edits.KINDS
+        kinds = _PLAIN_KINDS if plain else short_edits.KINDS
         for kind in self._rng.choices(list(kinds), list(kinds.values()), k=_ATTEMPTS):
             edit = short_edits.make(kind, current, self._inventor)
             if edit is None or kind == "repeat_code":
@@ -174,9 +212,7 @@ class Chats:
             versions.append(replace(current, text=edit.after))
             if plain:
                 return self._in_few_words(kind, edit), fenced(edit.after)
-            words = wordings.instruction(edit, kind, self._rng)
-            if wordings.ends_open(words):
-                words = f"{words} it"
+            words = _closed(wordings.instruction(edit, kind, self._rng))
             words = wordings.spoken(words, self._rng)
             if self._rng.random() < 0.4 and words[:1].islower():
                 words = self._rng.choice(_FOLLOW).replace("{}", words)

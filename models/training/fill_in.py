@@ -194,7 +194,7 @@ def told_line_example(text: str, rng: random.Random) -> Example | None:
 
 
 def body_hole(text: str) -> Hole | None:
-    """A short function's body, but for its last line; None where the text is not like that."""
+    """A hole between the header of a short function and its last line; None for any other text."""
     first, *rest = text.rstrip().split("\n")
     if not first.endswith(":") or not 2 <= len(rest) <= LONGEST_BODY:
         return None

@@ -46,10 +46,23 @@ LISTS, REQUESTS = _read()
 
 
 def part(values: Sequence[str], *, held_out: bool, least: int = _LONG) -> list[str]:
-    """The held-out values or the others; all where there are fewer than `least`."""
+    """The held-out values or the others; all where there are fewer than `least`.
+
+    No held-out value differs from another one in case and final mark only, since requests are
+    varied in those.
+    """
     if len(set(values)) < least:
         return list(values)
-    return [value for value in values if is_held_out(value) == held_out]
+    others = [value for value in values if not is_held_out(value)]
+    if not held_out:
+        return others
+    known = {unmarked(value) for value in others}
+    return [value for value in values if is_held_out(value) and unmarked(value) not in known]
+
+
+def unmarked(text: str) -> str:
+    """A text in small letters, without the marks at its end."""
+    return text.rstrip(".?!").lower()
 
 
 def fill(

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from models.training.invented import Inventor, joined
-from models.training.phrases import LISTS, REQUESTS, fill
+from models.training.phrases import LISTS, REQUESTS, fill, unmarked
 
 ANSWERS: Mapping[str, tuple[str, str, str]] = {
     "write": ("I cannot write new code.", "rename {word} in code you paste", "make it async"),
@@ -39,7 +39,7 @@ ANSWERS: Mapping[str, tuple[str, str, str]] = {
     "other": (
         "I know no language but Python.",
         "rename {word} in Python code",
-        "add type hints to it",
+        "remove its type hints",
     ),
     "judge": (
         "I cannot judge, run or improve code.",
@@ -92,9 +92,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 _OWN_NAME = re.compile(r"\bdef ([A-Za-z_]\w*)")
 _STOP = frozenset(LISTS["stop"])
 _LONGEST = 20
-_SMALL_TALK_REQUESTS = {
-    request.rstrip(".?!").lower() for kind in SMALL_TALK for request in REQUESTS[kind]
-}
+_SMALL_TALK_REQUESTS = {unmarked(request) for kind in SMALL_TALK for request in REQUESTS[kind]}
 
 
 def word_of(request: str) -> str | None:
@@ -125,7 +123,7 @@ def is_honest(text: str) -> bool:
     whole = re.escape(ANSWER).replace(r"\{opening\}", f"(?:{openings})")
     whole = whole.replace(r"\{first\}", f"(?:{firsts})").replace(r"\{second\}", f"(?:{seconds})")
     pattern = whole.replace(r"\{word\}", r"`\w+`")
-    return text == NO_CODE or bool(re.fullmatch(pattern, text))
+    return bool(re.fullmatch(pattern, text))
 
 
 class Requests:
@@ -155,7 +153,7 @@ class Requests:
         """A request of the kind and its answer."""
         held_out = self._inventor.held_out
         request = fill(kind, self.rng, self._made, held_out=held_out).strip()
-        if kind in ANSWERS and request.rstrip(".?!").lower() in _SMALL_TALK_REQUESTS:
+        if kind in ANSWERS and unmarked(request) in _SMALL_TALK_REQUESTS:
             return self.turn(kind)
         chance = self.rng.random()
         if kind not in ("foreign", "judge") and chance < 0.12:

@@ -306,7 +306,7 @@ _FIRST_WORDS = frozenset(LISTS["instruction"])
 """What an instruction begins with where it does not begin with a name out of the code."""
 _POLITE = ("please {}", "Please {}", "{} please", "can you {}", "Can you {}", "could you {}")
 _POLITE_TOO = ("could you please {}", "I want you to {}", "I'd like you to {}", "now {}", "just {}")
-_PREPOSITION = re.compile(r" (?:in|from|to|of|for|on top of)$")
+_PREPOSITION = re.compile(r"\s(?:in|from|to|of|for|on top of)$")
 _AFTER = (
     *("{i}: {c}",) * 6,
     *("{i}:\n{c}",) * 3,

@@ -1,12 +1,18 @@
 """How edits are counted when the bundled model is evaluated, with a scorer of a few lines."""
 
-import numpy as np
+from collections import Counter
 
-from benchmarks.evaluate_model import chat_edits, fillings, real_edits
-from benchmarks.held_out import ChatCase, EditCase
+import numpy as np
+import pytest
+
+from benchmarks.evaluate_model import chat_edits, fillings, outside, real_edits
+from benchmarks.held_out import AGAIN, ChatCase, EditCase, later_edit_cases, outside_cases
 from benchmarks.scoring import Score
+from models.training import refusals
 from models.training.edits import Edit
 from models.training.fill_in import Hole
+from models.training.functions import Function
+from models.training.phrases import unmarked
 
 
 class OneTokenACharacter:
@@ -43,6 +49,49 @@ def test_wrong_edits_that_do_not_end_are_counted_as_loops() -> None:
     cases = [ChatCase("guard", [("user", words)], "x" * 9) for words in ("more", "less")]
     shares = chat_edits(Endless(), cases)["guard"]  # type: ignore[arg-type]
     assert (shares["cases"], shares["exact"], shares["loops"]) == (2, 0, 0.5)
+
+
+class Copier(Endless):
+    """Answers every request for an edit with the code of the request."""
+
+    def answer(self, prompt: list[int], most: int) -> tuple[str, bool]:
+        return "```python\nx = 1\n```", True
+
+
+def test_code_that_comes_back_as_it_was_is_counted() -> None:
+    cases = [ChatCase("guard", [("user", words)], "z" * 9) for words in ("in: x = 1", "in: y = 2")]
+    shares = chat_edits(Copier(), cases)["guard"]  # type: ignore[arg-type]
+    assert (shares["unchanged"], shares["refused"], shares["loops"]) == (0.5, 0, 0)
+
+
+def test_asking_for_the_code_again_is_no_edit() -> None:
+    cases = [ChatCase(kind, [("user", "ask")], "z") for kind in (AGAIN, "undo")]
+    shares = chat_edits(OneTokenACharacter(), cases)  # type: ignore[arg-type]
+    assert {kind: row["cases"] for kind, row in shares.items()} == {AGAIN: 1, "undo": 1, "all": 1}
+    kinds = Counter(case.kind for case in later_edit_cases([], 60))
+    assert kinds.pop(AGAIN)
+    assert kinds.total() == 60
+
+
+class Evasive(OneTokenACharacter):
+    """Asks for code whatever is said."""
+
+    def answer(self, prompt: list[int], most: int) -> tuple[str, bool]:
+        return refusals.NO_CODE, True
+
+
+def test_asking_for_code_is_no_honest_answer_to_a_question_about_the_world() -> None:
+    case = ChatCase("world", [("user", "why")], refusals.answer("world", "why"))
+    row = outside(Evasive(), [case])["world"]  # type: ignore[arg-type]
+    assert (row["honest"], row["fits"]) == (0, 0)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_no_two_requests_outside_the_training_are_alike(later: bool) -> None:
+    documented = Function('def f():\n    """Return the first item."""', False, "")
+    cases = list(outside_cases([documented], 120, later=later))
+    said = [unmarked(case.request[-1][1]) for case in cases]
+    assert len(set(said)) == len(said)
 
 
 class Filler(OneTokenACharacter):

@@ -7,11 +7,11 @@ import pytest
 
 from benchmarks.first_messages import messages
 from models.training import refusals
-from models.training.chats import Chats
+from models.training.chats import WHAT_CHANGE, Chats
 from models.training.copies import NOWHERE, align
 from models.training.functions import Function
 from models.training.invented import Inventor
-from models.training.phrases import REQUESTS, part
+from models.training.phrases import REQUESTS, part, unmarked
 
 DOCSTRINGS = ["Return the first item."]
 
@@ -44,7 +44,7 @@ def test_training_and_evaluation_share_no_kind_of_request(kind: str) -> None:
     known, held_out = (set(part(REQUESTS[kind], held_out=h, least=8)) for h in (False, True))
     assert known
     assert held_out
-    assert not known & held_out
+    assert not set(map(unmarked, known)) & set(map(unmarked, held_out))
 
 
 def test_the_messages_of_the_card_are_not_trained_on() -> None:
@@ -78,6 +78,17 @@ def test_plain_spoken_people_ask_of_earlier_code_in_few_words() -> None:
     unable = [tell for ask, tell in said if ask.endswith(("it faster", "handle errors"))]
     assert len(unable) > 2
     assert all(map(refusals.is_honest, unable))
+
+
+def test_code_may_come_before_the_first_request() -> None:
+    chats = Chats(Inventor(random.Random(3)), requests(3), [], plain_spoken=True)
+    edited = 0
+    for turns in chats.conversations(400):
+        said = [content for _, content in turns]
+        assert said.count(WHAT_CHANGE) < len(said) // 2 + 1
+        for at in (index for index, content in enumerate(said[:-1]) if content == WHAT_CHANGE):
+            edited += said[at + 2].startswith("```python")
+    assert edited > 20
 
 
 def test_plain_spoken_people_undo_more_often() -> None:
