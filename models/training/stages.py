@@ -114,8 +114,8 @@ _FOLLOW_UPS = _percent(chats=34, edits=32, short_edits=17, refusals=6, fim=5, co
 _FOLLOW_UPS_AGAIN = _percent(
     chats=34, edits=29, long_edits=8, short_edits=17, refusals=3, fim=4, code=3, questions=2
 )
-_SMALL_CHANGES = _percent(
-    short_edits=36, edits=24, long_edits=9, chats=15, refusals=5, fim=7, code=2, questions=2
+_CODE_FIRST = _percent(
+    edits=26, long_edits=26, short_edits=16, chats=18, refusals=5, fim=5, code=2, questions=2
 )
 _QUESTIONS = _percent(repeats=2, edits=46, code=2, fim=12, questions=36, structured=2)
 CURRICULUM: tuple[Stage, ...] = (
@@ -167,10 +167,8 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("finish, longest", 50, 2, 2048, _LONGEST_FINISH, decays=True, peak=0.25, vectors=0.2),
     Stage("follow-ups", 220, 8, 512, _FOLLOW_UPS, decays=True, peak=0.1, vectors=0.2),
     Stage("follow-ups again", 200, 8, 512, _FOLLOW_UPS_AGAIN, decays=True, peak=0.09, vectors=0.2),
-    Stage("larger batches", 1500, 16, 512, _FINISH, decays=True, peak=0.35, vectors=0.2),
-    Stage("larger, long", 880, 8, 1024, _LONG_FINISH, decays=True, peak=0.35, vectors=0.2),
-    Stage("larger, longest", 120, 4, 2048, _LONGEST_FINISH, decays=True, peak=0.35, vectors=0.2),
-    Stage("small changes", 250, 16, 512, _SMALL_CHANGES, decays=True, peak=0.12, vectors=0.2),
+    Stage("larger batches", 480, 8, 1024, _LONG_FINISH, decays=True, peak=0.12, vectors=0.2),
+    Stage("code first", 600, 8, 1024, _CODE_FIRST, decays=True, peak=0.12, vectors=0.2),
 )
 
 
