@@ -25,8 +25,10 @@ from typing import Any
 
 from benchmarks.held_out import (
     AGAIN,
+    NO_CODE,
     ChatCase,
     EditCase,
+    Turns,
     body_holes,
     edit_cases,
     function_holes,
@@ -35,6 +37,7 @@ from benchmarks.held_out import (
     humaneval_holes,
     later_edit_cases,
     outside_cases,
+    own_words,
     short_edit_cases,
     shuffled_functions,
     versions,
@@ -173,6 +176,23 @@ def chat_edits(scorer: Scorer, cases: Iterable[ChatCase]) -> Shares:
     return _shares(counts)
 
 
+def by_hand(scorer: Scorer, conversations: Iterable[Turns]) -> Shares:
+    """The shares of right answers to first and to later requests for edits that were written by
+    hand. What comes before a later request are the model's own answers, right or wrong."""
+    counts: Shares = {row: dict.fromkeys(("cases", "exact"), 0.0) for row in ("first", "later")}
+    for conversation in conversations:
+        said: Turns = []
+        for (_, request), (_, right) in zip(conversation[::2], conversation[1::2], strict=True):
+            said.append(("user", request))
+            answer, ended = scorer.answer(scorer.chat_prompt(said), MAX_ANSWER_LENGTH)
+            if right != NO_CODE:
+                row = counts["later" if len(said) > 1 else "first"]
+                row["cases"] += 1
+                row["exact"] += ended and answer == edits.fenced(right)
+            said.append(("assistant", answer))
+    return _shares(counts)
+
+
 def code_of(answer: str) -> str:
     """The code in an answer's block, or the answer itself."""
     return answer.strip().removeprefix("```python").removesuffix("```").strip()
@@ -229,7 +249,11 @@ def _later_edits(wanted: Wanted) -> dict[str, Any]:
 
 
 def _short_edits(wanted: Wanted) -> dict[str, Any]:
-    return {"short_edits": chat_edits(_prepared(wanted.folder)[0], short_edit_cases(SHORT_EDITS))}
+    scorer, _, _ = _prepared(wanted.folder)
+    return {
+        "short_edits": chat_edits(scorer, short_edit_cases(SHORT_EDITS)),
+        "by_hand": by_hand(scorer, own_words()),
+    }
 
 
 def _outside(wanted: Wanted) -> dict[str, Any]:
@@ -291,7 +315,8 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     rows: list[list[object]] = []
     for key in ("bits_per_byte", "fill_line", "fill_block", "humaneval_line"):
         values = [results[name][key] for name in names]
-        rows.append([key, *("-" if value is None else f"{value:.3f}" for value in values)])
+        if None not in values:
+            rows.append([key, *(f"{value:.3f}" for value in values)])
     for holes_of in ("function_line", "function_body"):
         for key in ("exact", "ends", "parses"):
             values = [results[name][holes_of][key] for name in names]
@@ -310,6 +335,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     for key, title, shares in (
         ("short_edits", "invented short edit", ("exact", "refused", "unchanged", "loops")),
         ("later_edits", "edit as second to fifth turn", ("exact", "refused", "unchanged", "loops")),
+        ("by_hand", "edit in own words", ("exact",)),
         ("outside_first", "outside, first message", ("honest", "fits", "loops")),
         ("outside_later", "outside, later message", ("honest", "fits", "loops")),
     ):

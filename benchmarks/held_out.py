@@ -29,6 +29,8 @@ from models.training.phrases import REQUESTS, unmarked
 
 SEED = 11
 _ATTEMPTS = 500
+OWN_WORDS, NO_CODE = Path(__file__).with_name("own_words.txt"), "?"
+"""Conversations written by hand, and what stands there for an answer without code."""
 AGAIN = "the code again"
 """The kind of a later turn that asks for the last code unchanged."""
 HUMANEVAL = Path("humaneval_infilling", "HumanEval-SingleLineInfilling.jsonl.gz")
@@ -135,6 +137,24 @@ def later_edit_cases(functions: list[Function], count: int) -> Iterator[ChatCase
                 made += kind != AGAIN
                 if made == count:
                     return
+
+
+def own_words(path: Path = OWN_WORDS) -> list[Turns]:
+    """The conversations of a file: what is said, and the right code or `NO_CODE`."""
+    conversations: list[Turns] = []
+    for block in path.read_text(encoding="utf-8").split("\n\n"):
+        turns: Turns = []
+        for line in (line for line in block.splitlines() if not line.startswith("# ")):
+            mark, rest = line[:2], line[2:]
+            if mark == "> ":
+                turns += [("user", rest), ("assistant", "")]
+            elif mark == ". ":
+                turns[-2] = ("user", f"{turns[-2][1]}\n{rest}")
+            else:
+                turns[-1] = ("assistant", f"{turns[-1][1]}\n{line}".removeprefix("\n"))
+        if turns:
+            conversations.append(turns)
+    return conversations
 
 
 def _later_kind(request: str) -> str:

@@ -9,7 +9,7 @@ from models.training.stages import CURRICULUM, Stage
 
 @dataclass(frozen=True)
 class Recipe:
-    """`documents` structured texts are made, and a few times as many conversions and greetings.
+    """`documents` structured texts are made, and a multiple of that of everything invented.
 
     `compiled` trains a quarter faster after half a minute; it needs a C++ compiler.
     """

@@ -1,8 +1,8 @@
 """The curriculum: what is trained on, for how many steps, and at what learning rate.
 
-Copying first, edits next, long functions last. The rate is a warm-up, a plateau and a decay;
-then plateau and decay once more, because what the first decay reached is a good place to go on
-from, and a run can be lengthened that way at any time.
+It grew with the model: courses follow each other, and a later one mends what the weights before it
+got wrong. In each, the rate falls once; neighbouring stages share a fall if their `peak` is the same.
+A run can be lengthened by another course at any time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Stage:
 
     The rate begins at `peak` of the plateau's, and falls from there if the stage `decays`; that of
     the embedding and the norms is `vectors` of it. Where there are layers in `only`, no others
-    change.
+    change, unless the run began from nothing.
     """
 
     name: str

@@ -171,7 +171,8 @@ class Trainer:
         """One batch; returns what happened in it."""
         started = time.perf_counter()
         stage = stage_at(self.stages, self.step)
-        self.model.learn_only(stage.only)
+        # A run from nothing has no layers that are newer than others.
+        self.model.learn_only(stage.only if self._fresh_from else ())
         batch = self.batches.draw(self.step, rows=stage.rows, length=stage.length, mix=stage.mix)
         losses, kinds, weights, guidance = self._losses(batch)
         ((losses * weights).sum() / weights.sum() + WEIGHT * guidance).backward()
@@ -226,7 +227,7 @@ class Trainer:
                 if self.step % PROBE_EVERY == 0:
                     for name, probe in self.probes.items():
                         record[name] = exact_answers(self.model, probe)
-                if self.step % LOG_EVERY == 0 or self.step == total or "probe" in record:
+                if self.step % LOG_EVERY == 0 or self.step == total:
                     log.write(json.dumps(record) + "\n")
                     log.flush()
                     print(progress_line(record, total), flush=True)

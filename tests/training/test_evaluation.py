@@ -1,15 +1,26 @@
 """How edits are counted when the bundled model is evaluated, with a scorer of a few lines."""
 
+import ast
+import textwrap
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.evaluate_model import chat_edits, fillings, outside, real_edits
-from benchmarks.held_out import AGAIN, ChatCase, EditCase, later_edit_cases, outside_cases
+from benchmarks.evaluate_model import by_hand, chat_edits, fillings, outside, real_edits
+from benchmarks.held_out import (
+    AGAIN,
+    NO_CODE,
+    ChatCase,
+    EditCase,
+    later_edit_cases,
+    outside_cases,
+    own_words,
+)
 from benchmarks.scoring import Score
 from models.training import refusals
-from models.training.edits import Edit
+from models.training.edits import Edit, fenced
 from models.training.fill_in import Hole
 from models.training.functions import Function
 from models.training.phrases import unmarked
@@ -71,6 +82,30 @@ def test_asking_for_the_code_again_is_no_edit() -> None:
     kinds = Counter(case.kind for case in later_edit_cases([], 60))
     assert kinds.pop(AGAIN)
     assert kinds.total() == 60
+
+
+class Parrot(OneTokenACharacter):
+    """Answers with what was said last, as code."""
+
+    def chat_prompt(self, turns: list[tuple[str, str]]) -> list[int]:
+        return self.encode(turns[-1][1])
+
+    def answer(self, prompt: list[int], most: int) -> tuple[str, bool]:
+        return fenced("".join(map(chr, prompt))), True
+
+
+def test_requests_written_by_hand_are_counted_as_first_and_later_ones(tmp_path: Path) -> None:
+    path = tmp_path / "words.txt"
+    path.write_text("# words\n\n> x = 1\n. y\nx = 1\ny\n> hi\n?\n> z\nno\n\n> z\nz\n")
+    shares = by_hand(Parrot(), own_words(path))  # type: ignore[arg-type]
+    assert shares == {"first": {"cases": 2, "exact": 1}, "later": {"cases": 1, "exact": 0}}
+
+
+def test_requests_written_by_hand_ask_for_python() -> None:
+    for turns in own_words():
+        assert [role for role, _ in turns[:2]] == ["user", "assistant"]
+        for code in (right for _, right in turns[1::2] if right != NO_CODE):
+            ast.parse(textwrap.dedent(code))
 
 
 class Evasive(OneTokenACharacter):

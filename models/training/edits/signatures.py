@@ -92,11 +92,6 @@ _TO_METHOD = (
 )
 
 
-def _parameters(function: Function) -> list[ast.arg]:
-    arguments = function.node.args
-    return [a for a in arguments.posonlyargs + arguments.args if a.arg not in ("self", "cls")]
-
-
 def add_hint(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
     """A type on one bare parameter without a default, or on what the function returns."""
     text, lines, node = function.text, Lines(function.text), function.node
