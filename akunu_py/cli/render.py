@@ -28,6 +28,8 @@ _SYMBOLS: Final = (
 )
 
 _FENCE: Final = "```"
+_PARTS: Final = re.compile("(\\s|[\u1100-\u115f\u2e80-\ud7ff\uf900-\uffef])")
+"""Where a line may break: at spaces, and beside the wide characters of East Asian scripts."""
 _ENDINGS: Final = {
     Finish.LENGTH: "stopped at the token limit",
     Finish.CANCELLED: "interrupted",
@@ -102,7 +104,8 @@ class AnswerWriter:
         stream: where the answer goes.
         show_drafts: whether to mark drafted pieces.
         wrap: whether a terminal gets prose with breaks between words; by itself, it breaks lines
-            anywhere. A word is held back until it is complete. Lines of code stay as they are.
+            anywhere. A word is held back until it is complete, with the space before it. Lines of
+            code stay as they are.
     """
 
     def __init__(self, stream: TextIO, *, show_drafts: bool = False, wrap: bool = False) -> None:
@@ -112,7 +115,7 @@ class AnswerWriter:
         self._is_terminal = stream.isatty()
         self._columns = columns_of(stream) if wrap else None
         self._line, self._column, self._fenced = "", 0, False
-        self._word: list[tuple[str, bool]] = []
+        self._held: list[tuple[str, bool]] = []
         self._ready: list[tuple[str, bool]] = []
 
     def write(self, pieces: "Iterable[Piece]") -> None:
@@ -122,18 +125,13 @@ class AnswerWriter:
             if self._columns is None:
                 self._send(text, drafted=piece.drafted)
                 continue
-            for part in re.split(r"(\s)", text):
-                if part.isspace() or (self._line and self._is_code):
-                    self._end_word(self._columns)
-                    self._send(part, drafted=piece.drafted)
-                elif part:
-                    self._word.append((part, piece.drafted))
+            for part in _PARTS.split(text):
+                self._take(part, self._columns, drafted=piece.drafted)
         self._show()
 
     def end_line(self) -> None:
         """Ends the line, unless the answer ended it."""
-        if self._columns is not None:
-            self._end_word(self._columns)
+        self._end_word()
         if self._line:
             self._send("\n", drafted=False)
         self._show()
@@ -142,16 +140,32 @@ class AnswerWriter:
     def _is_code(self) -> bool:
         return self._fenced or self._line.startswith(("    ", "\t"))
 
-    def _end_word(self, columns: int) -> None:
-        """Sends on the word that was held back, on a new line if it does not fit into this one."""
-        word, self._word = self._word, []
-        text = "".join(part for part, _ in word)
+    def _take(self, part: str, columns: int, *, drafted: bool) -> None:
+        """Takes a space, a line break, a part of a word, or a wide character."""
+        indents = part == " " and not self._line.strip()
+        if part.isspace() or (self._held and _PARTS.fullmatch(part)):
+            self._end_word()
+        if part == "\n" or indents or (self._line and self._is_code):
+            self._end_word()
+            self._send(part, drafted=drafted)
+        elif part:
+            self._held.append((part, drafted))
+            if sum(width(held) for held, _ in self._held) >= columns:
+                self._end_word()
+
+    def _end_word(self) -> None:
+        """Sends on what was held back, on a new line if it does not fit into this one."""
+        held, self._held = self._held, []
+        text = "".join(part for part, _ in held)
         if not self._line and text.startswith(_FENCE):
             self._fenced = not self._fenced
-        if word and self._column and self._column + width(text) > columns and not self._is_code:
-            self._ready.append(("\n", word[0][1]))
-            self._column = 0
-        for part, drafted in word:
+        fits = self._columns is None or self._column + width(text) <= self._columns
+        if not fits and self._column and _PARTS.match(text) and not self._is_code:
+            held = [(part, drafted) for part, drafted in held if not part.isspace()]
+            if held:
+                self._ready.append(("\n", held[0][1]))
+                self._column = 0
+        for part, drafted in held:
             self._send(part, drafted=drafted)
 
     def _send(self, text: str, *, drafted: bool) -> None:

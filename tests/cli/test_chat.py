@@ -55,6 +55,13 @@ class TestPipe:
         assert printed.out == "Hi.\nBye.\n"
         assert printed.err == "It is only a fake.\n"
 
+    def test_a_backslash_continues_the_turn(
+        self, start: Start, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        said = b"Edit:\\\ndef f():\\\n\\\r\n    pass\nThanks\\"
+        conversation = talk_through_pipe(start(FakeEngine()), monkeypatch, said)
+        assert said_in(conversation)[::2] == ["Edit:\ndef f():\n\n    pass", "Thanks\\"]
+
     def test_commands_reply_on_standard_error(
         self, start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:

@@ -84,21 +84,32 @@ def test_a_chat_breaks_lines_between_words_only(text: str, columns: int, size: i
         shown = shown_on(columns, pieces, patch)
     assert shown.split() == text.split()
     for line in shown.split("\n"):
-        words = line.rstrip()
-        fits = len(words) <= columns or " " not in words.strip()
-        assert fits or line.startswith("    ")
+        assert len(line) <= columns or " " not in line.strip() or line.startswith("    ")
 
 
 def test_a_chat_leaves_lines_of_code_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     code = "```python\nlonger than the line\n```\n\n    indented as well\n"
     assert shown_on(10, [Piece(part, False) for part in code], monkeypatch) == code
     assert shown_on(10, [Piece(f"{code}some words more", True)], monkeypatch) == (
-        f"{code}some words \nmore\n"
+        f"{code}some words\nmore\n"
     )
 
 
-def test_wide_letters_take_two_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shown_on(6, [Piece("a 日本語", False)], monkeypatch) == "a \n日本語\n"
+def test_wide_characters_take_two_columns_and_wait_for_no_space(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert shown_on(6, [Piece("a 日本語です", False)], monkeypatch) == "a 日本\n語です\n"
+    monkeypatch.setattr(render, "columns_of", lambda _: 40)
+    stream = Terminal()
+    AnswerWriter(stream, wrap=True).write([Piece("日本語です", False)])
+    assert stream.getvalue() == "日本語で"
+
+
+def test_a_word_longer_than_the_line_is_shown_as_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(render, "columns_of", lambda _: 10)
+    stream = Terminal()
+    AnswerWriter(stream, wrap=True).write([Piece("x", False)] * 25)
+    assert stream.getvalue() == "x" * 20
 
 
 def test_no_colour_if_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
