@@ -142,9 +142,9 @@ class AnswerWriter:
 
     def _take(self, part: str, columns: int, *, drafted: bool) -> None:
         """Takes a space, a line break, a part of a word, or a wide character."""
-        indents = part == " " and not self._line.strip()
         if part.isspace() or (self._held and _PARTS.fullmatch(part)):
             self._end_word()
+        indents = part == " " and not self._line.strip()
         if part == "\n" or indents or (self._line and self._is_code):
             self._end_word()
             self._send(part, drafted=drafted)
