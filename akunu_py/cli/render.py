@@ -7,12 +7,11 @@ except newline and tab as a symbol; a pipe gets the text unchanged.
 import os
 import re
 import sys
-import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, TextIO
-from unicodedata import combining, east_asian_width
+from unicodedata import category, east_asian_width
 
 from akunu_py.stats import Finish, Stats
 
@@ -27,9 +26,12 @@ _SYMBOLS: Final = (
     | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 )
 
-_FENCE: Final = "```"
-_PARTS: Final = re.compile("(\\s|[\u1100-\u115f\u2e80-\ud7ff\uf900-\uffef])")
+_FENCE: Final = re.compile(r" *(`{3,}|~{3,})([^`]*)")
+_PARTS: Final = re.compile(
+    "(\\s|[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\uff00-\uff60])"
+)
 """Where a line may break: at spaces, and beside the wide characters of East Asian scripts."""
+_NO_WIDTH: Final = frozenset(("Mn", "Me", "Cf"))
 _ENDINGS: Final = {
     Finish.LENGTH: "stopped at the token limit",
     Finish.CANCELLED: "interrupted",
@@ -80,21 +82,29 @@ def columns_of(stream: TextIO) -> int | None:
     """The width of a terminal; None for any other stream."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or None
-    except (OSError, ValueError):
+    except (AttributeError, OSError, ValueError):
         return None
 
 
 def width(text: str) -> int:
     """The columns that a terminal gives to a text."""
     wide = sum(east_asian_width(character) in "WF" for character in text)
-    return len(text) + wide - sum(map(bool, map(combining, text)))
+    return len(text) + wide - sum(category(character) in _NO_WIDTH for character in text)
 
 
 def wrapped(text: str, columns: int | None) -> str:
-    """A line of text with breaks between words, for a terminal of this width."""
-    if not columns:
-        return text
-    return textwrap.fill(text, columns, break_long_words=False, break_on_hyphens=False)
+    """A text with line breaks between words, for a terminal of this width."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        shown, *words = line.split(" ")
+        for word in words:
+            if columns and width(f"{shown} {word}") > columns:
+                lines.append(shown)
+                shown = word
+            else:
+                shown = f"{shown} {word}"
+        lines.append(shown)
+    return "\n".join(lines)
 
 
 class AnswerWriter:
@@ -114,8 +124,11 @@ class AnswerWriter:
         self._drafted_style = self._palette.drafted if show_drafts else ""
         self._is_terminal = stream.isatty()
         self._columns = columns_of(stream) if wrap else None
-        self._line, self._column, self._fenced = "", 0, False
+        self._line, self._column = "", 0  # the whole line of the answer; where the terminal is
+        self._fence = ""  # the marks that opened a block of code
+        self._indents = True  # the line has only spaces so far
         self._held: list[tuple[str, bool]] = []
+        self._held_width = 0
         self._ready: list[tuple[str, bool]] = []
 
     def write(self, pieces: "Iterable[Piece]") -> None:
@@ -125,7 +138,7 @@ class AnswerWriter:
             if self._columns is None:
                 self._send(text, drafted=piece.drafted)
                 continue
-            for part in _PARTS.split(text):
+            for part in filter(None, _PARTS.split(text)):
                 self._take(part, self._columns, drafted=piece.drafted)
         self._show()
 
@@ -138,27 +151,25 @@ class AnswerWriter:
 
     @property
     def _is_code(self) -> bool:
-        return self._fenced or self._line.startswith(("    ", "\t"))
+        return bool(self._fence) or self._line.startswith(("    ", "\t"))
 
     def _take(self, part: str, columns: int, *, drafted: bool) -> None:
         """Takes a space, a line break, a part of a word, or a wide character."""
-        if part.isspace() or (self._held and _PARTS.fullmatch(part)):
+        if _PARTS.fullmatch(part):
             self._end_word()
-        indents = part == " " and not self._line.strip()
-        if part == "\n" or indents or (self._line and self._is_code):
+        if part == "\n" or (part == " " and self._indents) or (self._line and self._is_code):
             self._end_word()
             self._send(part, drafted=drafted)
-        elif part:
-            self._held.append((part, drafted))
-            if sum(width(held) for held, _ in self._held) >= columns:
-                self._end_word()
+            return
+        self._held.append((part, drafted))
+        self._held_width += max(width(part), 1)
+        if self._held_width >= columns:
+            self._end_word()
 
     def _end_word(self) -> None:
         """Sends on what was held back, on a new line if it does not fit into this one."""
-        held, self._held = self._held, []
+        held, self._held, self._held_width = self._held, [], 0
         text = "".join(part for part, _ in held)
-        if not self._line and text.startswith(_FENCE):
-            self._fenced = not self._fenced
         fits = self._columns is None or self._column + width(text) <= self._columns
         if not fits and self._column and _PARTS.match(text) and not self._is_code:
             held = [(part, drafted) for part, drafted in held if not part.isspace()]
@@ -169,18 +180,35 @@ class AnswerWriter:
             self._send(part, drafted=drafted)
 
     def _send(self, text: str, *, drafted: bool) -> None:
-        if text:
-            self._ready.append((text, drafted))
-            _, newline, rest = text.rpartition("\n")
-            self._line = rest if newline else self._line + rest
-            self._column = width(rest) + (0 if newline else self._column)
+        if not text:
+            return
+        self._ready.append((text, drafted))
+        *ended, rest = text.split("\n")
+        for end in ended:
+            self._fence = _fence_after(self._line + end, self._fence)
+            self._line, self._column, self._indents = "", 0, True
+        self._line += rest
+        self._column += width(rest)
+        self._indents = self._indents and not rest.strip(" ")
 
     def _show(self) -> None:
-        for drafted, group in groupby(self._ready, key=lambda part: part[1]):
+        ready, self._ready = self._ready, []
+        for drafted, group in groupby(ready, key=lambda part: part[1]):
             style = self._drafted_style if drafted else ""
             self._stream.write(self._palette.paint(style, "".join(text for text, _ in group)))
-        self._ready.clear()
         self._stream.flush()
+
+
+def _fence_after(line: str, fence: str) -> str:
+    """The marks of the block of code that goes on after a line, as CommonMark has it; or nothing.
+
+    `fence` are the marks before the line.
+    """
+    found = _FENCE.fullmatch(line)
+    if not fence:
+        return found[1] if found else ""
+    closes = found and not found[2].strip() and found[1].startswith(fence)
+    return "" if closes else fence
 
 
 def stats_line(stats: Stats, finish: Finish | None = None) -> str:

@@ -38,10 +38,13 @@ class Screen:
         Raises:
             AkunuError: if the model has failed to load in the meantime.
         """
-        said = next((line for line in self._lines if line.strip()), None)
-        while said and said.endswith("\\") and (following := next(self._lines, None)) is not None:
-            said = f"{said[:-1]}\n{following}"
-        return said
+        for line in self._lines:
+            said = line
+            while said.endswith("\\") and (following := next(self._lines, None)) is not None:
+                said = f"{said[:-1]}\n{following}"
+            if said.strip():
+                return said
+        return None
 
     def await_model(self) -> "Engine":
         """Waits until the model is loaded.

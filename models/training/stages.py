@@ -117,6 +117,9 @@ _FOLLOW_UPS_AGAIN = _percent(
 _CODE_FIRST = _percent(
     edits=26, long_edits=26, short_edits=16, chats=18, refusals=5, fim=5, code=2, questions=2
 )
+_CODE_FIRST_AGAIN = _percent(
+    chats=40, short_edits=26, edits=16, long_edits=8, refusals=6, fim=2, questions=2
+)
 _QUESTIONS = _percent(repeats=2, edits=46, code=2, fim=12, questions=36, structured=2)
 CURRICULUM: tuple[Stage, ...] = (
     Stage("copying", 300, 8, 256, _COPYING),
@@ -169,6 +172,7 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("follow-ups again", 200, 8, 512, _FOLLOW_UPS_AGAIN, decays=True, peak=0.09, vectors=0.2),
     Stage("larger batches", 480, 8, 1024, _LONG_FINISH, decays=True, peak=0.12, vectors=0.2),
     Stage("code first", 600, 8, 1024, _CODE_FIRST, decays=True, peak=0.12, vectors=0.2),
+    Stage("code first again", 100, 8, 1024, _CODE_FIRST_AGAIN, decays=True, peak=0.07, vectors=0.2),
 )
 
 

@@ -58,7 +58,7 @@ class TestPipe:
     def test_a_backslash_continues_the_turn(
         self, start: Start, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        said = b"Edit:\\\ndef f():\\\n\\\r\n    pass\nThanks\\"
+        said = b"\\\n\nEdit:\\\ndef f():\\\n\\\r\n    pass\nThanks\\"
         conversation = talk_through_pipe(start(FakeEngine()), monkeypatch, said)
         assert said_in(conversation)[::2] == ["Edit:\ndef f():\n\n    pass", "Thanks\\"]
 

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from akunu_py.cli import render
 from akunu_py.cli.progress import prefill_bar
-from akunu_py.cli.render import PLAIN, AnswerWriter, palette_for, printable, stats_line
+from akunu_py.cli.render import (
+    PLAIN,
+    AnswerWriter,
+    palette_for,
+    printable,
+    stats_line,
+    wrapped,
+)
 from akunu_py.drafting.base import Draft
 from akunu_py.stats import Finish, Round, Stats
 from akunu_py.text.stream import Piece
@@ -93,6 +100,48 @@ def test_a_chat_leaves_lines_of_code_as_they_are(monkeypatch: pytest.MonkeyPatch
     assert shown_on(10, [Piece(f"{code}some words more", True)], monkeypatch) == (
         f"{code}some words\nmore\n"
     )
+
+
+FENCES = [
+    "1. Run:\n\n   ```bash\n   a b c d e f\n   ```\n",
+    "~~~\na b c d e f\n```\ng h i j k\n~~~\n",
+]
+
+
+@pytest.mark.parametrize("code", FENCES)
+def test_code_is_known_by_any_fence(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown_on(9, [Piece(part, False) for part in code], monkeypatch) == code
+    assert shown_on(9, [Piece(f"{code}a b c d e f", False)], monkeypatch) == f"{code}a b c d e\nf\n"
+
+
+def test_code_in_a_line_of_prose_opens_no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "```x = 1``` it is\nand this is prose"
+    assert shown_on(12, [Piece(said, False)], monkeypatch) == (
+        "```x = 1```\nit is\nand this is\nprose\n"
+    )
+
+
+def test_no_break_within_a_character(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown_on(4, [Piece("xxx❤\ufe0f b", False)], monkeypatch) == "xxx❤\ufe0f\nb\n"
+
+
+def test_what_was_written_before_an_interrupt_is_not_repeated() -> None:
+    class Interrupted(StringIO):
+        def flush(self) -> None:
+            raise KeyboardInterrupt
+
+    stream = Interrupted()
+    writer = AnswerWriter(stream)
+    with pytest.raises(KeyboardInterrupt):
+        writer.write([Piece("once", False)])
+    with pytest.raises(KeyboardInterrupt):
+        writer.end_line()
+    assert stream.getvalue() == "once\n"
+
+
+def test_notices_keep_their_lines_and_break_at_columns() -> None:
+    assert wrapped("世界 世界 a\n  b c", 6) == "世界\n世界 a\n  b c"
+    assert wrapped("a b", None) == "a b"
 
 
 def test_wide_characters_take_two_columns_and_wait_for_no_space(
