@@ -26,6 +26,7 @@ from typing import Any
 from benchmarks.held_out import (
     AGAIN,
     NO_CODE,
+    UNDO,
     ChatCase,
     EditCase,
     Turns,
@@ -45,6 +46,7 @@ from benchmarks.held_out import (
 from benchmarks.records import markdown_table, record
 from benchmarks.scoring import Scorer, copied_positions
 from models.training import edits, fill_in
+from models.training.chats import WHAT_CHANGE
 from models.training.corpus import SourceFile
 from models.training.fill_in import Hole
 from models.training.functions import Function, is_function
@@ -167,28 +169,35 @@ def chat_edits(scorer: Scorer, cases: Iterable[ChatCase]) -> Shares:
         if not score.exact:
             text, ended = scorer.answer(prompt, len(answer) + MAX_ANSWER_LENGTH)
         given = "\n".join(content for _, content in case.request)
+        unchanged = not score.exact and case.kind != UNDO and code_of(text) in given
         for kind in {case.kind, "all"} - ({"all"} if case.kind == AGAIN else set()):
             counts[kind]["cases"] += 1
             counts[kind]["exact"] += score.exact
             counts[kind]["refused"] += not score.hits[0]
-            counts[kind]["unchanged"] += not score.exact and code_of(text) in given
+            counts[kind]["unchanged"] += unchanged and bool(code_of(text))
             counts[kind]["loops"] += not ended
     return _shares(counts)
 
 
 def by_hand(scorer: Scorer, conversations: Iterable[Turns]) -> Shares:
-    """The shares of right answers to first and to later requests for edits that were written by
-    hand. What comes before a later request are the model's own answers, right or wrong."""
-    counts: Shares = {row: dict.fromkeys(("cases", "exact"), 0.0) for row in ("first", "later")}
+    """The shares of right answers to messages that were written by hand: to first and to later
+    requests for edits, and to others, which are answered without code. What comes before a later
+    one are the model's own answers, right or wrong."""
+    counts: Shares = {
+        row: dict.fromkeys(("cases", "exact"), 0.0) for row in ("first", "later", "others")
+    }
     for conversation in conversations:
         said: Turns = []
         for (_, request), (_, right) in zip(conversation[::2], conversation[1::2], strict=True):
             said.append(("user", request))
             answer, ended = scorer.answer(scorer.chat_prompt(said), MAX_ANSWER_LENGTH)
-            if right != NO_CODE:
-                row = counts["later" if len(said) > 1 else "first"]
-                row["cases"] += 1
-                row["exact"] += ended and answer == edits.fenced(right)
+            row = counts["later" if len(said) > 1 else "first"]
+            exact = answer == edits.fenced(right)
+            if right in (NO_CODE, WHAT_CHANGE):
+                row = counts["others"]
+                exact = "```" not in answer if right == NO_CODE else answer == right
+            row["cases"] += 1
+            row["exact"] += ended and exact
             said.append(("assistant", answer))
     return _shares(counts)
 
@@ -199,15 +208,16 @@ def code_of(answer: str) -> str:
 
 
 def outside(scorer: Scorer, cases: Iterable[ChatCase]) -> Shares:
-    """For each kind of request and for all: the shares of answers that are honest, that say what is
-    not possible as the right answer does, and that do not end."""
+    """For each kind of request and for all: the shares of answers that are honest, that are and say
+    what is not possible as the right answer does, and that do not end."""
     counts: Shares = defaultdict(lambda: defaultdict(float))
     for case in cases:
         answer, ended = scorer.answer(scorer.chat_prompt(case.request), MAX_ANSWER_LENGTH)
         for kind in (case.kind, "all"):
             counts[kind]["cases"] += 1
             counts[kind]["honest"] += ended and is_honest(answer)
-            counts[kind]["fits"] += answer.partition(".")[0] == case.answer.partition(".")[0]
+            fits = answer.partition(".")[0] == case.answer.partition(".")[0]
+            counts[kind]["fits"] += ended and is_honest(answer) and fits
             counts[kind]["loops"] += not ended
     return _shares(counts)
 
@@ -335,7 +345,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     for key, title, shares in (
         ("short_edits", "invented short edit", ("exact", "refused", "unchanged", "loops")),
         ("later_edits", "edit as second to fifth turn", ("exact", "refused", "unchanged", "loops")),
-        ("by_hand", "edit in own words", ("exact",)),
+        ("by_hand", "message in own words", ("exact",)),
         ("outside_first", "outside, first message", ("honest", "fits", "loops")),
         ("outside_later", "outside, later message", ("honest", "fits", "loops")),
     ):

@@ -31,8 +31,8 @@ SEED = 11
 _ATTEMPTS = 500
 OWN_WORDS, NO_CODE = Path(__file__).with_name("own_words.txt"), "?"
 """Conversations written by hand, and what stands there for an answer without code."""
-AGAIN = "the code again"
-"""The kind of a later turn that asks for the last code unchanged."""
+AGAIN, UNDO = "the code again", "undo"
+"""Kinds of later turns that ask for the last code and for the one before it."""
 HUMANEVAL = Path("humaneval_infilling", "HumanEval-SingleLineInfilling.jsonl.gz")
 
 
@@ -160,7 +160,7 @@ def own_words(path: Path = OWN_WORDS) -> list[Turns]:
 def _later_kind(request: str) -> str:
     if any(mark in request for mark in ("def ", "\n")):
         return "new code"
-    for kind, name in (("undo", "undo"), ("again", AGAIN)):
+    for kind, name in (("undo", UNDO), ("again", AGAIN)):
         if request in REQUESTS[kind]:
             return name
     return "code of an earlier answer"

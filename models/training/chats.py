@@ -12,7 +12,7 @@ from models.training import short_edits, wordings
 from models.training.edits import Edit, fenced
 from models.training.functions import Function, is_function
 from models.training.invented import Inventor, joined
-from models.training.phrases import REQUESTS
+from models.training.phrases import HELD_OUT_OF, REQUESTS, part
 from models.training.refusals import Requests, answer
 
 Turns = list[tuple[str, str]]
@@ -132,7 +132,7 @@ class Chats:
         if len(versions) > 1 and chance < 0.76:
             return self.undo(versions)
         if versions and chance < 0.8:
-            return self._rng.choice(REQUESTS["again"]), fenced(versions[-1].text)
+            return self._asking("again"), fenced(versions[-1].text)
         return self.begin(versions)
 
     def _question(self) -> tuple[str, str] | None:
@@ -173,6 +173,11 @@ class Chats:
         elif chance < 0.6:
             words = words[:1].upper() + words[1:]
         return words + self._rng.choice(("", "", "."))
+
+    def _asking(self, kind: str) -> str:
+        """A request of a kind that needs no other words."""
+        held_out = self._inventor.held_out
+        return self._rng.choice(part(REQUESTS[kind], held_out=held_out, least=HELD_OUT_OF))
 
     def outside(self, versions: list[Function]) -> tuple[str, str]:
         """What cannot be done; without code, that may also be an edit."""
@@ -222,4 +227,4 @@ class Chats:
     def undo(self, versions: list[Function]) -> tuple[str, str]:
         """The code as it was before the last change."""
         versions.pop()
-        return self._rng.choice(REQUESTS["undo"]), fenced(versions[-1].text)
+        return self._asking("undo"), fenced(versions[-1].text)

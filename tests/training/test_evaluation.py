@@ -20,6 +20,7 @@ from benchmarks.held_out import (
 )
 from benchmarks.scoring import Score
 from models.training import refusals
+from models.training.chats import WHAT_CHANGE
 from models.training.edits import Edit, fenced
 from models.training.fill_in import Hole
 from models.training.functions import Function
@@ -85,26 +86,32 @@ def test_asking_for_the_code_again_is_no_edit() -> None:
 
 
 class Parrot(OneTokenACharacter):
-    """Answers with what was said last, as code."""
+    """Answers with what was said last, as code unless that is a question."""
 
     def chat_prompt(self, turns: list[tuple[str, str]]) -> list[int]:
         return self.encode(turns[-1][1])
 
     def answer(self, prompt: list[int], most: int) -> tuple[str, bool]:
-        return fenced("".join(map(chr, prompt))), True
+        said = "".join(map(chr, prompt))
+        return said if said == WHAT_CHANGE else fenced(said), True
 
 
 def test_requests_written_by_hand_are_counted_as_first_and_later_ones(tmp_path: Path) -> None:
     path = tmp_path / "words.txt"
-    path.write_text("# words\n\n> x = 1\n. y\nx = 1\ny\n> hi\n?\n> z\nno\n\n> z\nz\n")
+    asked = f"> {WHAT_CHANGE}\n{WHAT_CHANGE}\n"
+    path.write_text(f"# words\n\n> x = 1\n. y\nx = 1\ny\n> hi\n?\n> z\nno\n\n> z\nz\n{asked}")
     shares = by_hand(Parrot(), own_words(path))  # type: ignore[arg-type]
-    assert shares == {"first": {"cases": 2, "exact": 1}, "later": {"cases": 1, "exact": 0}}
+    assert shares == {
+        "first": {"cases": 2, "exact": 1},
+        "later": {"cases": 1, "exact": 0},
+        "others": {"cases": 2, "exact": 0.5},
+    }
 
 
 def test_requests_written_by_hand_ask_for_python() -> None:
     for turns in own_words():
         assert [role for role, _ in turns[:2]] == ["user", "assistant"]
-        for code in (right for _, right in turns[1::2] if right != NO_CODE):
+        for code in (right for _, right in turns[1::2] if right not in (NO_CODE, WHAT_CHANGE)):
             ast.parse(textwrap.dedent(code))
 
 
