@@ -27,6 +27,7 @@ from akunu_py.model_files import BUNDLED_MODEL
 from akunu_py.options import Options, Sampling
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Round, Stats
+from akunu_py.text.chat import ChatTranscript
 from benchmarks.rounding import attention_by_size, round_as_gpus_do
 from tests.architectures import config, make_network
 from tests.fakes import OracleDrafter, rounds_of
@@ -265,7 +266,8 @@ class Conversation:
         self._engine.reset()
         prompt, found, total = [7, 11, 5, 60, 7, 11, 100, 3], [], Stats()
         if self._engine.model.name == "ember":
-            prompt = self._engine.tokenizer.encode("def mean(values):\n    ")
+            question = "Write a function that reverses the words of a sentence"  # a long answer
+            prompt = ChatTranscript(self._engine.tokenizer).prompt_for(question)
         for turn in range(2):
             self._drafter = OracleDrafter(len(prompt), known[turn] if known else [], error=0.15)
             answer = self._engine.generate(prompt, self._options)

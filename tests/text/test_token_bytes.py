@@ -56,6 +56,7 @@ def test_spaces_and_bytes_are_read_from_the_spelling(sentencepiece_like: Any) ->
 
 @given(st.text() | st.lists(st.sampled_from(sorted(EMBER.wrapped.get_vocab()))).map("".join))
 def test_no_text_has_fewer_tokens(text: str) -> None:
+    text = text.replace("\ufdd0", "")  # `encode` keeps it for itself
     assert BOUND.least_tokens(text) <= len(EMBER.encode(text, special_tokens=False))
 
 
