@@ -180,9 +180,9 @@ def chat_edits(scorer: Scorer, cases: Iterable[ChatCase]) -> Shares:
 
 
 def by_hand(scorer: Scorer, conversations: Iterable[Turns]) -> Shares:
-    """The shares of right answers to messages that were written by hand: to first and to later
-    requests for edits, and to others, which are answered without code. What comes before a later
-    one are the model's own answers, right or wrong."""
+    """The shares of right answers to messages that were written by hand: first requests for edits,
+    later ones, and others, which need an answer without code. A later request follows the model's
+    own answers, right or wrong."""
     counts: Shares = {
         row: dict.fromkeys(("cases", "exact"), 0.0) for row in ("first", "later", "others")
     }
@@ -208,8 +208,8 @@ def code_of(answer: str) -> str:
 
 
 def outside(scorer: Scorer, cases: Iterable[ChatCase]) -> Shares:
-    """For each kind of request and for all: the shares of answers that are honest, that are and say
-    what is not possible as the right answer does, and that do not end."""
+    """For each kind of request and for all: the shares of answers that are honest, that are honest
+    and begin as the right answer does, and that do not end."""
     counts: Shares = defaultdict(lambda: defaultdict(float))
     for case in cases:
         answer, ended = scorer.answer(scorer.chat_prompt(case.request), MAX_ANSWER_LENGTH)
