@@ -22,20 +22,34 @@ MAX_REAL = 500
 _ATTEMPTS = 8
 _ASKED = 0.08
 """How often a turn is a question, where there are any."""
-_PLAIN = 0.3
+_PLAIN = 0.4
 """How often a change of earlier code is asked for in the fewest words. People use the same words
 before there is any code, so the model has to learn to look for it."""
 _PLAIN_WORDS: Mapping[str, tuple[str, ...]] = {
-    "make_async": ("make it async", "make this async", "make this function async"),
+    "make_async": (
+        *("make it async", "make this async", "make this function async", "async", "async please"),
+        *("turn it into a coroutine", "it should be async"),
+    ),
     short_edits.DESCRIBE: ("add a docstring", "give it a docstring", "add a docstring please"),
-    "drop_hints": ("remove the type hints", "remove type hints", "remove all hints"),
-    "drop_comments": ("remove the comments", "remove comments", "delete all comments"),
-    "drop_docstring": ("remove the docstring", "drop the docstring", "delete its docstring"),
-    "function_to_method": ("turn it into a method", "make it a method"),
+    "drop_hints": ("remove the type hints", "remove type hints", "remove all hints", "no hints"),
+    "drop_comments": (
+        *("remove the comments", "remove comments", "delete all comments", "no comments"),
+        *("without the comments", "take the comments out"),
+    ),
+    "drop_docstring": (
+        *("remove the docstring", "drop the docstring", "delete its docstring", "no docstring"),
+        *("without the docstring", "take the docstring out"),
+    ),
+    "function_to_method": ("turn it into a method", "make it a method", "as a method"),
     "method_to_function": ("turn it into a function", "turn this method into a function"),
-    "rename_variable": ("rename {} to {}", "call {} {}", "{} -> {}"),
+    "rename_variable": ("rename {} to {}", "rename {} to {}", "call {} {}", "{} -> {}"),
     "rename_function": ("rename {} to {}", "rename the function {} to {}"),
 }
+_ONE_MORE = ("{} to {}", "{} to {}", "{} into {}", "call {} {}", "{} to {} as well", "{} -> {}")
+"""One more name after another one was changed; the rest is understood."""
+_RENAMED, _ONCE_MORE = "rename_variable", 0.7
+"""The kind of edit before it, and how often another name follows."""
+_AND = ("and {}", "and {}", "And {}", "also {}", "now {}", "{}", "and also {}")
 _LONG_REQUESTS = ("repeat_code", "apply_diff")
 """Kinds that cannot be asked for in few words."""
 _PLAIN_KINDS: Mapping[str, float] = {
@@ -45,7 +59,7 @@ _PLAIN_KINDS: Mapping[str, float] = {
 }
 _NO_CODE, _NO_CODE_PLAIN = 0.15, 0.04
 """The share of requests outside the training that ask for an edit where there is no code."""
-_UNDOING, _UNABLE, _SHOWING = 0.18, 0.05, 0.08
+_UNDOING, _UNABLE, _SHOWING = 0.16, 0.04, 0.12
 """How often plain-spoken people, besides, undo the last change, ask for what is impossible, and
 show new code before they say what to change."""
 _UNABLE_WORDS = (
@@ -155,14 +169,17 @@ class Chats:
             return self.show(versions)
         return None
 
-    def _in_few_words(self, kind: str, edit: Edit) -> str:
-        """The shortest request for an edit of earlier code."""
+    def _in_few_words(self, kind: str, edit: Edit, *, again: bool) -> str:
+        """The shortest request for an edit of earlier code; `again` after one of its kind."""
         if kind not in _PLAIN_WORDS:
             drawn = (wordings.instruction(edit, kind, self._rng) for _ in range(4))
             return self._said(_closed(min(drawn, key=len)))
         words, names = self._rng.choice(_PLAIN_WORDS[kind]), _QUOTED.findall(edit.instruction)
         names.sort(key=lambda name: name not in edit.before)  # the old one first
         fits = words.count("{}") in (0, len(names))
+        if again and fits and self._rng.random() < 0.8:
+            more = self._rng.choice(_ONE_MORE).format(*names)
+            return self._rng.choice(_AND).replace("{}", more)
         return self._said(words.format(*names) if fits else edit.instruction)
 
     def _said(self, words: str) -> str:
@@ -170,7 +187,7 @@ class Chats:
         chance = self._rng.random()
         if chance < 0.35:
             words = self._rng.choice(_FOLLOW).replace("{}", words)
-        elif chance < 0.6:
+        elif chance < 0.6 and wordings.begins_as_instruction(words):
             words = words[:1].upper() + words[1:]
         return words + self._rng.choice(("", "", "."))
 
@@ -192,7 +209,7 @@ class Chats:
         if self._functions and self._rng.random() < 0.25:
             real = short_edits.make(kind, self._rng.choice(self._functions), self._inventor)
             edit = real or edit
-        versions[:] = [Function(text, False, "chat") for text in (edit.before, edit.after)]
+        versions[:] = [Function(edit.before, False, ""), Function(edit.after, False, kind)]
         (_, request), (_, answer) = short_edits.conversation(kind, edit, self._rng)
         return request, answer
 
@@ -208,15 +225,20 @@ class Chats:
         current = versions[-1]
         if not is_function(current.text):
             return None
-        plain = self._plain_spoken and self._rng.random() < _PLAIN
+        once_more = current.origin == _RENAMED and self._rng.random() < _ONCE_MORE
+        plain = self._plain_spoken and (once_more or self._rng.random() < _PLAIN)
         kinds = _PLAIN_KINDS if plain else short_edits.KINDS
-        for kind in self._rng.choices(list(kinds), list(kinds.values()), k=_ATTEMPTS):
+        drawn = self._rng.choices(list(kinds), list(kinds.values()), k=_ATTEMPTS)
+        if plain and once_more:
+            drawn.insert(0, _RENAMED)
+        for kind in drawn:
             edit = short_edits.make(kind, current, self._inventor)
             if edit is None or kind == "repeat_code":
                 continue
-            versions.append(replace(current, text=edit.after))
+            again = kind == current.origin == _RENAMED
+            versions.append(replace(current, text=edit.after, origin=kind))
             if plain:
-                return self._in_few_words(kind, edit), fenced(edit.after)
+                return self._in_few_words(kind, edit, again=again), fenced(edit.after)
             words = _closed(wordings.instruction(edit, kind, self._rng))
             words = wordings.spoken(words, self._rng)
             if self._rng.random() < 0.4 and words[:1].islower():

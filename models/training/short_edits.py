@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import random
 import re
 import textwrap
@@ -20,13 +21,15 @@ KINDS: dict[str, float] = dict.fromkeys(edits.KINDS, 1.0) | {
     "rename_variable": 6.0,
     "rename_function": 2.5,
     "replace_expression": 14.0,
-    "insert_line": 2.0,
-    "delete_line": 1.5,
-    "drop_comments": 2.0,
-    "add_hint": 2.0,
+    "insert_line": 4.0,
+    "delete_line": 2.0,
+    "drop_comments": 3.0,
+    "change_quotes": 1.5,
+    "apply_diff": 1.5,
+    "add_hint": 2.5,
     "add_default": 1.5,
     "drop_default": 1.5,
-    DESCRIBE: 2.5,
+    DESCRIBE: 4.0,
 }
 """How often each kind is asked for."""
 _NEED_A_BODY = frozenset({"wrap_in_try", "add_docstring", "guard", DESCRIBE})
@@ -49,6 +52,15 @@ _ALIKE = 0.65
 _SMALL = 0.35
 """How often an operator or a number that occurs once is replaced by itself."""
 _ATTEMPTS = 20
+_ERROR = re.compile(r"`(\w+)`")
+_OTHER_ERRORS = sorted(
+    name
+    for name, one in vars(builtins).items()
+    if isinstance(one, type) and issubclass(one, Exception)
+)
+_OTHER_ERROR, _INVENTED_ERROR = 0.5, 0.4
+"""How often a try block is for another error than the usual ones, and how often for one of no
+library."""
 
 
 def description(function: Function) -> str:
@@ -124,6 +136,8 @@ def make(kind: str, function: Function, inventor: Inventor) -> Edit | None:
         pool = Pool(_HOLDERS, [inventor.expression([inventor.name()], 1) for _ in range(3)])
         edit = edits.make_kind(kind, function, rng, pool)
     edit = _with_names(edit, inventor) if edit else None
+    if edit and kind == "wrap_in_try" and rng.random() < _OTHER_ERROR:
+        edit = _with_other_error(edit, inventor)
     return replace(edit, before=shown) if edit and edits.is_sound(edit) else None
 
 
@@ -154,6 +168,18 @@ def _with_names(edit: Edit, inventor: Inventor) -> Edit:
         _HOLDER.sub(lambda found: names[found[0]], text) for text in (edit.instruction, edit.after)
     )
     return replace(edit, instruction=words, after=after)
+
+
+def _with_other_error(edit: Edit, inventor: Inventor) -> Edit:
+    """The try block for another error."""
+    rng, (*_, old) = inventor.rng, _ERROR.findall(edit.instruction)
+    new = rng.choice(_OTHER_ERRORS)
+    if rng.random() < _INVENTED_ERROR:
+        new = "".join(word.capitalize() for word in inventor.name().split("_")) + "Error"
+    words = edit.instruction.replace(f"`{old}`", f"`{new}`")
+    return replace(
+        edit, instruction=words, after=edit.after.replace(f"except {old}", f"except {new}")
+    )
 
 
 def _statements(edit: Edit) -> Edit:

@@ -21,7 +21,9 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
+from models.training import tokenizer as tokenizers
 from models.training.stages import CURRICULUM, stage_names, total_steps
+from models.training.substitution import high_bytes, word_pieces
 
 _LAYERS = "model.layers."
 _LAYER = re.compile(r"model\.layers\.(\d+)")
@@ -96,6 +98,18 @@ def make_quieter(weights: dict[str, np.ndarray], by: float) -> None:
             weights[name] = array / np.float32(by**0.5)
 
 
+def tell_bytes_apart(embedding: np.ndarray, pieces: np.ndarray, others: np.ndarray) -> None:
+    """Move the rows of the `pieces` apart, in place, as far as those of the `others` lie apart.
+
+    Bytes outside ASCII are so rare that their rows become the same, and what cannot be told apart
+    cannot be copied. Heads that copy do so by direction, and follow new ones at once.
+    """
+    spread = embedding[others] - embedding[others].mean(0)
+    _, lengths, axes = np.linalg.svd(spread, full_matrices=False)
+    drawn = np.random.default_rng(0).normal(size=(len(pieces), len(lengths)))
+    embedding[pieces] += (drawn * lengths / len(others) ** 0.5 @ axes).astype(embedding.dtype)
+
+
 def start(
     folder: Path,
     work: Path,
@@ -104,6 +118,7 @@ def start(
     dropped: Sequence[int] = (),
     inserted: Sequence[int] = (),
     quieter: float = 1.0,
+    bytes_apart: bool = False,
 ) -> int:
     """Write the checkpoint and the tokenizer; returns the step that the stage begins at.
 
@@ -121,6 +136,10 @@ def start(
         drop_layer(arrays, index)
     for index in sorted(inserted):
         insert_layer(arrays, index)
+    if bytes_apart:
+        processor = tokenizers.load(work / "tokenizer")
+        rows = arrays["model.embed_tokens.weight"]
+        tell_bytes_apart(rows, high_bytes(processor), word_pieces(processor))
     weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
     checkpoint = {"model": weights, "optimizer": None, "step": step, "seconds": 0.0}
     torch.save(checkpoint, work / "checkpoint.pt")
@@ -136,6 +155,7 @@ def main() -> None:
     parser.add_argument("--drop", type=int, nargs="+", default=(), metavar="LAYER")
     parser.add_argument("--insert", type=int, nargs="+", default=(), metavar="LAYER")
     parser.add_argument("--quieter", type=float, default=1.0, metavar="TIMES")
+    parser.add_argument("--tell-bytes-apart", action="store_true")
     options = parser.parse_args()
     step = start(
         options.folder,
@@ -144,6 +164,7 @@ def main() -> None:
         dropped=options.drop,
         inserted=options.insert,
         quieter=options.quieter,
+        bytes_apart=options.tell_bytes_apart,
     )
     print(f"step {step}")
 

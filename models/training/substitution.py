@@ -47,3 +47,9 @@ def word_pieces(processor: spm.SentencePieceProcessor) -> np.ndarray:
     size = processor.get_piece_size()
     pieces = ((i, processor.id_to_piece(i)) for i in range(size) if not processor.is_byte(i))
     return np.array([i for i, piece in pieces if piece.isascii() and piece.isidentifier()])
+
+
+def high_bytes(processor: spm.SentencePieceProcessor) -> np.ndarray:
+    """Ids of the bytes outside ASCII. Text hardly has them, so unless they are exchanged for words,
+    a model does not learn to tell one from another."""
+    return np.array([processor.piece_to_id(f"<0x{byte:02X}>") for byte in range(0x80, 0x100)])

@@ -34,7 +34,7 @@ from models.training.optimizer import Optimizer
 from models.training.progress import exact_answers
 from models.training.recipes import EMBER, Recipe
 from models.training.stages import Stage, rate_scale, stage_at, total_steps
-from models.training.substitution import word_pieces
+from models.training.substitution import high_bytes, word_pieces
 
 SEED = 20
 CLIP = 1.0
@@ -132,7 +132,7 @@ class Trainer:
         self.batches = Batches(
             shards,
             vocabulary=plain_vocabulary(work / "tokenizer"),
-            words=word_pieces(processor),
+            words=np.union1d(word_pieces(processor), high_bytes(processor)),
             positions=shape.max_positions,
             end=processor.piece_to_id(END_OF_TEXT),
             fence=processor.encode(FENCE)[0],

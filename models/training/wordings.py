@@ -11,7 +11,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 
-from models.training.edits import bodies, names, signatures
+from models.training.edits import bodies, layout, names, signatures
 from models.training.edits.base import PLACES, Edit, phrase
 from models.training.phrases import LISTS
 
@@ -37,6 +37,24 @@ _RENAME = (
     "I would rather call {old} {new}",
     "swap the name {old} for {new}",
     "give {old} the name {new}",
+    "the name of {old} should be {new} in {it}",
+    "I want {old} to be {new}",
+    "I want to call {old} {new}",
+    "let us call {old} {new} in {it}",
+    "please have {old} renamed to {new}",
+    "name {old} {new} in {it}",
+    "turn {old} into {new}",
+    "rename all {old} to {new}",
+    "rename {old} to {new} everywhere",
+    "{old} is a bad name, call it {new}",
+    "{old} becomes {new}",
+    "rename {old} => {new}",
+    "can {old} be named {new}?",
+    "would you rename {old} to {new}?",
+    "make it {new} rather than {old}",
+    "change each {old} to {new} in {it}",
+    "put {new} wherever it says {old}",
+    "{new} is a better name than {old}",
 )
 _CASUAL: Mapping[str, Table] = {
     "rename_variable": (
@@ -46,6 +64,10 @@ _CASUAL: Mapping[str, Table] = {
                 "rename {old} to {new} and {old2} to {new2}",
                 "change {old} to {new} and {old2} to {new2} in {it}",
                 "{old} -> {new}, {old2} -> {new2}",
+                "rename {old} and {old2} to {new} and {new2}",
+                "call {old} {new} and {old2} {new2}",
+                "{old} should be {new} and {old2} should be {new2}",
+                "rename {old} to {new}, {old2} to {new2} in {it}",
             ),
         ),
         (names._RENAME, _RENAME),
@@ -70,6 +92,14 @@ _CASUAL: Mapping[str, Table] = {
                 "change the function name to {new}",
                 "give the function the name {new}",
                 "give it the name {new}",
+                "I want the function to be called {new}",
+                "its name should be {new}",
+                "{new} is a better name for the function",
+                "rename it to {new}",
+                "rename it {new}",
+                "name it {new}",
+                "the name should be {new}",
+                "rename the def to {new}",
             ),
         ),
         (names._RENAME_FUNCTION[1:2], _RENAME),
@@ -82,6 +112,13 @@ _CASUAL: Mapping[str, Table] = {
                 "rename the attribute {old} to {new}",
                 "change self.{old} to self.{new}",
                 "self.{old} should be self.{new}",
+                "rename self.{old} into self.{new}",
+                "call self.{old} self.{new}",
+                "self.{old} -> self.{new}",
+                "use self.{new} instead of self.{old} in {it}",
+                "the attribute {old} should be called {new}",
+                "swap self.{old} for self.{new}",
+                "change the attribute {old} to {new} in {it}",
             ),
         ),
     ),
@@ -92,6 +129,10 @@ _CASUAL: Mapping[str, Table] = {
                 "make this a plain function with {new} instead of self",
                 "turn the method into a function, {new} in place of self",
                 "use {new} instead of self and make it a function",
+                "make it a function of {new}",
+                "no self please, a function with {new}",
+                "convert it to a function taking {new} for self",
+                "I want a function, with {new} where self is",
             ),
         ),
     ),
@@ -105,6 +146,16 @@ _CASUAL: Mapping[str, Table] = {
                 "add a type hint {hint} for {name}",
                 "type {name} as {hint}",
                 "make {name} a {hint}",
+                "{name} should be of type {hint}",
+                "{name} is a {hint}",
+                "{name} should be a {hint} in {it}",
+                "{name} has the type {hint}",
+                "hint that {name} is {hint}",
+                "declare {name} as {hint}",
+                "say that {name} is a {hint}",
+                "{name}: {hint}",
+                "the type of {name} is {hint}",
+                "put the type {hint} on {name} in {it}",
             ),
         ),
         (
@@ -114,6 +165,13 @@ _CASUAL: Mapping[str, Table] = {
                 "it returns {hint}, add the hint",
                 "annotate the result as {hint}",
                 "add -> {hint} to {it}",
+                "it should return {hint}",
+                "the return type is {hint}",
+                "the function returns a {hint}, say so",
+                "set the return type to {hint}",
+                "give it the return type {hint}",
+                "declare that it returns {hint}",
+                "its result is a {hint}",
             ),
         ),
     ),
@@ -126,6 +184,17 @@ _CASUAL: Mapping[str, Table] = {
                 "no type hints please",
                 "strip the types from {it}",
                 "without type hints",
+                "I want no type hints",
+                "get rid of the types",
+                "take the type hints out of {it}",
+                "drop the annotations in {it}",
+                "the type hints should go",
+                "remove types",
+                "no annotations",
+                "clean the hints out of {it}",
+                "I need it without annotations",
+                "lose the type hints",
+                "untyped please",
             ),
         ),
     ),
@@ -140,6 +209,13 @@ _CASUAL: Mapping[str, Table] = {
                 "make {value} the default of {name}",
                 "make {name} optional with default {value}",
                 "default {name} to {value}",
+                "if {name} is not given use {value}",
+                "add a default of {value} for {name}",
+                "{name} = {value} by default",
+                "let {name} be {value} by default",
+                "the default of {name} should be {value} in {it}",
+                "I want {value} as the default of {name}",
+                "make {name} optional, {value} if left out",
             ),
         ),
     ),
@@ -152,6 +228,14 @@ _CASUAL: Mapping[str, Table] = {
                 "make {name} mandatory in {it}",
                 "make the argument {name} required",
                 "delete the default for {name}",
+                "{name} needs no default",
+                "no default for {name}",
+                "get rid of the default of {name} in {it}",
+                "without the default of {name}",
+                "{name} must be given",
+                "drop the default for {name}",
+                "{name} should not be optional",
+                "take away the default of {name}",
             ),
         ),
     ),
@@ -163,6 +247,13 @@ _CASUAL: Mapping[str, Table] = {
                 "add an argument {name} defaulting to {value}",
                 "add another parameter {name} = {value} to {it}",
                 "it should also take {name}, by default {value}",
+                "I need another argument {name} with default {value}",
+                "give it a parameter {name} = {value}",
+                "add an optional argument {name}, default {value}",
+                "extend {it} by a parameter {name} with default {value}",
+                "one more parameter please, {name}, {value} by default",
+                "let it accept {name}, default {value}",
+                "add {name}={value} to the parameters",
             ),
         ),
     ),
@@ -177,6 +268,16 @@ _CASUAL: Mapping[str, Table] = {
                 "add async to {it}",
                 "make it an async function",
                 "async please",
+                "I need it to be async",
+                "it should be async",
+                "make an async version of {it}",
+                "asynchronous please",
+                "use async def",
+                "this should be a coroutine",
+                "turn the def into async def",
+                "I want an async function",
+                "change it to async",
+                "async version",
             ),
         ),
     ),
@@ -189,6 +290,14 @@ _CASUAL: Mapping[str, Table] = {
                 "put @{name} on top of {it}",
                 "add the {name} decorator to {it}",
                 "make it @{name}",
+                "use @{name} on {it}",
+                "it needs @{name}",
+                "decorate with {name}",
+                "I want @{name} above it",
+                "add the decorator {name}",
+                "put the {name} decorator on {it}",
+                "@{name} please",
+                "it should have @{name}",
             ),
         ),
     ),
@@ -201,6 +310,11 @@ _CASUAL: Mapping[str, Table] = {
                 "add a try block that {what} to {it}",
                 "use try and except so that it {what}",
                 "make it a try statement that {what}",
+                "protect the body with a try that {what}",
+                "surround the body with try so that it {what}",
+                "I want a try block that {what}",
+                "catch errors in {it} with a try that {what}",
+                "put it into a try that {what}",
             ),
         ),
     ),
@@ -213,13 +327,31 @@ _CASUAL: Mapping[str, Table] = {
                 'give it the docstring "{text}"',
                 'document it: "{text}"',
                 'the docstring should be "{text}"',
+                'use "{text}" as docstring',
+                'its docstring is "{text}"',
+                'write the docstring "{text}" into {it}',
+                'docstring: "{text}"',
+                'put "{text}" as a docstring into {it}',
+                'I want the docstring "{text}"',
+                'add this docstring: "{text}"',
             ),
         ),
     ),
     "drop_docstring": (
         (
             bodies._DROP_DOCSTRING,
-            ("remove the docstring", "no docstring", "delete the docstring of {it}"),
+            (
+                "remove the docstring",
+                "no docstring",
+                "delete the docstring of {it}",
+                "get rid of the docstring",
+                "take out the docstring",
+                "I want no docstring",
+                "without the docstring",
+                "drop the doc string",
+                "it needs no docstring",
+                "remove the documentation",
+            ),
         ),
     ),
     "guard": (
@@ -231,6 +363,15 @@ _CASUAL: Mapping[str, Table] = {
                 "add a check: if {name} is None, return {value}",
                 "when {name} is None it should return {value}",
                 "guard against {name} being None, return {value}",
+                "return {value} early when {name} is None",
+                "return {value} at once if {name} is None",
+                "if {name} is None it should give {value}",
+                "if there is no {name} return {value}",
+                "give back {value} for a {name} of None",
+                "add an early return of {value} if {name} is None to {it}",
+                "it should return {value} when {name} is None",
+                "{name} may be None, then return {value}",
+                "check {name} for None first and return {value}",
             ),
         ),
     ),
@@ -243,6 +384,13 @@ _CASUAL: Mapping[str, Table] = {
                 "add a line {new} {side} {line}",
                 "write {new} {side} {line}",
                 "there should be {new} {side} {line}",
+                "I want {new} {side} {line}",
+                "{new} goes {side} {line}",
+                "put the line {new} {side} {line} in {it}",
+                "{side} {line} add {new}",
+                "{side} {line} insert {new}",
+                "I need a line {new} {side} {line}",
+                "{side} {line} comes {new}",
             ),
         ),
     ),
@@ -255,6 +403,14 @@ _CASUAL: Mapping[str, Table] = {
                 "drop {line} from {it}",
                 "take out the line {line}",
                 "get rid of {line} in {it}",
+                "the line {line} should go",
+                "I do not need {line}",
+                "without the line {line}",
+                "kill the line {line}",
+                "erase {line} from {it}",
+                "cut the line {line}",
+                "{line} is not needed",
+                "cross out {line}",
             ),
         ),
     ),
@@ -268,6 +424,20 @@ _CASUAL: Mapping[str, Table] = {
                 "change {old} into {new}",
                 "put {new} in place of {old}",
                 "write {new} instead of {old} in {it}",
+                "I want {new} instead of {old}",
+                "it should say {new}, not {old}",
+                "{new} in place of {old}",
+                "exchange {old} for {new} in {it}",
+                "substitute {new} for {old}",
+                "{old} => {new}",
+                "make {old} {new}",
+                "use {new} rather than {old} in {it}",
+                "change it from {old} to {new}",
+                "make that {new} instead of {old}",
+                "let {old} be {new}",
+                "{new} not {old}",
+                "where it says {old} write {new}",
+                "turn {old} into {new}",
                 "swap {old} for {new}",
                 "{old} should be {new}",
             ),
@@ -285,6 +455,62 @@ _CASUAL: Mapping[str, Table] = {
                 "docstring please",
                 "add documentation to {it}",
                 "add a doc string to {it}",
+                "add a short docstring",
+                "it needs a docstring",
+                "I want a docstring",
+                "put a docstring into {it}",
+                "write documentation",
+                "a docstring please",
+                "explain it in a docstring",
+                "docstring for {it}",
+            ),
+        ),
+    ),
+    "change_quotes": (
+        (
+            layout._QUOTES,
+            (
+                "{kind} quotes",
+                "{kind} quotes in {it}",
+                "I prefer {kind} quotes",
+                "make the quotes {kind}",
+                "the strings should have {kind} quotes",
+                "all strings with {kind} quotes",
+                "change to {kind} quotes",
+                "replace the quotes by {kind} ones in {it}",
+                "quote the strings with {kind} quotes",
+                "switch to {kind} quotes",
+                "I want {kind} quotes",
+            ),
+        ),
+    ),
+    "change_indent": (
+        (
+            layout._INDENT,
+            (
+                "indent with {what}",
+                "{what} per level",
+                "I use {what} to indent",
+                "indentation with {what}",
+                "reindent {it} with {what}",
+                "make the indentation {what}",
+                "the indent should be {what}",
+            ),
+        ),
+    ),
+    "function_to_method": (
+        (
+            signatures._TO_METHOD,
+            (
+                "make it a method",
+                "turn {it} into a method",
+                "make a method of it",
+                "it should be a method",
+                "I need it as a method",
+                "add self and make it a method",
+                "change it into a method",
+                "method please",
+                "as a method",
             ),
         ),
     ),
@@ -298,10 +524,38 @@ _CASUAL: Mapping[str, Table] = {
                 "delete the comments in {it}",
                 "without comments",
                 "drop every comment from {it}",
+                "get rid of the comments",
+                "I want no comments",
+                "take the comments out of {it}",
+                "clean up the comments",
+                "no comments please",
+                "erase the comments",
+                "remove every comment",
+                "the comments should go",
+                "I do not need the comments",
+                "cut the comments from {it}",
             ),
         ),
     ),
 }
+_PLAIN_SLOTS = ("what", "side", "text", "kind", "other")
+"""Slots that no code is put into."""
+_PARAMETER = (
+    "rename the parameter {old} to {new}",
+    "rename the argument {old} to {new}",
+    "the parameter {old} should be called {new}",
+    "call the argument {old} {new}",
+    "change the parameter {old} to {new} in {it}",
+    "the argument {old} should be {new}",
+    "rename parameter {old} as {new}",
+)
+"""Besides, where the old name is a parameter."""
+_PRINT_LINE = (
+    *("remove the print", "delete the print in {it}", "remove the line that prints"),
+    *("drop the print", "no print please", "take out the print statement", "get rid of the print"),
+    *("the print should go", "remove the call of print", "remove the print line from {it}"),
+)
+"""Besides, where the line to delete is the only one that prints."""
 _FIRST_WORDS = frozenset(LISTS["instruction"])
 """What an instruction begins with where it does not begin with a name out of the code."""
 _POLITE = ("please {}", "Please {}", "{} please", "can you {}", "Can you {}", "could you {}")
@@ -340,8 +594,19 @@ def instruction(edit: Edit, kind: str, rng: random.Random) -> str:
     for official, casual in _CASUAL.get(kind, ()):
         found = slots(official, edit.instruction)
         if found is not None:
-            return phrase(rng, casual, **_quoted(found, rng))
+            pointing = _pointing(edit, found) if rng.random() < 0.25 else ()
+            return phrase(rng, pointing or casual, **_quoted(found, rng))
     return edit.instruction
+
+
+def _pointing(edit: Edit, found: Mapping[str, str]) -> Sequence[str]:
+    """Wordings that tell what a name or a line is; none where nothing is known of it."""
+    old, line = found.get("old", ""), found.get("line", "")
+    header = edit.before.partition("):")[0]
+    if edit.kind == "rename_variable" and "old2" not in found:
+        return _PARAMETER if re.search(rf"[(,] ?\*?{old}\b", header) else ()
+    prints = line.startswith("print(") and edit.before.count("print(") == 1
+    return _PRINT_LINE if edit.kind == "delete_line" and prints else ()
 
 
 def _quoted(found: Mapping[str, str], rng: random.Random) -> dict[str, str]:
@@ -349,7 +614,7 @@ def _quoted(found: Mapping[str, str], rng: random.Random) -> dict[str, str]:
     marks = rng.choice(("`", "`", "`", "", "", "", "'"))
 
     def shown(name: str, value: str) -> str:
-        if name in ("what", "side", "text") or not value:
+        if name in _PLAIN_SLOTS or not value:
             return value
         plain = value.isidentifier() or (marks != "'" and len(value) < 12 and " " not in value)
         return f"{marks}{value}{marks}" if plain else f"`{value}`"
@@ -359,13 +624,18 @@ def _quoted(found: Mapping[str, str], rng: random.Random) -> dict[str, str]:
 
 def spoken(words: str, rng: random.Random) -> str:
     """An instruction as people say it: in small letters or large ones, politely or not."""
-    if words.partition(" ")[0].lower() not in _FIRST_WORDS:
+    if not begins_as_instruction(words):
         return words
     if rng.random() < 0.2:
         words = words[:1].lower() + words[1:]
         return rng.choice((*_POLITE, *_POLITE_TOO)).replace("{}", words)
     first = words[:1].upper() if rng.random() < 0.6 else words[:1].lower()
     return first + words[1:]
+
+
+def begins_as_instruction(words: str) -> bool:
+    """False where the first word may be a name out of the code, which keeps its letters."""
+    return words.partition(" ")[0].lower() in _FIRST_WORDS
 
 
 def ends_open(words: str) -> bool:

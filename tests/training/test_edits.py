@@ -2,6 +2,7 @@
 
 import ast
 import random
+import re
 import textwrap
 from dataclasses import replace
 from functools import cache
@@ -133,6 +134,17 @@ def test_a_method_becomes_a_function_of_a_named_object() -> None:
     assert edit.before.startswith("    def join(self, ")
     assert edit.after.startswith("def join(")
     assert "self" not in edit.after
+
+
+def test_letters_outside_ascii_stand_before_what_is_changed() -> None:
+    text = 'def f(self, x):\n    return "янц" + self.size * x'
+    function = Function(text, is_method=True, origin="test")
+    for seed in range(40):
+        made = edits.make_kind("rename_attribute", function, random.Random(seed), POOL)
+        assert made
+        new = re.search(r"self\.(\w+)", made.after)
+        assert new
+        assert made.after == text.replace("size", new[1])
 
 
 def test_a_docstring_is_added_as_the_instruction_says() -> None:

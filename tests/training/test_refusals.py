@@ -1,6 +1,7 @@
 """What is answered to requests outside the training, and conversations around edits."""
 
 import random
+import re
 
 import numpy as np
 import pytest
@@ -90,6 +91,13 @@ def test_plain_spoken_people_ask_of_earlier_code_in_few_words() -> None:
     unable = [tell for ask, tell in said if ask.endswith(("it faster", "handle errors"))]
     assert len(unable) > 2
     assert all(map(refusals.is_honest, unable))
+
+
+def test_a_second_rename_may_leave_out_the_verb() -> None:
+    chats = Chats(Inventor(random.Random(5)), requests(5), [], plain_spoken=True)
+    spoken = [words for _ in range(500) for _, words in chats.conversation(5)[2::2]]
+    short = [words for words in spoken if re.fullmatch(r"[Aa]nd \w+ (?:to|into|->) \w+\.?", words)]
+    assert len(short) > 3
 
 
 def test_code_may_come_before_the_first_request() -> None:

@@ -1,6 +1,7 @@
 """Invented requests: sound edits, in words that keep every name as it is."""
 
 import ast
+import builtins
 import random
 import re
 import textwrap
@@ -45,9 +46,9 @@ def test_a_drawn_edit_is_sound_and_its_request_shows_the_code(seed: int) -> None
     assert "Qzaxu" not in request + answer
 
 
-def made(kind: str, function: Function = AREA) -> Edit:
-    for seed in range(40):
-        edit = short_edits.make(kind, function, inventor(seed))
+def made(kind: str, function: Function = AREA, *, seed: int = 0) -> Edit:
+    for attempt in range(seed, seed + 40):
+        edit = short_edits.make(kind, function, inventor(attempt))
         if edit:
             return edit
     raise AssertionError(f"{kind} never applies")
@@ -89,6 +90,44 @@ def test_words_of_the_code_keep_their_letters() -> None:
     assert {wordings.spoken("g1 should be called total", random.Random(s)) for s in range(20)} == {
         "g1 should be called total"
     }
+
+
+def test_a_line_that_alone_prints_is_also_asked_for_by_what_it_does() -> None:
+    once = "def f(x):\n    print(x)\n    return x"
+    twice = "def f(x):\n    print(x)\n    print(1)"
+    words = "Delete the line `print(x)` from this function"
+    said = {
+        text: {
+            wordings.instruction(Edit("delete_line", words, text, ""), "delete_line", rng)
+            for rng in map(random.Random, range(200))
+        }
+        for text in (once, twice)
+    }
+    assert any("print" in asked and "x" not in asked for asked in said[once])
+    assert all("print(x)" in asked for asked in said[twice])
+
+
+def test_try_blocks_are_for_errors_of_any_name() -> None:
+    caught = set()
+    for seed in range(60):
+        edit = made("wrap_in_try", seed=seed)
+        found = re.search(r"except (\w+)", edit.after)
+        assert found
+        assert f"`{found[1]}`" in edit.instruction
+        caught.add(found[1])
+    assert {"OSError", "KeyError"} & caught
+    assert len([name for name in caught if not hasattr(builtins, name)]) > 5
+
+
+def test_only_parameters_are_called_so() -> None:
+    text = "def f(a, *b, c=1):\n    d = a\n    return d"
+    for old, is_parameter in (("a", True), ("b", True), ("c", True), ("d", False)):
+        edit = Edit("rename_variable", f"Rename `{old}` to `z` in this code", text, "")
+        said = [
+            wordings.instruction(edit, edit.kind, random.Random(seed)).lower()
+            for seed in range(200)
+        ]
+        assert any("argument" in words for words in said) == is_parameter
 
 
 @settings(max_examples=60, deadline=None)

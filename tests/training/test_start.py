@@ -8,7 +8,13 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.models import llama
 
-from models.training.start import dense_weights, drop_layer, insert_layer, make_quieter
+from models.training.start import (
+    dense_weights,
+    drop_layer,
+    insert_layer,
+    make_quieter,
+    tell_bytes_apart,
+)
 
 EMBER = Path(__file__).parents[2] / "models" / "ember"
 
@@ -67,6 +73,17 @@ def test_quieter_layers_add_less_to_the_stream() -> None:
     assert {name for name in weights if name.endswith(("norm.weight", "q_proj.weight"))} <= set(
         same
     )
+
+
+def test_rows_that_were_alike_are_told_apart_and_others_stay() -> None:
+    rows = np.random.default_rng(1).normal(size=(300, 16)).astype(np.float32)
+    rows[:100] = 0.5
+    before = rows.copy()
+    tell_bytes_apart(rows, np.arange(100), np.arange(100, 300))
+    assert np.array_equal(rows[100:], before[100:])
+    assert np.isclose((rows[:100] - 0.5).std(), before[100:].std(), rtol=0.15)
+    distances = np.linalg.norm(rows[:100, None] - rows[None, :100], axis=-1)
+    assert distances[~np.eye(100, dtype=bool)].min() > 1
 
 
 def _logits(config: dict[str, Any], weights: dict[str, np.ndarray], prompt: mx.array) -> np.ndarray:

@@ -55,20 +55,26 @@ class Lines:
 
     def __init__(self, text: str) -> None:
         self.text = text
+        self._lines = text.split("\n")
         self._starts = [0]
-        for line in text.split("\n"):
+        for line in self._lines:
             self._starts.append(self._starts[-1] + len(line) + 1)
 
     def offset(self, line: int, column: int) -> int:
-        """`line` counts from one, as `ast` counts."""
+        """`line` counts from one, `column` characters from zero, as `tokenize` counts."""
         return self._starts[line - 1] + column
 
     def start(self, node: ast.expr | ast.stmt | ast.arg) -> int:
-        return self.offset(node.lineno, node.col_offset)
+        return self._of_bytes(node.lineno, node.col_offset)
 
     def end(self, node: ast.expr | ast.stmt | ast.arg) -> int:
         """The offset after the node's last character; parsed nodes always have one."""
-        return self.offset(node.end_lineno or node.lineno, node.end_col_offset or 0)
+        return self._of_bytes(node.end_lineno or node.lineno, node.end_col_offset or 0)
+
+    def _of_bytes(self, line: int, column: int) -> int:
+        """The offset of a column in bytes of UTF-8, as `ast` counts."""
+        before = self._lines[line - 1].encode()[:column]
+        return self.offset(line, len(before.decode()))
 
     def segment(self, node: ast.expr | ast.stmt | ast.arg) -> str:
         return self.text[self.start(node) : self.end(node)]
