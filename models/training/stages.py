@@ -176,7 +176,7 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("larger batches", 480, 8, 1024, _LONG_FINISH, decays=True, peak=0.12, vectors=0.2),
     Stage("code first", 600, 8, 1024, _CODE_FIRST, decays=True, peak=0.12, vectors=0.2),
     Stage("code first again", 100, 8, 1024, _CODE_FIRST_AGAIN, decays=True, peak=0.07, vectors=0.2),
-    Stage("own words", 1000, 8, 1024, _OWN_WORDS, decays=True, peak=0.14, vectors=0.2),
+    Stage("own words", 1100, 8, 1024, _OWN_WORDS, decays=True, peak=0.14, vectors=0.2),
 )
 
 

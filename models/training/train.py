@@ -247,7 +247,8 @@ def progress_line(record: dict[str, Any], total: int) -> str:
 def train(work: Path, recipe: Recipe, *, threads: int | None = None) -> None:
     """Train to the end of the curriculum, from the last checkpoint if there is one."""
     keep_memory()
-    torch.set_num_threads(threads or os.cpu_count() or 1)
+    if threads:
+        torch.set_num_threads(threads)
     (work / "train.pid").write_text(f"{os.getpid()}\n", encoding="utf-8")
     trainer = Trainer(work, recipe.shape, recipe.stages, compiled=recipe.compiled)
     trainer.resume()
@@ -258,7 +259,7 @@ def main() -> None:
     """Train alone, without the other steps."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True, help="folder for everything made")
-    parser.add_argument("--threads", type=int, help="as many as there are cores by default")
+    parser.add_argument("--threads", type=int, help="as many as PyTorch thinks best by default")
     options = parser.parse_args()
     train(options.work, EMBER, threads=options.threads)
 

@@ -23,16 +23,22 @@ def training_python() -> str:
     return chosen
 
 
-def run_training(work: Path) -> str:
+def in_training(*arguments: str) -> str:
+    """What the training interpreter prints; one thread, since other tests run beside this one."""
     finished = subprocess.run(
-        [training_python(), "-m", "models.training", "--work", str(work), "--tiny"],
+        [training_python(), *arguments],
         cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
+
+
+def run_training(work: Path) -> str:
+    return in_training("-m", "models.training", "--work", str(work), "--tiny")
 
 
 GUIDANCE = """
@@ -56,9 +62,7 @@ print(loss.item())
 
 
 def test_guided_heads_learn_to_look_where_they_are_told() -> None:
-    command = [training_python(), "-c", GUIDANCE]
-    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert float(finished.stdout) < 0.7
+    assert float(in_training("-c", GUIDANCE)) < 0.7
 
 
 ATTENTION = """
@@ -77,9 +81,7 @@ print((layer.looks_at(hidden, rotation, 3) - most).abs().max().item())
 
 
 def test_the_shares_of_attention_make_up_one() -> None:
-    command = [training_python(), "-c", ATTENTION]
-    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    share, looks = map(float, finished.stdout.split())
+    share, looks = map(float, in_training("-c", ATTENTION).split())
     assert share < 1e-4
     assert looks == 0
 
@@ -104,7 +106,7 @@ for layers in ((), (2, 4), ()):
 
 
 def test_only_the_chosen_layers_change() -> None:
-    subprocess.run([training_python(), "-c", CHOSEN], cwd=ROOT, check=True)
+    in_training("-c", CHOSEN)
 
 
 SPELLING = """
@@ -124,9 +126,7 @@ print((said.argmax(-1) == tokens).float().mean().item(), written.square().mean()
 
 
 def test_heads_that_spell_write_the_token_they_look_at() -> None:
-    command = [training_python(), "-c", SPELLING]
-    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    right, loudness = map(float, finished.stdout.split())
+    right, loudness = map(float, in_training("-c", SPELLING).split())
     assert right > 0.99
     assert loudness == pytest.approx(1.0, rel=1e-3)
 
@@ -164,10 +164,7 @@ def test_the_log_has_losses_by_kind(work: Path) -> None:
 
 
 def test_wrong_answers_are_diagnosed(work: Path) -> None:
-    command = [training_python(), "-m", "models.training.diagnose", "--work", str(work)]
-    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert finished.returncode == 0, finished.stderr
-    lines = finished.stdout.splitlines()
+    lines = in_training("-m", "models.training.diagnose", "--work", str(work)).splitlines()
     counts = {line.split()[0]: int(line.split()[1]) for line in lines[:3]}
     assert list(counts) == ["right", "copying", "deciding"]
     assert sum(counts.values()) > 0
