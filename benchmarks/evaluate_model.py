@@ -37,6 +37,7 @@ from benchmarks.held_out import (
     holes,
     humaneval_holes,
     later_edit_cases,
+    no_code_cases,
     outside_cases,
     own_words,
     short_edit_cases,
@@ -63,7 +64,7 @@ MAX_ANSWER_LENGTH = 200
 """In tokens. A longer answer to a request outside the training is a loop, as is a longer body of a
 function. An edit is a loop if it is so much longer than the right one."""
 Shares = dict[str, dict[str, float]]
-SHORT_EDITS, LATER_EDITS, OUTSIDE = 300, 200, 120
+SHORT_EDITS, LATER_EDITS, OUTSIDE, NO_CODES = 300, 200, 120, 60
 
 
 def bits_per_byte(scorer: Scorer, files: Iterable[SourceFile]) -> float:
@@ -202,6 +203,17 @@ def by_hand(scorer: Scorer, conversations: Iterable[Turns]) -> Shares:
     return _shares(counts)
 
 
+def asked_for_code(scorer: Scorer, cases: Iterable[ChatCase]) -> dict[str, float]:
+    """Of requests without code: the shares of answers that ask for it, and that do not end."""
+    counts = dict.fromkeys(("cases", "asked", "loops"), 0.0)
+    for case in cases:
+        answer, ended = scorer.answer(scorer.chat_prompt(case.request), MAX_ANSWER_LENGTH)
+        counts["cases"] += 1
+        counts["asked"] += ended and answer == case.answer
+        counts["loops"] += not ended
+    return _shares({"": counts})[""]
+
+
 def code_of(answer: str) -> str:
     """The code in an answer's block, or the answer itself."""
     return answer.strip().removeprefix("```python").removesuffix("```").strip()
@@ -268,7 +280,7 @@ def _short_edits(wanted: Wanted) -> dict[str, Any]:
 
 def _outside(wanted: Wanted) -> dict[str, Any]:
     scorer, _, functions = _prepared(wanted.folder)
-    return {
+    return {"no_code": {"all": asked_for_code(scorer, no_code_cases(NO_CODES))}} | {
         key: outside(scorer, outside_cases(functions, OUTSIDE, later=later))
         for key, later in (("outside_first", False), ("outside_later", True))
     }
@@ -346,6 +358,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         ("short_edits", "invented short edit", ("exact", "refused", "unchanged", "loops")),
         ("later_edits", "edit as second to fifth turn", ("exact", "refused", "unchanged", "loops")),
         ("by_hand", "message in own words", ("exact",)),
+        ("no_code", "edit without its code, first message", ("asked", "loops")),
         ("outside_first", "outside, first message", ("honest", "fits", "loops")),
         ("outside_later", "outside, later message", ("honest", "fits", "loops")),
     ):

@@ -122,6 +122,14 @@ def outside_cases(functions: list[Function], count: int, *, later: bool) -> Iter
         yield ChatCase(kinds[index % len(kinds)], [*before, ("user", request)], answer)
 
 
+def no_code_cases(count: int) -> Iterator[ChatCase]:
+    """First messages that ask for an edit of held-out code, and do not show it."""
+    inventor = Inventor(random.Random(f"{SEED} no code"), held_out=True)
+    for _ in range(count):
+        request = short_edits.without_code(inventor)
+        yield ChatCase("no code", [("user", request)], refusals.NO_CODE)
+
+
 def later_edit_cases(functions: list[Function], count: int) -> Iterator[ChatCase]:
     """`count` edits as second to fifth turns of conversations on held-out code, with what came
     before; besides, those turns among them that ask for the code again."""

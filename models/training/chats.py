@@ -75,7 +75,7 @@ _SHOWN = (
     *("{}", "{}", "{}", "{}", "```python\n{}\n```", "```\n{}\n```"),
     *("Here is my function:\n{}", "here is my code: {}", "I have this: {}", "My code:\n{}"),
 )
-_QUOTED = re.compile(r"`([^`]+)`")
+_QUOTED, _NAME = re.compile(r"`([^`]+)`"), re.compile(r"\w+")
 _FOLLOW = (
     "now {}",
     "Now {}",
@@ -175,7 +175,8 @@ class Chats:
             drawn = (wordings.instruction(edit, kind, self._rng) for _ in range(4))
             return self._said(_closed(min(drawn, key=len)))
         words, names = self._rng.choice(_PLAIN_WORDS[kind]), _QUOTED.findall(edit.instruction)
-        names.sort(key=lambda name: name not in edit.before)  # the old one first
+        known = set(_NAME.findall(edit.before))
+        names.sort(key=lambda name: name not in known)  # the old one first
         fits = words.count("{}") in (0, len(names))
         if again and fits and self._rng.random() < 0.8:
             more = self._rng.choice(_ONE_MORE).format(*names)

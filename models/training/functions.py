@@ -94,7 +94,8 @@ def brief_forms(function: Function) -> Iterator[Function]:
         return
     lines = function.text.split("\n")
     first = node.body[0]
-    header = "\n".join([*lines[: first.lineno - 1], lines[first.lineno - 1][: first.col_offset]])
+    before = lines[first.lineno - 1].encode()[: first.col_offset].decode()  # `ast` counts bytes
+    header = "\n".join([*lines[: first.lineno - 1], before])
     header, statement = header.rstrip(), ast.get_source_segment(function.text, body[0]) or ""
     one_line = f"{header} {statement}"
     if header.endswith(":") and "\n" not in one_line and len(one_line) <= MAX_BRIEF:

@@ -11,6 +11,7 @@ import builtins
 import keyword
 import random
 
+from models.training.edits.base import Lines
 from models.training.functions import Function, is_function, outline
 from models.training.phrases import LISTS, is_held_out
 
@@ -50,7 +51,7 @@ def joined(text: str) -> str | None:
 
 def in_two_lines(function: Function) -> str:
     """A function of one line with its body in a line of its own."""
-    at = function.node.body[0].col_offset
+    at = Lines(function.text).start(function.node.body[0])
     return f"{function.text[:at].rstrip()}\n    {function.text[at:]}"
 
 

@@ -10,6 +10,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from models.training import short_edits
 from models.training.invented import Inventor, joined
 from models.training.phrases import LISTS, REQUESTS, fill, unmarked
 
@@ -92,6 +93,8 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 _OWN_NAME = re.compile(r"\bdef ([A-Za-z_]\w*)")
 _STOP = frozenset(LISTS["stop"])
 _LONGEST = 20
+_FORGOTTEN = 0.7
+"""How many requests without code are in the many wordings of those with code."""
 _SMALL_TALK_REQUESTS = {unmarked(request) for kind in SMALL_TALK for request in REQUESTS[kind]}
 
 
@@ -152,6 +155,8 @@ class Requests:
     def turn(self, kind: str) -> tuple[str, str]:
         """A request of the kind and its answer."""
         held_out = self._inventor.held_out
+        if kind == "no code" and self.rng.random() < _FORGOTTEN:
+            return short_edits.without_code(self._inventor), NO_CODE
         request = fill(kind, self.rng, self._made, held_out=held_out).strip()
         if kind in ANSWERS and unmarked(request) in _SMALL_TALK_REQUESTS:
             return self.turn(kind)
@@ -178,9 +183,9 @@ def conversations(requests: Requests, count: int) -> Iterator[list[tuple[str, st
         turns: list[tuple[str, str]] = []
         for _ in range(1 + (draw() < 0.3)):
             chance = draw()
-            if chance < 0.82:
+            if chance < 0.76:
                 said = requests.outside()
             else:
-                said = requests.small_talk() if chance < 0.98 else requests.turn("no code")
+                said = requests.small_talk() if chance < 0.9 else requests.turn("no code")
             turns += [("user", said[0]), ("assistant", said[1])]
         yield turns

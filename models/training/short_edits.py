@@ -177,9 +177,8 @@ def _with_other_error(edit: Edit, inventor: Inventor) -> Edit:
     if rng.random() < _INVENTED_ERROR:
         new = "".join(word.capitalize() for word in inventor.name().split("_")) + "Error"
     words = edit.instruction.replace(f"`{old}`", f"`{new}`")
-    return replace(
-        edit, instruction=words, after=edit.after.replace(f"except {old}", f"except {new}")
-    )
+    body, _, handler = edit.after.rpartition(f"except {old}")
+    return replace(edit, instruction=words, after=f"{body}except {new}{handler}")
 
 
 def _statements(edit: Edit) -> Edit:
@@ -200,6 +199,15 @@ def conversation(kind: str, edit: Edit, rng: random.Random) -> list[tuple[str, s
     words = wordings.spoken(wordings.instruction(edit, kind, rng), rng)
     content = wordings.request(words, edit.before, rng)
     return [("user", content), ("assistant", edits.fenced(edit.after))]
+
+
+def without_code(inventor: Inventor) -> str:
+    """A request of which the code was forgotten."""
+    while True:
+        kind, edit = drawn(inventor)
+        words = wordings.spoken(wordings.instruction(edit, kind, inventor.rng), inventor.rng)
+        if "\n" not in words:
+            return words + inventor.rng.choice(("", "", "", ".", ":"))
 
 
 def conversations(inventor: Inventor, count: int) -> Iterator[list[tuple[str, str]]]:

@@ -7,8 +7,10 @@ after the code, in its line or above it.
 
 from __future__ import annotations
 
+import ast
 import random
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from models.training.edits import bodies, layout, names, signatures
@@ -250,7 +252,7 @@ _CASUAL: Mapping[str, Table] = {
                 "I need another argument {name} with default {value}",
                 "give it a parameter {name} = {value}",
                 "add an optional argument {name}, default {value}",
-                "extend {it} by a parameter {name} with default {value}",
+                "extend {it} with a parameter {name} with default {value}",
                 "one more parameter please, {name}, {value} by default",
                 "let it accept {name}, default {value}",
                 "add {name}={value} to the parameters",
@@ -367,7 +369,7 @@ _CASUAL: Mapping[str, Table] = {
                 "return {value} at once if {name} is None",
                 "if {name} is None it should give {value}",
                 "if there is no {name} return {value}",
-                "give back {value} for a {name} of None",
+                "return {value} for a {name} of None",
                 "add an early return of {value} if {name} is None to {it}",
                 "it should return {value} when {name} is None",
                 "{name} may be None, then return {value}",
@@ -458,7 +460,7 @@ _CASUAL: Mapping[str, Table] = {
                 "add a short docstring",
                 "it needs a docstring",
                 "I want a docstring",
-                "put a docstring into {it}",
+                "put a docstring in {it}",
                 "write documentation",
                 "a docstring please",
                 "explain it in a docstring",
@@ -477,7 +479,7 @@ _CASUAL: Mapping[str, Table] = {
                 "the strings should have {kind} quotes",
                 "all strings with {kind} quotes",
                 "change to {kind} quotes",
-                "replace the quotes by {kind} ones in {it}",
+                "replace the quotes with {kind} ones in {it}",
                 "quote the strings with {kind} quotes",
                 "switch to {kind} quotes",
                 "I want {kind} quotes",
@@ -552,14 +554,28 @@ _PARAMETER = (
 """Besides, where the old name is a parameter."""
 _PRINT_LINE = (
     *("remove the print", "delete the print in {it}", "remove the line that prints"),
-    *("drop the print", "no print please", "take out the print statement", "get rid of the print"),
-    *("the print should go", "remove the call of print", "remove the print line from {it}"),
+    *(
+        "drop the print",
+        "no print please",
+        "delete the line with the print",
+        "take out the print statement",
+        "get rid of the print",
+    ),
+    *("the print should go", "remove the call to print", "remove the print line from {it}"),
 )
 """Besides, where the line to delete is the only one that prints."""
 _FIRST_WORDS = frozenset(LISTS["instruction"])
 """What an instruction begins with where it does not begin with a name out of the code."""
 _POLITE = ("please {}", "Please {}", "{} please", "can you {}", "Can you {}", "could you {}")
 _POLITE_TOO = ("could you please {}", "I want you to {}", "I'd like you to {}", "now {}", "just {}")
+_NO_ORDERS = frozenset(
+    (
+        *("all", "an", "as", "async", "asynchronous", "docstring", "if", "it", "its", "no", "one"),
+        *("the", "there", "untyped", "when", "where", "without"),
+    )
+)
+"""First words of instructions that nobody puts after "can you"."""
+_QUOTED_PART = re.compile(r"(self\.|@)([`'])([^`']+)\2")
 _PREPOSITION = re.compile(r"\s(?:in|from|to|of|for|on top of)$")
 _AFTER = (
     *("{i}: {c}",) * 6,
@@ -595,18 +611,26 @@ def instruction(edit: Edit, kind: str, rng: random.Random) -> str:
         found = slots(official, edit.instruction)
         if found is not None:
             pointing = _pointing(edit, found) if rng.random() < 0.25 else ()
-            return phrase(rng, pointing or casual, **_quoted(found, rng))
+            words = phrase(rng, pointing or casual, **_quoted(found, rng))
+            return _QUOTED_PART.sub(r"\2\1\3\2", words)
     return edit.instruction
 
 
 def _pointing(edit: Edit, found: Mapping[str, str]) -> Sequence[str]:
     """Wordings that tell what a name or a line is; none where nothing is known of it."""
     old, line = found.get("old", ""), found.get("line", "")
-    header = edit.before.partition("):")[0]
     if edit.kind == "rename_variable" and "old2" not in found:
-        return _PARAMETER if re.search(rf"[(,] ?\*?{old}\b", header) else ()
+        return _PARAMETER if old in _parameters(edit.before) else ()
     prints = line.startswith("print(") and edit.before.count("print(") == 1
     return _PRINT_LINE if edit.kind == "delete_line" and prints else ()
+
+
+def _parameters(code: str) -> set[str]:
+    """The names of a function's parameters; none where the code is no function."""
+    first = ast.parse(textwrap.dedent(code)).body[0]
+    if not isinstance(first, ast.FunctionDef | ast.AsyncFunctionDef):
+        return set()
+    return {node.arg for node in ast.walk(first.args) if isinstance(node, ast.arg)}
 
 
 def _quoted(found: Mapping[str, str], rng: random.Random) -> dict[str, str]:
@@ -626,7 +650,7 @@ def spoken(words: str, rng: random.Random) -> str:
     """An instruction as people say it: in small letters or large ones, politely or not."""
     if not begins_as_instruction(words):
         return words
-    if rng.random() < 0.2:
+    if rng.random() < 0.2 and words.partition(" ")[0].lower() not in _NO_ORDERS:
         words = words[:1].lower() + words[1:]
         return rng.choice((*_POLITE, *_POLITE_TOO)).replace("{}", words)
     first = words[:1].upper() if rng.random() < 0.6 else words[:1].lower()

@@ -8,13 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.evaluate_model import by_hand, chat_edits, fillings, outside, real_edits
+from benchmarks.evaluate_model import (
+    asked_for_code,
+    by_hand,
+    chat_edits,
+    fillings,
+    outside,
+    real_edits,
+)
 from benchmarks.held_out import (
     AGAIN,
     NO_CODE,
     ChatCase,
     EditCase,
     later_edit_cases,
+    no_code_cases,
     outside_cases,
     own_words,
 )
@@ -120,6 +128,14 @@ class Evasive(OneTokenACharacter):
 
     def answer(self, prompt: list[int], most: int) -> tuple[str, bool]:
         return refusals.NO_CODE, True
+
+
+def test_requests_without_code_are_right_if_they_ask_for_it() -> None:
+    cases = list(no_code_cases(3))
+    row = asked_for_code(Evasive(), cases)  # type: ignore[arg-type]
+    assert row == {"cases": 3, "asked": 1, "loops": 0}
+    row = asked_for_code(Parrot(), cases)  # type: ignore[arg-type]
+    assert row["asked"] == 0
 
 
 def test_asking_for_code_is_no_honest_answer_to_a_question_about_the_world() -> None:

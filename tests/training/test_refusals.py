@@ -10,6 +10,7 @@ from benchmarks.first_messages import messages
 from models.training import refusals
 from models.training.chats import WHAT_CHANGE, Chats
 from models.training.copies import NOWHERE, align
+from models.training.edits import Edit
 from models.training.functions import Function
 from models.training.invented import Inventor
 from models.training.phrases import REQUESTS, part, unmarked
@@ -98,6 +99,15 @@ def test_a_second_rename_may_leave_out_the_verb() -> None:
     spoken = [words for _ in range(500) for _, words in chats.conversation(5)[2::2]]
     short = [words for words in spoken if re.fullmatch(r"[Aa]nd \w+ (?:to|into|->) \w+\.?", words)]
     assert len(short) > 3
+
+
+def test_the_old_name_comes_first_if_the_code_has_the_new_one_within_a_word() -> None:
+    chats = Chats(Inventor(random.Random(5)), requests(5), [], plain_spoken=True)
+    edit = Edit(
+        "rename_variable", "Use the name `n` instead of `total`", "def fan(total): pass", ""
+    )
+    said = [chats._in_few_words(edit.kind, edit, again=True) for _ in range(20)]
+    assert all(words.index("total") < words.rindex("n") for words in said)
 
 
 def test_code_may_come_before_the_first_request() -> None:

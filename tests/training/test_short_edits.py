@@ -119,8 +119,51 @@ def test_try_blocks_are_for_errors_of_any_name() -> None:
     assert len([name for name in caught if not hasattr(builtins, name)]) > 5
 
 
+def test_a_handler_that_was_there_keeps_its_error() -> None:
+    text = "def f(x):\n    try:\n        return int(x)\n    except ValueError:\n        return 0"
+    function = Function(text, is_method=False, origin="test")
+    for seed in range(60):
+        edit = made("wrap_in_try", function, seed=seed)
+        assert textwrap.indent(text.partition("\n")[2], "    ") in edit.after
+
+
+def test_code_is_moved_to_its_line_after_any_letters() -> None:
+    function = Function("def fläche(größe): return größe", is_method=False, origin="test")
+    assert in_two_lines(function) == "def fläche(größe):\n    return größe"
+
+
+def test_only_orders_follow_can_you() -> None:
+    for words in ("no comments", "it should be async", "without comments"):
+        said = {wordings.spoken(words, random.Random(seed)) for seed in range(60)}
+        assert {one.lower() for one in said} == {words}
+    said = {wordings.spoken("remove the comments", random.Random(seed)) for seed in range(60)}
+    assert "can you remove the comments" in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "quoted"),
+    [
+        ("decorate", "Add the decorator `@cache`", "`@cache`"),
+        ("rename_attribute", "Rename `self.ab` to `self.cd` in this code", "`self.ab`"),
+    ],
+)
+def test_quotes_stand_around_the_whole(kind: str, words: str, quoted: str) -> None:
+    edit = Edit(kind, words, "def f(self): return self.ab", "")
+    said = {wordings.instruction(edit, kind, random.Random(seed)) for seed in range(200)}
+    assert sum(quoted in one for one in said) > 3
+    assert not any(re.search(r"(self\.|@)[`']", one) for one in said)
+
+
+def test_a_forgotten_code_leaves_the_request() -> None:
+    source = inventor(3)
+    asked = [short_edits.without_code(source) for _ in range(200)]
+    assert not any("def " in words or "\n" in words for words in asked)
+    assert len(set(asked)) > 150
+
+
 def test_only_parameters_are_called_so() -> None:
     text = "def f(a, *b, c=1):\n    d = a\n    return d"
+    text = text.replace("):", ") -> int:")
     for old, is_parameter in (("a", True), ("b", True), ("c", True), ("d", False)):
         edit = Edit("rename_variable", f"Rename `{old}` to `z` in this code", text, "")
         said = [
