@@ -203,7 +203,7 @@ def by_hand(scorer: Scorer, conversations: Iterable[Turns]) -> Shares:
     return _shares(counts)
 
 
-def asked_for_code(scorer: Scorer, cases: Iterable[ChatCase]) -> dict[str, float]:
+def asked_for_code(scorer: Scorer, cases: Iterable[ChatCase]) -> Shares:
     """Of requests without code: the shares of answers that ask for it, and that do not end."""
     counts = dict.fromkeys(("cases", "asked", "loops"), 0.0)
     for case in cases:
@@ -211,7 +211,7 @@ def asked_for_code(scorer: Scorer, cases: Iterable[ChatCase]) -> dict[str, float
         counts["cases"] += 1
         counts["asked"] += ended and answer == case.answer
         counts["loops"] += not ended
-    return _shares({"": counts})[""]
+    return _shares({"all": counts})
 
 
 def code_of(answer: str) -> str:
@@ -280,7 +280,7 @@ def _short_edits(wanted: Wanted) -> dict[str, Any]:
 
 def _outside(wanted: Wanted) -> dict[str, Any]:
     scorer, _, functions = _prepared(wanted.folder)
-    return {"no_code": {"all": asked_for_code(scorer, no_code_cases(NO_CODES))}} | {
+    return {"no_code": asked_for_code(scorer, no_code_cases(NO_CODES))} | {
         key: outside(scorer, outside_cases(functions, OUTSIDE, later=later))
         for key, later in (("outside_first", False), ("outside_later", True))
     }

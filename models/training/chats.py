@@ -170,7 +170,8 @@ class Chats:
         return None
 
     def _in_few_words(self, kind: str, edit: Edit, *, again: bool) -> str:
-        """The shortest request for an edit of earlier code; `again` after one of its kind."""
+        """The shortest request for an edit of earlier code; `again` if the edit before it was
+        of the same kind."""
         if kind not in _PLAIN_WORDS:
             drawn = (wordings.instruction(edit, kind, self._rng) for _ in range(4))
             return self._said(_closed(min(drawn, key=len)))

@@ -59,8 +59,8 @@ _OTHER_ERRORS = sorted(
     if isinstance(one, type) and issubclass(one, Exception)
 )
 _OTHER_ERROR, _INVENTED_ERROR = 0.5, 0.4
-"""How often a try block is for another error than the usual ones, and how often for one of no
-library."""
+"""How often a try block catches another error than the usual ones, and how often that is one which
+no library has."""
 
 
 def description(function: Function) -> str:
@@ -202,7 +202,7 @@ def conversation(kind: str, edit: Edit, rng: random.Random) -> list[tuple[str, s
 
 
 def without_code(inventor: Inventor) -> str:
-    """A request of which the code was forgotten."""
+    """A request whose code was forgotten."""
     while True:
         kind, edit = drawn(inventor)
         words = wordings.spoken(wordings.instruction(edit, kind, inventor.rng), inventor.rng)

@@ -132,9 +132,9 @@ class Evasive(OneTokenACharacter):
 
 def test_requests_without_code_are_right_if_they_ask_for_it() -> None:
     cases = list(no_code_cases(3))
-    row = asked_for_code(Evasive(), cases)  # type: ignore[arg-type]
+    row = asked_for_code(Evasive(), cases)["all"]  # type: ignore[arg-type]
     assert row == {"cases": 3, "asked": 1, "loops": 0}
-    row = asked_for_code(Parrot(), cases)  # type: ignore[arg-type]
+    row = asked_for_code(Parrot(), cases)["all"]  # type: ignore[arg-type]
     assert row["asked"] == 0
 
 

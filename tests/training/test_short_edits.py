@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.training import short_edits, wordings
+from models.training.casual import CASUAL
 from models.training.edits import Edit
 from models.training.functions import Function, is_function
 from models.training.invented import Inventor, in_two_lines, joined
@@ -75,7 +76,7 @@ def test_one_line_and_two_are_the_same_function() -> None:
     assert joined("def f(x):\n    y = x\n    return y") is None
 
 
-@pytest.mark.parametrize("kind", sorted(wordings._CASUAL))
+@pytest.mark.parametrize("kind", sorted(CASUAL))
 def test_every_kind_with_other_words_is_asked_for_in_several_ways(kind: str) -> None:
     edits = [
         short_edits.make(kind, inventor(seed).function(), inventor(seed)) for seed in range(80)
