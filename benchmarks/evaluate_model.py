@@ -25,6 +25,7 @@ from typing import Any
 
 from benchmarks.held_out import (
     AGAIN,
+    LATER_OWN_WORDS,
     NO_CODE,
     UNDO,
     ChatCase,
@@ -275,6 +276,7 @@ def _short_edits(wanted: Wanted) -> dict[str, Any]:
     return {
         "short_edits": chat_edits(scorer, short_edit_cases(SHORT_EDITS)),
         "by_hand": by_hand(scorer, own_words()),
+        "by_hand_2": by_hand(scorer, own_words(LATER_OWN_WORDS)),
     }
 
 
@@ -358,6 +360,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         ("short_edits", "invented short edit", ("exact", "refused", "unchanged", "loops")),
         ("later_edits", "edit as second to fifth turn", ("exact", "refused", "unchanged", "loops")),
         ("by_hand", "message in own words", ("exact",)),
+        ("by_hand_2", "message in later own words", ("exact",)),
         ("no_code", "edit without its code, first message", ("asked", "loops")),
         ("outside_first", "outside, first message", ("honest", "fits", "loops")),
         ("outside_later", "outside, later message", ("honest", "fits", "loops")),

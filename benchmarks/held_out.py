@@ -29,8 +29,11 @@ from models.training.phrases import REQUESTS, unmarked
 
 SEED = 11
 _ATTEMPTS = 500
-OWN_WORDS, NO_CODE = Path(__file__).with_name("own_words.txt"), "?"
-"""Conversations written by hand, and what stands there for an answer without code."""
+OWN_WORDS = Path(__file__).with_name("own_words.txt")
+LATER_OWN_WORDS = OWN_WORDS.with_name("own_words_2.txt")
+NO_CODE = "?"
+"""Conversations written by hand, and what stands there for an answer without code. The later ones
+had not been read when the weights were chosen."""
 AGAIN, UNDO = "the code again", "undo"
 """Kinds of later turns that ask for the last code and for the one before it."""
 HUMANEVAL = Path("humaneval_infilling", "HumanEval-SingleLineInfilling.jsonl.gz")
@@ -126,7 +129,7 @@ def no_code_cases(count: int) -> Iterator[ChatCase]:
     """First messages that ask for an edit of held-out code, and do not show it."""
     inventor = Inventor(random.Random(f"{SEED} no code"), held_out=True)
     for _ in range(count):
-        request = short_edits.without_code(inventor)
+        request, _, _ = short_edits.without_code(inventor)
         yield ChatCase("no code", [("user", request)], refusals.NO_CODE)
 
 

@@ -13,7 +13,7 @@ from models.training.edits import Edit, fenced
 from models.training.functions import Function, is_function
 from models.training.invented import Inventor, joined
 from models.training.phrases import HELD_OUT_OF, REQUESTS, part
-from models.training.refusals import Requests, answer
+from models.training.refusals import NO_CODE, Requests, answer
 
 Turns = list[tuple[str, str]]
 
@@ -57,11 +57,14 @@ _PLAIN_KINDS: Mapping[str, float] = {
     for kind in short_edits.KINDS
     if kind not in _LONG_REQUESTS
 }
-_NO_CODE, _NO_CODE_PLAIN = 0.15, 0.04
+_NO_CODE = 0.15
 """The share of requests outside the training that ask for an edit where there is no code."""
-_UNDOING, _UNABLE, _SHOWING = 0.16, 0.04, 0.12
-"""How often plain-spoken people, besides, undo the last change, ask for what is impossible, and
-show new code before they say what to change."""
+_FORGETTING, _BRINGING = 0.2, 0.6
+"""How often plain-spoken people forget the code when they have shown none, and how often they then
+send it by itself."""
+_UNDOING, _UNABLE, _SHOWING = 0.16, 0.04, 0.1
+"""How often they, besides, undo the last change, ask for what is impossible, and show new code
+before they say what to change."""
 _UNABLE_WORDS = (
     *("add type hints", "type hints please", "add error handling", "handle errors", "fix it"),
     *("make it faster", "improve it", "add tests", "write a test for it", "make it shorter"),
@@ -75,6 +78,8 @@ _SHOWN = (
     *("{}", "{}", "{}", "{}", "```python\n{}\n```", "```\n{}\n```"),
     *("Here is my function:\n{}", "here is my code: {}", "I have this: {}", "My code:\n{}"),
 )
+_BROUGHT = (*_SHOWN, "this: {}", "this one:\n{}", "sorry, here: {}", "oops: {}", "in this: {}")
+"""How code is sent after it was asked for."""
 _QUOTED, _NAME = re.compile(r"`([^`]+)`"), re.compile(r"\w+")
 _FOLLOW = (
     "now {}",
@@ -93,12 +98,17 @@ def _closed(words: str) -> str:
     return f"{words} it" if wordings.ends_open(words) else words
 
 
+def _versions(kind: str, edit: Edit) -> list[Function]:
+    """The code before and after an edit of the kind."""
+    return [Function(edit.before, False, ""), Function(edit.after, False, kind)]
+
+
 class Chats:
     """Invents conversations; a quarter of the code that they begin with is of real functions.
 
     Where there are `questions`, conversations of one, some turns are drawn from them. If
     they are `plain_spoken`, changes are undone more often and asked for in fewer words, what cannot
-    be done is asked of code that is there, and code is shown before anything is asked.
+    be done is asked of code that is there, and code is shown before anything is asked, or after it.
     """
 
     def __init__(
@@ -120,10 +130,13 @@ class Chats:
             yield self.conversation(self._rng.choice((2, 2, 3, 3, 4, 5)))
 
     def conversation(self, count: int) -> Turns:
-        """A conversation of `count` requests and their answers."""
+        """A conversation of `count` requests and their answers, or of one more."""
         turns: Turns = []
         versions: list[Function] = []
-        for _ in range(count):
+        while len(turns) < 2 * count:
+            if not versions and self._plain_spoken and self._rng.random() < _FORGETTING:
+                turns += self.forget(versions)
+                continue
             shown = bool(turns) and turns[-1][1] == WHAT_CHANGE
             said = (
                 (self.follow_up(versions) if shown else None)
@@ -137,9 +150,9 @@ class Chats:
     def _turn(self, versions: list[Function]) -> tuple[str, str]:
         """The next request and its answer; `versions` of the code are brought up to date."""
         chance = self._rng.random()
-        if chance < 0.15:
+        if chance < 0.1:
             return self.outside(versions)
-        if chance < 0.27:
+        if chance < 0.19:
             return self._requests.small_talk()
         if versions and chance < 0.65:
             return self.follow_up(versions) or self.begin(versions)
@@ -191,7 +204,7 @@ class Chats:
             words = self._rng.choice(_FOLLOW).replace("{}", words)
         elif chance < 0.6 and wordings.begins_as_instruction(words):
             words = words[:1].upper() + words[1:]
-        return words + self._rng.choice(("", "", "."))
+        return wordings.ended(words, self._rng)
 
     def _asking(self, kind: str) -> str:
         """A request of a kind that needs no other words."""
@@ -200,10 +213,19 @@ class Chats:
 
     def outside(self, versions: list[Function]) -> tuple[str, str]:
         """What cannot be done; without code, that may also be an edit."""
-        often = _NO_CODE_PLAIN if self._plain_spoken else _NO_CODE
-        if not versions and self._rng.random() < often:
+        if not versions and not self._plain_spoken and self._rng.random() < _NO_CODE:
             return self._requests.turn("no code")
         return self._requests.outside()
+
+    def forget(self, versions: list[Function]) -> Turns:
+        """A request without its code; the code often comes next, and gets what was asked for."""
+        request, kind, edit = short_edits.without_code(self._inventor)
+        turns = [("user", request), ("assistant", NO_CODE)]
+        if self._rng.random() < _BRINGING:
+            versions[:] = _versions(kind, edit)
+            code = self._rng.choice(_BROUGHT).replace("{}", edit.before)
+            turns += [("user", code), ("assistant", fenced(edit.after))]
+        return turns
 
     def begin(self, versions: list[Function]) -> tuple[str, str]:
         """An edit of new code."""
@@ -211,7 +233,7 @@ class Chats:
         if self._functions and self._rng.random() < 0.25:
             real = short_edits.make(kind, self._rng.choice(self._functions), self._inventor)
             edit = real or edit
-        versions[:] = [Function(edit.before, False, ""), Function(edit.after, False, kind)]
+        versions[:] = _versions(kind, edit)
         (_, request), (_, answer) = short_edits.conversation(kind, edit, self._rng)
         return request, answer
 
@@ -245,7 +267,7 @@ class Chats:
             words = wordings.spoken(words, self._rng)
             if self._rng.random() < 0.4 and words[:1].islower():
                 words = self._rng.choice(_FOLLOW).replace("{}", words)
-            return words + self._rng.choice(("", "", ".")), fenced(edit.after)
+            return wordings.ended(words, self._rng), fenced(edit.after)
         return None
 
     def undo(self, versions: list[Function]) -> tuple[str, str]:

@@ -159,8 +159,14 @@ class Inventor:
             f"[{left}, {right}]": 6,
             f"{left} if {self.condition(names)} else {right}": 4,
             f"not {name}": 3,
+            self._row(name, left): 1,
         }
         return rng.choices(list(forms), list(forms.values()))[0]
+
+    def _row(self, name: str, other: str) -> str:
+        """The same name several times over, perhaps with something else at the end."""
+        row = [name] * self.rng.randint(2, 6) + [other] * self.rng.randint(0, 1)
+        return f" {self.rng.choice(_OPERATORS)} ".join(row)
 
     def condition(self, names: list[str]) -> str:
         """A comparison of a name."""

@@ -156,7 +156,7 @@ class Requests:
         """A request of the kind and its answer."""
         held_out = self._inventor.held_out
         if kind == "no code" and self.rng.random() < _FORGOTTEN:
-            return short_edits.without_code(self._inventor), NO_CODE
+            return short_edits.without_code(self._inventor)[0], NO_CODE
         request = fill(kind, self.rng, self._made, held_out=held_out).strip()
         if kind in ANSWERS and unmarked(request) in _SMALL_TALK_REQUESTS:
             return self.turn(kind)
@@ -183,9 +183,9 @@ def conversations(requests: Requests, count: int) -> Iterator[list[tuple[str, st
         turns: list[tuple[str, str]] = []
         for _ in range(1 + (draw() < 0.3)):
             chance = draw()
-            if chance < 0.76:
+            if chance < 0.72:
                 said = requests.outside()
             else:
-                said = requests.small_talk() if chance < 0.9 else requests.turn("no code")
+                said = requests.small_talk() if chance < 0.84 else requests.turn("no code")
             turns += [("user", said[0]), ("assistant", said[1])]
         yield turns

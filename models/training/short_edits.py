@@ -29,6 +29,7 @@ KINDS: dict[str, float] = dict.fromkeys(edits.KINDS, 1.0) | {
     "add_hint": 2.5,
     "add_default": 1.5,
     "drop_default": 1.5,
+    "add_docstring": 2.0,
     DESCRIBE: 4.0,
 }
 """How often each kind is asked for."""
@@ -52,6 +53,8 @@ _ALIKE = 0.65
 _SMALL = 0.35
 """How often an operator or a number that occurs once is replaced by itself."""
 _ATTEMPTS = 20
+_OWN_NAMES = 0.4
+"""How many docstrings name the function or its parameters."""
 _ERROR = re.compile(r"`(\w+)`")
 _OTHER_ERRORS = sorted(
     name
@@ -122,13 +125,24 @@ def replaced(function: Function, inventor: Inventor) -> Edit | None:
     return bodies.with_replaced(function, rng, old, new)
 
 
+def _docstring(function: Function, inventor: Inventor) -> str:
+    """Words, often with names of the function among them."""
+    words = inventor.words(2, 6).split()
+    if inventor.rng.random() < _OWN_NAMES:
+        names = [a.arg for a in function.node.args.args] + [function.node.name]
+        for name in inventor.rng.choices(names, k=inventor.rng.randint(1, 3)):
+            words.insert(inventor.rng.randint(1, len(words)), name)
+    text = " ".join(words)
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 def make(kind: str, function: Function, inventor: Inventor) -> Edit | None:
     """An edit of a kind, or None where the function does not lend itself to it."""
     rng, shown = inventor.rng, function.text
     if kind in _NEED_A_BODY and "\n" not in shown:
         function = replace(function, text=in_two_lines(function))
     if kind in (DESCRIBE, "add_docstring"):
-        text = None if kind == DESCRIBE else f"{inventor.words(2, 6).capitalize()}."
+        text = None if kind == DESCRIBE else _docstring(function, inventor)
         edit = documented(function, rng, text)
     elif kind == "replace_expression":
         edit = replaced(function, inventor)
@@ -201,13 +215,13 @@ def conversation(kind: str, edit: Edit, rng: random.Random) -> list[tuple[str, s
     return [("user", content), ("assistant", edits.fenced(edit.after))]
 
 
-def without_code(inventor: Inventor) -> str:
-    """A request whose code was forgotten."""
+def without_code(inventor: Inventor) -> tuple[str, str, Edit]:
+    """A request whose code was forgotten, its kind, and the edit that was meant."""
     while True:
         kind, edit = drawn(inventor)
         words = wordings.spoken(wordings.instruction(edit, kind, inventor.rng), inventor.rng)
         if "\n" not in words:
-            return words + inventor.rng.choice(("", "", "", ".", ":"))
+            return wordings.ended(words, inventor.rng, ("", "", "", ".", ":")), kind, edit
 
 
 def conversations(inventor: Inventor, count: int) -> Iterator[list[tuple[str, str]]]:

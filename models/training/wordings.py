@@ -13,24 +13,39 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from models.training.casual import CASUAL, PARAMETER, PRINT_LINE
+from models.training.casual import CASUAL, HANDLERS, PARAMETER, PRINT_LINE
 from models.training.edits.base import PLACES, Edit, phrase
 from models.training.phrases import LISTS
 
 _PLAIN_SLOTS = ("what", "side", "text", "kind", "other")
 """Slots that no code is put into."""
-_FIRST_WORDS = frozenset(LISTS["instruction"])
+_WORDINGS = (
+    *(words for table in (*CASUAL.values(), HANDLERS) for _, casual in table for words in casual),
+    *(*PARAMETER, *PRINT_LINE),
+)
+_FIRST_WORDS = frozenset(
+    (
+        *LISTS["instruction"],
+        *(words.partition(" ")[0].lower() for words in _WORDINGS if words[:1].isalpha()),
+    )
+)
 """What an instruction begins with where it does not begin with a name out of the code."""
 _POLITE = ("please {}", "Please {}", "{} please", "can you {}", "Can you {}", "could you {}")
-_POLITE_TOO = ("could you please {}", "I want you to {}", "I'd like you to {}", "now {}", "just {}")
-_NO_ORDERS = frozenset(
+_POLITE_TOO = (
+    *("could you please {}", "I want you to {}", "I'd like you to {}", "now {}", "just {}"),
+    *("pls {}", "{} pls", "hey, {}"),
+)
+_ORDERS = frozenset(LISTS["instruction"]) - frozenset(
     (
         *("all", "an", "as", "async", "asynchronous", "docstring", "if", "it", "its", "no", "one"),
         *("the", "there", "untyped", "when", "where", "without"),
     )
 )
-"""First words of instructions that nobody puts after "can you"."""
+"""First words of instructions that may stand after "can you"."""
+_BY_HANDLER = 0.6
+"""How often a try block is asked for by what it does with the error."""
 _QUOTED_PART = re.compile(r"(self\.|@)([`'])([^`']+)\2")
+_MARK = re.compile(r"\{i\}[:.]")
 _PREPOSITION = re.compile(r"\s(?:in|from|to|of|for|on top of)$")
 _AFTER = (
     *("{i}: {c}",) * 6,
@@ -68,8 +83,11 @@ def instruction(edit: Edit, kind: str, rng: random.Random) -> str:
     for official, casual in CASUAL.get(kind, ()):
         found = slots(official, edit.instruction)
         if found is not None:
+            others = casual
+            if edit.kind == "wrap_in_try" and rng.random() < _BY_HANDLER:
+                others, found = _handling(found["what"])
             pointing = _pointing(edit, found) if rng.random() < 0.25 else ()
-            words = phrase(rng, pointing or casual, **_quoted(found, rng))
+            words = phrase(rng, pointing or others, **_quoted(found, rng))
             return _QUOTED_PART.sub(r"\2\1\3\2", words)
     return edit.instruction
 
@@ -81,6 +99,15 @@ def _pointing(edit: Edit, found: Mapping[str, str]) -> Sequence[str]:
         return PARAMETER if old in _parameters(edit.before) else ()
     prints = line.startswith("print(") and edit.before.count("print(") == 1
     return PRINT_LINE if edit.kind == "delete_line" and prints else ()
+
+
+def _handling(what: str) -> tuple[Sequence[str], dict[str, str]]:
+    """Wordings for what a try block does, and what they are filled with."""
+    for official, casual in HANDLERS:
+        found = slots(official, what)
+        if found is not None:
+            return casual, found
+    raise ValueError(f"no words for a try block that {what}")
 
 
 def _parameters(code: str) -> set[str]:
@@ -108,11 +135,16 @@ def spoken(words: str, rng: random.Random) -> str:
     """An instruction as people say it: in small letters or large ones, politely or not."""
     if not begins_as_instruction(words):
         return words
-    if rng.random() < 0.2 and words.partition(" ")[0].lower() not in _NO_ORDERS:
+    if rng.random() < 0.2 and words.partition(" ")[0].lower() in _ORDERS:
         words = words[:1].lower() + words[1:]
         return rng.choice((*_POLITE, *_POLITE_TOO)).replace("{}", words)
     first = words[:1].upper() if rng.random() < 0.6 else words[:1].lower()
     return first + words[1:]
+
+
+def ended(words: str, rng: random.Random, marks: Sequence[str] = ("", "", ".")) -> str:
+    """The words with one of the marks at their end, if they are no question."""
+    return words if words.endswith("?") else words + rng.choice(marks)
 
 
 def begins_as_instruction(words: str) -> bool:
@@ -137,4 +169,6 @@ def request(words: str, code: str, rng: random.Random) -> str:
         words = f"{words} {rng.choice(('it', 'this'))}" if is_open else words
         frame = ""
     frame = frame or rng.choice(usable)
+    if words.endswith("?"):
+        frame = _MARK.sub("{i}", frame)
     return frame.replace("{i}", "\0", 1).replace("{c}", code, 1).replace("\0", words, 1)

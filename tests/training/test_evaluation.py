@@ -18,7 +18,9 @@ from benchmarks.evaluate_model import (
 )
 from benchmarks.held_out import (
     AGAIN,
+    LATER_OWN_WORDS,
     NO_CODE,
+    OWN_WORDS,
     ChatCase,
     EditCase,
     later_edit_cases,
@@ -116,8 +118,9 @@ def test_requests_written_by_hand_are_counted_as_first_and_later_ones(tmp_path: 
     }
 
 
-def test_requests_written_by_hand_ask_for_python() -> None:
-    for turns in own_words():
+@pytest.mark.parametrize("path", [OWN_WORDS, LATER_OWN_WORDS], ids=lambda path: path.stem)
+def test_requests_written_by_hand_ask_for_python(path: Path) -> None:
+    for turns in own_words(path):
         assert [role for role, _ in turns[:2]] == ["user", "assistant"]
         for code in (right for _, right in turns[1::2] if right not in (NO_CODE, WHAT_CHANGE)):
             ast.parse(textwrap.dedent(code))

@@ -86,9 +86,10 @@ def test_plain_spoken_people_ask_of_earlier_code_in_few_words() -> None:
     said = [
         (ask.lower(), tell) for (_, ask), (_, tell) in zip(turns[::2], turns[1::2], strict=True)
     ]
-    edited = [tell for ask, tell in said if ask.endswith("make it async")]
-    assert len(edited) > 2
-    assert sum("async def" in tell for tell in edited) > len(edited) // 2  # others had no code
+    edited = [tell for ask, tell in said if ask.endswith(("it async", "async please"))]
+    forgotten = edited.count(refusals.NO_CODE)
+    assert len(edited) - forgotten > 2
+    assert sum("async def" in tell for tell in edited) == len(edited) - forgotten
     unable = [tell for ask, tell in said if ask.endswith(("it faster", "handle errors"))]
     assert len(unable) > 2
     assert all(map(refusals.is_honest, unable))
@@ -118,6 +119,22 @@ def test_code_may_come_before_the_first_request() -> None:
         for at in (index for index, content in enumerate(said[:-1]) if content == WHAT_CHANGE):
             edited += said[at + 2].startswith("```python")
     assert edited > 20
+
+
+def test_forgotten_code_is_asked_for_and_then_edited() -> None:
+    chats = Chats(Inventor(random.Random(3)), requests(3), [], plain_spoken=True)
+    brought = forgotten = 0
+    for seed in range(60):
+        turns = chats.forget(versions := [])
+        forgotten += 1
+        assert turns[1] == ("assistant", refusals.NO_CODE)
+        assert "def " not in turns[0][1]
+        if len(turns) == 4:
+            brought += 1
+            before, after = versions
+            assert turns[2][1].endswith((before.text, f"{before.text}\n```")), seed
+            assert turns[3][1] == f"```python\n{after.text}\n```"
+    assert forgotten // 3 < brought < forgotten
 
 
 def test_plain_spoken_people_undo_more_often() -> None:

@@ -63,8 +63,7 @@ def test_a_docstring_is_described_and_the_body_gets_lines_of_its_own() -> None:
 
 def test_names_of_a_letter_are_renamed_as_words() -> None:
     for seed in range(30):
-        edit = short_edits.make("rename_variable", AREA, inventor(seed))
-        assert edit
+        edit = made("rename_variable", seed=seed)
         assert edit.after.startswith("def area(")
         assert edit.after.count(" * ") == 1
 
@@ -120,6 +119,39 @@ def test_try_blocks_are_for_errors_of_any_name() -> None:
     assert len([name for name in caught if not hasattr(builtins, name)]) > 5
 
 
+def test_try_blocks_are_asked_for_by_what_they_do_with_the_error() -> None:
+    words = "Wrap the body in a try block that returns `None` on `ValueError`"
+    edit = Edit("wrap_in_try", words, "def f(x):\n    return x", "")
+    said = {wordings.instruction(edit, edit.kind, random.Random(seed)) for seed in range(200)}
+    assert "I'd like this to fall back to None on ValueError" in said
+    assert all("ValueError" in one and "None" in one for one in said)
+
+
+def test_docstrings_often_name_the_function() -> None:
+    edits = [made("add_docstring", seed=seed) for seed in range(0, 400, 10)]
+    named = [edit for edit in edits if "area" in edit.instruction]
+    assert len(edits) // 8 < len(named) < len(edits)
+
+
+def test_a_method_is_not_made_one_again() -> None:
+    for first in ("self", "cls"):
+        method = Function(f"def f({first}, x): return x", is_method=False, origin="chat")
+        assert short_edits.make("function_to_method", method, inventor(1)) is None
+
+
+def test_names_stand_in_rows_now_and_then() -> None:
+    source = inventor(1)
+    found = [source.expression(["x", "y"]) for _ in range(800)]
+    assert any(re.search(r"x (\S+) x \1 x \1 x", one) for one in found)
+
+
+def test_a_question_gets_no_other_mark() -> None:
+    rng = random.Random(1)
+    said = {wordings.request("can x be y?", "def f(x): return x", rng) for _ in range(300)}
+    assert not any(mark in one for one in said for mark in ("?:", "?."))
+    assert wordings.ended("can x be y?", rng, (":",)) == "can x be y?"
+
+
 def test_a_handler_that_was_there_keeps_its_error() -> None:
     text = "def f(x):\n    try:\n        return int(x)\n    except ValueError:\n        return 0"
     function = Function(text, is_method=False, origin="test")
@@ -157,7 +189,7 @@ def test_quotes_stand_around_the_whole(kind: str, words: str, quoted: str) -> No
 
 def test_a_forgotten_code_leaves_the_request() -> None:
     source = inventor(3)
-    asked = [short_edits.without_code(source) for _ in range(200)]
+    asked = [short_edits.without_code(source)[0] for _ in range(200)]
     assert not any("def " in words or "\n" in words for words in asked)
     assert len(set(asked)) > 150
 

@@ -220,7 +220,9 @@ def decorate(function: Function, rng: random.Random, _pool: Pool) -> Edit | None
 def function_to_method(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
     """A `self` in front of the parameters, and the whole indented by four."""
     node, text = function.node, function.text
-    if function.is_method or node.decorator_list or has_multiline_string(text):
+    first = [argument.arg for argument in node.args.posonlyargs + node.args.args][:1]
+    is_method = function.is_method or first in (["self"], ["cls"])
+    if is_method or node.decorator_list or has_multiline_string(text):
         return None
     at = text.index("(", Lines(text).start(node)) + 1
     empty = text[at : at + 1] == ")"
