@@ -126,6 +126,9 @@ _OWN_WORDS = _percent(
 _WITHOUT_CODE = _percent(
     edits=22, long_edits=18, short_edits=23, chats=20, refusals=7, fim=7, code=2, questions=1
 )
+_WITHOUT_CODE_AGAIN = _percent(
+    chats=44, short_edits=20, edits=14, long_edits=12, refusals=5, fim=4, questions=1
+)
 _QUESTIONS = _percent(repeats=2, edits=46, code=2, fim=12, questions=36, structured=2)
 CURRICULUM: tuple[Stage, ...] = (
     Stage("copying", 300, 8, 256, _COPYING),
@@ -181,6 +184,9 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("code first again", 100, 8, 1024, _CODE_FIRST_AGAIN, decays=True, peak=0.07, vectors=0.2),
     Stage("own words", 1100, 8, 1024, _OWN_WORDS, decays=True, peak=0.14, vectors=0.2),
     Stage("without code", 1100, 8, 1024, _WITHOUT_CODE, decays=True, peak=0.12, vectors=0.2),
+    Stage(
+        "without code again", 300, 8, 1024, _WITHOUT_CODE_AGAIN, decays=True, peak=0.1, vectors=0.2
+    ),
 )
 
 
