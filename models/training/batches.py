@@ -144,9 +144,12 @@ class Batches:
             at = 0
             while at < length + 1:
                 kind = min(spent, key=lambda name: spent[name] / mix[name])
-                drawn = self._fitting(rng, kind, length + 1 - at)
+                apart = int(at > 0 and kind != CODE)
+                drawn = self._fitting(rng, kind, length + 1 - at - apart)
                 if drawn is None:
                     drawn = self._code(rng, length + 1 - at)
+                elif apart:
+                    at += 1  # past an end of text: nothing goes on with what stands before
                 if drawn.kind == CODE and not at and rng.random() < _BARE:
                     drawn = Drawn(CODE, drawn.tokens[1:], drawn.learned[1:])
                 part = slice(at, at + len(drawn.tokens))

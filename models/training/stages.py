@@ -129,6 +129,9 @@ _WITHOUT_CODE = _percent(
 _WITHOUT_CODE_AGAIN = _percent(
     chats=44, short_edits=20, edits=14, long_edits=12, refusals=5, fim=4, questions=1
 )
+_APART = _percent(
+    chats=32, short_edits=22, edits=17, long_edits=14, refusals=6, fim=6, code=2, questions=1
+)
 _QUESTIONS = _percent(repeats=2, edits=46, code=2, fim=12, questions=36, structured=2)
 CURRICULUM: tuple[Stage, ...] = (
     Stage("copying", 300, 8, 256, _COPYING),
@@ -187,6 +190,7 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage(
         "without code again", 300, 8, 1024, _WITHOUT_CODE_AGAIN, decays=True, peak=0.1, vectors=0.2
     ),
+    Stage("told apart", 500, 8, 1024, _APART, decays=True, peak=0.12, vectors=0.2),
 )
 
 
