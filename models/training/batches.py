@@ -59,11 +59,13 @@ class Batch:
 
     A kind is -1 where a token carries no loss; the weight tells how much a loss counts. Targets
     are those of an `Alignment`, counted from the row's start, for the model's `guided_heads`. The
-    positions, for the rotary embedding, leave gaps in front of answers.
+    positions, for the rotary embedding, leave gaps in front of answers. `begins` tells where in the
+    row the example of a token begins; nothing before that can be seen.
     """
 
     tokens: np.ndarray
     positions: np.ndarray
+    begins: np.ndarray
     kinds: np.ndarray
     weights: np.ndarray
     targets: np.ndarray
@@ -139,21 +141,18 @@ class Batches:
         shape = (rows, length + 1)
         tokens, kinds = np.full(shape, self._end), np.full(shape, -1)
         weights, targets = np.ones(shape, np.float32), np.full((len(TARGETS), *shape), NOWHERE)
-        gaps = np.zeros(shape, np.int64)
+        gaps, begins = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         for row in range(rows):
             at = 0
             while at < length + 1:
                 kind = min(spent, key=lambda name: spent[name] / mix[name])
-                apart = int(at > 0 and kind != CODE)
-                drawn = self._fitting(rng, kind, length + 1 - at - apart)
+                drawn = self._fitting(rng, kind, length + 1 - at)
                 if drawn is None:
                     drawn = self._code(rng, length + 1 - at)
-                elif apart:
-                    at += 1  # past an end of text: nothing goes on with what stands before
                 if drawn.kind == CODE and not at and rng.random() < _BARE:
                     drawn = Drawn(CODE, drawn.tokens[1:], drawn.learned[1:])
                 part = slice(at, at + len(drawn.tokens))
-                tokens[row, part] = drawn.tokens
+                tokens[row, part], begins[row, part] = drawn.tokens, at
                 alignment = drawn.alignment(self._fence)
                 kinds[row, part], weights[row, part] = self._counted(drawn, alignment)
                 left = self._positions - length - int(gaps[row].sum())
@@ -163,9 +162,10 @@ class Batches:
                 if drawn.kind in spent:
                     spent[drawn.kind] += len(drawn.tokens)
                 at = part.stop
-        targets[LINE] = line_begins(tokens, self._breaks)
+        lines = line_begins(tokens, self._breaks)
+        targets[LINE, :, 1:] = np.maximum(lines[:, 1:], begins[:, :-1])
         positions = np.arange(length + 1) + gaps.cumsum(axis=1)
-        return Batch(tokens, positions, kinds, weights, targets)
+        return Batch(tokens, positions, begins, kinds, weights, targets)
 
     def _gaps(self, rng: np.random.Generator, drawn: Drawn, left: int) -> np.ndarray:
         """How many positions lie free in front of each token of an example, `left` at most."""

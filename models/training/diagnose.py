@@ -27,7 +27,7 @@ from torch.nn import functional
 from models.training import tokenizer as tokenizers
 from models.training.copies import NOWHERE, align, line_begins, runs
 from models.training.examples import Shard
-from models.training.model import Llama, Shape
+from models.training.model import Llama, Shape, visible_tokens
 from models.training.train import FENCE, line_breaks
 
 TARGET_NAMES = ("place", "source", "ahead", "start", "end", "after", "line")
@@ -55,13 +55,14 @@ def trace(model: Llama, row: Tensor, positions: Tensor) -> Trace:
     body = model.model
     stream = body.embed_tokens(row[None])
     rotation = body.rotary(positions[None])
+    visible = visible_tokens(torch.zeros_like(row)[None])
     streams, added, looks = [stream[0]], [], []
     for index, layer in enumerate(body.layers):
         normed = layer.input_layernorm(stream)
         for guided in body.guided:
             if guided.layer == index:
-                looks.append(layer.self_attn.looks_at(normed, rotation, guided.head)[0])
-        attention = layer.self_attn(normed, rotation)
+                looks.append(layer.self_attn.looks_at(normed, rotation, visible, guided.head)[0])
+        attention = layer.self_attn(normed, rotation, visible)
         forward = layer.mlp(layer.post_attention_layernorm(stream + attention))
         stream = stream + attention + forward
         streams.append(stream[0])

@@ -115,16 +115,29 @@ class RotaryTable(nn.Module):
         return Rotation(self.cos[positions][:, None], self.sin[positions][:, None])
 
 
-def causal_scores(queries: Tensor, keys: Tensor, begin: int = 0) -> Tensor:
-    """Attention scores before the softmax, in float32; those of later tokens are masked.
+def visible_tokens(begins: Tensor) -> Tensor:
+    """Which tokens each token of a row can look at: those of its own example up to itself.
 
     Args:
-        queries: `[..., count, HEAD_DIM]` of the tokens from `begin` on.
-        keys: `[..., begin + count, HEAD_DIM]` of all tokens up to them.
+        begins: `[rows, length]`, where in its row the example of a token begins.
+
+    Returns:
+        `[rows, length, length]`, true where the last index can be seen from the one before.
+    """
+    index = torch.arange(begins.shape[1])
+    return (index >= begins[..., None]) & (index <= index[:, None])
+
+
+def masked_scores(queries: Tensor, keys: Tensor, visible: Tensor) -> Tensor:
+    """Attention scores before the softmax, in float32.
+
+    Args:
+        queries: `[rows, count, HEAD_DIM]` of some tokens.
+        keys: `[rows, others, HEAD_DIM]` of those that they may look at.
+        visible: `[rows, count, others]`, false where they may not.
     """
     scores = queries @ keys.mT / HEAD_DIM**0.5
-    later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(begin + 1)
-    return scores.float().masked_fill(later, -1e9)
+    return scores.float().masked_fill(~visible, -1e9)
 
 
 def _pieces(length: int) -> list[tuple[int, int]]:
@@ -133,7 +146,7 @@ def _pieces(length: int) -> list[tuple[int, int]]:
 
 
 class Attention(nn.Module):
-    """Causal grouped-query attention with rotary positions."""
+    """Grouped-query attention with rotary positions."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -145,15 +158,18 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(shape.hidden_size, kv_size, bias=False)
         self.o_proj = nn.Linear(shape.hidden_size, shape.hidden_size, bias=False)
 
-    def forward(self, hidden: Tensor, rotation: Rotation) -> Tensor:
+    def forward(self, hidden: Tensor, rotation: Rotation, visible: Tensor) -> Tensor:
         queries, keys = self._queries_and_keys(hidden, rotation)
         values = self._heads(self.v_proj(hidden), self.num_kv_heads)
         keys, values = (x.repeat_interleave(self.group, dim=1) for x in (keys, values))
         queries, keys = queries.to(values.dtype), keys.to(values.dtype)
-        mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        mask = visible[:, None]
+        mixed = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
         return self.o_proj(mixed.transpose(1, 2).reshape(hidden.shape))
 
-    def log_shares(self, hidden: Tensor, rotation: Rotation, head: int, targets: Tensor) -> Tensor:
+    def log_shares(
+        self, hidden: Tensor, rotation: Rotation, visible: Tensor, head: int, targets: Tensor
+    ) -> Tensor:
         """The log of how much a query head attends to the positions `targets`.
 
         Both are `[rows, length]`; where a target is `NOWHERE`, what is returned means nothing.
@@ -163,15 +179,17 @@ class Attention(nn.Module):
         index = targets.clamp(min=0)[..., None].expand(-1, -1, HEAD_DIM)
         there = (queries * keys.gather(1, index)).sum(-1) / HEAD_DIM**0.5
         totals = [
-            causal_scores(queries[:, begin:end], keys[:, :end], begin).logsumexp(-1)
+            masked_scores(
+                queries[:, begin:end], keys[:, :end], visible[:, begin:end, :end]
+            ).logsumexp(-1)
             for begin, end in _pieces(queries.shape[1])
         ]
         return there - torch.cat(totals, dim=1)
 
-    def looks_at(self, hidden: Tensor, rotation: Rotation, head: int) -> Tensor:
+    def looks_at(self, hidden: Tensor, rotation: Rotation, visible: Tensor, head: int) -> Tensor:
         """The position that a query head attends to most, `[rows, length]`."""
         queries, keys = self._queries_and_keys(hidden, rotation)
-        return causal_scores(queries[:, head], keys[:, head // self.group]).argmax(-1)
+        return masked_scores(queries[:, head], keys[:, head // self.group], visible).argmax(-1)
 
     def _queries_and_keys(self, hidden: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor]:
         queries = rotation.turn(self._heads(self.q_proj(hidden), self.num_heads))
@@ -205,8 +223,8 @@ class Block(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
         self.mlp = FeedForward(shape)
 
-    def forward(self, hidden: Tensor, rotation: Rotation) -> Tensor:
-        hidden = hidden + self.self_attn(self.input_layernorm(hidden), rotation)
+    def forward(self, hidden: Tensor, rotation: Rotation, visible: Tensor) -> Tensor:
+        hidden = hidden + self.self_attn(self.input_layernorm(hidden), rotation, visible)
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
 
@@ -222,17 +240,23 @@ class Body(nn.Module):
         self.guided = guided_heads(shape)
 
     def forward(
-        self, tokens: Tensor, positions: Tensor | None = None, targets: Tensor | None = None
+        self,
+        tokens: Tensor,
+        positions: Tensor | None = None,
+        begins: Tensor | None = None,
+        targets: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """The hidden states `[rows, length, hidden_size]`, and what the guided heads look at.
 
-        Positions, of the shape of `tokens`, are counted from zero where there are none. Where there
-        are `targets`, `[guided, rows, length]` in the order of `guided_heads`, the log of the
-        attention paid to each comes back in that shape (see `Attention.log_shares`).
+        Positions, of the shape of `tokens`, are counted from zero where there are none, and a row
+        is one example where no `begins` tell them apart (see `visible_tokens`). Where there are
+        `targets`, `[guided, rows, length]` in the order of `guided_heads`, the log of the attention
+        paid to each comes back in that shape (see `Attention.log_shares`).
         """
         hidden = self.embed_tokens(tokens)
         if positions is None:
             positions = torch.arange(tokens.shape[1])[None]
+        visible = visible_tokens(torch.zeros_like(tokens) if begins is None else begins)
         rotation = self.rotary(positions)
         shares = []
         for index, layer in enumerate(self.layers):
@@ -241,9 +265,11 @@ class Body(nn.Module):
                     normed = layer.input_layernorm(hidden)
                     attention = layer.self_attn
                     shares.append(
-                        attention.log_shares(normed, rotation, guided.head, targets[number])
+                        attention.log_shares(
+                            normed, rotation, visible, guided.head, targets[number]
+                        )
                     )
-            hidden = layer(hidden, rotation)
+            hidden = layer(hidden, rotation, visible)
         return self.norm(hidden), torch.stack(shares) if shares else None
 
 

@@ -124,13 +124,7 @@ _OWN_WORDS = _percent(
     edits=24, long_edits=22, short_edits=22, chats=16, refusals=5, fim=8, code=2, questions=1
 )
 _WITHOUT_CODE = _percent(
-    edits=22, long_edits=18, short_edits=23, chats=20, refusals=7, fim=7, code=2, questions=1
-)
-_WITHOUT_CODE_AGAIN = _percent(
-    chats=44, short_edits=20, edits=14, long_edits=12, refusals=5, fim=4, questions=1
-)
-_APART = _percent(
-    chats=32, short_edits=22, edits=17, long_edits=14, refusals=6, fim=6, code=2, questions=1
+    edits=21, long_edits=17, short_edits=23, chats=24, refusals=6, fim=7, code=1, questions=1
 )
 _QUESTIONS = _percent(repeats=2, edits=46, code=2, fim=12, questions=36, structured=2)
 CURRICULUM: tuple[Stage, ...] = (
@@ -186,11 +180,7 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("code first", 600, 8, 1024, _CODE_FIRST, decays=True, peak=0.12, vectors=0.2),
     Stage("code first again", 100, 8, 1024, _CODE_FIRST_AGAIN, decays=True, peak=0.07, vectors=0.2),
     Stage("own words", 1100, 8, 1024, _OWN_WORDS, decays=True, peak=0.14, vectors=0.2),
-    Stage("without code", 1100, 8, 1024, _WITHOUT_CODE, decays=True, peak=0.12, vectors=0.2),
-    Stage(
-        "without code again", 300, 8, 1024, _WITHOUT_CODE_AGAIN, decays=True, peak=0.1, vectors=0.2
-    ),
-    Stage("told apart", 500, 8, 1024, _APART, decays=True, peak=0.12, vectors=0.2),
+    Stage("without code", 1000, 8, 1024, _WITHOUT_CODE, decays=True, peak=0.12, vectors=0.2),
 )
 
 

@@ -205,15 +205,19 @@ class Trainer:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Of every learned token its loss, its kind and its weight; then the loss of the guided
         attention."""
-        tokens, positions = torch.from_numpy(batch.tokens), torch.from_numpy(batch.positions)
+        tokens, positions, begins = (
+            torch.from_numpy(array[:, :-1])
+            for array in (batch.tokens, batch.positions, batch.begins)
+        )
+        right = torch.from_numpy(batch.tokens[:, 1:])
         kinds = torch.from_numpy(batch.kinds[:, 1:])
         wanted = kinds >= 0
         heads = [guided.target for guided in self.model.model.guided]
         targets = torch.from_numpy(batch.targets[heads, :, 1:])
         with mixed_precision():
-            hidden, shares = self._body(tokens[:, :-1], positions[:, :-1], targets)
+            hidden, shares = self._body(tokens, positions, begins, targets)
             embedding = self.model.model.embed_tokens.weight
-            losses = self._cross_entropy(hidden[wanted], embedding, tokens[:, 1:][wanted])
+            losses = self._cross_entropy(hidden[wanted], embedding, right[wanted])
         guidance = guidance_loss(shares, targets)
         weights = torch.from_numpy(batch.weights[:, 1:])
         return losses, kinds[wanted], weights[wanted], guidance

@@ -93,14 +93,14 @@ def test_an_answer_weighs_more_and_its_first_tokens_most() -> None:
     assert (batch.weights[0, :41] == 1.0).all()
 
 
-def test_an_end_of_text_stands_between_examples() -> None:
-    source = batches(chats=(list(range(10, 60)), [False] * 25 + [True] * 25))
+def test_every_token_knows_where_its_example_begins() -> None:
+    source = batches(chats=([BREAK, *range(10, 59)], [False] * 25 + [True] * 25))
     batch = source.draw(0, rows=2, length=199, mix={"chats": 1.0})
-    for row, kinds in zip(batch.tokens, batch.kinds, strict=True):
-        first = np.flatnonzero(row == 10)
-        assert first[:3].tolist() == [0, 51, 102]
-        assert row[first[1:] - 1].tolist() == [END] * (len(first) - 1)
-        assert (kinds[first[1:] - 1] == -1).all()
+    at = np.arange(200)
+    assert (batch.begins[:, :150] == at[:150] // 50 * 50).all()
+    # A line does not begin before its example does, though no break stands between them.
+    assert (batch.targets[LINE, :, 1:] >= batch.begins[:, :-1]).all()
+    assert (batch.targets[LINE, :, 51] == 50).all()
 
 
 def test_a_batch_depends_on_its_step_alone() -> None:
@@ -152,7 +152,7 @@ def test_long_edits_of_every_length_come_equally_often() -> None:
 def test_where_no_long_edit_fits_a_short_one_stands_in() -> None:
     source = long_edits_of([100])
     batch = source.draw(0, rows=1, length=169, mix={"long_edits": 1.0})
-    assert batch.tokens[0, 101:161].tolist() == [450] * 60
+    assert batch.tokens[0, 100:160].tolist() == [450] * 60
 
 
 def test_a_row_of_code_begins_with_a_mark_or_without_and_may_be_one_piece() -> None:

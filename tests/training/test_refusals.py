@@ -125,7 +125,8 @@ def test_forgotten_code_is_asked_for_and_then_edited() -> None:
     chats = Chats(Inventor(random.Random(3)), requests(3), [], plain_spoken=True)
     brought = forgotten = 0
     for seed in range(60):
-        turns = chats.forget(versions := [])
+        versions: list[Function] = []
+        turns = chats.forget(versions)
         forgotten += 1
         assert turns[1] == ("assistant", refusals.NO_CODE)
         assert "def " not in turns[0][1]

@@ -67,16 +67,19 @@ def test_guided_heads_learn_to_look_where_they_are_told() -> None:
 
 ATTENTION = """
 import torch
-from models.training.model import Attention, RotaryTable, Shape
+from models.training.model import Attention, RotaryTable, Shape, visible_tokens
 
 torch.manual_seed(0)
 shape = Shape()
 layer, hidden = Attention(shape), torch.randn(2, 260, shape.hidden_size)
 rotation = RotaryTable(shape)(torch.arange(260)[None])
-shares = [layer.log_shares(hidden, rotation, 3, torch.full((2, 260), at)) for at in range(260)]
+visible = visible_tokens(torch.zeros(2, 260, dtype=torch.long))
+shares = [
+    layer.log_shares(hidden, rotation, visible, 3, torch.full((2, 260), at)) for at in range(260)
+]
 print((torch.stack(shares, -1).exp().tril().sum(-1) - 1).abs().max().item())
 most = torch.stack(shares, -1).masked_fill(torch.ones(260, 260).triu(1) > 0, -9e9).argmax(-1)
-print((layer.looks_at(hidden, rotation, 3) - most).abs().max().item())
+print((layer.looks_at(hidden, rotation, visible, 3) - most).abs().max().item())
 """
 
 
@@ -84,6 +87,29 @@ def test_the_shares_of_attention_make_up_one() -> None:
     share, looks = map(float, in_training("-c", ATTENTION).split())
     assert share < 1e-4
     assert looks == 0
+
+
+APART = """
+import torch
+from models.training.model import Llama, Shape
+
+torch.manual_seed(0)
+model = Llama(Shape(vocab_size=64, num_layers=6))
+tokens, begins = torch.randint(64, (2, 30)), torch.zeros(2, 30, dtype=torch.long)
+begins[:, 10:] = 10
+targets = torch.full((len(model.model.guided), 2, 30), 12)
+with torch.no_grad():
+    together, shares = model.model(tokens, begins=begins, targets=targets)
+    alone, same = model.model(tokens[:, 10:], targets=targets[:, :, 10:] - 10)
+for both, one in ((together[:, 10:], alone), (shares[..., 12:], same[..., 2:])):
+    print((both - one).abs().max().item())
+"""
+
+
+def test_the_examples_of_a_row_do_not_see_each_other() -> None:
+    states, shares = map(float, in_training("-c", APART).split())
+    assert states < 1e-4
+    assert shares < 1e-3
 
 
 CHOSEN = """
