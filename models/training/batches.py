@@ -155,6 +155,7 @@ class Batches:
                 tokens[row, part], begins[row, part] = drawn.tokens, at
                 alignment = drawn.alignment(self._fence)
                 kinds[row, part], weights[row, part] = self._counted(drawn, alignment)
+                kinds[row, at] = -1  # nothing before it tells what an example begins with
                 left = self._positions - length - int(gaps[row].sum())
                 gaps[row, part] = self._gaps(rng, drawn, left)
                 for index, target in enumerate(alignment.targets):
@@ -217,16 +218,15 @@ class Batches:
         return Drawn(kind, tokens, learned, exchanged)
 
     def _code(self, rng: np.random.Generator, room: int) -> Drawn:
-        """A file from its beginning or from anywhere, cut to `room`, after an end of text."""
+        """A file from its beginning or from anywhere, cut to `room`, after an end of text; another
+        one follows where the file ends."""
         source = self._shards[CODE]
         tokens, _ = source.example(int(rng.integers(len(source))))
         start = 0 if rng.random() < 0.3 else int(rng.integers(len(tokens)))
         longest = room if rng.random() < _UNBROKEN else _PIECE
-        piece = tokens[start : start + min(room, longest) - 1]
+        piece = np.append(tokens, self._end)[start : start + min(room, longest) - 1]
         found = np.concatenate(([self._end], piece))
-        learned = np.ones(len(found), dtype=np.bool_)
-        learned[0] = start == 0
-        return Drawn(CODE, found, learned)
+        return Drawn(CODE, found, np.ones(len(found), dtype=np.bool_))
 
     def _repeated(self, rng: np.random.Generator, room: int) -> tuple[np.ndarray, np.ndarray]:
         if rng.random() < _RANDOM_STRETCHES:

@@ -17,7 +17,6 @@ _RENAME = (
     "rename {old} to {new}",
     "rename {old} as {new} in {it}",
     "rename {old} into {new}",
-    "rename variable {old} to {new} in {it}",
     "rename the name {old} to {new}",
     "change {old} to {new} everywhere in {it}",
     "change the name {old} into {new}",
@@ -62,10 +61,8 @@ _RENAME = (
     "I don't like the name {old}, prefer {new}",
     "{new} would be clearer than {old} in {it}",
     "{old} was a poor choice, {new} fits better",
-    "the variable {old} wants a better name, say {new}",
     "our style guide says {new}, not {old}",
     "we use {new} for this elsewhere, so rename {old}",
-    "not {old}, call that variable {new}",
     "the new name for {old} is {new}",
     "wherever {old} appears, it has to be {new}",
     "can you update the name {old} so it is {new}?",
@@ -74,11 +71,17 @@ _RENAME = (
     "I keep forgetting what {old} means, rename it to {new}",
     "mind renaming {old}? {new} would be nice",
     "{old} clashes with another name, so make it {new}",
-    "rename var {old}, should be {new}",
-    "pick {new} as the name of the variable {old}",
     "in place of the name {old} I'd like to see {new}",
     "{old} ought to be named {new} in {it}",
     "it confuses me that {old} isn't called {new}, fix that",
+)
+_RENAME_VARIABLE = (
+    *_RENAME,
+    "rename variable {old} to {new} in {it}",
+    "the variable {old} wants a better name, say {new}",
+    "not {old}, call that variable {new}",
+    "rename var {old}, should be {new}",
+    "pick {new} as the name of the variable {old}",
     "set the variable name {old} to {new} throughout",
 )
 CASUAL: Mapping[str, Table] = {
@@ -105,7 +108,7 @@ CASUAL: Mapping[str, Table] = {
                 "replace the names {old} by {new} and {old2} by {new2}",
             ),
         ),
-        (names._RENAME, _RENAME),
+        (names._RENAME, _RENAME_VARIABLE),
     ),
     "rename_function": (
         (

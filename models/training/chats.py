@@ -41,7 +41,6 @@ _PLAIN_WORDS: Mapping[str, tuple[str, ...]] = {
         *("without the docstring", "take the docstring out"),
     ),
     "function_to_method": ("turn it into a method", "make it a method", "as a method"),
-    "method_to_function": ("turn it into a function", "turn this method into a function"),
     "rename_variable": ("rename {} to {}", "rename {} to {}", "call {} {}", "{} -> {}"),
     "rename_function": ("rename {} to {}", "rename the function {} to {}"),
 }
@@ -137,11 +136,11 @@ class Chats:
             if not versions and self._plain_spoken and self._rng.random() < _FORGETTING:
                 turns += self.forget(versions)
                 continue
-            shown = bool(turns) and turns[-1][1] == WHAT_CHANGE
+            before = turns[-1][1] if turns else ""
             said = (
-                (self.follow_up(versions) if shown else None)
+                (self.follow_up(versions) if before == WHAT_CHANGE else None)
                 or self._question()
-                or self._of_the_code(versions)
+                or self._of_the_code(versions, before)
                 or self._turn(versions)
             )
             turns += [("user", said[0]), ("assistant", said[1])]
@@ -169,16 +168,17 @@ class Chats:
         (_, question), (_, answer) = self._rng.choice(self._questions)
         return question, answer
 
-    def _of_the_code(self, versions: list[Function]) -> tuple[str, str] | None:
+    def _of_the_code(self, versions: list[Function], before: str) -> tuple[str, str] | None:
         """Now and then, the last change is undone, the impossible is asked of the code, or other
-        code is shown."""
+        code is shown, unless the answer `before` asks for the code of a request."""
         chance = self._rng.random() if self._plain_spoken else 1.0
         if len(versions) > 1 and chance < _UNDOING:
             return self.undo(versions)
         if versions and _UNDOING <= chance < _UNDOING + _UNABLE:
             request = self._said(self._rng.choice(_UNABLE_WORDS))
             return request, answer("judge", request)
-        if _UNDOING + _UNABLE <= chance < _UNDOING + _UNABLE + _SHOWING:
+        shows = _UNDOING + _UNABLE <= chance < _UNDOING + _UNABLE + _SHOWING
+        if shows and before != NO_CODE:
             return self.show(versions)
         return None
 

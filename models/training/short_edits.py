@@ -51,7 +51,7 @@ _COMPARISONS = ("<", ">", "<=", ">=", "==", "!=")
 _ALIKE = 0.65
 """How often an expression is replaced by one that differs from it in one place."""
 _SMALL = 0.35
-"""How often an operator or a number that occurs once is replaced by itself."""
+"""How often an operator or a number that occurs once is all that is replaced."""
 _ATTEMPTS = 20
 _OWN_NAMES = 0.4
 """How many docstrings name the function or its parameters."""
@@ -221,7 +221,8 @@ def without_code(inventor: Inventor) -> tuple[str, str, Edit]:
         kind, edit = drawn(inventor)
         words = wordings.spoken(wordings.instruction(edit, kind, inventor.rng), inventor.rng)
         if "\n" not in words:
-            return wordings.ended(words, inventor.rng, ("", "", "", ".", ":")), kind, edit
+            marks = ("", ":") if wordings.ends_open(words) else ("", "", "", ".", ":")
+            return wordings.ended(words, inventor.rng, marks), kind, edit
 
 
 def conversations(inventor: Inventor, count: int) -> Iterator[list[tuple[str, str]]]:

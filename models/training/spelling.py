@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from models.training.copies import SOURCE
 from models.training.examples import Shard
-from models.training.model import HEAD_DIM, Body, Llama, Shape
+from models.training.model import HEAD_DIM, Body, Llama, Shape, visible_tokens
 
 EXAMPLES, LONGEST = 600, 1000
 LOUDNESS = 0.25
@@ -70,8 +70,9 @@ def fit(model: Llama, shard: Shard) -> float:
         row = torch.from_numpy(shard.example(index)[0][:LONGEST].astype("int64"))
         stream = body.embed_tokens(row[None])
         rotation = body.rotary(torch.arange(len(row))[None])
+        visible = visible_tokens(torch.zeros_like(row)[None])
         for before in body.layers[:layer]:
-            stream = before(stream, rotation)
+            stream = before(stream, rotation, visible)
         streams.append(stream[0])
         tokens.append(row)
     stream, seen = torch.cat(streams), torch.cat(tokens)

@@ -10,17 +10,21 @@ from __future__ import annotations
 import numpy as np
 import sentencepiece as spm
 
+from models.training.examples import Shard
+
 SHARE_OF_WORDS = 0.4
 KEPT = 300
-"""The most frequent words, such as `self` and those of the requests, stay what they are."""
+"""The most frequent words of code, such as `self`, stay what they are."""
+_USUAL, _COUNTED = 0.003, 10_000
+"""The share of requests that a word of requests is in at least, and how many are looked at."""
 
 
 class Substitution:
-    """Exchanges words; made of the pieces that are words and of the tokens of all examples.
+    """Exchanges words.
 
     Args:
-        words: ids of pieces that are words or parts of words.
-        tokens: a corpus that tells how frequent each id is.
+        words: ids of the pieces that may be exchanged and that may stand for others.
+        tokens: code that tells how frequent each id is.
     """
 
     def __init__(self, words: np.ndarray, tokens: np.ndarray) -> None:
@@ -40,6 +44,23 @@ class Substitution:
             table[chosen] = rng.choice(fresh, size=len(chosen), replace=False)
         exchanged: np.ndarray = table[tokens].astype(tokens.dtype)
         return exchanged
+
+
+def request_words(edits: Shard, *, fence: int, quote: int) -> np.ndarray:
+    """Ids that many requests have in front of their code, outside quotes. They tell what is asked
+    for, as "before" or "single" do, and must not be exchanged.
+
+    `fence` is the id that code begins with, `quote` that of a backquote.
+    """
+    counts, seen = np.zeros(int(edits.tokens.max()) + 1, dtype=np.int64), 0
+    for index in range(0, len(edits), max(1, len(edits) // _COUNTED)):
+        tokens, learned = edits.example(index)
+        begins = np.flatnonzero(tokens[: np.argmax(learned)] == fence)
+        if len(begins):
+            words = tokens[: begins[0]]
+            counts[np.unique(words[np.cumsum(words == quote) % 2 == 0])] += 1
+            seen += 1
+    return np.flatnonzero(counts > _USUAL * seen)
 
 
 def word_pieces(processor: spm.SentencePieceProcessor) -> np.ndarray:

@@ -26,7 +26,7 @@ import torch
 from torch.nn import functional
 
 from models.training import tokenizer as tokenizers
-from models.training.batches import Batch, Batches
+from models.training.batches import EDITS, Batch, Batches
 from models.training.examples import END_OF_TEXT, Shard
 from models.training.guidance import WEIGHT, guidance_loss
 from models.training.model import Llama, Shape
@@ -34,7 +34,7 @@ from models.training.optimizer import Optimizer
 from models.training.progress import exact_answers
 from models.training.recipes import EMBER, Recipe
 from models.training.stages import Stage, rate_scale, stage_at, total_steps
-from models.training.substitution import high_bytes, word_pieces
+from models.training.substitution import high_bytes, request_words, word_pieces
 
 SEED = 20
 CLIP = 1.0
@@ -62,6 +62,13 @@ def line_breaks(processor: spm.SentencePieceProcessor) -> np.ndarray:
     """Ids of the pieces that begin with a line break."""
     pieces = ((i, processor.id_to_piece(i)) for i in range(processor.get_piece_size()))
     return np.array([i for i, piece in pieces if piece.startswith("\n")])
+
+
+def exchangeable_words(processor: spm.SentencePieceProcessor, edits: Shard) -> np.ndarray:
+    """Ids of words, and of bytes outside ASCII, that may stand for each other in edits."""
+    (quote,) = processor.encode("`")
+    kept = request_words(edits, fence=processor.encode(FENCE)[0], quote=quote)
+    return np.setdiff1d(np.union1d(word_pieces(processor), high_bytes(processor)), kept)
 
 
 def mixed_precision() -> torch.autocast:
@@ -132,7 +139,7 @@ class Trainer:
         self.batches = Batches(
             shards,
             vocabulary=plain_vocabulary(work / "tokenizer"),
-            words=np.union1d(word_pieces(processor), high_bytes(processor)),
+            words=exchangeable_words(processor, shards[EDITS]),
             positions=shape.max_positions,
             end=processor.piece_to_id(END_OF_TEXT),
             fence=processor.encode(FENCE)[0],

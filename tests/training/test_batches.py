@@ -62,12 +62,12 @@ def test_a_request_is_learned_as_code_unless_its_words_were_exchanged() -> None:
     for step in range(12):
         batch = drawn(source, "edits", step)
         exchanged = batch.tokens[0, :30].tolist() != REQUEST
-        learned = (batch.kinds[0, :31] == code).all()
+        learned = (batch.kinds[0, 1:31] == code).all()
         assert learned == (not exchanged)
         if learned:
-            assert set(batch.weights[0, :31].tolist()) == {REQUEST_WEIGHT}
+            assert set(batch.weights[0, 1:31].tolist()) == {REQUEST_WEIGHT}
         else:
-            assert (batch.kinds[0, :31] == -1).all()
+            assert (batch.kinds[0, 1:31] == -1).all()
         seen.add(exchanged)
     assert seen == {True, False}
 
@@ -101,6 +101,27 @@ def test_every_token_knows_where_its_example_begins() -> None:
     # A line does not begin before its example does, though no break stands between them.
     assert (batch.targets[LINE, :, 1:] >= batch.begins[:, :-1]).all()
     assert (batch.targets[LINE, :, 51] == 50).all()
+
+
+def test_nothing_is_learned_across_the_border_of_two_examples() -> None:
+    source = batches(edits=EDIT, fim=(list(range(10, 61)), [True] * 51))
+    mix = {"edits": 0.4, "fim": 0.3, "code": 0.2, "repeats": 0.1}
+    for step in range(10):
+        batch = source.draw(step, rows=2, length=199, mix=mix)
+        first = batch.begins == np.arange(200)
+        assert first.sum() > 2
+        assert (batch.kinds[first] == -1).all()
+
+
+def test_an_end_of_text_is_learned_where_a_file_ends_and_nowhere_else() -> None:
+    source, ends = batches(), 0
+    for step in range(40):
+        batch = source.draw(step, rows=1, length=99, mix={"code": 1.0})
+        tokens, kinds = batch.tokens[0], batch.kinds[0]
+        for at in np.flatnonzero((tokens == END) & (kinds >= 0)):
+            assert tokens[at - 1] == 399
+            ends += 1
+    assert ends > 5
 
 
 def test_a_batch_depends_on_its_step_alone() -> None:

@@ -110,6 +110,13 @@ def test_hints_come_and_the_rest_stays() -> None:
     assert without_annotations(edit.after) == without_annotations(edit.before)
 
 
+def test_a_function_of_one_line_gets_a_return_type() -> None:
+    function = Function("def mean(): return total(rows)", is_method=False, origin="test")
+    edit = edits.make_kind("add_hint", function, random.Random(0), POOL)
+    assert edit is not None
+    assert re.fullmatch(r"def mean\(\) -> .+: return total\(rows\)", edit.after)
+
+
 @pytest.mark.parametrize("kind", ["change_quotes", "drop_comments", "change_indent"])
 def test_layout_does_not_change_what_code_does(kind: str) -> None:
     text = SAMPLE.replace('    """Join the items."""\n', "").replace('", "', "', '")

@@ -1,5 +1,6 @@
 """What is answered to requests outside the training, and conversations around edits."""
 
+import itertools
 import random
 import re
 
@@ -136,6 +137,14 @@ def test_forgotten_code_is_asked_for_and_then_edited() -> None:
             assert turns[2][1].endswith((before.text, f"{before.text}\n```")), seed
             assert turns[3][1] == f"```python\n{after.text}\n```"
     assert forgotten // 3 < brought < forgotten
+
+
+def test_code_that_was_asked_for_is_never_answered_with_a_question() -> None:
+    chats = Chats(Inventor(random.Random(4)), requests(4), [], plain_spoken=True)
+    answers = [[said for _, said in chats.conversation(3)[1::2]] for _ in range(600)]
+    after = [b for turns in answers for a, b in itertools.pairwise(turns) if a == refusals.NO_CODE]
+    assert len(after) > 100
+    assert WHAT_CHANGE not in after
 
 
 def test_plain_spoken_people_undo_more_often() -> None:

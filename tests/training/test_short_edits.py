@@ -24,6 +24,17 @@ def inventor(seed: int, *, held_out: bool = False) -> Inventor:
     return Inventor(random.Random(seed), held_out=held_out)
 
 
+def test_a_function_is_not_called_a_variable() -> None:
+    words = [w for _, casual in CASUAL["rename_function"] for w in casual]
+    assert not [w for w in words if re.search(r"\bvar", w)]
+
+
+def test_a_request_without_code_does_not_end_in_a_word_that_code_follows_and_a_full_stop() -> None:
+    source = inventor(2)
+    asked = [short_edits.without_code(source)[0] for _ in range(400)]
+    assert not [words for words in asked if re.search(r"\b(?:in|to|of|from)\.$", words)]
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10_000), st.booleans())
 def test_invented_functions_are_python_with_names_of_their_part(seed: int, held_out: bool) -> None:

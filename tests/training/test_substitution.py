@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.training.substitution import KEPT, Substitution
+from models.training.examples import Shard
+from models.training.substitution import KEPT, Substitution, request_words
 
 WORDS = np.arange(100, 100 + 3 * KEPT)
 FREQUENT = WORDS[:KEPT]
@@ -27,6 +28,14 @@ def test_equal_tokens_stay_equal_and_different_ones_different(ids: list[int], se
             assert old not in FREQUENT
             assert new in WORDS
             assert new not in ids
+
+
+def test_words_that_tell_what_is_asked_for_are_known() -> None:
+    fence, quote, before, name = 3, 4, 5, 6
+    request = [before, quote, name, quote, before, fence, name]
+    edits = Shard.of([(np.array([*request, 9]), np.array([False] * 7 + [True]))])
+    found = request_words(edits, fence=fence, quote=quote)
+    assert set(found.tolist()) - {quote} == {before}
 
 
 def test_a_share_of_the_rarer_words_is_exchanged() -> None:

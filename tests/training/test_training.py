@@ -137,7 +137,10 @@ def test_only_the_chosen_layers_change() -> None:
 
 SPELLING = """
 import torch
-from models.training.spelling import spell
+import numpy as np
+from models.training.examples import Shard
+from models.training.model import Llama, Shape
+from models.training.spelling import fit, spell
 
 torch.manual_seed(0)
 embedding, gain = torch.randn(500, 256), torch.rand(256) + 0.5
@@ -148,12 +151,16 @@ written = given @ values.T @ outputs.T
 said = (written * gain) @ embedding.T
 assert values.shape == outputs.T.shape == (128, 256)
 print((said.argmax(-1) == tokens).float().mean().item(), written.square().mean().item())
+
+model = Llama(Shape(vocab_size=64, num_layers=6))
+example = (np.random.default_rng(0).integers(64, size=300), np.ones(300, bool))
+print(fit(model, Shard.of([example])))
 """
 
 
 def test_heads_that_spell_write_the_token_they_look_at() -> None:
-    right, loudness = map(float, in_training("-c", SPELLING).split())
-    assert right > 0.99
+    right, loudness, fitted = map(float, in_training("-c", SPELLING).split())
+    assert min(right, fitted) > 0.99
     assert loudness == pytest.approx(1.0, rel=1e-3)
 
 

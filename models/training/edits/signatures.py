@@ -109,8 +109,7 @@ def add_hint(function: Function, rng: random.Random, _pool: Pool) -> Edit | None
         end = lines.end(chosen)
         return Edit("add_hint", instruction, text, spliced(text, [(end, end, f": {hint}")]))
     header = re.compile(r"\)[ ]*:[ ]*$", re.MULTILINE)
-    body_start = lines.offset(node.body[0].lineno, 0)
-    closings = list(header.finditer(text, lines.start(node), body_start))
+    closings = list(header.finditer(text, lines.start(node), lines.start(node.body[0])))
     if node.returns or not closings:
         return None
     instruction = phrase(rng, _ADD_RETURN, hint=hint)
