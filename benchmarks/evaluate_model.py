@@ -25,8 +25,8 @@ from typing import Any
 
 from benchmarks.held_out import (
     AGAIN,
+    ANY_WORDS,
     LATER_OWN_WORDS,
-    NO_CODE,
     UNDO,
     ChatCase,
     EditCase,
@@ -65,7 +65,7 @@ MAX_ANSWER_LENGTH = 200
 """In tokens. A longer answer to a request outside the training is a loop, as is a longer body of a
 function. An edit is a loop if it is so much longer than the right one."""
 Shares = dict[str, dict[str, float]]
-SHORT_EDITS, LATER_EDITS, OUTSIDE, NO_CODES = 300, 200, 120, 60
+SHORT_EDITS, LATER_EDITS, OUTSIDE, WITHOUT_CODE = 300, 200, 120, 60
 
 
 def bits_per_byte(scorer: Scorer, files: Iterable[SourceFile]) -> float:
@@ -183,8 +183,8 @@ def chat_edits(scorer: Scorer, cases: Iterable[ChatCase]) -> Shares:
 
 def by_hand(scorer: Scorer, conversations: Iterable[Turns]) -> Shares:
     """The shares of right answers to messages that were written by hand: first requests for edits,
-    later ones, and others, which need an answer without code. A later request follows the model's
-    own answers, right or wrong."""
+    later ones, and others, to which any answer without code is right, or the question what to
+    change. A later request follows the model's own answers, right or wrong."""
     counts: Shares = {
         row: dict.fromkeys(("cases", "exact"), 0.0) for row in ("first", "later", "others")
     }
@@ -195,9 +195,9 @@ def by_hand(scorer: Scorer, conversations: Iterable[Turns]) -> Shares:
             answer, ended = scorer.answer(scorer.chat_prompt(said), MAX_ANSWER_LENGTH)
             row = counts["later" if len(said) > 1 else "first"]
             exact = answer == edits.fenced(right)
-            if right in (NO_CODE, WHAT_CHANGE):
+            if right in (ANY_WORDS, WHAT_CHANGE):
                 row = counts["others"]
-                exact = "```" not in answer if right == NO_CODE else answer == right
+                exact = "```" not in answer if right == ANY_WORDS else answer == right
             row["cases"] += 1
             row["exact"] += ended and exact
             said.append(("assistant", answer))
@@ -282,7 +282,7 @@ def _short_edits(wanted: Wanted) -> dict[str, Any]:
 
 def _outside(wanted: Wanted) -> dict[str, Any]:
     scorer, _, functions = _prepared(wanted.folder)
-    return {"no_code": asked_for_code(scorer, no_code_cases(NO_CODES))} | {
+    return {"no_code": asked_for_code(scorer, no_code_cases(WITHOUT_CODE))} | {
         key: outside(scorer, outside_cases(functions, OUTSIDE, later=later))
         for key, later in (("outside_first", False), ("outside_later", True))
     }
@@ -320,12 +320,13 @@ def evaluate(wanted: Wanted) -> dict[str, Any]:
 def choose(wanted: Wanted, others: int) -> str:
     """The share of right answers to `others` edits of each kind, and the nats per answer.
 
-    Weights are chosen by it. The functions are others than those of the recorded edits, which so
-    judge weights not chosen for them. The nats tell weights apart that have as many answers right.
+    Weights are chosen by it. The functions are others than those of the recorded edits, so that
+    these are not what weights are chosen by. The nats tell weights apart that have as many answers
+    right.
     """
     scorer, _, functions = _prepared(wanted.folder)
     pool = edits.pool_of(functions)
-    recorded = {case.edit.before for case in edit_cases(functions, pool, wanted.per_kind)}
+    recorded = {case.function.text for case in edit_cases(functions, pool, wanted.per_kind)}
     rest = [function for function in functions if function.text not in recorded]
     by_kind, _ = real_edits(scorer, edit_cases(rest, pool, others))
     found = by_kind["all"]

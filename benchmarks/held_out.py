@@ -1,4 +1,4 @@
-"""The cases that the bundled model is evaluated on: files, edits and holes its training never saw.
+"""The cases that the bundled model is evaluated on: code, names and texts its training never saw.
 
 They are made from the running interpreter's standard library and the installed held-out packages,
 with fixed seeds; two machines with the same versions get the same cases.
@@ -8,6 +8,7 @@ import gzip
 import itertools
 import json
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import distributions
@@ -25,17 +26,20 @@ from models.training.edits import Edit, Pool
 from models.training.fill_in import Hole
 from models.training.functions import Function, distinct, docstrings, functions_of
 from models.training.invented import Inventor
-from models.training.phrases import REQUESTS, unmarked
+from models.training.phrases import REQUESTS, is_held_out, unmarked
 
 SEED = 11
 _ATTEMPTS = 500
 OWN_WORDS = Path(__file__).with_name("own_words.txt")
+"""Conversations written by hand. Of the first 29, wordings were made for the training; the others
+are by somebody who had not seen its wordings."""
 LATER_OWN_WORDS = OWN_WORDS.with_name("own_words_2.txt")
-NO_CODE = "?"
-"""Conversations written by hand, and what stands there for an answer without code. The later ones
-had not been read when the weights were chosen."""
+"""More of them, by others, that nobody had read when the weights were chosen."""
+ANY_WORDS = "?"
+"""Stands in these files for any answer without code."""
 AGAIN, UNDO = "the code again", "undo"
 """Kinds of later turns that ask for the last code and for the one before it."""
+_NAME = re.compile(r"\w{2,}")
 HUMANEVAL = Path("humaneval_infilling", "HumanEval-SingleLineInfilling.jsonl.gz")
 
 
@@ -44,8 +48,9 @@ Turns = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class EditCase:
-    """An edit, and the chat that asks for it."""
+    """An edit of a function, and the chat that asks for it."""
 
+    function: Function
     edit: Edit
     request: Turns
     answer: str
@@ -90,7 +95,7 @@ def edit_cases(functions: list[Function], pool: Pool, per_kind: int) -> Iterator
             if edit is None:
                 continue
             *request, (_, answer) = edits.conversation([edit], rng)
-            yield EditCase(edit, request, answer)
+            yield EditCase(function, edit, request, answer)
             made += 1
             if made == per_kind:
                 break
@@ -126,11 +131,16 @@ def outside_cases(functions: list[Function], count: int, *, later: bool) -> Iter
 
 
 def no_code_cases(count: int) -> Iterator[ChatCase]:
-    """First messages that ask for an edit of held-out code, and do not show it."""
+    """First messages that ask for an edit of held-out code, and do not show it. Each has a name in
+    it that was held out, since all that has none may have been trained on."""
     inventor = Inventor(random.Random(f"{SEED} no code"), held_out=True)
-    for _ in range(count):
-        request, _, _ = short_edits.without_code(inventor)
-        yield ChatCase("no code", [("user", request)], refusals.NO_CODE)
+    made = 0
+    while made < count:
+        request, _, edit = short_edits.without_code(inventor)
+        names = {*_NAME.findall(request)} & {*_NAME.findall(edit.before + edit.after)}
+        if any(map(is_held_out, names)):
+            yield ChatCase("no code", [("user", request)], refusals.WHICH_CODE)
+            made += 1
 
 
 def later_edit_cases(functions: list[Function], count: int) -> Iterator[ChatCase]:
@@ -151,7 +161,7 @@ def later_edit_cases(functions: list[Function], count: int) -> Iterator[ChatCase
 
 
 def own_words(path: Path = OWN_WORDS) -> list[Turns]:
-    """The conversations of a file: what is said, and the right code or `NO_CODE`."""
+    """The conversations of a file: what is said, and the right code or `ANY_WORDS`."""
     conversations: list[Turns] = []
     for block in path.read_text(encoding="utf-8").split("\n\n"):
         turns: Turns = []

@@ -171,7 +171,7 @@ class TerminalScreen(Screen):
         text = f"loading {self._model} ..."
         if self._loading.done():
             example = "Tab for an example, " if self._greeting.examples else ""
-            text = f"a question, {example}or /help"
+            text = f"a message, {example}or /help"
         return [("class:placeholder", text)]
 
     def _watch_loading(self) -> None:

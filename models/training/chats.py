@@ -13,7 +13,7 @@ from models.training.edits import Edit, fenced
 from models.training.functions import Function, is_function
 from models.training.invented import Inventor, joined
 from models.training.phrases import HELD_OUT_OF, REQUESTS, part
-from models.training.refusals import NO_CODE, Requests, answer
+from models.training.refusals import WHICH_CODE, Requests, answer
 
 Turns = list[tuple[str, str]]
 
@@ -56,7 +56,7 @@ _PLAIN_KINDS: Mapping[str, float] = {
     for kind in short_edits.KINDS
     if kind not in _LONG_REQUESTS
 }
-_NO_CODE = 0.15
+_WITHOUT_CODE = 0.15
 """The share of requests outside the training that ask for an edit where there is no code."""
 _FORGETTING, _BRINGING = 0.2, 0.6
 """How often plain-spoken people forget the code when they have shown none, and how often they then
@@ -178,7 +178,7 @@ class Chats:
             request = self._said(self._rng.choice(_UNABLE_WORDS))
             return request, answer("judge", request)
         shows = _UNDOING + _UNABLE <= chance < _UNDOING + _UNABLE + _SHOWING
-        if shows and before != NO_CODE:
+        if shows and before != WHICH_CODE:
             return self.show(versions)
         return None
 
@@ -213,14 +213,14 @@ class Chats:
 
     def outside(self, versions: list[Function]) -> tuple[str, str]:
         """What cannot be done; without code, that may also be an edit."""
-        if not versions and not self._plain_spoken and self._rng.random() < _NO_CODE:
+        if not versions and not self._plain_spoken and self._rng.random() < _WITHOUT_CODE:
             return self._requests.turn("no code")
         return self._requests.outside()
 
     def forget(self, versions: list[Function]) -> Turns:
         """A request without its code; the code often comes next, and gets what was asked for."""
         request, kind, edit = short_edits.without_code(self._inventor)
-        turns = [("user", request), ("assistant", NO_CODE)]
+        turns = [("user", request), ("assistant", WHICH_CODE)]
         if self._rng.random() < _BRINGING:
             versions[:] = _versions(kind, edit)
             code = self._rng.choice(_BROUGHT).replace("{}", edit.before)

@@ -74,7 +74,7 @@ ANSWER = (
     "{opening} I am ember, a very small model that edits Python. I can {first}, or {second}. "
     "For anything else, name a larger model: python -m akunu_py chat --model NAME"
 )
-NO_CODE = (
+WHICH_CODE = (
     "Which code? Paste it after your request, on the same line or below, such as: "
     "Rename `x` to `total` in: def f(x): return x + 1"
 )
@@ -111,7 +111,7 @@ def answer(kind: str, request: str) -> str:
     if kind in SMALL_TALK:
         return SMALL_TALK[kind]
     if kind == "no code":
-        return NO_CODE
+        return WHICH_CODE
     opening, first, second = ANSWERS[kind]
     shown = first.format(word=f"`{word_of(request) or 'x'}`")
     return ANSWER.format(opening=opening, first=shown, second=second)
@@ -156,7 +156,7 @@ class Requests:
         """A request of the kind and its answer."""
         held_out = self._inventor.held_out
         if kind == "no code" and self.rng.random() < _FORGOTTEN:
-            return short_edits.without_code(self._inventor)[0], NO_CODE
+            return short_edits.without_code(self._inventor)[0], WHICH_CODE
         request = fill(kind, self.rng, self._made, held_out=held_out).strip()
         if kind in ANSWERS and unmarked(request) in _SMALL_TALK_REQUESTS:
             return self.turn(kind)

@@ -1,8 +1,8 @@
 """The curriculum: what is trained on, for how many steps, and at what learning rate.
 
 It grew with the model: courses follow each other, and a later one mends what the weights before it
-got wrong. In each, the rate falls once; neighbouring stages share a fall if their `peak` is the
-same. A run can be lengthened by another course at any time.
+got wrong. Neighbouring stages that decay from the same `peak` share one fall of the rate. A run can
+be lengthened by another course at any time.
 """
 
 from __future__ import annotations

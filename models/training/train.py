@@ -2,8 +2,8 @@
 
     python -m models.training.train --work FOLDER
 
-`FOLDER` has `tokenizer/` and `shards/`; the loop writes `checkpoint.pt`, `log.jsonl` (one JSON
-object a line) and `train.pid` there.
+`FOLDER` has `tokenizer/` and `shards/`; the loop writes `checkpoint.pt` and `log.jsonl` (one JSON
+object a line) there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -260,7 +259,6 @@ def train(work: Path, recipe: Recipe, *, threads: int | None = None) -> None:
     keep_memory()
     if threads:
         torch.set_num_threads(threads)
-    (work / "train.pid").write_text(f"{os.getpid()}\n", encoding="utf-8")
     trainer = Trainer(work, recipe.shape, recipe.stages, compiled=recipe.compiled)
     trainer.resume()
     trainer.run()

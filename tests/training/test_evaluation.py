@@ -18,8 +18,8 @@ from benchmarks.evaluate_model import (
 )
 from benchmarks.held_out import (
     AGAIN,
+    ANY_WORDS,
     LATER_OWN_WORDS,
-    NO_CODE,
     OWN_WORDS,
     ChatCase,
     EditCase,
@@ -54,7 +54,8 @@ class OneTokenACharacter:
 
 def case(kind: str, length: int) -> EditCase:
     code = "x" * (length - len("ask<|im_end|>"))
-    return EditCase(Edit(kind, "ask", code, code), [("user", "ask")], code)
+    function = Function(code, is_method=False, origin="test")
+    return EditCase(function, Edit(kind, "ask", code, code), [("user", "ask")], code)
 
 
 class Endless(OneTokenACharacter):
@@ -122,7 +123,7 @@ def test_requests_written_by_hand_are_counted_as_first_and_later_ones(tmp_path: 
 def test_requests_written_by_hand_ask_for_python(path: Path) -> None:
     for turns in own_words(path):
         assert [role for role, _ in turns[:2]] == ["user", "assistant"]
-        for code in (right for _, right in turns[1::2] if right not in (NO_CODE, WHAT_CHANGE)):
+        for code in (right for _, right in turns[1::2] if right not in (ANY_WORDS, WHAT_CHANGE)):
             ast.parse(textwrap.dedent(code))
 
 
@@ -130,7 +131,7 @@ class Evasive(OneTokenACharacter):
     """Asks for code whatever is said."""
 
     def answer(self, prompt: list[int], most: int) -> tuple[str, bool]:
-        return refusals.NO_CODE, True
+        return refusals.WHICH_CODE, True
 
 
 def test_requests_without_code_are_right_if_they_ask_for_it() -> None:
