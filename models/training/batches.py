@@ -1,7 +1,8 @@
 """Rows of tokens for training, drawn from shards in given proportions.
 
-A row holds whole examples; what is left at its end is filled with a piece of code. The draw
-depends on the seed and the step alone, so a resumed run sees what an unbroken one would.
+A row holds whole examples, which do not see each other; what is left at its end is filled with a
+piece of code. The draw depends on the seed and the step alone, so a resumed run sees what an
+unbroken one would.
 """
 
 from __future__ import annotations

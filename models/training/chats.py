@@ -56,6 +56,9 @@ _PLAIN_KINDS: Mapping[str, float] = {
     for kind in short_edits.KINDS
     if kind not in _LONG_REQUESTS
 }
+_OUTSIDE, _SMALL_TALK, _FOLLOW_UP, _UNDO, _AGAIN = 0.1, 0.19, 0.65, 0.76, 0.8
+"""Up to which chance the next turn is outside the training, small talk, an edit of the code there
+is, its undoing, and a wish to see it again; beyond, it is an edit of new code."""
 _WITHOUT_CODE = 0.15
 """The share of requests outside the training that ask for an edit where there is no code."""
 _FORGETTING, _BRINGING = 0.2, 0.6
@@ -149,15 +152,15 @@ class Chats:
     def _turn(self, versions: list[Function]) -> tuple[str, str]:
         """The next request and its answer; `versions` of the code are brought up to date."""
         chance = self._rng.random()
-        if chance < 0.1:
+        if chance < _OUTSIDE:
             return self.outside(versions)
-        if chance < 0.19:
+        if chance < _SMALL_TALK:
             return self._requests.small_talk()
-        if versions and chance < 0.65:
+        if versions and chance < _FOLLOW_UP:
             return self.follow_up(versions) or self.begin(versions)
-        if len(versions) > 1 and chance < 0.76:
+        if len(versions) > 1 and chance < _UNDO:
             return self.undo(versions)
-        if versions and chance < 0.8:
+        if versions and chance < _AGAIN:
             return self._asking("again"), fenced(versions[-1].text)
         return self.begin(versions)
 

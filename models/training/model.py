@@ -82,6 +82,7 @@ def guided_heads(shape: Shape) -> tuple[GuidedHead, ...]:
         GuidedHead(first + 4, other, SOURCE),
         GuidedHead(first + 5, 0, SOURCE),
     )
+    # The model of the tests has fewer heads.
     return tuple(guided for guided in chosen if guided.head < shape.num_heads)
 
 
