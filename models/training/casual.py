@@ -432,6 +432,8 @@ CASUAL: Mapping[str, Table] = {
                 "add async to {it}",
                 "make it an async function",
                 "async please",
+                "async",
+                "async {it}",
                 "I need it to be async",
                 "it should be async",
                 "make an async version of {it}",

@@ -59,6 +59,10 @@ _PLAIN_KINDS: Mapping[str, float] = {
 _OUTSIDE, _SMALL_TALK, _FOLLOW_UP, _UNDO, _AGAIN = 0.1, 0.19, 0.65, 0.76, 0.8
 """Up to which chance the next turn is outside the training, small talk, an edit of the code there
 is, its undoing, and a wish to see it again; beyond, it is an edit of new code."""
+_ADDING_KINDS = ("add_docstring", short_edits.DESCRIBE, "wrap_in_try", "guard", "insert_line")
+_ADDING = 0.3
+"""How often plain-spoken people begin with an edit that adds lines. What follows must be done to
+the answer, not to the shorter code that was sent."""
 _WITHOUT_CODE = 0.15
 """The share of requests outside the training that ask for an edit where there is no code."""
 _FORGETTING, _BRINGING = 0.2, 0.6
@@ -67,6 +71,8 @@ send it by itself."""
 _UNDOING, _UNABLE, _SHOWING = 0.16, 0.04, 0.1
 """How often they, besides, undo the last change, ask for what is impossible, and show new code
 before they say what to change."""
+_TALKING = 0.25
+"""How often somebody who was asked what to change says something else first."""
 _UNABLE_WORDS = (
     *("add type hints", "type hints please", "add error handling", "handle errors", "fix it"),
     *("make it faster", "improve it", "add tests", "write a test for it", "make it shorter"),
@@ -135,17 +141,22 @@ class Chats:
         """A conversation of `count` requests and their answers, or of one more."""
         turns: Turns = []
         versions: list[Function] = []
+        shown = False
         while len(turns) < 2 * count:
             if not versions and self._plain_spoken and self._rng.random() < _FORGETTING:
                 turns += self.forget(versions)
                 continue
             before = turns[-1][1] if turns else ""
+            shown = shown or before == WHAT_CHANGE
+            talks = shown and self._rng.random() < _TALKING
             said = (
-                (self.follow_up(versions) if before == WHAT_CHANGE else None)
+                (self._talk() if talks else None)
+                or (self.follow_up(versions) if shown else None)
                 or self._question()
                 or self._of_the_code(versions, before)
                 or self._turn(versions)
             )
+            shown = talks
             turns += [("user", said[0]), ("assistant", said[1])]
         return turns
 
@@ -163,6 +174,11 @@ class Chats:
         if versions and chance < _AGAIN:
             return self._asking("again"), fenced(versions[-1].text)
         return self.begin(versions)
+
+    def _talk(self) -> tuple[str, str]:
+        """Small talk, or what cannot be done."""
+        chance = self._rng.random()
+        return self._requests.small_talk() if chance < 0.5 else self._requests.outside()
 
     def _question(self) -> tuple[str, str] | None:
         """Now and then a question and its answer, where there are any."""
@@ -232,7 +248,9 @@ class Chats:
 
     def begin(self, versions: list[Function]) -> tuple[str, str]:
         """An edit of new code."""
-        kind, edit = short_edits.drawn(self._inventor)
+        adds = self._plain_spoken and self._rng.random() < _ADDING
+        given = self._rng.choice(_ADDING_KINDS) if adds else None
+        kind, edit = short_edits.drawn(self._inventor, given)
         if self._functions and self._rng.random() < 0.25:
             real = short_edits.make(kind, self._rng.choice(self._functions), self._inventor)
             edit = real or edit

@@ -126,6 +126,9 @@ _OWN_WORDS = _percent(
 _WITHOUT_CODE = _percent(
     edits=21, long_edits=17, short_edits=23, chats=24, refusals=6, fim=7, code=1, questions=1
 )
+_ADDED_LINES = _percent(
+    chats=38, short_edits=25, refusals=13, edits=9, long_edits=8, fim=5, questions=1, code=1
+)
 _QUESTIONS = _percent(repeats=2, edits=46, code=2, fim=12, questions=36, structured=2)
 CURRICULUM: tuple[Stage, ...] = (
     Stage("copying", 300, 8, 256, _COPYING),
@@ -181,6 +184,7 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("code first again", 100, 8, 1024, _CODE_FIRST_AGAIN, decays=True, peak=0.07, vectors=0.2),
     Stage("own words", 1100, 8, 1024, _OWN_WORDS, decays=True, peak=0.14, vectors=0.2),
     Stage("without code", 1000, 8, 1024, _WITHOUT_CODE, decays=True, peak=0.12, vectors=0.2),
+    Stage("added lines", 220, 8, 1024, _ADDED_LINES, decays=True, peak=0.08, vectors=0.2),
 )
 
 

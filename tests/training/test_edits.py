@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from models.training import edits
 from models.training.corpus import standard_library
-from models.training.edits import Edit, Pool
+from models.training.edits import Edit, Pool, signatures
 from models.training.functions import Function, distinct, functions_of
 
 POOL = Pool(("total", "entries", "cursor", "outcome"), ("None", "len(total)", "3", "total.size"))
@@ -115,6 +115,24 @@ def test_a_function_of_one_line_gets_a_return_type() -> None:
     edit = edits.make_kind("add_hint", function, random.Random(0), POOL)
     assert edit is not None
     assert re.fullmatch(r"def mean\(\) -> .+: return total\(rows\)", edit.after)
+
+
+def test_a_parameter_with_a_default_gets_a_hint() -> None:
+    function = Function("def wait(n=5) -> None: rest(n)", is_method=False, origin="test")
+    edit = edits.make_kind("add_hint", function, random.Random(1), POOL)
+    assert edit is not None
+    assert re.fullmatch(r"def wait\(n: .+ = 5\) -> None: rest\(n\)", edit.after)
+
+
+@pytest.mark.parametrize(
+    ("kind", "usual"),
+    [("decorate", signatures._DECORATORS), ("add_default", signatures._DEFAULTS)],
+)
+def test_what_is_put_in_is_not_always_one_of_the_usual(kind: str, usual: tuple[str, ...]) -> None:
+    function = Function("def wait(n): rest(n)", is_method=False, origin="test")
+    made = [edits.make_kind(kind, function, random.Random(seed), POOL) for seed in range(40)]
+    others = [one for one in made if one and not any(word in one.after for word in usual)]
+    assert 8 < len(others) < 32
 
 
 @pytest.mark.parametrize("kind", ["change_quotes", "drop_comments", "change_indent"])

@@ -87,11 +87,14 @@ def test_code_that_comes_back_as_it_was_is_counted() -> None:
     assert (shares["unchanged"], shares["refused"], shares["loops"]) == (0.5, 0, 0)
 
 
+DOCUMENTED = Function('def f(x):\n    """Return it."""\n    return x', False, "test")
+
+
 def test_asking_for_the_code_again_is_no_edit() -> None:
     cases = [ChatCase(kind, [("user", "ask")], "z") for kind in (AGAIN, "undo")]
     shares = chat_edits(OneTokenACharacter(), cases)  # type: ignore[arg-type]
     assert {kind: row["cases"] for kind, row in shares.items()} == {AGAIN: 1, "undo": 1, "all": 1}
-    kinds = Counter(case.kind for case in later_edit_cases([], 60))
+    kinds = Counter(case.kind for case in later_edit_cases([DOCUMENTED], 60))
     assert kinds.pop(AGAIN)
     assert kinds.total() == 60
 

@@ -36,6 +36,8 @@ _TYPES = (
     "tuple[int, int]",
 )
 _DEFAULTS = ("None", "True", "False", "0", "1", "10", '""', "()", "-1", '"utf-8"')
+_USUAL = 0.5
+"""How often a default, a type or a decorator is one of the usual."""
 _DECORATORS = (
     "staticmethod",
     "classmethod",
@@ -92,22 +94,50 @@ _TO_METHOD = (
 )
 
 
-def add_hint(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
-    """A type on one bare parameter without a default, or on what the function returns."""
+def _default(rng: random.Random, pool: Pool) -> str:
+    """A usual default, a number or a string."""
+    if rng.random() < _USUAL:
+        return rng.choice(_DEFAULTS)
+    number, word = str(rng.randint(2, 999)), rng.choice(pool.names)
+    return rng.choice((number, number, f"{rng.randint(0, 9)}.{number}", f'"{word}"', f"'{word}'"))
+
+
+def _hint(rng: random.Random, pool: Pool) -> str:
+    """A usual type, one of any name, or one made of these."""
+    hint = rng.choice(_TYPES if rng.random() < _USUAL else pool.names)
+    made = (f"list[{hint}]", f"set[{hint}]", f"dict[str, {hint}]", f"{hint} | None")
+    return hint if rng.random() < _USUAL or "|" in hint else rng.choice(made)
+
+
+def _decorator(rng: random.Random, pool: Pool) -> str:
+    """A usual decorator, or one of any name."""
+    if rng.random() < _USUAL:
+        return rng.choice(_DECORATORS)
+    name, other = rng.choice(pool.names), rng.choice(pool.names)
+    number = rng.randint(0, 99)
+    made = (f"{name}({number})", f'{name}("{other}")', f"{name}.{other}", f"{name}.{other}()")
+    return rng.choice((name, name, *made))
+
+
+def add_hint(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
+    """A type on one parameter that has none, or on what the function returns."""
     text, lines, node = function.text, Lines(function.text), function.node
-    hint = rng.choice(_TYPES)
-    with_default = len(node.args.defaults)
+    hint = _hint(rng, pool)
     positional = node.args.posonlyargs + node.args.args
+    defaults = [None] * (len(positional) - len(node.args.defaults)) + [*node.args.defaults]
     bare = [
-        a
-        for a in positional[: len(positional) - with_default]
-        if not a.annotation and a.arg not in ("self", "cls")
+        (parameter, default)
+        for parameter, default in zip(positional, defaults, strict=True)
+        if not parameter.annotation and parameter.arg not in ("self", "cls")
     ]
     if bare and rng.random() < 0.7:
-        chosen = rng.choice(bare)
+        chosen, default = rng.choice(bare)
         instruction = phrase(rng, _ADD_HINT, name=chosen.arg, hint=hint)
         end = lines.end(chosen)
-        return Edit("add_hint", instruction, text, spliced(text, [(end, end, f": {hint}")]))
+        splice = (end, end, f": {hint}")
+        if default:
+            splice = (end, lines.start(default), f": {hint} = ")
+        return Edit("add_hint", instruction, text, spliced(text, [splice]))
     header = re.compile(r"\)[ ]*:[ ]*$", re.MULTILINE)
     closings = list(header.finditer(text, lines.start(node), lines.start(node.body[0])))
     if node.returns or not closings:
@@ -151,14 +181,14 @@ def drop_hints(function: Function, rng: random.Random, _pool: Pool) -> Edit | No
     return Edit("drop_hints", phrase(rng, _DROP_HINTS), text, spliced(text, splices))
 
 
-def add_default(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
+def add_default(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
     """A default on the last parameter that has none."""
     text, lines, arguments = function.text, Lines(function.text), function.node.args
     positional = arguments.posonlyargs + arguments.args
     without = positional[: len(positional) - len(arguments.defaults)]
     if not without or without[-1].arg in ("self", "cls"):
         return None
-    chosen, value = without[-1], rng.choice(_DEFAULTS)
+    chosen, value = without[-1], _default(rng, pool)
     end = lines.end(chosen)
     added = f" = {value}" if chosen.annotation else f"={value}"
     instruction = phrase(rng, _ADD_DEFAULT, name=chosen.arg, value=value)
@@ -186,7 +216,7 @@ def add_parameter(function: Function, rng: random.Random, pool: Pool) -> Edit | 
     arguments = node.args
     if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
         return None
-    name, value = fresh_name(function, rng, pool), rng.choice(_DEFAULTS)
+    name, value = fresh_name(function, rng, pool), _default(rng, pool)
     instruction = phrase(rng, _ADD_PARAMETER, name=name, value=value)
     if arguments.args:
         last = arguments.defaults[-1] if arguments.defaults else arguments.args[-1]
@@ -207,11 +237,11 @@ def make_async(function: Function, rng: random.Random, _pool: Pool) -> Edit | No
     return Edit("make_async", phrase(rng, _MAKE_ASYNC), function.text, after)
 
 
-def decorate(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
+def decorate(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
     """A decorator on top of a function that has none."""
     if function.node.decorator_list:
         return None
-    name = rng.choice(_DECORATORS)
+    name = _decorator(rng, pool)
     instruction = phrase(rng, _DECORATE, name=name)
     return Edit("decorate", instruction, function.text, f"@{name}\n{function.text}")
 
