@@ -131,8 +131,8 @@ def outside_cases(functions: list[Function], count: int, *, later: bool) -> Iter
 
 
 def no_code_cases(count: int) -> Iterator[ChatCase]:
-    """First messages that ask for an edit of held-out code, and do not show it. Each has a name in
-    it that was held out, since all that has none may have been trained on."""
+    """First messages that ask for an edit of held-out code, and do not show it. Each contains a
+    held-out name: a request without any name may also be in the training."""
     inventor = Inventor(random.Random(f"{SEED} no code"), held_out=True)
     made = 0
     while made < count:

@@ -57,8 +57,9 @@ _PLAIN_KINDS: Mapping[str, float] = {
     if kind not in _LONG_REQUESTS
 }
 _OUTSIDE, _SMALL_TALK, _FOLLOW_UP, _UNDO, _AGAIN = 0.1, 0.19, 0.65, 0.76, 0.8
-"""Up to which chance the next turn is outside the training, small talk, an edit of the code there
-is, its undoing, and a wish to see it again; beyond, it is an edit of new code."""
+"""One number from 0 to 1 decides what the next turn is. Below the first of these it is outside the
+training, below the second it is small talk, then an edit of the code there is, its undoing, and a
+wish to see it again. Above them all it is an edit of new code."""
 _ADDING_KINDS = ("add_docstring", short_edits.DESCRIBE, "wrap_in_try", "guard", "insert_line")
 _ADDING = 0.3
 """How often plain-spoken people begin with an edit that adds lines. What follows must be done to
@@ -189,7 +190,8 @@ class Chats:
 
     def _of_the_code(self, versions: list[Function], before: str) -> tuple[str, str] | None:
         """Now and then, the last change is undone, the impossible is asked of the code, or other
-        code is shown, unless the answer `before` asks for the code of a request."""
+        code is shown. After an answer that asks for code (`before`), none is shown: that would be
+        the code of the request."""
         chance = self._rng.random() if self._plain_spoken else 1.0
         if len(versions) > 1 and chance < _UNDOING:
             return self.undo(versions)

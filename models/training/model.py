@@ -123,7 +123,7 @@ def visible_tokens(begins: Tensor) -> Tensor:
         begins: `[rows, length]`, where in its row the example of a token begins.
 
     Returns:
-        `[rows, length, length]`, true where the last index can be seen from the one before.
+        `[rows, from, to]`, true where the token `from` can look at the token `to`.
     """
     index = torch.arange(begins.shape[1])
     return (index >= begins[..., None]) & (index <= index[:, None])

@@ -16,7 +16,8 @@ SHARE_OF_WORDS = 0.4
 KEPT = 300
 """The most frequent words of code, such as `self`, stay what they are."""
 _USUAL, _COUNTED = 0.003, 10_000
-"""The share of requests that a word of requests is in at least, and how many are looked at."""
+"""A word of requests is kept if it stands in more than this share of them; about so many requests
+are looked at."""
 
 
 class Substitution:
