@@ -30,13 +30,15 @@ from akunu_py.ranks.mirror import Operation, _Follower
 from akunu_py.ranks.ring import has_closed, ring_sockets
 from akunu_py.ranks.sharding import sampled_weights
 from tests import ranked
-from tests.tiny_model import VOCABULARY, write_tiny_model
+from tests.tiny_model import SPECIAL_TOKENS, VOCABULARY, write_tiny_model
 
 pytestmark = pytest.mark.skipif(
     not mx.distributed.is_available("ring"), reason="MLX has no ring backend here"
 )
 
 PATIENCE_S: Final = 300
+END: Final = 256 + SPECIAL_TOKENS.index("<|im_end|>")
+"""The tiny models' end token; one token for each byte comes before the special ones."""
 LAYERS: Final[dict[str, Any]] = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 4, "head_dim": 16, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
@@ -95,9 +97,10 @@ def launched(
 
 @contextmanager
 def answering(folder: Path, model: str) -> Iterator[list["subprocess.Popen[str]"]]:
-    """Two ranks in the middle of a long answer."""
+    """Two ranks in the middle of an answer that does not end before 4,000 tokens."""
     words = ["-m", "akunu_py", "generate", "--model", model, "--prompt", "one two"]
-    with launched(folder, [*words, "--max-tokens", "4000", "--drafter", "none"]) as ranks:
+    words += ["--logit-bias", f"{END}=-100", "--drafter", "none"]
+    with launched(folder, [*words, "--max-tokens", "4000"]) as ranks:
         assert ranks[0].stdout is not None
         ranks[0].stdout.read(1)
         yield ranks
