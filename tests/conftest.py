@@ -1,6 +1,7 @@
 """Models and engines that the tests share, each made once."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from tests.tiny_model import write_tiny_model
 
 settings.register_profile("shared machines", deadline=None)
 settings.load_profile("shared machines")
+# A shell ignores Ctrl-C for what it starts with "&", and what ignores it passes that on.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
