@@ -56,12 +56,12 @@ _PLAIN_KINDS: Mapping[str, float] = {
     for kind in short_edits.KINDS
     if kind not in _LONG_REQUESTS
 }
-_OUTSIDE, _SMALL_TALK, _FOLLOW_UP, _UNDO, _AGAIN = 0.1, 0.19, 0.65, 0.76, 0.8
+_OUTSIDE, _SMALL_TALK, _FOLLOW_UP, _UNDO, _AGAIN = 0.15, 0.21, 0.65, 0.76, 0.8
 """One number from 0 to 1 decides what the next turn is. Below the first of these it is outside the
 training, below the second it is small talk, then an edit of the code there is, its undoing, and a
 wish to see it again. Above them all it is an edit of new code."""
 _ADDING_KINDS = ("add_docstring", short_edits.DESCRIBE, "wrap_in_try", "guard", "insert_line")
-_ADDING = 0.3
+_ADDING = 0.4
 """How often plain-spoken people begin with an edit that adds lines. What follows must be done to
 the answer, not to the shorter code that was sent."""
 _WITHOUT_CODE = 0.15

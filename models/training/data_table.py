@@ -18,8 +18,9 @@ Python source under permissive licences, as installed when the corpus was made: 
 characters for training. Held out and never trained on: {held_out:,} characters, which are all of
 {packages}, and one file in twenty-five of every other package.
 The short edits, conversations and requests outside its training are made up by `models/training`,
-from words and phrases that were written for this project (`phrases.txt`, `casual.py`, `chats.py`).
-At most {cap:,} characters of a package were read, and the library's own tests up to {tests:,}.
+from words and phrases that were written for this project (`phrases.txt`, `wordings.txt`,
+`chats.py`). At most {cap:,} characters of a package were read, and the library's own tests up to
+{tests:,}.
 
 | package | version | licence as its metadata states it | characters trained on |
 | --- | --- | --- | ---: |

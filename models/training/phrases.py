@@ -1,4 +1,5 @@
-"""What people say to a model, from `phrases.txt`: word lists, and requests by what answers them.
+"""What people say to a model: word lists, requests by what answers them (`phrases.txt`), and how
+they ask for each kind of edit (`wordings.txt`).
 
 One request in eight and one word in eight of the long lists are held out for evaluation.
 """
@@ -9,7 +10,8 @@ import random
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 HELD_OUT_OF = 8
@@ -23,26 +25,66 @@ def is_held_out(text: str | bytes) -> bool:
     return zlib.crc32(text.encode() if isinstance(text, str) else text) % HELD_OUT_OF == 0
 
 
-def _read() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """The lists and the requests of the file."""
+@dataclass(frozen=True)
+class Wordings:
+    """How some requests are put: the `official` wordings, that edits are made with, and others."""
+
+    official: Sequence[str]
+    others: Sequence[str]
+
+
+def _lines(file: str) -> Iterator[str]:
+    """The lines of a file beside this one, without comments and empty ones."""
+    text = Path(__file__).with_name(file).read_text(encoding="utf-8")
+    return (line for line in text.splitlines() if line and not line.startswith("# "))
+
+
+def _read_phrases() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """The lists and the requests of `phrases.txt`."""
     lists: dict[str, list[str]] = {}
     requests: dict[str, list[str]] = defaultdict(list)
-    path = Path(__file__).with_name("phrases.txt")
-    current: list[str] = []
-    name = ""
-    for line in path.read_text(encoding="utf-8").splitlines():
+    name = kind = ""
+    for line in _lines("phrases.txt"):
         if line.startswith("= "):
             name = line[2:]
-        elif line.startswith("[") and line.endswith("]"):
-            name, current = "", requests[line[1:-1]]
-        elif name and line:
+        elif line.startswith("["):
+            kind = line[1:-1]
+        elif kind:
+            requests[kind].append(line)
+        else:
             lists[name] = line.split(" | ")
-        elif line and not line.startswith("# "):
-            current.append(line)
     return lists, dict(requests)
 
 
-LISTS, REQUESTS = _read()
+def _read_wordings() -> dict[str, Wordings]:
+    """The parts of `wordings.txt`."""
+    parts: dict[str, Wordings] = {}
+    official, others = list[str](), list[str]()
+    for line in _lines("wordings.txt"):
+        if line.startswith("["):
+            official, others = [], []
+            parts[line[1:-1]] = Wordings(official, others)
+        elif line.startswith("= "):
+            official.append(line[2:])
+        elif line.startswith("+ "):
+            others += parts[line[2:]].others
+        else:
+            others.append(line)
+    return parts
+
+
+LISTS, REQUESTS = _read_phrases()
+WORDINGS = _read_wordings()
+
+
+def wordings_of(name: str) -> list[Wordings]:
+    """The wordings of one part, or of all parts of a kind."""
+    return [one for part, one in WORDINGS.items() if f"{part}:".startswith(f"{name}:")]
+
+
+def official(name: str) -> list[str]:
+    """The wordings that edits of a kind, or those of one part, are made with."""
+    return [words for one in wordings_of(name) for words in one.official]
 
 
 def part(values: Sequence[str], *, held_out: bool, least: int = _LONG) -> list[str]:

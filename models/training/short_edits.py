@@ -15,21 +15,28 @@ from models.training.edits import Edit, Pool, bodies
 from models.training.edits.base import Lines, docstring_node, own_body, phrase, spliced
 from models.training.functions import Function
 from models.training.invented import Inventor, in_two_lines, joined
+from models.training.phrases import official
 
 DESCRIBE = "describe"
 KINDS: dict[str, float] = dict.fromkeys(edits.KINDS, 1.0) | {
     "rename_variable": 6.0,
-    "rename_function": 2.5,
+    "rename_function": 3.0,
+    "rename_attribute": 2.5,
+    "method_to_function": 2.0,
     "replace_expression": 14.0,
     "insert_line": 4.0,
-    "delete_line": 2.0,
+    "delete_line": 3.0,
     "drop_comments": 3.0,
+    "drop_hints": 1.5,
     "change_quotes": 1.5,
     "apply_diff": 1.5,
-    "add_hint": 2.5,
-    "add_default": 1.5,
-    "drop_default": 1.5,
+    "add_hint": 6.0,
+    "add_parameter": 2.0,
+    "add_default": 4.0,
+    "drop_default": 3.0,
+    "wrap_in_try": 2.5,
     "add_docstring": 2.0,
+    "drop_docstring": 1.5,
     DESCRIBE: 4.0,
 }
 """How often each kind is asked for."""
@@ -84,8 +91,7 @@ def documented(function: Function, rng: random.Random, text: str | None) -> Edit
     indent = " " * body[0].col_offset
     at = Lines(function.text).offset(body[0].lineno, 0)
     line = f'{indent}"""{text or description(function)}"""\n'
-    templates = bodies._ADD_DOCSTRING if text else ("Add a docstring to {it}",)
-    words = phrase(rng, templates, text=text or "")
+    words = phrase(rng, official("add_docstring" if text else DESCRIBE), text=text or "")
     return Edit("add_docstring", words, function.text, spliced(function.text, [(at, at, line)]))
 
 
@@ -165,7 +171,7 @@ def drawn(inventor: Inventor, given: str | None = None) -> tuple[str, Edit]:
             one_line = joined(function.text) if rng.random() < 0.75 else None
             edit = make(kind, replace(function, text=one_line or function.text), inventor)
             if edit:
-                cut = kind in _STATEMENTS_TOO and rng.random() < 0.2
+                cut = kind in _STATEMENTS_TOO and rng.random() < 0.3
                 return kind, _statements(edit) if cut else edit
 
 

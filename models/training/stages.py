@@ -129,6 +129,9 @@ _WITHOUT_CODE = _percent(
 _ADDED_LINES = _percent(
     chats=38, short_edits=25, refusals=13, edits=9, long_edits=8, fim=5, questions=1, code=1
 )
+_EVERYTHING = _percent(
+    edits=22, long_edits=16, short_edits=26, chats=22, refusals=9, fim=4, questions=1
+)
 _QUESTIONS = _percent(repeats=2, edits=46, code=2, fim=12, questions=36, structured=2)
 CURRICULUM: tuple[Stage, ...] = (
     Stage("copying", 300, 8, 256, _COPYING),
@@ -185,6 +188,7 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("own words", 1100, 8, 1024, _OWN_WORDS, decays=True, peak=0.14, vectors=0.2),
     Stage("without code", 1000, 8, 1024, _WITHOUT_CODE, decays=True, peak=0.12, vectors=0.2),
     Stage("added lines", 220, 8, 1024, _ADDED_LINES, decays=True, peak=0.08, vectors=0.2),
+    Stage("any hint", 1200, 8, 1024, _EVERYTHING, decays=True, peak=0.14, vectors=0.2),
 )
 
 

@@ -13,20 +13,20 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from models.training.casual import CASUAL, HANDLERS, PARAMETER, PRINT_LINE
 from models.training.edits.base import PLACES, Edit, phrase
-from models.training.phrases import LISTS
+from models.training.phrases import LISTS, WORDINGS, wordings_of
 
 _PLAIN_SLOTS = ("what", "side", "text", "kind", "other")
 """Slots that no code is put into."""
-_WORDINGS = (
-    *(words for table in (*CASUAL.values(), HANDLERS) for _, casual in table for words in casual),
-    *(*PARAMETER, *PRINT_LINE),
-)
 _FIRST_WORDS = frozenset(
     (
         *LISTS["instruction"],
-        *(words.partition(" ")[0].lower() for words in _WORDINGS if words[:1].isalpha()),
+        *(
+            w.partition(" ")[0].lower()
+            for one in WORDINGS.values()
+            for w in one.others
+            if w[0].isalpha()
+        ),
     )
 )
 """What an instruction begins with where it does not begin with a name out of the code."""
@@ -80,10 +80,10 @@ def instruction(edit: Edit, kind: str, rng: random.Random) -> str:
     """
     if rng.random() < 0.3:
         return edit.instruction
-    for official, casual in CASUAL.get(kind, ()):
-        found = slots(official, edit.instruction)
-        if found is not None:
-            others = casual
+    for one in wordings_of(kind):
+        found = slots(one.official, edit.instruction)
+        if found is not None and one.others:
+            others = one.others
             if edit.kind == "wrap_in_try" and rng.random() < _BY_HANDLER:
                 others, found = _handling(found["what"])
             pointing = _pointing(edit, found) if rng.random() < 0.25 else ()
@@ -96,17 +96,19 @@ def _pointing(edit: Edit, found: Mapping[str, str]) -> Sequence[str]:
     """Wordings that tell what a name or a line is; none where nothing is known of it."""
     old, line = found.get("old", ""), found.get("line", "")
     if edit.kind == "rename_variable" and "old2" not in found:
-        return PARAMETER if old in _parameters(edit.before) else ()
+        known = old in _parameters(edit.before)
+        return WORDINGS["rename_variable: parameter"].others if known else ()
     prints = line.startswith("print(") and edit.before.count("print(") == 1
-    return PRINT_LINE if edit.kind == "delete_line" and prints else ()
+    known = edit.kind == "delete_line" and prints
+    return WORDINGS["delete_line: print"].others if known else ()
 
 
 def _handling(what: str) -> tuple[Sequence[str], dict[str, str]]:
     """Wordings for what a try block does, and what they are filled with."""
-    for official, casual in HANDLERS:
-        found = slots(official, what)
+    for one in wordings_of("try"):
+        found = slots(one.official, what)
         if found is not None:
-            return casual, found
+            return one.others, found
     raise ValueError(f"no words for a try block that {what}")
 
 

@@ -19,6 +19,7 @@ from models.training.edits.base import (
     spliced,
 )
 from models.training.functions import Function
+from models.training.phrases import official
 
 _ERRORS = (
     "ValueError",
@@ -38,41 +39,6 @@ _HANDLERS = (
     ("ignores `{error}`", "except {error}:\n    pass"),
     ("prints a `{error}`", "except {error} as error:\n    print(error)"),
 )
-_WRAP = (
-    "Wrap the body of {it} in a try block that {what}",
-    "Wrap the body in a try block that {what}",
-    "Put the body in a try statement that {what}",
-)
-_ADD_DOCSTRING = (
-    'Add the docstring "{text}" to {it}',
-    'Add a docstring: "{text}"',
-    'Document the function with "{text}"',
-)
-_DROP_DOCSTRING = (
-    "Remove the docstring from {it}",
-    "Delete the docstring",
-    "Drop the docstring",
-)
-_GUARD = (
-    "Return `{value}` at the start when `{name}` is `None`",
-    "Add a check at the top that returns `{value}` if `{name}` is `None`",
-    "Return `{value}` early if `{name}` is `None` in {it}",
-)
-_INSERT = (
-    "Add the line `{new}` {side} `{line}`",
-    "Insert `{new}` {side} the line `{line}`",
-    "Put `{new}` {side} `{line}`",
-)
-_DELETE = (
-    "Delete the line `{line}` from {it}",
-    "Remove the line `{line}`",
-    "Remove `{line}` from {it}",
-)
-_REPLACE = (
-    "Replace `{old}` with `{new}` in {it}",
-    "Change `{old}` to `{new}` in {it}",
-    "Use `{new}` instead of `{old}`",
-)
 _REPLACED = (ast.Call, ast.Attribute, ast.Compare, ast.Constant, ast.Subscript)
 
 
@@ -90,7 +56,7 @@ def wrap_in_try(function: Function, rng: random.Random, _pool: Pool) -> Edit | N
         return None
     error = rng.choice(_ERRORS)
     what, handler = rng.choice(_HANDLERS)
-    instruction = phrase(rng, _WRAP, what=what.format(error=error))
+    instruction = phrase(rng, official("wrap_in_try"), what=what.format(error=error))
     deeper = textwrap.indent(inner, "    ")
     after = text[:start] + f"{indent}try:\n{deeper}\n"
     after += textwrap.indent(handler.format(error=error), indent)
@@ -125,7 +91,7 @@ def add_docstring(function: Function, rng: random.Random, _pool: Pool) -> Edit |
     if not 8 <= len(first_line) <= 90 or '"' in first_line or "\\" in first_line:
         return None
     after = spliced(before, [(start, start, f'{indent}"""{first_line}"""\n')])
-    instruction = phrase(rng, _ADD_DOCSTRING, text=first_line)
+    instruction = phrase(rng, official("add_docstring"), text=first_line)
     return Edit("add_docstring", instruction, before, after)
 
 
@@ -134,7 +100,7 @@ def drop_docstring(function: Function, rng: random.Random, _pool: Pool) -> Edit 
     found = _without_docstring(function)
     if found is None:
         return None
-    return Edit("drop_docstring", phrase(rng, _DROP_DOCSTRING), function.text, found[0])
+    return Edit("drop_docstring", phrase(rng, official("drop_docstring")), function.text, found[0])
 
 
 def guard(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
@@ -148,7 +114,9 @@ def guard(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
     indent = " " * body[0].col_offset
     added = f"{indent}if {name} is None:\n{indent}    return {value}\n"
     after = spliced(function.text, [(at, at, added)])
-    return Edit("guard", phrase(rng, _GUARD, name=name, value=value), function.text, after)
+    return Edit(
+        "guard", phrase(rng, official("guard"), name=name, value=value), function.text, after
+    )
 
 
 def _lonely_lines(function: Function) -> list[tuple[ast.stmt, bool]]:
@@ -196,7 +164,7 @@ def insert_line(function: Function, rng: random.Random, pool: Pool) -> Edit | No
     indent = line[: len(line) - len(line.lstrip())]
     ended = function.text + "\n"
     after = spliced(ended, [(at, at, f"{indent}{new}\n")])[:-1]
-    instruction = phrase(rng, _INSERT, new=new, side=side, line=line.strip())
+    instruction = phrase(rng, official("insert_line"), new=new, side=side, line=line.strip())
     return Edit("insert_line", instruction, function.text, after)
 
 
@@ -208,7 +176,7 @@ def delete_line(function: Function, rng: random.Random, _pool: Pool) -> Edit | N
     statement = rng.choice(candidates)
     all_lines = function.text.split("\n")
     line = all_lines.pop(statement.lineno - 1)
-    instruction = phrase(rng, _DELETE, line=line.strip())
+    instruction = phrase(rng, official("delete_line"), line=line.strip())
     return Edit("delete_line", instruction, function.text, "\n".join(all_lines))
 
 
@@ -243,7 +211,7 @@ def with_replaced(function: Function, rng: random.Random, old: str, new: str) ->
     """The edit that puts `new` where the expression `old` stands."""
     start = function.text.index(old)
     after = spliced(function.text, [(start, start + len(old), new)])
-    instruction = phrase(rng, _REPLACE, old=old, new=new)
+    instruction = phrase(rng, official("replace_expression"), old=old, new=new)
     return Edit("replace_expression", instruction, function.text, after)
 
 

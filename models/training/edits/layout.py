@@ -15,26 +15,7 @@ from models.training.edits.base import (
     tokens_of,
 )
 from models.training.functions import Function
-
-_QUOTES = (
-    "Use {kind} quotes for the strings in {it}",
-    "Change the quotes of the strings to {kind} quotes",
-    "Use {kind} quotes",
-    "Convert {other} quotes to {kind} quotes in {it}",
-)
-_DROP_COMMENTS = ("Remove the comments from {it}", "Delete all comments", "Strip the comments")
-_INDENT = (
-    "Indent {it} with {what}",
-    "Use {what} for indentation",
-    "Change the indentation to {what}",
-)
-_REPEAT = (
-    "Repeat {it}",
-    "Repeat this code without changes",
-    "Copy this code",
-    "Print the code again",
-    "Write out the same code",
-)
+from models.training.phrases import official
 
 
 def change_quotes(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
@@ -65,7 +46,9 @@ def change_quotes(function: Function, rng: random.Random, _pool: Pool) -> Edit |
         else {"kind": "single", "other": "double"}
     )
     after = spliced(function.text, splices)
-    return Edit("change_quotes", phrase(rng, _QUOTES, **words), function.text, after)
+    return Edit(
+        "change_quotes", phrase(rng, official("change_quotes"), **words), function.text, after
+    )
 
 
 def drop_comments(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
@@ -81,7 +64,7 @@ def drop_comments(function: Function, rng: random.Random, _pool: Pool) -> Edit |
     kept = "\n".join(line for row, line in enumerate(all_lines) if row not in dropped)
     if kept == function.text:
         return None
-    return Edit("drop_comments", phrase(rng, _DROP_COMMENTS), function.text, kept)
+    return Edit("drop_comments", phrase(rng, official("drop_comments")), function.text, kept)
 
 
 def change_indent(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
@@ -93,9 +76,11 @@ def change_indent(function: Function, rng: random.Random, _pool: Pool) -> Edit |
     what, unit = rng.choice((("two spaces", "  "), ("2 spaces", "  "), ("tabs", "\t")))
     pairs = zip(all_lines, widths, strict=True)
     after = "\n".join(unit * (width // 4) + line[width:] for line, width in pairs)
-    return Edit("change_indent", phrase(rng, _INDENT, what=what), function.text, after)
+    return Edit(
+        "change_indent", phrase(rng, official("change_indent"), what=what), function.text, after
+    )
 
 
 def repeat_code(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
     """The same code again."""
-    return Edit("repeat_code", phrase(rng, _REPEAT), function.text, function.text)
+    return Edit("repeat_code", phrase(rng, official("repeat_code")), function.text, function.text)

@@ -18,36 +18,7 @@ from models.training.edits.base import (
     spliced,
 )
 from models.training.functions import Function
-
-_RENAME = (
-    "Rename `{old}` to `{new}` in {it}",
-    "Rename `{old}` to `{new}` in {it}",
-    "Rename the variable `{old}` to `{new}`",
-    "Rename {old} to {new} in {it}",
-    "Change the name `{old}` to `{new}` in {it}",
-    "Use the name `{new}` instead of `{old}`",
-    "Call `{old}` `{new}` instead",
-)
-_RENAME_TWO = (
-    "Rename `{old}` to `{new}` and `{old2}` to `{new2}` in {it}",
-    "Rename `{old}` to `{new}`, and `{old2}` to `{new2}`",
-)
-_RENAME_FUNCTION = (
-    "Rename the function to `{new}`",
-    "Rename `{old}` to `{new}` in {it}",
-    "Rename the function `{old}` to `{new}`",
-    "Call the function `{new}`",
-)
-_RENAME_ATTRIBUTE = (
-    "Rename the attribute `{old}` to `{new}` in {it}",
-    "Rename `self.{old}` to `self.{new}` in {it}",
-    "Replace `self.{old}` by `self.{new}`",
-)
-_METHOD_TO_FUNCTION = (
-    "Turn this method into a function that takes `{new}` instead of `self`",
-    "Make this method a plain function; call its first parameter `{new}`",
-    "Convert the method to a function, with `{new}` in place of `self`",
-)
+from models.training.phrases import official
 
 
 def renamable(function: Function) -> list[str]:
@@ -116,9 +87,11 @@ def rename_variable(function: Function, rng: random.Random, pool: Pool) -> Edit 
         if new2 == new:
             return None
         splices += renamed(function, old2, new2)
-        instruction = phrase(rng, _RENAME_TWO, old=old, new=new, old2=old2, new2=new2)
+        instruction = phrase(
+            rng, official("rename_variable: two"), old=old, new=new, old2=old2, new2=new2
+        )
     else:
-        instruction = phrase(rng, _RENAME, old=old, new=new)
+        instruction = phrase(rng, official("rename_variable: one"), old=old, new=new)
     return Edit("rename_variable", instruction, function.text, spliced(function.text, splices))
 
 
@@ -131,7 +104,7 @@ def rename_function(function: Function, rng: random.Random, pool: Pool) -> Edit 
     header = Lines(function.text).offset(node.lineno, node.col_offset)
     start = function.text.index(f"def {old}", header) + len("def ")
     splices = [(start, start + len(old), new), *renamed(function, old, new)]
-    instruction = phrase(rng, _RENAME_FUNCTION, old=old, new=new)
+    instruction = phrase(rng, official("rename_function"), old=old, new=new)
     return Edit("rename_function", instruction, function.text, spliced(function.text, splices))
 
 
@@ -153,7 +126,7 @@ def rename_attribute(function: Function, rng: random.Random, pool: Pool) -> Edit
     old, new = rng.choice(found).attr, fresh_name(function, rng, pool)
     ends = [lines.end(node) for node in found if node.attr == old]
     after = spliced(function.text, [(end - len(old), end, new) for end in ends])
-    instruction = phrase(rng, _RENAME_ATTRIBUTE, old=old, new=new)
+    instruction = phrase(rng, official("rename_attribute"), old=old, new=new)
     return Edit("rename_attribute", instruction, function.text, after)
 
 
@@ -168,5 +141,5 @@ def method_to_function(function: Function, rng: random.Random, pool: Pool) -> Ed
         return None
     new = fresh_name(function, rng, pool)
     after = spliced(function.text, renamed(function, "self", new))
-    instruction = phrase(rng, _METHOD_TO_FUNCTION, new=new)
+    instruction = phrase(rng, official("method_to_function"), new=new)
     return Edit("method_to_function", instruction, textwrap.indent(function.text, "    "), after)

@@ -17,6 +17,7 @@ from models.training.edits.base import (
     spliced,
 )
 from models.training.functions import Function
+from models.training.phrases import official
 
 _TYPES = (
     "int",
@@ -49,48 +50,6 @@ _DECORATORS = (
     "wraps(func)",
     "contextmanager",
     "pytest.fixture",
-)
-
-_ADD_HINT = (
-    "Add the type hint `{hint}` to the parameter `{name}`",
-    "Annotate `{name}` as `{hint}` in {it}",
-    "Give `{name}` the type `{hint}` in {it}",
-)
-_ADD_RETURN = (
-    "Add the return type `{hint}`",
-    "Annotate the return type of {it} as `{hint}`",
-    "Say that the function returns `{hint}`",
-)
-_DROP_HINTS = (
-    "Remove the type hints from {it}",
-    "Drop all type hints",
-    "Delete the type annotations",
-)
-_ADD_DEFAULT = (
-    "Give the parameter `{name}` the default `{value}`",
-    "Make `{name}` default to `{value}` in {it}",
-    "Add the default value `{value}` to `{name}`",
-)
-_DROP_DEFAULT = (
-    "Remove the default of `{name}` in {it}",
-    "Drop the default value of the parameter `{name}`",
-    "Make the parameter `{name}` required",
-)
-_ADD_PARAMETER = (
-    "Add a parameter `{name}` with the default `{value}` to {it}",
-    "Add the parameter `{name}={value}` at the end",
-    "Let the function take `{name}`, with the default `{value}`",
-)
-_MAKE_ASYNC = ("Make the function async", "Turn this into an async function", "Make it async")
-_DECORATE = (
-    "Add the decorator `@{name}`",
-    "Decorate the function with `@{name}`",
-    "Put `@{name}` on {it}",
-)
-_TO_METHOD = (
-    "Turn this function into a method",
-    "Make the function a method: add `self` and indent it",
-    "Convert the function to a method",
 )
 
 
@@ -132,7 +91,7 @@ def add_hint(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
     ]
     if bare and rng.random() < 0.7:
         chosen, default = rng.choice(bare)
-        instruction = phrase(rng, _ADD_HINT, name=chosen.arg, hint=hint)
+        instruction = phrase(rng, official("add_hint: parameter"), name=chosen.arg, hint=hint)
         end = lines.end(chosen)
         splice = (end, end, f": {hint}")
         if default:
@@ -142,7 +101,7 @@ def add_hint(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
     closings = list(header.finditer(text, lines.start(node), lines.start(node.body[0])))
     if node.returns or not closings:
         return None
-    instruction = phrase(rng, _ADD_RETURN, hint=hint)
+    instruction = phrase(rng, official("add_hint: return"), hint=hint)
     at = closings[0].start() + 1
     return Edit("add_hint", instruction, text, spliced(text, [(at, at, f" -> {hint}")]))
 
@@ -178,7 +137,7 @@ def drop_hints(function: Function, rng: random.Random, _pool: Pool) -> Edit | No
     nested = [a for a in ast.walk(node) if isinstance(a, ast.arg) and a.annotation]
     if not splices or len(nested) > len(splices):
         return None
-    return Edit("drop_hints", phrase(rng, _DROP_HINTS), text, spliced(text, splices))
+    return Edit("drop_hints", phrase(rng, official("drop_hints")), text, spliced(text, splices))
 
 
 def add_default(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
@@ -191,7 +150,7 @@ def add_default(function: Function, rng: random.Random, pool: Pool) -> Edit | No
     chosen, value = without[-1], _default(rng, pool)
     end = lines.end(chosen)
     added = f" = {value}" if chosen.annotation else f"={value}"
-    instruction = phrase(rng, _ADD_DEFAULT, name=chosen.arg, value=value)
+    instruction = phrase(rng, official("add_default"), name=chosen.arg, value=value)
     return Edit("add_default", instruction, text, spliced(text, [(end, end, added)]))
 
 
@@ -203,7 +162,7 @@ def drop_default(function: Function, rng: random.Random, _pool: Pool) -> Edit | 
     positional = arguments.posonlyargs + arguments.args
     chosen = positional[-len(arguments.defaults)]
     value = arguments.defaults[0]
-    instruction = phrase(rng, _DROP_DEFAULT, name=chosen.arg)
+    instruction = phrase(rng, official("drop_default"), name=chosen.arg)
     after = spliced(text, [(lines.end(chosen), lines.end(value), "")])
     if text[lines.end(value) : lines.end(value) + 1] not in (",", ")"):
         return None
@@ -217,7 +176,7 @@ def add_parameter(function: Function, rng: random.Random, pool: Pool) -> Edit | 
     if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
         return None
     name, value = fresh_name(function, rng, pool), _default(rng, pool)
-    instruction = phrase(rng, _ADD_PARAMETER, name=name, value=value)
+    instruction = phrase(rng, official("add_parameter"), name=name, value=value)
     if arguments.args:
         last = arguments.defaults[-1] if arguments.defaults else arguments.args[-1]
         at, added = lines.end(last), f", {name}={value}"
@@ -234,7 +193,7 @@ def make_async(function: Function, rng: random.Random, _pool: Pool) -> Edit | No
         return None
     at = Lines(function.text).start(function.node)
     after = spliced(function.text, [(at, at, "async ")])
-    return Edit("make_async", phrase(rng, _MAKE_ASYNC), function.text, after)
+    return Edit("make_async", phrase(rng, official("make_async")), function.text, after)
 
 
 def decorate(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
@@ -242,7 +201,7 @@ def decorate(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
     if function.node.decorator_list:
         return None
     name = _decorator(rng, pool)
-    instruction = phrase(rng, _DECORATE, name=name)
+    instruction = phrase(rng, official("decorate"), name=name)
     return Edit("decorate", instruction, function.text, f"@{name}\n{function.text}")
 
 
@@ -258,5 +217,5 @@ def function_to_method(function: Function, rng: random.Random, _pool: Pool) -> E
     if text[at : at + 1] == "\n":
         return None
     after = spliced(text, [(at, at, "self" if empty else "self, ")])
-    instruction = phrase(rng, _TO_METHOD)
+    instruction = phrase(rng, official("function_to_method"))
     return Edit("function_to_method", instruction, text, textwrap.indent(after, "    "))
