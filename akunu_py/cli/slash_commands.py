@@ -95,15 +95,19 @@ def run_command(conversation: Conversation, line: str) -> Reply | None:
 
 
 def _help(_: Conversation, __: str) -> Reply:
-    usages = [f"{command.name} {command.arguments}".strip() for command in COMMANDS]
+    listed = [it for it in COMMANDS if it.name.removeprefix("/") not in _SAMPLING]
+    usages = [f"{it.name} {it.arguments}".strip() for it in listed]
     columns = min(_WIDTH, get_terminal_size().columns)
     width = max(map(len, usages))
     indent = " " * (width + 2 if columns > 2 * width else 4)
     lines = [
         fill(f"{usage:{len(indent) - 2}}  {it.summary}", columns, subsequent_indent=indent)
-        for usage, it in zip(usages, COMMANDS, strict=True)
+        for usage, it in zip(usages, listed, strict=True)
     ]
-    return "\n".join([*lines, *(fill(line, columns) for line in _KEYS)])
+    settings = ", ".join(f"/{name}" for name in _SAMPLING)
+    each = f"One setting of the sampler each, with its value or off (see chat --help): {settings}."
+    lines += [fill(line, columns, break_on_hyphens=False) for line in ("", each, *_KEYS)]
+    return "\n".join(lines)
 
 
 def _reset(conversation: Conversation, _: str) -> Reply:
@@ -314,7 +318,7 @@ COMMANDS: Final = (
                      _OFF)
         for name, option in _SAMPLING.items()
     ),
-    SlashCommand("/sampler", "[HOW]", "all of these: greedy, or e.g. temp 0.8 top-k 40", _sampler,
+    SlashCommand("/sampler", "[HOW]", "greedy, or settings, e.g. temp 0.8 top-k 40", _sampler,
                  ("greedy", *_SAMPLING)),
     SlashCommand("/speculate", "[on|off]", "turn drafting on or off", _speculate, _SWITCH),
     SlashCommand("/drafter", "[NAME]", "choose the drafter", _drafter, USER_DRAFTERS),
@@ -335,7 +339,6 @@ _ALIASES: Final = {
     "/speculate": ("/speculative",),
 }
 _KEYS: Final = (
-    "",
     "Alt-Enter, or a backslash before Enter, starts a new line; Tab completes.",
     "Ctrl-C stops an answer; Ctrl-D leaves.",
 )
