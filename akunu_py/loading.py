@@ -328,7 +328,7 @@ def load_tokenizer(name: str) -> Tokenizer:
     Raises:
         ModelLoadError: if there is no such model, or its tokenizer cannot be read.
     """
-    folder = find_model(name)
+    folder = find_model(name, weights=False)
     try:
         return _tokenizer_of(folder, utils.load_config(folder))
     except Exception as error:  # transformers raises nearly anything on a broken tokenizer

@@ -19,9 +19,8 @@ _ADAPTER_FILES: Final = ("adapter_config.json", "adapters.safetensors")
 _TOKENIZER_FILES: Final = (
     "tokenizer.json", "tokenizer.model", "vocab.*", "merges.txt", "added_tokens.json", "*.tiktoken",
 )  # fmt: skip
-_HUB_FILES: Final = (
-    "*.json", "model*.safetensors", "*.py", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja",
-)  # fmt: skip
+_WEIGHTS: Final = "model*.safetensors"
+_HUB_FILES: Final = ("*.json", "*.py", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja")
 
 
 def bundled_model() -> Path:
@@ -39,24 +38,25 @@ def bundled_model() -> Path:
     )
 
 
-def find_model(name: str) -> Path:
+def find_model(name: str, *, weights: bool = True) -> Path:
     """The folder of a model: the bundled one, a local one, or the local copy of one on the hub.
 
     Args:
         name: `ember`, a path, or `owner/name` on the Hugging Face hub.
+        weights: fetch the weights from the hub, too.
 
     Raises:
         ModelLoadError: if there is no such model, or it cannot be downloaded.
     """
+    if name == BUNDLED_MODEL:
+        return bundled_model()
     folder = Path(os.path.expanduser(name))
     if folder.is_dir():
         return _checked(folder)
-    if name == BUNDLED_MODEL:
-        return bundled_model()
     if folder.exists():
         raise ModelLoadError(f"{name} is a file; a model is a folder with a config.json.")
     if is_hub_name(name):
-        return _checked(_from_hub(name))
+        return _checked(_from_hub(name, [*_HUB_FILES, *([_WEIGHTS] if weights else [])]))
     raise ModelLoadError(f"There is no model folder {name}; check the path, or use a hub name.")
 
 
@@ -116,7 +116,7 @@ def _checked(folder: Path) -> Path:
     return folder
 
 
-def _from_hub(name: str) -> Path:
+def _from_hub(name: str, files: list[str]) -> Path:
     from huggingface_hub import snapshot_download  # noqa: PLC0415  (slow, and rarely needed)
     from huggingface_hub.errors import (  # noqa: PLC0415
         GatedRepoError,
@@ -127,7 +127,7 @@ def _from_hub(name: str) -> Path:
     )
 
     try:
-        return Path(snapshot_download(name, allow_patterns=list(_HUB_FILES)))
+        return Path(snapshot_download(name, allow_patterns=files))
     except GatedRepoError as error:
         raise ModelLoadError(
             f"{name} requires you to accept its terms on the hub; then run `hf auth login`."

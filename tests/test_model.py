@@ -10,8 +10,8 @@ import pytest
 
 from akunu_py.backend import Backend, find_backend
 from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
-from akunu_py.loading import load_target
-from akunu_py.model_files import find_model, model_name
+from akunu_py.loading import load_target, load_tokenizer
+from akunu_py.model_files import BUNDLED_MODEL, bundled_model, find_model, model_name
 
 
 @pytest.fixture
@@ -138,6 +138,36 @@ def test_an_unreachable_hub_is_reported(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
     with pytest.raises(ModelLoadError, match="could not be fetched from the hub"):
         find_model("mlx-community/some-model")
+
+
+def test_a_tokenizer_alone_fetches_no_weights(
+    tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub  # noqa: PLC0415
+
+    fetched: list[list[str]] = []
+
+    def snapshot(_: str, *, allow_patterns: list[str]) -> str:
+        fetched.append(allow_patterns)
+        return str(tiny_model_dir)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    load_tokenizer("mlx-community/some-model")
+    find_model("mlx-community/some-model")
+    assert [any("safetensors" in pattern for pattern in patterns) for patterns in fetched] == [
+        False,
+        True,
+    ]
+
+
+def test_a_folder_called_like_the_bundled_model_does_not_hide_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / BUNDLED_MODEL).mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert find_model(BUNDLED_MODEL) == bundled_model()
+    with pytest.raises(ModelLoadError, match=r"no config\.json"):
+        find_model(f"./{BUNDLED_MODEL}")
 
 
 def test_a_model_keeps_the_name_that_the_user_gave(tmp_path: Path) -> None:

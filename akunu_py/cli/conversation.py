@@ -64,12 +64,16 @@ class Conversation:
         """A turn that asks the last question again; its answer replaces the one before.
 
         Raises:
-            InvalidRequestError: if no question was asked yet.
+            InvalidRequestError: if the conversation does not end with an answer.
         """
-        if self._last is None:
-            raise InvalidRequestError("There is no answer yet to try again.")
         last = self._last
-        return Turn(self, last.messages_before, last.question, last.transcript_before)
+        if last is not None:
+            return Turn(self, last.messages_before, last.question, last.transcript_before)
+        roles = [message["role"] for message in self.messages[-2:]]
+        if roles != ["user", "assistant"]:
+            raise InvalidRequestError("There is no answer yet to try again.")
+        before, question = self.messages[:-2], self.messages[-2]["content"]
+        return Turn(self, before, question, partial(_begin_transcript, before))
 
     def keep(self, turn: "Turn") -> None:
         """Makes a finished turn part of the conversation; `Turn` calls this."""

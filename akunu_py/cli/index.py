@@ -50,7 +50,7 @@ def run(settings: IndexSettings) -> int:
 
 
 def _learn(store: MemoryStore, folders: list[Path], model: str) -> None:
-    fingerprint = tokenizer_fingerprint(find_model(model))
+    fingerprint = tokenizer_fingerprint(find_model(model, weights=False))
     find_backend()  # without MLX this fails with a clear sentence
     from akunu_py.loading import load_tokenizer  # noqa: PLC0415  (takes a second)
 

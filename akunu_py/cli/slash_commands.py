@@ -22,6 +22,7 @@ from akunu_py.cli.option_table import USER_DRAFTERS, Option, did_you_mean, optio
 from akunu_py.cli.readers import PLANNED, draft_tokens, file_path, token_limit
 from akunu_py.cli.render import count, stats_line
 from akunu_py.cli.settings import check_xtc
+from akunu_py.drafting import MODEL_DRAFTER
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options, Sampling
 from akunu_py.stats import Stats
@@ -158,18 +159,22 @@ def _setting(change: Callable[[Options, str], Options]) -> Callable[[Conversatio
 @_setting
 def _speculate(options: Options, rest: str) -> Options:
     drafts = _on_or_off(rest)
-    if drafts == (options.drafter != "none"):
+    if drafts == options.drafts:
         return options
-    return replace(options, drafter="auto" if drafts else "none")
+    most = options.num_draft_tokens or None  # a maximum of none would draft nothing
+    return replace(options, drafter="auto" if drafts else "none", num_draft_tokens=most)
 
 
-@_setting
-def _drafter(options: Options, rest: str) -> Options:
-    if rest not in USER_DRAFTERS:
+def _drafter(conversation: Conversation, rest: str) -> Reply:
+    if rest and rest not in USER_DRAFTERS:
         raise InvalidRequestError(
             f"There is no drafter {rest}; choose one of {', '.join(USER_DRAFTERS)}."
         )
-    return replace(options, drafter=rest)
+    if rest == MODEL_DRAFTER:
+        conversation.worker.loading.result().speculation.required_draft_model()
+    if rest:
+        conversation.options = replace(conversation.options, drafter=rest)
+    return describe_options(conversation.options)
 
 
 @_setting

@@ -18,7 +18,8 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.application import Application, get_app, run_in_terminal
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
-from prompt_toolkit.filters import Condition
+from prompt_toolkit.enums import DEFAULT_BUFFER
+from prompt_toolkit.filters import Condition, has_focus
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -166,7 +167,7 @@ class TerminalScreen(Screen):
             self.notice(describe(engine))
 
     def _placeholder(self) -> StyleAndTextTuples:
-        if get_app().is_done:
+        if get_app().is_done or get_app().layout.is_searching:
             return []
         text = f"loading {self._model} ..."
         if self._loading.done():
@@ -197,19 +198,22 @@ class TerminalScreen(Screen):
 
 def _key_bindings(examples: Sequence[str] = ()) -> KeyBindings:
     """Enter sends; a backslash before it, or Alt-Enter, starts a new line. Where nothing else is
-    typed, Tab takes the next example."""
+    typed, Tab takes the next example. The search of the history has keys of its own."""
     bindings = KeyBindings()
     following = cycle(examples)
     # A dumb terminal cannot take back what it has shown.
     replaced = () if is_dumb_terminal() else examples
 
-    @bindings.add("tab", filter=Condition(lambda: bool(examples) and _has_nothing_but(replaced)))
+    writing = has_focus(DEFAULT_BUFFER)
+    begins = Condition(lambda: bool(examples) and _has_nothing_but(replaced))
+
+    @bindings.add("tab", filter=writing & begins)
     def _take_example(press: KeyPressEvent) -> None:
         press.current_buffer.reset()
         for character in next(following):  # one by one, as a dumb terminal shows only the last
             press.current_buffer.insert_text(character)
 
-    @bindings.add("enter")
+    @bindings.add("enter", filter=writing)
     def _send(press: KeyPressEvent) -> None:
         buffer = press.current_buffer
         if not buffer.text.strip():
@@ -220,7 +224,7 @@ def _key_bindings(examples: Sequence[str] = ()) -> KeyBindings:
         else:
             buffer.validate_and_handle()
 
-    @bindings.add("escape", "enter")
+    @bindings.add("escape", "enter", filter=writing)
     def _begin_line(press: KeyPressEvent) -> None:
         press.current_buffer.newline(copy_margin=False)
 

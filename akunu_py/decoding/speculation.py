@@ -150,6 +150,18 @@ class SpeculationState:
         """
         return self._borrow_drafter(name, sampler, Prompt([], frozenset()), ExitStack())
 
+    def required_draft_model(self) -> DraftModel:
+        """The draft model.
+
+        Raises:
+            InvalidRequestError: if there is none.
+        """
+        if self._draft_model is None:
+            raise InvalidRequestError(
+                "There is no draft model to draft with; load one with --draft-model NAME."
+            )
+        return self._draft_model
+
     def _borrow_drafter(
         self,
         name: str,
@@ -160,11 +172,7 @@ class SpeculationState:
     ) -> Drafter:
         """A drafter that no other request uses until `loans` is closed."""
         if name == MODEL_DRAFTER:
-            if self._draft_model is None:
-                raise InvalidRequestError(
-                    "There is no draft model to draft with; load one with --draft-model NAME."
-                )
-            return _drawing_drafter(self._draft_model, sampler, prompt.tokens, loans)
+            return _drawing_drafter(self.required_draft_model(), sampler, prompt.tokens, loans)
         if name in self._factories:
             return self._factories[name](sampler)
         known = self._experience[prompt.fills_gap]

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from models.training import short_edits, wordings
 from models.training.edits import Edit, fenced
+from models.training.edits.base import closed
 from models.training.functions import Function, is_function
 from models.training.invented import Inventor, joined
 from models.training.phrases import HELD_OUT_OF, REQUESTS, part
@@ -46,7 +47,7 @@ _PLAIN_WORDS: Mapping[str, tuple[str, ...]] = {
 }
 _ONE_MORE = ("{} to {}", "{} to {}", "{} into {}", "call {} {}", "{} to {} as well", "{} -> {}")
 """One more name after another one was changed; the rest is understood."""
-_RENAMED, _ONCE_MORE = "rename_variable", 0.7
+_RENAMED, _ONCE_MORE = "rename_variable", 0.9
 """The kind of edit before it, and how often another name follows."""
 _AND = ("and {}", "and {}", "And {}", "also {}", "now {}", "{}", "and also {}")
 _LONG_REQUESTS = ("repeat_code", "apply_diff")
@@ -102,11 +103,6 @@ _FOLLOW = (
 )
 
 
-def _closed(words: str) -> str:
-    """An instruction whose code is not pasted after it."""
-    return f"{words} it" if wordings.ends_open(words) else words
-
-
 def _versions(kind: str, edit: Edit) -> list[Function]:
     """The code before and after an edit of the kind."""
     return [Function(edit.before, False, ""), Function(edit.after, False, kind)]
@@ -151,7 +147,7 @@ class Chats:
             shown = shown or before == WHAT_CHANGE
             talks = shown and self._rng.random() < _TALKING
             said = (
-                (self._talk() if talks else None)
+                (self._talk(versions) if talks else None)
                 or (self.follow_up(versions) if shown else None)
                 or self._question()
                 or self._of_the_code(versions, before)
@@ -176,10 +172,12 @@ class Chats:
             return self._asking("again"), fenced(versions[-1].text)
         return self.begin(versions)
 
-    def _talk(self) -> tuple[str, str]:
-        """Small talk, or what cannot be done."""
+    def _talk(self, versions: list[Function]) -> tuple[str, str]:
+        """Small talk, or what cannot be done, also of the code."""
         chance = self._rng.random()
-        return self._requests.small_talk() if chance < 0.5 else self._requests.outside()
+        if chance < 0.35:
+            return self._requests.small_talk()
+        return self.unable() if chance < 0.65 else self.outside(versions)
 
     def _question(self) -> tuple[str, str] | None:
         """Now and then a question and its answer, where there are any."""
@@ -196,8 +194,7 @@ class Chats:
         if len(versions) > 1 and chance < _UNDOING:
             return self.undo(versions)
         if versions and _UNDOING <= chance < _UNDOING + _UNABLE:
-            request = self._said(self._rng.choice(_UNABLE_WORDS))
-            return request, answer("judge", request)
+            return self.unable()
         shows = _UNDOING + _UNABLE <= chance < _UNDOING + _UNABLE + _SHOWING
         if shows and before != WHICH_CODE:
             return self.show(versions)
@@ -208,7 +205,7 @@ class Chats:
         of the same kind."""
         if kind not in _PLAIN_WORDS:
             drawn = (wordings.instruction(edit, kind, self._rng) for _ in range(4))
-            return self._said(_closed(min(drawn, key=len)))
+            return self._said(closed(min(drawn, key=len)))
         words, names = self._rng.choice(_PLAIN_WORDS[kind]), _QUOTED.findall(edit.instruction)
         known = set(_NAME.findall(edit.before))
         names.sort(key=lambda name: name not in known)  # the old one first
@@ -233,10 +230,19 @@ class Chats:
         return self._rng.choice(part(REQUESTS[kind], held_out=held_out, least=HELD_OUT_OF))
 
     def outside(self, versions: list[Function]) -> tuple[str, str]:
-        """What cannot be done; without code, that may also be an edit."""
+        """What cannot be done; without code, that may also be an edit. Code that is shown is the
+        code there is from then on."""
         if not versions and not self._plain_spoken and self._rng.random() < _WITHOUT_CODE:
             return self._requests.turn("no code")
-        return self._requests.outside()
+        said = self._requests.outside()
+        if self._requests.shown:
+            versions[:] = [Function(self._requests.shown, False, "")]
+        return said
+
+    def unable(self) -> tuple[str, str]:
+        """What cannot be done with the code there is."""
+        request = self._said(self._rng.choice(_UNABLE_WORDS))
+        return request, answer("judge", request)
 
     def forget(self, versions: list[Function]) -> Turns:
         """A request without its code; the code often comes next, and gets what was asked for."""
@@ -286,8 +292,8 @@ class Chats:
             versions.append(replace(current, text=edit.after, origin=kind))
             if plain:
                 return self._in_few_words(kind, edit, again=again), fenced(edit.after)
-            words = _closed(wordings.instruction(edit, kind, self._rng))
-            words = wordings.spoken(words, self._rng)
+            words = closed(wordings.instruction(edit, kind, self._rng))
+            words = wordings.spoken(words, self._rng, edit)
             if self._rng.random() < 0.4 and words[:1].islower():
                 words = self._rng.choice(_FOLLOW).replace("{}", words)
             return wordings.ended(words, self._rng), fenced(edit.after)

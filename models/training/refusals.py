@@ -130,10 +130,14 @@ def is_honest(text: str) -> bool:
 
 
 class Requests:
-    """Draws requests of a kind; `inventor` says from which part of the words and templates."""
+    """Draws requests of a kind; `inventor` says from which part of the words and templates.
+
+    `shown` is the code in the last one, or empty.
+    """
 
     def __init__(self, inventor: Inventor, docstrings: Sequence[str]) -> None:
         self._inventor, self._docstrings = inventor, docstrings
+        self.shown = ""
         self._made: Mapping[str, Callable[[], str]] = {
             "name": inventor.name,
             "docstring": lambda: inventor.rng.choice(docstrings),
@@ -148,13 +152,16 @@ class Requests:
         text = self._inventor.function().text
         one_line = joined(text)
         fence = self.rng.random() < 0.25
+        self.shown = text
         if one_line and self.rng.random() < 0.7:
+            self.shown = one_line
             return f"`{one_line}`" if fence and self.rng.random() < 0.3 else one_line
         return f"\n```python\n{text}\n```" if fence else f"\n{text}"
 
     def turn(self, kind: str) -> tuple[str, str]:
         """A request of the kind and its answer."""
         held_out = self._inventor.held_out
+        self.shown = ""
         if kind == "no code" and self.rng.random() < _FORGOTTEN:
             return short_edits.without_code(self._inventor)[0], WHICH_CODE
         request = fill(kind, self.rng, self._made, held_out=held_out).strip()
@@ -183,7 +190,7 @@ def conversations(requests: Requests, count: int) -> Iterator[list[tuple[str, st
         turns: list[tuple[str, str]] = []
         for _ in range(1 + (draw() < 0.3)):
             chance = draw()
-            if chance < 0.72:
+            if chance < 0.72 or (turns and requests.shown):  # that would be its code
                 said = requests.outside()
             else:
                 said = requests.small_talk() if chance < 0.84 else requests.turn("no code")

@@ -12,7 +12,14 @@ from dataclasses import replace
 
 from models.training import edits, wordings
 from models.training.edits import Edit, Pool, bodies
-from models.training.edits.base import Lines, docstring_node, own_body, phrase, spliced
+from models.training.edits.base import (
+    body_start,
+    docstring_node,
+    ends_open,
+    own_body,
+    phrase,
+    spliced,
+)
 from models.training.functions import Function
 from models.training.invented import Inventor, in_two_lines, joined
 from models.training.phrases import official
@@ -85,11 +92,9 @@ def description(function: Function) -> str:
 
 def documented(function: Function, rng: random.Random, text: str | None) -> Edit | None:
     """A docstring: `text`, or words of which the request tells nothing."""
-    body = own_body(function)
-    if docstring_node(function) or not body:
+    if docstring_node(function) or not own_body(function):
         return None
-    indent = " " * body[0].col_offset
-    at = Lines(function.text).offset(body[0].lineno, 0)
+    at, indent, _ = body_start(function)
     line = f'{indent}"""{text or description(function)}"""\n'
     words = phrase(rng, official("add_docstring" if text else DESCRIBE), text=text or "")
     return Edit("add_docstring", words, function.text, spliced(function.text, [(at, at, line)]))
@@ -216,7 +221,7 @@ def _statements(edit: Edit) -> Edit:
 
 def conversation(kind: str, edit: Edit, rng: random.Random) -> list[tuple[str, str]]:
     """One request in its many forms, and the answer."""
-    words = wordings.spoken(wordings.instruction(edit, kind, rng), rng)
+    words = wordings.spoken(wordings.instruction(edit, kind, rng), rng, edit)
     content = wordings.request(words, edit.before, rng)
     return [("user", content), ("assistant", edits.fenced(edit.after))]
 
@@ -225,9 +230,10 @@ def without_code(inventor: Inventor) -> tuple[str, str, Edit]:
     """A request whose code was forgotten, its kind, and the edit that was meant."""
     while True:
         kind, edit = drawn(inventor)
-        words = wordings.spoken(wordings.instruction(edit, kind, inventor.rng), inventor.rng)
+        asked = wordings.instruction(edit, kind, inventor.rng)
+        words = wordings.spoken(asked, inventor.rng, edit)
         if "\n" not in words:
-            marks = ("", ":") if wordings.ends_open(words) else ("", "", "", ".", ":")
+            marks = ("", ":") if ends_open(words) else ("", "", "", ".", ":")
             return wordings.ended(words, inventor.rng, marks), kind, edit
 
 

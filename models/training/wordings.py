@@ -13,7 +13,7 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from models.training.edits.base import PLACES, Edit, phrase
+from models.training.edits.base import PLACES, Edit, ends_open, phrase
 from models.training.phrases import LISTS, WORDINGS, wordings_of
 
 _PLAIN_SLOTS = ("what", "side", "text", "kind", "other")
@@ -44,9 +44,9 @@ _ORDERS = frozenset(LISTS["instruction"]) - frozenset(
 """First words of instructions that may stand after "can you"."""
 _BY_HANDLER = 0.6
 """How often a try block is asked for by what it does with the error."""
+_NAME = re.compile(r"\w+")
 _QUOTED_PART = re.compile(r"(self\.|@)([`'])([^`']+)\2")
 _MARK = re.compile(r"\{i\}[:.]")
-_PREPOSITION = re.compile(r"\s(?:in|from|to|of|for|on top of)$")
 _AFTER = (
     *("{i}: {c}",) * 6,
     *("{i}:\n{c}",) * 3,
@@ -123,6 +123,8 @@ def _parameters(code: str) -> set[str]:
 def _quoted(found: Mapping[str, str], rng: random.Random) -> dict[str, str]:
     """The slots with backquotes around code, mostly, or without."""
     marks = rng.choice(("`", "`", "`", "", "", "", "'"))
+    if marks == "'" and any(map(_is_literal, found.values())):
+        marks = "`"  # names in quotes would look like strings beside them
 
     def shown(name: str, value: str) -> str:
         if name in _PLAIN_SLOTS or not value:
@@ -133,9 +135,15 @@ def _quoted(found: Mapping[str, str], rng: random.Random) -> dict[str, str]:
     return {name: shown(name, value) for name, value in found.items()}
 
 
-def spoken(words: str, rng: random.Random) -> str:
-    """An instruction as people say it: in small letters or large ones, politely or not."""
-    if not begins_as_instruction(words):
+def _is_literal(value: str) -> bool:
+    return value in ("None", "True", "False") or value[:1] in ("'", '"')
+
+
+def spoken(words: str, rng: random.Random, edit: Edit | None = None) -> str:
+    """An instruction as people say it: in small letters or large ones, politely or not. Names of
+    the `edit`'s code keep their letters."""
+    code = f"{edit.before}\n{edit.after}" if edit else ""
+    if not begins_as_instruction(words) or words.partition(" ")[0] in _NAME.findall(code):
         return words
     if rng.random() < 0.2 and words.partition(" ")[0].lower() in _ORDERS:
         words = words[:1].lower() + words[1:]
@@ -152,11 +160,6 @@ def ended(words: str, rng: random.Random, marks: Sequence[str] = ("", "", ".")) 
 def begins_as_instruction(words: str) -> bool:
     """False where the first word may be a name out of the code, which keeps its letters."""
     return words.partition(" ")[0].lower() in _FIRST_WORDS
-
-
-def ends_open(words: str) -> bool:
-    """True where the instruction ends with a word that the code must follow."""
-    return bool(_PREPOSITION.search(words))
 
 
 def request(words: str, code: str, rng: random.Random) -> str:

@@ -120,6 +120,18 @@ def test_retry_replaces_the_last_answer(start: Start) -> None:
     assert said == ["A?", "one", "B?", "three"]
 
 
+def test_retry_after_a_new_system_message_and_after_loading(start: Start) -> None:
+    engine = FakeEngine("one", "two", "three")
+    conversation = Conversation(start(engine), Options())
+    receive(conversation.ask("A?"))
+    conversation.set_system("Be brief.")
+    assert receive(conversation.retry()) == "two"
+    conversation.go_on_from(list(conversation.messages))
+    assert receive(conversation.retry()) == "three"
+    said = [message["content"] for message in conversation.messages]
+    assert said == ["Be brief.", "A?", "three"]
+
+
 def test_reset_and_system(start: Start) -> None:
     conversation = Conversation(start(FakeEngine()), Options(), system="Be brief.")
     receive(conversation.ask("A?"))

@@ -13,6 +13,7 @@ from akunu_py.cli.slash_commands import (
     read_sampling,
     run_command,
 )
+from akunu_py.engine import Engine
 from akunu_py.errors import AkunuError, InvalidRequestError
 from akunu_py.options import Options, Sampling
 from akunu_py.worker import EngineWorker
@@ -131,6 +132,23 @@ def test_stats_of_all_turns(conversation: Conversation) -> None:
 def test_retry_answers_again(conversation: Conversation) -> None:
     ask(conversation, "Hello?")
     assert say(conversation, "/retry") == "OK"
+
+
+def test_drafting_is_turned_on_where_no_draft_token_was_allowed(
+    conversation: Conversation,
+) -> None:
+    say(conversation, "/num-draft-tokens 0")
+    say(conversation, "/speculate on")
+    assert conversation.options == Options()
+
+
+def test_the_drafter_model_needs_a_draft_model(engine: Engine) -> None:
+    worker = EngineWorker(lambda: engine)
+    conversation = Conversation(worker, Options())
+    with pytest.raises(InvalidRequestError, match="no draft model"):
+        say(conversation, "/drafter model")
+    assert conversation.options == Options()
+    assert worker.close(60)
 
 
 @pytest.mark.parametrize("line", ["/quit", "/exit", "/bye"])

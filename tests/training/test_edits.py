@@ -154,6 +154,29 @@ def test_a_try_block_holds_the_whole_body() -> None:
     assert ast.dump(docstring) == ast.dump(original.body[0])
 
 
+@pytest.mark.parametrize("kind", ["guard", "wrap_in_try"])
+def test_what_is_added_on_top_stands_above_the_comments_and_is_indented_alike(kind: str) -> None:
+    edit = sample_edit(kind, "def f(a):\n  # of all\n  b = a\n  return b")
+    added = {"guard": "  if a is None:\n    return ", "wrap_in_try": "  try:\n    # of all\n"}[kind]
+    assert edit.after.startswith(f"def f(a):\n{added}")
+
+
+def test_a_method_that_may_call_itself_is_not_renamed() -> None:
+    method = Function("def f(self):\n    return self.f()", is_method=True, origin="test")
+    assert edits.make_kind("rename_function", method, random.Random(1), POOL) is None
+
+
+def test_only_code_follows_a_word_that_leads_to_it() -> None:
+    for seed in range(300):
+        made = edits.make(library_functions()[seed % 50], random.Random(seed), POOL)
+        if made:
+            turns = edits.conversation([made, made], random.Random(seed))
+            said = [words.split("```python")[0] for role, words in turns if role == "user"]
+            assert not [
+                words for words in said if re.search(r"\b(?:in|to|of|from|for)\.\s*$", words)
+            ]
+
+
 def test_a_method_becomes_a_function_of_a_named_object() -> None:
     edit = sample_edit("method_to_function")
     assert edit.before.startswith("    def join(self, ")

@@ -103,6 +103,15 @@ def test_words_of_the_code_keep_their_letters() -> None:
     }
 
 
+def test_a_name_of_the_code_keeps_its_letters_and_does_not_look_like_a_string() -> None:
+    edit = Edit("replace_expression", "Use `b` instead of `'c'`", "add('c')", "add(b)")
+    words = "add should be b"
+    assert {wordings.spoken(words, random.Random(seed), edit) for seed in range(20)} == {words}
+    said = {wordings.instruction(edit, edit.kind, random.Random(seed)) for seed in range(200)}
+    assert len(said) > 20
+    assert not [words for words in said if "'b'" in words]
+
+
 def test_a_line_that_alone_prints_is_also_asked_for_by_what_it_does() -> None:
     once = "def f(x):\n    print(x)\n    return x"
     twice = "def f(x):\n    print(x)\n    print(1)"

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from models.training.edits import bodies, diffs, layout, names, signatures
-from models.training.edits.base import Edit, Maker, Pool
+from models.training.edits.base import Edit, Maker, Pool, closed
 from models.training.functions import Function, is_function
 
 __all__ = [
@@ -156,18 +156,19 @@ def conversation(edits: Sequence[Edit], rng: random.Random) -> list[tuple[str, s
     """
     first = edits[0]
     instruction, code = first.instruction, fenced(first.before)
+    whole = closed(instruction)
     layouts = (
         f"{instruction}:\n{code}",
         f"{instruction}:\n{code}",
         f"{instruction}:\n\n{code}",
-        f"{instruction}.\n{code}",
-        f"{instruction}.\n\n{code}",
-        f"{code}\n\n{instruction}.",
+        f"{whole}.\n{code}",
+        f"{whole}.\n\n{code}",
+        f"{code}\n\n{whole}.",
         f"{instruction}:\n\n{first.before}",
     )
     turns = [("user", rng.choice(layouts)), ("assistant", fenced(first.after))]
     for edit in edits[1:]:
-        turns += [("user", f"{edit.instruction}."), ("assistant", fenced(edit.after))]
+        turns += [("user", f"{closed(edit.instruction)}."), ("assistant", fenced(edit.after))]
     if rng.random() < 0.1:
         turns.insert(0, ("system", rng.choice(SYSTEM_PROMPTS)))
     return turns

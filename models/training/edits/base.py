@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import random
+import re
 import tokenize
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ class Pool:
 Maker = Callable[[Function, random.Random, Pool], Edit | None]
 Splice = tuple[int, int, str]
 
+_OPEN = re.compile(r"\s(?:in|from|to|of|for|on top of)$")
 PLACES = (" this function", " this code", " the function", " the following code", "", "")
 
 
@@ -48,6 +50,16 @@ def phrase(rng: random.Random, templates: Sequence[str], **words: str) -> str:
         place = PLACES[0]
     chosen = chosen.replace(" {it}", place)
     return chosen.format(**words)
+
+
+def ends_open(words: str) -> bool:
+    """True where the instruction ends with a word that the code must follow."""
+    return bool(_OPEN.search(words))
+
+
+def closed(words: str) -> str:
+    """An instruction that no code follows directly."""
+    return f"{words} it" if ends_open(words) else words
 
 
 class Lines:
@@ -138,6 +150,19 @@ def own_body(function: Function) -> list[ast.stmt]:
         ]
     )
     return body if body and body[0].lineno > header_end else []
+
+
+def body_start(function: Function) -> tuple[int, str, str]:
+    """Where the lines after header and docstring begin, which may be comments, for a function that
+    has its `own_body`; their indentation, and that of one level."""
+    first, docstring = own_body(function)[0], docstring_node(function)
+    row = min([first.lineno, *(d.lineno for d in getattr(first, "decorator_list", []))])
+    begin = (docstring.end_lineno or 0) if docstring else function.node.lineno
+    lines = function.text.split("\n")
+    indent = lines[row - 1][: first.col_offset]
+    while row - 1 > begin and lines[row - 2].lstrip().startswith("#"):
+        row -= 1
+    return Lines(function.text).offset(row, 0), indent, indent[function.node.col_offset :]
 
 
 def fresh_name(function: Function, rng: random.Random, pool: Pool) -> str:

@@ -11,6 +11,7 @@ from models.training.edits.base import (
     Edit,
     Lines,
     Pool,
+    body_start,
     docstring_node,
     fresh_name,
     has_multiline_string,
@@ -44,22 +45,18 @@ _REPLACED = (ast.Call, ast.Attribute, ast.Compare, ast.Constant, ast.Subscript)
 
 def wrap_in_try(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
     """The statements after the docstring, one level deeper, and a handler after them."""
-    body = own_body(function)
-    if not body:
+    if not own_body(function):
         return None
-    text, lines = function.text, Lines(function.text)
-    first = min([body[0].lineno, *(d.lineno for d in getattr(body[0], "decorator_list", []))])
-    start = lines.offset(first, 0)
+    text, (start, indent, level) = function.text, body_start(function)
     inner = text[start:]
-    indent = inner[: len(inner) - len(inner.lstrip())]
     if has_multiline_string(textwrap.dedent(inner)) or not indent.isspace():
         return None
     error = rng.choice(_ERRORS)
     what, handler = rng.choice(_HANDLERS)
     instruction = phrase(rng, official("wrap_in_try"), what=what.format(error=error))
-    deeper = textwrap.indent(inner, "    ")
+    deeper = textwrap.indent(inner, level)
     after = text[:start] + f"{indent}try:\n{deeper}\n"
-    after += textwrap.indent(handler.format(error=error), indent)
+    after += textwrap.indent(handler.format(error=error).replace("    ", level), indent)
     return Edit("wrap_in_try", instruction, text, after)
 
 
@@ -110,9 +107,8 @@ def guard(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
     if not names or not body or getattr(body[0], "decorator_list", None):
         return None
     name, value = rng.choice(names), rng.choice(("None", "False", "0", "[]", '""', "{}"))
-    at = Lines(function.text).offset(body[0].lineno, 0)
-    indent = " " * body[0].col_offset
-    added = f"{indent}if {name} is None:\n{indent}    return {value}\n"
+    at, indent, level = body_start(function)
+    added = f"{indent}if {name} is None:\n{indent}{level}return {value}\n"
     after = spliced(function.text, [(at, at, added)])
     return Edit(
         "guard", phrase(rng, official("guard"), name=name, value=value), function.text, after

@@ -100,6 +100,12 @@ def rename_function(function: Function, rng: random.Random, pool: Pool) -> Edit 
     node, old = function.node, function.node.name
     if old.startswith("__") or old in names_inside_strings(node) or old in renamable(function):
         return None
+    if any(
+        attribute.attr == old
+        for attribute in ast.walk(node)
+        if isinstance(attribute, ast.Attribute)
+    ):
+        return None  # perhaps a call of itself
     new = fresh_name(function, rng, pool)
     header = Lines(function.text).offset(node.lineno, node.col_offset)
     start = function.text.index(f"def {old}", header) + len("def ")
