@@ -166,6 +166,24 @@ def test_a_method_that_may_call_itself_is_not_renamed() -> None:
     assert edits.make_kind("rename_function", method, random.Random(1), POOL) is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (
+            "drop_hints",
+            "def f(a: int) -> int:\n    def g(b: str):\n        return b\n    return g(a)",
+        ),
+        ("drop_hints", "def f(a: int):\n    def g(b) -> str:\n        return b\n    return g(a)"),
+        ("rename_attribute", "def f(self):\n    return (self\n        .foo + self.foo)"),
+    ],
+)
+def test_what_cannot_be_edited_everywhere_is_not_edited(kind: str, text: str) -> None:
+    function = Function(text, is_method=False, origin="test")
+    assert all(
+        edits.make_kind(kind, function, random.Random(seed), POOL) is None for seed in range(20)
+    )
+
+
 def test_only_code_follows_a_word_that_leads_to_it() -> None:
     for seed in range(300):
         made = edits.make(library_functions()[seed % 50], random.Random(seed), POOL)

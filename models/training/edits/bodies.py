@@ -38,7 +38,7 @@ _HANDLERS = (
     ("returns `None` on `{error}`", "except {error}:\n    return None"),
     ("returns `False` on `{error}`", "except {error}:\n    return False"),
     ("ignores `{error}`", "except {error}:\n    pass"),
-    ("prints a `{error}`", "except {error} as error:\n    print(error)"),
+    ("prints the `{error}`", "except {error} as error:\n    print(error)"),
 )
 _REPLACED = (ast.Call, ast.Attribute, ast.Compare, ast.Constant, ast.Subscript)
 

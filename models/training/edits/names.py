@@ -125,9 +125,8 @@ def rename_attribute(function: Function, rng: random.Random, pool: Pool) -> Edit
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
         and node.value.id == "self"
-        and node.lineno == node.end_lineno
     ]
-    if not found:
+    if not found or any(node.lineno != node.end_lineno for node in found):
         return None
     old, new = rng.choice(found).attr, fresh_name(function, rng, pool)
     ends = [lines.end(node) for node in found if node.attr == old]

@@ -106,6 +106,15 @@ def add_hint(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
     return Edit("add_hint", instruction, text, spliced(text, [(at, at, f" -> {hint}")]))
 
 
+def _has_hints(node: ast.AST) -> bool:
+    """True if a function in the node has a type on a parameter or on what it returns."""
+    return any(
+        (isinstance(inner, ast.arg) and inner.annotation is not None)
+        or (isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef) and inner.returns is not None)
+        for inner in ast.walk(node)
+    )
+
+
 def drop_hints(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
     """No annotations on parameters and result."""
     text, lines, node = function.text, Lines(function.text), function.node
@@ -134,8 +143,7 @@ def drop_hints(function: Function, rng: random.Random, _pool: Pool) -> Edit | No
         arrow = text.rindex("->", 0, lines.start(node.returns))
         start = len(text[:arrow].rstrip())
         splices.append((start, lines.end(node.returns), ""))
-    nested = [a for a in ast.walk(node) if isinstance(a, ast.arg) and a.annotation]
-    if not splices or len(nested) > len(splices):
+    if not splices or any(map(_has_hints, node.body))):
         return None
     return Edit("drop_hints", phrase(rng, official("drop_hints")), text, spliced(text, splices))
 
