@@ -143,7 +143,7 @@ def drop_hints(function: Function, rng: random.Random, _pool: Pool) -> Edit | No
         arrow = text.rindex("->", 0, lines.start(node.returns))
         start = len(text[:arrow].rstrip())
         splices.append((start, lines.end(node.returns), ""))
-    if not splices or any(map(_has_hints, node.body))):
+    if not splices or any(map(_has_hints, node.body)):
         return None
     return Edit("drop_hints", phrase(rng, official("drop_hints")), text, spliced(text, splices))
 
