@@ -51,7 +51,7 @@ model = Llama(Shape(vocab_size=64, num_layers=6))
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 targets = torch.arange(39).repeat(len(model.model.guided), 4, 1) - 19
 targets[:, :, :20] = -1
-for _ in range(150):
+for _ in range(60):
     tokens = torch.randint(64, (4, 20)).repeat(1, 2)
     loss = guidance_loss(model.model(tokens[:, :-1], targets=targets)[1], targets)
     optimizer.zero_grad()
