@@ -87,7 +87,7 @@ def test_it_answers_the_greetings_requests_right(ember: Engine) -> None:
     expected = (
         "```python\ndef f(total): return total + 1\n```",
         '```python\ndef area(w, h):\n    """Compute area from w and h."""\n    return w * h\n```',
-        "```python\nasync def area(x, y): return x\n```",
+        "```python\nasync def fetch(url): return get(url)\n```",
     )
     transcript = ChatTranscript(ember.tokenizer)
     for example, start in zip(EXAMPLES, expected, strict=True):

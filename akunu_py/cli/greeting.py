@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 EXAMPLES: Final = (
     "Rename `x` to `total` in: def f(x): return x + 1",
     "Add a docstring to: def area(w, h): return w * h",
-    "Make this function async: def area(x, y): return x",
+    "Make this function async: def fetch(url): return get(url)",
 )
 """Requests that the bundled model answers right, one after the other and alone."""
 
