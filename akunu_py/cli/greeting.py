@@ -21,7 +21,7 @@ EXAMPLES: Final = (
     "Add a docstring to: def area(w, h): return w * h",
     "Make this function async: def fetch(url): return get(url)",
 )
-"""Requests that the bundled model answers right, one after the other and alone."""
+"""Requests that the bundled model answers right, alone and in this order."""
 
 _MEBI: Final = 1 << 20
 
