@@ -94,7 +94,8 @@ class TerminalScreen(Screen):
     def session(self) -> AbstractContextManager[None]:
         if self._greeting.examples:
             self.notice(OPENING)
-            self._write("".join(f"  {example}\n" for example in self._greeting.examples))
+            for example in self._greeting.examples:
+                self._write(wrapped(f"  {example}", columns_of(sys.stdout)) + "\n")
             self.notice(CLOSING)
             self._write("\n")
         return unseen_keys()

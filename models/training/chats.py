@@ -14,12 +14,12 @@ from models.training.edits.base import closed
 from models.training.functions import Function, is_function
 from models.training.invented import Inventor, joined
 from models.training.phrases import HELD_OUT_OF, REQUESTS, part
-from models.training.refusals import WHICH_CODE, Requests, answer
+from models.training.refusals import WHICH_CODE, Requests, answer, is_small_talk
 
 Turns = list[tuple[str, str]]
 
-MAX_REAL = 500
-"""Characters of a real function that a conversation is about."""
+MAX_REAL, MAX_REAL_PLAIN = 500, 800
+"""Characters of a real function that a conversation is about, and of plain-spoken people's."""
 _ATTEMPTS = 8
 _ASKED = 0.08
 """How often a turn is a question, where there are any."""
@@ -70,9 +70,9 @@ _WITHOUT_CODE = 0.15
 _FORGETTING, _BRINGING = 0.2, 0.6
 """How often plain-spoken people forget the code when they have shown none, and how often they then
 send it by itself."""
-_UNDOING, _UNABLE, _SHOWING = 0.16, 0.04, 0.1
-"""How often they, besides, undo the last change, ask for what is impossible, and show new code
-before they say what to change."""
+_UNDOING, _UNABLE, _SHOWING, _BEGINNING = 0.13, 0.05, 0.08, 0.12
+"""How often they, besides, undo the last change, ask for what is impossible, show new code before
+they say what to change, and bring new code with its request when there is some already."""
 _TALKING = 0.25
 """How often somebody who was asked what to change says something else first."""
 _UNABLE_WORDS = (
@@ -82,6 +82,8 @@ _UNABLE_WORDS = (
     *("use recursion", "translate it to javascript", "use a list comprehension", "sort it"),
 )
 """What people also ask of code that is there, and what cannot be done."""
+_WHOLE_REQUEST = 0.6
+"""How often that is in the words of people who show code with it."""
 WHAT_CHANGE = "What shall I change in it? For example, rename a variable, or make it async."
 """The answer to code without a request."""
 _SHOWN = (
@@ -127,7 +129,8 @@ class Chats:
     ) -> None:
         self._inventor, self._requests, self._rng = inventor, requests, inventor.rng
         self._questions, self._plain_spoken = questions, plain_spoken
-        self._functions = [f for f in functions if len(f.text) <= MAX_REAL]
+        longest = MAX_REAL_PLAIN if plain_spoken else MAX_REAL
+        self._functions = [f for f in functions if len(f.text) <= longest]
 
     def conversations(self, count: int) -> Iterator[Turns]:
         """`count` conversations."""
@@ -187,17 +190,19 @@ class Chats:
         return question, answer
 
     def _of_the_code(self, versions: list[Function], before: str) -> tuple[str, str] | None:
-        """Now and then, the last change is undone, the impossible is asked of the code, or other
-        code is shown. After an answer that asks for code (`before`), none is shown: that would be
-        the code of the request."""
+        """Now and then, the last change is undone, the impossible is asked of the code, other code
+        is shown, or edited. After an answer that asks for code (`before`), none is shown: that
+        would be the code of the request."""
         chance = self._rng.random() if self._plain_spoken else 1.0
         if len(versions) > 1 and chance < _UNDOING:
             return self.undo(versions)
         if versions and _UNDOING <= chance < _UNDOING + _UNABLE:
             return self.unable()
-        shows = _UNDOING + _UNABLE <= chance < _UNDOING + _UNABLE + _SHOWING
-        if shows and before != WHICH_CODE:
+        shown = _UNDOING + _UNABLE + _SHOWING
+        if _UNDOING + _UNABLE <= chance < shown and before != WHICH_CODE:
             return self.show(versions)
+        if versions and shown <= chance < shown + _BEGINNING:
+            return self.begin(versions)
         return None
 
     def _in_few_words(self, kind: str, edit: Edit, *, again: bool) -> str:
@@ -226,8 +231,11 @@ class Chats:
 
     def _asking(self, kind: str) -> str:
         """A request of a kind that needs no other words."""
-        held_out = self._inventor.held_out
-        return self._rng.choice(part(REQUESTS[kind], held_out=held_out, least=HELD_OUT_OF))
+        return self._rng.choice(self._known(kind))
+
+    def _known(self, kind: str) -> list[str]:
+        """The requests of a kind, of the part that is drawn from."""
+        return part(REQUESTS[kind], held_out=self._inventor.held_out, least=HELD_OUT_OF)
 
     def outside(self, versions: list[Function]) -> tuple[str, str]:
         """What cannot be done; without code, that may also be an edit. Code that is shown is the
@@ -241,7 +249,13 @@ class Chats:
 
     def unable(self) -> tuple[str, str]:
         """What cannot be done with the code there is."""
-        request = self._said(self._rng.choice(_UNABLE_WORDS))
+        words = self._rng.choice(_UNABLE_WORDS)
+        if self._rng.random() < _WHOLE_REQUEST:
+            asked = (one.removesuffix("{code}").rstrip(" :-") for one in self._known("judge"))
+            usable = [one for one in asked if "{" not in one and not is_small_talk(one)]
+            words = self._rng.choice(usable)
+            words = closed(words[:1].lower() + words[1:] if words[1:2].islower() else words)
+        request = self._said(words)
         return request, answer("judge", request)
 
     def forget(self, versions: list[Function]) -> Turns:

@@ -10,7 +10,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from models.training import short_edits
+from models.training import short_edits, wordings
 from models.training.invented import Inventor, joined
 from models.training.phrases import LISTS, REQUESTS, fill, unmarked
 
@@ -93,6 +93,8 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 _OWN_NAME = re.compile(r"\bdef ([A-Za-z_]\w*)")
 _STOP = frozenset(LISTS["stop"])
 _LONGEST = 20
+_LAID_OUT = 0.6
+"""How many requests that end with code are laid out as those for edits are, such as code first."""
 _FORGOTTEN = 0.7
 """How many requests without code are in the many wordings of those with code."""
 _SMALL_TALK_REQUESTS = {unmarked(request) for kind in SMALL_TALK for request in REQUESTS[kind]}
@@ -115,6 +117,11 @@ def answer(kind: str, request: str) -> str:
     opening, first, second = ANSWERS[kind]
     shown = first.format(word=f"`{word_of(request) or 'x'}`")
     return ANSWER.format(opening=opening, first=shown, second=second)
+
+
+def is_small_talk(request: str) -> bool:
+    """True for words of small talk, which are answered so whatever else they might mean."""
+    return unmarked(request) in _SMALL_TALK_REQUESTS
 
 
 def is_honest(text: str) -> bool:
@@ -158,6 +165,13 @@ class Requests:
             return f"`{one_line}`" if fence and self.rng.random() < 0.3 else one_line
         return f"\n```python\n{text}\n```" if fence else f"\n{text}"
 
+    def _laid_out(self, request: str) -> str:
+        """The request with its code in one of the layouts of edits, if it ends with plain code."""
+        words = request.removesuffix(self.shown).rstrip(" :-\n")
+        if words == request:
+            return request
+        return wordings.request(words, self.shown, self.rng)
+
     def turn(self, kind: str) -> tuple[str, str]:
         """A request of the kind and its answer."""
         held_out = self._inventor.held_out
@@ -165,10 +179,12 @@ class Requests:
         if kind == "no code" and self.rng.random() < _FORGOTTEN:
             return short_edits.without_code(self._inventor)[0], WHICH_CODE
         request = fill(kind, self.rng, self._made, held_out=held_out).strip()
-        if kind in ANSWERS and unmarked(request) in _SMALL_TALK_REQUESTS:
+        if self.shown and self.rng.random() < _LAID_OUT:
+            request = self._laid_out(request)
+        if kind in ANSWERS and is_small_talk(request):
             return self.turn(kind)
         chance = self.rng.random()
-        if kind not in ("foreign", "judge") and chance < 0.12:
+        if kind not in ("foreign", "judge") and chance < 0.12 and not request[1:2].isupper():
             request = request[:1].lower() + request[1:]
         elif chance < 0.2:
             request = request.rstrip(".?!")

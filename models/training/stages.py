@@ -132,6 +132,9 @@ _ADDED_LINES = _percent(
 _EVERYTHING = _percent(
     edits=22, long_edits=16, short_edits=26, chats=22, refusals=9, fim=4, questions=1
 )
+_MORE_REQUESTS = _percent(
+    short_edits=29, chats=20, edits=18, long_edits=11, refusals=10, fim=8, code=3, questions=1
+)
 _QUESTIONS = _percent(repeats=2, edits=46, code=2, fim=12, questions=36, structured=2)
 CURRICULUM: tuple[Stage, ...] = (
     Stage("copying", 300, 8, 256, _COPYING),
@@ -189,6 +192,7 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("without code", 1000, 8, 1024, _WITHOUT_CODE, decays=True, peak=0.12, vectors=0.2),
     Stage("added lines", 220, 8, 1024, _ADDED_LINES, decays=True, peak=0.08, vectors=0.2),
     Stage("any hint", 1200, 8, 1024, _EVERYTHING, decays=True, peak=0.14, vectors=0.2),
+    Stage("more requests", 1500, 8, 1024, _MORE_REQUESTS, decays=True, peak=0.16, vectors=0.2),
 )
 
 

@@ -46,6 +46,7 @@ _BY_HANDLER = 0.6
 """How often a try block is asked for by what it does with the error."""
 _NAME = re.compile(r"\w+")
 _QUOTED_PART = re.compile(r"(self\.|@)([`'])([^`']+)\2")
+_CONSTANTS = ("None", "True", "False")
 _MARK = re.compile(r"\{i\}[:.]")
 _AFTER = (
     *("{i}: {c}",) * 6,
@@ -55,10 +56,14 @@ _AFTER = (
     *("{i}\n```python\n{c}\n```", "{i}:\n```\n{c}\n```", "{i}\n```\n{c}\n```"),
 )
 _BEFORE = (
-    *("{c}\n{i}", "{c}\n\n{i}", "{c}\n\n{i}.", "```python\n{c}\n```\n{i}", "`{c}` {i}"),
+    *("{c}\n{i}",) * 3,
+    *("{c}\n\n{i}", "{c}\n\n{i}", "{c}\n\n{i}.", "```python\n{c}\n```\n{i}", "`{c}` {i}"),
     *("```\n{c}\n```\n{i}", "{c} - {i}", "Here is my code:\n{c}\n{i}", "I have {c}\n{i}"),
     *("Given {c}, {i}", "In {c}, {i}", "This is my function: {c}. {i}", "{c}  {i}"),
 )
+
+_RUNNING_ON = ("{c} - {i}", "{c}  {i}")
+"""Layouts in which words that do not begin as an instruction would read as code."""
 
 
 def slots(templates: Sequence[str], instruction: str) -> dict[str, str] | None:
@@ -123,8 +128,9 @@ def _parameters(code: str) -> set[str]:
 def _quoted(found: Mapping[str, str], rng: random.Random) -> dict[str, str]:
     """The slots with backquotes around code, mostly, or without."""
     marks = rng.choice(("`", "`", "`", "", "", "", "'"))
-    if marks == "'" and any(map(_is_literal, found.values())):
-        marks = "`"  # names in quotes would look like strings beside them
+    values = [value for name, value in found.items() if name not in _PLAIN_SLOTS]
+    if marks == "'" and not all(v.isidentifier() and v not in _CONSTANTS for v in values):
+        marks = "`"  # names in quotes would look like strings beside other code
 
     def shown(name: str, value: str) -> str:
         if name in _PLAIN_SLOTS or not value:
@@ -135,10 +141,6 @@ def _quoted(found: Mapping[str, str], rng: random.Random) -> dict[str, str]:
     return {name: shown(name, value) for name, value in found.items()}
 
 
-def _is_literal(value: str) -> bool:
-    return value in ("None", "True", "False") or value[:1] in ("'", '"')
-
-
 def spoken(words: str, rng: random.Random, edit: Edit | None = None) -> str:
     """An instruction as people say it: in small letters or large ones, politely or not. Names of
     the `edit`'s code keep their letters."""
@@ -146,8 +148,9 @@ def spoken(words: str, rng: random.Random, edit: Edit | None = None) -> str:
     if not begins_as_instruction(words) or words.partition(" ")[0] in _NAME.findall(code):
         return words
     if rng.random() < 0.2 and words.partition(" ")[0].lower() in _ORDERS:
+        usable = [f for f in (*_POLITE, *_POLITE_TOO) if f.endswith("{}") or not ends_open(words)]
         words = words[:1].lower() + words[1:]
-        return rng.choice((*_POLITE, *_POLITE_TOO)).replace("{}", words)
+        return rng.choice(usable).replace("{}", words)
     first = words[:1].upper() if rng.random() < 0.6 else words[:1].lower()
     return first + words[1:]
 
@@ -171,7 +174,12 @@ def request(words: str, code: str, rng: random.Random) -> str:
     else:
         usable = [f for f in _BEFORE if "\n" not in code or f.startswith(("{c}\n", "`", "Here"))]
         usable = [f for f in usable if "\n" not in code or not f.startswith("`{")]
+        if not begins_as_instruction(words):
+            usable = [f for f in usable if f not in _RUNNING_ON]
+        if "#" in code.rpartition("\n")[2]:
+            usable = [f for f in usable if "{c}\n" in f]  # what follows would be of the comment
         words = f"{words} {rng.choice(('it', 'this'))}" if is_open else words
+        words = words.replace(" the following code", " the code above")
         frame = ""
     frame = frame or rng.choice(usable)
     if words.endswith("?"):

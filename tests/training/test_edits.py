@@ -76,7 +76,7 @@ def test_every_edit_of_a_library_function_is_sound(kind: str, which: int, seed: 
     assert (edit.before == edit.after) == (kind == "repeat_code")
     *_, (role, request), (_, answer) = edits.conversation([edit], random.Random(seed))
     assert role == "user"
-    assert edit.instruction in request
+    assert edit.instruction.removesuffix(" the following code") in request
     assert edit.before in request
     assert answer == f"```python\n{edit.after}\n```"
 
@@ -133,6 +133,18 @@ def test_what_is_put_in_is_not_always_one_of_the_usual(kind: str, usual: tuple[s
     made = [edits.make_kind(kind, function, random.Random(seed), POOL) for seed in range(40)]
     others = [one for one in made if one and not any(word in one.after for word in usual)]
     assert 8 < len(others) < 32
+
+
+@pytest.mark.parametrize(
+    ("text", "may_be_plain"), [("def f(n): x(n)", True), ("def f(n=5): x(n)", False)]
+)
+def test_a_parameter_has_the_default_that_is_asked_for(text: str, may_be_plain: bool) -> None:
+    function = Function(text, is_method=False, origin="test")
+    made = [edits.make_kind("add_parameter", function, random.Random(s), POOL) for s in range(40)]
+    plain = [one for one in made if one and one.after.count("=") == text.count("=")]
+    assert bool(plain) is may_be_plain
+    for one in filter(None, made):
+        assert ("=" in one.instruction or "default" in one.instruction) is (one not in plain)
 
 
 @pytest.mark.parametrize("kind", ["change_quotes", "drop_comments", "change_indent"])

@@ -87,7 +87,7 @@ def test_code_that_comes_back_as_it_was_is_counted() -> None:
     assert (shares["unchanged"], shares["refused"], shares["loops"]) == (0.5, 0, 0)
 
 
-DOCUMENTED = Function('def f(x):\n    """Return it."""\n    return x', False, "test")
+DOCUMENTED = Function('def f(x):\n    """Return it again."""\n    return x', False, "test")
 
 
 def test_asking_for_the_code_again_is_no_edit() -> None:

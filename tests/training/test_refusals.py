@@ -31,6 +31,14 @@ def test_an_answer_says_what_it_is_and_how_to_name_a_larger_model(kind: str) -> 
     assert refusals.is_honest(answer)
 
 
+def test_code_that_is_judged_stands_where_code_to_edit_may_stand() -> None:
+    source = requests(3)
+    asked = [source.turn("judge")[0] for _ in range(300)]
+    first = [words for words in asked if words.startswith(("def ", "```", "`def", "async def"))]
+    assert len(first) > 10
+    assert not any(words.endswith((" in", " of", " to", " for")) for words in first)
+
+
 def test_an_answer_takes_up_the_users_words() -> None:
     assert "`sentence`" in refusals.answer("write", "Write a function that reverses a sentence.")
     assert "`area`" in refusals.answer("judge", "Fix this: def area(w, h): return w + h")
@@ -91,7 +99,8 @@ def test_plain_spoken_people_ask_of_earlier_code_in_few_words() -> None:
     forgotten = edited.count(refusals.WHICH_CODE)
     assert len(edited) - forgotten > 2
     assert sum("async def" in tell for tell in edited) == len(edited) - forgotten
-    unable = [tell for ask, tell in said if ask.endswith(("it faster", "handle errors"))]
+    ends = ("it faster", "it shorter", "add tests", "explain it", "handle errors", "it better")
+    unable = [tell for ask, tell in said if ask.endswith(ends)]
     assert len(unable) > 2
     assert all(map(refusals.is_honest, unable))
 
@@ -165,7 +174,7 @@ def test_code_that_was_shown_is_edited_after_talk_in_between() -> None:
     said = [[said for _, said in chats.conversation(4)] for _ in range(400)]
     shown = [turns for turns in said if turns[1] == WHAT_CHANGE]
     edited = [turns for turns in shown if "```" not in turns[3] and turns[5].startswith("```")]
-    assert len(shown) > 20
+    assert len(shown) > 15
     assert len(edited) > len(shown) // 20
 
 

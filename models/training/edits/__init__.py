@@ -163,7 +163,7 @@ def conversation(edits: Sequence[Edit], rng: random.Random) -> list[tuple[str, s
         f"{instruction}:\n\n{code}",
         f"{whole}.\n{code}",
         f"{whole}.\n\n{code}",
-        f"{code}\n\n{whole}.",
+        f"{code}\n\n{whole.replace(' the following code', ' the code above')}.",
         f"{instruction}:\n\n{first.before}",
     )
     turns = [("user", rng.choice(layouts)), ("assistant", fenced(first.after))]

@@ -37,6 +37,8 @@ _TYPES = (
     "tuple[int, int]",
 )
 _DEFAULTS = ("None", "True", "False", "0", "1", "10", '""', "()", "-1", '"utf-8"')
+_NO_DEFAULT = 0.4
+"""How often a parameter is added without a default, where none has one."""
 _USUAL = 0.5
 """How often a default, a type or a decorator is one of the usual."""
 _DECORATORS = (
@@ -178,20 +180,23 @@ def drop_default(function: Function, rng: random.Random, _pool: Pool) -> Edit | 
 
 
 def add_parameter(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
-    """One more parameter, with a default, after the others."""
+    """One more parameter after the others, with a default or without."""
     text, lines, node = function.text, Lines(function.text), function.node
     arguments = node.args
     if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
         return None
     name, value = fresh_name(function, rng, pool), _default(rng, pool)
-    instruction = phrase(rng, official("add_parameter"), name=name, value=value)
+    plain = not arguments.defaults and rng.random() < _NO_DEFAULT
+    part = "add_parameter: without a default" if plain else "add_parameter: with a default"
+    instruction = phrase(rng, official(part), name=name, value=value)
+    added = name if plain else f"{name}={value}"
     if arguments.args:
         last = arguments.defaults[-1] if arguments.defaults else arguments.args[-1]
-        at, added = lines.end(last), f", {name}={value}"
+        at, added = lines.end(last), f", {added}"
         if text[at : at + 1] not in (",", ")"):
             return None
     else:
-        at, added = text.index("(", lines.start(node)) + 1, f"{name}={value}"
+        at = text.index("(", lines.start(node)) + 1
     return Edit("add_parameter", instruction, text, spliced(text, [(at, at, added)]))
 
 
