@@ -30,7 +30,6 @@ from benchmarks.held_out import (
     UNDO,
     ChatCase,
     EditCase,
-    Turns,
     body_holes,
     edit_cases,
     function_holes,
@@ -50,6 +49,7 @@ from benchmarks.scoring import Scorer, copied_positions
 from models.training import edits, fill_in
 from models.training.chats import WHAT_CHANGE
 from models.training.corpus import SourceFile
+from models.training.examples import Turns
 from models.training.fill_in import Hole
 from models.training.functions import Function, is_function
 from models.training.refusals import is_honest
@@ -171,12 +171,13 @@ def chat_edits(scorer: Scorer, cases: Iterable[ChatCase]) -> Shares:
         if not score.exact:
             text, ended = scorer.answer(prompt, len(answer) + MAX_ANSWER_LENGTH)
         given = "\n".join(content for _, content in case.request)
-        unchanged = not score.exact and case.kind != UNDO and code_of(text) in given
+        is_code = ended and text.startswith("```")
+        unchanged = not score.exact and case.kind != UNDO and is_code and code_of(text) in given
         for kind in {case.kind, "all"} - ({"all"} if case.kind == AGAIN else set()):
             counts[kind]["cases"] += 1
             counts[kind]["exact"] += score.exact
             counts[kind]["refused"] += not score.hits[0]
-            counts[kind]["unchanged"] += unchanged and bool(code_of(text))
+            counts[kind]["unchanged"] += unchanged
             counts[kind]["loops"] += not ended
     return _shares(counts)
 

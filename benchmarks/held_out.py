@@ -23,6 +23,7 @@ from models.training.corpus import (
     standard_library,
 )
 from models.training.edits import Edit, Pool
+from models.training.examples import Turns
 from models.training.fill_in import Hole
 from models.training.functions import Function, distinct, docstrings, functions_of
 from models.training.invented import Inventor
@@ -41,9 +42,6 @@ AGAIN, UNDO = "the code again", "undo"
 """Kinds of later turns that ask for the last code and for the one before it."""
 _NAME = re.compile(r"\w{2,}")
 HUMANEVAL = Path("humaneval_infilling", "HumanEval-SingleLineInfilling.jsonl.gz")
-
-
-Turns = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)

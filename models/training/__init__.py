@@ -1,5 +1,5 @@
 """How the bundled model `ember` is made: corpus, tokenizer, examples, training, export.
 
 Everything is derived from what every machine has (the interpreter's standard library and
-installed packages), with fixed seeds. `python -m models.training --help` lists the steps.
+installed packages), with fixed seeds, by `python -m models.training`.
 """

@@ -11,12 +11,11 @@ from dataclasses import replace
 from models.training import short_edits, wordings
 from models.training.edits import Edit, fenced
 from models.training.edits.base import closed
+from models.training.examples import Turns
 from models.training.functions import Function, is_function
 from models.training.invented import Inventor, joined
-from models.training.phrases import HELD_OUT_OF, REQUESTS, part
+from models.training.phrases import requests_of
 from models.training.refusals import WHICH_CODE, Requests, answer, is_small_talk
-
-Turns = list[tuple[str, str]]
 
 MAX_REAL, MAX_REAL_PLAIN = 500, 800
 """Characters of a real function that a conversation is about, and of plain-spoken people's."""
@@ -218,7 +217,7 @@ class Chats:
         if again and fits and self._rng.random() < 0.8:
             more = self._rng.choice(_ONE_MORE).format(*names)
             return self._rng.choice(_AND).replace("{}", more)
-        return self._said(words.format(*names) if fits else edit.instruction)
+        return self._said(words.format(*names) if fits else closed(edit.instruction))
 
     def _said(self, words: str) -> str:
         """Some words as a message: alone, or going on from what was said before."""
@@ -231,11 +230,7 @@ class Chats:
 
     def _asking(self, kind: str) -> str:
         """A request of a kind that needs no other words."""
-        return self._rng.choice(self._known(kind))
-
-    def _known(self, kind: str) -> list[str]:
-        """The requests of a kind, of the part that is drawn from."""
-        return part(REQUESTS[kind], held_out=self._inventor.held_out, least=HELD_OUT_OF)
+        return self._rng.choice(requests_of(kind, held_out=self._inventor.held_out))
 
     def outside(self, versions: list[Function]) -> tuple[str, str]:
         """What cannot be done; without code, that may also be an edit. Code that is shown is the
@@ -251,7 +246,8 @@ class Chats:
         """What cannot be done with the code there is."""
         words = self._rng.choice(_UNABLE_WORDS)
         if self._rng.random() < _WHOLE_REQUEST:
-            asked = (one.removesuffix("{code}").rstrip(" :-") for one in self._known("judge"))
+            judged = requests_of("judge", held_out=self._inventor.held_out)
+            asked = (one.removesuffix("{code}").rstrip(" :-") for one in judged)
             usable = [one for one in asked if "{" not in one and not is_small_talk(one)]
             words = self._rng.choice(usable)
             words = closed(words[:1].lower() + words[1:] if words[1:2].islower() else words)

@@ -21,8 +21,8 @@ from pathlib import Path
 STDLIB = "python-stdlib"
 HELD_OUT_PACKAGES = frozenset({"anyio", "click", "h11", "markdown-it-py", "pluggy"})
 HELD_OUT_PERCENT = 4
-MAX_PACKAGE_BYTES = 1_000_000
-MAX_TEST_BYTES = 2_000_000
+MAX_PACKAGE_LENGTH = 1_000_000
+MAX_TEST_LENGTH = 2_000_000
 MAX_FILE_BYTES = 120_000
 WINDOW_LINES = 6
 
@@ -127,7 +127,7 @@ def package_files(distribution: Distribution) -> Iterator[SourceFile]:
 
 
 def _capped(files: Iterable[SourceFile], limit: int) -> list[SourceFile]:
-    """A package's files in hash order until `limit` bytes, so that none dominates."""
+    """A package's files in hash order until `limit` characters, so that none dominates."""
 
     def order(file: SourceFile) -> bytes:
         return hashlib.blake2b(file.path.encode(), digest_size=8).digest()
@@ -144,13 +144,13 @@ def read_all() -> tuple[list[SourceFile], list[Package]]:
     """Every file that may be used, capped per package, and the packages they came from."""
     library = list(standard_library())
     files = [file for file in library if not file.is_test]
-    files += _capped((file for file in library if file.is_test), MAX_TEST_BYTES)
+    files += _capped((file for file in library if file.is_test), MAX_TEST_LENGTH)
     packages = [Package(STDLIB, platform.python_version(), "PSF-2.0")]
     for distribution in sorted(distributions(), key=lambda d: d.metadata["Name"].lower()):
         licence = licence_of(distribution)
         if not is_permissive(licence):
             continue
-        found = _capped(package_files(distribution), MAX_PACKAGE_BYTES)
+        found = _capped(package_files(distribution), MAX_PACKAGE_LENGTH)
         if found:
             files += found
             name = distribution.metadata["Name"]
@@ -191,7 +191,7 @@ def split(files: Iterable[SourceFile]) -> tuple[list[SourceFile], list[SourceFil
 
 
 def write(folder: Path) -> Counter[str]:
-    """Write `corpus.jsonl` and `packages.json` to `folder`; returns bytes by split."""
+    """Write `corpus.jsonl` and `packages.json` to `folder`; returns characters by split."""
     files, packages = read_all()
     training, held_out = split(files)
     sizes: Counter[str] = Counter()

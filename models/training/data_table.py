@@ -1,11 +1,7 @@
-"""The packages a model learned from, as a page of its card.
-
-python -m models.training.data_table --work FOLDER --to models/ember/DATA.md
-"""
+"""The packages a model learned from, as a page of its card."""
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import Counter
 from pathlib import Path
@@ -43,20 +39,7 @@ def page(work: Path) -> str:
         training=sizes["training"].total(),
         held_out=sizes["held_out"].total(),
         packages=", ".join(sorted(corpus.HELD_OUT_PACKAGES)),
-        cap=corpus.MAX_PACKAGE_BYTES,
-        tests=corpus.MAX_TEST_BYTES,
+        cap=corpus.MAX_PACKAGE_LENGTH,
+        tests=corpus.MAX_TEST_LENGTH,
     )
     return header + "".join(lines)
-
-
-def main() -> None:
-    """Write the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--to", type=Path, required=True)
-    options = parser.parse_args()
-    options.to.write_text(page(options.work), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -167,7 +167,7 @@ def main() -> None:
     parser.add_argument("--gap", type=int, default=0, help="positions in front of every answer")
     options = parser.parse_args()
     saved = torch.load(options.work / "checkpoint.pt", weights_only=True)
-    model = Llama(Shape(**saved["shape"]) if "shape" in saved else Shape())
+    model = Llama(Shape(**saved["shape"]))
     model.load_state_dict(saved["model"])
     processor = tokenizers.load(options.work / "tokenizer")
     fence, breaks = processor.encode(FENCE)[0], line_breaks(processor)

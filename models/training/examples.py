@@ -14,6 +14,8 @@ import numpy as np
 import sentencepiece as spm
 
 END_OF_TEXT = "<|endoftext|>"
+Turns = list[tuple[str, str]]
+"""Messages of a conversation: (role, content)."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ Example = tuple[Segment, ...]
 
 
 def chat(turns: Iterable[tuple[str, str]]) -> Example:
-    """A ChatML conversation of (role, content); only the assistant's words are learned."""
+    """A ChatML conversation; only the assistant's words are learned."""
     segments = []
     for role, content in turns:
         segments.append(Segment(f"<|im_start|>{role}\n", learned=False))

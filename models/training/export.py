@@ -1,14 +1,11 @@
 """A checkpoint as a Hugging Face Llama folder in full precision.
 
-    python -m models.training.export --work FOLDER
-
-Writes `FOLDER/full/`: weights in float32, configuration and tokenizer, with nothing in it
-that depends on the machine or the day.
+Writes `full/` in the work folder: weights in float32, configuration and tokenizer, with nothing
+in it that depends on the machine or the day.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 from collections.abc import Sequence
@@ -73,14 +70,3 @@ def export(work: Path) -> Path:
     for name in TOKENIZER_FILES:
         shutil.copyfile(work / "tokenizer" / name, folder / name)
     return folder
-
-
-def main() -> None:
-    """Export and print the folder."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--work", type=Path, required=True)
-    print(export(parser.parse_args().work))
-
-
-if __name__ == "__main__":
-    main()

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HELD_OUT_OF = 8
-_LONG = 40
-"""Lists of at least so many values have a held-out part, and so have kinds of requests of 8."""
+_LONG, _SHORT = 40, 8
+"""Lists of at least so many values have a held-out part, and so have kinds of so many requests."""
 _SLOT = re.compile(r"\{(\w+)\}")
 
 
@@ -102,6 +102,11 @@ def part(values: Sequence[str], *, held_out: bool, least: int = _LONG) -> list[s
     return [value for value in values if is_held_out(value) and unmarked(value) not in known]
 
 
+def requests_of(kind: str, *, held_out: bool) -> list[str]:
+    """The held-out requests of a kind, or the others."""
+    return part(REQUESTS[kind], held_out=held_out, least=_SHORT)
+
+
 def unmarked(text: str) -> str:
     """A text in small letters, without the marks at its end."""
     return text.rstrip(".?!").lower()
@@ -124,5 +129,4 @@ def fill(
             return rng.choice(part(LISTS[name], held_out=held_out))
         return slot[0]
 
-    templates = part(REQUESTS[kind], held_out=held_out, least=HELD_OUT_OF)
-    return _SLOT.sub(value, rng.choice(templates))
+    return _SLOT.sub(value, rng.choice(requests_of(kind, held_out=held_out)))

@@ -1,13 +1,10 @@
 """The training curve as a picture for the model card.
 
-    python -m models.training.plot --work FOLDER --to models/ember/training.svg
-
 Above: the loss of each kind of example, smoothed. Below: held-out edits while training.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,16 +54,3 @@ def plot(log: Path, target: Path) -> None:
     probes.legend(frameon=False)
     figure.tight_layout()
     figure.savefig(target, metadata={"Date": None})
-
-
-def main() -> None:
-    """Draw the log of a work folder."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--to", type=Path, required=True)
-    options = parser.parse_args()
-    plot(options.work / "log.jsonl", options.to)
-
-
-if __name__ == "__main__":
-    main()

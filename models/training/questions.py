@@ -17,11 +17,10 @@ from pathlib import Path, PurePosixPath
 
 from models.training import refusals
 from models.training.corpus import STDLIB, SourceFile
-
-Turns = list[tuple[str, str]]
+from models.training.examples import Turns
 
 MAX_ANSWER = 200
-WORDINGS = 6
+_WORDINGS = 6
 _UNKNOWN_WORDINGS = 2
 _METHODS_OF = (str, list, dict, set, bytes, tuple)
 _FAMILIAR = (
@@ -115,7 +114,7 @@ def library_questions(files: Iterable[SourceFile], rng: random.Random) -> Iterat
     answers = documented()
     others = [name for name in unfamiliar(files) if name not in answers]
     for name in [*answers, *rng.sample(others, min(len(answers), len(others)))]:
-        for template in rng.sample(_QUESTIONS, WORDINGS if name in answers else _UNKNOWN_WORDINGS):
+        for template in rng.sample(_QUESTIONS, _WORDINGS if name in answers else _UNKNOWN_WORDINGS):
             question = template.format(name=name)
             answer = answers.get(name) or refusals.answer("explain", question)
             yield [("user", question), ("assistant", answer)]

@@ -104,7 +104,7 @@ def main() -> None:
     work = parser.parse_args().work
     path = work / "checkpoint.pt"
     saved = torch.load(path, weights_only=True)
-    model = Llama(Shape())
+    model = Llama(Shape(**saved["shape"]))
     model.load_state_dict(saved["model"])
     share = fit(model, Shard.load(work / "shards" / "edits.npz"))
     torch.save(saved | {"model": model.state_dict()}, path)

@@ -192,7 +192,7 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("without code", 1000, 8, 1024, _WITHOUT_CODE, decays=True, peak=0.12, vectors=0.2),
     Stage("added lines", 220, 8, 1024, _ADDED_LINES, decays=True, peak=0.08, vectors=0.2),
     Stage("any hint", 1200, 8, 1024, _EVERYTHING, decays=True, peak=0.14, vectors=0.2),
-    Stage("more requests", 1500, 8, 1024, _MORE_REQUESTS, decays=True, peak=0.16, vectors=0.2),
+    Stage("more requests", 1350, 8, 1024, _MORE_REQUESTS, decays=True, peak=0.16, vectors=0.2),
 )
 
 

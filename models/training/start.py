@@ -16,6 +16,7 @@ import json
 import re
 import shutil
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -126,10 +127,13 @@ def start(
     """
     import torch  # noqa: PLC0415  (the weights are read where there is none, too)
 
+    from models.training.model import Shape  # noqa: PLC0415
+
     step = total_steps(CURRICULUM[: stage_names(CURRICULUM).index(stage)])
     (work / "tokenizer").mkdir(parents=True, exist_ok=True)
     for file in folder.glob("tokenizer*"):
         shutil.copyfile(file, work / "tokenizer" / file.name)
+    (work / "tokenizer.done").touch()  # another one would not fit the weights
     arrays = dense_weights(folder)
     make_quieter(arrays, quieter)
     for index in sorted(dropped, reverse=True):
@@ -141,8 +145,10 @@ def start(
         rows = arrays["model.embed_tokens.weight"]
         tell_bytes_apart(rows, high_bytes(processor), word_pieces(processor))
     weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    checkpoint = {"model": weights, "optimizer": None, "step": step, "seconds": 0.0}
-    torch.save(checkpoint, work / "checkpoint.pt")
+    layers = {layer[1] for layer in map(_LAYER.match, weights) if layer}
+    shape = asdict(Shape(num_layers=len(layers)))
+    before = {"optimizer": None, "step": step, "seconds": 0.0}
+    torch.save({"model": weights, "shape": shape, **before}, work / "checkpoint.pt")
     return step
 
 

@@ -7,9 +7,9 @@ import random
 from collections.abc import Iterator
 
 from models.training.edits.base import Pool
+from models.training.examples import Turns
 
 Record = dict[str, object]
-Turns = list[tuple[str, str]]
 
 _FIRST = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gina", "Hugo", "Ines", "Kim", "Max", "Nora")
 _PLACES = ("Berlin", "Oslo", "Paris", "Lima", "Quito", "Delhi", "Tokyo", "Perth", "Dakar", "Cairo")

@@ -1,14 +1,13 @@
 """The training loop: batches in, checkpoints and a log of losses out, resumable at any step.
 
-    python -m models.training.train --work FOLDER
-
-`FOLDER` has `tokenizer/` and `shards/`; the loop writes `checkpoint.pt` and `log.jsonl` (one JSON
-object a line) there.
+The work folder has `tokenizer/` and `shards/`; the loop writes `checkpoint.pt` and `log.jsonl`
+(one JSON object a line) there.
 """
 
+# mypy: allow-untyped-decorators
+# PyTorch is not installed where types are checked, so its classes are unknown there.
 from __future__ import annotations
 
-import argparse
 import ctypes
 import json
 import sys
@@ -30,8 +29,7 @@ from models.training.examples import END_OF_TEXT, Shard
 from models.training.guidance import WEIGHT, guidance_loss
 from models.training.model import Llama, Shape
 from models.training.optimizer import Optimizer
-from models.training.progress import exact_answers
-from models.training.recipes import EMBER, Recipe
+from models.training.recipes import Recipe
 from models.training.stages import Stage, rate_scale, stage_at, total_steps
 from models.training.substitution import high_bytes, request_words, word_pieces
 
@@ -245,6 +243,25 @@ class Trainer:
                     self.checkpoint()
 
 
+@torch.no_grad()
+def exact_answers(model: Llama, probe: Shard) -> dict[str, float]:
+    """The share of examples with every learned token right, and of learned tokens right.
+
+    A greedy answer equals the expected one exactly when each of its tokens is the most likely one
+    after those before it, so one forward of the whole example decides it.
+    """
+    exact = right = count = 0
+    for index in range(len(probe)):
+        tokens, learned = probe.example(index)
+        row = torch.from_numpy(tokens.astype("int64"))[None]
+        wanted = torch.from_numpy(learned[1:])[None]
+        hits = model(row[:, :-1], wanted).argmax(dim=-1) == row[:, 1:][wanted]
+        exact += int(hits.all())
+        right += int(hits.sum())
+        count += hits.numel()
+    return {"exact": round(exact / len(probe), 4), "tokens_right": round(right / count, 4)}
+
+
 def progress_line(record: dict[str, Any], total: int) -> str:
     """A bar, the loss and the latest probe for a terminal or a log file."""
     filled = 30 * record["step"] // total
@@ -254,24 +271,9 @@ def progress_line(record: dict[str, Any], total: int) -> str:
     return f"[{bar}] {record['step']}/{total} {record['stage']} {record['loss']:.3f} {speed}{probe}"
 
 
-def train(work: Path, recipe: Recipe, *, threads: int | None = None) -> None:
+def train(work: Path, recipe: Recipe) -> None:
     """Train to the end of the curriculum, from the last checkpoint if there is one."""
     keep_memory()
-    if threads:
-        torch.set_num_threads(threads)
     trainer = Trainer(work, recipe.shape, recipe.stages, compiled=recipe.compiled)
     trainer.resume()
     trainer.run()
-
-
-def main() -> None:
-    """Train alone, without the other steps."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--work", type=Path, required=True, help="folder for everything made")
-    parser.add_argument("--threads", type=int, help="as many as PyTorch thinks best by default")
-    options = parser.parse_args()
-    train(options.work, EMBER, threads=options.threads)
-
-
-if __name__ == "__main__":
-    main()

@@ -62,6 +62,7 @@ _BEFORE = (
     *("Given {c}, {i}", "In {c}, {i}", "This is my function: {c}. {i}", "{c}  {i}"),
 )
 
+_AFTER_A_SENTENCE = ("{i}. {c}", "{i} - {c}")
 _RUNNING_ON = ("{c} - {i}", "{c}  {i}")
 """Layouts in which words that do not begin as an instruction would read as code."""
 
@@ -170,6 +171,7 @@ def request(words: str, code: str, rng: random.Random) -> str:
     is_open = ends_open(words)
     if rng.random() < 0.75 or "```" in words:
         usable = [f for f in _AFTER if "\n" in f or "\n" not in code]
+        usable = [f for f in usable if not (is_open and f in _AFTER_A_SENTENCE)]
         frame = "{i} {c}" if is_open and "\n" not in code and rng.random() < 0.15 else ""
     else:
         usable = [f for f in _BEFORE if "\n" not in code or f.startswith(("{c}\n", "`", "Here"))]

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.training import edits
+from models.training import edits, wordings
 from models.training.corpus import standard_library
-from models.training.edits import Edit, Pool, signatures
+from models.training.edits import Edit, Pool, names, signatures
 from models.training.functions import Function, distinct, functions_of
 
 POOL = Pool(("total", "entries", "cursor", "outcome"), ("None", "len(total)", "3", "total.size"))
@@ -196,6 +196,25 @@ def test_what_cannot_be_edited_everywhere_is_not_edited(kind: str, text: str) ->
     )
 
 
+def test_another_function_of_the_same_name_keeps_it() -> None:
+    text = "def open(self):\n    self.file = open(self.path)"
+    function = Function(text, is_method=True, origin="test")
+    assert edits.make_kind("rename_function", function, random.Random(0), POOL) is None
+
+
+def test_names_that_are_attributes_or_keywords_of_the_function_are_not_renamed() -> None:
+    text = "def f(depth, kept):\n    class C:\n        size = 1\n    f(depth=C.size, kept=kept)"
+    assert names.renamable(Function(text, is_method=False, origin="test")) == []
+
+
+def test_words_that_lead_to_the_code_stand_right_before_it() -> None:
+    rng = random.Random(0)
+    for _ in range(200):
+        said = wordings.request("change the quotes in", "x = 1", rng)
+        assert not re.search(r"in(?:\.| -) x", said)
+        assert "please" not in wordings.spoken("change the quotes in", rng).split()[-1]
+
+
 def test_only_code_follows_a_word_that_leads_to_it() -> None:
     for seed in range(300):
         made = edits.make(library_functions()[seed % 50], random.Random(seed), POOL)
@@ -253,6 +272,8 @@ def test_an_edit_leaves_a_function_beside_it_as_it_is() -> None:
     }
     assert edits.beside(edit, before, random.Random(0)) is None
     assert edits.beside(replace(edit, kind="make_async"), other, random.Random(0)) is None
+    hint = replace(edit, kind="add_hint", instruction="Annotate the return type as `items`")
+    assert edits.beside(hint, other, random.Random(0)) is None
 
 
 def test_chance_is_seeded() -> None:

@@ -12,7 +12,7 @@ from models.training.corpus import standard_library
 from models.training.quantize import MODEL_FILES, quantize
 
 ROOT = Path(__file__).parents[2]
-SOURCE_FILES = 60
+SOURCE_FILES = 20
 
 
 def training_python() -> str:
@@ -170,7 +170,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("training")
     sources = [file for file in standard_library() if not file.is_test]
     kept = [f for f in sources if not f.held_out][:SOURCE_FILES]
-    unseen = [f for f in sources if f.held_out][: SOURCE_FILES // 4]
+    unseen = [f for f in sources if f.held_out][: SOURCE_FILES // 2]
     with (folder / "corpus.jsonl").open("w", encoding="utf-8") as out:
         for split, files in (("training", kept), ("held_out", unseen)):
             for file in files:
@@ -208,15 +208,25 @@ def test_wrong_answers_are_diagnosed(work: Path) -> None:
 
 def test_a_finished_run_starts_again_without_repeating_a_step(work: Path) -> None:
     before = (work / "checkpoint.pt").read_bytes()
-    assert "making" not in run_training(work)
     (work / "shards.done").unlink()  # as if it had been stopped there
-    assert "making the shards" in run_training(work)
+    said = run_training(work)
+    assert "making the shards" in said
+    assert "making the tokenizer" not in said
     assert (work / "checkpoint.pt").read_bytes() == before
 
 
 def test_no_path_of_the_machine_is_in_the_exported_files(work: Path) -> None:
     for file in (work / "full").iterdir():
         assert str(work).encode() not in file.read_bytes(), file.name
+
+
+def test_a_finished_model_is_trained_further_with_its_own_tokenizer(tmp_path: Path) -> None:
+    ember, stage = ROOT / "models" / "ember", "copying"
+    start = ("-m", "models.training.start", "--from", str(ember), "--stage", stage)
+    assert in_training(*start, "--work", str(tmp_path)) == "step 0\n"
+    assert (tmp_path / "tokenizer.done").exists()
+    for name in ("tokenizer.model", "tokenizer.json"):
+        assert (tmp_path / "tokenizer" / name).read_bytes() == (ember / name).read_bytes()
 
 
 AVERAGE = """

@@ -135,7 +135,7 @@ def beside(edit: Edit, other: Function, rng: random.Random) -> Edit | None:
     None where the request does not tell which of the two it is about.
     """
     quoted = _QUOTED.findall(edit.instruction)
-    told = any(text in edit.before for text in quoted)
+    told = any(text in edit.before for text in quoted) and "return" not in edit.instruction
     if edit.kind not in _OF_A_PLACE or not told or any(text in other.text for text in quoted):
         return None
     gap = "\n\n\n"
@@ -163,7 +163,7 @@ def conversation(edits: Sequence[Edit], rng: random.Random) -> list[tuple[str, s
         f"{instruction}:\n\n{code}",
         f"{whole}.\n{code}",
         f"{whole}.\n\n{code}",
-        f"{code}\n\n{whole.replace(' the following code', ' the code above')}.",
+        f"{code}\n\n{whole}.",
         f"{instruction}:\n\n{first.before}",
     )
     turns = [("user", rng.choice(layouts)), ("assistant", fenced(first.after))]

@@ -58,7 +58,8 @@ def ends_open(words: str) -> bool:
 
 
 def closed(words: str) -> str:
-    """An instruction that no code follows directly."""
+    """An instruction that no code follows."""
+    words = words.replace(" the following code", " this code")
     return f"{words} it" if ends_open(words) else words
 
 

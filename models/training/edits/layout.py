@@ -40,15 +40,9 @@ def change_quotes(function: Function, rng: random.Random, _pool: Pool) -> Edit |
         splices += [(first, first + 1, new), (end - 1, end, new)]
     if not splices:
         return None
-    words = (
-        {"kind": "double", "other": "single"}
-        if to_double
-        else {"kind": "single", "other": "double"}
-    )
-    after = spliced(function.text, splices)
-    return Edit(
-        "change_quotes", phrase(rng, official("change_quotes"), **words), function.text, after
-    )
+    kind, other = ("double", "single") if to_double else ("single", "double")
+    words = phrase(rng, official("change_quotes"), kind=kind, other=other)
+    return Edit("change_quotes", words, function.text, spliced(function.text, splices))
 
 
 def drop_comments(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:

@@ -24,9 +24,7 @@ from models.training.phrases import official
 def renamable(function: Function) -> list[str]:
     """Parameters and local variables whose every use can be found and changed."""
     node = function.node
-    bound = {
-        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    }
+    bound = stored(node)
     bound |= {a.arg for a in ast.walk(node) if isinstance(a, ast.arg)}
     hidden = names_inside_strings(node)
     for inner in ast.walk(node):
@@ -36,13 +34,28 @@ def renamable(function: Function) -> list[str]:
             hidden.add(inner.name)
         elif isinstance(inner, ast.alias):
             hidden |= {inner.name, inner.asname or inner.name}
-        elif isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        elif isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
             hidden.add(inner.name)
+        elif isinstance(inner, ast.ClassDef):  # what it stores are attributes, too
+            hidden |= {inner.name, *stored(inner)}
+        elif isinstance(inner, ast.Call) and called(inner) == node.name:
+            hidden |= {keyword.arg or "" for keyword in inner.keywords}
         elif isinstance(inner, ast.keyword) and inner.arg:
             hidden |= {inner.arg} & nested_parameters(node)
         elif isinstance(inner, ast.MatchAs | ast.MatchStar | ast.MatchMapping):
             hidden |= {getattr(inner, "name", None) or "", getattr(inner, "rest", None) or ""}
     return sorted(bound - hidden - {"self", "cls", "_", "__class__"})
+
+
+def stored(node: ast.AST) -> set[str]:
+    """Names that are given a value."""
+    names = (n for n in ast.walk(node) if isinstance(n, ast.Name))
+    return {name.id for name in names if isinstance(name.ctx, ast.Store)}
+
+
+def called(call: ast.Call) -> str:
+    """The name, or the attribute, that is called; empty where it is neither."""
+    return getattr(call.func, "id", "") or getattr(call.func, "attr", "")
 
 
 def nested_parameters(node: ast.AST) -> set[str]:
@@ -106,6 +119,8 @@ def rename_function(function: Function, rng: random.Random, pool: Pool) -> Edit 
         if isinstance(attribute, ast.Attribute)
     ):
         return None  # perhaps a call of itself
+    if function.is_method and uses(function, old):
+        return None  # another function of that name
     new = fresh_name(function, rng, pool)
     header = Lines(function.text).offset(node.lineno, node.col_offset)
     start = function.text.index(f"def {old}", header) + len("def ")

@@ -104,7 +104,7 @@ def add_hint(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
     if node.returns or not closings:
         return None
     instruction = phrase(rng, official("add_hint: return"), hint=hint)
-    at = closings[0].start() + 1
+    at = closings[-1].start() + 1
     return Edit("add_hint", instruction, text, spliced(text, [(at, at, f" -> {hint}")]))
 
 
@@ -202,7 +202,8 @@ def add_parameter(function: Function, rng: random.Random, pool: Pool) -> Edit | 
 
 def make_async(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
     """`async` before `def`."""
-    if isinstance(function.node, ast.AsyncFunctionDef):
+    nested = any(isinstance(node, ast.YieldFrom) for node in ast.walk(function.node))
+    if nested or isinstance(function.node, ast.AsyncFunctionDef):
         return None
     at = Lines(function.text).start(function.node)
     after = spliced(function.text, [(at, at, "async ")])
