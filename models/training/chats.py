@@ -69,9 +69,10 @@ _WITHOUT_CODE = 0.15
 _FORGETTING, _BRINGING = 0.2, 0.6
 """How often plain-spoken people forget the code when they have shown none, and how often they then
 send it by itself."""
-_UNDOING, _UNABLE, _SHOWING, _BEGINNING = 0.13, 0.05, 0.08, 0.12
+_UNDOING, _UNABLE, _SHOWING, _BEGINNING, _LEAVING = 0.13, 0.05, 0.08, 0.12, 0.15
 """How often they, besides, undo the last change, ask for what is impossible, show new code before
-they say what to change, and bring new code with its request when there is some already."""
+they say what to change, bring new code with its request when there is some already, and ask for
+something else altogether."""
 _TALKING = 0.25
 """How often somebody who was asked what to change says something else first."""
 _UNABLE_WORDS = (
@@ -190,8 +191,8 @@ class Chats:
 
     def _of_the_code(self, versions: list[Function], before: str) -> tuple[str, str] | None:
         """Now and then, the last change is undone, the impossible is asked of the code, other code
-        is shown, or edited. After an answer that asks for code (`before`), none is shown: that
-        would be the code of the request."""
+        is shown, or edited, or what is asked has nothing to do with code. After an answer that asks
+        for code (`before`), none is shown: that would be the code of the request."""
         chance = self._rng.random() if self._plain_spoken else 1.0
         if len(versions) > 1 and chance < _UNDOING:
             return self.undo(versions)
@@ -202,6 +203,8 @@ class Chats:
             return self.show(versions)
         if versions and shown <= chance < shown + _BEGINNING:
             return self.begin(versions)
+        if versions and shown + _BEGINNING <= chance < shown + _BEGINNING + _LEAVING:
+            return self.outside(versions)
         return None
 
     def _in_few_words(self, kind: str, edit: Edit, *, again: bool) -> str:

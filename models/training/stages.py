@@ -135,6 +135,9 @@ _EVERYTHING = _percent(
 _MORE_REQUESTS = _percent(
     short_edits=29, chats=20, edits=18, long_edits=11, refusals=10, fim=8, code=3, questions=1
 )
+_LEAVING_CODE = _percent(
+    chats=40, short_edits=20, refusals=17, edits=10, long_edits=6, fim=5, code=2
+)
 _QUESTIONS = _percent(repeats=2, edits=46, code=2, fim=12, questions=36, structured=2)
 CURRICULUM: tuple[Stage, ...] = (
     Stage("copying", 300, 8, 256, _COPYING),
@@ -192,7 +195,8 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("without code", 1000, 8, 1024, _WITHOUT_CODE, decays=True, peak=0.12, vectors=0.2),
     Stage("added lines", 220, 8, 1024, _ADDED_LINES, decays=True, peak=0.08, vectors=0.2),
     Stage("any hint", 1200, 8, 1024, _EVERYTHING, decays=True, peak=0.14, vectors=0.2),
-    Stage("more requests", 1350, 8, 1024, _MORE_REQUESTS, decays=True, peak=0.16, vectors=0.2),
+    Stage("more requests", 1150, 8, 1024, _MORE_REQUESTS, decays=True, peak=0.16, vectors=0.2),
+    Stage("leaving code", 130, 8, 1024, _LEAVING_CODE, decays=True, peak=0.06, vectors=0.2),
 )
 
 
