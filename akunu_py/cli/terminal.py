@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import count, cycle
+from textwrap import indent
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
@@ -94,8 +95,9 @@ class TerminalScreen(Screen):
     def session(self) -> AbstractContextManager[None]:
         if self._greeting.examples:
             self.notice(OPENING)
+            columns = columns_of(sys.stdout)
             for example in self._greeting.examples:
-                self._write(wrapped(f"  {example}", columns_of(sys.stdout)) + "\n")
+                self._write(indent(wrapped(example, columns and columns - 2), "  ") + "\n")
             self.notice(CLOSING)
             self._write("\n")
         return unseen_keys()

@@ -9,6 +9,7 @@ from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import PipeInput
 
 from akunu_py.__main__ import main
+from akunu_py.cli import terminal
 from akunu_py.cli.chat import Chat
 from akunu_py.cli.conversation import Conversation
 from akunu_py.cli.greeting import (
@@ -68,6 +69,18 @@ def test_tab_takes_one_example_after_the_other(
     shown = capsys.readouterr().out
     assert shown.startswith("ember is a small model")
     assert all(f"  {example}\n" in shown for example in EXAMPLES)
+
+
+def test_a_narrow_terminal_breaks_examples_between_words(
+    start: Start,
+    keys: PipeInput,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(terminal, "columns_of", lambda _: 46)
+    keys.send_text("\x04")
+    talk(start(FakeEngine()), greeting_of())
+    assert "  Rename `x` to `total` in: def f(x): return x\n  + 1\n" in capsys.readouterr().out
 
 
 def test_without_a_greeting_tab_takes_nothing(
