@@ -71,8 +71,8 @@ _FORGETTING, _BRINGING = 0.2, 0.6
 send it by itself."""
 _UNDOING, _UNABLE, _SHOWING, _BEGINNING, _LEAVING = 0.13, 0.05, 0.08, 0.12, 0.15
 """How often they, besides, undo the last change, ask for what is impossible, show new code before
-they say what to change, bring new code with its request when there is some already, and ask for
-something else altogether."""
+they say what to change, bring new code with its request when there is some already, and make a
+request that has nothing to do with the code."""
 _TALKING = 0.25
 """How often somebody who was asked what to change says something else first."""
 _UNABLE_WORDS = (

@@ -63,6 +63,7 @@ _BEFORE = (
 )
 
 _AFTER_A_SENTENCE = ("{i}. {c}", "{i} - {c}")
+"""Layouts for an instruction that is complete without the code."""
 _RUNNING_ON = ("{c} - {i}", "{c}  {i}")
 """Layouts in which words that do not begin as an instruction would read as code."""
 
