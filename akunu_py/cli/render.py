@@ -32,6 +32,7 @@ _PARTS: Final = re.compile(
 )
 """Where a line may break: at spaces, and beside the wide characters of East Asian scripts."""
 _NO_WIDTH: Final = frozenset(("Mn", "Me", "Cf"))
+_NEARLY_FULL: Final = 0.75
 _ENDINGS: Final = {
     Finish.LENGTH: "stopped at the token limit",
     Finish.CANCELLED: "interrupted",
@@ -211,11 +212,12 @@ def _fence_after(line: str, fence: str) -> str:
     return "" if closes else fence
 
 
-def stats_line(stats: Stats, finish: Finish | None = None) -> str:
+def stats_line(stats: Stats, finish: Finish | None = None, context_limit: int = 0) -> str:
     """Tokens, tokens per forward, acceptance, speed, and why the answer ended if not by itself.
 
     Tokens per forward include the token that ended the text, which a forward produced too. So
-    plain decoding has 1.00.
+    plain decoding has 1.00. Where there is a `context_limit`, a context that is nearly full is
+    told as well.
     """
     facts = [count(stats.generated_tokens, "token")]
     if stats.generated_tokens:
@@ -228,6 +230,9 @@ def stats_line(stats: Stats, finish: Finish | None = None) -> str:
         facts.append(f"{count(stats.rechecked, 'near-tie')} decided again")
     if stats.decode_s:
         facts.append(f"{stats.tokens_per_s:,.0f} tokens/s")
+    used = (stats.prompt_tokens + stats.generated_tokens) / context_limit if context_limit else 0
+    if used >= _NEARLY_FULL:
+        facts.append(f"context {used:.0%} full")
     if finish in _ENDINGS:
         facts.append(_ENDINGS[finish])
     return " · ".join(facts)

@@ -50,6 +50,8 @@ _PROMPT: Final = "> "
 _CONTINUATION: Final = ". "
 _STYLE: Final = Style.from_dict({"prompt": "bold", "placeholder": "ansibrightblack"})
 _ERASE_LINE: Final = "\r\x1b[K"
+_LEAVING: Final = ("exit", "quit", "exit()", "quit()")
+"""Typed by itself, these end a Python prompt or a shell, and no question."""
 _PATIENCE: Final = 3
 """The third press of Ctrl-C no longer waits for the answer to stop."""
 _NOT_KEPT: Final = "interrupted before the first token; the question is not kept"
@@ -114,7 +116,8 @@ class TerminalScreen(Screen):
                 if not self._session.default_buffer.text:
                     self.notice("Press Ctrl-D to leave.")
                 continue
-            return said.encode(errors="replace").decode().strip("\n").rstrip()
+            said = said.encode(errors="replace").decode().strip("\n").rstrip()
+            return None if said in _LEAVING else said
 
     def await_model(self) -> "Engine":
         if not self._loading.done():
@@ -139,7 +142,8 @@ class TerminalScreen(Screen):
         finally:
             self._bar.close()
             writer.end_line()
-        self.notice(stats_line(turn.stats, turn.finish) if turn.kept else _NOT_KEPT)
+        limit = self._loading.result().context_limit
+        self.notice(stats_line(turn.stats, turn.finish, limit) if turn.kept else _NOT_KEPT)
         if turn.finish is Finish.CONTEXT:
             self.notice(CONTEXT_FULL)
         self._write("\n")

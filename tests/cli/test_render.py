@@ -194,6 +194,14 @@ def test_the_statistics_have_near_ties() -> None:
     assert "· 1 near-tie decided again" in stats_line(stats)
 
 
+def test_the_statistics_tell_when_the_context_is_nearly_full() -> None:
+    stats = Stats(prompt_tokens=80)
+    stats.add(Round((1, 2)))
+    assert stats_line(stats, None, 100) == "2 tokens · 2.00 per forward · context 82% full"
+    assert "context" not in stats_line(stats, None, 200)
+    assert "context" not in stats_line(stats)
+
+
 def test_the_statistics_have_the_ending_if_it_was_not_the_models() -> None:
     assert stats_line(Stats(), Finish.CANCELLED) == "0 tokens · interrupted"
     assert stats_line(Stats(), Finish.LENGTH) == "0 tokens · stopped at the token limit"

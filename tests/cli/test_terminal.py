@@ -195,6 +195,9 @@ def test_a_dumb_terminal_shows_the_whole_example(monkeypatch: pytest.MonkeyPatch
     walk.wait_for(EXAMPLES[0])
     walk.type("\r")
     walk.wait_for("def f(total)")
+    walk.wait_for("\n> ")
+    walk.type("quit()\r")  # no question, by itself
+    assert walk.program.wait(_PATIENCE_S) == 0
     walk.close()
 
 
