@@ -24,8 +24,8 @@ from models.training.corpus import SourceFile
 from models.training.edits import Pool
 from models.training.examples import END_OF_TEXT, Example, Segment, Shard, chat, shard
 from models.training.functions import Function, brief_forms, distinct, docstrings, functions_of
+from models.training.harder import comments_of, with_comments, with_similar_lines
 from models.training.invented import Inventor
-from models.training.similar_lines import with_similar_lines
 
 SEED = 6
 HOLE_EVERY = 700
@@ -34,8 +34,8 @@ PASSES_OVER_FUNCTIONS, PASSES_OVER_BRIEF_FORMS = 3, 2
 MOST_EDITS = 2
 COMPANY = 0.12
 """How often an edit that can is one of two functions."""
-SIMILAR = 0.35
-"""How many functions get similar lines."""
+SIMILAR, COMMENTED = 0.35, 0.2
+"""How many functions get similar lines, and how many get comments."""
 SHORT_EDIT, LONG_EDIT = 510, 2000
 PROBES = 60
 MAX_PROBE = 400
@@ -89,7 +89,13 @@ def _part(name: str) -> dict[str, Shard]:
         many = [*sources.functions] * PASSES_OVER_FUNCTIONS + brief * PASSES_OVER_BRIEF_FORMS
         mine = many[EDIT_PARTS.index(name) :: len(EDIT_PARTS)]
         examples = edit_examples(
-            mine, sources.pool, rng, most=MOST_EDITS, company=COMPANY, similar=SIMILAR
+            mine,
+            sources.pool,
+            rng,
+            most=MOST_EDITS,
+            company=COMPANY,
+            similar=SIMILAR,
+            commented=COMMENTED,
         )
         return {name: shard(examples, sources.processor)}
     makers = {"texts": _text_shards, "invented": _invented_shards, "probes": _probes}
@@ -109,14 +115,18 @@ def edit_examples(
     most: int,
     company: float = 0.0,
     similar: float = 0.0,
+    commented: float = 0.0,
 ) -> Iterator[Example]:
     """One to `most` edits of every function in turn, worded as a chat.
 
-    A share of the edits, `company`, is of code that another function stands in as well, and a share
-    of the functions, `similar`, gets lines like others of theirs.
+    A share of the edits, `company`, is of code that another function stands in as well; a share of
+    the functions, `similar`, gets lines like others of theirs, and another, `commented`, comments.
     """
+    comments = comments_of(functions)
     for original in functions:
         function = with_similar_lines(original, rng) if rng.random() < similar else original
+        if comments and rng.random() < commented:
+            function = with_comments(function, comments, rng)
         made = edits.make_several(function, rng, pool, most=rng.randint(1, most))
         if made and company and rng.random() < company:
             other = edits.beside(made[0], rng.choice(functions), rng)

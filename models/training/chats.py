@@ -14,7 +14,7 @@ from models.training.edits.base import closed
 from models.training.examples import Turns
 from models.training.functions import Function, is_function
 from models.training.invented import Inventor, joined
-from models.training.phrases import requests_of
+from models.training.phrases import REQUESTS, requests_of
 from models.training.refusals import WHICH_CODE, Requests, answer, is_small_talk
 
 MAX_REAL, MAX_REAL_PLAIN = 500, 800
@@ -73,6 +73,8 @@ _UNDOING, _UNABLE, _SHOWING, _BEGINNING, _LEAVING = 0.13, 0.05, 0.08, 0.12, 0.15
 """How often they, besides, undo the last change, ask for what is impossible, show new code before
 they say what to change, bring new code with its request when there is some already, and make a
 request that has nothing to do with the code."""
+_NAMED = 0.25
+"""How often the change that is undone is named, where there are words for it."""
 _TALKING = 0.25
 """How often somebody who was asked what to change says something else first."""
 _UNABLE_WORDS = (
@@ -313,6 +315,8 @@ class Chats:
         return None
 
     def undo(self, versions: list[Function]) -> tuple[str, str]:
-        """The code as it was before the last change."""
-        versions.pop()
-        return self._asking("undo"), fenced(versions[-1].text)
+        """The code as it was before the last change, which some people name."""
+        named = REQUESTS.get(f"undo: {versions.pop().origin}", [])
+        if self._inventor.held_out or not named or self._rng.random() >= _NAMED:
+            return self._asking("undo"), fenced(versions[-1].text)
+        return self._said(self._rng.choice(named)), fenced(versions[-1].text)

@@ -180,8 +180,12 @@ class Inventor:
             return f"return {value}"
         if chance < 0.88:
             return f"print({value})"
-        if chance < 0.95:
+        if chance < 0.93:
             return f"{self.rng.choice(names)}.{self.rng.choice(_METHODS)}({self.atom(names)})"
+        if chance < 0.96:
+            return f"{self.name()}({self.atom(names)})"
+        if chance < 0.98:
+            return f"{self.name()} = {value}"
         return f"raise {self.rng.choice(('ValueError', 'TypeError'))}({value})"
 
     def statements(self, names: list[str], *, count: int) -> list[str]:

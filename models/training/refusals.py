@@ -80,9 +80,11 @@ WHICH_CODE = (
 )
 SMALL_TALK: Mapping[str, str] = {
     "greeting": "Hello! Paste some Python code and tell me how to change it.",
-    "identity": "I am ember, a very small language model that edits Python: I rename names, add "
-    "or drop hints, defaults and docstrings, and so on. For anything else, name a larger model: "
-    "python -m akunu_py chat --model NAME",
+    "identity": ANSWER.format(
+        opening="",
+        first="rename a variable in code you paste",
+        second="add a docstring to it",
+    ).lstrip(),
     "abilities": "I make small edits of Python code: rename a name, change quotes, add a "
     "docstring, make a function async, wrap it in a try block, and so on. Try this: "
     "Rename `x` to `total` in: def f(x): return x + 1",
@@ -126,10 +128,12 @@ def is_small_talk(request: str) -> bool:
 
 def is_honest(text: str) -> bool:
     """True for an answer to something outside the training: in the words of any kind, or of
-    several, and whatever word it takes up."""
+    several, and whatever word it takes up; also for one that says no more than what it is."""
     openings, firsts, seconds = (
         "|".join(re.escape(part) for part in parts) for parts in zip(*ANSWERS.values(), strict=True)
     )
+    if text == SMALL_TALK["identity"]:
+        return True
     whole = re.escape(ANSWER).replace(r"\{opening\}", f"(?:{openings})")
     whole = whole.replace(r"\{first\}", f"(?:{firsts})").replace(r"\{second\}", f"(?:{seconds})")
     pattern = whole.replace(r"\{word\}", r"`\w+`")

@@ -62,6 +62,15 @@ _OPERATOR = re.compile(r"(?<= )(?:[-+*/<>&|^%]|[<>=!]=)(?= )")
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 _OTHER_OPERATORS = {**dict.fromkeys("+-*/", "+-*/"), **dict.fromkeys("&|^%", "&|^%")}
 _COMPARISONS = ("<", ">", "<=", ">=", "==", "!=")
+_KEPT_APART = frozenset(
+    (
+        *("function_to_method", "method_to_function", "change_indent", "apply_diff"),
+        *("repeat_code", "change_quotes", "drop_comments", "decorate"),
+    )
+)
+"""Kinds that are about more than a function's own lines."""
+_IN_COMPANY, _IN_CLASS = 0.05, 0.05
+"""How often code is two functions of which one is edited, and how often a class of one method."""
 _ALIKE = 0.65
 """How often an expression is replaced by one that differs from it in one place."""
 _SMALL = 0.35
@@ -177,7 +186,19 @@ def drawn(inventor: Inventor, given: str | None = None) -> tuple[str, Edit]:
             edit = make(kind, replace(function, text=one_line or function.text), inventor)
             if edit:
                 cut = kind in _STATEMENTS_TOO and rng.random() < 0.3
-                return kind, _statements(edit) if cut else edit
+                return kind, _statements(edit) if cut else _surrounded(kind, edit, inventor)
+
+
+def _surrounded(kind: str, edit: Edit, inventor: Inventor) -> Edit:
+    """The edit as it is, mostly, or in a class, or beside another function."""
+    chance, name = inventor.rng.random(), inventor.name()
+    if chance < _IN_COMPANY:
+        return edits.beside(edit, inventor.function(), inventor.rng) or edit
+    if chance > _IN_COMPANY + _IN_CLASS or kind in _KEPT_APART:
+        return edit
+    header = f"class {name[:1].upper()}{name[1:]}:\n"
+    before, after = (header + textwrap.indent(text, "    ") for text in (edit.before, edit.after))
+    return replace(edit, before=before, after=after)
 
 
 def _with_names(edit: Edit, inventor: Inventor) -> Edit:

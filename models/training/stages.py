@@ -138,6 +138,9 @@ _MORE_REQUESTS = _percent(
 _LEAVING_CODE = _percent(
     chats=40, short_edits=20, refusals=17, edits=10, long_edits=6, fim=5, code=2
 )
+_MORE_WORDS = _percent(
+    chats=28, short_edits=24, long_edits=15, refusals=12, edits=12, fim=6, code=3
+)
 _QUESTIONS = _percent(repeats=2, edits=46, code=2, fim=12, questions=36, structured=2)
 CURRICULUM: tuple[Stage, ...] = (
     Stage("copying", 300, 8, 256, _COPYING),
@@ -197,6 +200,7 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("any hint", 1200, 8, 1024, _EVERYTHING, decays=True, peak=0.14, vectors=0.2),
     Stage("more requests", 1150, 8, 1024, _MORE_REQUESTS, decays=True, peak=0.16, vectors=0.2),
     Stage("leaving code", 130, 8, 1024, _LEAVING_CODE, decays=True, peak=0.06, vectors=0.2),
+    Stage("more words", 1400, 8, 1024, _MORE_WORDS, decays=True, peak=0.15, vectors=0.2),
 )
 
 

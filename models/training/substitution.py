@@ -7,6 +7,8 @@ alike, and it then also asks to look at what stands there instead of guessing by
 
 from __future__ import annotations
 
+import keyword
+
 import numpy as np
 import sentencepiece as spm
 
@@ -65,10 +67,16 @@ def request_words(edits: Shard, *, fence: int, quote: int) -> np.ndarray:
 
 
 def word_pieces(processor: spm.SentencePieceProcessor) -> np.ndarray:
-    """Ids of the pieces that are letters, digits and underscores only."""
+    """Ids of the pieces that are letters, digits and underscores only, and no keywords."""
     size = processor.get_piece_size()
     pieces = ((i, processor.id_to_piece(i)) for i in range(size) if not processor.is_byte(i))
-    return np.array([i for i, piece in pieces if piece.isascii() and piece.isidentifier()])
+    return np.array(
+        [
+            i
+            for i, piece in pieces
+            if piece.isascii() and piece.isidentifier() and not keyword.iskeyword(piece)
+        ]
+    )
 
 
 def high_bytes(processor: spm.SentencePieceProcessor) -> np.ndarray:

@@ -45,6 +45,11 @@ def test_an_answer_takes_up_the_users_words() -> None:
     assert refusals.is_honest(refusals.answer("nonsense", "??"))
 
 
+def test_who_it_is_is_an_honest_answer_to_anything() -> None:
+    assert refusals.SMALL_TALK["identity"].startswith("I am ember")
+    assert refusals.is_honest(refusals.SMALL_TALK["identity"])
+
+
 def test_edits_are_not_taken_for_refusals() -> None:
     assert not refusals.is_honest("```python\ndef f(total): return total\n```")
     assert not refusals.is_honest(refusals.SMALL_TALK["greeting"])
@@ -106,8 +111,8 @@ def test_plain_spoken_people_ask_of_earlier_code_in_few_words() -> None:
 
 
 def test_a_second_rename_may_leave_out_the_verb() -> None:
-    chats = Chats(Inventor(random.Random(5)), requests(5), [], plain_spoken=True)
-    spoken = [words for _ in range(500) for _, words in chats.conversation(5)[2::2]]
+    chats = Chats(Inventor(random.Random(3)), requests(3), [], plain_spoken=True)
+    spoken = [words for _ in range(900) for _, words in chats.conversation(5)[2::2]]
     short = [words for words in spoken if re.fullmatch(r"[Aa]nd \w+ (?:to|into|->) \w+\.?", words)]
     assert len(short) > 1
 
@@ -190,8 +195,8 @@ def test_plain_spoken_people_undo_more_often() -> None:
 def test_conversations_have_questions_where_there_are_any() -> None:
     asked = [("user", "What does len do?"), ("assistant", "Return the number of items.")]
     chats = Chats(Inventor(random.Random(3)), requests(3), [], [asked])
-    turns = [turn for _ in range(20) for turn in chats.conversation(5)]
-    assert 4 <= turns.count(asked[1]) <= 20
+    turns = [turn for _ in range(60) for turn in chats.conversation(5)]
+    assert 6 <= turns.count(asked[1]) <= 60
 
 
 FENCE, CODE, ASK, NO = 9, [11, 12, 13, 14, 15, 16], 20, 30

@@ -35,10 +35,18 @@ _ERRORS = (
     "ImportError",
 )
 _HANDLERS = (
-    ("returns `None` on `{error}`", "except {error}:\n    return None"),
-    ("returns `False` on `{error}`", "except {error}:\n    return False"),
-    ("ignores `{error}`", "except {error}:\n    pass"),
-    ("prints the `{error}`", "except {error} as error:\n    print(error)"),
+    *(
+        (f"returns `{value}` on `{{error}}`", f"except {{error}}:\n    return {value}")
+        for value in ("None", "False", "None", "False", "True", "0", "-1", '""', "[]")
+    ),
+    *(("ignores `{error}`", "except {error}:\n    pass"),) * 4,
+    *(("prints the `{error}`", "except {error} as error:\n    print(error)"),) * 4,
+)
+_RAISING = 0.3
+"""How many guards raise an error and do not return."""
+_RAISED = (
+    *("ValueError", "TypeError", "ValueError()", "TypeError()", 'ValueError("missing")'),
+    *("RuntimeError", 'TypeError("required")', 'ValueError("no value")'),
 )
 _REPLACED = (ast.Call, ast.Attribute, ast.Compare, ast.Constant, ast.Subscript)
 
@@ -101,18 +109,19 @@ def drop_docstring(function: Function, rng: random.Random, _pool: Pool) -> Edit 
 
 
 def guard(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
-    """An early return for a parameter that is None."""
+    """An early return for a parameter that is None, or an error."""
     names = [a.arg for a in function.node.args.args if a.arg not in ("self", "cls")]
     body = own_body(function)
     if not names or not body or getattr(body[0], "decorator_list", None):
         return None
-    name, value = rng.choice(names), rng.choice(("None", "False", "0", "[]", '""', "{}"))
+    name, raises = rng.choice(names), rng.random() < _RAISING
+    value = rng.choice(_RAISED if raises else ("None", "False", "0", "[]", '""', "{}"))
     at, indent, level = body_start(function)
-    added = f"{indent}if {name} is None:\n{indent}{level}return {value}\n"
+    does = "raise" if raises else "return"
+    added = f"{indent}if {name} is None:\n{indent}{level}{does} {value}\n"
     after = spliced(function.text, [(at, at, added)])
-    return Edit(
-        "guard", phrase(rng, official("guard"), name=name, value=value), function.text, after
-    )
+    words = phrase(rng, official(f"guard: {does}s"), name=name, value=value)
+    return Edit("guard", words, function.text, after)
 
 
 def _lonely_lines(function: Function) -> list[tuple[ast.stmt, bool]]:
@@ -154,6 +163,8 @@ def insert_line(function: Function, rng: random.Random, pool: Pool) -> Edit | No
             f'logger.debug("{name}")',
             f"assert {name} is not None",
             f"{name} += 1",
+            *(f"import {name}", f"return {name}", f"await {name}()", f"{name}.clear()"),
+            *(f"raise ValueError({name})", f'raise TypeError("{name}")'),
         )
     )
     at = Lines(function.text).offset(statement.lineno + (side == "after"), 0)

@@ -1,9 +1,11 @@
-"""Functions with lines like others of theirs."""
+"""Functions with lines like others of theirs, and with comments."""
 
 import random
 
+from models.training.edits import layout
+from models.training.edits.base import Pool
 from models.training.functions import Function, is_function
-from models.training.similar_lines import with_similar_lines
+from models.training.harder import comments_of, with_comments, with_similar_lines
 
 TEXT = """\
 def setup(self, name, size=3):
@@ -40,3 +42,17 @@ def test_added_lines_are_like_one_that_was_there() -> None:
 
 def test_chance_is_seeded() -> None:
     assert made(7) == made(7)
+
+
+def test_comments_come_and_go_without_a_trace() -> None:
+    function = Function(TEXT, is_method=True, origin="here")
+    words = comments_of([Function("def f():\n    # one two\n    pass", False, "")])
+    assert words == ["one two"]
+    rng = random.Random(3)
+    texts = [with_comments(function, words, rng) for _ in range(40)]
+    for commented in texts:
+        edit = layout.drop_comments(commented, rng, Pool((), ()))
+        assert edit is not None
+        assert edit.after == TEXT
+    assert any("  # " in one.text.replace("\n    ", "") for one in texts)
+    assert sum("# self.name" in one.text for one in texts) > 2  # code that is commented out

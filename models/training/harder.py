@@ -1,18 +1,21 @@
-"""Functions that get lines much like others of theirs.
+"""Functions made harder to copy: with lines much like others of theirs, or with comments.
 
 Where a function repeats itself, a few tokens do not tell which of the similar lines an answer has
 come to: only what stands further before them does. Real functions of some length are like that, and
 most wrong answers about them begin there; short ones made so teach it at a third of the length.
+To leave out comments takes finding the next line behind them, and few real functions have many.
 """
 
 from __future__ import annotations
 
+import ast
 import keyword
 import random
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from models.training.functions import MAX_LINES, Function, is_function
+from models.training.functions import MAX_LINE_LENGTH, MAX_LINES, Function, is_function
 
 _WORD = re.compile(r"[A-Za-z_]\w*|\d+")
 _MOST_PLACES, _MOST_COPIES = 5, 3
@@ -20,6 +23,10 @@ _BEHIND_IT = 0.6
 """How often a line's copies follow it; the others stand anywhere at the same indentation."""
 _SAME = 0.2
 """How often a copy is the same line once more."""
+_COMMENT = re.compile(r"^ *# ?(\w.*)$", re.MULTILINE)
+_MOST_COMMENTED, _MOST_LINES = 4, 3
+_BEHIND_CODE, _OF_CODE = 0.25, 0.25
+"""How often a comment stands behind code, and how often its words are a line of the function."""
 
 
 def with_similar_lines(function: Function, rng: random.Random) -> Function:
@@ -40,6 +47,39 @@ def with_similar_lines(function: Function, rng: random.Random) -> Function:
         behind = at if rng.random() < _BEHIND_IT else rng.choice(indented)
         longer = [*lines[: behind + 1], *copies, *lines[behind + 1 :]]
         if len(longer) <= MAX_LINES and is_function("\n".join(longer)):
+            lines = longer
+    return replace(function, text="\n".join(lines))
+
+
+def comments_of(functions: Iterable[Function]) -> list[str]:
+    """The words of every comment on a line of its own."""
+    return [words for function in functions for words in _COMMENT.findall(function.text)]
+
+
+def with_comments(function: Function, comments: Sequence[str], rng: random.Random) -> Function:
+    """The function with comments in front of a few of its statements, or behind them."""
+    lines = function.text.split("\n")
+    own = function.node.body
+    docstring = ast.get_docstring(function.node) is not None
+    rows = sorted(
+        {
+            statement.lineno - 1
+            for one in own[docstring:]
+            for statement in ast.walk(one)
+            if isinstance(statement, ast.stmt) and statement.lineno > function.node.lineno
+        }
+    )
+    for row in sorted(rng.sample(rows, min(len(rows), rng.randint(1, _MOST_COMMENTED))))[::-1]:
+        behind = rng.random() < _BEHIND_CODE
+        said = [
+            rng.choice(lines).strip() if rng.random() < _OF_CODE else rng.choice(comments)
+            for _ in range(1 if behind else rng.randint(1, _MOST_LINES))
+        ]
+        indent = " " * _indent(lines[row])
+        added = [f"{lines[row]}  # {said[0]}"] if behind else [*(f"{indent}# {s}" for s in said)]
+        longer = [*lines[:row], *added, *lines[row + behind :]]
+        fits = len(longer) <= MAX_LINES and max(map(len, added)) <= MAX_LINE_LENGTH
+        if fits and is_function("\n".join(longer)):
             lines = longer
     return replace(function, text="\n".join(lines))
 
