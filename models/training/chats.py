@@ -69,12 +69,20 @@ _WITHOUT_CODE = 0.15
 _FORGETTING, _BRINGING = 0.2, 0.6
 """How often plain-spoken people forget the code when they have shown none, and how often they then
 send it by itself."""
-_UNDOING, _UNABLE, _SHOWING, _BEGINNING, _LEAVING = 0.13, 0.05, 0.08, 0.12, 0.15
+_ASIDES: Mapping[str, float] = {
+    "undo": 0.13,
+    "unable": 0.05,
+    "show": 0.08,
+    "begin": 0.12,
+    "outside": 0.15,
+}
 """How often they, besides, undo the last change, ask for what is impossible, show new code before
 they say what to change, bring new code with its request when there is some already, and make a
 request that has nothing to do with the code."""
 _NAMED = 0.25
 """How often the change that is undone is named, where there are words for it."""
+_ALL = 0.12
+"""How often the code from before all changes is asked for."""
 _TALKING = 0.25
 """How often somebody who was asked what to change says something else first."""
 _UNABLE_WORDS = (
@@ -106,10 +114,14 @@ _FOLLOW = (
     "Great, now {}",
 )
 
+_NOT_GOING_ON = ("now", "no", "not", "hey", "pls", "please", "the", "it", "I")
+"""First words that do not follow those."""
+
 
 def _versions(kind: str, edit: Edit) -> list[Function]:
-    """The code before and after an edit of the kind."""
-    return [Function(edit.before, False, ""), Function(edit.after, False, kind)]
+    """The code before and after an edit of the kind, or once where it stayed as it is."""
+    both = [Function(edit.before, False, ""), Function(edit.after, False, kind)]
+    return both if edit.before != edit.after else both[:1]
 
 
 class Chats:
@@ -195,26 +207,26 @@ class Chats:
         """Now and then, the last change is undone, the impossible is asked of the code, other code
         is shown, or edited, or what is asked has nothing to do with code. After an answer that asks
         for code (`before`), none is shown: that would be the code of the request."""
-        chance = self._rng.random() if self._plain_spoken else 1.0
-        if len(versions) > 1 and chance < _UNDOING:
-            return self.undo(versions)
-        if versions and _UNDOING <= chance < _UNDOING + _UNABLE:
-            return self.unable()
-        shown = _UNDOING + _UNABLE + _SHOWING
-        if _UNDOING + _UNABLE <= chance < shown and before != WHICH_CODE:
+        if not self._plain_spoken:
+            return None
+        (aside,) = self._rng.choices(
+            ("", *_ASIDES), (1.0 - sum(_ASIDES.values()), *_ASIDES.values())
+        )
+        if aside == "show" and before != WHICH_CODE:
             return self.show(versions)
-        if versions and shown <= chance < shown + _BEGINNING:
-            return self.begin(versions)
-        if versions and shown + _BEGINNING <= chance < shown + _BEGINNING + _LEAVING:
-            return self.outside(versions)
-        return None
+        if not versions or (aside == "undo" and len(versions) == 1):
+            return None
+        makers = {"undo": self.undo, "begin": self.begin, "outside": self.outside}
+        if aside in makers:
+            return makers[aside](versions)
+        return self.unable() if aside == "unable" else None
 
     def _in_few_words(self, kind: str, edit: Edit, *, again: bool) -> str:
         """The shortest request for an edit of earlier code; `again` if the edit before it was
         of the same kind."""
         if kind not in _PLAIN_WORDS:
             drawn = (wordings.instruction(edit, kind, self._rng) for _ in range(4))
-            return self._said(closed(min(drawn, key=len)))
+            return self._said(closed(min(drawn, key=len)), edit)
         words, names = self._rng.choice(_PLAIN_WORDS[kind]), _QUOTED.findall(edit.instruction)
         known = set(_NAME.findall(edit.before))
         names.sort(key=lambda name: name not in known)  # the old one first
@@ -222,12 +234,16 @@ class Chats:
         if again and fits and self._rng.random() < 0.8:
             more = self._rng.choice(_ONE_MORE).format(*names)
             return self._rng.choice(_AND).replace("{}", more)
-        return self._said(words.format(*names) if fits else closed(edit.instruction))
+        return self._said(words.format(*names) if fits else closed(edit.instruction), edit)
 
-    def _said(self, words: str) -> str:
+    def _said(self, words: str, edit: Edit | None = None) -> str:
         """Some words as a message: alone, or going on from what was said before."""
-        chance = self._rng.random()
-        if chance < 0.35:
+        chance, first = self._rng.random(), words.partition(" ")[0]
+        if edit and first in _NAME.findall(f"{edit.before}\n{edit.after}"):
+            return wordings.ended(words, self._rng)
+        if chance < 0.35 and first.lower() not in _NOT_GOING_ON and not words.endswith("?"):
+            if wordings.begins_as_instruction(words):
+                words = words[:1].lower() + words[1:]
             words = self._rng.choice(_FOLLOW).replace("{}", words)
         elif chance < 0.6 and wordings.begins_as_instruction(words):
             words = words[:1].upper() + words[1:]
@@ -309,13 +325,17 @@ class Chats:
                 return self._in_few_words(kind, edit, again=again), fenced(edit.after)
             words = closed(wordings.instruction(edit, kind, self._rng))
             words = wordings.spoken(words, self._rng, edit)
-            if self._rng.random() < 0.4 and words[:1].islower():
+            first = words.partition(" ")[0].lower()
+            if self._rng.random() < 0.4 and words[:1].islower() and first not in _NOT_GOING_ON:
                 words = self._rng.choice(_FOLLOW).replace("{}", words)
             return wordings.ended(words, self._rng), fenced(edit.after)
         return None
 
     def undo(self, versions: list[Function]) -> tuple[str, str]:
-        """The code as it was before the last change, which some people name."""
+        """The code as it was before the last change, which some people name, or before all."""
+        if self._rng.random() < _ALL:
+            del versions[1:]
+            return self._asking("original"), fenced(versions[0].text)
         named = REQUESTS.get(f"undo: {versions.pop().origin}", [])
         if self._inventor.held_out or not named or self._rng.random() >= _NAMED:
             return self._asking("undo"), fenced(versions[-1].text)

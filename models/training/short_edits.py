@@ -66,9 +66,10 @@ _KEPT_APART = frozenset(
     (
         *("function_to_method", "method_to_function", "change_indent", "apply_diff"),
         *("repeat_code", "change_quotes", "drop_comments", "decorate"),
+        *("rename_function", "add_docstring", DESCRIBE),
     )
 )
-"""Kinds that are about more than a function's own lines."""
+"""Kinds that are about more than a function's own lines, or may be meant for a class."""
 _IN_COMPANY, _IN_CLASS = 0.05, 0.05
 """How often code is two functions of which one is edited, and how often a class of one method."""
 _ALIKE = 0.65
@@ -139,6 +140,7 @@ def replaced(function: Function, inventor: Inventor) -> Edit | None:
         old = rng.choice(usable)
         known = {node.id for node in ast.walk(function.node) if isinstance(node, ast.Name)}
         new = alike(old, rng, sorted({*known, fresh})) if rng.random() < _ALIKE else None
+        new = new or (fresh if f"{old}(" in text else None)  # what is called stays a name
     else:
         return None
     new = new.strip() if new else inventor.expression([fresh], 1)

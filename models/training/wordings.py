@@ -45,6 +45,7 @@ _ORDERS = frozenset(LISTS["instruction"]) - frozenset(
 _BY_HANDLER = 0.6
 """How often a try block is asked for by what it does with the error."""
 _NAME = re.compile(r"\w+")
+_EVERYWHERE = re.compile(r"every|each|all\b|wherever|throughout")
 _QUOTED_PART = re.compile(r"(self\.|@)([`'])([^`']+)\2")
 _CONSTANTS = ("None", "True", "False")
 _MARK = re.compile(r"\{i\}[:.]")
@@ -55,11 +56,13 @@ _AFTER = (
     *("{i}:\n```python\n{c}\n```",) * 4,
     *("{i}\n```python\n{c}\n```", "{i}:\n```\n{c}\n```", "{i}\n```\n{c}\n```"),
 )
+_WITHIN = ("Given {c}, {i}", "In {c}, {i}")
+"""Layouts in which the instruction goes on with a sentence."""
 _BEFORE = (
     *("{c}\n{i}",) * 3,
     *("{c}\n\n{i}", "{c}\n\n{i}", "{c}\n\n{i}.", "```python\n{c}\n```\n{i}", "`{c}` {i}"),
     *("```\n{c}\n```\n{i}", "{c} - {i}", "Here is my code:\n{c}\n{i}", "I have {c}\n{i}"),
-    *("Given {c}, {i}", "In {c}, {i}", "This is my function: {c}. {i}", "{c}  {i}"),
+    *(*_WITHIN, "This is my function: {c}. {i}", "{c}  {i}"),
 )
 
 _AFTER_A_SENTENCE = ("{i}. {c}", "{i} - {c}")
@@ -93,6 +96,8 @@ def instruction(edit: Edit, kind: str, rng: random.Random) -> str:
             others = one.others
             if edit.kind == "wrap_in_try" and rng.random() < _BY_HANDLER:
                 others, found = _handling(found["what"])
+            if found.get("old") in _NAME.findall(edit.after):  # in its words, which stay
+                others = [words for words in others if not _EVERYWHERE.search(words)]
             pointing = _pointing(edit, found) if rng.random() < 0.25 else ()
             words = phrase(rng, pointing or others, **_quoted(found, rng))
             return _QUOTED_PART.sub(r"\2\1\3\2", words)
@@ -185,6 +190,8 @@ def request(words: str, code: str, rng: random.Random) -> str:
         words = words.replace(" the following code", " the code above")
         frame = ""
     frame = frame or rng.choice(usable)
+    if frame in _WITHIN and words.partition(" ")[0] not in _NAME.findall(code):
+        words = words[:1].lower() + words[1:] if begins_as_instruction(words) else words
     if words.endswith("?"):
         frame = _MARK.sub("{i}", frame)
     return frame.replace("{i}", "\0", 1).replace("{c}", code, 1).replace("\0", words, 1)

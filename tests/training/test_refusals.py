@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.first_messages import messages
-from models.training import refusals
+from models.training import refusals, short_edits
 from models.training.chats import WHAT_CHANGE, Chats
 from models.training.copies import NOWHERE, align
 from models.training.edits import Edit
@@ -33,10 +33,10 @@ def test_an_answer_says_what_it_is_and_how_to_name_a_larger_model(kind: str) -> 
 
 def test_code_that_is_judged_stands_where_code_to_edit_may_stand() -> None:
     source = requests(3)
-    asked = [source.turn("judge")[0] for _ in range(300)]
+    asked = [source.turn("judge")[0] for _ in range(900)]
     first = [words for words in asked if words.startswith(("def ", "```", "`def", "async def"))]
     assert len(first) > 10
-    assert not any(words.endswith((" in", " of", " to", " for")) for words in first)
+    assert not any(words.endswith((" in", " of", " to")) for words in first)
 
 
 def test_an_answer_takes_up_the_users_words() -> None:
@@ -146,10 +146,31 @@ def test_forgotten_code_is_asked_for_and_then_edited() -> None:
         assert "def " not in turns[0][1]
         if len(turns) == 4:
             brought += 1
-            before, after = versions
+            before, after = versions[0], versions[-1]
             assert turns[2][1].endswith((before.text, f"{before.text}\n```"))
             assert turns[3][1] == f"```python\n{after.text}\n```"
     assert 20 < brought < 60
+
+
+def test_the_original_is_the_code_before_every_change() -> None:
+    chats = Chats(Inventor(random.Random(3)), requests(3), [])
+    said = set(REQUESTS["original"])
+    for _ in range(100):
+        versions = [Function(f"x = {i}", is_method=False, origin="") for i in range(4)]
+        request, answer = chats.undo(versions)
+        all_back = request in said
+        assert answer == f"```python\nx = {0 if all_back else 2}\n```"
+        assert len(versions) == (1 if all_back else 3)
+
+
+def test_what_is_called_is_replaced_by_a_name() -> None:
+    inventor = Inventor(random.Random(4))
+    for _ in range(400):
+        edit = short_edits.replaced(Function("def f(x): return g(x)", False, ""), inventor)
+        assert edit is not None
+        assert re.fullmatch(r"def f\(x\): return (?!g)\w+\(x\)|.* return .*", edit.after)
+        assert "return g(x)(" not in edit.after
+        assert not re.search(r"[^\w]\(x\)$", edit.after)
 
 
 def test_code_that_was_asked_for_is_never_answered_with_a_question() -> None:

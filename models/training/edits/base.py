@@ -59,7 +59,7 @@ def ends_open(words: str) -> bool:
 
 def closed(words: str) -> str:
     """An instruction that no code follows."""
-    words = words.replace(" the following code", " this code")
+    words = words.replace(" the following code", " this code").removesuffix("\nThe code")
     return f"{words} it" if ends_open(words) else words
 
 
