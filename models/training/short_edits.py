@@ -233,10 +233,11 @@ def _statements(edit: Edit) -> Edit:
     """The edit of the body alone, where the header stays as it is and nothing is returned."""
     (header, *before), (same, *after) = edit.before.split("\n"), edit.after.split("\n")
     plain = header == same and before and after and "return" not in edit.before + edit.after
-    if not plain or "self" in edit.before:
+    if not plain or "self" in edit.before or before[0].lstrip().startswith('"""'):
         return edit
     return replace(
         edit,
+        instruction=re.sub(r" (?:this|the) function$", " this code", edit.instruction),
         before=textwrap.dedent("\n".join(before)),
         after=textwrap.dedent("\n".join(after)),
     )

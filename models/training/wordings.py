@@ -8,6 +8,7 @@ after the code, in its line or above it.
 from __future__ import annotations
 
 import ast
+import keyword
 import random
 import re
 import textwrap
@@ -47,6 +48,9 @@ _BY_HANDLER = 0.6
 _NAME = re.compile(r"\w+")
 _EVERYWHERE = re.compile(r"every|each|all\b|wherever|throughout")
 _QUOTED_PART = re.compile(r"(self\.|@)([`'])([^`']+)\2")
+_QUOTED_TWICE = re.compile(r"`(\w+)`(: |=| = )`([^`]+)`")
+_PYTHON = frozenset((*keyword.kwlist, "print"))
+"""Words that begin lines of code and may begin instructions."""
 _CONSTANTS = ("None", "True", "False")
 _MARK = re.compile(r"\{i\}[:.]")
 _AFTER = (
@@ -62,12 +66,12 @@ _BEFORE = (
     *("{c}\n{i}",) * 3,
     *("{c}\n\n{i}", "{c}\n\n{i}", "{c}\n\n{i}.", "```python\n{c}\n```\n{i}", "`{c}` {i}"),
     *("```\n{c}\n```\n{i}", "{c} - {i}", "Here is my code:\n{c}\n{i}", "I have {c}\n{i}"),
-    *(*_WITHIN, "This is my function: {c}. {i}", "{c}  {i}"),
+    *(*_WITHIN, "This is my function: `{c}`. {i}", "{c}  {i}"),
 )
 
 _AFTER_A_SENTENCE = ("{i}. {c}", "{i} - {c}")
 """Layouts for an instruction that is complete without the code."""
-_RUNNING_ON = ("{c} - {i}", "{c}  {i}")
+_RUNNING_ON = ("{c} - {i}", "{c}  {i}", *_WITHIN)
 """Layouts in which words that do not begin as an instruction would read as code."""
 
 
@@ -100,7 +104,8 @@ def instruction(edit: Edit, kind: str, rng: random.Random) -> str:
                 others = [words for words in others if not _EVERYWHERE.search(words)]
             pointing = _pointing(edit, found) if rng.random() < 0.25 else ()
             words = phrase(rng, pointing or others, **_quoted(found, rng))
-            return _QUOTED_PART.sub(r"\2\1\3\2", words)
+            words = _QUOTED_PART.sub(r"\2\1\3\2", words)
+            return _QUOTED_TWICE.sub(r"`\1\2\3`", words)
     return edit.instruction
 
 
@@ -152,10 +157,12 @@ def spoken(words: str, rng: random.Random, edit: Edit | None = None) -> str:
     """An instruction as people say it: in small letters or large ones, politely or not. Names of
     the `edit`'s code keep their letters."""
     code = f"{edit.before}\n{edit.after}" if edit else ""
-    if not begins_as_instruction(words) or words.partition(" ")[0] in _NAME.findall(code):
+    names = set(_NAME.findall(code)) - _PYTHON
+    if not begins_as_instruction(words) or words.partition(" ")[0] in names:
         return words
     if rng.random() < 0.2 and words.partition(" ")[0].lower() in _ORDERS:
-        usable = [f for f in (*_POLITE, *_POLITE_TOO) if f.endswith("{}") or not ends_open(words)]
+        whole = not ends_open(words) and "\n" not in words
+        usable = [f for f in (*_POLITE, *_POLITE_TOO) if f.endswith("{}") or whole]
         words = words[:1].lower() + words[1:]
         return rng.choice(usable).replace("{}", words)
     first = words[:1].upper() if rng.random() < 0.6 else words[:1].lower()
@@ -184,6 +191,8 @@ def request(words: str, code: str, rng: random.Random) -> str:
         usable = [f for f in usable if "\n" not in code or not f.startswith("`{")]
         if not begins_as_instruction(words):
             usable = [f for f in usable if f not in _RUNNING_ON]
+        if words.partition(" ")[0] in _PYTHON:
+            usable = [f for f in usable if "`" in f]  # it would be one more line of the code
         if "#" in code.rpartition("\n")[2]:
             usable = [f for f in usable if "{c}\n" in f]  # what follows would be of the comment
         words = f"{words} {rng.choice(('it', 'this'))}" if is_open else words

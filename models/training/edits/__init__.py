@@ -135,7 +135,8 @@ def beside(edit: Edit, other: Function, rng: random.Random) -> Edit | None:
     None where the request does not tell which of the two it is about.
     """
     quoted = _QUOTED.findall(edit.instruction)
-    told = any(text in edit.before for text in quoted) and "return" not in edit.instruction
+    whole = [rf"(?<!\w){re.escape(text)}(?!\w)" for text in quoted]
+    told = any(re.search(text, edit.before) for text in whole) and "return" not in edit.instruction
     if edit.kind not in _OF_A_PLACE or not told or any(text in other.text for text in quoted):
         return None
     gap = "\n\n\n"
