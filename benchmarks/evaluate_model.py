@@ -245,7 +245,8 @@ def _shares(counts: Shares) -> Shares:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to evaluate: a model's folder, that of `humaneval_infilling`, and how many cases."""
+    """What to evaluate: a model's folder, the one that `humaneval_infilling` is in, and how many
+    cases."""
 
     folder: Path
     data: Path | None
@@ -318,7 +319,7 @@ def evaluate(wanted: Wanted) -> dict[str, Any]:
     return found
 
 
-def choose(wanted: Wanted, others: int) -> str:
+def other_edits(wanted: Wanted, others: int) -> str:
     """The share of right answers to `others` edits of each kind, and the nats per answer.
 
     Weights are chosen by it. The functions are others than those of the recorded edits, so that
@@ -390,7 +391,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.others:
         wanted = Wanted(options.model, None, options.per_kind, 0)
-        print(choose(wanted, options.others))
+        print(other_edits(wanted, options.others))
         return
     if options.data and not options.data.is_dir():
         parser.error(f"there is no folder {options.data}")

@@ -35,11 +35,12 @@ OWN_WORDS = Path(__file__).with_name("own_words.txt")
 """Conversations written by hand. Of the first 29, wordings were made for the training; the others
 are by somebody who had not seen its wordings."""
 LATER_OWN_WORDS = OWN_WORDS.with_name("own_words_2.txt")
-"""More of them, by others, that nobody had read when the weights were chosen."""
+"""More of them, by others. Nobody had read them when the weights of course 11 were chosen; those of
+the courses after it have been scored by them as well."""
 ANY_WORDS = "?"
 """Stands in these files for any answer without code."""
 AGAIN, UNDO = "the code again", "undo"
-"""Kinds of later turns that ask for the last code and for the one before it."""
+"""Kinds of later turns that ask for the last code, and for the one before it or before all."""
 _NAME = re.compile(r"\w{2,}")
 HUMANEVAL = Path("humaneval_infilling", "HumanEval-SingleLineInfilling.jsonl.gz")
 
@@ -177,9 +178,9 @@ def own_words(path: Path = OWN_WORDS) -> list[Turns]:
 
 
 def _later_kind(request: str) -> str:
-    if any(mark in request for mark in ("def ", "\n")):
+    if "def " in request or ("\n" in request and "```diff" not in request):
         return "new code"
-    for kind, name in (("undo", UNDO), ("again", AGAIN)):
+    for kind, name in (("undo", UNDO), ("original", UNDO), ("again", AGAIN)):
         if request in REQUESTS[kind]:
             return name
     return "code of an earlier answer"

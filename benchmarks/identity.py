@@ -1,7 +1,7 @@
 """Is speculation exact? 200 prompts, answered plainly, by mlx-lm itself, and with drafts.
 
-    python -m benchmarks.identity --model ember --weights quantized
-    python -m benchmarks.identity --drafters all --exact --limit 40 --max-tokens 32
+    python -m benchmarks.identity --name identity_quantized --weights quantized
+    python -m benchmarks.identity --name mine --drafters all --exact --limit 40 --max-tokens 32
 
 Greedy answers must be the same token for token with every drafter. Where a batch of five rows is
 computed by another kernel than one row, two nearly equal logits can change places. Such a position
@@ -158,7 +158,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--drafters", nargs="+", choices=(*DRAFTERS, _ALL), default=["ngram"])
     parser.add_argument("--num-draft-tokens", type=int, default=4)
     parser.add_argument("--exact", action="store_true", help="also answer exactly")
-    parser.add_argument("--name", default="identity", help="of the files in results/")
+    parser.add_argument("--name", required=True, help="of the files in results/")
     return parser.parse_args()
 
 

@@ -51,7 +51,7 @@ _CONTINUATION: Final = ". "
 _STYLE: Final = Style.from_dict({"prompt": "bold", "placeholder": "ansibrightblack"})
 _ERASE_LINE: Final = "\r\x1b[K"
 _LEAVING: Final = ("exit", "quit", "exit()", "quit()")
-"""Typed by itself, these end a Python prompt or a shell, and no question."""
+"""Typed alone, these end a Python prompt or a shell, and are not meant for the model."""
 _PATIENCE: Final = 3
 """The third press of Ctrl-C no longer waits for the answer to stop."""
 _NOT_KEPT: Final = "interrupted before the first token; the question is not kept"

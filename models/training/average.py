@@ -1,4 +1,4 @@
-"""The mean of the weights that a course began and ended at, in place of those it ended at.
+"""The mean of the weights of two checkpoints of a run, in place of those of the second.
 
     python -m models.training.average BEGIN.pt END.pt --share 0.7
 

@@ -45,7 +45,7 @@ _PLAIN_WORDS: Mapping[str, tuple[str, ...]] = {
     "rename_function": ("rename {} to {}", "rename the function {} to {}"),
 }
 _ONE_MORE = ("{} to {}", "{} to {}", "{} into {}", "call {} {}", "{} to {} as well", "{} -> {}")
-"""One more name after another one was changed; the rest is understood."""
+"""One more name where a name is what was changed last; the rest is understood."""
 _RENAMED, _ONCE_MORE = "rename_variable", 0.9
 """The kind of edit before it, and how often another name follows."""
 _AND = ("and {}", "and {}", "And {}", "also {}", "now {}", "{}", "and also {}")
@@ -59,7 +59,8 @@ _PLAIN_KINDS: Mapping[str, float] = {
 _OUTSIDE, _SMALL_TALK, _FOLLOW_UP, _UNDO, _AGAIN = 0.15, 0.21, 0.65, 0.76, 0.8
 """One number from 0 to 1 decides what the next turn is. Below the first of these it is outside the
 training, below the second it is small talk, then an edit of the code there is, its undoing, and a
-wish to see it again. Above them all it is an edit of new code."""
+wish to see it again. Above them all it is an edit of new code. Where there is nothing to undo, the
+code is shown again."""
 _ADDING_KINDS = ("add_docstring", short_edits.DESCRIBE, "wrap_in_try", "guard", "insert_line")
 _ADDING = 0.4
 """How often plain-spoken people begin with an edit that adds lines. What follows must be done to
@@ -114,8 +115,8 @@ _FOLLOW = (
     "Great, now {}",
 )
 
-_NOT_GOING_ON = ("now", "no", "not", "hey", "pls", "please", "the", "it", "I")
-"""First words that do not follow those."""
+_NOT_GOING_ON = ("now", "no", "not", "hey", "pls", "please", "the", "it", "i", "i'd", "i'm")
+"""First words, in small letters, that do not follow those."""
 
 
 def _versions(kind: str, edit: Edit) -> list[Function]:
@@ -130,6 +131,7 @@ class Chats:
     Where there are `questions`, conversations of one, some turns are drawn from them. If
     they are `plain_spoken`, changes are undone more often and asked for in fewer words, what cannot
     be done is asked of code that is there, and code is shown before anything is asked, or after it.
+    Trained on are such people only; the held-out conversations are of others.
     """
 
     def __init__(
@@ -200,8 +202,8 @@ class Chats:
         """Now and then a question and its answer, where there are any."""
         if not self._questions or self._rng.random() >= _ASKED:
             return None
-        (_, question), (_, answer) = self._rng.choice(self._questions)
-        return question, answer
+        (_, question), (_, told) = self._rng.choice(self._questions)
+        return question, told
 
     def _of_the_code(self, versions: list[Function], before: str) -> tuple[str, str] | None:
         """Now and then, the last change is undone, the impossible is asked of the code, other code
@@ -294,8 +296,8 @@ class Chats:
             real = short_edits.make(kind, self._rng.choice(self._functions), self._inventor)
             edit = real or edit
         versions[:] = _versions(kind, edit)
-        (_, request), (_, answer) = short_edits.conversation(kind, edit, self._rng)
-        return request, answer
+        (_, request), (_, edited) = short_edits.conversation(kind, edit, self._rng)
+        return request, edited
 
     def show(self, versions: list[Function]) -> tuple[str, str]:
         """New code without a request; the answer asks for one."""
@@ -325,10 +327,7 @@ class Chats:
                 return self._in_few_words(kind, edit, again=again), fenced(edit.after)
             words = closed(wordings.instruction(edit, kind, self._rng))
             words = wordings.spoken(words, self._rng, edit)
-            first = words.partition(" ")[0].lower()
-            if self._rng.random() < 0.4 and words[:1].islower() and first not in _NOT_GOING_ON:
-                words = self._rng.choice(_FOLLOW).replace("{}", words)
-            return wordings.ended(words, self._rng), fenced(edit.after)
+            return self._said(words, edit), fenced(edit.after)
         return None
 
     def undo(self, versions: list[Function]) -> tuple[str, str]:

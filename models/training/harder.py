@@ -38,11 +38,11 @@ def with_similar_lines(function: Function, rng: random.Random) -> Function:
     words = [word for word in _WORD.findall(function.text) if not keyword.iskeyword(word)]
     for _ in range(rng.randint(2, _MOST_PLACES)):
         at = rng.randrange(len(lines))
+        if not lines[at].startswith(" "):
+            continue
         indented = [
             i for i, line in enumerate(lines) if line and _indent(line) == _indent(lines[at])
         ]
-        if not lines[at].startswith(" "):
-            continue
         copies = [_varied(lines[at], words, rng) for _ in range(rng.randint(1, _MOST_COPIES))]
         behind = at if rng.random() < _BEHIND_IT else rng.choice(indented)
         longer = [*lines[: behind + 1], *copies, *lines[behind + 1 :]]
@@ -52,27 +52,26 @@ def with_similar_lines(function: Function, rng: random.Random) -> Function:
 
 
 def comments_of(functions: Iterable[Function]) -> list[str]:
-    """The words of every comment on a line of its own."""
+    """The words of comments on lines of their own that begin with a letter or a digit."""
     return [words for function in functions for words in _COMMENT.findall(function.text)]
 
 
 def with_comments(function: Function, comments: Sequence[str], rng: random.Random) -> Function:
     """The function with comments in front of a few of its statements, or behind them."""
     lines = function.text.split("\n")
-    own = function.node.body
-    docstring = ast.get_docstring(function.node) is not None
-    rows = sorted(
-        {
-            statement.lineno - 1
-            for one in own[docstring:]
-            for statement in ast.walk(one)
-            if isinstance(statement, ast.stmt) and statement.lineno > function.node.lineno
-        }
-    )
-    for row in sorted(rng.sample(rows, min(len(rows), rng.randint(1, _MOST_COMMENTED))))[::-1]:
-        behind = rng.random() < _BEHIND_CODE
+    code = [s for line in lines if (s := line.strip()) and s[0] not in "#\"'"]
+    begin = function.node.lineno
+    whole = {
+        statement.lineno - 1: statement.lineno == statement.end_lineno
+        for one in function.node.body[ast.get_docstring(function.node) is not None :]
+        for statement in ast.walk(one)
+        if isinstance(statement, ast.stmt) and statement.lineno > begin
+    }
+    count = min(len(whole), rng.randint(1, _MOST_COMMENTED))
+    for row in sorted(rng.sample(sorted(whole), count), reverse=True):
+        behind = whole[row] and rng.random() < _BEHIND_CODE
         said = [
-            rng.choice(lines).strip() if rng.random() < _OF_CODE else rng.choice(comments)
+            rng.choice(code) if rng.random() < _OF_CODE else rng.choice(comments)
             for _ in range(1 if behind else rng.randint(1, _MOST_LINES))
         ]
         indent = " " * _indent(lines[row])

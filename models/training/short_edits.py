@@ -159,7 +159,10 @@ def _docstring(function: Function, inventor: Inventor) -> str:
 
 
 def make(kind: str, function: Function, inventor: Inventor) -> Edit | None:
-    """An edit of a kind, or None where the function does not lend itself to it."""
+    """An edit of a kind, or None where the function does not lend itself to it.
+
+    The code before it is the function's text as it is: a method is not indented, either.
+    """
     rng, shown = inventor.rng, function.text
     if kind in _NEED_A_BODY and "\n" not in shown:
         function = replace(function, text=in_two_lines(function))

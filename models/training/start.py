@@ -7,6 +7,7 @@ fresh optimizer; `python -m models.training --work FOLDER` goes on from there. `
 layer out, counted from zero. `--insert 5 6` makes a deeper model of what is left: layers that
 change nothing at first stand at those indices of the result. `--quieter 16` divides what every old
 layer adds to the stream, so that new layers need not become as large to be heard.
+`--tell-bytes-apart` draws the embeddings of bytes outside ASCII anew.
 """
 
 from __future__ import annotations

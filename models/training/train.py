@@ -1,4 +1,4 @@
-"""The training loop: batches in, checkpoints and a log of losses out, resumable at any step.
+"""The training loop: batches in, checkpoints and a log of losses out; it resumes at the last one.
 
 The work folder has `tokenizer/` and `shards/`; the loop writes `checkpoint.pt` and `log.jsonl`
 (one JSON object a line) there.

@@ -100,7 +100,7 @@ def instruction(edit: Edit, kind: str, rng: random.Random) -> str:
             others = one.others
             if edit.kind == "wrap_in_try" and rng.random() < _BY_HANDLER:
                 others, found = _handling(found["what"])
-            if found.get("old") in _NAME.findall(edit.after):  # in its words, which stay
+            if found.get("old") in _NAME.findall(edit.after):  # in a string or comment, which stay
                 others = [words for words in others if not _EVERYWHERE.search(words)]
             pointing = _pointing(edit, found) if rng.random() < 0.25 else ()
             words = phrase(rng, pointing or others, **_quoted(found, rng))

@@ -284,3 +284,9 @@ def test_an_edit_leaves_a_function_beside_it_as_it_is() -> None:
 def test_chance_is_seeded() -> None:
     first, second = (sample_edit("rename_variable", seed=5) for _ in range(2))
     assert first == second
+
+
+def test_a_generator_that_returns_a_value_is_not_made_async() -> None:
+    for text in ("def f(a):\n    yield a\n    return 3", "def f(a):\n    yield from a"):
+        function = Function(text, is_method=False, origin="test")
+        assert edits.make_kind("make_async", function, random.Random(1), POOL) is None

@@ -1,6 +1,7 @@
 """Functions with lines like others of theirs, and with comments."""
 
 import random
+import re
 
 from models.training.edits import layout
 from models.training.edits.base import Pool
@@ -54,5 +55,16 @@ def test_comments_come_and_go_without_a_trace() -> None:
         edit = layout.drop_comments(commented, rng, Pool((), ()))
         assert edit is not None
         assert edit.after == TEXT
-    assert any("  # " in one.text.replace("\n    ", "") for one in texts)
+    assert any(re.search(r"\S  # ", one.text) for one in texts)
     assert sum("# self.name" in one.text for one in texts) > 2  # code that is commented out
+
+
+def test_a_comment_is_never_empty_and_never_in_a_string() -> None:
+    text = 'def f(x):\n    y = """abc\n    """\n\n    return x + y'
+    rng = random.Random(5)
+    for _ in range(60):
+        commented = with_comments(Function(text, is_method=False, origin=""), ["word"], rng)
+        assert not re.search(r"# *$", commented.text, re.MULTILINE)
+        edit = layout.drop_comments(commented, rng, Pool((), ()))
+        assert edit is not None
+        assert edit.after == text

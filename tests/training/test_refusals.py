@@ -14,7 +14,7 @@ from models.training.copies import NOWHERE, align
 from models.training.edits import Edit
 from models.training.functions import Function
 from models.training.invented import Inventor
-from models.training.phrases import REQUESTS, part, unmarked
+from models.training.phrases import REQUESTS, requests_of, unmarked
 
 DOCSTRINGS = ["Return the first item."]
 
@@ -55,9 +55,9 @@ def test_edits_are_not_taken_for_refusals() -> None:
     assert not refusals.is_honest(refusals.SMALL_TALK["greeting"])
 
 
-@pytest.mark.parametrize("kind", sorted(set(refusals.ANSWERS) - {"foreign"}))
-def test_training_and_evaluation_share_no_kind_of_request(kind: str) -> None:
-    known, held_out = (set(part(REQUESTS[kind], held_out=h, least=8)) for h in (False, True))
+@pytest.mark.parametrize("kind", sorted(refusals.ANSWERS))
+def test_training_and_evaluation_share_no_request(kind: str) -> None:
+    known, held_out = (set(requests_of(kind, held_out=h)) for h in (False, True))
     assert known
     assert held_out
     assert not set(map(unmarked, known)) & set(map(unmarked, held_out))
@@ -76,13 +76,12 @@ def test_training_and_evaluation_ask_for_earlier_code_in_other_words(kind: str) 
 
 
 def test_the_messages_of_the_card_are_not_trained_on() -> None:
-    shown = {line.lower() for lines in messages().values() for line in lines}
-    drawn = {requests(seed).outside()[0].lower() for seed in range(2000)}
+    shown = {unmarked(line) for lines in messages().values() for line in lines}
     assert len(shown) == 30
-    assert not shown & drawn
+    assert not shown & {unmarked(line) for lines in REQUESTS.values() for line in lines}
 
 
-def test_conversations_undo_and_go_on_from_earlier_code() -> None:
+def test_an_undone_change_leaves_the_code_before_it() -> None:
     source = requests(3)
     chats = Chats(Inventor(random.Random(3)), source, [])
     versions = [Function(text, is_method=False, origin="") for text in ("x = 1", "x = 2")]
@@ -168,7 +167,6 @@ def test_what_is_called_is_replaced_by_a_name() -> None:
     for _ in range(400):
         edit = short_edits.replaced(Function("def f(x): return g(x)", False, ""), inventor)
         assert edit is not None
-        assert re.fullmatch(r"def f\(x\): return (?!g)\w+\(x\)|.* return .*", edit.after)
         assert "return g(x)(" not in edit.after
         assert not re.search(r"[^\w]\(x\)$", edit.after)
 

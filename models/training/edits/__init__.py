@@ -25,6 +25,8 @@ __all__ = [
     "Pool",
     "beside",
     "conversation",
+    "fenced",
+    "is_sound",
     "make",
     "make_kind",
     "make_several",
@@ -136,7 +138,8 @@ def beside(edit: Edit, other: Function, rng: random.Random) -> Edit | None:
     """
     quoted = _QUOTED.findall(edit.instruction)
     whole = [rf"(?<!\w){re.escape(text)}(?!\w)" for text in quoted]
-    told = any(re.search(text, edit.before) for text in whole) and "return" not in edit.instruction
+    told = any(re.search(text, edit.before) for text in whole)
+    told = told and "return" not in edit.instruction  # a type or value of that names no place
     if edit.kind not in _OF_A_PLACE or not told or any(text in other.text for text in quoted):
         return None
     gap = "\n\n\n"
@@ -147,6 +150,7 @@ def beside(edit: Edit, other: Function, rng: random.Random) -> Edit | None:
 
 
 def fenced(code: str, language: str = "python") -> str:
+    """The code in a fenced block."""
     return f"```{language}\n{code}\n```"
 
 

@@ -39,7 +39,7 @@ class Pool:
 Maker = Callable[[Function, random.Random, Pool], Edit | None]
 Splice = tuple[int, int, str]
 
-_OPEN = re.compile(r"\s(?:in|into|on|from|to|of|for|on top of)$")
+_OPEN = re.compile(r"\s(?:in|into|on|from|to|of|for)$")
 PLACES = (" this function", " this code", " the function", " the following code", "", "")
 
 

@@ -34,6 +34,6 @@ def apply_diff(function: Function, rng: random.Random, pool: Pool) -> Edit | Non
     before, after = source.before.split("\n"), source.after.split("\n")
     lines = list(difflib.unified_diff(before, after, lineterm="", n=1))[2:]
     diff = "\n".join(lines)
-    if not lines or len(lines) > MAX_DIFF_LINES or "{" in diff or "}" in diff:
+    if not lines or len(lines) > MAX_DIFF_LINES:
         return None
     return Edit("apply_diff", phrase(rng, _APPLY, diff=diff), source.before, source.after)

@@ -202,8 +202,12 @@ def add_parameter(function: Function, rng: random.Random, pool: Pool) -> Edit | 
 
 def make_async(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
     """`async` before `def`."""
-    nested = any(isinstance(node, ast.YieldFrom) for node in ast.walk(function.node))
-    if nested or isinstance(function.node, ast.AsyncFunctionDef):
+    inside = list(ast.walk(function.node))
+    yields = any(isinstance(node, ast.Yield) for node in inside)
+    returns = any(isinstance(node, ast.Return) and node.value for node in inside)
+    delegates = any(isinstance(node, ast.YieldFrom) for node in inside)
+    # An asynchronous generator may do neither.
+    if delegates or (yields and returns) or isinstance(function.node, ast.AsyncFunctionDef):
         return None
     at = Lines(function.text).start(function.node)
     after = spliced(function.text, [(at, at, "async ")])
