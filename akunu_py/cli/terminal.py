@@ -117,7 +117,7 @@ class TerminalScreen(Screen):
                     self.notice("Press Ctrl-D to leave.")
                 continue
             said = said.encode(errors="replace").decode().strip("\n").rstrip()
-            return None if said in _LEAVING else said
+            return None if said.strip().lower() in _LEAVING else said
 
     def await_model(self) -> "Engine":
         if not self._loading.done():

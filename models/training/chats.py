@@ -14,7 +14,7 @@ from models.training.edits.base import closed
 from models.training.examples import Turns
 from models.training.functions import Function, is_function
 from models.training.invented import Inventor, joined
-from models.training.phrases import REQUESTS, requests_of
+from models.training.phrases import REQUESTS, requests_of, unmarked
 from models.training.refusals import WHICH_CODE, Requests, answer, is_small_talk
 
 MAX_REAL, MAX_REAL_PLAIN = 500, 800
@@ -267,12 +267,18 @@ class Chats:
 
     def unable(self) -> tuple[str, str]:
         """What cannot be done with the code there is."""
-        words = self._rng.choice(_UNABLE_WORDS)
+        mine, others = (
+            [
+                one.removesuffix("{code}").rstrip(" :-")
+                for one in requests_of("judge", held_out=part)
+            ]
+            for part in (self._inventor.held_out, not self._inventor.held_out)
+        )
+        apart = set(map(unmarked, others))
+        words = self._rng.choice([one for one in _UNABLE_WORDS if one not in apart])
         if self._rng.random() < _WHOLE_REQUEST:
-            judged = requests_of("judge", held_out=self._inventor.held_out)
-            asked = (one.removesuffix("{code}").rstrip(" :-") for one in judged)
-            usable = [one for one in asked if "{" not in one and not is_small_talk(one)]
-            words = self._rng.choice(usable)
+            usable = [one for one in mine if "{" not in one and unmarked(one) not in apart]
+            words = self._rng.choice([one for one in usable if not is_small_talk(one)])
             words = closed(words[:1].lower() + words[1:] if words[1:2].islower() else words)
         request = self._said(words)
         return request, answer("judge", request)

@@ -38,8 +38,8 @@ def with_similar_lines(function: Function, rng: random.Random) -> Function:
     words = [word for word in _WORD.findall(function.text) if not keyword.iskeyword(word)]
     for _ in range(rng.randint(2, _MOST_PLACES)):
         at = rng.randrange(len(lines))
-        if not lines[at].startswith(" "):
-            continue
+        if not lines[at].startswith(" ") or lines[at].lstrip()[0] in "\"'":
+            continue  # the header, or a docstring
         indented = [
             i for i, line in enumerate(lines) if line and _indent(line) == _indent(lines[at])
         ]

@@ -196,7 +196,7 @@ def test_a_dumb_terminal_shows_the_whole_example(monkeypatch: pytest.MonkeyPatch
     walk.type("\r")
     walk.wait_for("def f(total)")
     walk.wait_for("\n> ")
-    walk.type("quit()\r")  # no question, by itself
+    walk.type(" Quit()\r")  # no question, by itself
     assert walk.program.wait(_PATIENCE_S) == 0
     walk.close()
 

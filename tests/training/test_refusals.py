@@ -63,6 +63,18 @@ def test_training_and_evaluation_share_no_request(kind: str) -> None:
     assert not set(map(unmarked, known)) & set(map(unmarked, held_out))
 
 
+def test_what_is_asked_of_code_that_is_there_is_held_out_as_well() -> None:
+    said: list[set[str]] = []
+    for held_out in (False, True):
+        inventor = Inventor(random.Random(3), held_out=held_out)
+        chats = Chats(inventor, requests(held_out=held_out), [])
+        judged = {unmarked(one.removesuffix("{code}").rstrip(" :-")) for one in REQUESTS["judge"]}
+        asked = (chats.unable()[0] for _ in range(1500))
+        said.append({unmarked(words) for words in asked} & judged)
+    assert all(said)
+    assert not said[0] & said[1]
+
+
 @pytest.mark.parametrize("kind", ["undo", "again"])
 def test_training_and_evaluation_ask_for_earlier_code_in_other_words(kind: str) -> None:
     said = []
@@ -206,9 +218,9 @@ def test_plain_spoken_people_undo_more_often() -> None:
     undone = []
     for plain in (False, True):
         chats = Chats(Inventor(random.Random(3)), requests(3), [], plain_spoken=plain)
-        asked = [words for _ in range(100) for _, words in chats.conversation(5)[::2]]
+        asked = [words for _ in range(400) for _, words in chats.conversation(5)[::2]]
         undone.append(sum(words in REQUESTS["undo"] for words in asked))
-    assert 1.15 * undone[0] < undone[1]
+    assert 1.05 * undone[0] < undone[1]  # and some name the change
 
 
 def test_conversations_have_questions_where_there_are_any() -> None:

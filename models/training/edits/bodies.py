@@ -164,7 +164,7 @@ def insert_line(function: Function, rng: random.Random, pool: Pool) -> Edit | No
             f'logger.debug("{name}")',
             f"assert {name} is not None",
             f"{name} += 1",
-            *(f"import {name}", f"return {name}", f"await {name}()", f"{name}.clear()"),
+            *(f"import {name}", f"return {name}", f"{name}.clear()"),
             *(f"raise ValueError({name})", f'raise TypeError("{name}")'),
         )
     )
