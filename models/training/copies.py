@@ -16,6 +16,8 @@ TARGETS = PLACE, SOURCE, AHEAD, START, END, AFTER, LINE = range(7)
 """What heads are guided to: indices into `Alignment.targets`, then `LINE`, see `line_begins`."""
 _RARE = 3
 """A lone token that occurs at most this often points somewhere; a comma does not."""
+_FENCE_TOKENS = 3
+"""Tokens of an answer that stand before its code, and behind it."""
 _LOOKED_AT = 40
 """Of a longer change the first tokens tell what is quoted of it."""
 _STRAY = 2
@@ -80,9 +82,10 @@ def align(tokens: np.ndarray, learned: np.ndarray, *, fence: int | None = None) 
     """Align every learned run, an answer, with the code that it repeats.
 
     That stands in the answer before it or in its own request; or, where less than half of it is
-    found there, in the earlier answer and request of which it repeats most: after small talk, or to
-    undo an edit. Where code begins with the token `fence`, an answer without it has no `place`, and
-    a `source` only for the words that it takes up from its request.
+    found there, in the earlier answer and request of which it repeats most, as after small talk.
+    Code that the answer repeats as it is comes first, since to undo an edit is to repeat what stood
+    before it. Where code begins with the token `fence`, an answer without it has no `place`, and a
+    `source` only for the words that it takes up from its request.
     """
     alignment = Alignment.nowhere(len(tokens))
     stretches: list[np.ndarray] = []
@@ -91,7 +94,8 @@ def align(tokens: np.ndarray, learned: np.ndarray, *, fence: int | None = None) 
         request, answer = np.arange(asked, begin), tokens[begin:end].tolist()
         stretches.append(np.concatenate((last_answer, request)))
         if fence in (None, answer[0]):
-            where = _nearest(tokens, stretches, answer)
+            where = _whole(tokens, stretches, answer) if fence is not None else None
+            where = _nearest(tokens, stretches, answer) if where is None else where
             where = where if where is stretches[-1] else np.concatenate((where, request))
             found = _align(tokens[where].tolist(), answer)
         else:
@@ -109,6 +113,13 @@ def align(tokens: np.ndarray, learned: np.ndarray, *, fence: int | None = None) 
         alignment.start[where[marked]] = where[found.start[marked]]
         last_answer, asked = np.arange(begin, end), end
     return alignment
+
+
+def _whole(tokens: np.ndarray, stretches: list[np.ndarray], answer: list[int]) -> np.ndarray | None:
+    """The last stretch in which all code of the answer stands as it is, if there is one."""
+    code = "".join(map(chr, answer[_FENCE_TOKENS:-_FENCE_TOKENS]))
+    held = (s for s in reversed(stretches) if code in "".join(map(chr, tokens[s].tolist())))
+    return next(held, None) if code else None
 
 
 def _nearest(tokens: np.ndarray, stretches: list[np.ndarray], answer: list[int]) -> np.ndarray:

@@ -35,6 +35,21 @@ def test_the_second_answer_stands_in_the_first() -> None:
     assert align(tokens, learned).source[10:].tolist() == [5, 6, 7, 8]
 
 
+def test_an_undone_edit_stands_in_the_code_before_it() -> None:
+    fences = ([OPEN, 95, 96], [96, OPEN, STOP])
+    code, changed = [11, 12, OLD, 14, 15, 16], [11, 12, NEW, 14, 15, 16]
+    tokens, learned, begins = [70, *code], [False] * 7, list[int]()
+    for body in (changed, code, code):  # an edit, its undoing, and the code once more
+        tokens += [71]
+        begins.append(len(tokens))
+        tokens += [*fences[0], *body, *fences[1]]
+        learned += [False] + [True] * 12
+    alignment = align(np.array(tokens), np.array(learned), fence=OPEN)
+    sources = [alignment.source[at + 3 : at + 9].tolist() for at in begins]
+    assert sources[1] == [1, 2, 3, 4, 5, 6]  # not in the answer in between
+    assert sources[2] == [begins[1] + 3 + i for i in range(6)]
+
+
 def test_what_a_request_quotes_leads_from_its_end_to_its_begin_and_an_answer_to_its_end() -> None:
     quote, code = [OPEN, 20, 21, OPEN], [1, 2, 3, 20, 21, 4, 20, 5, 6, 7, STOP]
     answer = [1, 2, 3, NEW, 4, 20, 5, 6, 7, STOP]
