@@ -216,8 +216,8 @@ def stats_line(stats: Stats, finish: Finish | None = None, context_limit: int = 
     """Tokens, tokens per forward, acceptance, speed, and why the answer ended if not by itself.
 
     Tokens per forward include the token that ended the text, which a forward produced too. So
-    plain decoding has 1.00. Where there is a `context_limit`, a context that is nearly full is
-    told as well.
+    plain decoding has 1.00. If a `context_limit` is given, the line also says how full the context
+    is, once it is nearly full.
     """
     facts = [count(stats.generated_tokens, "token")]
     if stats.generated_tokens:

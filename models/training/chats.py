@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 from models.training import short_edits, wordings
 from models.training.edits import Edit, fenced
@@ -77,9 +78,9 @@ _ASIDES: Mapping[str, float] = {
     "begin": 0.12,
     "outside": 0.15,
 }
-"""How often they, besides, undo the last change, ask for what is impossible, show new code before
-they say what to change, bring new code with its request when there is some already, and make a
-request that has nothing to do with the code."""
+"""How often plain-spoken people, besides, undo the last change, ask for what is impossible, show new
+code before they say what to change, bring new code with its request when there is some already, and
+make a request that has nothing to do with the code."""
 _NAMED = 0.25
 """How often the change that is undone is named, where there are words for it."""
 _ALL = 0.12
@@ -116,13 +117,29 @@ _FOLLOW = (
 )
 
 _NOT_GOING_ON = ("now", "no", "not", "hey", "pls", "please", "the", "it", "i", "i'd", "i'm")
-"""First words, in small letters, that do not follow those."""
+"""A message with one of these as its first word, in small letters, is not put into `_FOLLOW`."""
 
 
 def _versions(kind: str, edit: Edit) -> list[Function]:
     """The code before and after an edit of the kind, or once where it stayed as it is."""
     both = [Function(edit.before, False, ""), Function(edit.after, False, kind)]
     return both if edit.before != edit.after else both[:1]
+
+
+@cache
+def _unable_requests(*, held_out: bool) -> tuple[list[str], list[str]]:
+    """What cannot be done with code: in few words, and in those of people who show code with it.
+
+    Neither list has a request of the other part, held out or not.
+    """
+    mine, others = (
+        [one.removesuffix("{code}").rstrip(" :-") for one in requests_of("judge", held_out=part)]
+        for part in (held_out, not held_out)
+    )
+    apart = set(map(unmarked, others))
+    brief = [one for one in _UNABLE_WORDS if one not in apart]
+    whole = [one for one in mine if "{" not in one and unmarked(one) not in apart]
+    return brief, [one for one in whole if not is_small_talk(one)]
 
 
 class Chats:
@@ -267,18 +284,10 @@ class Chats:
 
     def unable(self) -> tuple[str, str]:
         """What cannot be done with the code there is."""
-        mine, others = (
-            [
-                one.removesuffix("{code}").rstrip(" :-")
-                for one in requests_of("judge", held_out=part)
-            ]
-            for part in (self._inventor.held_out, not self._inventor.held_out)
-        )
-        apart = set(map(unmarked, others))
-        words = self._rng.choice([one for one in _UNABLE_WORDS if one not in apart])
+        brief, whole = _unable_requests(held_out=self._inventor.held_out)
+        words = self._rng.choice(brief)
         if self._rng.random() < _WHOLE_REQUEST:
-            usable = [one for one in mine if "{" not in one and unmarked(one) not in apart]
-            words = self._rng.choice([one for one in usable if not is_small_talk(one)])
+            words = self._rng.choice(whole)
             words = closed(words[:1].lower() + words[1:] if words[1:2].islower() else words)
         request = self._said(words)
         return request, answer("judge", request)

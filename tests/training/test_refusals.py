@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.first_messages import messages
-from models.training import refusals, short_edits
+from models.training import refusals
 from models.training.chats import WHAT_CHANGE, Chats
 from models.training.copies import NOWHERE, align
 from models.training.edits import Edit
@@ -172,15 +172,6 @@ def test_the_original_is_the_code_before_every_change() -> None:
         all_back = request in said
         assert answer == f"```python\nx = {0 if all_back else 2}\n```"
         assert len(versions) == (1 if all_back else 3)
-
-
-def test_what_is_called_is_replaced_by_a_name() -> None:
-    inventor = Inventor(random.Random(4))
-    for _ in range(400):
-        edit = short_edits.replaced(Function("def f(x): return g(x)", False, ""), inventor)
-        assert edit is not None
-        assert "return g(x)(" not in edit.after
-        assert not re.search(r"[^\w]\(x\)$", edit.after)
 
 
 def test_code_that_was_asked_for_is_never_answered_with_a_question() -> None:

@@ -261,3 +261,12 @@ def test_some_invented_text_has_letters_outside_ascii() -> None:
     foreign = [text for text in (source.function().text for _ in range(300)) if not text.isascii()]
     assert 5 < len(foreign) < 100
     assert all(map(is_function, foreign))
+
+
+def test_what_is_called_is_replaced_by_a_name() -> None:
+    inventor = Inventor(random.Random(4))
+    for _ in range(400):
+        edit = short_edits.replaced(Function("def f(x): return g(x)", False, ""), inventor)
+        assert edit is not None
+        assert "return g(x)(" not in edit.after
+        assert not re.search(r"[^\w]\(x\)$", edit.after)

@@ -125,8 +125,8 @@ def guard(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
 
 
 def _lonely_lines(function: Function) -> list[tuple[ast.stmt, bool]]:
-    """Statements that have a line of their own, told apart by their text, and whether their blocks
-    have others."""
+    """Statements with a line of their own that no other line equals; of each, whether its block has
+    other statements."""
     all_lines = [line.strip() for line in function.text.split("\n")]
     found = []
     for parent in ast.walk(function.node):
