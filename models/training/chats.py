@@ -78,7 +78,7 @@ _ASIDES: Mapping[str, float] = {
     "begin": 0.12,
     "outside": 0.15,
 }
-"""How often plain-spoken people, besides, undo the last change, ask for what is impossible, show new
+"""How often plain-spoken people also undo the last change, ask for what is impossible, show new
 code before they say what to change, bring new code with its request when there is some already, and
 make a request that has nothing to do with the code."""
 _NAMED = 0.25
