@@ -99,7 +99,7 @@ class Batches:
         shards: the examples of each kind; there must be `code`.
         vocabulary: ids that random stretches are made of.
         words: ids that may stand for each other in edits.
-        positions: how many the model has.
+        positions: how many there are for a row, its gaps included.
         end: the id before a piece of code.
         fence: the id that code begins with in an answer.
         breaks: ids of line breaks, the indentation after them included.
@@ -141,7 +141,8 @@ class Batches:
         }
         shape = (rows, length + 1)
         tokens, kinds = np.full(shape, self._end), np.full(shape, -1)
-        weights, targets = np.ones(shape, np.float32), np.full((len(TARGETS), *shape), NOWHERE)
+        weights = np.ones(shape, np.float32)
+        targets = np.full((len(TARGETS), *shape), NOWHERE, np.int16)
         gaps, begins = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         for row in range(rows):
             at = 0

@@ -40,8 +40,9 @@ SHORT_EDIT, LONG_EDIT = 510, 2000
 PROBES = 60
 MAX_PROBE = 400
 EDIT_PARTS = [f"edits {number}" for number in range(6)]
-PARTS = ["invented", *EDIT_PARTS, "texts", "probes"]
-"""What processes make apart from each other, the longest first."""
+INVENTED_PARTS = [f"invented {number}" for number in range(8)]
+PARTS = [*EDIT_PARTS, *INVENTED_PARTS, "texts", "probes"]
+"""What processes make apart from each other."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +73,19 @@ def build(work: Path, *, documents: int) -> dict[str, int]:
     forked = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(None, forked, _inherited.append, (sources,)) as processes:
         made = {name: one for part in processes.map(_part, PARTS) for name, one in part.items()}
-    edited = Shard.of(pair for part in EDIT_PARTS for pair in made.pop(part).examples())
+    edited = merged(made, EDIT_PARTS)
+    for kind in ("short_edits", "refusals", "chats"):
+        made[kind] = merged(made, [f"{kind} of {part}" for part in INVENTED_PARTS])
     made["edits"] = by_length(edited, 0, SHORT_EDIT)
     made["long_edits"] = by_length(edited, SHORT_EDIT, LONG_EDIT)
     for name, one in made.items():
         one.save(work / "shards" / f"{name}.npz")
     return {name: len(one.tokens) for name, one in made.items()}
+
+
+def merged(made: dict[str, Shard], names: Iterable[str]) -> Shard:
+    """One shard of those called `names`, which are taken out of `made`."""
+    return Shard.of(pair for name in names for pair in made.pop(name).examples())
 
 
 def _part(name: str) -> dict[str, Shard]:
@@ -98,7 +106,9 @@ def _part(name: str) -> dict[str, Shard]:
             commented=COMMENTED,
         )
         return {name: shard(examples, sources.processor)}
-    makers = {"texts": _text_shards, "invented": _invented_shards, "probes": _probes}
+    if name in INVENTED_PARTS:
+        return {f"{kind} of {name}": one for kind, one in _invented_shards(sources, rng)}
+    makers = {"texts": _text_shards, "probes": _probes}
     return dict(makers[name](sources, rng))
 
 
@@ -141,15 +151,16 @@ def by_length(examples: Shard, low: int, high: int) -> Shard:
 
 
 def _invented_shards(sources: Sources, rng: random.Random) -> Iterator[tuple[str, Shard]]:
-    """What is made up: 25 short edits for each structured text, fewer conversations, refusals."""
-    inventor, count = Inventor(rng), sources.documents
+    """A part of what is made up: 48 short edits for each structured text in all, fewer
+    conversations and refusals."""
+    inventor, count = Inventor(rng), -(-sources.documents // len(INVENTED_PARTS))
     requests = refusals.Requests(inventor, docstrings(sources.functions))
     asked = list(questions.library_questions(sources.training, rng))
     chats = Chats(inventor, requests, sources.functions, asked, plain_spoken=True)
     for name, turns in (
-        ("short_edits", short_edits.conversations(inventor, 25 * count)),
-        ("refusals", refusals.conversations(requests, 10 * count)),
-        ("chats", chats.conversations(14 * count)),
+        ("short_edits", short_edits.conversations(inventor, 48 * count)),
+        ("refusals", refusals.conversations(requests, 20 * count)),
+        ("chats", chats.conversations(28 * count)),
     ):
         yield name, shard(map(chat, turns), sources.processor)
 

@@ -14,7 +14,7 @@ from models.training.edits import Edit, fenced
 from models.training.edits.base import closed
 from models.training.examples import Turns
 from models.training.functions import Function, is_function
-from models.training.invented import Inventor, joined
+from models.training.invented import Inventor
 from models.training.phrases import REQUESTS, requests_of, unmarked
 from models.training.refusals import WHICH_CODE, Requests, answer, is_small_talk
 
@@ -47,8 +47,9 @@ _PLAIN_WORDS: Mapping[str, tuple[str, ...]] = {
 }
 _ONE_MORE = ("{} to {}", "{} to {}", "{} into {}", "call {} {}", "{} to {} as well", "{} -> {}")
 """One more name where a name is what was changed last; the rest is understood."""
-_RENAMED, _ONCE_MORE = "rename_variable", 0.9
-"""The kind of edit before it, and how often another name follows."""
+_RENAMED, _RENAMING, _ONCE_MORE = "rename_variable", 0.15, 0.9
+"""The kind of edit before it, how often one is asked for in few words besides, and how often
+another name follows."""
 _AND = ("and {}", "and {}", "And {}", "also {}", "now {}", "{}", "and also {}")
 _LONG_REQUESTS = ("repeat_code", "apply_diff")
 """Kinds that cannot be asked for in few words."""
@@ -72,21 +73,24 @@ _FORGETTING, _BRINGING = 0.2, 0.6
 """How often plain-spoken people forget the code when they have shown none, and how often they then
 send it by itself."""
 _ASIDES: Mapping[str, float] = {
-    "undo": 0.13,
-    "unable": 0.05,
-    "show": 0.08,
+    "undo": 0.16,
+    "unable": 0.07,
     "begin": 0.12,
     "outside": 0.15,
 }
-"""How often plain-spoken people also undo the last change, ask for what is impossible, show new
-code before they say what to change, bring new code with its request when there is some already, and
-make a request that has nothing to do with the code."""
+"""How often plain-spoken people also undo the last change, ask for what is impossible, bring new
+code with its request when there is some already, and make a request that has nothing to do with the
+code."""
+_SHOW = 0.1
+"""How often they show new code before they say what to change."""
 _NAMED = 0.25
 """How often the change that is undone is named, where there are words for it."""
 _ALL = 0.12
 """How often the code from before all changes is asked for."""
 _TALKING = 0.25
 """How often somebody who was asked what to change says something else first."""
+_AT_ONCE = 0.5
+"""How often it is said at once what to change in code that was shown."""
 _UNABLE_WORDS = (
     *("add type hints", "type hints please", "add error handling", "handle errors", "fix it"),
     *("make it faster", "improve it", "add tests", "write a test for it", "make it shorter"),
@@ -182,16 +186,24 @@ class Chats:
             before = turns[-1][1] if turns else ""
             shown = shown or before == WHAT_CHANGE
             talks = shown and self._rng.random() < _TALKING
+            if not shown and self._shows(before):
+                turns += self.show(versions)
+                continue
             said = (
                 (self._talk(versions) if talks else None)
                 or (self.follow_up(versions) if shown else None)
                 or self._question()
-                or self._of_the_code(versions, before)
+                or self._of_the_code(versions)
                 or self._turn(versions)
             )
             shown = talks
             turns += [("user", said[0]), ("assistant", said[1])]
         return turns
+
+    def _shows(self, before: str) -> bool:
+        """Whether other code is shown, by plain-spoken people. After an answer that asks for code
+        (`before`), none is: that would be the code of the request."""
+        return self._plain_spoken and before != WHICH_CODE and self._rng.random() < _SHOW
 
     def _turn(self, versions: list[Function]) -> tuple[str, str]:
         """The next request and its answer; `versions` of the code are brought up to date."""
@@ -222,17 +234,14 @@ class Chats:
         (_, question), (_, told) = self._rng.choice(self._questions)
         return question, told
 
-    def _of_the_code(self, versions: list[Function], before: str) -> tuple[str, str] | None:
+    def _of_the_code(self, versions: list[Function]) -> tuple[str, str] | None:
         """Now and then, the last change is undone, the impossible is asked of the code, other code
-        is shown, or edited, or what is asked has nothing to do with code. After an answer that asks
-        for code (`before`), none is shown: that would be the code of the request."""
+        is edited, or what is asked has nothing to do with code."""
         if not self._plain_spoken:
             return None
         (aside,) = self._rng.choices(
             ("", *_ASIDES), (1.0 - sum(_ASIDES.values()), *_ASIDES.values())
         )
-        if aside == "show" and before != WHICH_CODE:
-            return self.show(versions)
         if not versions or (aside == "undo" and len(versions) == 1):
             return None
         makers = {"undo": self.undo, "begin": self.begin, "outside": self.outside}
@@ -314,12 +323,19 @@ class Chats:
         (_, request), (_, edited) = short_edits.conversation(kind, edit, self._rng)
         return request, edited
 
-    def show(self, versions: list[Function]) -> tuple[str, str]:
-        """New code without a request; the answer asks for one."""
-        text = self._inventor.function().text
-        one_line = joined(text) if self._rng.random() < 0.75 else None
-        versions[:] = [Function(one_line or text, False, "chat")]
-        return self._rng.choice(_SHOWN).replace("{}", versions[0].text), WHAT_CHANGE
+    def show(self, versions: list[Function]) -> Turns:
+        """New code without a request, any that could be edited; the answer asks for one, and often
+        it comes next."""
+        kind, edit = short_edits.drawn(self._inventor)
+        shown = self._rng.choice(_SHOWN).replace("{}", edit.before)
+        turns = [("user", shown), ("assistant", WHAT_CHANGE)]
+        if kind not in _LONG_REQUESTS and self._rng.random() < _AT_ONCE:
+            versions[:] = _versions(kind, edit)
+            words = closed(wordings.instruction(edit, kind, self._rng))
+            words = wordings.ended(wordings.spoken(words, self._rng, edit), self._rng)
+            return [*turns, ("user", words), ("assistant", fenced(edit.after))]
+        versions[:] = [Function(edit.before, False, "chat")]
+        return turns
 
     def follow_up(self, versions: list[Function]) -> tuple[str, str] | None:
         """An edit of the code that was shown last, which is not pasted again."""
@@ -330,7 +346,7 @@ class Chats:
         plain = self._plain_spoken and (once_more or self._rng.random() < _PLAIN)
         kinds = _PLAIN_KINDS if plain else short_edits.KINDS
         drawn = self._rng.choices(list(kinds), list(kinds.values()), k=_ATTEMPTS)
-        if plain and once_more:
+        if plain and (once_more or self._rng.random() < _RENAMING):
             drawn.insert(0, _RENAMED)
         for kind in drawn:
             edit = short_edits.make(kind, current, self._inventor)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from models.training.copies import AFTER, AHEAD, END, LINE, PLACE, SOURCE, START
 
@@ -29,10 +30,10 @@ class Shape:
     """The sizes of a model; every one a multiple of 64 so that it quantizes in groups of 64."""
 
     vocab_size: int = 4096
-    hidden_size: int = 256
-    intermediate_size: int = 704
-    num_layers: int = 11
-    num_heads: int = 4
+    hidden_size: int = 384
+    intermediate_size: int = 1024
+    num_layers: int = 13
+    num_heads: int = 6
     num_kv_heads: int = 2
     max_positions: int = 2048
     rope_theta: float = 100_000.0
@@ -99,13 +100,15 @@ class Rotation(NamedTuple):
 
 
 class RotaryTable(nn.Module):
-    """The rotary embedding of every position, halves convention."""
+    """The rotary embedding of every position, halves convention; twice as many as the model has, so
+    that rows as long as its context can have gaps, too."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         exponents = torch.arange(0, HEAD_DIM, 2, dtype=torch.float64) / HEAD_DIM
         angles = torch.outer(
-            torch.arange(shape.max_positions, dtype=torch.float64), shape.rope_theta**-exponents
+            torch.arange(2 * shape.max_positions, dtype=torch.float64),
+            shape.rope_theta**-exponents,
         )
         angles = torch.cat((angles, angles), dim=-1)
         self.register_buffer("cos", angles.cos().float(), persistent=False)
@@ -125,8 +128,18 @@ def visible_tokens(begins: Tensor) -> Tensor:
     Returns:
         `[rows, from, to]`, true where the token `from` can look at the token `to`.
     """
-    index = torch.arange(begins.shape[1])
+    index = torch.arange(begins.shape[1], device=begins.device)
     return (index >= begins[..., None]) & (index <= index[:, None])
+
+
+def visible_blocks(begins: Tensor) -> BlockMask:
+    """The same in blocks, of which an accelerator leaves out those that nobody looks at."""
+
+    def sees(row: Tensor, _head: Tensor, at: Tensor, other: Tensor) -> Tensor:
+        return (other >= begins[row, at]) & (other <= at)
+
+    rows, length = begins.shape
+    return create_block_mask(sees, rows, None, length, length, device=begins.device)
 
 
 def masked_scores(queries: Tensor, keys: Tensor, visible: Tensor) -> Tensor:
@@ -159,13 +172,18 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(shape.hidden_size, kv_size, bias=False)
         self.o_proj = nn.Linear(shape.hidden_size, shape.hidden_size, bias=False)
 
-    def forward(self, hidden: Tensor, rotation: Rotation, visible: Tensor) -> Tensor:
+    def forward(
+        self, hidden: Tensor, rotation: Rotation, visible: Tensor, blocks: BlockMask | None = None
+    ) -> Tensor:
         queries, keys = self._queries_and_keys(hidden, rotation)
         values = self._heads(self.v_proj(hidden), self.num_kv_heads)
         keys, values = (x.repeat_interleave(self.group, dim=1) for x in (keys, values))
         queries, keys = queries.to(values.dtype), keys.to(values.dtype)
-        mask = visible[:, None]
-        mixed = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+        if blocks is not None:
+            mixed = flex_attention(queries, keys, values, block_mask=blocks)
+        else:
+            mask = visible[:, None]
+            mixed = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
         return self.o_proj(mixed.transpose(1, 2).reshape(hidden.shape))
 
     def log_shares(
@@ -177,15 +195,14 @@ class Attention(nn.Module):
         """
         queries, keys = self._queries_and_keys(hidden, rotation)
         queries, keys = queries[:, head], keys[:, head // self.group]
-        index = targets.clamp(min=0)[..., None].expand(-1, -1, HEAD_DIM)
-        there = (queries * keys.gather(1, index)).sum(-1) / HEAD_DIM**0.5
-        totals = [
-            masked_scores(
-                queries[:, begin:end], keys[:, :end], visible[:, begin:end, :end]
-            ).logsumexp(-1)
-            for begin, end in _pieces(queries.shape[1])
-        ]
-        return there - torch.cat(totals, dim=1)
+        shares = []
+        for begin, end in _pieces(queries.shape[1]):
+            seen = visible[:, begin:end, :end]
+            scores = masked_scores(queries[:, begin:end], keys[:, :end], seen)
+            # Of the same rounded scores, or else a share could be larger than one, and grow.
+            there = scores.gather(-1, targets[:, begin:end, None].clamp(min=0, max=end - 1))
+            shares.append(there[..., 0] - scores.logsumexp(-1))
+        return torch.cat(shares, dim=1)
 
     def looks_at(self, hidden: Tensor, rotation: Rotation, visible: Tensor, head: int) -> Tensor:
         """The position that a query head attends to most, `[rows, length]`."""
@@ -224,8 +241,10 @@ class Block(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
         self.mlp = FeedForward(shape)
 
-    def forward(self, hidden: Tensor, rotation: Rotation, visible: Tensor) -> Tensor:
-        hidden = hidden + self.self_attn(self.input_layernorm(hidden), rotation, visible)
+    def forward(
+        self, hidden: Tensor, rotation: Rotation, visible: Tensor, blocks: BlockMask | None = None
+    ) -> Tensor:
+        hidden = hidden + self.self_attn(self.input_layernorm(hidden), rotation, visible, blocks)
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
 
@@ -246,17 +265,19 @@ class Body(nn.Module):
         positions: Tensor | None = None,
         begins: Tensor | None = None,
         targets: Tensor | None = None,
+        blocks: BlockMask | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """The hidden states `[rows, length, hidden_size]`, and what the guided heads look at.
 
         Positions, of the shape of `tokens`, are counted from zero where there are none, and a row
         is one example where no `begins` tell them apart (see `visible_tokens`). Where there are
         `targets`, `[guided, rows, length]` in the order of `guided_heads`, the log of the attention
-        paid to each comes back in that shape (see `Attention.log_shares`).
+        paid to each comes back in that shape (see `Attention.log_shares`). The `blocks` are those
+        of `begins`; without them attention is computed in full.
         """
         hidden = self.embed_tokens(tokens)
         if positions is None:
-            positions = torch.arange(tokens.shape[1])[None]
+            positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
         visible = visible_tokens(torch.zeros_like(tokens) if begins is None else begins)
         rotation = self.rotary(positions)
         shares = []
@@ -270,7 +291,7 @@ class Body(nn.Module):
                             normed, rotation, visible, guided.head, targets[number]
                         )
                     )
-            hidden = layer(hidden, rotation, visible)
+            hidden = layer(hidden, rotation, visible, blocks)
         return self.norm(hidden), torch.stack(shares) if shares else None
 
 

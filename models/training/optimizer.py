@@ -40,7 +40,7 @@ class Muon(torch.optim.Optimizer):
         for matrix in matrices:
             by_shape[matrix.shape].append(matrix)
         groups = [{"params": same} for same in by_shape.values()]
-        super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": 0.0})
+        super().__init__(groups, {"lr": lr, "momentum": momentum})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
@@ -56,9 +56,8 @@ class Muon(torch.optim.Optimizer):
             update = orthogonalise(gradients.lerp(velocity, group["momentum"]))
             rows, columns = parameters[0].shape
             scale = group["lr"] * max(1.0, rows / columns) ** 0.5
-            for parameter, change in zip(parameters, update, strict=True):
-                parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                parameter.add_(change, alpha=-scale)
+            changes = list(update.to(parameters[0].dtype).unbind())
+            torch._foreach_add_(parameters, changes, alpha=-scale)
 
 
 class Optimizer:

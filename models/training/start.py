@@ -100,6 +100,42 @@ def make_quieter(weights: dict[str, np.ndarray], by: float) -> None:
             weights[name] = array / np.float32(by**0.5)
 
 
+def widen(weights: dict[str, np.ndarray], hidden: int, intermediate: int, keys: int) -> None:
+    """Give the stream `hidden` channels and the feed-forwards `intermediate` neurons, in place.
+
+    Each of the `keys` key heads gets more query heads. The model computes the same as before: nothing is written into the new channels at first, the
+    norms allow for their number, and what the new heads and neurons find is not used. They look at
+    all channels, so that they can be of use after the first steps.
+    """
+    rng = np.random.default_rng(hidden)
+    old = weights["model.norm.weight"].size
+    for name, array in weights.items():
+        if array.ndim == 1:
+            # New channels make the mean square smaller.
+            kept = array * np.float32((old / hidden) ** 0.5)
+            weights[name] = np.append(kept, np.full(hidden - old, kept.mean(), np.float32))
+        elif name.endswith(("q_proj.weight", "gate_proj.weight", "up_proj.weight")):
+            groups, rows = (keys, hidden) if name.endswith("q_proj.weight") else (1, intermediate)
+            wide = _wider(array, hidden).reshape(groups, -1, hidden)
+            fresh = rng.normal(0.0, hidden**-0.5, (groups, (rows - len(array)) // groups, hidden))
+            whole = np.concatenate((wide, fresh), axis=1, dtype=np.float32)
+            weights[name] = whole.reshape(rows, hidden)
+        elif name.endswith(("o_proj.weight", "down_proj.weight")):
+            groups, columns = (
+                (keys, hidden) if name.endswith("o_proj.weight") else (1, intermediate)
+            )
+            wide = _wider(array.reshape(old, groups, -1), columns // groups)
+            weights[name] = _wider(wide.reshape(old, columns).T, hidden).T.copy()
+        else:
+            weights[name] = _wider(array, hidden)
+
+
+def _wider(array: np.ndarray, columns: int) -> np.ndarray:
+    """With zeros up to so many columns."""
+    missing = columns - array.shape[-1]
+    return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, missing)])
+
+
 def tell_bytes_apart(embedding: np.ndarray, pieces: np.ndarray, others: np.ndarray) -> None:
     """Move the rows of the `pieces` apart, in place, as far as those of the `others` lie apart.
 
@@ -125,6 +161,7 @@ def start(
     """Write the checkpoint and the tokenizer; returns the step that the stage begins at.
 
     The layers `dropped` are left out, and new layers stand at the indices `inserted` of the result.
+    A model narrower than today's becomes as wide.
     """
     import torch  # noqa: PLC0415  (the weights are read where there is none, too)
 
@@ -145,6 +182,9 @@ def start(
         processor = tokenizers.load(work / "tokenizer")
         rows = arrays["model.embed_tokens.weight"]
         tell_bytes_apart(rows, high_bytes(processor), word_pieces(processor))
+    today = Shape()
+    if arrays["model.norm.weight"].size < today.hidden_size:
+        widen(arrays, today.hidden_size, today.intermediate_size, today.num_kv_heads)
     weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
     layers = {layer[1] for layer in map(_LAYER.match, weights) if layer}
     shape = asdict(Shape(num_layers=len(layers)))

@@ -4,16 +4,17 @@ The work folder has `tokenizer/` and `shards/`; the loop writes `checkpoint.pt` 
 (one JSON object a line) there.
 """
 
-# mypy: allow-untyped-decorators
+# mypy: allow-untyped-decorators, allow-subclassing-any
 # PyTorch is not installed where types are checked, so its classes are unknown there.
 from __future__ import annotations
 
 import ctypes
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,14 @@ from typing import Any
 import numpy as np
 import sentencepiece as spm
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from models.training import tokenizer as tokenizers
 from models.training.batches import EDITS, Batch, Batches
 from models.training.examples import END_OF_TEXT, Shard
 from models.training.guidance import WEIGHT, guidance_loss
-from models.training.model import Llama, Shape
+from models.training.model import Llama, Shape, visible_blocks
 from models.training.optimizer import Optimizer
 from models.training.recipes import Recipe
 from models.training.stages import Stage, rate_scale, stage_at, total_steps
@@ -68,9 +70,14 @@ def exchangeable_words(processor: spm.SentencePieceProcessor, edits: Shard) -> n
     return np.setdiff1d(np.union1d(word_pieces(processor), high_bytes(processor)), kept)
 
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+"""Where the model is trained: on an NVIDIA GPU if there is one."""
+
+
 def mixed_precision() -> torch.autocast:
     """Products in bfloat16 where they are faster than others."""
-    return torch.autocast("cpu", torch.bfloat16, enabled=_bfloat16_is_faster())
+    faster = DEVICE.type == "cuda" or _bfloat16_is_faster()
+    return torch.autocast(DEVICE.type, torch.bfloat16, enabled=faster)
 
 
 @cache
@@ -103,9 +110,7 @@ def keep_memory() -> None:
             libc.mallopt(parameter, value)
 
 
-def cross_entropy(
-    hidden: torch.Tensor, embedding: torch.Tensor, right: torch.Tensor
-) -> torch.Tensor:
+def cross_entropy(hidden: Tensor, embedding: Tensor, right: Tensor) -> Tensor:
     """The loss `[count]`, in nats, of the tokens that are `right` after some hidden states.
 
     Multiplying by the vocabulary is a good part of a small model's work, so states that carry no
@@ -113,6 +118,37 @@ def cross_entropy(
     """
     logits = functional.linear(hidden, embedding)
     return functional.cross_entropy(logits.float(), right, reduction="none")
+
+
+class Draws(torch.utils.data.Dataset[Batch]):
+    """The batch of each step, from `begin` on."""
+
+    def __init__(self, batches: Batches, stages: Sequence[Stage], begin: int) -> None:
+        self._batches, self._stages, self._begin = batches, stages, begin
+
+    def __len__(self) -> int:
+        return total_steps(self._stages) - self._begin
+
+    def __getitem__(self, index: int) -> Batch:
+        step = self._begin + index
+        stage = stage_at(self._stages, step)
+        return self._batches.draw(step, rows=stage.rows, length=stage.length, mix=stage.mix)
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Of every learned token of a batch its loss in nats, its kind and its weight, `[count]` each;
+    and the loss of the guided attention."""
+
+    each: Tensor
+    kinds: Tensor
+    weights: Tensor
+    guidance: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        """What is minimised."""
+        return (self.each * self.weights).sum() / self.weights.sum() + WEIGHT * self.guidance
 
 
 class Trainer:
@@ -127,17 +163,18 @@ class Trainer:
         processor = tokenizers.load(work / "tokenizer")
         self.work, self.stages, self.step, self.seconds = work, stages, 0, 0.0
         self._fresh_from = 0
-        self.model = Llama(shape)
+        self.model = Llama(shape).to(DEVICE)
         self._body, self._cross_entropy = self.model.model, cross_entropy
         if compiled:
             self._body = torch.compile(self._body, dynamic=False)
             self._cross_entropy = torch.compile(cross_entropy, dynamic=True)
+        self._in_blocks = compiled and DEVICE.type == "cuda"
         self.optimizer = Optimizer(self.model)
         self.batches = Batches(
             shards,
             vocabulary=plain_vocabulary(work / "tokenizer"),
             words=exchangeable_words(processor, shards[EDITS]),
-            positions=shape.max_positions,
+            positions=2 * shape.max_positions,
             end=processor.piece_to_id(END_OF_TEXT),
             fence=processor.encode(FENCE)[0],
             breaks=line_breaks(processor),
@@ -148,7 +185,7 @@ class Trainer:
         """Go on from the checkpoint in the work folder, if there is one."""
         path = self.work / "checkpoint.pt"
         if path.exists():
-            saved = torch.load(path, weights_only=True)
+            saved = torch.load(path, weights_only=True, map_location=DEVICE)
             self.model.load_state_dict(saved["model"])
             self.step, self.seconds = saved["step"], saved["seconds"]
             if saved["optimizer"] is None:
@@ -171,76 +208,95 @@ class Trainer:
         torch.save(saved, partial)
         partial.replace(self.work / "checkpoint.pt")
 
-    def train_step(self) -> dict[str, Any]:
-        """One batch; returns what happened in it."""
-        started = time.perf_counter()
+    def train_step(self, batch: Batch) -> Losses:
+        """Learn from one batch."""
         stage = stage_at(self.stages, self.step)
         # A run from nothing has no layers that are newer than others.
         self.model.learn_only(stage.only if self._fresh_from else ())
-        batch = self.batches.draw(self.step, rows=stage.rows, length=stage.length, mix=stage.mix)
-        losses, kinds, weights, guidance = self._losses(batch)
-        ((losses * weights).sum() / weights.sum() + WEIGHT * guidance).backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
+        losses = self._losses(batch)
+        losses.total.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
         with mixed_precision():
             scale = rate_scale(self.stages, self.step, fresh_from=self._fresh_from)
             self.optimizer.step(scale, vectors=stage.vectors)
         self.step += 1
-        seconds = time.perf_counter() - started
-        self.seconds += seconds
-        detached = losses.detach()
-        by_kind = {
-            name: round(float(detached[kinds == index].mean()), 4)
-            for index, name in enumerate(self.batches.kind_names)
-            if bool((kinds == index).any())
-        }
-        return {
-            "step": self.step,
-            "stage": stage.name,
-            "tokens_per_s": round(stage.rows * stage.length / seconds),
-            "hours": round(self.seconds / 3600, 4),
-            "grad_norm": round(float(norm), 3),
-            "loss": round(float(detached.mean()), 4),
-            "guidance": round(float(guidance.detach()), 4),
-            "by_kind": by_kind,
-        }
+        return losses
 
-    def _losses(
-        self, batch: Batch
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Of every learned token its loss, its kind and its weight; then the loss of the guided
-        attention."""
-        tokens, positions, begins = (
-            torch.from_numpy(array[:, :-1])
-            for array in (batch.tokens, batch.positions, batch.begins)
+    def _losses(self, batch: Batch) -> Losses:
+        def there(array: np.ndarray) -> Tensor:
+            return torch.from_numpy(array).to(DEVICE, non_blocking=True)
+
+        # How many are learned is known here; an accelerator would have to be asked.
+        wanted = np.flatnonzero(batch.kinds[:, 1:] >= 0)
+        right, kinds, weights = (
+            there(array[:, 1:].reshape(-1)[wanted])
+            for array in (batch.tokens, batch.kinds, batch.weights)
         )
-        right = torch.from_numpy(batch.tokens[:, 1:])
-        kinds = torch.from_numpy(batch.kinds[:, 1:])
-        wanted = kinds >= 0
+        tokens, positions, begins = (
+            there(array[:, :-1]) for array in (batch.tokens, batch.positions, batch.begins)
+        )
         heads = [guided.target for guided in self.model.model.guided]
-        targets = torch.from_numpy(batch.targets[heads, :, 1:])
+        targets = there(batch.targets[heads, :, 1:]).long()
+        blocks = visible_blocks(begins) if self._in_blocks else None
         with mixed_precision():
-            hidden, shares = self._body(tokens, positions, begins, targets)
-            embedding = self.model.model.embed_tokens.weight
-            losses = self._cross_entropy(hidden[wanted], embedding, right[wanted])
-        guidance = guidance_loss(shares, targets)
-        weights = torch.from_numpy(batch.weights[:, 1:])
-        return losses, kinds[wanted], weights[wanted], guidance
+            hidden, shares = self._body(tokens, positions, begins, targets, blocks)
+            states = hidden.flatten(0, 1).index_select(0, there(wanted))
+            each = self._cross_entropy(states, self.model.model.embed_tokens.weight, right)
+        return Losses(each, kinds, weights, guidance_loss(shares, targets))
 
     def run(self) -> None:
         """Train to the end of the curriculum."""
         total = total_steps(self.stages)
+        # Where an accelerator computes, batches are drawn beside it.
+        workers = max(1, (os.cpu_count() or 1) - 2) if DEVICE.type == "cuda" else 0
+        draws = torch.utils.data.DataLoader(
+            Draws(self.batches, self.stages, self.step),
+            batch_size=None,
+            collate_fn=_as_it_is,
+            num_workers=workers,
+            prefetch_factor=8 if workers else None,
+        )
+        begun, tokens = time.perf_counter(), 0
         with (self.work / "log.jsonl").open("a", encoding="utf-8") as log:
-            while self.step < total:
-                record = self.train_step()
+            for batch in draws:
+                losses = self.train_step(batch)
+                tokens += batch.kinds[:, 1:].size
+                if self.step % LOG_EVERY and self.step < total:
+                    continue
+                loss = float(losses.each.mean())  # waits for an accelerator, so the time is right
+                seconds = time.perf_counter() - begun
+                self.seconds += seconds
+                record = {
+                    "step": self.step,
+                    "stage": stage_at(self.stages, self.step - 1).name,
+                    "tokens_per_s": round(tokens / seconds),
+                    "hours": round(self.seconds / 3600, 4),
+                    "loss": round(loss, 4),
+                    "guidance": round(float(losses.guidance), 4),
+                    "by_kind": self._by_kind(losses),
+                }
                 if self.step % PROBE_EVERY == 0:
                     for name, probe in self.probes.items():
                         record[name] = exact_answers(self.model, probe)
-                if self.step % LOG_EVERY == 0 or self.step == total:
-                    log.write(json.dumps(record) + "\n")
-                    log.flush()
-                    print(progress_line(record, total), flush=True)
+                log.write(json.dumps(record) + "\n")
+                log.flush()
+                print(progress_line(record, total), flush=True)
                 if self.step % CHECKPOINT_EVERY == 0 or self.step == total:
                     self.checkpoint()
+                begun, tokens = time.perf_counter(), 0
+
+    def _by_kind(self, losses: Losses) -> dict[str, float]:
+        """The mean loss of each kind of token in a batch."""
+        kinds, each = losses.kinds.cpu(), losses.each.detach().cpu()
+        return {
+            name: round(float(each[kinds == index].mean()), 4)
+            for index, name in enumerate(self.batches.kind_names)
+            if bool((kinds == index).any())
+        }
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch
 
 
 @torch.no_grad()
@@ -253,8 +309,8 @@ def exact_answers(model: Llama, probe: Shard) -> dict[str, float]:
     exact = right = count = 0
     for index in range(len(probe)):
         tokens, learned = probe.example(index)
-        row = torch.from_numpy(tokens.astype("int64"))[None]
-        wanted = torch.from_numpy(learned[1:])[None]
+        row = torch.from_numpy(tokens.astype("int64"))[None].to(DEVICE)
+        wanted = torch.from_numpy(learned[1:])[None].to(DEVICE)
         hits = model(row[:, :-1], wanted).argmax(dim=-1) == row[:, 1:][wanted]
         exact += int(hits.all())
         right += int(hits.sum())
@@ -274,6 +330,8 @@ def progress_line(record: dict[str, Any], total: int) -> str:
 def train(work: Path, recipe: Recipe) -> None:
     """Train to the end of the curriculum, from the last checkpoint if there is one."""
     keep_memory()
+    if DEVICE.type == "cuda":
+        torch.set_float32_matmul_precision("high")
     trainer = Trainer(work, recipe.shape, recipe.stages, compiled=recipe.compiled)
     trainer.resume()
     trainer.run()

@@ -107,11 +107,11 @@ def test_an_undone_change_leaves_the_code_before_it() -> None:
 
 def test_plain_spoken_people_ask_of_earlier_code_in_few_words() -> None:
     chats = Chats(Inventor(random.Random(3)), requests(3), [], plain_spoken=True)
-    turns = [turn for _ in range(900) for turn in chats.conversation(4)]
+    turns = [turn for _ in range(2000) for turn in chats.conversation(4)]
     said = [
         (ask.lower(), tell) for (_, ask), (_, tell) in zip(turns[::2], turns[1::2], strict=True)
     ]
-    edited = [tell for ask, tell in said if ask.endswith(("it async", "async please"))]
+    edited = [tell for ask, tell in said if ask.endswith(("it async", "now async please"))]
     forgotten = edited.count(refusals.WHICH_CODE)
     assert len(edited) - forgotten > 2
     assert sum("async def" in tell for tell in edited) == len(edited) - forgotten
@@ -198,7 +198,7 @@ def test_code_that_a_refused_request_brought_is_not_forgotten(plain_spoken: bool
 
 def test_code_that_was_shown_is_edited_after_talk_in_between() -> None:
     chats = Chats(Inventor(random.Random(5)), requests(5), [], plain_spoken=True)
-    said = [[said for _, said in chats.conversation(4)] for _ in range(400)]
+    said = [[said for _, said in chats.conversation(4)] for _ in range(1200)]
     shown = [turns for turns in said if turns[1] == WHAT_CHANGE]
     edited = [turns for turns in shown if "```" not in turns[3] and turns[5].startswith("```")]
     assert len(shown) > 15

@@ -14,6 +14,7 @@ from models.training.start import (
     insert_layer,
     make_quieter,
     tell_bytes_apart,
+    widen,
 )
 
 EMBER = Path(__file__).parents[2] / "models" / "ember"
@@ -42,6 +43,22 @@ def test_inserted_layers_change_nothing_at_first() -> None:
     assert all(
         weights[f"model.layers.{i}.mlp.up_proj.weight"].std() > 0.01 for i in (2, layers + 1)
     )
+
+
+def test_a_wider_model_computes_the_same_at_first_and_can_use_its_width() -> None:
+    weights = dense_weights(EMBER)
+    config = json.loads((EMBER / "config.json").read_text(encoding="utf-8"))
+    prompt, keys = mx.array([[5, 6, 7, 8]]), config["num_key_value_heads"]
+    expected = _logits(config, weights, prompt)
+    hidden = config["hidden_size"] + 64 * keys
+    widen(weights, hidden, 1280, keys)
+    shape = {"hidden_size": hidden, "intermediate_size": 1280, "num_attention_heads": hidden // 64}
+    assert np.allclose(_logits({**config, **shape}, weights, prompt), expected, atol=0.05)
+    layer = "model.layers.0"
+    heads = weights[f"{layer}.self_attn.q_proj.weight"].reshape(keys, -1, 64, hidden)
+    assert heads[:, -1].std() > 0.01
+    assert weights[f"{layer}.mlp.up_proj.weight"][-1].std() > 0.01
+    assert not weights["model.embed_tokens.weight"][:, -1].any()
 
 
 def test_a_dropped_layer_is_the_one_that_was_inserted() -> None:
