@@ -16,8 +16,8 @@ import torch
 
 def average(begin: Path, end: Path, share: float) -> None:
     """Replace the weights in the checkpoint `end`; `share` is that of its own in the mean."""
-    saved = torch.load(end, weights_only=True)
-    before = torch.load(begin, weights_only=True)["model"]
+    saved = torch.load(end, weights_only=True, map_location="cpu")
+    before = torch.load(begin, weights_only=True, map_location="cpu")["model"]
     saved["model"] = {
         name: (1 - share) * before[name] + share * weights
         for name, weights in saved["model"].items()

@@ -48,8 +48,8 @@ _PLAIN_WORDS: Mapping[str, tuple[str, ...]] = {
 _ONE_MORE = ("{} to {}", "{} to {}", "{} into {}", "call {} {}", "{} to {} as well", "{} -> {}")
 """One more name where a name is what was changed last; the rest is understood."""
 _RENAMED, _RENAMING, _ONCE_MORE = "rename_variable", 0.15, 0.9
-"""The kind of edit before it, how often one is asked for in few words besides, and how often
-another name follows."""
+"""A kind of edit; how many of the requests in few words are for it, whatever came before; and how
+often another one follows it."""
 _AND = ("and {}", "and {}", "And {}", "also {}", "now {}", "{}", "and also {}")
 _LONG_REQUESTS = ("repeat_code", "apply_diff")
 """Kinds that cannot be asked for in few words."""
@@ -297,7 +297,8 @@ class Chats:
         words = self._rng.choice(brief)
         if self._rng.random() < _WHOLE_REQUEST:
             words = self._rng.choice(whole)
-            words = closed(words[:1].lower() + words[1:] if words[1:2].islower() else words)
+            named = words.partition(" ")[0][1:] != words.partition(" ")[0][1:].lower()
+            words = closed(words if named else words[:1].lower() + words[1:])
         request = self._said(words)
         return request, answer("judge", request)
 
@@ -327,15 +328,19 @@ class Chats:
         """New code without a request, any that could be edited; the answer asks for one, and often
         it comes next."""
         kind, edit = short_edits.drawn(self._inventor)
+        versions[:] = _versions(kind, edit)
         shown = self._rng.choice(_SHOWN).replace("{}", edit.before)
         turns = [("user", shown), ("assistant", WHAT_CHANGE)]
-        if kind not in _LONG_REQUESTS and self._rng.random() < _AT_ONCE:
-            versions[:] = _versions(kind, edit)
-            words = closed(wordings.instruction(edit, kind, self._rng))
-            words = wordings.ended(wordings.spoken(words, self._rng, edit), self._rng)
-            return [*turns, ("user", words), ("assistant", fenced(edit.after))]
-        versions[:] = [Function(edit.before, False, "chat")]
-        return turns
+        if kind in _LONG_REQUESTS or self._rng.random() >= _AT_ONCE:
+            del versions[1:]
+            return turns
+        asked = wordings.ended(self._in_other_words(kind, edit), self._rng)
+        return [*turns, ("user", asked), ("assistant", fenced(edit.after))]
+
+    def _in_other_words(self, kind: str, edit: Edit) -> str:
+        """A request for an edit of code that is there."""
+        words = closed(wordings.instruction(edit, kind, self._rng))
+        return wordings.spoken(words, self._rng, edit)
 
     def follow_up(self, versions: list[Function]) -> tuple[str, str] | None:
         """An edit of the code that was shown last, which is not pasted again."""
@@ -356,9 +361,7 @@ class Chats:
             versions.append(replace(current, text=edit.after, origin=kind))
             if plain:
                 return self._in_few_words(kind, edit, again=again), fenced(edit.after)
-            words = closed(wordings.instruction(edit, kind, self._rng))
-            words = wordings.spoken(words, self._rng, edit)
-            return self._said(words, edit), fenced(edit.after)
+            return self._said(self._in_other_words(kind, edit), edit), fenced(edit.after)
         return None
 
     def undo(self, versions: list[Function]) -> tuple[str, str]:

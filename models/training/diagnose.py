@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("--shard", default="probe")
     parser.add_argument("--gap", type=int, default=0, help="positions in front of every answer")
     options = parser.parse_args()
-    saved = torch.load(options.work / "checkpoint.pt", weights_only=True)
+    saved = torch.load(options.work / "checkpoint.pt", weights_only=True, map_location="cpu")
     model = Llama(Shape(**saved["shape"]))
     model.load_state_dict(saved["model"])
     processor = tokenizers.load(options.work / "tokenizer")

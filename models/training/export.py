@@ -54,7 +54,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 def export(work: Path) -> Path:
     """Write and return the folder; the checkpoint and the tokenizer come from `work`."""
-    saved = torch.load(work / "checkpoint.pt", weights_only=True)
+    saved = torch.load(work / "checkpoint.pt", weights_only=True, map_location="cpu")
     folder = work / "full"
     folder.mkdir(exist_ok=True)
     weights = {name: tensor.contiguous() for name, tensor in sorted(saved["model"].items())}

@@ -50,6 +50,11 @@ class Shape:
         if self.num_heads % self.num_kv_heads:
             raise ValueError("num_heads must be a multiple of num_kv_heads")
 
+    @property
+    def row_positions(self) -> int:
+        """How many positions a row of training has: rows as long as the context have gaps, too."""
+        return 2 * self.max_positions
+
 
 class GuidedHead(NamedTuple):
     """A query head that is shown what to look at: the target is an index into `Batch.targets`."""
@@ -100,15 +105,13 @@ class Rotation(NamedTuple):
 
 
 class RotaryTable(nn.Module):
-    """The rotary embedding of every position, halves convention; twice as many as the model has, so
-    that rows as long as its context can have gaps, too."""
+    """The rotary embedding of every position in a row, halves convention."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         exponents = torch.arange(0, HEAD_DIM, 2, dtype=torch.float64) / HEAD_DIM
         angles = torch.outer(
-            torch.arange(2 * shape.max_positions, dtype=torch.float64),
-            shape.rope_theta**-exponents,
+            torch.arange(shape.row_positions, dtype=torch.float64), shape.rope_theta**-exponents
         )
         angles = torch.cat((angles, angles), dim=-1)
         self.register_buffer("cos", angles.cos().float(), persistent=False)
@@ -133,7 +136,7 @@ def visible_tokens(begins: Tensor) -> Tensor:
 
 
 def visible_blocks(begins: Tensor) -> BlockMask:
-    """The same in blocks, of which an accelerator leaves out those that nobody looks at."""
+    """The same in blocks. An accelerator leaves out a block in which no token sees another."""
 
     def sees(row: Tensor, _head: Tensor, at: Tensor, other: Tensor) -> Tensor:
         return (other >= begins[row, at]) & (other <= at)

@@ -56,8 +56,8 @@ class Muon(torch.optim.Optimizer):
             update = orthogonalise(gradients.lerp(velocity, group["momentum"]))
             rows, columns = parameters[0].shape
             scale = group["lr"] * max(1.0, rows / columns) ** 0.5
-            changes = list(update.to(parameters[0].dtype).unbind())
-            torch._foreach_add_(parameters, changes, alpha=-scale)
+            # One call for all: on a GPU, each call costs more than its sums.
+            torch._foreach_add_(parameters, update.to(gradients.dtype).unbind(), alpha=-scale)
 
 
 class Optimizer:

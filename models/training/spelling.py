@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     work = parser.parse_args().work
     path = work / "checkpoint.pt"
-    saved = torch.load(path, weights_only=True)
+    saved = torch.load(path, weights_only=True, map_location="cpu")
     model = Llama(Shape(**saved["shape"]))
     model.load_state_dict(saved["model"])
     share = fit(model, Shard.load(work / "shards" / "edits.npz"))

@@ -144,6 +144,7 @@ _MORE_WORDS = _percent(
 _WIDER = _percent(
     short_edits=24, chats=23, long_edits=19, edits=13, refusals=10, fim=6, code=4, questions=1
 )
+_FEW_WORDS = _percent(chats=38, refusals=26, short_edits=18, edits=7, long_edits=5, fim=4, code=2)
 _QUESTIONS = _percent(repeats=2, edits=46, code=2, fim=12, questions=36, structured=2)
 CURRICULUM: tuple[Stage, ...] = (
     Stage("copying", 300, 8, 256, _COPYING),
@@ -204,7 +205,8 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("more requests", 1150, 8, 1024, _MORE_REQUESTS, decays=True, peak=0.16, vectors=0.2),
     Stage("leaving code", 130, 8, 1024, _LEAVING_CODE, decays=True, peak=0.06, vectors=0.2),
     Stage("more words", 1400, 8, 1024, _MORE_WORDS, decays=True, peak=0.15, vectors=0.2),
-    Stage("wider", 14000, 16, 2048, _WIDER, decays=True, peak=0.5, vectors=0.4),
+    Stage("wider", 9823, 16, 2048, _WIDER, decays=True, peak=0.5, vectors=0.4),
+    Stage("few words", 150, 4, 1024, _FEW_WORDS, decays=True, peak=0.05, vectors=0.2),
 )
 
 

@@ -7,7 +7,8 @@ fresh optimizer; `python -m models.training --work FOLDER` goes on from there. `
 layer out, counted from zero. `--insert 5 6` makes a deeper model of what is left: layers that
 change nothing at first stand at those indices of the result. `--quieter 16` divides what every old
 layer adds to the stream, so that new layers need not become as large to be heard.
-`--tell-bytes-apart` draws the embeddings of bytes outside ASCII anew.
+`--tell-bytes-apart` draws the embeddings of bytes outside ASCII anew. A model that is narrower than
+today's is made as wide, and computes the same at first.
 """
 
 from __future__ import annotations
@@ -100,30 +101,32 @@ def make_quieter(weights: dict[str, np.ndarray], by: float) -> None:
             weights[name] = array / np.float32(by**0.5)
 
 
-def widen(weights: dict[str, np.ndarray], hidden: int, intermediate: int, keys: int) -> None:
+def widen(
+    weights: dict[str, np.ndarray], hidden: int, intermediate: int, num_kv_heads: int
+) -> None:
     """Give the stream `hidden` channels and the feed-forwards `intermediate` neurons, in place.
 
-    Each of the `keys` key heads gets more query heads. The model computes the same as before: nothing is written into the new channels at first, the
-    norms allow for their number, and what the new heads and neurons find is not used. They look at
-    all channels, so that they can be of use after the first steps.
+    Each of the `num_kv_heads` key heads gets more query heads. Up to the epsilon of the norms, the
+    model computes the same as before: nothing is written into the new channels at first, the norms
+    allow for their number, and what the new heads and neurons find is not used. They look at all
+    channels, so that they can be of use after the first steps.
     """
     rng = np.random.default_rng(hidden)
     old = weights["model.norm.weight"].size
+    heads, neurons = (num_kv_heads, hidden), (1, intermediate)
     for name, array in weights.items():
         if array.ndim == 1:
             # New channels make the mean square smaller.
             kept = array * np.float32((old / hidden) ** 0.5)
             weights[name] = np.append(kept, np.full(hidden - old, kept.mean(), np.float32))
         elif name.endswith(("q_proj.weight", "gate_proj.weight", "up_proj.weight")):
-            groups, rows = (keys, hidden) if name.endswith("q_proj.weight") else (1, intermediate)
+            groups, rows = heads if name.endswith("q_proj.weight") else neurons
             wide = _wider(array, hidden).reshape(groups, -1, hidden)
             fresh = rng.normal(0.0, hidden**-0.5, (groups, (rows - len(array)) // groups, hidden))
             whole = np.concatenate((wide, fresh), axis=1, dtype=np.float32)
             weights[name] = whole.reshape(rows, hidden)
         elif name.endswith(("o_proj.weight", "down_proj.weight")):
-            groups, columns = (
-                (keys, hidden) if name.endswith("o_proj.weight") else (1, intermediate)
-            )
+            groups, columns = heads if name.endswith("o_proj.weight") else neurons
             wide = _wider(array.reshape(old, groups, -1), columns // groups)
             weights[name] = _wider(wide.reshape(old, columns).T, hidden).T.copy()
         else:
@@ -131,7 +134,7 @@ def widen(weights: dict[str, np.ndarray], hidden: int, intermediate: int, keys: 
 
 
 def _wider(array: np.ndarray, columns: int) -> np.ndarray:
-    """With zeros up to so many columns."""
+    """The array with zeros added, until it has so many columns."""
     missing = columns - array.shape[-1]
     return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, missing)])
 

@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from models.training.substitution import high_bytes, request_words, word_pieces
 SEED = 20
 CLIP = 1.0
 LOG_EVERY, CHECKPOINT_EVERY, PROBE_EVERY = 20, 100, 200
+"""In steps; the others are multiples of the first."""
 PROBE_SHARDS = ("probe", "probe_short", "probe_chats")
 FENCE = "```python\n"
 _M_MMAP_MAX, _M_TRIM_THRESHOLD = -4, -1
@@ -127,7 +128,7 @@ class Draws(torch.utils.data.Dataset[Batch]):
         self._batches, self._stages, self._begin = batches, stages, begin
 
     def __len__(self) -> int:
-        return total_steps(self._stages) - self._begin
+        return max(0, total_steps(self._stages) - self._begin)
 
     def __getitem__(self, index: int) -> Batch:
         step = self._begin + index
@@ -137,8 +138,8 @@ class Draws(torch.utils.data.Dataset[Batch]):
 
 @dataclass(frozen=True)
 class Losses:
-    """Of every learned token of a batch its loss in nats, its kind and its weight, `[count]` each;
-    and the loss of the guided attention."""
+    """What a batch's learned tokens cost in nats, their kinds and weights, `[count]` each; and the
+    loss of the guided attention."""
 
     each: Tensor
     kinds: Tensor
@@ -166,6 +167,9 @@ class Trainer:
         self.model = Llama(shape).to(DEVICE)
         self._body, self._cross_entropy = self.model.model, cross_entropy
         if compiled:
+            # The body is compiled once for each size of a batch, or not at all beyond the limit.
+            sizes = {(stage.rows, stage.length) for stage in stages}
+            torch._dynamo.config.recompile_limit = 2 * len(sizes)
             self._body = torch.compile(self._body, dynamic=False)
             self._cross_entropy = torch.compile(cross_entropy, dynamic=True)
         self._in_blocks = compiled and DEVICE.type == "cuda"
@@ -174,7 +178,7 @@ class Trainer:
             shards,
             vocabulary=plain_vocabulary(work / "tokenizer"),
             words=exchangeable_words(processor, shards[EDITS]),
-            positions=2 * shape.max_positions,
+            positions=shape.row_positions,
             end=processor.piece_to_id(END_OF_TEXT),
             fence=processor.encode(FENCE)[0],
             breaks=line_breaks(processor),
@@ -220,27 +224,27 @@ class Trainer:
             scale = rate_scale(self.stages, self.step, fresh_from=self._fresh_from)
             self.optimizer.step(scale, vectors=stage.vectors)
         self.step += 1
-        return losses
+        return replace(losses, each=losses.each.detach(), guidance=losses.guidance.detach())
 
     def _losses(self, batch: Batch) -> Losses:
-        def there(array: np.ndarray) -> Tensor:
+        def to_device(array: np.ndarray) -> Tensor:
             return torch.from_numpy(array).to(DEVICE, non_blocking=True)
 
         # How many are learned is known here; an accelerator would have to be asked.
         wanted = np.flatnonzero(batch.kinds[:, 1:] >= 0)
         right, kinds, weights = (
-            there(array[:, 1:].reshape(-1)[wanted])
+            to_device(array[:, 1:].reshape(-1)[wanted])
             for array in (batch.tokens, batch.kinds, batch.weights)
         )
         tokens, positions, begins = (
-            there(array[:, :-1]) for array in (batch.tokens, batch.positions, batch.begins)
+            to_device(array[:, :-1]) for array in (batch.tokens, batch.positions, batch.begins)
         )
         heads = [guided.target for guided in self.model.model.guided]
-        targets = there(batch.targets[heads, :, 1:]).long()
+        targets = to_device(batch.targets[heads, :, 1:]).long()
         blocks = visible_blocks(begins) if self._in_blocks else None
         with mixed_precision():
             hidden, shares = self._body(tokens, positions, begins, targets, blocks)
-            states = hidden.flatten(0, 1).index_select(0, there(wanted))
+            states = hidden.flatten(0, 1).index_select(0, to_device(wanted))
             each = self._cross_entropy(states, self.model.model.embed_tokens.weight, right)
         return Losses(each, kinds, weights, guidance_loss(shares, targets))
 
@@ -254,6 +258,7 @@ class Trainer:
             batch_size=None,
             collate_fn=_as_it_is,
             num_workers=workers,
+            multiprocessing_context="fork" if workers else None,  # they share the shards
             prefetch_factor=8 if workers else None,
         )
         begun, tokens = time.perf_counter(), 0
@@ -287,7 +292,7 @@ class Trainer:
 
     def _by_kind(self, losses: Losses) -> dict[str, float]:
         """The mean loss of each kind of token in a batch."""
-        kinds, each = losses.kinds.cpu(), losses.each.detach().cpu()
+        kinds, each = losses.kinds.cpu(), losses.each.cpu()
         return {
             name: round(float(each[kinds == index].mean()), 4)
             for index, name in enumerate(self.batches.kind_names)
@@ -296,6 +301,7 @@ class Trainer:
 
 
 def _as_it_is(batch: Batch) -> Batch:
+    """Keeps the loader from turning arrays into tensors."""
     return batch
 
 

@@ -49,9 +49,9 @@ _NAME = re.compile(r"\w+")
 _EVERYWHERE = re.compile(r"every|each|all\b|wherever|throughout")
 _QUOTED_PART = re.compile(r"(self\.|@)([`'])([^`']+)\2")
 _QUOTED_TWICE = re.compile(r"`(\w+)`(: |=| = )`([^`]+)`")
-_PYTHON = frozenset((*keyword.kwlist, "print"))
-"""Words that begin lines of code and may begin instructions."""
 _CONSTANTS = ("None", "True", "False")
+_PYTHON = frozenset((*keyword.kwlist, "print")) - frozenset(_CONSTANTS)
+"""Words that begin lines of code and may begin instructions."""
 _MARK = re.compile(r"\{i\}[:.]")
 _AFTER = (
     *("{i}: {c}",) * 6,

@@ -142,8 +142,9 @@ def test_try_blocks_are_for_errors_of_any_name() -> None:
 def test_try_blocks_are_asked_for_by_what_they_do_with_the_error() -> None:
     words = "Wrap the body in a try block that returns `None` on `ValueError`"
     edit = Edit("wrap_in_try", words, "def f(x):\n    return x", "")
-    said = {wordings.instruction(edit, edit.kind, random.Random(seed)) for seed in range(3000)}
-    assert "I'd like this to fall back to None on ValueError" in said
+    said = {wordings.instruction(edit, edit.kind, random.Random(seed)) for seed in range(200)}
+    assert len(said) > 50
+    assert any("try" not in one for one in said)
     assert all("ValueError" in one and "None" in one for one in said)
 
 

@@ -194,6 +194,29 @@ def test_the_log_has_losses_by_kind(work: Path) -> None:
     records = [json.loads(line) for line in (work / "log.jsonl").read_text().splitlines()]
     assert records[-1]["step"] == 8
     assert {"edits", "fim"} & set(records[-1]["by_kind"])
+    assert records[-1]["hours"] > 0
+    assert records[-1]["tokens_per_s"] > 0
+
+
+DRAWS = """
+from models.training.recipes import TINY
+from models.training.train import Draws
+
+class Drawn:
+    def draw(self, step, **stage):
+        return step, stage["rows"], stage["length"]
+
+for begin in (0, 6, 9):
+    draws = Draws(Drawn(), TINY.stages, begin)
+    print([draws[index] for index in range(len(draws))])
+"""
+
+
+def test_a_resumed_run_draws_the_batches_that_are_left() -> None:
+    whole, rest, none = in_training("-c", DRAWS).splitlines()
+    assert whole.startswith("[(0, 2, 128), ")
+    assert rest == "[(6, 2, 256), (7, 2, 256)]"
+    assert none == "[]"
 
 
 def test_wrong_answers_are_diagnosed(work: Path) -> None:
