@@ -64,7 +64,7 @@ bench: $(VENV)/.ready ## the measurements of docs/measurements.md, into benchmar
 	$(BIN)/python -m benchmarks.serving_in_company
 	$(BIN)/python -m benchmarks.prefill_step
 
-model: $(VENV)/.ready $(TRAIN_VENV)/.ready ## a model like the bundled one, trained from nothing (more than a day on two CPU cores; resumable)
+model: $(VENV)/.ready $(TRAIN_VENV)/.ready ## a model like the bundled one, trained from nothing (days on two CPU cores; on an NVIDIA GPU if there is one; resumable)
 	$(TRAIN_BIN)/python -m models.training --work $(WORK) --export-with $(BIN)/python
 	$(BIN)/python -m benchmarks.evaluate_model --full $(WORK)/full
 

@@ -345,5 +345,5 @@ _ALIASES: Final = {
 }
 _KEYS: Final = (
     "Alt-Enter, or a backslash before Enter, starts a new line; Tab completes.",
-    "Ctrl-C stops an answer; Ctrl-D, or exit by itself, leaves.",
+    "Ctrl-C stops an answer; Ctrl-D, or exit typed alone, leaves. In a pipe, errors end the chat.",
 )
