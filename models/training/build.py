@@ -151,8 +151,8 @@ def by_length(examples: Shard, low: int, high: int) -> Shard:
 
 
 def _invented_shards(sources: Sources, rng: random.Random) -> Iterator[tuple[str, Shard]]:
-    """A part of what is made up: 48 short edits for each structured text in all, fewer
-    conversations and refusals."""
+    """One part of the invented examples. All parts together have 48 short edits for each structured
+    text, and fewer conversations and refusals."""
     inventor, count = Inventor(rng), -(-sources.documents // len(INVENTED_PARTS))
     requests = refusals.Requests(inventor, docstrings(sources.functions))
     asked = list(questions.library_questions(sources.training, rng))

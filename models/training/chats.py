@@ -90,7 +90,7 @@ _ALL = 0.12
 _TALKING = 0.25
 """How often somebody who was asked what to change says something else first."""
 _AT_ONCE = 0.5
-"""How often it is said at once what to change in code that was shown."""
+"""How often people who show code say in their next message what to change."""
 _UNABLE_WORDS = (
     *("add type hints", "type hints please", "add error handling", "handle errors", "fix it"),
     *("make it faster", "improve it", "add tests", "write a test for it", "make it shorter"),
@@ -201,8 +201,10 @@ class Chats:
         return turns
 
     def _shows(self, before: str) -> bool:
-        """Whether other code is shown, by plain-spoken people. After an answer that asks for code
-        (`before`), none is: that would be the code of the request."""
+        """Whether plain-spoken people show other code now.
+
+        They do not after an answer that asks for code (`before`), because that would be the code of
+        the request."""
         return self._plain_spoken and before != WHICH_CODE and self._rng.random() < _SHOW
 
     def _turn(self, versions: list[Function]) -> tuple[str, str]:
@@ -297,8 +299,8 @@ class Chats:
         words = self._rng.choice(brief)
         if self._rng.random() < _WHOLE_REQUEST:
             words = self._rng.choice(whole)
-            named = words.partition(" ")[0][1:] != words.partition(" ")[0][1:].lower()
-            words = closed(words if named else words[:1].lower() + words[1:])
+            is_plain = words.partition(" ")[0][1:].islower()  # and no `TypeError`
+            words = closed(words[:1].lower() + words[1:] if is_plain else words)
         request = self._said(words)
         return request, answer("judge", request)
 

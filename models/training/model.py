@@ -136,7 +136,7 @@ def visible_tokens(begins: Tensor) -> Tensor:
 
 
 def visible_blocks(begins: Tensor) -> BlockMask:
-    """The same in blocks. An accelerator leaves out a block in which no token sees another."""
+    """What `visible_tokens` tells, in blocks: a GPU skips those in which no token sees another."""
 
     def sees(row: Tensor, _head: Tensor, at: Tensor, other: Tensor) -> Tensor:
         return (other >= begins[row, at]) & (other <= at)

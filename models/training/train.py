@@ -230,7 +230,7 @@ class Trainer:
         def to_device(array: np.ndarray) -> Tensor:
             return torch.from_numpy(array).to(DEVICE, non_blocking=True)
 
-        # How many are learned is known here; an accelerator would have to be asked.
+        # The CPU knows which tokens are learned; asking a GPU would mean to wait for it.
         wanted = np.flatnonzero(batch.kinds[:, 1:] >= 0)
         right, kinds, weights = (
             to_device(array[:, 1:].reshape(-1)[wanted])
@@ -251,7 +251,7 @@ class Trainer:
     def run(self) -> None:
         """Train to the end of the curriculum."""
         total = total_steps(self.stages)
-        # Where an accelerator computes, batches are drawn beside it.
+        # With a GPU, other processes draw the batches.
         workers = max(1, (os.cpu_count() or 1) - 2) if DEVICE.type == "cuda" else 0
         draws = torch.utils.data.DataLoader(
             Draws(self.batches, self.stages, self.step),
@@ -268,7 +268,7 @@ class Trainer:
                 tokens += batch.kinds[:, 1:].size
                 if self.step % LOG_EVERY and self.step < total:
                     continue
-                loss = float(losses.each.mean())  # waits for an accelerator, so the time is right
+                loss = float(losses.each.mean())  # waits for a GPU, so the time is right
                 seconds = time.perf_counter() - begun
                 self.seconds += seconds
                 record = {
