@@ -61,6 +61,10 @@ class SimulatedTime(DraftPlanner):
     def observe(self, outcome: Round) -> None:
         super().observe(replace(outcome, seconds=None))
 
+    def observe_drafting(self, seconds: float, *, drawn: int = 0, unread: int = 0) -> None:
+        """Each draft takes as long, since a pause of this machine would end the drafting."""
+        super().observe_drafting(1e-4, drawn=drawn, unread=unread)
+
 
 def with_bigram(_: Sampling) -> Drafter:
     draws, rows = np.random.default_rng(3), np.exp(often_ended())
