@@ -31,6 +31,7 @@ from benchmarks.held_out import (
     ChatCase,
     EditCase,
     body_holes,
+    correction_cases,
     edit_cases,
     function_holes,
     held_out_files,
@@ -42,6 +43,7 @@ from benchmarks.held_out import (
     own_words,
     short_edit_cases,
     shuffled_functions,
+    two_edit_cases,
     versions,
 )
 from benchmarks.records import markdown_table, record
@@ -66,6 +68,7 @@ MAX_ANSWER_LENGTH = 200
 function. An edit is a loop if it is so much longer than the right one."""
 Shares = dict[str, dict[str, float]]
 SHORT_EDITS, LATER_EDITS, OUTSIDE, WITHOUT_CODE = 300, 200, 120, 60
+TWO_EDITS, CORRECTIONS = 60, 60
 
 
 def bits_per_byte(scorer: Scorer, files: Iterable[SourceFile]) -> float:
@@ -277,6 +280,8 @@ def _short_edits(wanted: Wanted) -> dict[str, Any]:
     scorer, _, _ = _prepared(wanted.folder)
     return {
         "short_edits": chat_edits(scorer, short_edit_cases(SHORT_EDITS)),
+        "two_edits": chat_edits(scorer, two_edit_cases(TWO_EDITS)),
+        "corrections": chat_edits(scorer, correction_cases(CORRECTIONS)),
         "by_hand": by_hand(scorer, own_words()),
         "by_hand_2": by_hand(scorer, own_words(LATER_OWN_WORDS)),
     }
@@ -359,9 +364,12 @@ def table(results: dict[str, dict[str, Any]]) -> str:
             shown = [f"{c['exact']:.2f} / {c['copied_right']:.3f}" for c in cells]
             rows.append([group, f"{cells[0]['cases']:.0f}", *shown])
         tables.append(markdown_table([title, "cases", *headings], rows))
+    of_edits = ("exact", "refused", "unchanged", "loops")
     for key, title, shares in (
-        ("short_edits", "invented short edit", ("exact", "refused", "unchanged", "loops")),
-        ("later_edits", "edit as second to fifth turn", ("exact", "refused", "unchanged", "loops")),
+        ("short_edits", "invented short edit", of_edits),
+        ("two_edits", "two edits in one request", of_edits),
+        ("later_edits", "edit as second to fifth turn", of_edits),
+        ("corrections", "correction of the edit before it", of_edits),
         ("by_hand", "message in own words", ("exact",)),
         ("by_hand_2", "message in later own words", ("exact",)),
         ("no_code", "edit without its code, first message", ("asked", "loops")),

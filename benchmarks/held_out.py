@@ -111,6 +111,26 @@ def short_edit_cases(count: int) -> Iterator[ChatCase]:
         yield ChatCase(kind, request, answer)
 
 
+def two_edit_cases(count: int) -> Iterator[ChatCase]:
+    """Requests for two edits of invented code at once, with held-out names and bodies."""
+    inventor = Inventor(random.Random(f"{SEED} two"), held_out=True)
+    for _ in range(count):
+        *request, (_, answer) = short_edits.request_for_two(inventor)
+        yield ChatCase("two edits", request, answer)
+
+
+def correction_cases(count: int) -> Iterator[ChatCase]:
+    """Second messages that put right a name or value of the first, of held-out code."""
+    inventor = Inventor(random.Random(f"{SEED} corrections"), held_out=True)
+    chats = Chats(inventor, refusals.Requests(inventor, []), [])
+    made = 0
+    while made < count:
+        turns = chats.correct([])
+        if turns:
+            yield ChatCase("correction", turns[:-1], turns[-1][1])
+            made += 1
+
+
 def outside_cases(functions: list[Function], count: int, *, later: bool) -> Iterator[ChatCase]:
     """Held-out requests outside the training, no two alike, as first messages or after turns."""
     inventor = Inventor(random.Random(f"{SEED} outside {later}"), held_out=True)

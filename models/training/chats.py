@@ -4,7 +4,7 @@ talk, and requests outside the training in between.
 
 from __future__ import annotations
 
-import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -13,6 +13,7 @@ from models.training import short_edits, wordings
 from models.training.edits import Edit, fenced
 from models.training.edits.base import closed
 from models.training.examples import Turns
+from models.training.few_words import FEW_WORDS, going_on, in_few_words
 from models.training.functions import Function, is_function
 from models.training.invented import Inventor
 from models.training.phrases import REQUESTS, requests_of, unmarked
@@ -26,35 +27,13 @@ _ASKED = 0.08
 _PLAIN = 0.4
 """How often a change of earlier code is asked for in the fewest words. People use the same words
 before there is any code, so the model has to learn to look for it."""
-_PLAIN_WORDS: Mapping[str, tuple[str, ...]] = {
-    "make_async": (
-        *("make it async", "make this async", "make this function async", "async", "async please"),
-        *("turn it into a coroutine", "it should be async"),
-    ),
-    short_edits.DESCRIBE: ("add a docstring", "give it a docstring", "add a docstring please"),
-    "drop_hints": ("remove the type hints", "remove type hints", "remove all hints", "no hints"),
-    "drop_comments": (
-        *("remove the comments", "remove comments", "delete all comments", "no comments"),
-        *("without the comments", "take the comments out"),
-    ),
-    "drop_docstring": (
-        *("remove the docstring", "drop the docstring", "delete its docstring", "no docstring"),
-        *("without the docstring", "take the docstring out"),
-    ),
-    "function_to_method": ("turn it into a method", "make it a method", "as a method"),
-    "rename_variable": ("rename {} to {}", "rename {} to {}", "call {} {}", "{} -> {}"),
-    "rename_function": ("rename {} to {}", "rename the function {} to {}"),
-}
-_ONE_MORE = ("{} to {}", "{} to {}", "{} into {}", "call {} {}", "{} to {} as well", "{} -> {}")
-"""One more name where a name is what was changed last; the rest is understood."""
 _RENAMED, _RENAMING, _ONCE_MORE = "rename_variable", 0.15, 0.9
 """A kind of edit; how many of the requests in few words are for it, whatever came before; and how
 often another one follows it."""
-_AND = ("and {}", "and {}", "And {}", "also {}", "now {}", "{}", "and also {}")
 _LONG_REQUESTS = ("repeat_code", "apply_diff")
 """Kinds that cannot be asked for in few words."""
 _PLAIN_KINDS: Mapping[str, float] = {
-    kind: 2.0 if kind in _PLAIN_WORDS else 1.0
+    kind: 2.0 if kind in FEW_WORDS else 1.0
     for kind in short_edits.KINDS
     if kind not in _LONG_REQUESTS
 }
@@ -73,7 +52,7 @@ _FORGETTING, _BRINGING = 0.2, 0.6
 """How often plain-spoken people forget the code when they have shown none, and how often they then
 send it by itself."""
 _ASIDES: Mapping[str, float] = {
-    "undo": 0.16,
+    "undo": 0.18,
     "unable": 0.07,
     "begin": 0.12,
     "outside": 0.15,
@@ -83,10 +62,28 @@ code with its request when there is some already, and make a request that has no
 code."""
 _SHOW = 0.1
 """How often they show new code before they say what to change."""
+_MORE_THAN_EDITED = 0.15
+"""How many of these codes are a class, or lines that import something."""
+_CORRECTING = 0.12
+"""How often they name something in an edit, and another name for it in the next message."""
+_CORRECTED: Mapping[str, float] = {
+    "rename_variable": 4.0,
+    "rename_function": 2.0,
+    "rename_attribute": 1.0,
+    "replace_expression": 1.0,
+    "add_default": 2.0,
+    "add_hint": 2.0,
+    "add_parameter": 1.0,
+    "wrap_in_try": 1.0,
+    "decorate": 0.5,
+}
+"""What they correct so."""
 _NAMED = 0.25
 """How often the change that is undone is named, where there are words for it."""
-_ALL = 0.12
-"""How often the code from before all changes is asked for."""
+_ALL, _ALL_OF_MANY = 0.12, 0.3
+"""How often the code from before all changes is asked for: after one change, and after several."""
+_LENGTHS, _PLAIN_LENGTHS = (2, 2, 3, 3, 4, 5), (2, 2, 3, 3, 4, 5, 6)
+"""How many requests a conversation has, and one of plain-spoken people."""
 _TALKING = 0.25
 """How often somebody who was asked what to change says something else first."""
 _AT_ONCE = 0.5
@@ -108,20 +105,6 @@ _SHOWN = (
 )
 _BROUGHT = (*_SHOWN, "this: {}", "this one:\n{}", "sorry, here: {}", "oops: {}", "in this: {}")
 """How code is sent after it was asked for."""
-_QUOTED, _NAME = re.compile(r"`([^`]+)`"), re.compile(r"\w+")
-_FOLLOW = (
-    "now {}",
-    "Now {}",
-    "then {}",
-    "and {}",
-    "also {}",
-    "next, {}",
-    "ok, {}",
-    "Great, now {}",
-)
-
-_NOT_GOING_ON = ("now", "no", "not", "hey", "pls", "please", "the", "it", "i", "i'd", "i'm")
-"""A message with one of these as its first word, in small letters, is not put into `_FOLLOW`."""
 
 
 def _versions(kind: str, edit: Edit) -> list[Function]:
@@ -171,8 +154,9 @@ class Chats:
 
     def conversations(self, count: int) -> Iterator[Turns]:
         """`count` conversations."""
+        lengths = _PLAIN_LENGTHS if self._plain_spoken else _LENGTHS
         for _ in range(count):
-            yield self.conversation(self._rng.choice((2, 2, 3, 3, 4, 5)))
+            yield self.conversation(self._rng.choice(lengths))
 
     def conversation(self, count: int) -> Turns:
         """A conversation of `count` requests and their answers, or of one more."""
@@ -182,6 +166,9 @@ class Chats:
         while len(turns) < 2 * count:
             if not versions and self._plain_spoken and self._rng.random() < _FORGETTING:
                 turns += self.forget(versions)
+                continue
+            if self._plain_spoken and not shown and self._rng.random() < _CORRECTING:
+                turns += self.correct(versions)
                 continue
             before = turns[-1][1] if turns else ""
             shown = shown or before == WHAT_CHANGE
@@ -251,34 +238,6 @@ class Chats:
             return makers[aside](versions)
         return self.unable() if aside == "unable" else None
 
-    def _in_few_words(self, kind: str, edit: Edit, *, again: bool) -> str:
-        """The shortest request for an edit of earlier code; `again` if the edit before it was
-        of the same kind."""
-        if kind not in _PLAIN_WORDS:
-            drawn = (wordings.instruction(edit, kind, self._rng) for _ in range(4))
-            return self._said(closed(min(drawn, key=len)), edit)
-        words, names = self._rng.choice(_PLAIN_WORDS[kind]), _QUOTED.findall(edit.instruction)
-        known = set(_NAME.findall(edit.before))
-        names.sort(key=lambda name: name not in known)  # the old one first
-        fits = words.count("{}") in (0, len(names))
-        if again and fits and self._rng.random() < 0.8:
-            more = self._rng.choice(_ONE_MORE).format(*names)
-            return self._rng.choice(_AND).replace("{}", more)
-        return self._said(words.format(*names) if fits else closed(edit.instruction), edit)
-
-    def _said(self, words: str, edit: Edit | None = None) -> str:
-        """Some words as a message: alone, or going on from what was said before."""
-        chance, first = self._rng.random(), words.partition(" ")[0]
-        if edit and first in _NAME.findall(f"{edit.before}\n{edit.after}"):
-            return wordings.ended(words, self._rng)
-        if chance < 0.35 and first.lower() not in _NOT_GOING_ON and not words.endswith("?"):
-            if wordings.begins_as_instruction(words):
-                words = words[:1].lower() + words[1:]
-            words = self._rng.choice(_FOLLOW).replace("{}", words)
-        elif chance < 0.6 and wordings.begins_as_instruction(words):
-            words = words[:1].upper() + words[1:]
-        return wordings.ended(words, self._rng)
-
     def _asking(self, kind: str) -> str:
         """A request of a kind that needs no other words."""
         return self._rng.choice(requests_of(kind, held_out=self._inventor.held_out))
@@ -301,7 +260,7 @@ class Chats:
             words = self._rng.choice(whole)
             is_plain = words.partition(" ")[0][1:].islower()  # and no `TypeError`
             words = closed(words[:1].lower() + words[1:] if is_plain else words)
-        request = self._said(words)
+        request = going_on(words, self._rng)
         return request, answer("judge", request)
 
     def forget(self, versions: list[Function]) -> Turns:
@@ -326,9 +285,56 @@ class Chats:
         (_, request), (_, edited) = short_edits.conversation(kind, edit, self._rng)
         return request, edited
 
+    def correct(self, versions: list[Function]) -> Turns:
+        """An edit that puts in the wrong name or value, of new code or of the code there is, and
+        one that puts in the right one; none where no such edit was found."""
+        (kind,) = self._rng.choices(list(_CORRECTED), list(_CORRECTED.values()))
+        is_new = not versions or not is_function(versions[-1].text) or self._rng.random() < 0.4
+        if is_new:
+            kind, edit = short_edits.drawn(self._inventor, kind)
+        else:
+            made = short_edits.make(kind, versions[-1], self._inventor)
+            if made is None:
+                return []
+            edit = made
+        found = short_edits.mistaken(edit, self._inventor)
+        if found is None:
+            return []
+        mistake, wrong, right = found
+        if is_new:
+            versions[:] = _versions(kind, mistake)
+            first = short_edits.conversation(kind, mistake, self._rng)
+        else:
+            versions.append(Function(mistake.after, versions[-1].is_method, kind))
+            words = going_on(self._in_other_words(kind, mistake), self._rng, mistake)
+            first = [("user", words), ("assistant", fenced(mistake.after))]
+        of_names = kind.startswith("rename") and self._rng.random() < 0.5
+        said = REQUESTS["correct: rename" if of_names else "correct"]
+        asked = self._rng.choice(said).format(new=right, old=wrong)
+        versions.append(Function(edit.after, versions[-1].is_method, kind))
+        return [*first, ("user", asked), ("assistant", fenced(edit.after))]
+
+    def _more_than_edited(self) -> str:
+        """A class of one to three methods, or some imports, perhaps before other lines."""
+        inventor, rng = self._inventor, self._rng
+        names = [inventor.name() for _ in range(3)]
+        if rng.random() < 0.6:
+            methods = [inventor.function().text for _ in range(rng.randint(1, 3))]
+            header = f"class {names[0][:1].upper()}{names[0][1:]}:\n"
+            return header + textwrap.indent("\n\n".join(methods), "    ")
+        lines = [
+            rng.choice((f"import {name}", f"from {name} import {inventor.name()}"))
+            for name in names[: rng.randint(1, 3)]
+        ]
+        return "\n".join(lines) + rng.choice(("", "", f"\n\n{inventor.function().text}"))
+
     def show(self, versions: list[Function]) -> Turns:
         """New code without a request, any that could be edited; the answer asks for one, and often
         it comes next."""
+        if self._rng.random() < _MORE_THAN_EDITED:
+            versions[:] = [Function(self._more_than_edited(), False, "")]
+            shown = self._rng.choice(_SHOWN).replace("{}", versions[0].text)
+            return [("user", shown), ("assistant", WHAT_CHANGE)]
         kind, edit = short_edits.drawn(self._inventor)
         versions[:] = _versions(kind, edit)
         shown = self._rng.choice(_SHOWN).replace("{}", edit.before)
@@ -357,21 +363,29 @@ class Chats:
             drawn.insert(0, _RENAMED)
         for kind in drawn:
             edit = short_edits.make(kind, current, self._inventor)
-            if edit is None or kind == "repeat_code":
+            if edit is None or kind == "repeat_code" or edit.before != current.text:
                 continue
+            if self._plain_spoken and self._rng.random() < short_edits.TOGETHER:
+                of_method = current.is_method
+                both = short_edits.two_at_once(kind, edit, self._inventor, is_method=of_method)
+                if both:
+                    edit, words = both
+                    versions.append(replace(current, text=edit.after, origin=""))
+                    asked = wordings.spoken(words, self._rng, edit)
+                    return going_on(asked, self._rng, edit), fenced(edit.after)
             again = kind == current.origin == _RENAMED
             versions.append(replace(current, text=edit.after, origin=kind))
             if plain:
-                return self._in_few_words(kind, edit, again=again), fenced(edit.after)
-            return self._said(self._in_other_words(kind, edit), edit), fenced(edit.after)
+                return in_few_words(kind, edit, self._rng, again=again), fenced(edit.after)
+            return going_on(self._in_other_words(kind, edit), self._rng, edit), fenced(edit.after)
         return None
 
     def undo(self, versions: list[Function]) -> tuple[str, str]:
         """The code as it was before the last change, which some people name, or before all."""
-        if self._rng.random() < _ALL:
+        if self._rng.random() < (_ALL if len(versions) == 2 else _ALL_OF_MANY):
             del versions[1:]
             return self._asking("original"), fenced(versions[0].text)
         named = REQUESTS.get(f"undo: {versions.pop().origin}", [])
         if self._inventor.held_out or not named or self._rng.random() >= _NAMED:
             return self._asking("undo"), fenced(versions[-1].text)
-        return self._said(self._rng.choice(named)), fenced(versions[-1].text)
+        return going_on(self._rng.choice(named), self._rng), fenced(versions[-1].text)

@@ -21,7 +21,7 @@ _BRIEF = 0.6
 _CONSONANTS, _VOWELS = "bcdfghjklmnprstvwz", "aeiou"
 _TAKEN = frozenset((*keyword.kwlist, *keyword.softkwlist, *dir(builtins), "self", "cls"))
 _OPERATORS = (*("+", "-", "*", "/") * 4, "%", "//", "**", "&", "|", "^", "<<", ">>", "@")
-_COMPARISONS = ("<", ">", "<=", ">=", "==", "!=", "in", "is")
+_COMPARISONS = ("<", ">", "<=", ">=", "==", "!=", "in", "is", "is not", "not in")
 _CALLS = ("len", "sum", "max", "min", "abs", "str", "int", "list", "sorted", "set", "round")
 _METHODS = ("strip", "lower", "split", "append", "get", "join", "items", "close", "copy", "pop")
 _HINTS = ("int", "str", "float", "bool", "list", "dict", "list[str]", "int | None")
@@ -159,6 +159,8 @@ class Inventor:
             f"[{left}, {right}]": 6,
             f"{left} if {self.condition(names)} else {right}": 4,
             f"not {name}": 3,
+            f"{self.condition(names)} {rng.choice(('and', 'or'))} {self._condition_or(names)}": 3,
+            f"{name} {rng.choice(('and', 'or'))} {self.other(names, name)}": 3,
             self._row(name, left): 1,
         }
         return rng.choices(list(forms), list(forms.values()))[0]
@@ -167,6 +169,10 @@ class Inventor:
         """The same name several times over, perhaps with something else at the end."""
         row = [name] * self.rng.randint(2, 6) + [other] * self.rng.randint(0, 1)
         return f" {self.rng.choice(_OPERATORS)} ".join(row)
+
+    def _condition_or(self, names: list[str]) -> str:
+        """A condition or a name."""
+        return self.condition(names) if self.rng.random() < 0.5 else self.rng.choice(names)
 
     def condition(self, names: list[str]) -> str:
         """A comparison of a name."""

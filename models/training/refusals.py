@@ -6,6 +6,7 @@ The answer depends on the kind of request, and takes up a word of it where there
 
 from __future__ import annotations
 
+import keyword
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -91,7 +92,7 @@ SMALL_TALK: Mapping[str, str] = {
     "thanks": "You are welcome. What shall we edit next?",
     "bye": "Goodbye!",
 }
-_WORD = re.compile(r"[A-Za-z_]\w*")
+_WORD = re.compile(r"(?<![\w'])[A-Za-z_]\w*(?![\w'])")
 _OWN_NAME = re.compile(r"\bdef ([A-Za-z_]\w*)")
 _STOP = frozenset(LISTS["stop"])
 _LONGEST = 20
@@ -99,6 +100,14 @@ _LAID_OUT = 0.6
 """How many requests that end with code are laid out as those for edits are, such as code first."""
 _FORGOTTEN = 0.7
 """How many requests without code are in the many wordings of those with code."""
+_OPENED, _CLOSED, _MISTYPED = 0.06, 0.06, 0.08
+"""How many requests without code get a word before them, or after, or a slip of the fingers. None
+of these changes what the answer is."""
+_OPENERS = (
+    *("hi, ", "hello, ", "hey ", "hey ember, ", "ok, ", "so ", "hm, ", "well, ", "and ", "no, "),
+    *("quick question: ", "one more thing: ", "now ", "please ", "cool, ", "thanks, now "),
+)
+_CLOSERS = (" please", " pls", " thanks", ", thanks", " lol", ", ok?", " :)", "!!", "...", " then")
 _SMALL_TALK_REQUESTS = {unmarked(request) for kind in SMALL_TALK for request in REQUESTS[kind]}
 
 
@@ -106,6 +115,7 @@ def word_of(request: str) -> str | None:
     """The function that the request shows, or else its last word of four letters and more."""
     own = _OWN_NAME.findall(request)
     words = [w for w in _WORD.findall(request) if len(w) > 3 and w.lower() not in _STOP]
+    words = [w for w in words if not keyword.iskeyword(w)]
     found = (own or words or [""])[-1]
     return found if 0 < len(found) <= _LONGEST else None
 
@@ -176,6 +186,21 @@ class Requests:
             return request
         return wordings.request(words, self.shown, self.rng)
 
+    def _typed(self, request: str) -> str:
+        """The request with a word before it or after it, or with letters swapped or left out."""
+        draw = self.rng.random
+        if draw() < _OPENED:
+            request = self.rng.choice(_OPENERS) + request
+        if draw() < _CLOSED:
+            request = request.rstrip(".?!") + self.rng.choice(_CLOSERS)
+        words = [found for found in _WORD.finditer(request) if len(found[0]) > 3]
+        if words and draw() < _MISTYPED:
+            at = self.rng.choice(words).start() + self.rng.randint(1, 2)
+            first, second = request[at], request[at + 1]
+            slip = self.rng.choice((second + first, second, first + first + second))
+            request = request[:at] + slip + request[at + 2 :]
+        return request
+
     def turn(self, kind: str) -> tuple[str, str]:
         """A request of the kind and its answer."""
         held_out = self._inventor.held_out
@@ -185,6 +210,8 @@ class Requests:
         request = fill(kind, self.rng, self._made, held_out=held_out).strip()
         if self.shown and self.rng.random() < _LAID_OUT:
             request = self._laid_out(request)
+        elif kind in ANSWERS and kind != "foreign" and not held_out:
+            request = self._typed(request)
         if kind in ANSWERS and is_small_talk(request):
             return self.turn(kind)
         chance = self.rng.random()

@@ -7,20 +7,21 @@ import builtins
 import random
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from models.training import edits, wordings
 from models.training.edits import Edit, Pool, bodies
 from models.training.edits.base import (
     body_start,
+    closed,
     docstring_node,
     ends_open,
     own_body,
     phrase,
     spliced,
 )
-from models.training.functions import Function
+from models.training.functions import Function, is_function
 from models.training.invented import Inventor, in_two_lines, joined
 from models.training.phrases import official
 
@@ -29,10 +30,11 @@ KINDS: dict[str, float] = dict.fromkeys(edits.KINDS, 1.0) | {
     "rename_variable": 6.0,
     "rename_function": 3.0,
     "rename_attribute": 2.5,
-    "method_to_function": 2.0,
+    "method_to_function": 2.5,
+    "change_indent": 1.5,
     "replace_expression": 14.0,
-    "insert_line": 6.0,
-    "delete_line": 5.0,
+    "insert_line": 7.0,
+    "delete_line": 6.0,
     "drop_comments": 3.0,
     "drop_hints": 1.5,
     "change_quotes": 1.5,
@@ -42,7 +44,7 @@ KINDS: dict[str, float] = dict.fromkeys(edits.KINDS, 1.0) | {
     "add_default": 4.0,
     "drop_default": 3.0,
     "wrap_in_try": 4.5,
-    "guard": 4.0,
+    "guard": 6.0,
     "add_docstring": 2.0,
     "drop_docstring": 1.5,
     DESCRIBE: 4.0,
@@ -59,9 +61,18 @@ _HOLDERS = ("Qzaxu", "Wzaxu")
 """Stand for new names until the edit is made; real ones may be letters that occur in the code."""
 _HOLDER = re.compile("(?:{0})(?:_(?:{0}))?".format("|".join(_HOLDERS)))
 _WORD = re.compile(r"\w+")
-_OPERATOR = re.compile(r"(?<= )(?:[-+*/<>&|^%]|[<>=!]=)(?= )")
+_OPERATOR = re.compile(r"(?<= )(?:[-+*/<>&|^%]|[<>=!]=|and|or|is not|is|not in|in)(?= )")
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
-_OTHER_OPERATORS = {**dict.fromkeys("+-*/", "+-*/"), **dict.fromkeys("&|^%", "&|^%")}
+_OTHER_OPERATORS: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys("+-*/", "+-*/"),
+    **dict.fromkeys("&|^%", "&|^%"),
+    "and": ("or",),
+    "or": ("and",),
+    "is": ("is not", "==", "!="),
+    "is not": ("is", "!=", "=="),
+    "in": ("not in",),
+    "not in": ("in",),
+}
 _COMPARISONS = ("<", ">", "<=", ">=", "==", "!=")
 _KEPT_APART = frozenset(
     (
@@ -71,6 +82,8 @@ _KEPT_APART = frozenset(
     )
 )
 """Kinds that are about more than a function's own lines, or may be meant for a class."""
+_BY_PLACE = re.compile(r" at the (?:top|end)|\bline \d|(?:first|last|second|third|[a-z]+th) line\b")
+"""What an instruction has that tells a line by its place, which holds for the whole code."""
 _IN_COMPANY, _IN_CLASS = 0.05, 0.05
 """How often code is two functions of which one is edited, and how often a class of one method."""
 _ALIKE = 0.65
@@ -80,7 +93,16 @@ _SMALL = 0.35
 _ATTEMPTS = 20
 _OWN_NAMES = 0.4
 """How many docstrings name the function or its parameters."""
-_ERROR = re.compile(r"`(\w+)`")
+_ALONE = frozenset(("apply_diff", "repeat_code", "change_indent", "function_to_method"))
+"""Kinds that are not asked for together with another one."""
+TOGETHER = 0.07
+"""How many requests are for two edits at once."""
+_JOINED = (
+    *("{} and {}", "{} and {}", "{}, and {}", "{}, then {}", "{} and then {}", "{} and also {}"),
+    *("{}, also {}", "first {}, then {}", "{} + {}", "{}; {}", "{}. {}", "{}. Then {}"),
+)
+_ERROR, _QUOTED = re.compile(r"`(\w+)`"), re.compile(r"`([^`]+)`")
+_VALUES, _TYPES = ("None", "True", "False"), ("int", "str", "float", "bool", "list", "dict")
 _OTHER_ERRORS = sorted(
     name
     for name, one in vars(builtins).items()
@@ -162,7 +184,8 @@ def _docstring(function: Function, inventor: Inventor) -> str:
 def make(kind: str, function: Function, inventor: Inventor) -> Edit | None:
     """An edit of a kind, or None where the function does not lend itself to it.
 
-    The code before it is the function's text as it is: a method is not indented, either.
+    The code before it is the function's text as it is: a method is not indented, either. Only a
+    change to four spaces begins with other indentation.
     """
     rng, shown = inventor.rng, function.text
     if kind in _NEED_A_BODY and "\n" not in shown:
@@ -178,7 +201,9 @@ def make(kind: str, function: Function, inventor: Inventor) -> Edit | None:
     edit = _with_names(edit, inventor) if edit else None
     if edit and kind == "wrap_in_try" and rng.random() < _OTHER_ERROR:
         edit = _with_other_error(edit, inventor)
-    return replace(edit, before=shown) if edit and edits.is_sound(edit) else None
+    if edit is None or not edits.is_sound(edit):
+        return None
+    return edit if kind == "change_indent" else replace(edit, before=shown)
 
 
 def drawn(inventor: Inventor, given: str | None = None) -> tuple[str, Edit]:
@@ -197,6 +222,8 @@ def drawn(inventor: Inventor, given: str | None = None) -> tuple[str, Edit]:
 
 def _surrounded(kind: str, edit: Edit, inventor: Inventor) -> Edit:
     """The edit as it is, mostly, or in a class, or beside another function."""
+    if _BY_PLACE.search(edit.instruction):
+        return edit
     chance, name = inventor.rng.random(), inventor.name()
     if chance < _IN_COMPANY:
         return edits.beside(edit, inventor.function(), inventor.rng) or edit
@@ -224,7 +251,10 @@ def _with_names(edit: Edit, inventor: Inventor) -> Edit:
 
 def _with_other_error(edit: Edit, inventor: Inventor) -> Edit:
     """The try block for another error."""
-    rng, (*_, old) = inventor.rng, _ERROR.findall(edit.instruction)
+    rng, quoted = inventor.rng, _ERROR.findall(edit.instruction)
+    if not quoted:
+        return edit
+    old = quoted[-1]
     new = rng.choice(_OTHER_ERRORS)
     if rng.random() < _INVENTED_ERROR:
         new = "".join(word.capitalize() for word in inventor.name().split("_")) + "Error"
@@ -233,10 +263,36 @@ def _with_other_error(edit: Edit, inventor: Inventor) -> Edit:
     return replace(edit, instruction=words, after=f"{body}except {new}{handler}")
 
 
+def mistaken(edit: Edit, inventor: Inventor) -> tuple[Edit, str, str] | None:
+    """The edit with another name, number, type or error in place of the one it puts in; that one,
+    and the right one. None where it puts in several, or something else."""
+    rng, quoted = inventor.rng, _QUOTED.findall(edit.instruction)
+    added = {one for one in quoted if not _whole(one).search(edit.before)}
+    right = added.pop() if len(added) == 1 else ""
+    if not re.fullmatch(r"\w+", right):
+        return None
+    of_its_kind: Sequence[str] = [inventor.name()]
+    for values in (_OTHER_ERRORS, _VALUES, _TYPES):
+        of_its_kind = values if right in values else of_its_kind
+    if right.isdigit():
+        of_its_kind = [str(rng.randint(0, 999))]
+    wrong = rng.choice(of_its_kind)
+    if _whole(wrong).search(f"{edit.before} {edit.after}") or not _whole(right).search(edit.after):
+        return None
+    words, after = (_whole(right).sub(wrong, text) for text in (edit.instruction, edit.after))
+    return replace(edit, instruction=words, after=after), wrong, right
+
+
+def _whole(text: str) -> re.Pattern[str]:
+    """Finds the text where it is not a part of a longer word."""
+    return re.compile(rf"(?<!\w){re.escape(text)}(?!\w)")
+
+
 def _statements(edit: Edit) -> Edit:
     """The edit of the body alone, where the header stays as it is and nothing is returned."""
     (header, *before), (same, *after) = edit.before.split("\n"), edit.after.split("\n")
     plain = header == same and before and after and "return" not in edit.before + edit.after
+    plain = plain and not _BY_PLACE.search(edit.instruction)
     if not plain or "self" in edit.before or before[0].lstrip().startswith('"""'):
         return edit
     return replace(
@@ -254,6 +310,49 @@ def conversation(kind: str, edit: Edit, rng: random.Random) -> list[tuple[str, s
     return [("user", content), ("assistant", edits.fenced(edit.after))]
 
 
+def two_at_once(
+    first_kind: str, first: Edit, inventor: Inventor, *, is_method: bool = False
+) -> tuple[Edit, str] | None:
+    """An edit and another one of what it leaves, as one, and a request for both; None where the
+    second one is about something that the first one has put in or taken away, or they do not go
+    together in words."""
+    if first_kind in _ALONE or not is_function(first.after):
+        return None
+    (kind,) = inventor.rng.choices(list(KINDS), list(KINDS.values()))
+    if kind in _ALONE or _concerns(kind) == _concerns(first_kind):
+        return None
+    second = make(kind, Function(first.after, is_method, ""), inventor)
+    if second is None or _BY_PLACE.search(first.instruction + second.instruction):
+        return None
+    known = set(_WORD.findall(first.before)) ^ set(_WORD.findall(first.after))
+    if known & set(_WORD.findall(" ".join(_QUOTED.findall(second.instruction)))):
+        return None
+    asked = [
+        closed(wordings.instruction(edit, of, inventor.rng))
+        for of, edit in ((first_kind, first), (kind, second))
+    ]
+    if any("?" in one or "\n" in one or not wordings.begins_as_instruction(one) for one in asked):
+        return None
+    small = [one[:1].lower() + one[1:] for one in asked]
+    return replace(first, after=second.after), inventor.rng.choice(_JOINED).format(*small)
+
+
+def _concerns(kind: str) -> str:
+    """What edits of a kind add, drop or change: of two that concern the same, one may undo the
+    other."""
+    return "docstring" if kind == DESCRIBE else kind.rpartition("_")[2].removesuffix("s")
+
+
+def request_for_two(inventor: Inventor) -> list[tuple[str, str]]:
+    """A request for two edits with its code, and the answer."""
+    while (found := two_at_once(*drawn(inventor), inventor)) is None:
+        pass
+    edit, asked = found
+    words = wordings.spoken(asked, inventor.rng, edit)
+    content = wordings.request(words, edit.before, inventor.rng)
+    return [("user", content), ("assistant", edits.fenced(edit.after))]
+
+
 def without_code(inventor: Inventor) -> tuple[str, str, Edit]:
     """A request whose code was forgotten, its kind, and the edit that was meant."""
     while True:
@@ -266,6 +365,9 @@ def without_code(inventor: Inventor) -> tuple[str, str, Edit]:
 
 
 def conversations(inventor: Inventor, count: int) -> Iterator[list[tuple[str, str]]]:
-    """`count` requests, each with its answer."""
+    """`count` requests, each with its answer; some are for two edits at once."""
     for _ in range(count):
-        yield conversation(*drawn(inventor), inventor.rng)
+        if inventor.rng.random() < TOGETHER:
+            yield request_for_two(inventor)
+        else:
+            yield conversation(*drawn(inventor), inventor.rng)

@@ -145,6 +145,9 @@ _WIDER = _percent(
     short_edits=24, chats=23, long_edits=19, edits=13, refusals=10, fim=6, code=4, questions=1
 )
 _FEW_WORDS = _percent(chats=38, refusals=26, short_edits=18, edits=7, long_edits=5, fim=4, code=2)
+_LIMITS = _percent(
+    chats=26, short_edits=25, refusals=16, long_edits=13, edits=11, fim=5, code=3, questions=1
+)
 _QUESTIONS = _percent(repeats=2, edits=46, code=2, fim=12, questions=36, structured=2)
 CURRICULUM: tuple[Stage, ...] = (
     Stage("copying", 300, 8, 256, _COPYING),
@@ -207,6 +210,7 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("more words", 1400, 8, 1024, _MORE_WORDS, decays=True, peak=0.15, vectors=0.2),
     Stage("wider", 9823, 16, 2048, _WIDER, decays=True, peak=0.5, vectors=0.4),
     Stage("few words", 150, 4, 1024, _FEW_WORDS, decays=True, peak=0.05, vectors=0.2),
+    Stage("limits", 9500, 16, 2048, _LIMITS, decays=True, peak=0.4, vectors=0.4),
 )
 
 

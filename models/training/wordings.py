@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from models.training.edits.base import PLACES, Edit, ends_open, phrase
 from models.training.phrases import LISTS, WORDINGS, wordings_of
 
-_PLAIN_SLOTS = ("what", "side", "text", "kind", "other")
+_PLAIN_SLOTS = ("what", "when", "side", "place", "text", "kind", "other")
 """Slots that no code is put into."""
 _FIRST_WORDS = frozenset(
     (
@@ -98,7 +98,7 @@ def instruction(edit: Edit, kind: str, rng: random.Random) -> str:
         found = slots(one.official, edit.instruction)
         if found is not None and one.others:
             others = one.others
-            if edit.kind == "wrap_in_try" and rng.random() < _BY_HANDLER:
+            if "what" in found and edit.kind == "wrap_in_try" and rng.random() < _BY_HANDLER:
                 others, found = _handling(found["what"])
             if found.get("old") in _NAME.findall(edit.after):  # in a string or comment, which stay
                 others = [words for words in others if not _EVERYWHERE.search(words)]
@@ -145,6 +145,8 @@ def _quoted(found: Mapping[str, str], rng: random.Random) -> dict[str, str]:
         marks = "`"  # names in quotes would look like strings beside other code
 
     def shown(name: str, value: str) -> str:
+        if name == "when":
+            return value if marks == "`" else value.replace("`", "")
         if name in _PLAIN_SLOTS or not value:
             return value
         plain = value.isidentifier() or (marks != "'" and len(value) < 12 and " " not in value)

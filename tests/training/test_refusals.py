@@ -12,6 +12,7 @@ from models.training import refusals
 from models.training.chats import WHAT_CHANGE, Chats
 from models.training.copies import NOWHERE, align
 from models.training.edits import Edit
+from models.training.few_words import in_few_words
 from models.training.functions import Function
 from models.training.invented import Inventor
 from models.training.phrases import REQUESTS, requests_of, unmarked
@@ -129,11 +130,11 @@ def test_a_second_rename_may_leave_out_the_verb() -> None:
 
 
 def test_the_old_name_comes_first_if_the_code_has_the_new_one_within_a_word() -> None:
-    chats = Chats(Inventor(random.Random(5)), requests(5), [], plain_spoken=True)
+    rng = random.Random(5)
     edit = Edit(
         "rename_variable", "Use the name `n` instead of `total`", "def fan(total): pass", ""
     )
-    said = [chats._in_few_words(edit.kind, edit, again=True) for _ in range(20)]
+    said = [in_few_words(edit.kind, edit, rng, again=True) for _ in range(20)]
     assert all(words.index("total") < words.rindex("n") for words in said)
 
 
@@ -233,3 +234,29 @@ def test_an_undone_edit_is_aligned_with_the_code_before_it() -> None:
     assert alignment.source[-6:].tolist() == [2, 3, 4, 5, 6, 7]
     refusal = np.flatnonzero(tokens == NO)
     assert (alignment.place[refusal] == NOWHERE).all()
+
+
+def test_a_correction_changes_the_name_that_was_just_given() -> None:
+    chats = Chats(Inventor(random.Random(5)), requests(5), [], plain_spoken=True)
+    made = [turns for _ in range(40) if (turns := chats.correct([]))]
+    assert made
+    for (_, asked), (_, wrong), (_, corrected), (_, right) in made:
+        changed = set(re.findall(r"\w+", right)) - set(re.findall(r"\w+", wrong))
+        assert len(changed) == 1
+        name = changed.pop()
+        assert re.search(rf"(?<!\w){name}(?!\w)", corrected)
+        assert not re.search(rf"(?<!\w){name}(?!\w)", asked)
+
+
+def test_slips_of_the_fingers_and_words_around_a_request_do_not_change_what_it_gets() -> None:
+    source = requests(8)
+    turns = [source.turn("act") for _ in range(400)]
+    assert all(refusals.is_honest(told) for _, told in turns)
+    known = set(map(unmarked, REQUESTS["act"]))
+    plain = [asked for asked, _ in turns if unmarked(asked) in known]
+    assert 100 < len(plain) < len(turns)
+
+
+def test_a_shortened_word_is_not_taken_up() -> None:
+    assert refusals.word_of("why do birds sing and fish don't") == "fish"
+    assert refusals.word_of("who shouldn't while") is None

@@ -133,6 +133,9 @@ def test_try_blocks_are_for_errors_of_any_name() -> None:
         edit = made("wrap_in_try", seed=seed)
         found = re.search(r"except (\w+)", edit.after)
         assert found
+        if "`" not in edit.instruction:
+            assert edit.after.endswith("except Exception as error:\n        print(error)")
+            continue
         assert f"`{found[1]}`" in edit.instruction
         caught.add(found[1])
     assert {"OSError", "KeyError"} & caught
@@ -271,3 +274,110 @@ def test_what_is_called_is_replaced_by_a_name() -> None:
         assert edit is not None
         assert "return g(x)(" not in edit.after
         assert not re.search(r"[^\w]\(x\)$", edit.after)
+
+
+LINES = Function(
+    'def f(a, b):\n    """Add."""\n    c = a + b\n    log(c)\n    done(a)', False, origin="test"
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "rows"),
+    [
+        ("insert_line", " the top| first line", {3}),
+        ("insert_line", " the end| last line", {6}),
+        ("delete_line", "the last line", {5}),
+        ("delete_line", r"line 3|third line", {3}),
+        ("delete_line", r"line 4|fourth line", {4}),
+    ],
+)
+def test_a_place_is_that_of_the_changed_line(kind: str, words: str, rows: set[int]) -> None:
+    drawn = (short_edits.make(kind, LINES, inventor(seed)) for seed in range(300))
+    edits = [edit for edit in drawn if edit and re.search(words, edit.instruction)]
+    assert edits
+    for edit in edits:
+        before, after = edit.before.split("\n"), edit.after.split("\n")
+        longer, shorter = max(before, after, key=len), min(before, after, key=len)
+        assert all(longer[: row - 1] + longer[row:] == shorter for row in rows)
+
+
+def test_code_whose_lines_are_counted_stands_alone_and_whole() -> None:
+    source = inventor(4)
+    drawn = [short_edits.drawn(source, "delete_line")[1] for _ in range(300)]
+    counted = [
+        edit for edit in drawn if re.search(r"line \d|(second|third) line", edit.instruction)
+    ]
+    assert counted
+    for edit in counted:
+        row = re.search(r"line (\d)|(second|third) line", edit.instruction)
+        assert row
+        number = int(row[1] or {"second": 2, "third": 3}[row[2]])
+        lines = edit.before.split("\n")
+        assert is_function(edit.before)
+        assert "\n".join(lines[: number - 1] + lines[number:]) == edit.after
+
+
+def test_a_check_is_for_the_condition_that_the_words_name() -> None:
+    said = {
+        "is negative": "{} < 0",
+        "equals zero": "{} == 0",
+        "is empty": "not {}",
+        "is not a str": "not isinstance({}, str)",
+        "`a > b`": "a > b",
+    }
+    drawn = [short_edits.make("guard", LINES, inventor(seed)) for seed in range(1500)]
+    for words, condition in said.items():
+        edits = [edit for edit in drawn if edit and words in edit.instruction]
+        assert edits
+        for edit in edits:
+            name = re.search(r"`([ab])`", edit.instruction)
+            expected = condition.format(name[1] if name else "")
+            assert f"    if {expected}:\n" in edit.after
+
+
+def test_a_method_without_a_name_for_self_becomes_a_function_without_it() -> None:
+    texts = ("def f(self, x): return x", "def f(self, x): return self.y + x")
+    right = ("def f(x): return x", "def f(obj, x): return obj.y + x")
+    for text, expected in zip(texts, right, strict=True):
+        method = Function(text, is_method=True, origin="test")
+        drawn = (short_edits.make("method_to_function", method, inventor(s)) for s in range(80))
+        bare = [edit for edit in drawn if edit and "`" not in edit.instruction]
+        assert bare
+        assert {edit.after for edit in bare} == {expected}
+
+
+def test_four_spaces_are_what_code_had_before_it_was_indented_otherwise() -> None:
+    drawn = (short_edits.make("change_indent", LINES, inventor(seed)) for seed in range(60))
+    edits = [edit for edit in drawn if edit and re.search("four|4", edit.instruction)]
+    assert {edit.after for edit in edits} == {LINES.text}
+    assert len({edit.before for edit in edits}) == 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000))
+def test_a_mistake_is_the_edit_with_something_else_in_one_place(seed: int) -> None:
+    source = inventor(seed)
+    _, edit = short_edits.drawn(source, "rename_variable")
+    found = short_edits.mistaken(edit, source)
+    if found:
+        mistake, wrong, right = found
+        assert mistake.before == edit.before
+        assert re.sub(rf"\b{wrong}\b", right, mistake.after) == edit.after
+        assert wrong not in re.findall(r"\w+", edit.after)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000))
+def test_two_edits_at_once_are_both_made(seed: int) -> None:
+    source = inventor(seed)
+    kind, edit = short_edits.drawn(source)
+    found = short_edits.two_at_once(kind, edit, source)
+    if found:
+        both, asked = found
+        assert both.before == edit.before
+        assert both.after not in (edit.before, edit.after)
+        assert "\n" not in asked
+        ast.parse(textwrap.dedent(both.after))
+    (_, request), (_, answer) = short_edits.request_for_two(source)
+    assert answer.startswith("```python\n")
+    assert len(request) > len(edit.kind)

@@ -20,7 +20,7 @@ from models.training.edits.base import (
     spliced,
 )
 from models.training.functions import Function
-from models.training.phrases import official
+from models.training.phrases import WORDINGS, official
 
 _ERRORS = (
     "ValueError",
@@ -42,8 +42,20 @@ _HANDLERS = (
     *(("ignores `{error}`", "except {error}:\n    pass"),) * 4,
     *(("prints the `{error}`", "except {error} as error:\n    print(error)"),) * 4,
 )
+_BARE = 0.12
+"""How many try blocks are asked for without the name of an error."""
+_CATCH_ALL = "except Exception as error:\n    print(error)"
+"""The handler of those."""
 _RAISING = 0.3
 """How many guards raise an error and do not return."""
+_OTHER_CONDITION = 0.5
+"""How many guards are for another condition than that a parameter is None."""
+_CONDITION = "condition: "
+"""What the names of the wordings of a condition begin with; the condition itself comes next."""
+_CONDITIONS = [part for part in WORDINGS if part.startswith(_CONDITION)]
+_BY_PLACE = 0.25
+"""How many lines are inserted at the top or the end, and deleted as the last or by number."""
+_NUMBERS = ("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 _RAISED = (
     *("ValueError", "TypeError", "ValueError()", "TypeError()", 'ValueError("missing")'),
     *("RuntimeError", 'TypeError("required")', 'ValueError("no value")'),
@@ -61,7 +73,9 @@ def wrap_in_try(function: Function, rng: random.Random, _pool: Pool) -> Edit | N
         return None
     error = rng.choice(_ERRORS)
     what, handler = rng.choice(_HANDLERS)
-    instruction = phrase(rng, official("wrap_in_try"), what=what.format(error=error))
+    instruction = phrase(rng, official("wrap_in_try: told"), what=what.format(error=error))
+    if rng.random() < _BARE:
+        handler, instruction = _CATCH_ALL, phrase(rng, official("wrap_in_try: bare"))
     deeper = textwrap.indent(inner, level)
     after = text[:start] + f"{indent}try:\n{deeper}\n"
     after += textwrap.indent(handler.format(error=error).replace("    ", level), indent)
@@ -109,7 +123,7 @@ def drop_docstring(function: Function, rng: random.Random, _pool: Pool) -> Edit 
 
 
 def guard(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
-    """An early return for a parameter that is None, or an error."""
+    """An early return or an error for a parameter that is None, or for another condition."""
     names = [a.arg for a in function.node.args.args if a.arg not in ("self", "cls")]
     body = own_body(function)
     if not names or not body or getattr(body[0], "decorator_list", None):
@@ -118,10 +132,28 @@ def guard(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
     value = rng.choice(_RAISED if raises else ("None", "False", "0", "[]", '""', "{}"))
     at, indent, level = body_start(function)
     does = "raise" if raises else "return"
-    added = f"{indent}if {name} is None:\n{indent}{level}{does} {value}\n"
-    after = spliced(function.text, [(at, at, added)])
     words = phrase(rng, official(f"guard: {does}s"), name=name, value=value)
+    condition = f"{name} is None"
+    if rng.random() < _OTHER_CONDITION:
+        condition, when = _condition(name, names, rng)
+        words = phrase(rng, official(f"guard: {does}s if"), when=when, value=value)
+    added = f"{indent}if {condition}:\n{indent}{level}{does} {value}\n"
+    after = spliced(function.text, [(at, at, added)])
     return Edit("guard", words, function.text, after)
+
+
+def _condition(name: str, names: Sequence[str], rng: random.Random) -> tuple[str, str]:
+    """A condition on a parameter, perhaps on another one as well, and words for it."""
+    others = [one for one in names if one != name]
+    part = rng.choice([one for one in _CONDITIONS if others or "{other}" not in one])
+    words = {
+        "name": name,
+        "other": rng.choice(others or names),
+        "number": str(rng.choice((1, 2, 10, 100, rng.randint(3, 999)))),
+        "type": rng.choice(("int", "str", "float", "list", "dict", "bool", "bytes", "tuple")),
+    }
+    when = rng.choice(WORDINGS[part].official).format(**words)
+    return part.removeprefix(_CONDITION).format(**words), when
 
 
 def _lonely_lines(function: Function) -> list[tuple[ast.stmt, bool]]:
@@ -146,17 +178,10 @@ def _lonely_lines(function: Function) -> list[tuple[ast.stmt, bool]]:
     return found
 
 
-def insert_line(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
-    """A new line before or after one that is quoted."""
-    candidates = _lonely_lines(function)
-    if not candidates:
-        return None
-    statement, _ = rng.choice(candidates)
-    line = function.text.split("\n")[statement.lineno - 1]
-    ends_block = isinstance(statement, ast.Return | ast.Raise | ast.Continue | ast.Break)
-    side = "before" if ends_block or rng.random() < 0.5 else "after"
+def _new_line(function: Function, rng: random.Random, pool: Pool) -> str:
+    """A statement with a name that the function does not have."""
     name = fresh_name(function, rng, pool)
-    new = rng.choice(
+    return rng.choice(
         (
             f"print({name})",
             f"{name} = {rng.choice(pool.expressions)}",
@@ -168,23 +193,64 @@ def insert_line(function: Function, rng: random.Random, pool: Pool) -> Edit | No
             *(f"raise ValueError({name})", f'raise TypeError("{name}")'),
         )
     )
+
+
+def insert_line(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
+    """A new line before or after one that is quoted, or at the top or the end of the body."""
+    if rng.random() < _BY_PLACE:
+        return _insert_by_place(function, _new_line(function, rng, pool), rng)
+    candidates = _lonely_lines(function)
+    if not candidates:
+        return None
+    statement, _ = rng.choice(candidates)
+    line = function.text.split("\n")[statement.lineno - 1]
+    side = "before" if _leaves(statement) or rng.random() < 0.5 else "after"
+    new = _new_line(function, rng, pool)
     at = Lines(function.text).offset(statement.lineno + (side == "after"), 0)
     indent = line[: len(line) - len(line.lstrip())]
     ended = function.text + "\n"
     after = spliced(ended, [(at, at, f"{indent}{new}\n")])[:-1]
-    instruction = phrase(rng, official("insert_line"), new=new, side=side, line=line.strip())
+    instruction = phrase(
+        rng, official("insert_line: beside"), new=new, side=side, line=line.strip()
+    )
     return Edit("insert_line", instruction, function.text, after)
 
 
+def _leaves(statement: ast.stmt) -> bool:
+    """True where nothing after the statement in its block would run."""
+    return isinstance(statement, ast.Return | ast.Raise | ast.Continue | ast.Break)
+
+
+def _insert_by_place(function: Function, new: str, rng: random.Random) -> Edit | None:
+    """The new line as the first one after the docstring, or as the last one."""
+    body = own_body(function)
+    if not body:
+        return None
+    at, indent, _ = body_start(function)
+    splice, place = (at, at, f"{indent}{new}\n"), "top"
+    if not _leaves(body[-1]) and rng.random() < 0.5:
+        end = len(function.text)
+        splice, place = (end, end, f"\n{indent}{new}"), "end"
+    words = phrase(rng, official(f"insert_line: at the {place}"), new=new)
+    return Edit("insert_line", words, function.text, spliced(function.text, [splice]))
+
+
 def delete_line(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
-    """One statement less, where its block has others."""
+    """One statement less, where its block has others; quoted, by its number or as the last."""
     candidates = [statement for statement, removable in _lonely_lines(function) if removable]
     if not candidates:
         return None
     statement = rng.choice(candidates)
     all_lines = function.text.split("\n")
-    line = all_lines.pop(statement.lineno - 1)
-    instruction = phrase(rng, official("delete_line"), line=line.strip())
+    row = statement.lineno - 1
+    is_last = statement.lineno == len(all_lines)
+    line = all_lines.pop(row)
+    instruction = phrase(rng, official("delete_line: quoted"), line=line.strip())
+    if is_last and rng.random() < 2 * _BY_PLACE:
+        instruction = phrase(rng, official("delete_line: last"))
+    elif 1 <= row <= len(_NUMBERS) and rng.random() < _BY_PLACE:
+        place = rng.choice((f"line {row + 1}", f"the {_NUMBERS[row - 1]} line"))
+        instruction = phrase(rng, official("delete_line: number"), place=place)
     return Edit("delete_line", instruction, function.text, "\n".join(all_lines))
 
 

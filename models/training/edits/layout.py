@@ -61,8 +61,12 @@ def drop_comments(function: Function, rng: random.Random, _pool: Pool) -> Edit |
     return Edit("drop_comments", phrase(rng, official("drop_comments")), function.text, kept)
 
 
+_TO_FOUR = 0.35
+"""How many changes of indentation are to four spaces."""
+
+
 def change_indent(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
-    """Four spaces a level to two spaces or a tab, where every line has whole levels."""
+    """Four spaces a level to two spaces or a tab, where every line has whole levels; or back."""
     all_lines = function.text.split("\n")
     widths = [len(line) - len(line.lstrip(" ")) for line in all_lines]
     if has_multiline_string(function.text) or any(width % 4 for width in widths):
@@ -70,9 +74,11 @@ def change_indent(function: Function, rng: random.Random, _pool: Pool) -> Edit |
     what, unit = rng.choice((("two spaces", "  "), ("2 spaces", "  "), ("tabs", "\t")))
     pairs = zip(all_lines, widths, strict=True)
     after = "\n".join(unit * (width // 4) + line[width:] for line, width in pairs)
-    return Edit(
-        "change_indent", phrase(rng, official("change_indent"), what=what), function.text, after
-    )
+    if rng.random() < _TO_FOUR:
+        words = phrase(rng, official("change_indent: four"))
+        return Edit("change_indent", words, after, function.text)
+    words = phrase(rng, official("change_indent: from four"), what=what)
+    return Edit("change_indent", words, function.text, after)
 
 
 def repeat_code(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import random
+import re
 import textwrap
 
 from models.training.edits.base import (
@@ -19,6 +20,13 @@ from models.training.edits.base import (
 )
 from models.training.functions import Function
 from models.training.phrases import official
+
+_TWO = 0.2
+"""How many requests rename two variables where there are two."""
+_BARE = 0.25
+"""How many methods become functions without a name for what `self` was."""
+_OBJECT = "obj"
+"""What `self` becomes then, if the body has it; otherwise nothing takes its place."""
 
 
 def renamable(function: Function) -> list[str]:
@@ -94,7 +102,7 @@ def rename_variable(function: Function, rng: random.Random, pool: Pool) -> Edit 
         return None
     old, new = rng.choice(candidates), fresh_name(function, rng, pool)
     splices = renamed(function, old, new)
-    if len(candidates) > 1 and rng.random() < 0.12:
+    if len(candidates) > 1 and rng.random() < _TWO:
         old2 = rng.choice([name for name in candidates if name != old])
         new2 = fresh_name(function, rng, pool)
         if new2 == new:
@@ -160,6 +168,16 @@ def method_to_function(function: Function, rng: random.Random, pool: Pool) -> Ed
     if not plain or "self" in hidden or has_multiline_string(function.text):
         return None
     new = fresh_name(function, rng, pool)
-    after = spliced(function.text, renamed(function, "self", new))
-    instruction = phrase(rng, official("method_to_function"), new=new)
+    instruction = phrase(rng, official("method_to_function: told"), new=new)
+    splices = renamed(function, "self", new)
+    if rng.random() < _BARE:
+        if re.search(rf"\b{_OBJECT}\b", function.text):
+            return None
+        instruction = phrase(rng, official("method_to_function: bare"))
+        splices = renamed(function, "self", _OBJECT)
+        if len(splices) == 1:
+            start, end, _ = splices[0]
+            end += 2 * function.text.startswith(", ", end)
+            splices = [(start, end, "")]
+    after = spliced(function.text, splices)
     return Edit("method_to_function", instruction, textwrap.indent(function.text, "    "), after)
