@@ -1,4 +1,4 @@
-"""Conversations of two to five turns: edits that go on from each other, undoing, new code, small
+"""Conversations of a few turns: edits that go on from each other, undoing, new code, small
 talk, and requests outside the training in between.
 """
 
@@ -13,7 +13,7 @@ from models.training import short_edits, wordings
 from models.training.edits import Edit, fenced
 from models.training.edits.base import closed
 from models.training.examples import Turns
-from models.training.few_words import FEW_WORDS, going_on, in_few_words
+from models.training.few_words import FEW_WORDS, as_follow_up, in_few_words
 from models.training.functions import Function, is_function
 from models.training.invented import Inventor
 from models.training.phrases import REQUESTS, requests_of, unmarked
@@ -62,7 +62,7 @@ code with its request when there is some already, and make a request that has no
 code."""
 _SHOW = 0.1
 """How often they show new code before they say what to change."""
-_MORE_THAN_EDITED = 0.15
+_CLASS_OR_IMPORTS = 0.15
 """How many of these codes are a class, or lines that import something."""
 _CORRECTING = 0.12
 """How often they name something in an edit, and another name for it in the next message."""
@@ -77,7 +77,7 @@ _CORRECTED: Mapping[str, float] = {
     "wrap_in_try": 1.0,
     "decorate": 0.5,
 }
-"""What they correct so."""
+"""How often each kind of edit is the one that is corrected."""
 _NAMED = 0.25
 """How often the change that is undone is named, where there are words for it."""
 _ALL, _ALL_OF_MANY = 0.12, 0.3
@@ -260,7 +260,7 @@ class Chats:
             words = self._rng.choice(whole)
             is_plain = words.partition(" ")[0][1:].islower()  # and no `TypeError`
             words = closed(words[:1].lower() + words[1:] if is_plain else words)
-        request = going_on(words, self._rng)
+        request = as_follow_up(words, self._rng)
         return request, answer("judge", request)
 
     def forget(self, versions: list[Function]) -> Turns:
@@ -306,15 +306,15 @@ class Chats:
             first = short_edits.conversation(kind, mistake, self._rng)
         else:
             versions.append(Function(mistake.after, versions[-1].is_method, kind))
-            words = going_on(self._in_other_words(kind, mistake), self._rng, mistake)
+            words = as_follow_up(self._in_other_words(kind, mistake), self._rng, mistake)
             first = [("user", words), ("assistant", fenced(mistake.after))]
         of_names = kind.startswith("rename") and self._rng.random() < 0.5
-        said = REQUESTS["correct: rename" if of_names else "correct"]
-        asked = self._rng.choice(said).format(new=right, old=wrong)
-        versions.append(Function(edit.after, versions[-1].is_method, kind))
+        asked = self._asking("correct: rename" if of_names else "correct")
+        asked = asked.format(new=right, old=wrong)
+        versions.append(Function(edit.after, versions[-1].is_method, ""))
         return [*first, ("user", asked), ("assistant", fenced(edit.after))]
 
-    def _more_than_edited(self) -> str:
+    def _class_or_imports(self) -> str:
         """A class of one to three methods, or some imports, perhaps before other lines."""
         inventor, rng = self._inventor, self._rng
         names = [inventor.name() for _ in range(3)]
@@ -331,8 +331,8 @@ class Chats:
     def show(self, versions: list[Function]) -> Turns:
         """New code without a request, any that could be edited; the answer asks for one, and often
         it comes next."""
-        if self._rng.random() < _MORE_THAN_EDITED:
-            versions[:] = [Function(self._more_than_edited(), False, "")]
+        if self._rng.random() < _CLASS_OR_IMPORTS:
+            versions[:] = [Function(self._class_or_imports(), False, "")]
             shown = self._rng.choice(_SHOWN).replace("{}", versions[0].text)
             return [("user", shown), ("assistant", WHAT_CHANGE)]
         kind, edit = short_edits.drawn(self._inventor)
@@ -372,12 +372,13 @@ class Chats:
                     edit, words = both
                     versions.append(replace(current, text=edit.after, origin=""))
                     asked = wordings.spoken(words, self._rng, edit)
-                    return going_on(asked, self._rng, edit), fenced(edit.after)
+                    return as_follow_up(asked, self._rng, edit), fenced(edit.after)
             again = kind == current.origin == _RENAMED
             versions.append(replace(current, text=edit.after, origin=kind))
             if plain:
                 return in_few_words(kind, edit, self._rng, again=again), fenced(edit.after)
-            return going_on(self._in_other_words(kind, edit), self._rng, edit), fenced(edit.after)
+            asked = as_follow_up(self._in_other_words(kind, edit), self._rng, edit)
+            return asked, fenced(edit.after)
         return None
 
     def undo(self, versions: list[Function]) -> tuple[str, str]:
@@ -388,4 +389,4 @@ class Chats:
         named = REQUESTS.get(f"undo: {versions.pop().origin}", [])
         if self._inventor.held_out or not named or self._rng.random() >= _NAMED:
             return self._asking("undo"), fenced(versions[-1].text)
-        return going_on(self._rng.choice(named), self._rng), fenced(versions[-1].text)
+        return as_follow_up(self._rng.choice(named), self._rng), fenced(versions[-1].text)

@@ -56,7 +56,7 @@ def in_few_words(kind: str, edit: Edit, rng: random.Random, *, again: bool) -> s
     of the same kind."""
     if kind not in FEW_WORDS:
         drawn = (wordings.instruction(edit, kind, rng) for _ in range(4))
-        return going_on(closed(min(drawn, key=len)), rng, edit)
+        return as_follow_up(closed(min(drawn, key=len)), rng, edit)
     words, names = rng.choice(FEW_WORDS[kind]), _QUOTED.findall(edit.instruction)
     known = set(_NAME.findall(edit.before))
     names.sort(key=lambda name: name not in known)  # the old one first
@@ -64,10 +64,10 @@ def in_few_words(kind: str, edit: Edit, rng: random.Random, *, again: bool) -> s
     if again and fits and rng.random() < 0.8:
         more = rng.choice(_ONE_MORE).format(*names)
         return rng.choice(_AND).replace("{}", more)
-    return going_on(words.format(*names) if fits else closed(edit.instruction), rng, edit)
+    return as_follow_up(words.format(*names) if fits else closed(edit.instruction), rng, edit)
 
 
-def going_on(words: str, rng: random.Random, edit: Edit | None = None) -> str:
+def as_follow_up(words: str, rng: random.Random, edit: Edit | None = None) -> str:
     """Some words as a message: alone, or going on from what was said before."""
     chance, first = rng.random(), words.partition(" ")[0]
     if edit and first in _NAME.findall(f"{edit.before}\n{edit.after}"):

@@ -101,10 +101,10 @@ _LAID_OUT = 0.6
 _FORGOTTEN = 0.7
 """How many requests without code are in the many wordings of those with code."""
 _OPENED, _CLOSED, _MISTYPED = 0.06, 0.06, 0.08
-"""How many requests without code get a word before them, or after, or a slip of the fingers. None
-of these changes what the answer is."""
+"""How many requests without code get a word before them, or after, or a typo. None of these changes
+the answer."""
 _OPENERS = (
-    *("hi, ", "hello, ", "hey ", "hey ember, ", "ok, ", "so ", "hm, ", "well, ", "and ", "no, "),
+    *("hi, ", "hello, ", "hey ", "hey ember, ", "ok, ", "so ", "hm, ", "well, ", "and "),
     *("quick question: ", "one more thing: ", "now ", "please ", "cool, ", "thanks, now "),
 )
 _CLOSERS = (" please", " pls", " thanks", ", thanks", " lol", ", ok?", " :)", "!!", "...", " then")
@@ -194,6 +194,7 @@ class Requests:
         if draw() < _CLOSED:
             request = request.rstrip(".?!") + self.rng.choice(_CLOSERS)
         words = [found for found in _WORD.finditer(request) if len(found[0]) > 3]
+        words = [found for found in words if found[0].lower() not in _STOP]
         if words and draw() < _MISTYPED:
             at = self.rng.choice(words).start() + self.rng.randint(1, 2)
             first, second = request[at], request[at + 1]
@@ -210,7 +211,7 @@ class Requests:
         request = fill(kind, self.rng, self._made, held_out=held_out).strip()
         if self.shown and self.rng.random() < _LAID_OUT:
             request = self._laid_out(request)
-        elif kind in ANSWERS and kind != "foreign" and not held_out:
+        elif not self.shown and kind in ANSWERS and kind != "foreign" and not held_out:
             request = self._typed(request)
         if kind in ANSWERS and is_small_talk(request):
             return self.turn(kind)

@@ -82,7 +82,7 @@ _KEPT_APART = frozenset(
     )
 )
 """Kinds that are about more than a function's own lines, or may be meant for a class."""
-_BY_PLACE = re.compile(r" at the (?:top|end)|\bline \d|(?:first|last|second|third|[a-z]+th) line\b")
+_PLACED = re.compile(r" at the (?:top|end)|\bline \d|(?:first|last|second|third|[a-z]+th) line\b")
 """What an instruction has that tells a line by its place, which holds for the whole code."""
 _IN_COMPANY, _IN_CLASS = 0.05, 0.05
 """How often code is two functions of which one is edited, and how often a class of one method."""
@@ -222,7 +222,7 @@ def drawn(inventor: Inventor, given: str | None = None) -> tuple[str, Edit]:
 
 def _surrounded(kind: str, edit: Edit, inventor: Inventor) -> Edit:
     """The edit as it is, mostly, or in a class, or beside another function."""
-    if _BY_PLACE.search(edit.instruction):
+    if _PLACED.search(edit.instruction):
         return edit
     chance, name = inventor.rng.random(), inventor.name()
     if chance < _IN_COMPANY:
@@ -249,6 +249,11 @@ def _with_names(edit: Edit, inventor: Inventor) -> Edit:
     return replace(edit, instruction=words, after=after)
 
 
+def _error_of_a_library(inventor: Inventor) -> str:
+    """An invented name of an error."""
+    return "".join(word.capitalize() for word in inventor.name().split("_")) + "Error"
+
+
 def _with_other_error(edit: Edit, inventor: Inventor) -> Edit:
     """The try block for another error."""
     rng, quoted = inventor.rng, _ERROR.findall(edit.instruction)
@@ -257,29 +262,33 @@ def _with_other_error(edit: Edit, inventor: Inventor) -> Edit:
     old = quoted[-1]
     new = rng.choice(_OTHER_ERRORS)
     if rng.random() < _INVENTED_ERROR:
-        new = "".join(word.capitalize() for word in inventor.name().split("_")) + "Error"
+        new = _error_of_a_library(inventor)
     words = edit.instruction.replace(f"`{old}`", f"`{new}`")
     body, _, handler = edit.after.rpartition(f"except {old}")
     return replace(edit, instruction=words, after=f"{body}except {new}{handler}")
 
 
 def mistaken(edit: Edit, inventor: Inventor) -> tuple[Edit, str, str] | None:
-    """The edit with another name, number, type or error in place of the one it puts in; that one,
-    and the right one. None where it puts in several, or something else."""
+    """The edit with a wrong name, number, type or error; that one, and the right one. None unless
+    the edit puts in exactly one such thing."""
     rng, quoted = inventor.rng, _QUOTED.findall(edit.instruction)
     added = {one for one in quoted if not _whole(one).search(edit.before)}
     right = added.pop() if len(added) == 1 else ""
-    if not re.fullmatch(r"\w+", right):
+    if not re.fullmatch(r"@?\w+", right):
         return None
-    of_its_kind: Sequence[str] = [inventor.name()]
-    for values in (_OTHER_ERRORS, _VALUES, _TYPES):
-        of_its_kind = values if right in values else of_its_kind
-    if right.isdigit():
-        of_its_kind = [str(rng.randint(0, 999))]
-    wrong = rng.choice(of_its_kind)
+    right = right.removeprefix("@")
+    alike: Sequence[str] = [inventor.name()]
+    if right.endswith("Error"):
+        alike = [*_OTHER_ERRORS, _error_of_a_library(inventor)]
+    elif right.isdigit():
+        alike = [str(rng.randint(0, 999))]
+    else:
+        alike = next((values for values in (_VALUES, _TYPES) if right in values), alike)
+    wrong = rng.choice(alike)
     if _whole(wrong).search(f"{edit.before} {edit.after}") or not _whole(right).search(edit.after):
         return None
-    words, after = (_whole(right).sub(wrong, text) for text in (edit.instruction, edit.after))
+    words = re.sub(rf"`(@?){right}`", rf"`\g<1>{wrong}`", edit.instruction)
+    after = _whole(right).sub(wrong, edit.after)
     return replace(edit, instruction=words, after=after), wrong, right
 
 
@@ -292,7 +301,7 @@ def _statements(edit: Edit) -> Edit:
     """The edit of the body alone, where the header stays as it is and nothing is returned."""
     (header, *before), (same, *after) = edit.before.split("\n"), edit.after.split("\n")
     plain = header == same and before and after and "return" not in edit.before + edit.after
-    plain = plain and not _BY_PLACE.search(edit.instruction)
+    plain = plain and not _PLACED.search(edit.instruction)
     if not plain or "self" in edit.before or before[0].lstrip().startswith('"""'):
         return edit
     return replace(
@@ -319,14 +328,17 @@ def two_at_once(
     if first_kind in _ALONE or not is_function(first.after):
         return None
     (kind,) = inventor.rng.choices(list(KINDS), list(KINDS.values()))
-    if kind in _ALONE or _concerns(kind) == _concerns(first_kind):
+    is_stale = first_kind == DESCRIBE and kind.startswith("rename")  # the docstring names it
+    if kind in _ALONE or is_stale or _concerns(kind) == _concerns(first_kind):
         return None
     second = make(kind, Function(first.after, is_method, ""), inventor)
-    if second is None or _BY_PLACE.search(first.instruction + second.instruction):
+    if second is None or _PLACED.search(f"{first.instruction}\n{second.instruction}"):
         return None
-    known = set(_WORD.findall(first.before)) ^ set(_WORD.findall(first.after))
-    if known & set(_WORD.findall(" ".join(_QUOTED.findall(second.instruction)))):
-        return None
+    changed = set(_WORD.findall(first.before)) ^ set(_WORD.findall(first.after))
+    for part in _QUOTED.findall(second.instruction):
+        is_of_first = part in first.after and part not in first.before
+        if is_of_first or changed & set(_WORD.findall(part)):
+            return None
     asked = [
         closed(wordings.instruction(edit, of, inventor.rng))
         for of, edit in ((first_kind, first), (kind, second))

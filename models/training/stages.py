@@ -210,7 +210,7 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("more words", 1400, 8, 1024, _MORE_WORDS, decays=True, peak=0.15, vectors=0.2),
     Stage("wider", 9823, 16, 2048, _WIDER, decays=True, peak=0.5, vectors=0.4),
     Stage("few words", 150, 4, 1024, _FEW_WORDS, decays=True, peak=0.05, vectors=0.2),
-    Stage("limits", 9500, 16, 2048, _LIMITS, decays=True, peak=0.4, vectors=0.4),
+    Stage("limits", 8092, 16, 2048, _LIMITS, decays=True, peak=0.4, vectors=0.4),
 )
 
 

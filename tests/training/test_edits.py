@@ -172,7 +172,7 @@ def test_a_try_block_holds_the_whole_body() -> None:
 def test_what_is_added_on_top_stands_above_the_comments_and_is_indented_alike(kind: str) -> None:
     edit = sample_edit(kind, "def f(a):\n  # of all\n  b = a\n  return b")
     added = {
-        "guard": "  if a is None:\n    (?:return|raise) ",
+        "guard": "  if .*:\n    (?:return|raise) ",
         "wrap_in_try": "  try:\n    # of all\n",
     }[kind]
     assert re.match(rf"def f\(a\):\n{added}", edit.after)

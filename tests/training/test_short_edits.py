@@ -282,23 +282,23 @@ LINES = Function(
 
 
 @pytest.mark.parametrize(
-    ("kind", "words", "rows"),
+    ("kind", "words", "row"),
     [
-        ("insert_line", " the top| first line", {3}),
-        ("insert_line", " the end| last line", {6}),
-        ("delete_line", "the last line", {5}),
-        ("delete_line", r"line 3|third line", {3}),
-        ("delete_line", r"line 4|fourth line", {4}),
+        ("insert_line", " the top| first line", 3),
+        ("insert_line", " the end| last line", 6),
+        ("delete_line", "the last line", 5),
+        ("delete_line", r"line 3|third line", 3),
+        ("delete_line", r"line 4|fourth line", 4),
     ],
 )
-def test_a_place_is_that_of_the_changed_line(kind: str, words: str, rows: set[int]) -> None:
+def test_a_place_is_that_of_the_changed_line(kind: str, words: str, row: int) -> None:
     drawn = (short_edits.make(kind, LINES, inventor(seed)) for seed in range(300))
     edits = [edit for edit in drawn if edit and re.search(words, edit.instruction)]
     assert edits
     for edit in edits:
         before, after = edit.before.split("\n"), edit.after.split("\n")
         longer, shorter = max(before, after, key=len), min(before, after, key=len)
-        assert all(longer[: row - 1] + longer[row:] == shorter for row in rows)
+        assert longer[: row - 1] + longer[row:] == shorter
 
 
 def test_code_whose_lines_are_counted_stands_alone_and_whole() -> None:
@@ -366,18 +366,36 @@ def test_a_mistake_is_the_edit_with_something_else_in_one_place(seed: int) -> No
         assert wrong not in re.findall(r"\w+", edit.after)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10_000))
-def test_two_edits_at_once_are_both_made(seed: int) -> None:
-    source = inventor(seed)
-    kind, edit = short_edits.drawn(source)
-    found = short_edits.two_at_once(kind, edit, source)
-    if found:
-        both, asked = found
-        assert both.before == edit.before
-        assert both.after not in (edit.before, edit.after)
-        assert "\n" not in asked
-        ast.parse(textwrap.dedent(both.after))
-    (_, request), (_, answer) = short_edits.request_for_two(source)
-    assert answer.startswith("```python\n")
-    assert len(request) > len(edit.kind)
+def test_two_edits_at_once_are_both_made() -> None:
+    renamed = Edit(
+        "rename_variable", "Rename `w` to `wide`", AREA.text, "def area(wide, h): return wide * h"
+    )
+    found = [short_edits.two_at_once("rename_variable", renamed, inventor(s)) for s in range(200)]
+    asynchronous = [both for both in found if both and "async def" in both[0].after]
+    assert asynchronous
+    for both, asked in asynchronous:
+        assert both.before == AREA.text
+        assert both.after == "async def area(wide, h): return wide * h"
+        assert "wide" in asked
+        assert re.search("async|await|corout", asked, re.IGNORECASE)
+
+
+def test_the_second_of_two_edits_is_not_about_what_the_first_one_put_in() -> None:
+    hinted = Edit(
+        "add_hint",
+        "Annotate `w` with `int | None`",
+        "def f(w, h): return w * h",
+        "def f(w: int | None, h): return w * h",
+    )
+    found = [short_edits.two_at_once("add_hint", hinted, inventor(s)) for s in range(300)]
+    kept = [both for both in found if both]
+    assert kept
+    assert all(": int | None" in both.after for both, _ in kept)
+
+
+def test_a_request_for_two_edits_shows_the_code() -> None:
+    source = inventor(9)
+    for _ in range(30):
+        (_, request), (_, answer) = short_edits.request_for_two(source)
+        assert "def " in request
+        ast.parse(textwrap.dedent(answer.removeprefix("```python\n").removesuffix("```")))

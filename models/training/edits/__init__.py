@@ -122,7 +122,7 @@ def make_several(function: Function, rng: random.Random, pool: Pool, *, most: in
     made: list[Edit] = []
     while len(made) < most:
         edit = make(function, rng, pool)
-        if edit is None:
+        if edit is None or (made and edit.before != function.text):
             break
         made.append(edit)
         if not is_function(edit.after):

@@ -42,7 +42,7 @@ _HANDLERS = (
     *(("ignores `{error}`", "except {error}:\n    pass"),) * 4,
     *(("prints the `{error}`", "except {error} as error:\n    print(error)"),) * 4,
 )
-_BARE = 0.12
+_ANY_ERROR = 0.12
 """How many try blocks are asked for without the name of an error."""
 _CATCH_ALL = "except Exception as error:\n    print(error)"
 """The handler of those."""
@@ -51,10 +51,12 @@ _RAISING = 0.3
 _OTHER_CONDITION = 0.5
 """How many guards are for another condition than that a parameter is None."""
 _CONDITION = "condition: "
-"""What the names of the wordings of a condition begin with; the condition itself comes next."""
+"""How the sections of `wordings.txt` for a condition begin; the condition as code is the rest."""
 _CONDITIONS = [part for part in WORDINGS if part.startswith(_CONDITION)]
 _BY_PLACE = 0.25
-"""How many lines are inserted at the top or the end, and deleted as the last or by number."""
+"""How many lines are inserted at the top or the end of a body, and deleted by their number."""
+_LAST = 0.5
+"""How many last lines are deleted as such."""
 _NUMBERS = ("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 _RAISED = (
     *("ValueError", "TypeError", "ValueError()", "TypeError()", 'ValueError("missing")'),
@@ -72,10 +74,11 @@ def wrap_in_try(function: Function, rng: random.Random, _pool: Pool) -> Edit | N
     if has_multiline_string(textwrap.dedent(inner)) or not indent.isspace():
         return None
     error = rng.choice(_ERRORS)
-    what, handler = rng.choice(_HANDLERS)
-    instruction = phrase(rng, official("wrap_in_try: told"), what=what.format(error=error))
-    if rng.random() < _BARE:
+    if rng.random() < _ANY_ERROR:
         handler, instruction = _CATCH_ALL, phrase(rng, official("wrap_in_try: bare"))
+    else:
+        what, handler = rng.choice(_HANDLERS)
+        instruction = phrase(rng, official("wrap_in_try: told"), what=what.format(error=error))
     deeper = textwrap.indent(inner, level)
     after = text[:start] + f"{indent}try:\n{deeper}\n"
     after += textwrap.indent(handler.format(error=error).replace("    ", level), indent)
@@ -132,11 +135,12 @@ def guard(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
     value = rng.choice(_RAISED if raises else ("None", "False", "0", "[]", '""', "{}"))
     at, indent, level = body_start(function)
     does = "raise" if raises else "return"
-    words = phrase(rng, official(f"guard: {does}s"), name=name, value=value)
-    condition = f"{name} is None"
     if rng.random() < _OTHER_CONDITION:
         condition, when = _condition(name, names, rng)
         words = phrase(rng, official(f"guard: {does}s if"), when=when, value=value)
+    else:
+        condition = f"{name} is None"
+        words = phrase(rng, official(f"guard: {does}s"), name=name, value=value)
     added = f"{indent}if {condition}:\n{indent}{level}{does} {value}\n"
     after = spliced(function.text, [(at, at, added)])
     return Edit("guard", words, function.text, after)
@@ -222,9 +226,10 @@ def _leaves(statement: ast.stmt) -> bool:
 
 
 def _insert_by_place(function: Function, new: str, rng: random.Random) -> Edit | None:
-    """The new line as the first one after the docstring, or as the last one."""
+    """The new line as the first one after the docstring, or as the last one. Imports at the top
+    would be those of a file."""
     body = own_body(function)
-    if not body:
+    if not body or new.startswith("import "):
         return None
     at, indent, _ = body_start(function)
     splice, place = (at, at, f"{indent}{new}\n"), "top"
@@ -245,12 +250,13 @@ def delete_line(function: Function, rng: random.Random, _pool: Pool) -> Edit | N
     row = statement.lineno - 1
     is_last = statement.lineno == len(all_lines)
     line = all_lines.pop(row)
-    instruction = phrase(rng, official("delete_line: quoted"), line=line.strip())
-    if is_last and rng.random() < 2 * _BY_PLACE:
+    if is_last and rng.random() < _LAST:
         instruction = phrase(rng, official("delete_line: last"))
     elif 1 <= row <= len(_NUMBERS) and rng.random() < _BY_PLACE:
         place = rng.choice((f"line {row + 1}", f"the {_NUMBERS[row - 1]} line"))
         instruction = phrase(rng, official("delete_line: number"), place=place)
+    else:
+        instruction = phrase(rng, official("delete_line: quoted"), line=line.strip())
     return Edit("delete_line", instruction, function.text, "\n".join(all_lines))
 
 

@@ -23,10 +23,10 @@ from models.training.phrases import official
 
 _TWO = 0.2
 """How many requests rename two variables where there are two."""
-_BARE = 0.25
+_UNNAMED = 0.25
 """How many methods become functions without a name for what `self` was."""
 _OBJECT = "obj"
-"""What `self` becomes then, if the body has it; otherwise nothing takes its place."""
+"""The parameter that replaces `self` then if the body uses it; otherwise `self` is dropped."""
 
 
 def renamable(function: Function) -> list[str]:
@@ -167,10 +167,7 @@ def method_to_function(function: Function, rng: random.Random, pool: Pool) -> Ed
     hidden = names_inside_strings(function.node) | nested_parameters(function.node)
     if not plain or "self" in hidden or has_multiline_string(function.text):
         return None
-    new = fresh_name(function, rng, pool)
-    instruction = phrase(rng, official("method_to_function: told"), new=new)
-    splices = renamed(function, "self", new)
-    if rng.random() < _BARE:
+    if rng.random() < _UNNAMED:
         if re.search(rf"\b{_OBJECT}\b", function.text):
             return None
         instruction = phrase(rng, official("method_to_function: bare"))
@@ -179,5 +176,9 @@ def method_to_function(function: Function, rng: random.Random, pool: Pool) -> Ed
             start, end, _ = splices[0]
             end += 2 * function.text.startswith(", ", end)
             splices = [(start, end, "")]
+    else:
+        new = fresh_name(function, rng, pool)
+        instruction = phrase(rng, official("method_to_function: told"), new=new)
+        splices = renamed(function, "self", new)
     after = spliced(function.text, splices)
     return Edit("method_to_function", instruction, textwrap.indent(function.text, "    "), after)
