@@ -27,7 +27,7 @@ _ASKED = 0.08
 _PLAIN = 0.4
 """How often a change of earlier code is asked for in the fewest words. People use the same words
 before there is any code, so the model has to learn to look for it."""
-_RENAMED, _RENAMING, _ONCE_MORE = "rename_variable", 0.15, 0.9
+_RENAMED, _RENAMING, _ONCE_MORE = "rename_variable", 0.25, 0.9
 """A kind of edit; how many of the requests in few words are for it, whatever came before; and how
 often another one follows it."""
 _LONG_REQUESTS = ("repeat_code", "apply_diff")
@@ -52,19 +52,19 @@ _FORGETTING, _BRINGING = 0.2, 0.6
 """How often plain-spoken people forget the code when they have shown none, and how often they then
 send it by itself."""
 _ASIDES: Mapping[str, float] = {
-    "undo": 0.18,
-    "unable": 0.07,
-    "begin": 0.12,
-    "outside": 0.15,
+    "undo": 0.15,
+    "unable": 0.1,
+    "begin": 0.1,
+    "outside": 0.22,
 }
-"""How often plain-spoken people also undo the last change, ask for what is impossible, bring new
-code with its request when there is some already, and make a request that has nothing to do with the
-code."""
+"""How often plain-spoken people also undo a change (for each of up to two changes), ask for what
+is impossible, bring new code with its request when there is some already, and make a request that
+has nothing to do with the code."""
 _SHOW = 0.1
 """How often they show new code before they say what to change."""
-_CLASS_OR_IMPORTS = 0.15
-"""How many of these codes are a class, or lines that import something."""
-_CORRECTING = 0.12
+_NO_FUNCTION = 0.25
+"""How many of these codes are a class, statements, or imports."""
+_CORRECTING = 0.15
 """How often they name something in an edit, and another name for it in the next message."""
 _CORRECTED: Mapping[str, float] = {
     "rename_variable": 4.0,
@@ -72,14 +72,17 @@ _CORRECTED: Mapping[str, float] = {
     "rename_attribute": 1.0,
     "replace_expression": 1.0,
     "add_default": 2.0,
-    "add_hint": 2.0,
+    "change_default": 1.0,
+    "add_hint": 3.0,
     "add_parameter": 1.0,
-    "wrap_in_try": 1.0,
+    "wrap_in_try": 2.0,
     "decorate": 0.5,
 }
 """How often each kind of edit is the one that is corrected."""
 _NAMED = 0.25
 """How often the change that is undone is named, where there are words for it."""
+_TWO = 0.12
+"""How often the last two of several changes are undone."""
 _ALL, _ALL_OF_MANY = 0.12, 0.3
 """How often the code from before all changes is asked for: after one change, and after several."""
 _LENGTHS, _PLAIN_LENGTHS = (2, 2, 3, 3, 4, 5), (2, 2, 3, 3, 4, 5, 6)
@@ -93,6 +96,9 @@ _UNABLE_WORDS = (
     *("make it faster", "improve it", "add tests", "write a test for it", "make it shorter"),
     *("add comments", "make it a class", "make it a one-liner", "explain it", "run it"),
     *("use recursion", "translate it to javascript", "use a list comprehension", "sort it"),
+    *("add a default", "add a parameter", "add a decorator", "rename it", "rename a variable"),
+    *("insert a line", "delete a line", "change the type", "add a check", "call it with 5"),
+    *("rename it to something sensible", "use better names", "print the result", "redo"),
 )
 """What people also ask of code that is there, and what cannot be done."""
 _WHOLE_REQUEST = 0.6
@@ -228,11 +234,10 @@ class Chats:
         is edited, or what is asked has nothing to do with code."""
         if not self._plain_spoken:
             return None
-        (aside,) = self._rng.choices(
-            ("", *_ASIDES), (1.0 - sum(_ASIDES.values()), *_ASIDES.values())
-        )
-        if not versions or (aside == "undo" and len(versions) == 1):
+        if not versions:
             return None
+        shares = {**_ASIDES, "undo": _ASIDES["undo"] * min(2, len(versions) - 1)}
+        (aside,) = self._rng.choices(("", *shares), (1.0 - sum(shares.values()), *shares.values()))
         makers = {"undo": self.undo, "begin": self.begin, "outside": self.outside}
         if aside in makers:
             return makers[aside](versions)
@@ -314,11 +319,15 @@ class Chats:
         versions.append(Function(edit.after, versions[-1].is_method, ""))
         return [*first, ("user", asked), ("assistant", fenced(edit.after))]
 
-    def _class_or_imports(self) -> str:
-        """A class of one to three methods, or some imports, perhaps before other lines."""
+    def _no_function(self) -> str:
+        """A class of one to three methods, assignments, or imports, perhaps before a function."""
         inventor, rng = self._inventor, self._rng
         names = [inventor.name() for _ in range(3)]
-        if rng.random() < 0.6:
+        chance = rng.random()
+        if chance < 0.35:
+            values = (inventor.expression(names, 1) for _ in range(rng.randint(1, 4)))
+            return "\n".join(f"{inventor.name()} = {value}" for value in values)
+        if chance < 0.7:
             methods = [inventor.function().text for _ in range(rng.randint(1, 3))]
             header = f"class {names[0][:1].upper()}{names[0][1:]}:\n"
             return header + textwrap.indent("\n\n".join(methods), "    ")
@@ -331,8 +340,8 @@ class Chats:
     def show(self, versions: list[Function]) -> Turns:
         """New code without a request, any that could be edited; the answer asks for one, and often
         it comes next."""
-        if self._rng.random() < _CLASS_OR_IMPORTS:
-            versions[:] = [Function(self._class_or_imports(), False, "")]
+        if self._rng.random() < _NO_FUNCTION:
+            versions[:] = [Function(self._no_function(), False, "")]
             shown = self._rng.choice(_SHOWN).replace("{}", versions[0].text)
             return [("user", shown), ("assistant", WHAT_CHANGE)]
         kind, edit = short_edits.drawn(self._inventor)
@@ -382,10 +391,13 @@ class Chats:
         return None
 
     def undo(self, versions: list[Function]) -> tuple[str, str]:
-        """The code as it was before the last change, which some people name, or before all."""
+        """The code before the last change, which some people name, or before two, or all."""
         if self._rng.random() < (_ALL if len(versions) == 2 else _ALL_OF_MANY):
             del versions[1:]
             return self._asking("original"), fenced(versions[0].text)
+        if self._plain_spoken and len(versions) > 2 and self._rng.random() < _TWO:
+            del versions[-2:]
+            return self._asking("undo two"), fenced(versions[-1].text)
         named = REQUESTS.get(f"undo: {versions.pop().origin}", [])
         if self._inventor.held_out or not named or self._rng.random() >= _NAMED:
             return self._asking("undo"), fenced(versions[-1].text)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import keyword
 import random
+import re
 
 from models.training.edits.base import Lines
 from models.training.functions import Function, is_function, outline
@@ -23,6 +24,9 @@ _TAKEN = frozenset((*keyword.kwlist, *keyword.softkwlist, *dir(builtins), "self"
 _OPERATORS = (*("+", "-", "*", "/") * 4, "%", "//", "**", "&", "|", "^", "<<", ">>", "@")
 _COMPARISONS = ("<", ">", "<=", ">=", "==", "!=", "in", "is", "is not", "not in")
 _CALLS = ("len", "sum", "max", "min", "abs", "str", "int", "list", "sorted", "set", "round")
+_USUAL_CALL = re.compile(rf"(?<![\w.])(?:{'|'.join(_CALLS)})\(")
+_CALLING_ITSELF = 0.15
+"""How many functions call themselves, if they call anything usual."""
 _METHODS = ("strip", "lower", "split", "append", "get", "join", "items", "close", "copy", "pop")
 _HINTS = ("int", "str", "float", "bool", "list", "dict", "list[str]", "int | None")
 _FOREIGN = 0.06
@@ -254,6 +258,9 @@ class Inventor:
                 body = self._commented(body)
             if rng.random() < 0.3:
                 body.insert(0, f'"""{self.words(2, 6).capitalize()}."""')
+        if rng.random() < _CALLING_ITSELF:
+            call = f"self.{own}(" if is_method else f"{own}("
+            body = _USUAL_CALL.sub(call, "\n".join(body), count=1).split("\n")
         text = "\n".join([header, *(f"    {line}" for line in body)])
         return Function(text, is_method, "invented")
 

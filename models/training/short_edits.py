@@ -43,6 +43,10 @@ KINDS: dict[str, float] = dict.fromkeys(edits.KINDS, 1.0) | {
     "add_parameter": 5.0,
     "add_default": 4.0,
     "drop_default": 3.0,
+    "change_default": 5.0,
+    "drop_parameter": 5.0,
+    "drop_decorator": 2.0,
+    "make_sync": 1.5,
     "wrap_in_try": 4.5,
     "guard": 6.0,
     "add_docstring": 2.0,
@@ -90,10 +94,15 @@ _ALIKE = 0.65
 """How often an expression is replaced by one that differs from it in one place."""
 _SMALL = 0.35
 """How often an operator or a number that occurs once is all that is replaced."""
+_RETURNED = ("None", "True", "False", "0", "1", '""', "[]")
+_WHOLE_RETURN, _DOTTED = 0.12, 0.4
+"""How often a whole `return` is replaced, and how often what is called is by a name with a dot."""
 _ATTEMPTS = 20
 _OWN_NAMES = 0.4
 """How many docstrings name the function or its parameters."""
-_ALONE = frozenset(("apply_diff", "repeat_code", "change_indent", "function_to_method"))
+_ALONE = frozenset(
+    ("apply_diff", "repeat_code", "change_indent", "function_to_method", "drop_parameter")
+)
 """Kinds that are not asked for together with another one."""
 TOGETHER = 0.07
 """How many requests are for two edits at once."""
@@ -156,6 +165,11 @@ def replaced(function: Function, inventor: Inventor) -> Edit | None:
     text = function.text
     small = [part[0] for find in (_OPERATOR, _NUMBER) for part in find.finditer(text)]
     small = [part for part in small if text.count(part) == 1]
+    returned = re.findall(r"\breturn [^\n#]*[^\s#]", text)
+    if returned and text.count(returned[0]) == 1 and rng.random() < _WHOLE_RETURN:
+        names = sorted({node.id for node in ast.walk(function.node) if isinstance(node, ast.Name)})
+        other = f"return {rng.choice((*_RETURNED, inventor.expression([*names, fresh], 1)))}"
+        return bodies.with_replaced(function, rng, returned[0], other)
     if small and rng.random() < _SMALL:
         old = rng.choice(small)
         new = alike(f" {old} ", rng, ())
@@ -163,7 +177,8 @@ def replaced(function: Function, inventor: Inventor) -> Edit | None:
         old = rng.choice(usable)
         known = {node.id for node in ast.walk(function.node) if isinstance(node, ast.Name)}
         new = alike(old, rng, sorted({*known, fresh})) if rng.random() < _ALIKE else None
-        new = new or (fresh if f"{old}(" in text else None)  # what is called stays a name
+        if new is None and f"{old}(" in text:  # what is called stays a name
+            new = f"{fresh}.{inventor.name()}" if rng.random() < _DOTTED else fresh
     else:
         return None
     new = new.strip() if new else inventor.expression([fresh], 1)
@@ -181,12 +196,25 @@ def _docstring(function: Function, inventor: Inventor) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
+def _prepared(kind: str, function: Function, inventor: Inventor) -> Function:
+    """The function with something to remove."""
+    rng, name = inventor.rng, inventor.name()
+    if kind == "drop_decorator" and not function.node.decorator_list:
+        usual = ("staticmethod", "classmethod", "property", "cache", "lru_cache(maxsize=None)")
+        made = (name, name, f"{name}.{inventor.name()}", f"{name}({rng.randint(0, 99)})")
+        return replace(function, text=f"@{rng.choice((*usual, *made, *made))}\n{function.text}")
+    if kind == "make_sync" and function.text.startswith("def "):
+        return replace(function, text=f"async {function.text}")
+    return function
+
+
 def make(kind: str, function: Function, inventor: Inventor) -> Edit | None:
     """An edit of a kind, or None where the function does not lend itself to it.
 
     The code before it is the function's text as it is: a method is not indented, either. Only a
-    change to four spaces begins with other indentation.
+    change to four spaces begins with other indentation, and what is to be removed is put in first.
     """
+    function = _prepared(kind, function, inventor)
     rng, shown = inventor.rng, function.text
     if kind in _NEED_A_BODY and "\n" not in shown:
         function = replace(function, text=in_two_lines(function))
@@ -216,7 +244,7 @@ def drawn(inventor: Inventor, given: str | None = None) -> tuple[str, Edit]:
             one_line = joined(function.text) if rng.random() < 0.75 else None
             edit = make(kind, replace(function, text=one_line or function.text), inventor)
             if edit:
-                cut = kind in _STATEMENTS_TOO and rng.random() < 0.3
+                cut = kind in _STATEMENTS_TOO and rng.random() < 0.35
                 return kind, _statements(edit) if cut else _surrounded(kind, edit, inventor)
 
 
@@ -352,7 +380,8 @@ def two_at_once(
 def _concerns(kind: str) -> str:
     """What edits of a kind add, drop or change: of two that concern the same, one may undo the
     other."""
-    return "docstring" if kind == DESCRIBE else kind.rpartition("_")[2].removesuffix("s")
+    same = {DESCRIBE: "docstring", "make_sync": "async", "decorate": "decorator"}
+    return same.get(kind) or kind.rpartition("_")[2].removesuffix("s")
 
 
 def request_for_two(inventor: Inventor) -> list[tuple[str, str]]:

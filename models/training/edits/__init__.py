@@ -44,9 +44,13 @@ KINDS: dict[str, tuple[Maker, float]] = {
     "drop_hints": (signatures.drop_hints, 1.5),
     "add_default": (signatures.add_default, 3.0),
     "drop_default": (signatures.drop_default, 3.5),
+    "change_default": (signatures.change_default, 3.0),
     "add_parameter": (signatures.add_parameter, 1.0),
+    "drop_parameter": (signatures.drop_parameter, 2.5),
     "make_async": (signatures.make_async, 0.3),
+    "make_sync": (signatures.make_sync, 1.0),
     "decorate": (signatures.decorate, 0.5),
+    "drop_decorator": (signatures.drop_decorator, 2.5),
     "wrap_in_try": (bodies.wrap_in_try, 1.5),
     "add_docstring": (bodies.add_docstring, 1.5),
     "drop_docstring": (bodies.drop_docstring, 1.0),
@@ -62,7 +66,15 @@ KINDS: dict[str, tuple[Maker, float]] = {
 _OF_A_PLACE = frozenset(
     (
         *("rename_variable", "rename_function", "rename_attribute", "add_hint", "add_default"),
-        *("drop_default", "guard", "insert_line", "delete_line", "replace_expression"),
+        *(
+            "change_default",
+            "drop_parameter",
+            "drop_default",
+            "guard",
+            "insert_line",
+            "delete_line",
+            "replace_expression",
+        ),
     )
 )
 """Kinds that can leave other functions of the same code as they are."""

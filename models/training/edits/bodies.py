@@ -37,7 +37,7 @@ _ERRORS = (
 _HANDLERS = (
     *(
         (f"returns `{value}` on `{{error}}`", f"except {{error}}:\n    return {value}")
-        for value in ("None", "False", "None", "False", "True", "0", "-1", '""', "[]")
+        for value in ("None", "False", "None", "False", "True", "0", "-1", '""', "[]", "{{}}", "()")
     ),
     *(("ignores `{error}`", "except {error}:\n    pass"),) * 4,
     *(("prints the `{error}`", "except {error} as error:\n    print(error)"),) * 4,
@@ -62,6 +62,7 @@ _RAISED = (
     *("ValueError", "TypeError", "ValueError()", "TypeError()", 'ValueError("missing")'),
     *("RuntimeError", 'TypeError("required")', 'ValueError("no value")'),
 )
+_RETURNED = ("None", "False", "True", "0", "-1", "1", "[]", '""', "{}", "()")
 _REPLACED = (ast.Call, ast.Attribute, ast.Compare, ast.Constant, ast.Subscript)
 
 
@@ -132,7 +133,7 @@ def guard(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
     if not names or not body or getattr(body[0], "decorator_list", None):
         return None
     name, raises = rng.choice(names), rng.random() < _RAISING
-    value = rng.choice(_RAISED if raises else ("None", "False", "0", "[]", '""', "{}"))
+    value = rng.choice(_RAISED if raises else (*_RETURNED, rng.choice(names)))
     at, indent, level = body_start(function)
     does = "raise" if raises else "return"
     if rng.random() < _OTHER_CONDITION:

@@ -21,7 +21,7 @@ from models.training.edits.base import (
 from models.training.functions import Function
 from models.training.phrases import official
 
-_TWO = 0.2
+_TWO = 0.3
 """How many requests rename two variables where there are two."""
 _UNNAMED = 0.25
 """How many methods become functions without a name for what `self` was."""

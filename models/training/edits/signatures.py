@@ -39,6 +39,12 @@ _TYPES = (
 _DEFAULTS = ("None", "True", "False", "0", "1", "10", '""', "()", "-1", '"utf-8"')
 _NO_DEFAULT = 0.4
 """How often a parameter is added without a default, where none has one."""
+_LONGEST_SHOWN = 40
+"""Characters of a default or a decorator that a request shows."""
+_FROM = 0.4
+"""How many changes of a default tell the one before, too."""
+_ONLY = 0.5
+"""How many decorators that are the only one are not named."""
 _USUAL = 0.5
 """How often a default, a type or a decorator is one of the usual."""
 _DECORATORS = (
@@ -179,6 +185,45 @@ def drop_default(function: Function, rng: random.Random, _pool: Pool) -> Edit | 
     return Edit("drop_default", instruction, text, after)
 
 
+def change_default(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
+    """Another default for a parameter that has one."""
+    text, lines, arguments = function.text, Lines(function.text), function.node.args
+    positional = arguments.posonlyargs + arguments.args
+    defaults = arguments.defaults
+    pairs = list(zip(positional[len(positional) - len(defaults) :], defaults, strict=True))
+    if not pairs:
+        return None
+    chosen, default = rng.choice(pairs)
+    old, value = lines.segment(default), _default(rng, pool)
+    if value == old or len(old) > _LONGEST_SHOWN or "`" in old or "\n" in old:
+        return None
+    part = "change_default: from" if rng.random() < _FROM else "change_default: to"
+    instruction = phrase(rng, official(part), name=chosen.arg, old=old, value=value)
+    after = spliced(text, [(lines.start(default), lines.end(default), value)])
+    return Edit("change_default", instruction, text, after)
+
+
+def drop_parameter(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
+    """One parameter less, with its type and its default; what uses it stays."""
+    text, lines, arguments = function.text, Lines(function.text), function.node.args
+    first_default = len(arguments.args) - len(arguments.defaults)
+    usable = [i for i, a in enumerate(arguments.args) if a.arg not in ("self", "cls")]
+    if arguments.posonlyargs or not usable:
+        return None
+    index = rng.choice(usable)
+    chosen = arguments.args[index]
+    last = arguments.defaults[index - first_default] if index >= first_default else chosen
+    start, end = lines.start(chosen), lines.end(last)
+    if text.startswith(", ", end):
+        end += 2
+    elif text.startswith(")", end):
+        start -= 2 * text.endswith(", ", 0, start)
+    else:
+        return None
+    instruction = phrase(rng, official("drop_parameter"), name=chosen.arg)
+    return Edit("drop_parameter", instruction, text, spliced(text, [(start, end, "")]))
+
+
 def add_parameter(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
     """One more parameter after the others, with a default or without."""
     text, lines, node = function.text, Lines(function.text), function.node
@@ -212,6 +257,37 @@ def make_async(function: Function, rng: random.Random, _pool: Pool) -> Edit | No
     at = Lines(function.text).start(function.node)
     after = spliced(function.text, [(at, at, "async ")])
     return Edit("make_async", phrase(rng, official("make_async")), function.text, after)
+
+
+def make_sync(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
+    """No `async` before `def`, where nothing is awaited."""
+    waits = (ast.Await, ast.AsyncFor, ast.AsyncWith)
+    inside = (inner for node in function.node.body for inner in ast.walk(node))
+    if not isinstance(function.node, ast.AsyncFunctionDef) or any(
+        isinstance(inner, waits) or getattr(inner, "is_async", 0) for inner in inside
+    ):
+        return None
+    at = Lines(function.text).start(function.node)
+    after = spliced(function.text, [(at, at + len("async "), "")])
+    return Edit("make_sync", phrase(rng, official("make_sync")), function.text, after)
+
+
+def drop_decorator(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
+    """One decorator less; if it is the only one, it is often not named."""
+    lines, decorators = Lines(function.text), function.node.decorator_list
+    if not decorators:
+        return None
+    chosen = rng.choice(decorators)
+    name, row = lines.segment(chosen), chosen.lineno - 1
+    all_lines = function.text.split("\n")
+    if all_lines[row].strip() != f"@{name}" or len(name) > _LONGEST_SHOWN or "`" in name:
+        return None
+    if len(decorators) == 1 and rng.random() < _ONLY:
+        words = phrase(rng, official("drop_decorator: the only one"))
+    else:
+        words = phrase(rng, official("drop_decorator: one"), name=name)
+    after = "\n".join(all_lines[:row] + all_lines[row + 1 :])
+    return Edit("drop_decorator", words, function.text, after)
 
 
 def decorate(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
