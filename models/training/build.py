@@ -17,7 +17,7 @@ from pathlib import Path
 
 import sentencepiece as spm
 
-from models.training import corpus, edits, fill_in, questions, refusals, short_edits, structured
+from models.training import combined, corpus, edits, fill_in, questions, refusals, structured
 from models.training import tokenizer as tokenizers
 from models.training.chats import Chats
 from models.training.corpus import SourceFile
@@ -158,7 +158,7 @@ def _invented_shards(sources: Sources, rng: random.Random) -> Iterator[tuple[str
     asked = list(questions.library_questions(sources.training, rng))
     chats = Chats(inventor, requests, sources.functions, asked, plain_spoken=True)
     for name, turns in (
-        ("short_edits", short_edits.conversations(inventor, 48 * count)),
+        ("short_edits", combined.conversations(inventor, 48 * count)),
         ("refusals", refusals.conversations(requests, 20 * count)),
         ("chats", chats.conversations(28 * count)),
     ):
@@ -173,7 +173,7 @@ def _probes(sources: Sources, rng: random.Random) -> Iterator[tuple[str, Shard]]
     yield "probe", Shard.of(pair for pair, _ in zip(short.examples(), range(PROBES), strict=False))
     inventor = Inventor(rng, held_out=True)
     requests = refusals.Requests(inventor, docstrings(unseen))
-    invented = short_edits.conversations(inventor, PROBES)
+    invented = combined.conversations(inventor, PROBES)
     yield "probe_short", shard(map(chat, invented), processor)
     chats = Chats(inventor, requests, unseen).conversations(PROBES // 2)
     yield "probe_chats", shard(map(chat, chats), processor)

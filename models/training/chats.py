@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
-from models.training import short_edits, wordings
+from models.training import combined, short_edits, wordings
 from models.training.edits import Edit, fenced
 from models.training.edits.base import closed
 from models.training.examples import Turns
@@ -302,7 +302,7 @@ class Chats:
             if made is None:
                 return []
             edit = made
-        found = short_edits.mistaken(edit, self._inventor)
+        found = combined.mistaken(edit, self._inventor)
         if found is None:
             return []
         mistake, wrong, right = found
@@ -374,9 +374,9 @@ class Chats:
             edit = short_edits.make(kind, current, self._inventor)
             if edit is None or kind == "repeat_code" or edit.before != current.text:
                 continue
-            if self._plain_spoken and self._rng.random() < short_edits.TOGETHER:
+            if self._plain_spoken and self._rng.random() < combined.TOGETHER:
                 of_method = current.is_method
-                both = short_edits.two_at_once(kind, edit, self._inventor, is_method=of_method)
+                both = combined.two_at_once(kind, edit, self._inventor, is_method=of_method)
                 if both:
                     edit, words = both
                     versions.append(replace(current, text=edit.after, origin=""))

@@ -7,21 +7,20 @@ import builtins
 import random
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from models.training import edits, wordings
 from models.training.edits import Edit, Pool, bodies
 from models.training.edits.base import (
     body_start,
-    closed,
     docstring_node,
     ends_open,
     own_body,
     phrase,
     spliced,
 )
-from models.training.functions import Function, is_function
+from models.training.functions import Function
 from models.training.invented import Inventor, in_two_lines, joined
 from models.training.phrases import official
 
@@ -86,7 +85,7 @@ _KEPT_APART = frozenset(
     )
 )
 """Kinds that are about more than a function's own lines, or may be meant for a class."""
-_PLACED = re.compile(r" at the (?:top|end)|\bline \d|(?:first|last|second|third|[a-z]+th) line\b")
+PLACED = re.compile(r" at the (?:top|end)|\bline \d|(?:first|last|second|third|[a-z]+th) line\b")
 """What an instruction has that tells a line by its place, which holds for the whole code."""
 _IN_COMPANY, _IN_CLASS = 0.05, 0.05
 """How often code is two functions of which one is edited, and how often a class of one method."""
@@ -100,19 +99,8 @@ _WHOLE_RETURN, _DOTTED = 0.12, 0.4
 _ATTEMPTS = 20
 _OWN_NAMES = 0.4
 """How many docstrings name the function or its parameters."""
-_ALONE = frozenset(
-    ("apply_diff", "repeat_code", "change_indent", "function_to_method", "drop_parameter")
-)
-"""Kinds that are not asked for together with another one."""
-TOGETHER = 0.07
-"""How many requests are for two edits at once."""
-_JOINED = (
-    *("{} and {}", "{} and {}", "{}, and {}", "{}, then {}", "{} and then {}", "{} and also {}"),
-    *("{}, also {}", "first {}, then {}", "{} + {}", "{}; {}", "{}. {}", "{}. Then {}"),
-)
-_ERROR, _QUOTED = re.compile(r"`(\w+)`"), re.compile(r"`([^`]+)`")
-_VALUES, _TYPES = ("None", "True", "False"), ("int", "str", "float", "bool", "list", "dict")
-_OTHER_ERRORS = sorted(
+_ERROR = re.compile(r"`(\w+)`")
+OTHER_ERRORS = sorted(
     name
     for name, one in vars(builtins).items()
     if isinstance(one, type) and issubclass(one, Exception)
@@ -250,7 +238,7 @@ def drawn(inventor: Inventor, given: str | None = None) -> tuple[str, Edit]:
 
 def _surrounded(kind: str, edit: Edit, inventor: Inventor) -> Edit:
     """The edit as it is, mostly, or in a class, or beside another function."""
-    if _PLACED.search(edit.instruction):
+    if PLACED.search(edit.instruction):
         return edit
     chance, name = inventor.rng.random(), inventor.name()
     if chance < _IN_COMPANY:
@@ -277,7 +265,7 @@ def _with_names(edit: Edit, inventor: Inventor) -> Edit:
     return replace(edit, instruction=words, after=after)
 
 
-def _error_of_a_library(inventor: Inventor) -> str:
+def error_of_a_library(inventor: Inventor) -> str:
     """An invented name of an error."""
     return "".join(word.capitalize() for word in inventor.name().split("_")) + "Error"
 
@@ -288,48 +276,19 @@ def _with_other_error(edit: Edit, inventor: Inventor) -> Edit:
     if not quoted:
         return edit
     old = quoted[-1]
-    new = rng.choice(_OTHER_ERRORS)
+    new = rng.choice(OTHER_ERRORS)
     if rng.random() < _INVENTED_ERROR:
-        new = _error_of_a_library(inventor)
+        new = error_of_a_library(inventor)
     words = edit.instruction.replace(f"`{old}`", f"`{new}`")
     body, _, handler = edit.after.rpartition(f"except {old}")
     return replace(edit, instruction=words, after=f"{body}except {new}{handler}")
-
-
-def mistaken(edit: Edit, inventor: Inventor) -> tuple[Edit, str, str] | None:
-    """The edit with a wrong name, number, type or error; that one, and the right one. None unless
-    the edit puts in exactly one such thing."""
-    rng, quoted = inventor.rng, _QUOTED.findall(edit.instruction)
-    added = {one for one in quoted if not _whole(one).search(edit.before)}
-    right = added.pop() if len(added) == 1 else ""
-    if not re.fullmatch(r"@?\w+", right):
-        return None
-    right = right.removeprefix("@")
-    alike: Sequence[str] = [inventor.name()]
-    if right.endswith("Error"):
-        alike = [*_OTHER_ERRORS, _error_of_a_library(inventor)]
-    elif right.isdigit():
-        alike = [str(rng.randint(0, 999))]
-    else:
-        alike = next((values for values in (_VALUES, _TYPES) if right in values), alike)
-    wrong = rng.choice(alike)
-    if _whole(wrong).search(f"{edit.before} {edit.after}") or not _whole(right).search(edit.after):
-        return None
-    words = re.sub(rf"`(@?){right}`", rf"`\g<1>{wrong}`", edit.instruction)
-    after = _whole(right).sub(wrong, edit.after)
-    return replace(edit, instruction=words, after=after), wrong, right
-
-
-def _whole(text: str) -> re.Pattern[str]:
-    """Finds the text where it is not a part of a longer word."""
-    return re.compile(rf"(?<!\w){re.escape(text)}(?!\w)")
 
 
 def _statements(edit: Edit) -> Edit:
     """The edit of the body alone, where the header stays as it is and nothing is returned."""
     (header, *before), (same, *after) = edit.before.split("\n"), edit.after.split("\n")
     plain = header == same and before and after and "return" not in edit.before + edit.after
-    plain = plain and not _PLACED.search(edit.instruction)
+    plain = plain and not PLACED.search(edit.instruction)
     if not plain or "self" in edit.before or before[0].lstrip().startswith('"""'):
         return edit
     return replace(
@@ -347,53 +306,6 @@ def conversation(kind: str, edit: Edit, rng: random.Random) -> list[tuple[str, s
     return [("user", content), ("assistant", edits.fenced(edit.after))]
 
 
-def two_at_once(
-    first_kind: str, first: Edit, inventor: Inventor, *, is_method: bool = False
-) -> tuple[Edit, str] | None:
-    """An edit and another one of what it leaves, as one, and a request for both; None where the
-    second one is about something that the first one has put in or taken away, or they do not go
-    together in words."""
-    if first_kind in _ALONE or not is_function(first.after):
-        return None
-    (kind,) = inventor.rng.choices(list(KINDS), list(KINDS.values()))
-    is_stale = first_kind == DESCRIBE and kind.startswith("rename")  # the docstring names it
-    if kind in _ALONE or is_stale or _concerns(kind) == _concerns(first_kind):
-        return None
-    second = make(kind, Function(first.after, is_method, ""), inventor)
-    if second is None or _PLACED.search(f"{first.instruction}\n{second.instruction}"):
-        return None
-    changed = set(_WORD.findall(first.before)) ^ set(_WORD.findall(first.after))
-    for part in _QUOTED.findall(second.instruction):
-        is_of_first = part in first.after and part not in first.before
-        if is_of_first or changed & set(_WORD.findall(part)):
-            return None
-    asked = [
-        closed(wordings.instruction(edit, of, inventor.rng))
-        for of, edit in ((first_kind, first), (kind, second))
-    ]
-    if any("?" in one or "\n" in one or not wordings.begins_as_instruction(one) for one in asked):
-        return None
-    small = [one[:1].lower() + one[1:] for one in asked]
-    return replace(first, after=second.after), inventor.rng.choice(_JOINED).format(*small)
-
-
-def _concerns(kind: str) -> str:
-    """What edits of a kind add, drop or change: of two that concern the same, one may undo the
-    other."""
-    same = {DESCRIBE: "docstring", "make_sync": "async", "decorate": "decorator"}
-    return same.get(kind) or kind.rpartition("_")[2].removesuffix("s")
-
-
-def request_for_two(inventor: Inventor) -> list[tuple[str, str]]:
-    """A request for two edits with its code, and the answer."""
-    while (found := two_at_once(*drawn(inventor), inventor)) is None:
-        pass
-    edit, asked = found
-    words = wordings.spoken(asked, inventor.rng, edit)
-    content = wordings.request(words, edit.before, inventor.rng)
-    return [("user", content), ("assistant", edits.fenced(edit.after))]
-
-
 def without_code(inventor: Inventor) -> tuple[str, str, Edit]:
     """A request whose code was forgotten, its kind, and the edit that was meant."""
     while True:
@@ -403,12 +315,3 @@ def without_code(inventor: Inventor) -> tuple[str, str, Edit]:
         if "\n" not in words:
             marks = ("", ":") if ends_open(words) else ("", "", "", ".", ":")
             return wordings.ended(words, inventor.rng, marks), kind, edit
-
-
-def conversations(inventor: Inventor, count: int) -> Iterator[list[tuple[str, str]]]:
-    """`count` requests, each with its answer; some are for two edits at once."""
-    for _ in range(count):
-        if inventor.rng.random() < TOGETHER:
-            yield request_for_two(inventor)
-        else:
-            yield conversation(*drawn(inventor), inventor.rng)

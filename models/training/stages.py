@@ -148,6 +148,8 @@ _FEW_WORDS = _percent(chats=38, refusals=26, short_edits=18, edits=7, long_edits
 _LIMITS = _percent(
     chats=26, short_edits=25, refusals=16, long_edits=13, edits=11, fim=5, code=3, questions=1
 )
+_REMOVALS = _percent(short_edits=32, chats=30, refusals=14, edits=12, long_edits=7, fim=3, code=2)
+_AFTER_CODE = _percent(chats=62, refusals=16, short_edits=12, edits=6, long_edits=4)
 _QUESTIONS = _percent(repeats=2, edits=46, code=2, fim=12, questions=36, structured=2)
 CURRICULUM: tuple[Stage, ...] = (
     Stage("copying", 300, 8, 256, _COPYING),
@@ -211,6 +213,8 @@ CURRICULUM: tuple[Stage, ...] = (
     Stage("wider", 9823, 16, 2048, _WIDER, decays=True, peak=0.5, vectors=0.4),
     Stage("few words", 150, 4, 1024, _FEW_WORDS, decays=True, peak=0.05, vectors=0.2),
     Stage("limits", 8092, 16, 2048, _LIMITS, decays=True, peak=0.4, vectors=0.4),
+    Stage("removals", 1985, 16, 2048, _REMOVALS, decays=True, peak=0.2, vectors=0.4),
+    Stage("after code", 380, 4, 1024, _AFTER_CODE, decays=True, peak=0.06, vectors=0.2),
 )
 
 
