@@ -65,7 +65,7 @@ _SHOW = 0.1
 _NO_FUNCTION = 0.25
 """How many of these codes are a class, statements, or imports."""
 _CORRECTING = 0.15
-"""How often they name something in an edit, and another name for it in the next message."""
+"""How often they correct a name or a value of an edit in their next message."""
 _CORRECTED: Mapping[str, float] = {
     "rename_variable": 4.0,
     "rename_function": 2.0,
@@ -78,7 +78,7 @@ _CORRECTED: Mapping[str, float] = {
     "wrap_in_try": 2.0,
     "decorate": 0.5,
 }
-"""How often each kind of edit is the one that is corrected."""
+"""Which kinds of edits they correct, and how often each."""
 _NAMED = 0.25
 """How often the change that is undone is named, where there are words for it."""
 _TWO = 0.12
@@ -232,9 +232,7 @@ class Chats:
     def _of_the_code(self, versions: list[Function]) -> tuple[str, str] | None:
         """Now and then, the last change is undone, the impossible is asked of the code, other code
         is edited, or what is asked has nothing to do with code."""
-        if not self._plain_spoken:
-            return None
-        if not versions:
+        if not self._plain_spoken or not versions:
             return None
         shares = {**_ASIDES, "undo": _ASIDES["undo"] * min(2, len(versions) - 1)}
         (aside,) = self._rng.choices(("", *shares), (1.0 - sum(shares.values()), *shares.values()))
@@ -291,8 +289,8 @@ class Chats:
         return request, edited
 
     def correct(self, versions: list[Function]) -> Turns:
-        """An edit that puts in the wrong name or value, of new code or of the code there is, and
-        one that puts in the right one; none where no such edit was found."""
+        """An edit with a wrong name or value, of new code or of the code there is, and the
+        correction of it; no turns if no such edit was found."""
         (kind,) = self._rng.choices(list(_CORRECTED), list(_CORRECTED.values()))
         is_new = not versions or not is_function(versions[-1].text) or self._rng.random() < 0.4
         if is_new:

@@ -29,13 +29,15 @@ _QUOTED, _WORD = re.compile(r"`([^`]+)`"), re.compile(r"\w+")
 def two_at_once(
     first_kind: str, first: Edit, inventor: Inventor, *, is_method: bool = False
 ) -> tuple[Edit, str] | None:
-    """An edit and another one of what it leaves, as one, and a request for both; None where the
-    second one is about something that the first one has put in or taken away, or they do not go
-    together in words."""
+    """An edit combined with a second edit of its result, and a request for both.
+
+    None if the second edit is about something that the first one added or removed, or if the two
+    requests cannot be joined in one sentence.
+    """
     if first_kind in _ALONE or not is_function(first.after):
         return None
     (kind,) = inventor.rng.choices(list(short_edits.KINDS), list(short_edits.KINDS.values()))
-    # A docstring that names everything would name something else.
+    # After the rename, the docstring would still have the old name.
     is_stale = first_kind == short_edits.DESCRIBE and kind.startswith("rename")
     if kind in _ALONE or is_stale or _concerns(kind) == _concerns(first_kind):
         return None
@@ -75,8 +77,10 @@ def request_for_two(inventor: Inventor) -> list[tuple[str, str]]:
 
 
 def mistaken(edit: Edit, inventor: Inventor) -> tuple[Edit, str, str] | None:
-    """The edit with a wrong name, number, type or error; that one, and the right one. None unless
-    the edit puts in exactly one such thing."""
+    """The edit with a wrong name, number, type or error in it, the wrong text, and the right one.
+
+    None unless the edit adds exactly one such text.
+    """
     rng, quoted = inventor.rng, _QUOTED.findall(edit.instruction)
     added = {one for one in quoted if not _whole(one).search(edit.before)}
     right = added.pop() if len(added) == 1 else ""

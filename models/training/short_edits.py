@@ -86,7 +86,7 @@ _KEPT_APART = frozenset(
 )
 """Kinds that are about more than a function's own lines, or may be meant for a class."""
 PLACED = re.compile(r" at the (?:top|end)|\bline \d|(?:first|last|second|third|[a-z]+th) line\b")
-"""What an instruction has that tells a line by its place, which holds for the whole code."""
+"""Finds words that name a line by its place. Such a place counts in the whole code."""
 _IN_COMPANY, _IN_CLASS = 0.05, 0.05
 """How often code is two functions of which one is edited, and how often a class of one method."""
 _ALIKE = 0.65
@@ -95,7 +95,7 @@ _SMALL = 0.35
 """How often an operator or a number that occurs once is all that is replaced."""
 _RETURNED = ("None", "True", "False", "0", "1", '""', "[]")
 _WHOLE_RETURN, _DOTTED = 0.12, 0.4
-"""How often a whole `return` is replaced, and how often what is called is by a name with a dot."""
+"""How often a whole `return` is replaced, and how often the new name of a call has a dot."""
 _ATTEMPTS = 20
 _OWN_NAMES = 0.4
 """How many docstrings name the function or its parameters."""
@@ -185,7 +185,7 @@ def _docstring(function: Function, inventor: Inventor) -> str:
 
 
 def _prepared(kind: str, function: Function, inventor: Inventor) -> Function:
-    """The function with something to remove."""
+    """The function, with the decorator or the `async` that the edit will remove."""
     rng, name = inventor.rng, inventor.name()
     if kind == "drop_decorator" and not function.node.decorator_list:
         usual = ("staticmethod", "classmethod", "property", "cache", "lru_cache(maxsize=None)")
@@ -200,7 +200,8 @@ def make(kind: str, function: Function, inventor: Inventor) -> Edit | None:
     """An edit of a kind, or None where the function does not lend itself to it.
 
     The code before it is the function's text as it is: a method is not indented, either. Only a
-    change to four spaces begins with other indentation, and what is to be removed is put in first.
+    change to four spaces begins with other indentation, and a decorator or an `async` to remove is
+    added first.
     """
     function = _prepared(kind, function, inventor)
     rng, shown = inventor.rng, function.text

@@ -23,10 +23,12 @@ from benchmarks.held_out import (
     OWN_WORDS,
     ChatCase,
     EditCase,
+    correction_cases,
     later_edit_cases,
     no_code_cases,
     outside_cases,
     own_words,
+    two_edit_cases,
 )
 from benchmarks.scoring import Score
 from models.training import refusals
@@ -189,3 +191,20 @@ def test_edits_are_counted_by_kind_and_by_length() -> None:
     }
     assert by_kind["all"]["exact"] == 2 / 3
     assert by_kind["all"]["copied_right"] == 1
+
+
+def test_a_correction_follows_an_edit_that_it_changes() -> None:
+    for case in correction_cases(5):
+        (_, asked), (_, mistake), (_, correction) = case.request
+        assert "def " in asked
+        assert "def " not in correction
+        assert case.answer.startswith("```python")
+        assert case.answer != mistake
+
+
+def test_two_edits_in_one_request_are_of_held_out_code() -> None:
+    for case in two_edit_cases(5):
+        ((_, asked),) = case.request
+        known = "\n".join(case.answer.split("\n")[1:-1])
+        assert known not in asked
+        assert "def " in asked
