@@ -18,10 +18,10 @@ import mlx.core as mx
 from akunu_py.backend import Backend
 from akunu_py.blas import Blas, load_blas
 from akunu_py.errors import BackendError
-from akunu_py.forward_times import CLEARLY_FASTER, MOST_STEPS, SIZES, ForwardTimes
+from akunu_py.forward_times import MOST_STEPS, SIZES, ForwardTimes
 from akunu_py.model import TargetModel
 from akunu_py.package import __version__
-from akunu_py.planning.cost_curve import CostCurve
+from akunu_py.planning.cost_curve import CLEARLY_FASTER, CostCurve
 from akunu_py.planning.cost_store import CostKey, CostStore, fingerprint, judged
 from akunu_py.planning.published import expected_curve
 
@@ -48,8 +48,7 @@ def find_cost_curve(
     Measures nothing. If the curve is doubted, it is corrected by rounds of requests.
     """
     curve = (store or CostStore()).load(cost_key(model, backend))
-    if curve is None:
-        return expected_curve(backend.device, backend.chip)
+    curve = curve or expected_curve(backend.device, backend.chip)
     _use(model, curve)
     return curve
 
@@ -94,6 +93,7 @@ def _use(model: TargetModel, curve: CostCurve) -> None:
         blas.use_threads(curve.blas_threads)
     if model.row_split is not None:
         model.row_split.most_rows = {level.context: level.split_rows for level in curve.levels}
+    model.padding = curve.padding
 
 
 def cost_key(model: TargetModel, backend: Backend) -> CostKey:
@@ -139,9 +139,11 @@ def measure_cost_curve(
     Raises:
         NoCurveError: if the model's cache cannot be rolled back.
     """
+    padding, model.padding = model.padding, {}
     try:
         return _measure(model, budget_s, _measurable(contexts, model), progress)
     finally:
+        model.padding = padding
         mx.clear_cache()
 
 
@@ -183,6 +185,7 @@ def _measure(
     threads = _choose_threads(load_blas(), few, begun + _THREADS_SHARE * budget_s)
     first.choose_split(perf_counter() + _SPLIT_SHARE * budget_s)
     levels = [first.measure(SIZES, begun + share * budget_s, tick, between=True)]
+    model.padding = CostCurve((levels[0],)).padding  # as rounds at other contexts will be
     del few, first
     for index, context in enumerate(other_contexts, start=1):
         if perf_counter() - begun < budget_s:

@@ -16,7 +16,7 @@ from akunu_py.decoding.target import ModelTarget
 from akunu_py.drafting.base import Draft
 from akunu_py.model import TargetModel
 from akunu_py.options import Sampling
-from akunu_py.planning.cost_curve import CostLevel
+from akunu_py.planning.cost_curve import CLEARLY_FASTER, CostLevel
 from akunu_py.sampling.sampler import Sampler
 
 SIZES: Final = (1, 2, 5, 3, 9, 17, 33, 4, 6, 8, 11, 13, 16, 21, 25, 32)
@@ -39,8 +39,6 @@ measured, at most so many: kernels change at some size, and rounds should end be
 _MAX_CACHE_BYTES: Final = 512 << 20
 """Contexts whose cache takes more are not measured: the machine may have no room for it."""
 
-CLEARLY_FASTER: Final = 0.95
-"""What takes at most this part of the usual way's time replaces it; less may be noise."""
 _FEW: Final = 5
 """The size that stands for rounds with a draft where BLAS threads are chosen."""
 _SPLIT_SIZES: Final = (5, 9, 13, 17, 33)

@@ -1,7 +1,7 @@
 """TargetModel: a model loaded through mlx-lm, and the two ways to run it: prefill and forward."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -59,6 +59,7 @@ class TargetModel:
 
     Attributes:
         row_split: which forwards compute their attentions in parts; None if none does.
+        padding: how many tokens rounds are padded to, by their tokens; see `CostCurve.padding`.
         ranks: which processes compute its forwards, for the user; None if this one does.
     """
 
@@ -91,6 +92,7 @@ class TargetModel:
         if vector_attention is not None:
             intercept_attention(network)
             self.row_split = RowSplit(vector_attention)
+        self.padding: Mapping[int, int] = {}
         self._traced = traced(network) if traces else None
         self.ranks: str | None = None
         self._cache_type: Callable[[MakeLayers, int], KVCache] = KVCache

@@ -1,6 +1,6 @@
 """A target whose next token depends on the last one alone, by a known table: draws are cheap."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -57,6 +57,7 @@ class MarkovModel:
 
     name = "markov"
     context_length = 100_000
+    padding: Mapping[int, int] = {}
 
     def __init__(self, table: Table) -> None:
         self._table = mx.array(table.astype(np.float32))

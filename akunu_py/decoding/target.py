@@ -146,7 +146,7 @@ class ModelTarget:
         return min(room, before - self.cache.length) if before > self.cache.length else room
 
     def submit(self, known: int, draft: Draft) -> PendingForward:
-        return self._submit(self.begin(known, draft))
+        return self._submit(self.begin(known, draft, alone=True))
 
     def submit_step_after(self, pending: PendingForward) -> PendingForward | None:
         if pending.step_gain < 0.0:
@@ -158,17 +158,21 @@ class ModelTarget:
         self._make_room(1)
         return Inputs(pending.choices, NO_DRAFT, self.length, 0, True)
 
-    def begin(self, known: int, draft: Draft) -> Inputs:
+    def begin(self, known: int, draft: Draft, *, alone: bool = False) -> Inputs:
         """What goes into a forward over `[known, *draft]`; the cache has room for it.
 
         With `finish`, it is `submit` without the forward, which may be one for several sequences.
+        If it is for this one `alone`, it is padded where that is faster.
         """
         start, replayed = self.length, len(self._replayed)
         self._sent, self._sent_from = [*self._replayed, known, *draft.tokens], self.cache.length
         rows = self._buffer.load(known, draft.tokens, self._replayed)
         self._replayed = []
-        if self._block_rows:
-            padding = min(self._block_rows, self._forward_room) - len(rows)
+        wanted = self._block_rows
+        if alone and draft and not wanted and not self.cache.needs_checkpoints:
+            wanted = self._model.padding.get(len(rows), 0)
+        if wanted > len(rows):
+            padding = min(wanted, self._forward_room) - len(rows)
             rows = np.pad(rows, (0, padding), mode="edge")
         if draft or self._block_rows:
             self.cache.mark()

@@ -25,6 +25,9 @@ _PLAUSIBLE_FALL: Final = 0.25
 """The part by which a round over more tokens may be faster than one over a single token: kernels
 for one row can be slower, but other work on the machine explains a larger difference better."""
 
+CLEARLY_FASTER: Final = 0.95
+"""What takes at most this part of the usual way's time replaces it; less may be noise."""
+
 MEASURED: Final = 0.01
 """The doubt of what was measured on this machine while it was idle."""
 
@@ -64,6 +67,9 @@ class CostLevel:
 class CostCurve:
     """Costs between and beyond the measured points; they never fall with tokens or with context.
 
+    Where a round over more tokens is clearly faster, rounds are padded to so many, and cost as
+    much.
+
     Args:
         levels: by context, ascending. The first has all points. The others may have fewer: they
             only say how much a longer context adds.
@@ -92,6 +98,20 @@ class CostCurve:
     def longest(self) -> int:
         """The most tokens of a measured round."""
         return self.levels[0].verify_s[-1][0]
+
+    @cached_property
+    def padding(self) -> dict[int, int]:
+        """How many tokens rounds are padded to, by their tokens: where that is clearly faster,
+        because kernels for many rows can be faster than those for few."""
+        measured = self.levels[0].verify_s
+        found = {}
+        for tokens in range(2, self.longest):
+            larger = [(size, cost) for size, cost in measured if size >= tokens]
+            enough = min(cost for _, cost in larger) / CLEARLY_FASTER
+            size, cost = next(point for point in larger if point[1] <= enough)
+            if cost < CLEARLY_FASTER * _between(measured, tokens):
+                found[tokens] = size
+        return found
 
     def decode_s(self, context: int) -> float:
         """Seconds of a single step in a pipelined loop.
@@ -181,7 +201,10 @@ class CostCurve:
 
     @cached_property
     def _points(self) -> list[tuple[int, float]]:
-        return never_falling(self.levels[0].verify_s)
+        seconds = dict(self.levels[0].verify_s)
+        return never_falling(
+            [(size, seconds[self.padding.get(size, size)]) for size in sorted(seconds)]
+        )
 
     @cached_property
     def _added(self) -> list[list[tuple[int, float]]]:

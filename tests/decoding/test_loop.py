@@ -162,6 +162,34 @@ def test_a_perfect_draft_takes_a_fifth_of_the_forwards(model: TargetModel) -> No
     assert all(one.has_bonus for one in rounds)
 
 
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.9, seed=5)])
+@pytest.mark.parametrize("error", [0.0, 0.4])
+def test_padded_rounds_emit_the_same_and_leave_the_cache_the_same(
+    model: TargetModel,
+    plain_tokens: Callable[[Sampling], list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    sampling: Sampling,
+    error: float,
+) -> None:
+    answer = plain_tokens(sampling)
+    padded, forward = set[int](), model.forward
+
+    def noting(tokens: mx.array, cache: KVCache) -> mx.array:
+        padded.add(tokens.size)
+        return forward(tokens, cache)
+
+    monkeypatch.setattr(model, "padding", dict.fromkeys(range(2, 8), 8))
+    monkeypatch.setattr(model, "forward", noting)
+    drafter = OracleDrafter(len(PROMPT), answer, error=error, silence=0.3)
+    capacity = len(PROMPT) + len(answer)  # the last rounds have no room for all of the padding
+    rounds = speculatively(model, Limits(80, NO_END), drafter, sampling, capacity=capacity)
+    assert tokens_of(rounds) == answer
+    assert padded >= {1, 8}
+    assert padded <= {1, 2, 3, 4, 5, 6, 7, 8, len(PROMPT) - 1}
+    drafted = [one for one in rounds if one.draft]
+    assert all(1 <= len(one.tokens) <= 1 + len(one.draft) for one in drafted)
+
+
 def test_feedback_reports_every_verified_draft(model: TargetModel) -> None:
     limits = Limits(60, NO_END)
     expected = tokens_of(plainly(model, limits))

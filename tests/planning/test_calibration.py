@@ -23,6 +23,7 @@ from akunu_py.calibration import (
 )
 from akunu_py.engine import Engine
 from akunu_py.errors import BackendError
+from akunu_py.forward_times import ForwardTimes
 from akunu_py.loading import load_target
 from akunu_py.model import TargetModel
 from akunu_py.options import KVQuantization
@@ -58,6 +59,28 @@ def test_a_slow_model_gets_fewer_points(model: TargetModel) -> None:
     curve = measure(model, budget_s=0.0)
     assert [size for size, _ in curve.levels[0].verify_s] == [1, 2]
     assert len(curve.levels) == 1
+
+
+def test_rounds_are_timed_as_they_are_and_then_padded_where_that_is_faster(
+    model: TargetModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(model, "padding", {3: 4})
+    seen: dict[int, set[int]] = {}
+    compute = ForwardTimes._round
+
+    def timed(times: ForwardTimes, size: int) -> float:
+        compute(times, size)
+        seen.setdefault(times._context, set()).update(model.padding.values())
+        return 1e-3 * (size if size < 8 else 1.0 + 0.1 * size)
+
+    monkeypatch.setattr(ForwardTimes, "_round", timed)
+    curve = measure(model, budget_s=0.2, contexts=(64, 512))
+    assert seen == {64: set(), 512: {8}}
+    assert model.padding == {3: 4}
+    store, backend = CostStore(tmp_path), find_backend()
+    store.save(cost_key(model, backend), curve)
+    assert find_cost_curve(model, backend, store=store).padding == model.padding
+    assert model.padding == dict.fromkeys(range(2, 8), 8)
 
 
 def test_a_context_that_the_model_does_not_have_is_left_out(model: TargetModel) -> None:

@@ -1,6 +1,7 @@
 """Curves between measured points, their form on disk, and their correction by live rounds."""
 
 import json
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -8,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from akunu_py.planning.cost_curve import CostCurve, CostLevel, never_falling
+from akunu_py.planning.cost_curve import CLEARLY_FASTER, CostCurve, CostLevel, never_falling
 from akunu_py.planning.live_costs import LiveCosts
-from tests.planning.curves import FLAT, LINEAR, STEPPED
+from tests.planning.curves import FLAT, LINEAR, M1_LIKE, STEPPED
 
 
 def level(context: int, rounds: dict[int, float], step: float = 0.01) -> CostLevel:
@@ -87,6 +88,30 @@ def test_a_pipelined_step_never_costs_more_than_a_round_of_one_token(
 def test_never_falling_keeps_rising_points_and_averages_falling_ones() -> None:
     assert never_falling([(1, 1.0), (2, 2.0), (3, 3.0)]) == [(1, 1.0), (2, 2.0), (3, 3.0)]
     assert never_falling([(1, 1.0), (2, 3.0), (3, 2.0)]) == [(1, 1.0), (2, 2.5), (3, 2.5)]
+
+
+def test_rounds_are_padded_to_where_many_rows_are_clearly_faster() -> None:
+    """The costs are those of MLX's CUDA kernels: one row after another up to 7, many from 8 on."""
+    curve = CostCurve((level(128, {1: 5.0, 2: 7.0, 4: 14.0, 6: 21.0, 8: 6.0, 16: 6.5, 33: 9.0}),))
+    assert curve.padding == dict.fromkeys(range(2, 8), 8)
+    assert curve.verify_table(128, 8)[1:] == [6.0] * 7
+    assert curve.verify_s(33, 128) == 9.0
+
+
+@pytest.mark.parametrize("curve", [FLAT, LINEAR, STEPPED, M1_LIKE, TWO_LEVELS])
+def test_rounds_are_not_padded_for_nothing(curve: CostCurve) -> None:
+    assert not curve.padding
+    assert not CostCurve((level(128, {1: 0.010, 2: 0.012, 8: 0.0115}),)).padding
+
+
+@given(curve=curves())
+def test_padding_makes_rounds_clearly_faster(curve: CostCurve) -> None:
+    measured = dict(curve.levels[0].verify_s)
+    for tokens, size in curve.padding.items():
+        assert tokens < size
+        assert size in measured
+        assert measured[size] < CLEARLY_FASTER * measured.get(tokens, math.inf)
+        assert size not in curve.padding
 
 
 @pytest.mark.parametrize("curve", [FLAT, LINEAR, STEPPED, TWO_LEVELS])
