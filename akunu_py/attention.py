@@ -1,8 +1,11 @@
-"""The attentions of a network from mlx-lm: caches may answer them, and rows may be split.
+"""The attentions of a network from mlx-lm: caches may answer them, and few rows may go other ways.
 
 mlx-lm's models call one function for every attention and name the layer's cache. A cache that has
-a method `attend` is asked instead. And several rows may be computed in parts: MLX's kernel for few
-rows reads a long context faster than the one for many, but serves only so many rows at once.
+a method `attend` is asked instead. And where MLX is slow, several rows are computed in another way:
+
+- in parts on Metal: its kernel for few rows reads a long context faster than the one for many, but
+  serves only so many rows at once;
+- as two products on CUDA: in 16 bits, cuDNN makes a plan for every number of keys.
 """
 
 import sys
@@ -11,17 +14,44 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from threading import local
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import mlx.core as mx
 from mlx import nn
 
-from akunu_py.backend import VectorAttention
+from akunu_py.backend import MOST_ROUND_TOKENS, Backend, VectorAttention
 
 _NAME: Final = "scaled_dot_product_attention"
 _ARGUMENTS: Final = ("scale", "mask", "sinks")
+_TWO_BYTES: Final = 2
 
 _active = local()
+
+Attend = Callable[..., mx.array]
+"""mlx-lm's function: queries `[batch, heads, rows, head_dim]`, keys and values of fewer heads and
+`total` positions, and by name `cache`, `scale`, `mask` and perhaps `sinks`. The mask is `causal`
+for the last rows of the total, None if all is visible, or an array whose last two axes are the
+rows, or one for all of them, and the total."""
+Inputs = tuple[mx.array, mx.array, mx.array]
+
+
+class FewRows(Protocol):
+    """Another way to compute the attentions of a forward over few tokens."""
+
+    def applies(self, rows: int, context: int) -> bool:
+        """Whether a forward over `rows` tokens after `context` others takes it."""
+
+    def attend(
+        self,
+        attend: Attend,
+        inputs: Inputs,
+        *,
+        scale: float,
+        mask: Any = None,
+        sinks: mx.array | None = None,
+        **named: Any,
+    ) -> mx.array:
+        """What `attend` returns for queries, keys and values; computed by it if that is best."""
 
 
 @dataclass
@@ -43,15 +73,64 @@ class RowSplit:
         known = [length for length in self.most_rows if length <= context]
         return rows <= self.most_rows[max(known)] if known else False
 
+    def attend(self, attend: Attend, inputs: Inputs, **named: Any) -> mx.array:
+        queries, keys, _ = inputs
+        most = self.limits.most_rows(queries.shape[1] // keys.shape[1])
+        if not 0 < most < queries.shape[2]:
+            return attend(*inputs, **named)
+        self.count += 1
+        return _in_parts(attend, most, inputs, **named)
+
+
+class TwoProducts:
+    """Computes attentions of 2 to `MOST_ROUND_TOKENS` rows in 16 bits as MLX does where no kernel
+    serves them: keys times queries, a mask, a softmax in float32, and the result times values."""
+
+    def applies(self, rows: int, context: int) -> bool:
+        return 1 < rows <= MOST_ROUND_TOKENS
+
+    def attend(
+        self,
+        attend: Attend,
+        inputs: Inputs,
+        *,
+        scale: float,
+        mask: Any = None,
+        sinks: mx.array | None = None,
+        **named: Any,
+    ) -> mx.array:
+        queries, keys, values = inputs
+        if sinks is not None or queries.dtype.size != _TWO_BYTES:
+            return attend(*inputs, scale=scale, mask=mask, sinks=sinks, **named)
+        batch, heads, rows, width = queries.shape
+        shared, total = keys.shape[1:3]
+        grouped = (queries * scale).reshape(batch, shared, -1, width)
+        scores = (grouped @ keys.swapaxes(-1, -2)).reshape(batch, heads, rows, total)
+        if isinstance(mask, str):
+            mask = mx.arange(total) <= mx.arange(total - rows, total)[:, None]
+        if mask is not None and mask.dtype == mx.bool_:
+            scores = mx.where(mask, scores, mx.finfo(scores.dtype).min)
+        elif mask is not None:
+            scores = scores + mask
+        weights = mx.softmax(scores, axis=-1, precise=True).reshape(batch, shared, -1, total)
+        return (weights.astype(values.dtype) @ values).reshape(batch, heads, rows, -1)
+
+
+def few_rows_of(backend: Backend) -> FewRows | None:
+    """The way that a machine has for few rows."""
+    if backend.vector_attention is not None:
+        return RowSplit(backend.vector_attention)
+    return TwoProducts() if backend.plans_attention else None
+
 
 @contextmanager
-def split_rows(split: RowSplit | None) -> Generator[None, None, None]:
-    """Computes the attentions that this thread builds in the meantime in parts; None does not."""
-    before, _active.split = getattr(_active, "split", None), split
+def attending(way: FewRows | None) -> Generator[None, None, None]:
+    """Computes the attentions that this thread builds in the meantime in this way, or as usual."""
+    before, _active.way = getattr(_active, "way", None), way
     try:
         yield
     finally:
-        _active.split = before
+        _active.way = before
 
 
 @contextmanager
@@ -66,7 +145,7 @@ def keys_of(owners: Mapping[int, Any]) -> Generator[None, None, None]:
 
 
 def intercept_attention(network: nn.Module) -> None:
-    """Lets caches answer the attentions of a network from mlx-lm, and rows be split.
+    """Lets caches answer the attentions of a network from mlx-lm, and few rows go another way.
 
     The function is replaced in mlx-lm's modules for the whole process, by one that computes the
     same.
@@ -78,46 +157,30 @@ def intercept_attention(network: nn.Module) -> None:
             setattr(module, _NAME, _intercepted(attend))
 
 
-def _intercepted(attend: Callable[..., mx.array]) -> Callable[..., mx.array]:
+def _intercepted(attend: Attend) -> Attend:
     @wraps(attend)
     def intercepted(
         queries: mx.array, keys: Any, values: Any, cache: Any, *args: Any, **named: Any
     ) -> mx.array:
         if cache is None:
             cache = getattr(_active, "owners", {}).get(id(keys))
-        own: Callable[..., mx.array] | None = getattr(cache, "attend", None)
+        own: Attend | None = getattr(cache, "attend", None)
         if own is not None:
             return own(intercepted, (queries, keys, values), *args, **named)
-        split: RowSplit | None = getattr(_active, "split", None)
-        if split is not None and isinstance(keys, mx.array):  # packed keys have no such kernel
-            most = split.limits.most_rows(queries.shape[1] // keys.shape[1])
-            if 0 < most < queries.shape[2]:
-                split.count += 1
-                named |= zip(_ARGUMENTS, args, strict=False)
-                return _in_parts(attend, most, (queries, keys, values), cache=cache, **named)
+        way: FewRows | None = getattr(_active, "way", None)
+        if way is not None and isinstance(keys, mx.array):  # packed keys have no such kernel
+            named |= zip(_ARGUMENTS, args, strict=False)
+            return way.attend(attend, (queries, keys, values), cache=cache, **named)
         return attend(queries, keys, values, cache, *args, **named)
 
     return intercepted
 
 
 def _in_parts(
-    attend: Callable[..., mx.array],
-    most: int,
-    inputs: tuple[mx.array, mx.array, mx.array],
-    *,
-    mask: Any = None,
-    **named: Any,
+    attend: Attend, most: int, inputs: Inputs, *, mask: Any = None, **named: Any
 ) -> mx.array:
-    """An attention, at most so many rows at a time.
-
-    Args:
-        attend: computes it for some of the rows.
-        most: how many rows at a time.
-        inputs: queries `[batch, heads, rows, head_dim]`, and keys and values of `total` positions.
-        mask: `causal` for the last rows of the total, None if all is visible, or an array whose
-            last two axes are the rows, or one for all of them, and the total.
-        named: further arguments, which are the same for all rows.
-    """
+    """An attention, at most so many rows at a time; arguments that are not named here are the same
+    for all rows."""
     queries, keys, values = inputs
     rows, total = queries.shape[2], keys.shape[2]
     size = -(-rows // -(-rows // most))  # parts of the same size, as far as possible

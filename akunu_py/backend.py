@@ -37,6 +37,9 @@ _NO_BACKEND: Final = (
 PREFILL_STEP: Final = 512
 """Prompt tokens per forward of a prefill that may be cancelled between two forwards."""
 
+MOST_ROUND_TOKENS: Final = 33
+"""The most tokens of a planned round; forwards of more are prefills."""
+
 _DESCRIPTORS: Final = 4096
 _RANK_VARIABLES: Final = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _LARGE_PREFILL_STEP: Final = 2048  # as in mlx-lm
@@ -96,6 +99,15 @@ class Backend:
         From MLX's `metal/scaled_dot_product_attention.cpp` (0.32).
         """
         return VectorAttention(rows=8, query_rows=32) if self.device == "metal" else None
+
+    @property
+    def plans_attention(self) -> bool:
+        """Whether an attention of several rows in 16 bits needs a plan of its own for every number
+        of keys: cuDNN's, which takes longer to make than some forwards take.
+
+        Seen on an H200; from MLX's `cuda/scaled_dot_product_attention.cpp` (0.32).
+        """
+        return self.device == "cuda"
 
     @property
     def traces(self) -> bool:

@@ -16,6 +16,7 @@ from mlx.utils import tree_flatten
 from mlx_lm import utils
 
 from akunu_py.adapter import add_adapter, merge_adapter
+from akunu_py.attention import few_rows_of
 from akunu_py.backend import Backend, fastest_network, find_backend, use_dense_weights
 from akunu_py.cache.layers import LayerCache
 from akunu_py.cache.model_cache import make_kv_cache
@@ -265,7 +266,7 @@ def load_target(
         kv_quantization=kv_quantization,
         max_kv_size=max_kv_size,
         traces=backend.traces and ranks is None,
-        vector_attention=backend.vector_attention if ranks is None else None,
+        few_rows=few_rows_of(backend) if ranks is None else None,
     )
 
 

@@ -14,8 +14,8 @@ from mlx import nn
 from mlx.utils import tree_flatten
 from mlx_lm import utils
 
-from akunu_py.attention import RowSplit, intercept_attention, keys_of, split_rows
-from akunu_py.backend import PREFILL_STEP, VectorAttention, WeightLayout
+from akunu_py.attention import FewRows, RowSplit, attending, intercept_attention, keys_of
+from akunu_py.backend import PREFILL_STEP, WeightLayout
 from akunu_py.cache.batched import BatchedRows, batched_layers
 from akunu_py.cache.kv_cache import KVCache, MakeLayers
 from akunu_py.cache.model_cache import KEPT_TOKENS, Rollback, make_kv_cache, tried_rollback
@@ -55,7 +55,7 @@ class TargetModel:
             `loading.fit_kv_quantization`.
         max_kv_size: the tokens that a layer with full attention keeps; None keeps all.
         traces: whether to build forwards from traced operations, if the network allows it.
-        vector_attention: if attentions of several rows may be faster in parts, of how many rows.
+        few_rows: another way to compute the attentions of forwards over few tokens.
 
     Attributes:
         row_split: which forwards compute their attentions in parts; None if none does.
@@ -76,7 +76,7 @@ class TargetModel:
         kv_quantization: KVQuantization | None = None,
         max_kv_size: int | None = None,
         traces: bool = False,
-        vector_attention: VectorAttention | None = None,
+        few_rows: FewRows | None = None,
     ) -> None:
         make_recordable(network)
         self.network = network
@@ -88,10 +88,10 @@ class TargetModel:
         self.adapter = adapter
         self.kv_quantization = kv_quantization
         self.max_kv_size = max_kv_size
-        self.row_split: RowSplit | None = None
-        if vector_attention is not None:
+        self._few_rows = few_rows
+        self.row_split = few_rows if isinstance(few_rows, RowSplit) else None
+        if few_rows is not None:
             intercept_attention(network)
-            self.row_split = RowSplit(vector_attention)
         self.padding: Mapping[int, int] = {}
         self._traced = traced(network) if traces else None
         self.ranks: str | None = None
@@ -247,14 +247,16 @@ class TargetModel:
         Returns:
             Lazy logits `[positions, vocabulary]`.
         """
-        split = self.row_split
-        if split is not None and not split.applies(tokens.size, cache.length):
-            split = None
-        with record(cache.recording), split_rows(split):
+        with record(cache.recording), attending(self._way_of(tokens.size, cache.length)):
             compute = self._traced or self.network
             logits: mx.array = compute(tokens[None], cache=cache.layers)
         cache.advance(tokens.size)
         return logits[0]
+
+    def _way_of(self, rows: int, context: int) -> FewRows | None:
+        """The other way to compute the attentions of a forward, if it takes one."""
+        way = self._few_rows
+        return way if way is not None and way.applies(rows, context) else None
 
     def append(self, tokens: mx.array, cache: KVCache) -> None:
         """Appends tokens to the cache and predicts nothing; see `forward`."""
@@ -279,12 +281,8 @@ class TargetModel:
             self._intercepts = True
         rows = BatchedRows(counts, caches)
         layers = batched_layers([cache.layers for cache in caches], rows)
-        split = self.row_split
-        if split is not None and not split.applies(
-            max(counts), max(cache.length for cache in caches)
-        ):
-            split = None
-        with split_rows(split), keys_of(rows.owners):
+        way = self._way_of(max(counts), max(cache.length for cache in caches))
+        with attending(way), keys_of(rows.owners):
             logits: mx.array = self.network(tokens[:, None], cache=layers)
         for cache, count in zip(caches, counts, strict=True):
             cache.advance(count)

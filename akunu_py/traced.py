@@ -8,7 +8,8 @@ change with every token.
 The network need not be known, and is not modified. To trace from one attention to the next, it is
 called with layers that stand in for its own: the earlier ones are skipped, the one that the first
 attention belongs to gets its output, and the next attention ends the call. The compiler drops what
-is not used. Whether the results are the same to the bit is tried when a model is loaded.
+is not used. Each number of rows is traced for itself, so forwards of many rows are not traced.
+Whether the results are the same to the bit is tried when a model is loaded.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,12 +22,10 @@ import mlx.core as mx
 from mlx import nn
 
 from akunu_py.attention import intercept_attention
+from akunu_py.backend import MOST_ROUND_TOKENS
 from akunu_py.cache.layers import LayerCache
 from akunu_py.cache.model_cache import make_kv_cache
 from akunu_py.errors import AkunuError
-
-MAX_ROWS: Final = 33
-"""Forwards of more rows are not traced: each number of rows is traced for itself."""
 
 _TRIED_ROWS: Final = (3, 1, 3)
 
@@ -183,7 +182,7 @@ class TracedNetwork:
     def __call__(self, inputs: mx.array, cache: Sequence[Any]) -> mx.array:
         """As the network: ids `[1, rows]` to logits `[1, rows, vocabulary]`."""
         held = [layer.offset for layer in cache if isinstance(layer, LayerCache)]
-        if not self._is_right or inputs.shape[1] > MAX_ROWS or len(held) < len(cache):
+        if not self._is_right or inputs.shape[1] > MOST_ROUND_TOKENS or len(held) < len(cache):
             return self._by_network(inputs, cache)
         try:
             return self._by_segments(inputs, cache, max(held))

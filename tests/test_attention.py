@@ -1,14 +1,23 @@
-"""Attention in parts: the same logits, whatever the layer; calibration keeps the faster form."""
+"""Other ways for few rows: the same logits, whatever the layer; calibration keeps the fastest."""
 
+from functools import partial
 from itertools import count
+from typing import Any
 
 import mlx.core as mx
 import pytest
 from mlx import nn
 
 from akunu_py import calibration, forward_times
-from akunu_py.attention import RowSplit, intercept_attention, split_rows
-from akunu_py.backend import Backend, VectorAttention
+from akunu_py.attention import (
+    FewRows,
+    RowSplit,
+    TwoProducts,
+    attending,
+    few_rows_of,
+    intercept_attention,
+)
+from akunu_py.backend import MOST_ROUND_TOKENS, Backend, VectorAttention
 from akunu_py.cache.model_cache import make_kv_cache
 from akunu_py.calibration import measure_cost_curve
 from akunu_py.forward_times import ForwardTimes, faster_in_parts
@@ -24,12 +33,12 @@ METAL = VectorAttention(rows=8, query_rows=32)
 SMALL = VectorAttention(rows=3, query_rows=4)
 
 
-def logits_of(network: nn.Module, split: RowSplit | None, **cached: object) -> list[mx.array]:
+def logits_of(network: nn.Module, way: FewRows | None, **cached: object) -> list[mx.array]:
     """Of drafts of several lengths after a prompt, to beyond the windows of 8 tokens."""
     cache = make_kv_cache(network, 128, **cached)  # type: ignore[arg-type]
     found = []
     for rows in (4, 1, 5, 9, 6, 1, 9):
-        with split_rows(split):
+        with attending(way):
             found.append(network(ids(rows, rows), cache=cache.layers))
         cache.advance(rows)
     return found
@@ -70,7 +79,7 @@ def test_traced_forwards_compute_parts_too() -> None:
     network = tiny_llama()
     compute, split = TracedNetwork(network), RowSplit(SMALL)
     own, theirs = (make_kv_cache(network, 32) for _ in range(2))
-    with split_rows(split):
+    with attending(split):
         computed = compute(ids(7), own.layers)
     assert split.count
     assert mx.allclose(computed, network(ids(7), cache=theirs.layers), rtol=1e-4, atol=1e-5)
@@ -81,9 +90,50 @@ def test_the_kernel_serves_fewer_rows_if_many_heads_share_keys(sharing: int, row
     assert METAL.most_rows(sharing) == rows
 
 
-def test_only_metal_has_such_a_kernel() -> None:
-    assert Backend("metal", "M4").vector_attention == METAL
-    assert Backend("cpu", "x").vector_attention is None
+def test_each_machine_has_its_own_way() -> None:
+    assert few_rows_of(Backend("metal", "M4")) == RowSplit(METAL)
+    assert isinstance(few_rows_of(Backend("cuda", "H200")), TwoProducts)
+    assert few_rows_of(Backend("cpu", "x")) is None
+
+
+ROWS, TOTAL = 5, 12
+SEEN = mx.arange(TOTAL) <= mx.arange(TOTAL - ROWS, TOTAL)[:, None]
+
+
+@pytest.mark.parametrize("mask", [None, "causal", SEEN, mx.where(SEEN, 0.0, -1e9), SEEN[:1]])
+def test_two_products_are_the_attention(mask: Any) -> None:
+    draw = partial(mx.random.normal, key=mx.random.key(1))
+    queries, keys, values = draw((2, 6, ROWS, 16)), draw((2, 2, TOTAL, 16)), draw((2, 2, TOTAL, 8))
+    exact = mx.fast.scaled_dot_product_attention(queries, keys, values, scale=0.3, mask=mask)
+
+    def never(*_: object, **__: object) -> mx.array:
+        pytest.fail("it computes the attention itself")
+
+    q, k, v = (one.astype(mx.bfloat16) for one in (queries, keys, values))
+    found = TwoProducts().attend(never, (q, k, v), scale=0.3, mask=mask)
+    assert found.dtype == mx.bfloat16
+    assert found.shape == exact.shape
+    assert mx.allclose(found.astype(mx.float32), exact, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3", "minicpm3"])
+def test_networks_compute_the_same_with_them(family: str) -> None:
+    network = make_network(family)
+    network.set_dtype(mx.bfloat16)
+    intercept_attention(network)
+    usual, found = (logits_of(network, way) for way in (None, TwoProducts()))
+    for one, other in zip(usual, found, strict=True):
+        assert mx.allclose(one, other, rtol=0.1, atol=0.1)
+
+
+def test_two_products_are_for_rounds_alone() -> None:
+    way = TwoProducts()
+    counts = [rows for rows in range(1, 100) if way.applies(rows, 1000)]
+    assert counts == list(range(2, MOST_ROUND_TOKENS + 1))
+    network = tiny_llama()  # in float32, it is left to MLX
+    intercept_attention(network)
+    for one, other in zip(logits_of(network, None), logits_of(network, way), strict=True):
+        assert mx.array_equal(one, other)
 
 
 def test_parts_apply_from_the_context_on_where_they_were_faster() -> None:
@@ -126,7 +176,7 @@ def test_calibration_measures_both_forms_at_each_context(monkeypatch: pytest.Mon
         CONFIG,
         name="split",
         layout="dense",
-        vector_attention=SMALL,
+        few_rows=RowSplit(SMALL),
     )
     split = model.row_split
     assert split is not None

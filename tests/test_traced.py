@@ -7,9 +7,10 @@ import pytest
 from mlx import nn
 from mlx_lm.models import llama
 
+from akunu_py.backend import MOST_ROUND_TOKENS
 from akunu_py.cache.model_cache import make_kv_cache
 from akunu_py.options import KVQuantization
-from akunu_py.traced import MAX_ROWS, TracedNetwork, traced
+from akunu_py.traced import TracedNetwork, traced
 from tests.architectures import WINDOW, make_network
 from tests.tiny_model import CONFIG
 
@@ -102,7 +103,7 @@ def test_the_layers_python_runs_once_for_each_number_of_rows() -> None:
     compute = TracedNetwork(network)
     cache = make_kv_cache(network, 128)
     calls = []
-    for rows in (2, 2, 4, 2, 4, MAX_ROWS + 1):
+    for rows in (2, 2, 4, 2, 4, MOST_ROUND_TOKENS + 1):
         before = CountingLayer.calls
         compute(ids(rows), cache.layers)
         cache.advance(rows)
