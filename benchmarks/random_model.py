@@ -1,10 +1,11 @@
-"""A Llama of 109 million random parameters with the bundled model's tokenizer, as a folder.
+"""A Llama of random parameters with the bundled model's tokenizer, as a folder.
 
     python -m benchmarks.random_model FOLDER
     python -m akunu_py bench speedup --model FOLDER --answers forced --workloads edit question novel
+    python -m benchmarks.random_model FOLDER --shape 8b --bits 4
 
 Its own answers mean nothing. Forced ones tell what speculation brings where forwards cost what
-they cost on a model of this size.
+they cost on a model of this size. The shape `8b` is that of Llama 3, but for the vocabulary.
 """
 
 from __future__ import annotations
@@ -18,20 +19,33 @@ from typing import Any, Final
 from akunu_py.backend import find_backend
 
 BUNDLED: Final = Path(__file__).parents[1] / "models" / "ember"
-SHAPE: Final[dict[str, Any]] = {
-    "hidden_size": 768,
-    "num_hidden_layers": 15,
-    "intermediate_size": 2048,
-    "num_attention_heads": 12,
-    "num_key_value_heads": 12,
-    "head_dim": 64,
+SHAPES: Final[dict[str, dict[str, Any]]] = {
+    "109m": {
+        "hidden_size": 768,
+        "num_hidden_layers": 15,
+        "intermediate_size": 2048,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 12,
+        "head_dim": 64,
+    },
+    "8b": {
+        "hidden_size": 4096,
+        "num_hidden_layers": 32,
+        "intermediate_size": 14336,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "max_position_embeddings": 32768,
+    },
 }
+GROUP_SIZE: Final = 64
 
 
-def write_random_model(folder: Path) -> int:
-    """Writes the model in float32; returns the number of its parameters."""
+def write_random_model(folder: Path, shape: str, bits: int | None) -> int:
+    """Writes the model, in float32 or, if quantized, bfloat16 between; returns its parameters."""
     find_backend()
     import mlx.core as mx  # noqa: PLC0415  (after the BLAS, and not for --help)
+    from mlx import nn  # noqa: PLC0415
     from mlx.utils import tree_flatten  # noqa: PLC0415
     from mlx_lm.models import llama  # noqa: PLC0415
 
@@ -40,21 +54,30 @@ def write_random_model(folder: Path) -> int:
         shutil.copyfile(file, folder / file.name)
     bundled = json.loads((BUNDLED / "config.json").read_text(encoding="utf-8"))
     config = {key: value for key, value in bundled.items() if not key.startswith("quantization")}
-    config |= SHAPE
-    (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+    config |= SHAPES[shape]
     mx.random.seed(0)
     network = llama.Model(llama.ModelArgs.from_dict(config))
+    parameters: int = sum(weight.size for _, weight in tree_flatten(network.parameters()))
+    if bits is not None:
+        network.set_dtype(mx.bfloat16)
+        nn.quantize(network, GROUP_SIZE, bits)
+        config["quantization"] = {"group_size": GROUP_SIZE, "bits": bits}
+        config["torch_dtype"] = "bfloat16"
+    (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
     weights = dict(tree_flatten(network.parameters()))
     mx.save_safetensors(str(folder / "model.safetensors"), weights)
-    return sum(weight.size for weight in weights.values())
+    return parameters
 
 
 def main() -> None:
     """Writes the folder and says how large the model is."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder
-    print(f"{folder}: {write_random_model(folder) / 1e6:.0f} million parameters")
+    parser.add_argument("--shape", choices=SHAPES, default="109m")
+    parser.add_argument("--bits", type=int, help="quantize the weights to so many bits")
+    options = parser.parse_args()
+    parameters = write_random_model(options.folder, options.shape, options.bits)
+    print(f"{options.folder}: {parameters / 1e6:,.0f} million parameters")
 
 
 if __name__ == "__main__":
