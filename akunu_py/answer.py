@@ -186,7 +186,9 @@ class Answer:
                 return False
             return not may_wait or prefixes.has_room(self._first_room)
         # A round begins with the forward that is in flight, and may send the next two.
-        longest = 2 * (2 + max(self._session.num_draft_tokens, self._shared.speculation.block_rows))
+        padded = self._shared.model.padding.values()
+        rows = self._session.num_draft_tokens, self._shared.speculation.block_rows, *padded
+        longest = 2 * (2 + max(rows))
         wanted = min(slot.cache.length + longest, prefixes.limit)
         if wanted <= slot.cache.capacity:
             return True

@@ -83,8 +83,8 @@ class RowSplit:
 
 
 class TwoProducts:
-    """Computes attentions of 2 to `MOST_ROUND_TOKENS` rows in 16 bits as MLX does where no kernel
-    serves them: keys times queries, a mask, a softmax in float32, and the result times values."""
+    """Computes attentions of 2 to `MOST_ROUND_TOKENS` rows in 16 bits without a kernel: queries
+    times keys, a mask and a softmax, all in float32, and the result times values."""
 
     def applies(self, rows: int, context: int) -> bool:
         return 1 < rows <= MOST_ROUND_TOKENS
@@ -100,20 +100,22 @@ class TwoProducts:
         **named: Any,
     ) -> mx.array:
         queries, keys, values = inputs
-        if sinks is not None or queries.dtype.size != _TWO_BYTES:
-            return attend(*inputs, scale=scale, mask=mask, sinks=sinks, **named)
         batch, heads, rows, width = queries.shape
+        if rows == 1 or sinks is not None or queries.dtype.size != _TWO_BYTES:
+            return attend(*inputs, scale=scale, mask=mask, sinks=sinks, **named)
         shared, total = keys.shape[1:3]
-        grouped = (queries * scale).reshape(batch, shared, -1, width)
-        scores = (grouped @ keys.swapaxes(-1, -2)).reshape(batch, heads, rows, total)
+        grouped = queries.astype(mx.float32).reshape(batch, shared, -1, width)
+        scores = grouped @ keys.astype(mx.float32).swapaxes(-1, -2)
+        scores = scale * scores.reshape(batch, heads, rows, total)
         if isinstance(mask, str):
             mask = mx.arange(total) <= mx.arange(total - rows, total)[:, None]
         if mask is not None and mask.dtype == mx.bool_:
             scores = mx.where(mask, scores, mx.finfo(scores.dtype).min)
         elif mask is not None:
             scores = scores + mask
-        weights = mx.softmax(scores, axis=-1, precise=True).reshape(batch, shared, -1, total)
-        return (weights.astype(values.dtype) @ values).reshape(batch, heads, rows, -1)
+        weights = mx.softmax(scores, axis=-1).astype(values.dtype)
+        mixed = weights.reshape(batch, shared, -1, total) @ values
+        return mixed.reshape(batch, heads, rows, -1)
 
 
 def few_rows_of(backend: Backend) -> FewRows | None:

@@ -21,7 +21,7 @@ from akunu_py.errors import BackendError
 from akunu_py.forward_times import MOST_STEPS, SIZES, ForwardTimes
 from akunu_py.model import TargetModel
 from akunu_py.package import __version__
-from akunu_py.planning.cost_curve import CLEARLY_FASTER, CostCurve
+from akunu_py.planning.cost_curve import CLEARLY_FASTER, MEASURED, CostCurve
 from akunu_py.planning.cost_store import CostKey, CostStore, fingerprint, judged
 from akunu_py.planning.published import expected_curve
 
@@ -32,7 +32,8 @@ BUDGET_S: Final = 2.5
 """How many seconds measuring takes, if nothing else is asked for."""
 
 _OTHER_SIZES: Final = (1, 5, 17)
-"""Sizes at the other contexts, which only say what a longer context adds."""
+"""Sizes at the other contexts, which only say what a longer context adds; or what they are padded
+to."""
 _THREADS_SHARE: Final = 0.2
 _SPLIT_SHARE: Final = 0.1
 """Parts of the time for choosing the number of threads, and attentions in parts."""
@@ -48,9 +49,7 @@ def find_cost_curve(
     Measures nothing. If the curve is doubted, it is corrected by rounds of requests.
     """
     curve = (store or CostStore()).load(cost_key(model, backend))
-    curve = curve or expected_curve(backend.device, backend.chip)
-    _use(model, curve)
-    return curve
+    return _used(model, curve or expected_curve(backend.device, backend.chip))
 
 
 def measure_and_store(
@@ -83,17 +82,20 @@ def measure_and_store(
             f"The measured costs cannot be true ({error}): something else kept the machine busy; "
             "try again when it is idle."
         ) from error
-    _use(model, curve)
-    return curve
+    return _used(model, curve)
 
 
-def _use(model: TargetModel, curve: CostCurve) -> None:
-    """Lets forwards be computed as they were when these costs were measured."""
+def _used(model: TargetModel, curve: CostCurve) -> CostCurve:
+    """Lets forwards be computed as they were when these costs were measured, and rounds be padded
+    where that is faster and only moves a counter; returns what rounds then cost."""
     if curve.blas_threads is not None and (blas := load_blas()):
         blas.use_threads(curve.blas_threads)
     if model.row_split is not None:
         model.row_split.most_rows = {level.context: level.split_rows for level in curve.levels}
+    if curve.doubt > MEASURED or model.make_cache(1).needs_checkpoints:
+        return curve
     model.padding = curve.padding
+    return curve.padded
 
 
 def cost_key(model: TargetModel, backend: Backend) -> CostKey:
@@ -185,14 +187,15 @@ def _measure(
     threads = _choose_threads(load_blas(), few, begun + _THREADS_SHARE * budget_s)
     first.choose_split(perf_counter() + _SPLIT_SHARE * budget_s)
     levels = [first.measure(SIZES, begun + share * budget_s, tick, between=True)]
-    model.padding = CostCurve((levels[0],)).padding  # as rounds at other contexts will be
+    padding = CostCurve((levels[0],)).padding
+    other_sizes = [padding.get(size, size) for size in _OTHER_SIZES]
     del few, first
     for index, context in enumerate(other_contexts, start=1):
         if perf_counter() - begun < budget_s:
             until = (share + (1.0 - share) * index / len(other_contexts)) * budget_s
             times = ForwardTimes(model, context)
             times.choose_split(perf_counter() + _SPLIT_SHARE * budget_s)
-            levels.append(times.measure(_OTHER_SIZES, begun + until, tick))
+            levels.append(times.measure(other_sizes, begun + until, tick))
             del times
     return CostCurve(tuple(levels), threads)
 

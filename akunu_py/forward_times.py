@@ -33,8 +33,9 @@ MOST_STEPS: Final = _STEPS_PER_TURN + 2
 
 _JUMP: Final = 0.15
 _MAX_HALVINGS: Final = 6
-"""Where the cost rises by more than this part from one size to the next, sizes between them are
-measured, at most so many: kernels change at some size, and rounds should end before it."""
+"""Where the cost rises or falls by more than this part from one size to the next, sizes between
+them are measured, at most so many: kernels change at some size, and rounds should end before it,
+or be padded to it."""
 
 _MAX_CACHE_BYTES: Final = 512 << 20
 """Contexts whose cache takes more are not measured: the machine may have no room for it."""
@@ -172,7 +173,7 @@ class ForwardTimes:
         for _ in range(_MAX_HALVINGS):
             known = sorted((size, min(times)) for size, times in rounds.items())
             jumps = [
-                ((high - low) / low, (below + above) // 2)
+                (abs(high - low) / min(low, high), (below + above) // 2)
                 for (below, low), (above, high) in pairwise(known)
                 if above - below > 1
             ]

@@ -59,7 +59,8 @@ class TargetModel:
 
     Attributes:
         row_split: which forwards compute their attentions in parts; None if none does.
-        padding: how many tokens rounds are padded to, by their tokens; see `CostCurve.padding`.
+        padding: how many tokens drafted rounds are padded to, by their tokens; see
+            `CostCurve.padding`.
         ranks: which processes compute its forwards, for the user; None if this one does.
     """
 

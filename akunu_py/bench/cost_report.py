@@ -92,6 +92,7 @@ class CostReport:
         return Group(
             "Milliseconds per forward over M tokens, by tokens of context",
             figures_table(*self.costs(), first="right"),
+            *self.padding(),
             *self._alone_lines(),
             f"\nWhen drafts pay, at {self.context:,} tokens of context: the acceptance rate that "
             "num_draft_tokens needs to break even, and the speedup at other rates",
@@ -106,11 +107,21 @@ class CostReport:
         contexts = [level.context for level in self.curve.levels]
         steps = [self.curve.decode_s(context) for context in contexts]
         rows = [("1, pipelined", *(f"{1e3 * step:.2f}" for step in steps), "1.00")]
-        for size, _ in self.curve.levels[0].verify_s:
+        for size, _ in (self.curve.unpadded or self.curve).levels[0].verify_s:
             costs = [self.curve.verify_s(size, context) for context in contexts]
             relative = f"{costs[0] / steps[0]:.2f}"
             rows.append((str(size), *(f"{1e3 * cost:.2f}" for cost in costs), relative))
         return ("M", *(f"{context:,}" for context in contexts), "of a step"), rows
+
+    def padding(self) -> list[str]:
+        """One line on the drafted rounds that are padded, if there are any."""
+        if self.curve.unpadded is None:
+            return []
+        padding, spans = self.curve.unpadded.padding, []
+        for size in dict.fromkeys(padding.values()):
+            tokens = [few for few, many in padding.items() if many == size]
+            spans.append(f"{tokens[0]}-{tokens[-1]} to {size}")
+        return [f"Drafted rounds over few tokens are padded, which is faster: {', '.join(spans)}."]
 
     def _alone_lines(self) -> list[str]:
         if self.alone is None:

@@ -112,6 +112,7 @@ class DeviceReport:
             "## Costs",
             "Milliseconds per forward over M tokens, by tokens of context.",
             markdown_table(*cost.costs()),
+            *cost.padding(),
             f"{cost.payoff} After a rejected draft: {model['after_rejection']}.",
             "## Identity",
             f"Greedy answers of {self.identity.max_tokens} tokens that differ from decoding "

@@ -223,20 +223,22 @@ class SpeculationState:
         if curve.doubt > MEASURED:
             return
         self.cost_curve = curve
-        for costs in (self._costs, *self._batch_costs.values()):
-            if costs is not None:
-                costs.begin(curve)
+        if self._costs is not None:
+            self._costs.begin(curve)
+        for costs in self._batch_costs.values():
+            costs.begin(curve.unpadded or curve)
 
     def batch_costs(self, sequences: int) -> LiveCosts | None:
         """What forwards over so many sequences cost, by their rows and by the tokens that all
         caches hold; None before any planner has needed costs.
 
-        They begin as those of a forward over as many rows of one sequence.
+        They begin as those of a forward over as many rows of one sequence, which is not padded.
         """
         if self._costs is None:
             return None
         if sequences not in self._batch_costs:
-            self._batch_costs[sequences] = LiveCosts(self._costs.curve, MAX_BATCH_ROWS)
+            curve = self._costs.curve
+            self._batch_costs[sequences] = LiveCosts(curve.unpadded or curve, MAX_BATCH_ROWS)
         return self._batch_costs[sequences]
 
     def rows_of(self, options: Options) -> int:

