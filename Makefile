@@ -52,10 +52,12 @@ bench: $(VENV)/.ready ## the measurements of docs/measurements.md, into benchmar
 	$(BIN)/python -m benchmarks.identity --weights dense --drafters all --exact --max-tokens 16 --name identity_drafters
 	$(BIN)/python -m benchmarks.exact
 	$(BIN)/python -m benchmarks.kv_cache_capacity
-	$(BIN)/python -m akunu_py bench cost --json --plot benchmarks/results/cost.svg > benchmarks/results/cost.json
+	$(BIN)/python -m akunu_py bench cost --json > benchmarks/results/cost.json
 	$(BIN)/python -m benchmarks.records cost
-	$(BIN)/python -m akunu_py bench speedup --prompts 6 --rounds 2 --json --plot benchmarks/results/speedup.svg > benchmarks/results/speedup.json
+	$(BIN)/python -m akunu_py bench speedup --prompts 6 --rounds 2 --json > benchmarks/results/speedup.json
 	$(BIN)/python -m benchmarks.records speedup
+	$(BIN)/python -m akunu_py bench speedup --workloads question novel --drafter auto --num-draft-tokens auto --prompts 6 --rounds 6 --json > benchmarks/results/speedup_unrepeated.json
+	$(BIN)/python -m benchmarks.records speedup_unrepeated
 	$(BIN)/python -m benchmarks.drafter_cost
 	$(BIN)/python -m benchmarks.sampling_cost
 	$(BIN)/python -m benchmarks.serving

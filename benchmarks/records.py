@@ -4,7 +4,7 @@
     python -m benchmarks.records cost
 
 The scripts of this folder call `record`. For the JSON that `bench cost` and `bench speedup` print,
-this command writes the Markdown.
+this command writes the Markdown, and draws `cost` and `speedup`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 from rich.console import Console
 
 from akunu_py.bench.cost_report import CostReport
-from akunu_py.bench.measurement import machine_line, markdown_table
+from akunu_py.bench.measurement import Spread, machine_line, markdown_table
+from akunu_py.bench.plots import draw_cost, draw_speedup
 from akunu_py.planning.cost_curve import CostCurve
 
 __all__ = ["RESULTS", "markdown_table", "progress_line", "record"]
@@ -46,9 +48,14 @@ def progress_line(what: str) -> Callable[[int, int], None]:
     return show
 
 
+def cost_report(found: dict[str, Any]) -> CostReport:
+    """The report that `bench cost --json` printed."""
+    return CostReport(found["machine"], found["model"], CostCurve.from_json(found["curve"]))
+
+
 def cost_markdown(found: dict[str, Any]) -> str:
     """The record of `bench cost --json`."""
-    report = CostReport(found["machine"], found["model"], CostCurve.from_json(found["curve"]))
+    report = cost_report(found)
     console = Console(width=100)
     with console.capture() as tables:
         console.print(report.tables())
@@ -125,21 +132,42 @@ def _write_markdown(name: str, text: str) -> None:
     print(text)
 
 
+def speedup_to_draw(found: dict[str, Any]) -> Any:
+    """What `draw_speedup` reads of the report that `bench speedup --json` printed."""
+    rows = [
+        SimpleNamespace(
+            kind=row["workload"],
+            answers=row["answers"],
+            contestant=row["contestant"],
+            predicted=row["predicted_speedup"],
+            speedup=Spread(*(row["speedup"][part] for part in _SPREAD)),
+        )
+        for row in found["rows"]
+    ]
+    return SimpleNamespace(model=found["model"], machine=found["machine"], rows=rows)
+
+
+_SPREAD: Final = ("median", "lower_quartile", "upper_quartile")
 _MARKDOWN: Final = {
     "cost": cost_markdown,
     "speedup": speedup_markdown,
+    "speedup_unrepeated": speedup_markdown,
     "speedup_109m": speedup_markdown,
     "speedup_109m_edits": speedup_markdown,
 }
 
 
 def main() -> None:
-    """Writes `results/NAME.md` from `results/NAME.json`, and prints it."""
+    """Writes `results/NAME.md` from `results/NAME.json`, and prints it; draws some."""
     parser = argparse.ArgumentParser(description="Writes the Markdown of a `bench --json` result.")
     parser.add_argument("name", choices=_MARKDOWN, help="of the file in results/")
     name = parser.parse_args().name
     found = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     _write_markdown(name, _MARKDOWN[name](found))
+    if name == "cost":
+        draw_cost(cost_report(found), RESULTS / "cost.svg")
+    elif name == "speedup":
+        draw_speedup(speedup_to_draw(found), RESULTS / "speedup.svg")
 
 
 if __name__ == "__main__":
