@@ -49,7 +49,7 @@ def find_cost_curve(
     Measures nothing. If the curve is doubted, it is corrected by rounds of requests.
     """
     curve = (store or CostStore()).load(cost_key(model, backend))
-    return _used(model, curve or expected_curve(backend.device, backend.chip))
+    return _apply(model, curve or expected_curve(backend.device, backend.chip))
 
 
 def measure_and_store(
@@ -82,10 +82,10 @@ def measure_and_store(
             f"The measured costs cannot be true ({error}): something else kept the machine busy; "
             "try again when it is idle."
         ) from error
-    return _used(model, curve)
+    return _apply(model, curve)
 
 
-def _used(model: TargetModel, curve: CostCurve) -> CostCurve:
+def _apply(model: TargetModel, curve: CostCurve) -> CostCurve:
     """Lets forwards be computed as they were when these costs were measured, and rounds be padded
     where that is faster and only moves a counter; returns what rounds then cost."""
     if curve.blas_threads is not None and (blas := load_blas()):

@@ -42,7 +42,10 @@ GROUP_SIZE: Final = 64
 
 
 def write_random_model(folder: Path, shape: str, bits: int | None) -> int:
-    """Writes the model, in float32 or, if quantized, bfloat16 between; returns its parameters."""
+    """Writes the model and returns the number of its parameters.
+
+    They are in float32; if they are quantized, the others are in bfloat16.
+    """
     find_backend()
     import mlx.core as mx  # noqa: PLC0415  (after the BLAS, and not for --help)
     from mlx import nn  # noqa: PLC0415

@@ -27,6 +27,7 @@ from akunu_py.planning.cost_curve import CostCurve
 __all__ = ["RESULTS", "markdown_table", "progress_line", "record"]
 
 RESULTS: Final = Path(__file__).parent / "results"
+_SPREAD: Final = ("median", "lower_quartile", "upper_quartile")
 SHOWN: Final = {"plain": "no drafts", "auto + planner": "default"}
 """The contestants in the record of `bench speedup`, and what it calls them."""
 
@@ -84,15 +85,18 @@ def speedup_markdown(found: dict[str, Any]) -> str:
              "tokens per forward"),
             [_speedup_cells(row) for row in found["rows"] if row["contestant"] in SHOWN],
         ),
-        "The planner's speed over that of the best fixed num_draft_tokens, which is known only "
-        "afterwards: the median over answers of the same turns, with its 95% interval in brackets. "
-        "The best of four is chosen by these measurements, so where all are equally fast it is "
-        "the luckiest one.",
-        markdown_table(
-            ("text", "answers", "drafter", "planner", "best fixed", "share of it"),
-            [_check_cells(check) for check in found["planner"]],
-        ),
     ]  # fmt: skip
+    if found["planner"]:
+        parts += [
+            "The planner's speed over that of the best fixed num_draft_tokens, which is known only "
+            "afterwards: the median over answers of the same turns, with its 95% interval in "
+            "brackets. The best of four is chosen by these measurements, so where all are equally "
+            "fast it is the luckiest one.",
+            markdown_table(
+                ("text", "answers", "drafter", "planner", "best fixed", "share of it"),
+                [_check_cells(check) for check in found["planner"]],
+            ),
+        ]
     if (apart := found["prediction_error"]) is not None:
         parts.append(f"Measured and predicted speedups are {apart:.0%} apart in the median.")
     return "\n\n".join(parts) + "\n"
@@ -147,7 +151,6 @@ def speedup_to_draw(found: dict[str, Any]) -> Any:
     return SimpleNamespace(model=found["model"], machine=found["machine"], rows=rows)
 
 
-_SPREAD: Final = ("median", "lower_quartile", "upper_quartile")
 _MARKDOWN: Final = {
     "cost": cost_markdown,
     "speedup": speedup_markdown,

@@ -217,7 +217,9 @@ def _max_tokens(options: Options, rest: str) -> Options:
 def _show_drafts(conversation: Conversation, rest: str) -> Reply:
     if rest:
         conversation.show_drafts = _on_or_off(rest)
-    return f"Draft tokens are {'coloured' if conversation.show_drafts else 'not marked'}."
+    if conversation.show_drafts:
+        return "Draft tokens are coloured."
+    return "Draft tokens are not marked; `/show-drafts on` colours them."
 
 
 def _stats(conversation: Conversation, _: str) -> Reply:

@@ -199,6 +199,8 @@ class SpeculationState:
         if rows := self.rows_of(options):  # a draft takes the places of padding
             return FixedPlanner(rows - 1)
         known, costs = self._experience[fills_gap], self.find_costs()
+        if options.exact and costs.curve.unpadded is not None:  # its rounds are not padded
+            return DraftPlanner(self.batch_costs(1) or costs, known.acceptance)
         idle = known.planners
         planner = idle.pop() if idle else DraftPlanner(costs, acceptance=known.acceptance)
         loans.callback(idle.append, planner)

@@ -114,15 +114,19 @@ class CostCurve:
 
     @cached_property
     def padded(self) -> CostCurve:
-        """What rounds cost if they are padded; this curve, if none is."""
+        """What rounds cost if they are padded; this curve, if none is.
+
+        No round counts as faster than one over a single token, which is not padded.
+        """
         if not self.padding:
             return self
         first, *others = self.levels
-        rounds = tuple(
-            (tokens, _between(first.verify_s, self.padding.get(tokens, tokens)))
+        one = first.verify_s[0][1]
+        rounds = (
+            (tokens, max(one, _between(first.verify_s, self.padding.get(tokens, tokens))))
             for tokens in range(1, self.longest + 1)
         )
-        levels = (replace(first, verify_s=rounds), *others)
+        levels = (replace(first, verify_s=tuple(rounds)), *others)
         return replace(self, levels=levels, unpadded=self)
 
     def decode_s(self, context: int) -> float:

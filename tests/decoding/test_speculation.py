@@ -68,16 +68,32 @@ def test_a_fixed_number_of_draft_tokens_learns_nothing(speculation: SpeculationS
     assert isinstance(begin(speculation, True, Options(num_draft_tokens=3))._planner, FixedPlanner)
 
 
+EDGE = CostCurve((CostLevel(128, 0.010, ((1, 0.010), (4, 0.040), (8, 0.012), (33, 0.020))),))
+"""A round over eight tokens is faster than one over four, which is padded if it may be."""
+
+
+@pytest.fixture
+def padding(model: TargetModel) -> SpeculationState:
+    return SpeculationState(model, find_backend(), lambda *_: EDGE.padded)
+
+
 def test_forwards_of_several_sequences_cost_what_they_cost_without_padding(
-    model: TargetModel,
+    padding: SpeculationState,
 ) -> None:
-    rounds = ((1, 0.010), (4, 0.040), (8, 0.012), (33, 0.020))
-    measured = CostCurve((CostLevel(128, 0.010, rounds),))
-    state = SpeculationState(model, find_backend(), lambda *_: measured.padded)
-    alone, together = state.find_costs(), state.batch_costs(2)
+    alone, together = padding.find_costs(), padding.batch_costs(2)
     assert together is not None
+    assert EDGE.verify_s(4, 128) > 0.02
     for _ in range(2):
         assert alone.verify_table(128, 4)[3] == pytest.approx(0.012)
-        assert together.verify_table(128, 4)[3] == pytest.approx(measured.verify_s(4, 128))
-        state.trust(measured.padded)
-    assert measured.verify_s(4, 128) > 0.02
+        assert together.verify_table(128, 4)[3] == pytest.approx(EDGE.verify_s(4, 128))
+        padding.trust(EDGE.padded)
+
+
+def test_so_do_the_rounds_of_an_exact_answer(padding: SpeculationState) -> None:
+    padding.logit_differences = {32: 0.0}
+    session = begin(padding, False, Options(exact=True))
+    assert session._planner._costs is padding.batch_costs(1)
+    session.release()
+    session = begin(padding, False)
+    assert session._planner._costs is padding.find_costs()
+    session.release()

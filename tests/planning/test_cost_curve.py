@@ -128,7 +128,7 @@ def test_a_padded_round_costs_what_its_size_costs(curve: CostCurve) -> None:
     for tokens, size in curve.padding.items():
         assert tokens < size
         assert size not in curve.padding
-        assert told[tokens] == measured[size]
+        assert told[tokens] == max(measured[1], measured[size])
         assert measured[size] < CLEARLY_FASTER * np.interp(tokens, known, seconds) * (1 + 1e-9)
 
 
