@@ -320,9 +320,10 @@ class PrefixPool:
         return min(room // GROWTH * GROWTH, self.limit)
 
     def _make(self, capacity: int, slot_id: int | None, spared: PrefixSlot | None) -> PrefixSlot:
-        """A new slot; or the spared one if there is no memory for both."""
+        """A new slot; or the spared one if there is no memory for both and the busy ones."""
         needed = self._bytes_of(capacity)
-        if spared is not None and spared.cache.nbytes + needed > self.memory:
+        staying = [slot for slot in self._slots.values() if slot.busy or slot is spared]
+        if spared is not None and sum(map(self._claim, staying)) + needed > self.memory:
             if slot_id is None and not spared.busy:
                 return spared
             spared = None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from akunu_py.backend import find_backend
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.layers import WindowLayerCache
-from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot, common_prefix_length
+from akunu_py.cache.prefix_pool import GROWTH, PrefixPool, PrefixSlot, common_prefix_length
 from akunu_py.loading import load_target
 from akunu_py.model import TargetModel
 from akunu_py.options import MAX_SLOTS, KVQuantization
@@ -197,6 +197,20 @@ def test_a_busy_slot_claims_what_it_has_not_allocated_yet(model: TargetModel) ->
     slot, _ = pool.take([300], 1, 5)
     assert slot.cache.nbytes == 0
     assert not pool.has_room(1)
+
+
+def test_a_prefix_is_not_kept_besides_its_copy_if_busy_slots_leave_no_memory(
+    model: TargetModel,
+) -> None:
+    pool = make_pool(model, memory := int(3.5 * model.cache_bytes(GROWTH)))
+    kept, _ = serve(pool, model, run(9, 2))
+    busy = [pool.take(prompt, 1)[0] for prompt in (run(1, 1), run(5, 1))]
+    for slot, prompt in zip(busy, (run(1, 1), run(5, 1)), strict=True):
+        model.prefill(prompt, slot.cache)
+    assert pool.has_room(2)
+    slot, cached = pool.take(run(9, 2), 2)
+    assert (slot, cached) == (kept, 1)
+    assert sum(status.nbytes for status in pool.statuses) <= memory
 
 
 def test_memory_is_enough_for_what_is_quantized_only_later(tiny_model_dir: Path) -> None:
