@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from threading import local
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import mlx.core as mx
 from mlx import nn
@@ -33,25 +33,6 @@ Attend = Callable[..., mx.array]
 for the last rows of the total, None if all is visible, or an array whose last two axes are the
 rows, or one for all of them, and the total."""
 Inputs = tuple[mx.array, mx.array, mx.array]
-
-
-class FewRows(Protocol):
-    """Another way to compute the attentions of a forward over few tokens."""
-
-    def applies(self, rows: int, context: int) -> bool:
-        """Whether a forward over `rows` tokens after `context` others takes it."""
-
-    def attend(
-        self,
-        attend: Attend,
-        inputs: Inputs,
-        *,
-        scale: float,
-        mask: Any = None,
-        sinks: mx.array | None = None,
-        **named: Any,
-    ) -> mx.array:
-        """What `attend` returns for queries, keys and values; computed by it if that is best."""
 
 
 @dataclass
@@ -74,6 +55,7 @@ class RowSplit:
         return rows <= self.most_rows[max(known)] if known else False
 
     def attend(self, attend: Attend, inputs: Inputs, **named: Any) -> mx.array:
+        """What `attend` returns for queries, keys and values, computed in parts if it can be."""
         queries, keys, _ = inputs
         most = self.limits.most_rows(queries.shape[1] // keys.shape[1])
         if not 0 < most < queries.shape[2]:
@@ -83,10 +65,13 @@ class RowSplit:
 
 
 class TwoProducts:
-    """Computes attentions of 2 to `MOST_ROUND_TOKENS` rows in 16 bits without a kernel: queries
-    times keys, a mask and a softmax, all in float32, and the result times values."""
+    """Computes attentions of 2 to `MOST_ROUND_TOKENS` rows in 16 bits by general operations.
+
+    The scores, the mask and the softmax are in float32.
+    """
 
     def applies(self, rows: int, context: int) -> bool:
+        """Whether a forward over `rows` tokens may have such attentions, after any context."""
         return 1 < rows <= MOST_ROUND_TOKENS
 
     def attend(
@@ -99,6 +84,7 @@ class TwoProducts:
         sinks: mx.array | None = None,
         **named: Any,
     ) -> mx.array:
+        """What `attend` returns for queries, keys and values; it computes sinks and float32."""
         queries, keys, values = inputs
         batch, heads, rows, width = queries.shape
         if rows == 1 or sinks is not None or queries.dtype.size != _TWO_BYTES:
@@ -118,8 +104,12 @@ class TwoProducts:
         return mixed.reshape(batch, heads, rows, -1)
 
 
+FewRows = RowSplit | TwoProducts
+"""Another way to compute the attentions of a forward over few tokens."""
+
+
 def few_rows_of(backend: Backend) -> FewRows | None:
-    """The way that a machine has for few rows."""
+    """The other way that is faster on a machine, or may be; None if there is none."""
     if backend.vector_attention is not None:
         return RowSplit(backend.vector_attention)
     return TwoProducts() if backend.plans_attention else None
@@ -127,7 +117,7 @@ def few_rows_of(backend: Backend) -> FewRows | None:
 
 @contextmanager
 def attending(way: FewRows | None) -> Generator[None, None, None]:
-    """Computes the attentions that this thread builds in the meantime in this way, or as usual."""
+    """Inside the `with`, this thread builds its attentions in this way; None is the usual one."""
     before, _active.way = getattr(_active, "way", None), way
     try:
         yield

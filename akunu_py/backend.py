@@ -102,8 +102,8 @@ class Backend:
 
     @property
     def plans_attention(self) -> bool:
-        """Whether an attention of several rows in 16 bits needs a plan of its own for every number
-        of keys: cuDNN's, which takes longer to make than some forwards take.
+        """Whether cuDNN computes attentions of several rows in 16 bits. It makes a plan for each
+        number of keys, which takes longer than many forwards.
 
         Seen on an H200; from MLX's `cuda/scaled_dot_product_attention.cpp` (0.32).
         """

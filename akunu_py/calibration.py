@@ -86,8 +86,11 @@ def measure_and_store(
 
 
 def _apply(model: TargetModel, curve: CostCurve) -> CostCurve:
-    """Lets forwards be computed as they were when these costs were measured, and rounds be padded
-    where that is faster and only moves a counter; returns what rounds then cost."""
+    """Sets the model up as it was when these costs were measured; returns what rounds cost then.
+
+    It also pads rounds where that is faster, if the curve is not doubted, and if a counter alone
+    drops the padding again.
+    """
     if curve.blas_threads is not None and (blas := load_blas()):
         blas.use_threads(curve.blas_threads)
     if model.row_split is not None:

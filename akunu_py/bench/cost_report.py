@@ -107,7 +107,7 @@ class CostReport:
         contexts = [level.context for level in self.curve.levels]
         steps = [self.curve.decode_s(context) for context in contexts]
         rows = [("1, pipelined", *(f"{1e3 * step:.2f}" for step in steps), "1.00")]
-        for size, _ in (self.curve.unpadded or self.curve).levels[0].verify_s:
+        for size, _ in self.curve.as_measured.levels[0].verify_s:
             costs = [self.curve.verify_s(size, context) for context in contexts]
             relative = f"{costs[0] / steps[0]:.2f}"
             rows.append((str(size), *(f"{1e3 * cost:.2f}" for cost in costs), relative))

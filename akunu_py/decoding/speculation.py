@@ -228,7 +228,7 @@ class SpeculationState:
         if self._costs is not None:
             self._costs.begin(curve)
         for costs in self._batch_costs.values():
-            costs.begin(curve.unpadded or curve)
+            costs.begin(curve.as_measured)
 
     def batch_costs(self, sequences: int) -> LiveCosts | None:
         """What forwards over so many sequences cost, by their rows and by the tokens that all
@@ -239,8 +239,8 @@ class SpeculationState:
         if self._costs is None:
             return None
         if sequences not in self._batch_costs:
-            curve = self._costs.curve
-            self._batch_costs[sequences] = LiveCosts(curve.unpadded or curve, MAX_BATCH_ROWS)
+            curve = self._costs.curve.as_measured
+            self._batch_costs[sequences] = LiveCosts(curve, MAX_BATCH_ROWS)
         return self._batch_costs[sequences]
 
     def rows_of(self, options: Options) -> int:

@@ -129,6 +129,11 @@ class CostCurve:
         levels = (replace(first, verify_s=tuple(rounds)), *others)
         return replace(self, levels=levels, unpadded=self)
 
+    @property
+    def as_measured(self) -> CostCurve:
+        """What rounds cost if they are not padded."""
+        return self.unpadded or self
+
     def decode_s(self, context: int) -> float:
         """Seconds of a single step in a pipelined loop.
 
