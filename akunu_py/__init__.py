@@ -11,8 +11,8 @@ The model libraries are loaded only when they are used.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from akunu_py.blas import load_blas
 from akunu_py.errors import AkunuError
+from akunu_py.machine.blas import load_blas
 from akunu_py.options import Grammar, Options, Sampling
 from akunu_py.package import __version__
 
@@ -50,5 +50,5 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'akunu_py' has no attribute {name!r}")
     if name in ("Engine", "load"):
-        import_module("akunu_py.backend").find_backend()  # says so where MLX has no backend
+        import_module("akunu_py.machine.backend").find_backend()  # says so where MLX has no backend
     return getattr(import_module(_HOMES[name]), name)

@@ -14,11 +14,11 @@ from importlib import import_module
 from signal import SIG_IGN, SIGINT, signal
 from typing import Final, NoReturn, TextIO, cast
 
-from akunu_py.backend import find_backend, launched_rank
 from akunu_py.cli.parser import PROGRAM, Invocation, parse
 from akunu_py.cli.render import printable
 from akunu_py.cli.settings import ModelSettings, SpeedupSettings
 from akunu_py.errors import AkunuError, InvalidRequestError, RankError
+from akunu_py.machine.backend import find_backend, launched_rank
 
 DEBUG_VARIABLE: Final = "AKUNU_DEBUG"
 """With this environment variable, errors are printed with their traceback."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final
 
-from akunu_py.backend import Backend, ResidentWeights
 from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot
 from akunu_py.decoding.batch import Batch
 from akunu_py.decoding.draft_session import DraftSession
@@ -20,7 +19,8 @@ from akunu_py.decoding.loop import Limits, Target, decode
 from akunu_py.decoding.scheduler import Phase
 from akunu_py.decoding.speculation import SpeculationState
 from akunu_py.decoding.target import ModelTarget
-from akunu_py.model import TargetModel
+from akunu_py.machine.backend import Backend, ResidentWeights
+from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
 from akunu_py.prompt import Prompt, encode_references
 from akunu_py.request import Event

@@ -10,18 +10,18 @@ from itertools import zip_longest
 from time import monotonic, perf_counter
 from typing import Final
 
-from akunu_py import calibration
 from akunu_py.answer import Answer, PrefillProgress, Shared
-from akunu_py.backend import Backend, spare_cache_bytes
 from akunu_py.cache.prefix_pool import PrefixPool, SlotStatus
 from akunu_py.cache.prompt_store import PromptStore
-from akunu_py.calibration import find_cost_curve
+from akunu_py.calibration import measure as calibration
+from akunu_py.calibration.measure import find_cost_curve
 from akunu_py.decoding.batch import Batch
 from akunu_py.decoding.scheduler import DEFAULT_PARALLEL, Phase, Scheduler, Sequence
 from akunu_py.decoding.speculation import Calibrate, DrafterFactory, SpeculationState
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
+from akunu_py.machine.backend import Backend, spare_cache_bytes
 from akunu_py.memory.projects import Memory
-from akunu_py.model import TargetModel
+from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
 from akunu_py.prompt import PromptInput, encode_prompt
 from akunu_py.request import Completion, Event

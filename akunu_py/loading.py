@@ -15,25 +15,26 @@ from mlx import nn
 from mlx.utils import tree_flatten
 from mlx_lm import utils
 
-from akunu_py.adapter import add_adapter, merge_adapter
-from akunu_py.attention import few_rows_of
-from akunu_py.backend import Backend, fastest_network, find_backend, use_dense_weights
 from akunu_py.cache.layers import LayerCache
 from akunu_py.cache.model_cache import make_kv_cache
 from akunu_py.cache.prompt_store import DEFAULT_BYTES, PromptStore
-from akunu_py.calibration import find_cost_curve
+from akunu_py.calibration.measure import find_cost_curve
 from akunu_py.decoding.speculation import Calibrate
 from akunu_py.engine import Engine
 from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
+from akunu_py.machine.backend import Backend, find_backend
 from akunu_py.memory.projects import Memory, open_memory
-from akunu_py.model import TargetModel
-from akunu_py.model_files import (
+from akunu_py.model.adapter import add_adapter, merge_adapter
+from akunu_py.model.attention import few_rows_of
+from akunu_py.model.cpu.network import with_fused_layers
+from akunu_py.model.files import (
     BUNDLED_MODEL,
     find_adapter,
     find_model,
     model_name,
     tokenizer_fingerprint,
 )
+from akunu_py.model.target_model import TargetModel
 from akunu_py.options import (
     DEFAULT_KV_GROUP_SIZE,
     DEFAULT_QUANTIZED_KV_START,
@@ -377,3 +378,14 @@ def _what_failed(folder: Path, error: BaseException) -> str:
     if "parameters" in reason:
         return f"The weights in {folder} do not fit its config.json ({reason[:200]})."
     return f"{folder} does not load ({reason[:300]})."
+
+
+def fastest_network(network: nn.Module, backend: Backend) -> nn.Module:
+    """A loaded network in the form that is fastest on this machine; its weights are shared."""
+    return with_fused_layers(network) if backend.device == "cpu" else network
+
+
+def use_dense_weights(network: nn.Module) -> None:
+    """Turns every weight of a loaded network into dense float32, in place and lazily."""
+    utils.dequantize_model(network)
+    network.set_dtype(mx.float32)

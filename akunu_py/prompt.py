@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from operator import index
 
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
-from akunu_py.model import TargetModel
+from akunu_py.model.target_model import TargetModel
 from akunu_py.options import DEFAULT_MAX_TOKENS, Options
 from akunu_py.text.fim import FillRequest, fill_prompt, fills_gap
 from akunu_py.text.tokenizer import Tokenizer

@@ -21,11 +21,11 @@ from typing import Any, Final
 import mlx.core as mx
 from mlx import nn
 
-from akunu_py.attention import intercept_attention
-from akunu_py.backend import MOST_ROUND_TOKENS
 from akunu_py.cache.layers import LayerCache
 from akunu_py.cache.model_cache import make_kv_cache
 from akunu_py.errors import AkunuError
+from akunu_py.machine.backend import MOST_ROUND_TOKENS
+from akunu_py.model.attention import intercept_attention
 
 _TRIED_ROWS: Final = (3, 1, 3)
 

@@ -16,10 +16,10 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakSet
 
-from akunu_py.backend import release_thread
 from akunu_py.decoding.scheduler import MAX_PARALLEL, Kind, Phase, Scheduler, Sequence
 from akunu_py.errors import EngineClosedError, InvalidRequestError, QueueFullError
 from akunu_py.event_stream import EventStream
+from akunu_py.machine.backend import release_thread
 from akunu_py.options import Options
 from akunu_py.request import Event
 from akunu_py.stats import Finish, Round, Stats

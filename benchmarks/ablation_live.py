@@ -21,7 +21,7 @@ from akunu_py.bench.measurement import describe_machine, machine_line
 from akunu_py.bench.samples import encode_samples
 from akunu_py.bench.speedup import contest, make_tasks
 from akunu_py.bench.workloads import make_workloads
-from akunu_py.calibration import measure_cost_curve
+from akunu_py.calibration.measure import measure_cost_curve
 from akunu_py.engine import Engine
 from akunu_py.planning import acceptance, live_costs, policies
 from benchmarks.records import markdown_table, progress_line, record

@@ -19,16 +19,17 @@ from time import perf_counter
 from typing import Any, Final
 
 import akunu_py
-from akunu_py.backend import Backend, fastest_network
 from akunu_py.bench.contestants import ForcedSampler
 from akunu_py.bench.measurement import Spread, describe_machine, machine_line
 from akunu_py.bench.plots import new_figure
 from akunu_py.bench.replay import ReplayCase
 from akunu_py.bench.samples import encode_samples
 from akunu_py.bench.workloads import make_workloads
-from akunu_py.calibration import measure_cost_curve
+from akunu_py.calibration.measure import measure_cost_curve
 from akunu_py.engine import Engine
-from akunu_py.model import TargetModel
+from akunu_py.loading import fastest_network
+from akunu_py.machine.backend import Backend
+from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
 from akunu_py.request import Completion
 from benchmarks.records import RESULTS, markdown_table, progress_line, record

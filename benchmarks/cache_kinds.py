@@ -23,11 +23,11 @@ from akunu_py.bench.measurement import Spread, describe_machine, machine_line
 from akunu_py.bench.samples import encode_samples
 from akunu_py.bench.speedup import contest, make_tasks
 from akunu_py.bench.workloads import make_workloads
-from akunu_py.calibration import measure_cost_curve
+from akunu_py.calibration.measure import measure_cost_curve
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.engine import Engine
-from akunu_py.model import TargetModel
+from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.sampling.sampler import Sampler

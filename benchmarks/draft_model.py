@@ -16,13 +16,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import akunu_py
-from akunu_py.backend import find_backend
 from akunu_py.bench.contestants import ForcedSampler
 from akunu_py.bench.measurement import Spread, describe_machine, machine_line
-from akunu_py.calibration import measure_cost_curve
+from akunu_py.calibration.measure import measure_cost_curve
 from akunu_py.drafting.draft_model import DraftModel
 from akunu_py.engine import Engine
 from akunu_py.loading import load_target
+from akunu_py.machine.backend import find_backend
 from akunu_py.options import Options
 from benchmarks.records import markdown_table, record
 from tests.tiny_model import write_tiny_model
@@ -136,11 +136,11 @@ def main() -> None:
     record(arguments.name, "What a draft model brings", body, result)
 
 
-def _size(model: akunu_py.model.TargetModel) -> float:
+def _size(model: akunu_py.model.target_model.TargetModel) -> float:
     return sum(array.size for _, array in _leaves(model)) / 1e6
 
 
-def _leaves(model: akunu_py.model.TargetModel) -> list[tuple[str, mx.array]]:
+def _leaves(model: akunu_py.model.target_model.TargetModel) -> list[tuple[str, mx.array]]:
     from mlx.utils import tree_flatten  # noqa: PLC0415
 
     return list(tree_flatten(model.original.parameters()))

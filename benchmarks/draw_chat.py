@@ -24,7 +24,7 @@ from akunu_py.cli.conversation import Conversation
 from akunu_py.cli.loading import load_engine
 from akunu_py.cli.settings import ModelSettings
 from akunu_py.cli.terminal import TerminalScreen
-from akunu_py.model_files import BUNDLED_MODEL
+from akunu_py.model.files import BUNDLED_MODEL
 from akunu_py.options import Options
 from akunu_py.worker import EngineWorker
 

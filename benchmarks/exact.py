@@ -22,8 +22,8 @@ from akunu_py.bench.identity import Prompt, first_difference
 from akunu_py.bench.measurement import describe_machine, machine_line
 from akunu_py.decoding.exactness import measure_difference
 from akunu_py.engine import Engine
-from akunu_py.model import TargetModel
-from akunu_py.model_files import BUNDLED_MODEL
+from akunu_py.model.files import BUNDLED_MODEL
+from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options, Sampling
 from akunu_py.stats import Stats
 from benchmarks.prompts import make_prompts

@@ -16,12 +16,12 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
-from akunu_py.backend import find_backend
 from akunu_py.bench.measurement import describe_machine, machine_line
+from akunu_py.machine.backend import find_backend
 from benchmarks.records import markdown_table, record
 
 import mlx.core as mx  # isort: skip  (after akunu_py, which loads the BLAS)
-from akunu_py.attention import TwoProducts  # isort: skip
+from akunu_py.model.attention import TwoProducts  # isort: skip
 
 PRODUCT_ROWS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32)
 MATRIX: Final = (14336, 4096)

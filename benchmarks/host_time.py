@@ -24,8 +24,8 @@ from statistics import median
 from time import thread_time
 from typing import Any, Final
 
-from akunu_py.backend import find_backend
 from akunu_py.bench.measurement import describe_machine, machine_line
+from akunu_py.machine.backend import find_backend
 from akunu_py.options import Sampling
 from akunu_py.sampling.sampler import Sampler
 from benchmarks.records import markdown_table, progress_line, record

@@ -12,7 +12,7 @@ from functools import partial
 import akunu_py
 from akunu_py.bench.measurement import Spread, describe_machine, machine_line
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.model import TargetModel
+from akunu_py.model.target_model import TargetModel
 from benchmarks.records import markdown_table, record
 from benchmarks.turns import paired_ratios, time_in_turns
 

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, get_args
 
-from akunu_py.backend import find_backend
 from akunu_py.bench.measurement import Spread, describe_machine, machine_line
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.model_cache import make_kv_cache
+from akunu_py.machine.backend import find_backend
 from akunu_py.options import KV_BITS, KVForm, KVQuantization
 from benchmarks.records import markdown_table, record
 from benchmarks.turns import paired_ratios, time_in_turns

@@ -31,7 +31,7 @@ from akunu_py.bench.measurement import describe_machine, machine_line
 from akunu_py.bench.replay import ReplayCase, ReplayResult, replay
 from akunu_py.bench.replay_report import Policy, replay_policy
 from akunu_py.bench.samples import encode_samples
-from akunu_py.calibration import measure_cost_curve
+from akunu_py.calibration.measure import measure_cost_curve
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.expectation import (
     AFFINITY_ODDS,

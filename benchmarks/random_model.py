@@ -16,7 +16,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
-from akunu_py.backend import find_backend
+from akunu_py.machine.backend import find_backend
 
 BUNDLED: Final = Path(__file__).parents[1] / "models" / "ember"
 SHAPES: Final[dict[str, dict[str, Any]]] = {

@@ -26,15 +26,15 @@ from time import sleep
 from typing import Any, Final
 
 import akunu_py
-from akunu_py.backend import find_backend, launched_rank
 from akunu_py.bench.contestants import Akunu, Task
 from akunu_py.bench.measurement import Spread, describe_machine, machine_line
 from akunu_py.bench.samples import encode_samples
 from akunu_py.bench.workloads import make_workloads
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.calibration import measure_cost_curve
+from akunu_py.calibration.measure import measure_cost_curve
 from akunu_py.engine import Engine
-from akunu_py.model import TargetModel
+from akunu_py.machine.backend import find_backend, launched_rank
+from akunu_py.model.target_model import TargetModel
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from benchmarks.records import markdown_table, record
 

@@ -12,8 +12,8 @@ import argparse
 from collections.abc import Callable
 from functools import partial
 
-from akunu_py.backend import find_backend
 from akunu_py.bench.measurement import Spread, describe_machine, machine_line
+from akunu_py.machine.backend import find_backend
 from akunu_py.options import Sampling
 from akunu_py.sampling.sampler import Sampler
 from benchmarks.records import markdown_table, record

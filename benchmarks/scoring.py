@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from akunu_py.backend import find_backend, use_dense_weights
+from akunu_py.loading import use_dense_weights
+from akunu_py.machine.backend import find_backend
 
 MIN_COPIED = 4
 

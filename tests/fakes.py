@@ -9,7 +9,7 @@ from akunu_py.decoding.exactness import TieBreaker
 from akunu_py.decoding.loop import Limits, decode
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter, Prospects
-from akunu_py.model import TargetModel
+from akunu_py.model.target_model import TargetModel
 from akunu_py.planning.drawing import DrawPlan
 from akunu_py.planning.planner import FixedPlanner, Planner, Situation
 from akunu_py.sampling.sampler import Sampler

@@ -11,7 +11,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.layers import LayerCache
-from akunu_py.model import TargetModel
+from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Wake
 from akunu_py.sampling.constraint import Constraint, GrammarPart
 

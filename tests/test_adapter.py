@@ -13,11 +13,11 @@ from mlx_lm.tuner.utils import linear_to_lora_layers
 from mlx_lm.utils import load_model
 
 import akunu_py
-from akunu_py.backend import find_backend
-from akunu_py.cpu.attention import FusedAttention
 from akunu_py.errors import ModelLoadError
 from akunu_py.loading import load_target
-from akunu_py.model import TargetModel
+from akunu_py.machine.backend import find_backend
+from akunu_py.model.cpu.attention import FusedAttention
+from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
 from tests.tiny_model import VOCABULARY
 

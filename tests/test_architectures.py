@@ -16,13 +16,13 @@ from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import make_prompt_cache
 
 from akunu_py import Options, Sampling
-from akunu_py.backend import find_backend
 from akunu_py.cache.layers import SLACK
 from akunu_py.cache.prompt_store import PromptStore
 from akunu_py.drafting.base import Draft
 from akunu_py.engine import Engine
 from akunu_py.loading import load_tokenizer
-from akunu_py.model import TargetModel
+from akunu_py.machine.backend import find_backend
+from akunu_py.model.target_model import TargetModel
 from akunu_py.request import Completion
 from akunu_py.text.tokenizer import Tokenizer
 from benchmarks.model_families import PAGE, models_page

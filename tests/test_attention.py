@@ -8,8 +8,13 @@ import mlx.core as mx
 import pytest
 from mlx import nn
 
-from akunu_py import calibration, forward_times
-from akunu_py.attention import (
+from akunu_py.cache.model_cache import make_kv_cache
+from akunu_py.calibration import forward_times
+from akunu_py.calibration import measure as calibration
+from akunu_py.calibration.forward_times import ForwardTimes, faster_in_parts
+from akunu_py.calibration.measure import measure_cost_curve
+from akunu_py.machine.backend import MOST_ROUND_TOKENS, Backend, VectorAttention
+from akunu_py.model.attention import (
     FewRows,
     RowSplit,
     TwoProducts,
@@ -17,11 +22,7 @@ from akunu_py.attention import (
     few_rows_of,
     intercept_attention,
 )
-from akunu_py.backend import MOST_ROUND_TOKENS, Backend, VectorAttention
-from akunu_py.cache.model_cache import make_kv_cache
-from akunu_py.calibration import measure_cost_curve
-from akunu_py.forward_times import ForwardTimes, faster_in_parts
-from akunu_py.model import TargetModel
+from akunu_py.model.target_model import TargetModel
 from akunu_py.options import KVQuantization
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from akunu_py.traced import TracedNetwork

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from akunu_py.blas import _thread_choices, load_blas
+from akunu_py.machine.blas import _thread_choices, load_blas
 
 
 @pytest.mark.parametrize(

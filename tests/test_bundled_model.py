@@ -7,7 +7,7 @@ import akunu_py
 from akunu_py.bench.identity import Prompt, find_differences, mlx_lm_answer
 from akunu_py.cli.greeting import EXAMPLES
 from akunu_py.engine import Engine
-from akunu_py.model_files import bundled_model
+from akunu_py.model.files import bundled_model
 from akunu_py.options import Options
 from akunu_py.stats import Finish
 from akunu_py.text.chat import ChatTranscript

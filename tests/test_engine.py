@@ -13,9 +13,9 @@ from mlx_lm.sample_utils import make_logits_processors
 
 import akunu_py
 from akunu_py import Options, Sampling
-from akunu_py.backend import Backend
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
+from akunu_py.machine.backend import Backend
 from akunu_py.stats import EngineCounters, Finish
 from akunu_py.text.fim import FillRequest
 from tests.fakes import OracleDrafter

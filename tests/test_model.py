@@ -8,10 +8,10 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from akunu_py.backend import Backend, find_backend
 from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
 from akunu_py.loading import load_target, load_tokenizer
-from akunu_py.model_files import BUNDLED_MODEL, bundled_model, find_model, model_name
+from akunu_py.machine.backend import Backend, find_backend
+from akunu_py.model.files import BUNDLED_MODEL, bundled_model, find_model, model_name
 
 
 @pytest.fixture

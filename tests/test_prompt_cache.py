@@ -8,12 +8,12 @@ import pytest
 
 import akunu_py
 from akunu_py import Options, worker
-from akunu_py.backend import find_backend
 from akunu_py.cache.prompt_store import PromptStore
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.loading import load_tokenizer
-from akunu_py.model import TargetModel
+from akunu_py.machine.backend import find_backend
+from akunu_py.model.target_model import TargetModel
 from akunu_py.text.tokenizer import Tokenizer
 from akunu_py.worker import EngineWorker
 from tests.architectures import config, make_network

@@ -23,7 +23,7 @@ import pytest
 import akunu_py
 from akunu_py.__main__ import main
 from akunu_py.errors import AkunuError
-from akunu_py.model_files import BUNDLED_MODEL
+from akunu_py.model.files import BUNDLED_MODEL
 from akunu_py.ranks.group import Ranks
 from akunu_py.ranks.joining import connect
 from akunu_py.ranks.mirror import Operation, _Follower

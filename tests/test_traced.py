@@ -7,8 +7,8 @@ import pytest
 from mlx import nn
 from mlx_lm.models import llama
 
-from akunu_py.backend import MOST_ROUND_TOKENS
 from akunu_py.cache.model_cache import make_kv_cache
+from akunu_py.machine.backend import MOST_ROUND_TOKENS
 from akunu_py.options import KVQuantization
 from akunu_py.traced import TracedNetwork, traced
 from tests.architectures import WINDOW, make_network

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 from rich.table import Table
 
-from akunu_py.backend import Backend
 from akunu_py.errors import InvalidRequestError
+from akunu_py.machine.backend import Backend
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine

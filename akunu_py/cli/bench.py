@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 
-from akunu_py.backend import find_backend, free_memory_bytes
 from akunu_py.bench.cost_report import CostReport
 from akunu_py.bench.curve_sources import about_lines, find_curves
 from akunu_py.bench.held_out import MAX_REQUESTS, HeldOut, hold_out
@@ -27,6 +26,7 @@ from akunu_py.cli.loading import load_engine, measure_costs_with_bar
 from akunu_py.cli.progress import ProgressBar
 from akunu_py.cli.settings import CostSettings, ReplaySettings, SpeedupSettings
 from akunu_py.errors import InvalidRequestError
+from akunu_py.machine.backend import find_backend, free_memory_bytes
 from akunu_py.memory.projects import project_folder
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _measure_cost(settings: CostSettings) -> _Result:
 def _measure_alone(engine: "Engine", settings: CostSettings) -> "CostCurve | None":
     """The costs of the whole model on rank 0, while the other ranks sleep; None if the memory does
     not hold it."""
-    from akunu_py.calibration import measure_cost_curve  # noqa: PLC0415  (needs MLX)
+    from akunu_py.calibration.measure import measure_cost_curve  # noqa: PLC0415  (needs MLX)
     from akunu_py.loading import load_target  # noqa: PLC0415
 
     if engine.model.whole_bytes > free_memory_bytes():

@@ -7,7 +7,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from akunu_py.backend import free_memory_bytes
 from akunu_py.bench.cost_report import CostReport, curve_lines
 from akunu_py.bench.measurement import describe_machine, describe_model
 from akunu_py.cli.loading import load_engine, measure_costs_with_bar
@@ -15,6 +14,7 @@ from akunu_py.cli.progress import ProgressBar
 from akunu_py.cli.render import count, tell
 from akunu_py.cli.settings import DoctorSettings
 from akunu_py.errors import BackendError, InvalidRequestError
+from akunu_py.machine.backend import free_memory_bytes
 from akunu_py.package import write_atomically
 from akunu_py.planning.cost_curve import MEASURED
 from akunu_py.planning.theory import Payoff
@@ -107,7 +107,7 @@ def _costs(engine: "Engine") -> "tuple[CostCurve | None, str]":
 
     Nothing is said of a model that cannot draft: the engine's notices do.
     """
-    from akunu_py.calibration import find_cost_curve  # noqa: PLC0415  (needs MLX)
+    from akunu_py.calibration.measure import find_cost_curve  # noqa: PLC0415  (needs MLX)
 
     if engine.speculation.why_impossible:
         return None, ""

@@ -4,12 +4,12 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from akunu_py.backend import peak_memory_bytes
 from akunu_py.cli.loading import load_engine
 from akunu_py.cli.progress import prefill_bar
 from akunu_py.cli.render import AnswerWriter, prompt_line, stats_line, tell
 from akunu_py.cli.screen import read_text
 from akunu_py.cli.settings import GenerateSettings
+from akunu_py.machine.backend import peak_memory_bytes
 from akunu_py.request import Completion
 from akunu_py.text.chat import ChatTranscript
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from akunu_py.cli.settings import ChatSettings
-from akunu_py.model_files import BUNDLED_MODEL
+from akunu_py.model.files import BUNDLED_MODEL
 from akunu_py.options import Options
 
 if TYPE_CHECKING:

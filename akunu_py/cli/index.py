@@ -8,15 +8,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from akunu_py.backend import find_backend
 from akunu_py.cli.progress import ProgressBar
 from akunu_py.cli.render import count, printable
 from akunu_py.cli.settings import IndexSettings
 from akunu_py.errors import InvalidRequestError
+from akunu_py.machine.backend import find_backend
 from akunu_py.memory.files import is_utf8
 from akunu_py.memory.projects import IndexResult, index_project, project_folder
 from akunu_py.memory.store import MemoryStore
-from akunu_py.model_files import find_model, tokenizer_fingerprint
+from akunu_py.model.files import find_model, tokenizer_fingerprint
 
 _MOST_LINES: Final = 20
 

@@ -4,11 +4,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from akunu_py.backend import find_backend
 from akunu_py.cli.progress import ProgressBar
 from akunu_py.cli.settings import ModelSettings
 from akunu_py.errors import InvalidRequestError
-from akunu_py.model_files import find_adapter, find_model, is_hub_name
+from akunu_py.machine.backend import find_backend
+from akunu_py.model.files import find_adapter, find_model, is_hub_name
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
@@ -47,8 +47,8 @@ def measure_costs_with_bar(
         InvalidRequestError: if the model's cache cannot be rolled back.
         BackendError: if the machine is too busy.
     """
-    from akunu_py.calibration import BUDGET_S, measure_and_store  # noqa: PLC0415
-    from akunu_py.forward_times import NoCurveError  # noqa: PLC0415
+    from akunu_py.calibration.forward_times import NoCurveError  # noqa: PLC0415
+    from akunu_py.calibration.measure import BUDGET_S, measure_and_store  # noqa: PLC0415
 
     try:
         with ProgressBar(sys.stderr, "measuring this machine") as bar:

@@ -10,7 +10,6 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from akunu_py.backend import WEIGHT_LAYOUTS
 from akunu_py.bench.baselines import ALL_DRAFTERS
 from akunu_py.cli.readers import (
     PLANNED,
@@ -30,7 +29,8 @@ from akunu_py.cli.readers import (
 )
 from akunu_py.decoding.scheduler import DEFAULT_PARALLEL, MAX_PARALLEL
 from akunu_py.drafting import MODEL_DRAFTER
-from akunu_py.model_files import BUNDLED_MODEL
+from akunu_py.machine.backend import WEIGHT_LAYOUTS
+from akunu_py.model.files import BUNDLED_MODEL
 from akunu_py.options import (
     DEFAULT_KV_GROUP_SIZE,
     DEFAULT_MAX_TOKENS,

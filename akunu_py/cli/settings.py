@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from akunu_py.errors import InvalidRequestError
-from akunu_py.model_files import BUNDLED_MODEL
+from akunu_py.model.files import BUNDLED_MODEL
 from akunu_py.options import (
     DEFAULT_KV_GROUP_SIZE,
     DEFAULT_QUANTIZED_KV_START,

@@ -26,7 +26,7 @@ from akunu_py.cache.kv_cache import KVCache
 from akunu_py.decoding.batch_trial import why_not_batched
 from akunu_py.decoding.target import FORWARDS_PER_CLEANUP, Inputs, ModelTarget, PendingForward
 from akunu_py.drafting.base import NO_DRAFT, Draft
-from akunu_py.model import TargetModel
+from akunu_py.model.target_model import TargetModel
 from akunu_py.planning.acceptance import AcceptanceModel
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.shared_rows import MAX_BATCH_ROWS, share_rows

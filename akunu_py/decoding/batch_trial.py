@@ -9,7 +9,7 @@ from typing import Final
 import mlx.core as mx
 
 from akunu_py.cache.layers import LayerCache
-from akunu_py.model import TargetModel
+from akunu_py.model.target_model import TargetModel
 
 _TRIED: Final = ((5, 1), (3, 3), (9, 2))
 """The sequences of the forward that a model is tried with: tokens before it, and in it."""

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final
 
-from akunu_py.backend import Backend
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.model_cache import no_rollback_reason
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
@@ -22,8 +21,9 @@ from akunu_py.drafting.combined import CombinedDrafter
 from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
 from akunu_py.drafting.expectation import Expectations
 from akunu_py.errors import InvalidRequestError
+from akunu_py.machine.backend import Backend
 from akunu_py.memory.projects import Memory
-from akunu_py.model import TargetModel
+from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
 from akunu_py.planning.acceptance import AcceptanceModel
 from akunu_py.planning.cost_curve import MEASURED, CostCurve

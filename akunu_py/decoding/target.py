@@ -18,7 +18,7 @@ from akunu_py.decoding.exactness import TieBreaker
 from akunu_py.decoding.token_buffer import TokenBuffer
 from akunu_py.decoding.verification import accept_or_resample, match_choices, needs_distributions
 from akunu_py.drafting.base import NO_DRAFT, Draft
-from akunu_py.model import TargetModel
+from akunu_py.model.target_model import TargetModel
 from akunu_py.planning.live_costs import RoundClock
 from akunu_py.sampling.forward_logprobs import ForwardLogprobs
 from akunu_py.sampling.logprobs import LogprobRequest

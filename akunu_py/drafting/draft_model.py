@@ -19,7 +19,7 @@ from akunu_py.drafting.base import NO_DRAFT, Draft, Prospects
 from akunu_py.drafting.combined import MIXED, continued
 from akunu_py.drafting.confidence import DrawnAcceptance
 from akunu_py.errors import InvalidRequestError
-from akunu_py.model import TargetModel
+from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.sampling.xtc import XTCFilter

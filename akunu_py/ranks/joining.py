@@ -17,8 +17,8 @@ from typing import Final
 
 import mlx.core as mx
 
-from akunu_py.backend import launched_rank, rank_variable
 from akunu_py.errors import RankError
+from akunu_py.machine.backend import launched_rank, rank_variable
 from akunu_py.ranks.group import Ranks, reason_of
 from akunu_py.ranks.ring import HOSTS_VARIABLE, ring_hosts, ring_sockets
 

@@ -17,11 +17,11 @@ from typing import Any, Final, TypeVar
 import mlx.core as mx
 from mlx import nn
 
-from akunu_py.backend import ResidentWeights, WeightLayout
 from akunu_py.cache.checkpoint import Checkpoint
 from akunu_py.cache.kv_cache import KVCache, MakeLayers
 from akunu_py.errors import InvalidRequestError, RankError
-from akunu_py.model import REST_S, TargetModel
+from akunu_py.machine.backend import ResidentWeights, WeightLayout
+from akunu_py.model.target_model import REST_S, TargetModel
 from akunu_py.options import KVQuantization
 from akunu_py.ranks.group import Ranks
 from akunu_py.text.tokenizer import Tokenizer

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from akunu_py.backend import find_backend
 from akunu_py.bench.measurement import describe_machine, machine_line
 from akunu_py.bench.plots import check_can_plot
 from akunu_py.errors import AkunuError
 from akunu_py.loading import load
+from akunu_py.machine.backend import find_backend
 from benchmarks.records import progress_line
 from benchmarks.seeds.char_model import PUBLISHED_STEPS, CharModel, Recipe, find_char_model
 from benchmarks.seeds.char_text import CharText, read_char_text

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from akunu_py.bench.curve_sources import find_curves, measured_curves, published_curves, read_curve
+from akunu_py.calibration.cost_store import CostKey, CostStore
 from akunu_py.errors import InvalidRequestError
-from akunu_py.planning.cost_store import CostKey, CostStore
 from tests.planning.curves import FLAT, LINEAR, STEPPED
 
 KEY = CostKey("gpu", "Apple M9", None, 1, "1.0", "0.1.0", "ember", "f00", 1, "quantized")

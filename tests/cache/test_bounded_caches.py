@@ -10,11 +10,11 @@ import pytest
 from mlx_lm.generate import generate_step
 
 from akunu_py import Options, load
-from akunu_py.backend import find_backend
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.loading import check_bounded, load_tokenizer
-from akunu_py.model import TargetModel
+from akunu_py.machine.backend import find_backend
+from akunu_py.model.target_model import TargetModel
 from tests.architectures import UNLIKE_ITSELF, VOCABULARY, config, make_network, names
 from tests.fakes import OracleDrafter
 from tests.planning.curves import FLAT

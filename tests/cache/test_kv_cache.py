@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from mlx_lm.models.cache import ArraysCache, CacheList, ChunkedKVCache, RotatingKVCache
 from mlx_lm.models.cache import KVCache as GrowingCache
 
-from akunu_py.backend import find_backend
 from akunu_py.cache.checkpoint import Checkpoint
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.layers import ChunkLayerCache, LayerCache, WindowLayerCache
@@ -19,7 +18,8 @@ from akunu_py.cache.model_cache import make_kv_cache, no_rollback_reason
 from akunu_py.cache.quantized import QuantizedLayerCache
 from akunu_py.errors import CacheError, ContextOverflowError
 from akunu_py.loading import load_target
-from akunu_py.model import TargetModel
+from akunu_py.machine.backend import find_backend
+from akunu_py.model.target_model import TargetModel
 from akunu_py.options import KVQuantization
 from tests.caches import attention_cache
 from tests.tiny_model import write_tiny_model

@@ -18,17 +18,17 @@ from mlx_lm.models.cache import QuantizedKVCache
 
 import akunu_py
 from akunu_py import Options, Sampling
-from akunu_py.backend import find_backend
 from akunu_py.cache import prompt_store
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.quantized import QuantizedLayerCache
-from akunu_py.calibration import CONTEXTS, contexts_of, cost_key
+from akunu_py.calibration.measure import CONTEXTS, contexts_of, cost_key
 from akunu_py.decoding.exactness import BLOCK_ROWS
 from akunu_py.decoding.loop import Limits
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.loading import fit_kv_quantization, load_target
-from akunu_py.model import TargetModel
+from akunu_py.machine.backend import find_backend
+from akunu_py.model.target_model import TargetModel
 from akunu_py.options import (
     DEFAULT_KV_GROUP_SIZE,
     DEFAULT_QUANTIZED_KV_START,

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from akunu_py import calibration, loading
+from akunu_py import loading
 from akunu_py.__main__ import main
 from akunu_py.bench.plots import check_can_plot
+from akunu_py.calibration import measure as calibration
 from akunu_py.errors import InvalidRequestError
 from akunu_py.package import CACHE_VARIABLE
 from tests.planning.curves import STEPPED

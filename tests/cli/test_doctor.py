@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from akunu_py import calibration
 from akunu_py.__main__ import main
 from akunu_py.bench import device_report
+from akunu_py.calibration import measure as calibration
 from akunu_py.package import CACHE_VARIABLE
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from tests.planning.curves import LINEAR, STEPPED

@@ -7,8 +7,13 @@ import pytest
 from mlx import nn
 from mlx_lm.models import llama, qwen2
 
-from akunu_py.cpu.attention import CausalMask, FusedAttention, grouped_attention, projections_of
-from akunu_py.cpu.rotary import RotaryTable
+from akunu_py.model.cpu.attention import (
+    CausalMask,
+    FusedAttention,
+    grouped_attention,
+    projections_of,
+)
+from akunu_py.model.cpu.rotary import RotaryTable
 from tests.tiny_model import CONFIG
 
 HIDDEN = CONFIG["hidden_size"]

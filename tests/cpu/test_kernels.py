@@ -4,7 +4,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from akunu_py.cpu.kernels import exponential_of
+from akunu_py.model.cpu.kernels import exponential_of
 
 exponential = exponential_of(lambda x: x)
 

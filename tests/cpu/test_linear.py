@@ -5,7 +5,7 @@ import pytest
 from mlx import nn
 from mlx_lm.models import llama, qwen2
 
-from akunu_py.cpu.linear import FusedFeedForward
+from akunu_py.model.cpu.linear import FusedFeedForward
 from tests.tiny_model import CONFIG
 
 HIDDEN = CONFIG["hidden_size"]

@@ -11,11 +11,11 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 from mlx_lm.models.rope_utils import Llama3RoPE, YarnRoPE
 
 from akunu_py.cache.layers import LayerCache
-from akunu_py.cpu.attention import FusedAttention
-from akunu_py.cpu.kernels import FusedRMSNorm
-from akunu_py.cpu.linear import FusedFeedForward
-from akunu_py.cpu.network import with_fused_layers
-from akunu_py.cpu.rotary import RotaryTable, TableRoPE
+from akunu_py.model.cpu.attention import FusedAttention
+from akunu_py.model.cpu.kernels import FusedRMSNorm
+from akunu_py.model.cpu.linear import FusedFeedForward
+from akunu_py.model.cpu.network import with_fused_layers
+from akunu_py.model.cpu.rotary import RotaryTable, TableRoPE
 from tests.tiny_model import CONFIG
 
 HEAD_DIM = 32

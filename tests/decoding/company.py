@@ -10,7 +10,7 @@ import pytest
 
 from akunu_py.decoding.batch import Batch, BatchedTarget
 from akunu_py.decoding.target import ModelTarget
-from akunu_py.model import TargetModel
+from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.sampling.sampler import Sampler
 

@@ -12,7 +12,6 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from akunu_py.backend import find_backend
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.decoding.batch import Batch, BatchedTarget
 from akunu_py.decoding.batch_trial import why_not_batched
@@ -20,7 +19,8 @@ from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.engine import Engine
 from akunu_py.errors import CacheError, InvalidRequestError
 from akunu_py.loading import load_target
-from akunu_py.model import TargetModel
+from akunu_py.machine.backend import find_backend
+from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Grammar, Options, Sampling
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.shared_rows import MAX_BATCH_ROWS

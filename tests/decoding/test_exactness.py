@@ -9,7 +9,6 @@ import mlx.core as mx
 import pytest
 from mlx.utils import tree_map
 
-from akunu_py.backend import find_backend
 from akunu_py.bench.contestants import ForcedSampler
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.decoding.exactness import (
@@ -22,8 +21,9 @@ from akunu_py.decoding.exactness import (
 from akunu_py.decoding.loop import Limits
 from akunu_py.engine import Engine
 from akunu_py.loading import load_target
-from akunu_py.model import TargetModel
-from akunu_py.model_files import BUNDLED_MODEL
+from akunu_py.machine.backend import find_backend
+from akunu_py.model.files import BUNDLED_MODEL
+from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options, Sampling
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Round, Stats

@@ -9,7 +9,6 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models.base import scaled_dot_product_attention
 
-from akunu_py.backend import find_backend
 from akunu_py.cache.batched import BatchedRows, batched_layers
 from akunu_py.cache.layers import LayerCache
 from akunu_py.decoding.batch import Batch, BatchedTarget
@@ -18,7 +17,8 @@ from akunu_py.drafting.base import NO_DRAFT
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError
 from akunu_py.loading import load_target
-from akunu_py.model import TargetModel
+from akunu_py.machine.backend import find_backend
+from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
 from tests.decoding.company import SMALLEST, joining, members_of, prompt_of
 from tests.tiny_model import write_tiny_model

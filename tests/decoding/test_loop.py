@@ -12,7 +12,7 @@ from akunu_py.cache.kv_cache import KVCache
 from akunu_py.decoding.loop import Limits
 from akunu_py.drafting.base import Drafter
 from akunu_py.drafting.ngram import NGramDrafter
-from akunu_py.model import TargetModel
+from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.planner import DraftPlanner, Planner

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from akunu_py.backend import find_backend
 from akunu_py.decoding.speculation import SpeculationState
 from akunu_py.engine import Engine
-from akunu_py.model import TargetModel
+from akunu_py.machine.backend import find_backend
+from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options, Sampling
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from akunu_py.planning.planner import FixedPlanner

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import akunu_py
-from akunu_py.backend import find_backend
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.decoding.loop import Limits, decode
@@ -21,7 +20,8 @@ from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.loading import load_target, load_tokenizer
-from akunu_py.model import TargetModel
+from akunu_py.machine.backend import find_backend
+from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options, Sampling
 from akunu_py.planning.planner import DraftPlanner
 from akunu_py.sampling.sampler import Sampler

@@ -10,10 +10,11 @@ from time import perf_counter
 import pytest
 
 import akunu_py
-from akunu_py import Options, calibration
-from akunu_py.backend import find_backend
-from akunu_py.blas import Blas, load_blas
-from akunu_py.calibration import (
+from akunu_py import Options
+from akunu_py.calibration import measure as calibration
+from akunu_py.calibration.cost_store import CostStore
+from akunu_py.calibration.forward_times import ForwardTimes
+from akunu_py.calibration.measure import (
     CONTEXTS,
     contexts_of,
     cost_key,
@@ -23,13 +24,13 @@ from akunu_py.calibration import (
 )
 from akunu_py.engine import Engine
 from akunu_py.errors import BackendError
-from akunu_py.forward_times import ForwardTimes
 from akunu_py.loading import load_target
-from akunu_py.model import TargetModel
+from akunu_py.machine.backend import find_backend
+from akunu_py.machine.blas import Blas, load_blas
+from akunu_py.model.target_model import TargetModel
 from akunu_py.options import KVQuantization
-from akunu_py.planning import cost_store
+from akunu_py.calibration import cost_store
 from akunu_py.planning.cost_curve import DOUBTFUL, MEASURED, CostCurve, CostLevel
-from akunu_py.planning.cost_store import CostStore
 from tests.architectures import make_network
 from tests.planning.curves import FLAT, LINEAR
 from tests.tiny_model import write_tiny_model

@@ -9,10 +9,10 @@ from time import time
 import pytest
 
 from akunu_py.bench.curve_sources import published_curves
+from akunu_py.calibration.cost_store import CostKey, CostStore, fingerprint
+from akunu_py.calibration.published import expected_curve
 from akunu_py.package import CACHE_VARIABLE, cache_folder
 from akunu_py.planning.cost_curve import DOUBTFUL, MEASURED, CostCurve, CostLevel
-from akunu_py.planning.cost_store import CostKey, CostStore, fingerprint
-from akunu_py.planning.published import expected_curve
 from tests.planning.curves import FLAT, STEPPED
 
 KEY = CostKey(

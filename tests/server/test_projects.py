@@ -11,7 +11,7 @@ import akunu_py
 from akunu_py.loading import load_tokenizer
 from akunu_py.memory.projects import index_project
 from akunu_py.memory.store import MemoryStore
-from akunu_py.model_files import tokenizer_fingerprint
+from akunu_py.model.files import tokenizer_fingerprint
 from akunu_py.package import CACHE_VARIABLE
 from tests.server.live import LiveServer, serve
 

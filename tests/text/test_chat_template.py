@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import akunu_py
-from akunu_py.backend import find_backend
 from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
 from akunu_py.loading import load_target
+from akunu_py.machine.backend import find_backend
 from akunu_py.text.chat import ChatTranscript
 from akunu_py.text.chat_template import ChatTemplate
 

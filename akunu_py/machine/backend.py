@@ -14,14 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import Final, Literal, cast
 
-from akunu_py.blas import load_blas
 from akunu_py.errors import BackendError, InvalidRequestError
+from akunu_py.machine.blas import load_blas
 from akunu_py.options import KVForm
-
-if TYPE_CHECKING:
-    from mlx import nn
 
 WeightLayout = Literal["quantized", "dense"]
 WEIGHT_LAYOUTS: Final = ("auto", "quantized", "dense")
@@ -276,21 +273,3 @@ def release_thread() -> None:
         with suppress(RuntimeError):  # from a computation whose result was not read
             mx.synchronize()
         mx.clear_streams()
-
-
-def fastest_network(network: "nn.Module", backend: Backend) -> "nn.Module":
-    """A loaded network in the form that is fastest on this machine; its weights are shared."""
-    if backend.device != "cpu":
-        return network
-    from akunu_py.cpu.network import with_fused_layers  # noqa: PLC0415
-
-    return with_fused_layers(network)
-
-
-def use_dense_weights(network: "nn.Module") -> None:
-    """Turns every weight of a loaded network into dense float32, in place and lazily."""
-    import mlx.core as mx  # noqa: PLC0415
-    from mlx_lm.utils import dequantize_model  # noqa: PLC0415
-
-    dequantize_model(network)
-    network.set_dtype(mx.float32)

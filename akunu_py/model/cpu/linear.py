@@ -7,7 +7,7 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models import llama, qwen2
 
-from akunu_py.cpu.kernels import swiglu
+from akunu_py.model.cpu.kernels import swiglu
 
 FEED_FORWARD_LAYERS: Final = (llama.MLP, qwen2.MLP)
 """The layers that `FusedFeedForward` can replace."""

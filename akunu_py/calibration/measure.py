@@ -15,15 +15,15 @@ from typing import Final
 
 import mlx.core as mx
 
-from akunu_py.backend import Backend
-from akunu_py.blas import Blas, load_blas
+from akunu_py.calibration.cost_store import CostKey, CostStore, fingerprint, judged
+from akunu_py.calibration.forward_times import MOST_STEPS, SIZES, ForwardTimes
+from akunu_py.calibration.published import expected_curve
 from akunu_py.errors import BackendError
-from akunu_py.forward_times import MOST_STEPS, SIZES, ForwardTimes
-from akunu_py.model import TargetModel
+from akunu_py.machine.backend import Backend
+from akunu_py.machine.blas import Blas, load_blas
+from akunu_py.model.target_model import TargetModel
 from akunu_py.package import __version__
 from akunu_py.planning.cost_curve import CLEARLY_FASTER, MEASURED, CostCurve
-from akunu_py.planning.cost_store import CostKey, CostStore, fingerprint, judged
-from akunu_py.planning.published import expected_curve
 
 CONTEXTS: Final = (128, 1024, 4096)
 """Context lengths: all sizes at the first, a few at the others."""

@@ -14,7 +14,7 @@ from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.decoding.loop import Limits, decode
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.drafting.base import Draft
-from akunu_py.model import TargetModel
+from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.planning.cost_curve import CLEARLY_FASTER, CostLevel
 from akunu_py.sampling.sampler import Sampler

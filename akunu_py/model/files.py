@@ -29,7 +29,7 @@ def bundled_model() -> Path:
     Raises:
         ModelLoadError: if the installation lacks it.
     """
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     for folder in (package / "bundled" / BUNDLED_MODEL, package.parent / "models" / BUNDLED_MODEL):
         if (folder / "config.json").exists():
             return folder

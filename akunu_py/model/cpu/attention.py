@@ -13,9 +13,9 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models import llama, qwen2
 
-from akunu_py.cpu.kernels import FEW, exponential_of
-from akunu_py.cpu.linear import JoinedLinear, can_join
-from akunu_py.cpu.rotary import RotaryTable, rotate
+from akunu_py.model.cpu.kernels import FEW, exponential_of
+from akunu_py.model.cpu.linear import JoinedLinear, can_join
+from akunu_py.model.cpu.rotary import RotaryTable, rotate
 
 ATTENTION_LAYERS: Final = (llama.Attention, qwen2.Attention)
 """The layers that `FusedAttention` can replace."""

@@ -11,10 +11,10 @@ from typing import Any
 from mlx import nn
 from mlx.utils import tree_unflatten
 
-from akunu_py.cpu.attention import CausalMask, FusedAttention
-from akunu_py.cpu.kernels import FusedRMSNorm
-from akunu_py.cpu.linear import FusedFeedForward
-from akunu_py.cpu.rotary import ROTARY_LAYERS, RotaryTable, TableRoPE, settings_of
+from akunu_py.model.cpu.attention import CausalMask, FusedAttention
+from akunu_py.model.cpu.kernels import FusedRMSNorm
+from akunu_py.model.cpu.linear import FusedFeedForward
+from akunu_py.model.cpu.rotary import ROTARY_LAYERS, RotaryTable, TableRoPE, settings_of
 
 _Tables = dict[Hashable, RotaryTable]
 """The tables of a network's rotary layers, by the layers' settings."""

@@ -19,7 +19,7 @@ from typing import Any, Final
 import mlx.core as mx
 from mlx import nn
 
-from akunu_py.backend import MOST_ROUND_TOKENS, Backend, VectorAttention
+from akunu_py.machine.backend import MOST_ROUND_TOKENS, Backend, VectorAttention
 
 _NAME: Final = "scaled_dot_product_attention"
 _ARGUMENTS: Final = ("scale", "mask", "sinks")

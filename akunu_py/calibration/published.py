@@ -20,7 +20,7 @@ _OTHERWISE: Final = "m4-pro-8b"
 
 def read_published() -> list[dict[str, Any]]:
     """The facts of each curve, as the file has them."""
-    text = files("akunu_py.planning").joinpath(_FILE).read_text(encoding="utf-8")
+    text = files("akunu_py.calibration").joinpath(_FILE).read_text(encoding="utf-8")
     curves: list[dict[str, Any]] = json.loads(text)["curves"]
     return curves
 

@@ -14,12 +14,12 @@ from mlx import nn
 from mlx.utils import tree_flatten
 from mlx_lm import utils
 
-from akunu_py.attention import FewRows, RowSplit, attending, intercept_attention, keys_of
-from akunu_py.backend import PREFILL_STEP, WeightLayout
 from akunu_py.cache.batched import BatchedRows, batched_layers
 from akunu_py.cache.kv_cache import KVCache, MakeLayers
 from akunu_py.cache.model_cache import KEPT_TOKENS, Rollback, make_kv_cache, tried_rollback
 from akunu_py.cache.recurrence import make_recordable, record
+from akunu_py.machine.backend import PREFILL_STEP, WeightLayout
+from akunu_py.model.attention import FewRows, RowSplit, attending, intercept_attention, keys_of
 from akunu_py.options import KVQuantization
 from akunu_py.text.tokenizer import Tokenizer
 from akunu_py.traced import traced

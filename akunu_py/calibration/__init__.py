@@ -1,0 +1,1 @@
+"""What forward passes cost on this machine: measured, kept, or published."""

@@ -1,0 +1,1 @@
+"""The machine: MLX's device, its memory, and the BLAS of a CPU."""

@@ -1,0 +1,1 @@
+"""The target model: files, weights, adapters, attention, and layers for the CPU."""
