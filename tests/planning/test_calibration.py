@@ -11,6 +11,7 @@ import pytest
 
 import akunu_py
 from akunu_py import Options
+from akunu_py.calibration import cost_store
 from akunu_py.calibration import measure as calibration
 from akunu_py.calibration.cost_store import CostStore
 from akunu_py.calibration.forward_times import ForwardTimes
@@ -29,7 +30,6 @@ from akunu_py.machine.backend import find_backend
 from akunu_py.machine.blas import Blas, load_blas
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import KVQuantization
-from akunu_py.calibration import cost_store
 from akunu_py.planning.cost_curve import DOUBTFUL, MEASURED, CostCurve, CostLevel
 from tests.architectures import make_network
 from tests.planning.curves import FLAT, LINEAR
