@@ -20,8 +20,8 @@ load_blas()  # the one thing done at import, because it must come before MLX: se
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
+    from akunu_py.events import Completion, Event
     from akunu_py.loading import load
-    from akunu_py.request import Completion, Event
     from akunu_py.text.stream import Piece
 
 __all__ = [
@@ -38,9 +38,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Completion": "akunu_py.request",
+    "Completion": "akunu_py.events",
     "Engine": "akunu_py.engine",
-    "Event": "akunu_py.request",
+    "Event": "akunu_py.events",
     "Piece": "akunu_py.text.stream",
     "load": "akunu_py.loading",
 }

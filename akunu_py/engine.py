@@ -1,33 +1,30 @@
 """The engine: requests in, events out.
 
-It owns a model and the caches of earlier requests, and makes the answers, which compute. All of
-them run on the thread that loaded it: MLX arrays belong to the thread that made them.
+It owns a model, the caches of earlier requests, and the runner that computes the forwards of new
+ones. Everything runs on the thread that loaded it: MLX arrays belong to the thread that made them.
 """
 
 from collections.abc import Callable, Generator, Iterable
-from functools import partial
-from itertools import zip_longest
-from time import monotonic, perf_counter
+from time import monotonic
 from typing import Final
 
-from akunu_py.answer import Answer, PrefillProgress, Shared
 from akunu_py.cache.prefix_pool import PrefixPool, SlotStatus
 from akunu_py.cache.prompt_store import PromptStore
 from akunu_py.calibration import measure as calibration
 from akunu_py.calibration.measure import find_cost_curve
 from akunu_py.decoding.batch import Batch
-from akunu_py.decoding.scheduler import DEFAULT_PARALLEL, Phase, Scheduler, Sequence
 from akunu_py.decoding.speculation import Calibrate, DrafterFactory, SpeculationState
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
+from akunu_py.events import Completion, Event
 from akunu_py.machine.backend import Backend, spare_cache_bytes
 from akunu_py.memory.projects import Memory
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
-from akunu_py.prompt import PromptInput, encode_prompt
-from akunu_py.request import Completion, Event
-from akunu_py.sampling.sampler import Sampler, SamplerFactory
+from akunu_py.prompt import PromptInput
+from akunu_py.runner import Runner
+from akunu_py.scheduler import DEFAULT_PARALLEL, Scheduler
+from akunu_py.sequence import Phase, Sequence
 from akunu_py.stats import EngineCounters
-from akunu_py.text.stream import TextStream
 
 _MEASURE_AGAIN_S: Final = 300.0
 """Seconds before costs are measured again that were not to be trusted."""
@@ -57,8 +54,8 @@ class Engine:
     Attributes:
         speculation: drafters, planners and costs, kept between requests.
         batch: the requests that decode now.
+        runner: computes the forwards of requests.
         memory: what `auto` drafts from besides the requests.
-        counters: what the engine has done since it was loaded; any thread may read it.
 
     Raises:
         ContextOverflowError: if `max_context` exceeds the model's.
@@ -90,7 +87,6 @@ class Engine:
         self.model = model
         self.backend = backend
         self.tokenizer = model.tokenizer
-        self.counters = EngineCounters()
         self._prefixes = PrefixPool(
             model.make_cache,
             model.cache_bytes,
@@ -101,18 +97,21 @@ class Engine:
         self.memory = memory or Memory()
         self.speculation = SpeculationState(model, backend, calibrate, draft_model, self.memory)
         self.batch = Batch(model, self.speculation.batch_costs)
-        self._samplers = SamplerFactory(self.tokenizer, model.vocabulary_size)
-        self._shared = Shared(
+        self.runner = Runner(
             model,
             backend,
-            self.batch,
-            self._prefixes,
-            self.speculation,
-            self.counters,
-            prefill_step_size,
+            batch=self.batch,
+            prefixes=self._prefixes,
+            speculation=self.speculation,
+            prefill_step_size=prefill_step_size,
         )
-        self._active: Answer | None = None
+        self._active: Sequence | None = None
         self._measure_costs_at = 0.0
+
+    @property
+    def counters(self) -> EngineCounters:
+        """What the engine has done since it was loaded; any thread may read it."""
+        return self.runner.counters
 
     @property
     def notices(self) -> list[str]:
@@ -150,91 +149,54 @@ class Engine:
         """
         self.speculation.add_drafter(name, make)
 
-    def generate(
-        self,
-        prompt: PromptInput,
-        options: Options | None = None,
-        *,
-        suffix: str | None = None,
-    ) -> Completion:
+    def generate(self, asked: PromptInput | Sequence, options: Options | None = None) -> Completion:
         """Answers a prompt whole; see `stream` for the arguments and the errors."""
         completion = Completion(self.model.name)
-        for event in self.stream(prompt, options, suffix=suffix):
+        for event in self.stream(asked, options):
             completion.add(event)
         return completion
 
     def stream(
-        self,
-        prompt: PromptInput,
-        options: Options | None = None,
-        *,
-        suffix: str | None = None,
-        sampler: Sampler | None = None,
-        progress: PrefillProgress | None = None,
-        cancelled: Callable[[], bool] | None = None,
+        self, asked: PromptInput | Sequence, options: Options | None = None
     ) -> Generator[Event, None, None]:
         """Answers a prompt round by round; only the last event has a finish reason.
 
-        A new stream ends the one before it; what `begin` returned goes on.
+        A new stream ends the one before it.
 
         Args:
-            prompt: text, ids exactly as the model should see them, or a gap and the text around it.
+            asked: text, ids exactly as the model should see them, a gap and the text around it, or
+                a sequence made of one of these, which has its options.
             options: what else the request asks for; the default is greedy and speculative.
-            suffix: the text after the gap that follows `prompt`, if the model can fill gaps.
-            sampler: replaces the sampler of the options; benchmarks force known answers with it.
-            progress: called with the number of prompt tokens done, and the number of all.
-            cancelled: called between rounds, and between the chunks of a prefill.
 
         Raises:
             InvalidRequestError: if the prompt is empty or the options cannot be served.
             ContextOverflowError: if the prompt does not fit.
         """
-        answer = self.begin(
-            prompt, options, suffix=suffix, sampler=sampler, progress=progress, cancelled=cancelled
-        )
+        sequence = Sequence.of(asked, options)
+        reader = sequence.reader = _Events()
+        self.runner.encode(sequence)
+        reader.check()
         if self._active is not None:
-            self._active.close()  # also if nobody has begun to read it
-        self._active = answer
-        return answer.events()
+            self.runner.close(self._active)  # also if nobody has begun to read it
+        self._active = sequence
+        self.runner.start(sequence)
+        reader.check()
+        return self._events(sequence, reader)
 
-    def begin(
-        self,
-        prompt: PromptInput,
-        options: Options | None = None,
-        *,
-        suffix: str | None = None,
-        sampler: Sampler | None = None,
-        progress: PrefillProgress | None = None,
-        cancelled: Callable[[], bool] | None = None,
-    ) -> Answer:
-        """An answer that the caller advances, forward by forward; others may be under way.
-
-        See `stream` for the arguments and the errors. Advance it to its end, or close it.
-        """
-        begun, options = perf_counter(), options or Options()
-        asked = encode_prompt(self.model, prompt, suffix, options, self.context_limit)
-        sampler = sampler or self._samplers.make(options, asked.tokens, asked.end_tokens)
-        session = self.speculation.session(options, sampler, asked)
-        text = TextStream(self.tokenizer.detokenizer(asked.tokens), options.stop)
-        answer = Answer(
-            self._shared,
-            asked,
-            options,
-            sampler=sampler,
-            session=session,
-            text=text,
-            progress=progress,
-            cancelled=cancelled,
-        )
-        answer.stats.setup_s = perf_counter() - begun
-        return answer
+    def _events(self, sequence: Sequence, reader: "_Events") -> Generator[Event, None, None]:
+        try:
+            while sequence.phase is not Phase.DONE:
+                self.runner.reserve(sequence, anyway=True)
+                self.runner.advance(sequence)
+                yield from reader.take()
+        finally:
+            self.runner.close(sequence)
 
     def generate_batch(
         self,
-        prompts: Iterable[PromptInput],
+        asked: Iterable[PromptInput | Sequence],
         options: Options | None = None,
         *,
-        samplers: Iterable[Sampler] = (),
         parallel: int = DEFAULT_PARALLEL,
     ) -> list[Completion]:
         """Answers several prompts together, each as `generate` would; see `stream` for the errors.
@@ -242,9 +204,8 @@ class Engine:
         They share forwards unless they are exact, or `batch.why_impossible` says why not.
 
         Args:
-            prompts: what they ask.
+            asked: the prompts.
             options: what else each of them asks for.
-            samplers: replace those of the options, one for each prompt.
             parallel: how many are answered at a time.
 
         Raises:
@@ -252,41 +213,29 @@ class Engine:
         """
         if parallel < 1:
             raise InvalidRequestError(f"At least 1 prompt must be answered at a time: {parallel=}.")
-        asked = list(zip_longest(prompts, samplers))
         scheduler = Scheduler(parallel)
-        waiting = [Sequence(arrival=number) for number in range(len(asked))]
-        completions = [Completion(self.model.name) for _ in asked]
-        answers: list[Answer] = []
-
-        def advance(
-            sequence: Sequence, answer: Answer, completion: Completion, may_wait: bool
-        ) -> Phase | None:
-            event = answer.advance(may_wait=may_wait)
-            sequence.left = answer.tokens_left
-            if event is not None:
-                completion.add(event)
-            return answer.phase
-
+        sequences = [Sequence.of(one, options) for one in asked]
+        readers = [_Events() for _ in sequences]
+        for sequence, reader in zip(sequences, readers, strict=True):
+            sequence.reader = reader
+            scheduler.add(sequence)
+        completions = [Completion(self.model.name) for _ in sequences]
         try:
-            while waiting or scheduler.running:
-                while (sequence := scheduler.candidate(waiting)) is not None:
-                    waiting.remove(sequence)
-                    number = sequence.arrival
-                    prompt, sampler = asked[number]
-                    answers.append(self.begin(prompt, options, sampler=sampler))
-                    sequence.left = answers[-1].tokens_left
-                    sequence.step = partial(advance, sequence, answers[-1], completions[number])
-                    scheduler.admit(sequence)
-                scheduler.advance()
+            while scheduler.waiting or scheduler.running:
+                scheduler.admit(self.runner)
+                scheduler.advance(self.runner)
+                for reader, completion in zip(readers, completions, strict=True):
+                    for event in reader.take():
+                        completion.add(event)
         finally:
-            for answer in answers:
-                answer.close()
+            for sequence in sequences:
+                self.runner.close(sequence)
         return completions
 
     def reset(self) -> None:
         """Empties the caches that no answer uses; ends a stream. What is on disk stays there."""
         if self._active is not None:
-            self._active.close()
+            self.runner.close(self._active)
         self._prefixes.clear()
         self.memory.forget_requests()
 
@@ -323,3 +272,33 @@ class Engine:
         With `closing`, it writes everything.
         """
         return self._prefixes.save(closing=closing)
+
+
+class _Events:
+    """Collects the events of a request for whoever advances it."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._error: BaseException | None = None
+
+    def put(self, event: Event) -> None:
+        self._events.append(event)
+
+    def end(self, error: BaseException | None = None) -> None:
+        self._error = error
+
+    def take(self) -> list[Event]:
+        """The new events, before the error that ended the request, if any, is raised."""
+        events, self._events = self._events, []
+        if not events:
+            self.check()
+        return events
+
+    def check(self) -> None:
+        """Raises the error that ended the request, if any."""
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # its traceback holds this frame, and so the request

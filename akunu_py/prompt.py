@@ -1,7 +1,6 @@
-"""Prompt: the input of a request as ids that fit the model."""
+"""The input of a request as ids that fit the model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import index
 
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
@@ -14,30 +13,14 @@ PromptInput = str | Sequence[int] | FillRequest
 """Text, ids exactly as the model should see them, or a gap to fill."""
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """A prompt as the model sees it.
-
-    Attributes:
-        tokens: its ids, at least 1.
-        end_tokens: ids that end the answer.
-        fills_gap: whether the answer fills a gap between two pieces of text.
-    """
-
-    tokens: list[int]
-    end_tokens: frozenset[int]
-    fills_gap: bool = False
-
-
 def encode_prompt(
-    model: TargetModel, asked: PromptInput, suffix: str | None, options: Options, limit: int
-) -> Prompt:
-    """The ids of a prompt.
+    model: TargetModel, asked: PromptInput, options: Options, limit: int
+) -> tuple[list[int], frozenset[int], bool]:
+    """The ids of a prompt, those that end its answer, and whether that fills a gap.
 
     Args:
         model: the target.
         asked: the input of the caller.
-        suffix: text after the gap to fill; None continues the prompt.
         options: the options of the request; they say how much room an answer needs.
         limit: how many tokens a prompt and its answer may have together.
 
@@ -47,10 +30,6 @@ def encode_prompt(
         ContextOverflowError: if it does not fit. The text around a gap is cut to fit.
     """
     tokenizer = model.tokenizer
-    if suffix is not None:
-        if not isinstance(asked, str):
-            raise InvalidRequestError("A suffix needs a prompt that is text.")
-        asked = FillRequest(asked, suffix)
     if isinstance(asked, FillRequest):
         longest = DEFAULT_MAX_TOKENS if options.max_tokens is None else options.max_tokens
         filling = fill_prompt(tokenizer, asked, limit - min(longest, limit // 4))
@@ -80,7 +59,7 @@ def encode_prompt(
             limit=limit,
         )
     gap = isinstance(asked, FillRequest) or fills_gap(tokenizer, tokens)
-    return Prompt(tokens, end_tokens | tokenizer.end_tokens, gap)
+    return tokens, end_tokens | tokenizer.end_tokens, gap
 
 
 def encode_references(

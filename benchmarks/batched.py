@@ -27,11 +27,12 @@ from akunu_py.bench.samples import encode_samples
 from akunu_py.bench.workloads import make_workloads
 from akunu_py.calibration.measure import measure_cost_curve
 from akunu_py.engine import Engine
+from akunu_py.events import Completion
 from akunu_py.loading import fastest_network
 from akunu_py.machine.backend import Backend
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
-from akunu_py.request import Completion
+from akunu_py.sequence import Sequence as Requested
 from benchmarks.records import RESULTS, markdown_table, progress_line, record
 
 import mlx.core as mx  # isort: skip  (after akunu_py, which loads the BLAS)
@@ -86,7 +87,9 @@ def together(engine: Engine, cases: Sequence[ReplayCase]) -> float:
     prompts, samplers = _prepare(engine, cases)
     begun = perf_counter()
     asked = Options(len(cases[0].reference))
-    found = engine.generate_batch(prompts, asked, samplers=samplers, parallel=len(prompts))
+    pairs = zip(prompts, samplers, strict=True)
+    sequences = [Requested(prompt, asked, sampler=sampler) for prompt, sampler in pairs]
+    found = engine.generate_batch(sequences, parallel=len(prompts))
     seconds = perf_counter() - begun
     _check([completion.token_ids for completion in found], cases)
     return seconds
@@ -99,7 +102,7 @@ def one_after_another(engine: Engine, cases: Sequence[ReplayCase]) -> float:
     begun = perf_counter()
     for prompt, sampler in zip(prompts, samplers, strict=True):
         found.append(Completion(engine.model.name))
-        for event in engine.stream(prompt, options, sampler=sampler):
+        for event in engine.stream(Requested(prompt, options, sampler=sampler)):
             found[-1].add(event)
     seconds = perf_counter() - begun
     _check([completion.token_ids for completion in found], cases)

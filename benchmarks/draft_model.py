@@ -24,6 +24,7 @@ from akunu_py.engine import Engine
 from akunu_py.loading import load_target
 from akunu_py.machine.backend import find_backend
 from akunu_py.options import Options
+from akunu_py.sequence import Sequence as Requested
 from benchmarks.records import markdown_table, record
 from tests.tiny_model import write_tiny_model
 
@@ -69,7 +70,7 @@ def seconds_for(engine: Engine, drafter: str, prompt: list[int], answer: list[in
     engine.reset()
     sampler = ForcedSampler(prompt, answer)
     options = Options(max_tokens=len(answer), drafter=drafter)
-    return list(engine.stream(prompt, options, sampler=sampler))[-1].stats.decode_s
+    return list(engine.stream(Requested(prompt, options, sampler=sampler)))[-1].stats.decode_s
 
 
 def main() -> None:

@@ -16,8 +16,8 @@ from typing import Any
 
 import akunu_py
 from akunu_py.engine import Engine
+from akunu_py.events import Completion
 from akunu_py.options import Options, Sampling
-from akunu_py.request import Completion
 from akunu_py.server.conversation import Conversation, Tools
 from akunu_py.text.answer_parser import Part, ToolCall
 from tests.tiny_model import CHAT_TEMPLATE, write_tiny_model

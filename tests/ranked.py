@@ -12,6 +12,7 @@ from akunu_py.__main__ import main as command_line
 from akunu_py.engine import Engine
 from akunu_py.options import Options, Sampling
 from akunu_py.ranks.mirror import RankedModel
+from akunu_py.sequence import Sequence
 
 REPEATING: Final = "one two one two one two one"
 LONGER: Final = f"{REPEATING} two three"
@@ -57,8 +58,9 @@ def answers(folder: str, *, whole: bool = True, pipeline: bool = False) -> dict[
 
 def _cancelled(engine: Engine) -> list[int]:
     """The answer after one that was cancelled in the middle, of its prompt and of its text."""
-    asked = iter([False, True, True])
-    list(engine.stream("x" * 600, Options(4), cancelled=lambda: next(asked, True)))
+    sequence = Sequence("x" * 600, Options(4, reports_progress=True))
+    for event in engine.stream(sequence):
+        sequence.cancelled = event.prompt_done != 0
     events = engine.stream("abc abc abc", Options(8, drafter="ngram", num_draft_tokens=3))
     next(events)
     events.close()

@@ -6,13 +6,13 @@ from random import Random
 import pytest
 
 import akunu_py
-from akunu_py.answer import Answer
 from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot
-from akunu_py.decoding.scheduler import Phase
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError
+from akunu_py.events import Completion, EventStream
 from akunu_py.options import Grammar, Options, Sampling
-from akunu_py.request import Completion
+from akunu_py.scheduler import Scheduler
+from akunu_py.sequence import Sequence
 from akunu_py.stats import Finish
 
 PROMPTS = [
@@ -37,19 +37,9 @@ def stepped(tiny_model_dir: Path) -> Engine:
     return akunu_py.load(str(tiny_model_dir), prefill_step_size=16)
 
 
-def finish(engine: Engine, answers: list[Answer]) -> list[Completion]:
-    """Advances some answers in turn, to their ends."""
-    completions = [Completion(engine.model.name) for _ in answers]
-    while any(answer.phase is not Phase.DONE for answer in answers):
-        for answer, completion in zip(answers, completions, strict=True):
-            if answer.phase is not Phase.DONE and (event := answer.advance()) is not None:
-                completion.add(event)
-    return completions
-
-
 def told(completion: Completion) -> tuple[object, ...]:
     """What a client gets of an answer, log-probabilities rounded."""
-    logprobs = [(one.token, round(one.logprob, 3)) for one in completion.logprobs]
+    logprobs = [(one.token, round(one.logprob, 2)) for one in completion.logprobs]
     return completion.token_ids, completion.text, completion.finish_reason, logprobs
 
 
@@ -60,7 +50,7 @@ def test_answers_in_turn_are_as_they_are_alone(stepped: Engine) -> None:
         stepped.reset()
         alone.append(told(stepped.generate(prompt, options)))
     stepped.reset()
-    together = finish(stepped, [stepped.begin(prompt, options) for prompt, options in asked])
+    together = stepped.generate_batch([Sequence(*one) for one in asked], parallel=len(asked))
     assert [told(completion) for completion in together] == alone
     assert not any(slot.busy for slot in stepped.slots)
 
@@ -115,52 +105,49 @@ def test_answers_that_grow_in_one_round_keep_within_memory(
 
 
 def test_a_new_stream_ends_only_the_stream_before_it(stepped: Engine) -> None:
-    answer = stepped.begin(PROMPTS[0], Options(20))
-    answer.advance()
+    scheduler, reader = Scheduler(), EventStream()
+    scheduler.add(Sequence(PROMPTS[0], Options(20), reader=reader))
+    scheduler.admit(stepped.runner)
+    scheduler.advance(stepped.runner)
     first = stepped.stream(PROMPTS[1], Options(20))
     next(first)
     assert list(stepped.stream(PROMPTS[2], Options(5)))
     assert list(first) == []
-    (completion,) = finish(stepped, [answer])
-    assert completion.finish_reason in (Finish.LENGTH, Finish.EOS)
+    while scheduler.advance(stepped.runner):
+        pass
+    assert list(reader)[-1].finish_reason in (Finish.LENGTH, Finish.EOS)
 
 
 def test_no_time_is_learnt_from_rounds_between_which_others_ran(stepped: Engine) -> None:
     options = Options(12, drafter="none")
     timed = [event.round.seconds for event in stepped.stream(PROMPTS[0], options)]
     assert any(seconds is not None for seconds in timed[1:])
-    one, other = (stepped.begin(prompt, options) for prompt in PROMPTS[:2])
-    seconds = []
-    for _ in range(8):
-        for answer in (one, other):
-            if (event := answer.advance()) is not None:
-                seconds.append(event.round.seconds)
-    assert seconds
-    assert set(seconds) == {None}
-    one.close()
-    other.close()
+    readers = [EventStream(), EventStream()]
+    scheduler = Scheduler()
+    for prompt, reader in zip(PROMPTS, readers, strict=False):
+        scheduler.add(Sequence(prompt, options, reader=reader))
+    while scheduler.waiting or scheduler.running:
+        scheduler.admit(stepped.runner)
+        scheduler.advance(stepped.runner)
+    assert {event.round.seconds for event in readers[0]} == {None}, "the other has more to read"
 
 
-def test_an_answer_waits_for_memory_and_goes_on(tiny_model_dir: Path) -> None:
+def test_an_answer_waits_for_memory_and_goes_on(
+    tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     roomy = akunu_py.load(str(tiny_model_dir))
     alone = [told(roomy.generate(prompt, Options(20))) for prompt in PROMPTS]
     one = max(slot.nbytes for slot in roomy.slots)
     tight = akunu_py.load(str(tiny_model_dir), prompt_cache_bytes=2 * one)
     tight.generate(PROMPTS[0], Options(1))  # now it knows how large a cache is
-    most = 0
+    grow, most = PrefixPool.grow, 0
 
-    def look() -> bool:
+    def watched(pool: PrefixPool, slot: PrefixSlot, tokens: int) -> None:
         nonlocal most
-        most = max(most, sum(slot.nbytes for slot in tight.slots))
-        return False
+        grow(pool, slot, tokens)
+        most = max(most, sum(status.nbytes for status in tight.slots))
 
-    answers = [tight.begin(prompt, Options(20), cancelled=look) for prompt in PROMPTS]
-    completions = [Completion("tiny") for _ in PROMPTS]
-    while any(answer.phase is not Phase.DONE for answer in answers):
-        left = [answer for answer in answers if answer.phase is not Phase.DONE]
-        for answer in left:
-            event = answer.advance(may_wait=answer is not left[0])
-            if event is not None:
-                completions[answers.index(answer)].add(event)
+    monkeypatch.setattr(PrefixPool, "grow", watched)
+    completions = tight.generate_batch(PROMPTS, Options(20), parallel=len(PROMPTS))
     assert [told(completion) for completion in completions] == alone
     assert most <= 2 * one

@@ -11,6 +11,7 @@ from akunu_py.model.files import bundled_model
 from akunu_py.options import Options
 from akunu_py.stats import Finish
 from akunu_py.text.chat import ChatTranscript
+from akunu_py.text.fim import FillRequest
 from benchmarks.prompts import make_prompts
 
 NEAR_TIE = 1e-2
@@ -100,11 +101,11 @@ def test_it_answers_the_greetings_requests_right(ember: Engine) -> None:
 
 
 def test_it_fills_gaps_and_ends_by_itself(ember: Engine) -> None:
-    answer = ember.generate(
+    gap = FillRequest(
         "class Box:\n    def __init__(self, width, height):\n        self.width = width\n        ",
-        Options(32),
-        suffix="\n\n    def area(self):\n        return self.width * self.height\n",
+        "\n\n    def area(self):\n        return self.width * self.height\n",
     )
+    answer = ember.generate(gap, Options(32))
     assert answer.finish_reason is Finish.EOS
     assert answer.text.startswith("self.")
     assert "<|" not in answer.text

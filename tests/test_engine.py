@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from threading import Event as Flag
 
 import mlx.core as mx
 import pytest
@@ -15,7 +14,9 @@ import akunu_py
 from akunu_py import Options, Sampling
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
+from akunu_py.events import Event
 from akunu_py.machine.backend import Backend
+from akunu_py.sequence import Sequence
 from akunu_py.stats import EngineCounters, Finish
 from akunu_py.text.fim import FillRequest
 from tests.fakes import OracleDrafter
@@ -209,27 +210,20 @@ class TestPrefixReuse:
 
 class TestCancelling:
     def test_a_request_can_be_cancelled_between_rounds(self, engine: Engine) -> None:
-        asked: list[None] = []
-
-        def cancelled() -> bool:
-            asked.append(None)
-            return len(asked) > 5
-
-        events = list(engine.stream(PROMPT, Options(max_tokens=60), cancelled=cancelled))
+        sequence, events = Sequence(PROMPT, Options(max_tokens=60)), list[Event]()
+        for event in engine.stream(sequence):
+            events.append(event)
+            sequence.cancelled = len(events) > 3
         assert events[-1].finish_reason is Finish.CANCELLED
         assert 0 < events[-1].stats.target_forwards <= 5
 
     def test_a_cancelled_prefill_ends_after_the_current_chunk(self, tiny_model_dir: Path) -> None:
         engine = akunu_py.load(str(tiny_model_dir), prefill_step_size=16)
-        stop = Flag()
-
-        def progress(done: int, _: int) -> None:
-            if done >= 100:
-                stop.set()
-
         prompt = random_prompt(4, 300)
-        events = list(engine.stream(prompt, progress=progress, cancelled=stop.is_set))
-        assert [event.finish_reason for event in events] == [Finish.CANCELLED]
+        sequence = Sequence(prompt, Options(reports_progress=True))
+        for event in engine.stream(sequence):
+            sequence.cancelled = (event.prompt_done or 0) >= 100
+        assert event.finish_reason is Finish.CANCELLED
         assert engine.counters == EngineCounters(requests=1, prefill_chunks=7, prefill_tokens=112)
         again = engine.generate(prompt, Options(max_tokens=1))
         assert again.stats.cached_tokens == 112, "what was computed is kept"
@@ -241,16 +235,16 @@ class TestCancelling:
         assert cpu.prefill_step(False) == cpu.prefill_step(True)
 
     def test_cancelled_decoding_ends_after_the_current_round(self, engine: Engine) -> None:
-        stop = Flag()
-        stream = engine.stream(PROMPT, Options(max_tokens=60), cancelled=stop.is_set)
+        sequence = Sequence(PROMPT, Options(max_tokens=60))
+        stream = engine.stream(sequence)
         before = engine.counters.rounds
         next(stream)
-        stop.set()
+        sequence.cancelled = True
         assert [event.finish_reason for event in stream] == [Finish.CANCELLED]
         assert engine.counters.rounds - before == 2
 
     def test_a_request_can_be_cancelled_before_the_prefill(self, engine: Engine) -> None:
-        events = list(engine.stream(PROMPT, cancelled=lambda: True))
+        events = list(engine.stream(Sequence(PROMPT, cancelled=True)))
         assert [event.finish_reason for event in events] == [Finish.CANCELLED]
         assert events[0].stats.target_forwards == 0
 
@@ -307,20 +301,13 @@ class TestRefusals:
         with pytest.raises(InvalidRequestError, match="0 or more, not -3"):
             Options(max_tokens=-3)
 
-    def test_a_suffix_after_ids_is_refused(self, engine: Engine) -> None:
-        with pytest.raises(InvalidRequestError, match="needs a prompt that is text"):
-            engine.stream([1, 2], suffix="x")
-
 
 def test_a_suffix_follows_the_gap(engine: Engine) -> None:
     filled = "<|fim_prefix|>x\n<|fim_suffix|>b<|fim_middle|>a"
     expected = engine.generate(engine.tokenizer.encode(filled), Options(max_tokens=20))
-    for answer in (
-        engine.generate("x\na", Options(max_tokens=20), suffix="b"),
-        engine.generate(FillRequest("x\na", "b"), Options(max_tokens=20)),
-    ):
-        assert answer.token_ids == expected.token_ids
-        assert answer.stats.prompt_tokens == expected.stats.prompt_tokens
+    answer = engine.generate(FillRequest("x\na", "b"), Options(max_tokens=20))
+    assert answer.token_ids == expected.token_ids
+    assert answer.stats.prompt_tokens == expected.stats.prompt_tokens
 
 
 def test_a_gap_in_a_long_file_is_cut_to_the_context(engine: Engine) -> None:

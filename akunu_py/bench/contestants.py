@@ -21,6 +21,7 @@ from akunu_py.bench.replay_report import Policy
 from akunu_py.engine import Engine
 from akunu_py.options import DEFAULT_KV_GROUP_SIZE, Options, Sampling
 from akunu_py.sampling.sampler import Sampler
+from akunu_py.sequence import Sequence as Requested
 from akunu_py.stats import Stats
 
 
@@ -133,7 +134,7 @@ class Akunu(Policy):
         )
         sampler = ForcedSampler(prompt, task.reference) if task.forced else None
         engine.reset()
-        events = list(engine.stream(prompt, options, sampler=sampler))
+        events = list(engine.stream(Requested(prompt, options, sampler=sampler)))
         tokens = [token for event in events for token in event.tokens]
         if not tokens:
             return None

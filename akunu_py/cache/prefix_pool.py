@@ -6,7 +6,7 @@ shared part is copied into another one: a new slot while memory lasts, then the 
 one. If files on disk hold much more of the prompt than any slot, a new slot is filled from them.
 
 Several requests may be served at once. What a busy slot has computed of its prompt is copied for
-others, but it is neither taken nor dropped. A request that may wait asks `has_room` first.
+others, but it is neither taken nor dropped. Whoever admits a request asks `has_room` first.
 """
 
 import math
@@ -17,6 +17,7 @@ from time import time
 from typing import TYPE_CHECKING, Final
 
 from akunu_py.options import MAX_SLOTS
+from akunu_py.tokens import common_prefix_length
 
 if TYPE_CHECKING:
     from akunu_py.cache.kv_cache import KVCache
@@ -29,11 +30,6 @@ _HEADROOM: Final = 8
 """A slot gets room for this part of its tokens in addition: an eighth. It is copied when it grows,
 so a long answer copies each token some eight times in all, and an eighth of the memory is unused
 at most."""
-
-WORTH_WAITING: Final = 64
-"""A request waits for another if that is computing so many tokens of its prompt, or more."""
-
-_STRIDE: Final = 256
 
 MakeCache = Callable[[int], "KVCache"]
 """Makes an empty cache for a number of tokens."""
@@ -65,7 +61,6 @@ class PrefixSlot:
 
     Attributes:
         tokens: those that it holds; of a busy slot, those that others may copy.
-        coming: the prompt that is being computed, of which `tokens` is the beginning.
         unsaved: whether it may hold some that are not on disk.
     """
 
@@ -75,7 +70,6 @@ class PrefixSlot:
         self.last_used = 0.0
         self.busy = False
         self.tokens: list[int] = []
-        self.coming: Sequence[int] = ()
         self.unsaved = False
 
     @property
@@ -114,7 +108,6 @@ class PrefixSlot:
     def settle(self, tokens: Sequence[int]) -> None:
         """Records what the cache holds after a request: `tokens` as far as they were computed."""
         self._cut(tokens, self.cache.reach(min(self.cache.length, len(tokens))))
-        self.coming = ()
         self.cache.keep()
         self.unsaved = True
 
@@ -194,7 +187,6 @@ class PrefixPool:
                 slot.copy(best, shared)
         cached = slot.reuse(prompt)
         slot.busy = True
-        slot.coming = prompt if slot.cache.can_roll_back else ()
         self._update_statuses()
         return slot, cached
 
@@ -215,19 +207,6 @@ class PrefixPool:
         """How many tokens of a prompt need not be computed, because a slot holds them."""
         return max((slot.usable(prompt) for slot in self._slots.values()), default=0)
 
-    def is_coming(self, prompt: Sequence[int]) -> bool:
-        """Whether a busy slot will soon hold much more of a prompt than any slot does now.
-
-        One that has computed all that they share gives no more: it may have gone past it.
-        """
-        shared = [
-            (common_prefix_length(slot.coming, prompt), slot.held) for slot in self._slots.values()
-        ]
-        coming = max((tokens for tokens, held in shared if tokens > held), default=0)
-        return coming >= WORTH_WAITING and (
-            min(coming, len(prompt) - 1) - self.known(prompt) >= WORTH_WAITING
-        )
-
     def seats(self, tokens: int) -> float:
         """How many slots of so many tokens fit into the memory."""
         size = self._bytes_of(min(tokens, self.limit))
@@ -236,8 +215,6 @@ class PrefixPool:
     def share(self, slot: PrefixSlot, prompt: Sequence[int]) -> None:
         """Lets others copy what a busy slot has computed of its prompt."""
         slot.tokens.extend(prompt[slot.held : slot.cache.length])
-        if slot.held >= len(prompt) - 1:
-            slot.coming = ()
         self._update_statuses()
 
     def grow(self, slot: PrefixSlot, tokens: int) -> None:
@@ -368,14 +345,3 @@ class PrefixPool:
 
     def _update_statuses(self) -> None:
         self.statuses = tuple(self._slots[slot_id].status for slot_id in sorted(self._slots))
-
-
-def common_prefix_length(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many tokens two sequences share from the start."""
-    most = min(len(left), len(right))
-    shared = 0
-    while shared < most and left[shared : shared + _STRIDE] == right[shared : shared + _STRIDE]:
-        shared += _STRIDE  # comparing slices is much faster than comparing tokens
-    while shared < most and left[shared] == right[shared]:
-        shared += 1
-    return min(shared, most)

@@ -4,16 +4,17 @@ A turn is one task of the worker: its thread renders the prompt, encodes it and 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from akunu_py.errors import InvalidRequestError
+from akunu_py.events import Event, EventStream
 from akunu_py.options import Options
-from akunu_py.request import Event
 from akunu_py.stats import Finish, Stats
 from akunu_py.text.chat import ChatTranscript
 from akunu_py.text.tokenizer import Message
-from akunu_py.worker import EngineWorker, EventStream, Progress
+from akunu_py.worker import EngineWorker
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
@@ -24,8 +25,8 @@ MakeTranscript = Callable[["Engine"], ChatTranscript]
 class Conversation:
     """The messages so far, and how the next answer is made.
 
-    The worker may still be loading; it calls `progress` on its thread with the prompt tokens done
-    and in total. Replace `options` and `show_drafts` to change them for the next answers.
+    The worker may still be loading. `progress` is called with the prompt tokens done and in total.
+    Replace `options` and `show_drafts` to change them for the next answers.
 
     Attributes:
         stats: the stats of every turn since the conversation was started or reset.
@@ -38,7 +39,7 @@ class Conversation:
         *,
         system: str | None = None,
         show_drafts: bool = False,
-        progress: Progress | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.worker = worker
         self.options = options
@@ -131,10 +132,15 @@ class Turn:
 
     def __iter__(self) -> Iterator[Event]:
         talk = self._conversation
-        with talk.worker.stream(self._encode, talk.options, progress=talk.progress) as self._events:
+        options = replace(talk.options, reports_progress=True)
+        with talk.worker.stream(self._encode, options) as self._events:
             if self._cancelled:
                 self._events.cancel()
             for event in self._events:
+                if event.prompt_done is not None:
+                    if talk.progress is not None:
+                        talk.progress(event.prompt_done, event.stats.prompt_tokens)
+                    continue
                 self.tokens.extend(event.tokens)
                 self.text += event.text
                 self.stats, self.finish = event.stats, event.finish_reason

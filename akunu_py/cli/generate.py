@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from akunu_py.cli.loading import load_engine
@@ -9,9 +10,11 @@ from akunu_py.cli.progress import prefill_bar
 from akunu_py.cli.render import AnswerWriter, prompt_line, stats_line, tell
 from akunu_py.cli.screen import read_text
 from akunu_py.cli.settings import GenerateSettings
+from akunu_py.events import Completion
 from akunu_py.machine.backend import peak_memory_bytes
-from akunu_py.request import Completion
+from akunu_py.prompt import PromptInput
 from akunu_py.text.chat import ChatTranscript
+from akunu_py.text.fim import FillRequest
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
@@ -51,15 +54,21 @@ def run(settings: GenerateSettings) -> int:
 
 def _complete(engine: "Engine", settings: GenerateSettings, prompt: str) -> Completion:
     """Answers, and prints the text as it grows unless it is wanted as JSON."""
-    asked: str | list[int] = prompt
+    asked: PromptInput = prompt
     if settings.as_question:
         asked = ChatTranscript(engine.tokenizer, settings.system_prompt).prompt_for(prompt)
         asked += engine.tokenizer.encode_plain(settings.prefill_response or "")
+    elif settings.suffix is not None:
+        asked = FillRequest(prompt, settings.suffix)
     completion = Completion(engine.model.name)
+    options = replace(settings.options, reports_progress=True)
     writer = AnswerWriter(sys.stdout, show_drafts=settings.show_drafts)
     bar = prefill_bar(sys.stderr)
     try:
-        for event in engine.stream(asked, settings.options, suffix=settings.suffix, progress=bar):
+        for event in engine.stream(asked, options):
+            if event.prompt_done is not None:
+                bar(event.prompt_done, event.stats.prompt_tokens)
+                continue
             bar.close()
             completion.add(event)
             if not settings.as_json:

@@ -27,7 +27,6 @@ from akunu_py.cli.readers import (
     token_limit,
     whole_number,
 )
-from akunu_py.decoding.scheduler import DEFAULT_PARALLEL, MAX_PARALLEL
 from akunu_py.drafting import MODEL_DRAFTER
 from akunu_py.machine.backend import WEIGHT_LAYOUTS
 from akunu_py.model.files import BUNDLED_MODEL
@@ -40,6 +39,7 @@ from akunu_py.options import (
     DEFAULT_XTC_THRESHOLD,
     MAX_DRAFT_TOKENS,
 )
+from akunu_py.scheduler import DEFAULT_PARALLEL, MAX_PARALLEL
 from akunu_py.server.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_QUEUE
 
 USER_DRAFTERS: Final = ("auto", "ngram", "suffix", "storage", MODEL_DRAFTER, "none")

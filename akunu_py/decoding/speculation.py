@@ -30,7 +30,6 @@ from akunu_py.planning.cost_curve import MEASURED, CostCurve
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.planner import MAX_PLANNED_TOKENS, DraftPlanner, FixedPlanner, Planner
 from akunu_py.planning.shared_rows import MAX_BATCH_ROWS
-from akunu_py.prompt import Prompt
 from akunu_py.sampling.sampler import Sampler
 
 _SEES_AHEAD: Final = frozenset({"phi3small"})
@@ -113,7 +112,14 @@ class SpeculationState:
         """Lets requests name a drafter of the caller's own; `make` is called for each of them."""
         self._factories[name] = make
 
-    def session(self, options: Options, sampler: Sampler, prompt: Prompt) -> DraftSession:
+    def session(
+        self,
+        options: Options,
+        sampler: Sampler,
+        prompt: Sequence[int],
+        end_tokens: frozenset[int] = frozenset(),
+        fills_gap: bool = False,
+    ) -> DraftSession:
         """The drafting side of one request; it drafts nothing if drafting is off or impossible.
 
         Call its `release` when the request ends.
@@ -125,7 +131,9 @@ class SpeculationState:
         """
         # Made even if nothing will be drafted, so that a wrong name is always an error.
         loans = ExitStack()
-        drafter = self._borrow_drafter(options.drafter, sampler, prompt, loans, options.project)
+        drafter = self._borrow_drafter(
+            options.drafter, sampler, prompt, loans, fills_gap=fills_gap, project=options.project
+        )
         needs_drafts = options.drafts and (options.max_tokens is None or options.max_tokens > 1)
         if not needs_drafts or self.why_impossible:
             loans.close()
@@ -135,8 +143,8 @@ class SpeculationState:
             self.logit_difference(longest_draft(options))
         return DraftSession(
             drafter,
-            self._borrow_planner(options, prompt.fills_gap, loans),
-            DraftTrimmer(prompt.end_tokens, options.stop, self._model.tokenizer.decode),
+            self._borrow_planner(options, fills_gap, loans),
+            DraftTrimmer(end_tokens, options.stop, self._model.tokenizer.decode),
             sampler.constraint,
             num_draft_tokens=rows - 1 if rows else longest_draft(options),
             release=loans.close,
@@ -148,7 +156,7 @@ class SpeculationState:
         Raises:
             InvalidRequestError: if it does not exist, or needs a draft model and there is none.
         """
-        return self._borrow_drafter(name, sampler, Prompt([], frozenset()), ExitStack())
+        return self._borrow_drafter(name, sampler, [], ExitStack())
 
     def required_draft_model(self) -> DraftModel:
         """The draft model.
@@ -166,16 +174,18 @@ class SpeculationState:
         self,
         name: str,
         sampler: Sampler,
-        prompt: Prompt,
+        prompt: Sequence[int],
         loans: ExitStack,
+        *,
+        fills_gap: bool = False,
         project: str | None = None,
     ) -> Drafter:
         """A drafter that no other request uses until `loans` is closed."""
         if name == MODEL_DRAFTER:
-            return _drawing_drafter(self.required_draft_model(), sampler, prompt.tokens, loans)
+            return _drawing_drafter(self.required_draft_model(), sampler, prompt, loans)
         if name in self._factories:
             return self._factories[name](sampler)
-        known = self._experience[prompt.fills_gap]
+        known = self._experience[fills_gap]
         if known.drafters.get(name):
             drafter = known.drafters[name].pop()
         elif name == AUTO_DRAFTER:
@@ -188,7 +198,7 @@ class SpeculationState:
         self._memory.lend(drafter, project)
         loans.callback(drafter.end)
         if self._draft_model is not None:
-            drawing = _drawing_drafter(self._draft_model, sampler, prompt.tokens, loans)
+            drawing = _drawing_drafter(self._draft_model, sampler, prompt, loans)
             return CombinedDrafter(drafter, drawing)
         return drafter
 

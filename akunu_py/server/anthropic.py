@@ -10,8 +10,8 @@ from uuid import uuid4
 
 from starlette.responses import Response
 
+from akunu_py.events import Completion, Event
 from akunu_py.options import Grammar
-from akunu_py.request import Completion, Event
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest, Contract, Endpoint
 from akunu_py.server.conversation import (

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 from akunu_py.errors import InvalidRequestError
+from akunu_py.events import Completion, Event
 from akunu_py.options import Grammar, Options, Wake
-from akunu_py.request import Completion, Event
 from akunu_py.server.body import Body
 from akunu_py.server.job import Job
 from akunu_py.server.wire import FINISH_REASONS

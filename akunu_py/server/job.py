@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from akunu_py.decoding.scheduler import Kind
+from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options
+from akunu_py.sequence import Kind
 from akunu_py.text.fim import FillRequest
 
 if TYPE_CHECKING:
@@ -32,6 +33,19 @@ class Job:
     predict_s: float | None = None
     slot: int | None = None
     is_chat: bool = False
+
+    @property
+    def asked(self) -> "PromptInput":
+        """The prompt for the engine.
+
+        Raises:
+            InvalidRequestError: if there is a gap, but the text before it is not text.
+        """
+        if self.suffix is None:
+            return self.prompt
+        if not isinstance(self.prompt, str):
+            raise InvalidRequestError("A suffix needs a prompt that is text.")
+        return FillRequest(self.prompt, self.suffix)
 
     @property
     def kind(self) -> Kind:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import PlainTextResponse, Response
 
+from akunu_py.events import Completion, Event
 from akunu_py.options import Options
 from akunu_py.package import __version__
-from akunu_py.request import Completion, Event
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.contract import ApiRequest, Contract, Endpoint, refuse_embeddings
 from akunu_py.server.dialect import DEFAULT_SAMPLERS, FORBIDDEN
@@ -302,17 +302,16 @@ def slots(request: ApiRequest) -> Response:
     engine, service = request.engine, request.service
     held = {slot.id: slot for slot in engine.slots}
     running: dict[int, dict[str, Any]] = {}
-    for job, events in service.active:
-        sequence, answer = events.sequence, events.answer
-        if sequence is None or answer is None or sequence not in service.scheduler.running:
+    for job, sequence in service.active:
+        if sequence not in service.scheduler.running:
             continue
-        stats, most = answer.stats, job.options.max_tokens
+        stats, slot, most = sequence.stats, sequence.slot, job.options.max_tokens
         left = -1 if most is None else most - stats.generated_tokens
-        cache = None if answer.slot_id is None else held.get(answer.slot_id)
+        cache = None if slot is None else held.get(slot.id)
         running[sequence.place] = {
             "id_task": sequence.arrival,
             "n_prompt_tokens": stats.prompt_tokens,
-            "n_prompt_tokens_processed": answer.computed_tokens,
+            "n_prompt_tokens_processed": sequence.computed_tokens,
             "n_prompt_tokens_cache": stats.cached_tokens,
             "next_token": [
                 {"has_next_token": True, "n_remain": left, "n_decoded": stats.generated_tokens}

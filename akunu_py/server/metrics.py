@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from akunu_py.decoding.scheduler import Kind
+from akunu_py.sequence import Kind
 from akunu_py.stats import Stats
 
 _PREFIX: Final = "llamacpp:"

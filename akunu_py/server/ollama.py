@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
 
+from akunu_py.events import Completion, Event
 from akunu_py.options import Grammar, Options
-from akunu_py.request import Completion, Event
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest, Contract, Endpoint, refuse_embeddings

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 from starlette.responses import Response
 
+from akunu_py.events import Completion, Event
 from akunu_py.package import __version__
-from akunu_py.request import Completion, Event
 from akunu_py.server.contract import ApiRequest
 from akunu_py.server.errors import ApiError
 from akunu_py.server.fields import read_choices

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from akunu_py.events import Completion, Event
 from akunu_py.options import MAX_ALTERNATIVES
-from akunu_py.request import Completion, Event
 from akunu_py.sampling.logprobs import PromptLogprobs, TokenLogprob
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest

@@ -149,18 +149,16 @@ def _sequences(service: Service) -> list[dict[str, Any]]:
         {
             "id": sequence.arrival,
             "kind": job.kind,
-            "phase": "waiting for memory" if sequence.stalled else sequence.phase,
-            "prompt_tokens": 0 if answer is None else answer.stats.prompt_tokens,
-            "cached_tokens": 0 if answer is None else answer.stats.cached_tokens,
-            "computed_tokens": 0 if answer is None else answer.computed_tokens,
-            "generated_tokens": 0 if answer is None else answer.stats.generated_tokens,
+            "phase": "waiting for memory" if sequence.lacks_memory else sequence.phase,
+            "prompt_tokens": sequence.stats.prompt_tokens,
+            "cached_tokens": sequence.stats.cached_tokens,
+            "computed_tokens": sequence.computed_tokens,
+            "generated_tokens": sequence.stats.generated_tokens,
             "max_tokens": job.options.max_tokens,
-            "drafted": 0 if answer is None else answer.stats.drafted,
-            "accepted": 0 if answer is None else answer.stats.accepted,
+            "drafted": sequence.stats.drafted,
+            "accepted": sequence.stats.accepted,
         }
-        for job, events in service.active
-        if (sequence := events.sequence) is not None
-        for answer in (events.answer,)
+        for job, sequence in service.active
     ]
 
 

@@ -14,8 +14,8 @@ from uuid import uuid4
 from starlette.responses import Response
 
 from akunu_py.errors import ContextOverflowError
+from akunu_py.events import Completion, Event
 from akunu_py.options import Options, Sampling
-from akunu_py.request import Completion, Event
 from akunu_py.server.contract import ApiRequest
 from akunu_py.server.conversation import (
     Block,

@@ -7,16 +7,17 @@ HTTP, except for the errors that it raises.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
+from collections.abc import Sequence as Many
 from contextlib import aclosing
 from dataclasses import dataclass
 from http import HTTPStatus
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from akunu_py.decoding.scheduler import Scheduler
-from akunu_py.event_stream import EventStream
-from akunu_py.request import Completion, Event
+from akunu_py.events import Completion, Event, EventStream
+from akunu_py.scheduler import Scheduler
+from akunu_py.sequence import Sequence
 from akunu_py.server.errors import ApiError, LoadingError, UnavailableError
 from akunu_py.server.job import Job
 from akunu_py.server.metrics import Metrics
@@ -38,6 +39,7 @@ class _ActiveJob:
     """A job that waits or runs. It is overdue if its deadline has passed."""
 
     job: Job
+    sequence: Sequence
     events: EventStream
     overdue: bool = False
 
@@ -85,9 +87,9 @@ class Service:
         return self.engine.batch.why_impossible if self.scheduler.parallel > 1 else None
 
     @property
-    def active(self) -> list[tuple[Job, EventStream]]:
+    def active(self) -> list[tuple[Job, Sequence]]:
         """The jobs that wait or run."""
-        return [(active.job, active.events) for active in self._active]
+        return [(active.job, active.sequence) for active in self._active]
 
     @property
     def running(self) -> list[Stats]:
@@ -110,7 +112,7 @@ class Service:
         return self._read(lambda: self._start(job, end_only=end_only))
 
     async def stream_all(
-        self, jobs: Sequence[Job], *, end_only: bool = False
+        self, jobs: Many[Job], *, end_only: bool = False
     ) -> AsyncGenerator[tuple[int, Event], None]:
         """Completes the prompts of one request, as many at a time as the engine answers.
 
@@ -156,7 +158,7 @@ class Service:
         (completion,) = await self.complete_all([job])
         return completion
 
-    async def complete_all(self, jobs: Sequence[Job]) -> list[Completion]:
+    async def complete_all(self, jobs: Many[Job]) -> list[Completion]:
         """Completes several prompts and returns the whole; see `stream_all`. Cancelling the call
         cancels the jobs."""
         completions = [Completion(self.engine.model.name) for _ in jobs]
@@ -198,10 +200,9 @@ class Service:
                 older.events.abort(ApiError(HTTPStatus.CONFLICT, _SUPERSEDED, "superseded_error"))
         if self._logs_prompts:
             logger.info("prompt: %r, suffix: %r", job.prompt, job.suffix)
-        events = self._worker.stream(
-            job.prompt, job.options, suffix=job.suffix, kind=job.kind, queues=is_first
-        )
-        active = _ActiveJob(job, events)
+        sequence = Sequence(job.asked, job.options, job.kind)
+        events = self._worker.stream(sequence, queues=is_first)
+        active = _ActiveJob(job, sequence, events)
         self._active.append(active)
         # A deadline needs each event when it happens.
         end_only = end_only and job.predict_s is None

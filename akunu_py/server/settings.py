@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from akunu_py.decoding.scheduler import DEFAULT_PARALLEL
+from akunu_py.scheduler import DEFAULT_PARALLEL
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8080

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from akunu_py.request import Completion, Event
+from akunu_py.events import Completion, Event
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.errors import NOTED_ERROR, ApiError, noted_error
 from akunu_py.server.job import Job

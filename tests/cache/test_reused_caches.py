@@ -1,6 +1,7 @@
 """What is reused is what a fresh engine computes, whatever happened to the caches before."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -131,8 +132,9 @@ def test_a_restored_window_does_not_write_into_its_checkpoint(
     engine.generate(prompt, once)  # a checkpoint at 39, shorter than the window
     engine.generate([*prompt, *tokens_of(6, 500)], once)
     branch = [*prompt[:39], 77, 78]
-    slot = Options(1, drafter="none", slot=1)
-    list(engine.stream(branch, slot, cancelled=lambda: True))
+    interrupted = engine.stream(branch, replace(once, slot=1, reports_progress=True))
+    next(interrupted)  # nothing is computed yet
+    interrupted.close()
     engine.generate([*prompt[:30], *tokens_of(8, 9)], once)
     other = [*prompt[:39], 50, 51, 52]
     again = engine.generate(other, Options(12, drafter="none", slot=5))

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import cast
 
-from akunu_py.decoding.scheduler import Phase
 from akunu_py.drafting.base import Draft
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError
+from akunu_py.events import Event
 from akunu_py.options import Options
-from akunu_py.request import Event
+from akunu_py.sequence import Phase
 from akunu_py.stats import Finish, Round, Stats
 from akunu_py.text.stream import Piece
 from akunu_py.text.tokenizer import Message

@@ -19,8 +19,8 @@ from mlx_lm.utils import _parse_size
 from akunu_py.cli.parser import parse
 from akunu_py.cli.serve import tell_ready
 from akunu_py.cli.settings import ServeSettings
-from akunu_py.decoding.scheduler import Scheduler
 from akunu_py.errors import InvalidRequestError
+from akunu_py.scheduler import Scheduler
 from akunu_py.server.settings import Defaults, ServerSettings
 
 PATIENCE_S = 60

@@ -26,6 +26,7 @@ from akunu_py.model.files import BUNDLED_MODEL
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options, Sampling
 from akunu_py.sampling.sampler import Sampler
+from akunu_py.sequence import Sequence
 from akunu_py.stats import Round, Stats
 from akunu_py.text.chat import ChatTranscript
 from benchmarks.rounding import attention_by_size, round_as_gpus_do
@@ -109,7 +110,7 @@ def test_what_is_kept_of_an_exact_answer_does_not_depend_on_drafts(
         coarse_engine.reset()
         options = Options(20, drafter=drafter, num_draft_tokens=4, exact=True)
         sampler = ForcedSampler(PROMPTS[0], answer)
-        list(coarse_engine.stream(PROMPTS[0], options, sampler=sampler))
+        list(coarse_engine.stream(Sequence(PROMPTS[0], options, sampler=sampler)))
         coarse_engine.generate([*PROMPTS[0], *answer, 7], Options(0))
         kept.append(keys_held(coarse_engine))
     assert kept[0] == kept[1]

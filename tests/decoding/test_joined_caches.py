@@ -12,7 +12,6 @@ from mlx_lm.models.base import scaled_dot_product_attention
 from akunu_py.cache.batched import BatchedRows, batched_layers
 from akunu_py.cache.layers import LayerCache
 from akunu_py.decoding.batch import Batch, BatchedTarget
-from akunu_py.decoding.scheduler import Phase
 from akunu_py.drafting.base import NO_DRAFT
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError
@@ -20,6 +19,7 @@ from akunu_py.loading import load_target
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
+from akunu_py.sequence import Sequence
 from tests.decoding.company import SMALLEST, joining, members_of, prompt_of
 from tests.tiny_model import write_tiny_model
 
@@ -145,11 +145,6 @@ def test_no_memory_to_leave_joined_caches_costs_no_answer(
 
     monkeypatch.setattr(LayerCache, "separate", fail)
     with joining(after=1):
-        answers = [engine.begin(*request) for request in requests]
-        told: list[list[int]] = [[] for _ in answers]
-        while any(answer.phase is not Phase.DONE for answer in answers):
-            for answer, tokens in zip(answers, told, strict=True):
-                if answer.phase is not Phase.DONE and (event := answer.advance()) is not None:
-                    tokens.extend(event.tokens)
+        told = engine.generate_batch([Sequence(*request) for request in requests])
     assert next(failing) > fails_at
-    assert told == [one.token_ids for one in alone]
+    assert [one.token_ids for one in told] == [one.token_ids for one in alone]

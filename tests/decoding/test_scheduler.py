@@ -8,15 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from akunu_py.decoding.scheduler import (
-    MAX_PARALLEL,
-    MOST_OVERTAKEN,
-    PATIENCE,
-    Kind,
-    Phase,
-    Scheduler,
-    Sequence,
-)
+from akunu_py.options import Options
+from akunu_py.scheduler import MAX_PARALLEL, MOST_OVERTAKEN, PATIENCE, Scheduler
+from akunu_py.sequence import Kind, Phase, Sequence
 
 CHUNK = 100  # tokens
 CHAT, FILL_IN, COMPLETION = Kind.CHAT, Kind.FILL_IN, Kind.COMPLETION
@@ -27,7 +21,7 @@ class FakeEngine:
     """Computes nothing, but counts forwards and memory as an engine would.
 
     Attributes:
-        memory: units that all sequences may hold together; the one that never waits may exceed it.
+        memory: units that all sequences may hold together, one for each of their forwards.
         forwards: names of the sequences in each forward, a chunk being a list of one.
         ended: the names of those that are done, in order.
     """
@@ -36,10 +30,10 @@ class FakeEngine:
     memory: int = 1 << 30
     forwards: list[list[str]] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
-    held: dict[str, int] = field(default_factory=dict)
-    waiting: list[Sequence] = field(default_factory=list)
-    cancelled: set[str] = field(default_factory=set)
-    arrivals: int = 0
+    held: dict[Sequence, int] = field(default_factory=dict)
+    names: dict[Sequence, str] = field(default_factory=dict)
+    phases: dict[Sequence, Iterator[Phase]] = field(default_factory=dict)
+    follows: dict[Sequence, Sequence] = field(default_factory=dict)
 
     def put(
         self,
@@ -50,54 +44,61 @@ class FakeEngine:
         priority: int = 0,
     ) -> Sequence:
         """Lets a request arrive."""
-        self.arrivals += 1
-        sequence = Sequence(
-            kind=kind,
-            priority=priority,
-            cancelled=lambda: name in self.cancelled,
-            arrival=self.arrivals,
-            left=CHUNK * chunks,
-        )
-        left = iter([*[Phase.PREFILLING] * (chunks - 1), *[Phase.DECODING] * rounds, Phase.DONE])
-        sequence.step = lambda may_wait: self._step(name, sequence, left, may_wait)
-        self.waiting.append(sequence)
+        sequence = Sequence([0] * CHUNK * chunks, Options(priority=priority), kind)
+        phases = [*[Phase.PREFILLING] * (chunks - 1), *[Phase.DECODING] * rounds, Phase.DONE]
+        self.names[sequence], self.phases[sequence] = name, iter(phases)
+        self.scheduler.add(sequence)
         return sequence
 
-    def _step(
-        self, name: str, sequence: Sequence, left: Iterator[Phase], may_wait: bool
-    ) -> Phase | None:
-        assert name not in self.ended
-        if name in self.cancelled:
-            return self._end(name)
-        if may_wait and sum(self.held.values()) >= self.memory:
-            return None
-        self.held[name] = self.held.get(name, 0) + 1
-        self.forwards[-1].append(name)
-        phase = next(left)
-        sequence.left -= CHUNK * (sequence.phase is Phase.PREFILLING)
-        return self._end(name) if phase is Phase.DONE else phase
+    @property
+    def waiting(self) -> list[Sequence]:
+        return self.scheduler.waiting
 
-    def _end(self, name: str) -> Phase:
-        self.held.pop(name, None)
-        self.ended.append(name)
-        return Phase.DONE
+    def cancel(self, name: str) -> None:
+        for sequence, own in self.names.items():
+            sequence.cancelled |= own == name
 
-    def advance(self) -> list[str]:
+    def encode(self, sequence: Sequence) -> None:
+        assert isinstance(sequence.asked, list)
+        sequence.prompt, sequence.phase = sequence.asked, Phase.WAITING
+
+    def is_being_computed(self, sequence: Sequence, running: tuple[Sequence, ...]) -> bool:
+        before = self.follows.get(sequence)
+        return before in running and before is not None and before.phase is Phase.PREFILLING
+
+    def has_room(self, sequence: Sequence) -> bool:
+        return sum(self.held.values()) + len(sequence.prompt) // CHUNK < self.memory
+
+    def start(self, sequence: Sequence) -> None:
+        self.held[sequence] = 0
+
+    def reserve(self, sequence: Sequence, *, anyway: bool) -> bool:
+        return anyway or sum(self.held.values()) < self.memory
+
+    def advance(self, sequence: Sequence) -> None:
+        assert sequence.phase is not Phase.DONE
+        if not sequence.cancelled:
+            self.held[sequence] += 1
+            self.forwards[-1].append(self.names[sequence])
+            sequence.computed_tokens += CHUNK * (sequence.phase is Phase.PREFILLING)
+        sequence.phase = Phase.DONE if sequence.cancelled else next(self.phases[sequence])
+        if sequence.phase is Phase.DONE:
+            self.held.pop(sequence)
+            self.ended.append(self.names[sequence])
+
+    def step(self) -> list[str]:
         """Admits what may run, and computes the next forward; returns who was in it."""
-        while (best := self.scheduler.candidate(self.waiting)) is not None:
-            self.waiting.remove(best)
-            self.scheduler.pass_over(best, self.waiting)
-            self.scheduler.admit(best)
+        self.scheduler.admit(self)
         self.forwards.append([])
-        assert self.scheduler.advance() or not self.waiting
+        assert self.scheduler.advance(self) or not self.waiting
         return self.forwards[-1]
 
     def finish(self, most: int = 100_000) -> None:
         """Runs until everything is done."""
         for _ in range(most):
-            if not (self.scheduler.running or self.waiting):
+            if not (self.scheduler.running or self.scheduler.waiting):
                 return
-            self.advance()
+            self.step()
         pytest.fail("something starves")
 
 
@@ -109,21 +110,21 @@ def engine() -> FakeEngine:
 def test_rounds_and_chunks_alternate(engine: FakeEngine) -> None:
     engine.put("a", rounds=9)
     engine.put("b", rounds=9)
-    assert [engine.advance() for _ in range(3)] == [["a"], ["a"], ["b"]]
+    assert [engine.step() for _ in range(3)] == [["a"], ["a"], ["b"]]
     engine.put("long", chunks=9)
-    assert [engine.advance() for _ in range(4)] == [["a", "b"], ["long"], ["a", "b"], ["long"]]
+    assert [engine.step() for _ in range(4)] == [["a", "b"], ["long"], ["a", "b"], ["long"]]
 
 
 def test_a_prefill_alone_waits_for_nobody(engine: FakeEngine) -> None:
     engine.put("a", chunks=3)
-    assert [engine.advance() for _ in range(4)] == [["a"]] * 4
+    assert [engine.step() for _ in range(4)] == [["a"]] * 4
 
 
 def test_a_completion_goes_before_a_chat_that_came_first(engine: FakeEngine) -> None:
     engine.put("chat", chunks=50, rounds=9, kind=CHAT)
-    engine.advance()
+    engine.step()
     engine.put("typed", chunks=2, rounds=1, kind=FILL_IN)
-    assert [engine.advance() for _ in range(4)] == [["typed"], ["typed"], ["typed"], ["chat"]]
+    assert [engine.step() for _ in range(4)] == [["typed"], ["typed"], ["typed"], ["chat"]]
 
 
 def test_priorities_go_before_kinds(engine: FakeEngine) -> None:
@@ -137,32 +138,32 @@ def test_equal_requests_prefill_one_after_another(engine: FakeEngine) -> None:
     """So the second finds the prefix that it shares with the first."""
     engine.put("a", chunks=4)
     engine.put("b", chunks=4)
-    names = [name for _ in range(10) for name in engine.advance()]
+    names = [name for _ in range(10) for name in engine.step()]
     assert names.index("b") > 3
 
 
 def test_prompts_that_are_known_take_no_turns_from_each_other(engine: FakeEngine) -> None:
     for name in "abc":
-        engine.put(name, chunks=1, rounds=2).left = 1
+        engine.put(name, chunks=1, rounds=2).asked = [0]
     engine.finish()
     assert engine.forwards == [["a", "b", "c"]] * 3
 
 
 def test_short_prompts_go_before_long_ones_that_are_as_urgent(engine: FakeEngine) -> None:
     engine.put("long", chunks=50)
-    engine.advance()
+    engine.step()
     for name in "ab":
         engine.put(name, rounds=2)
-    assert [engine.advance() for _ in range(4)] == [["a"], ["a"], ["b"], ["a", "b"]]
+    assert [engine.step() for _ in range(4)] == [["a"], ["a"], ["b"], ["a", "b"]]
 
 
 def test_short_prompts_do_not_starve_a_long_one(engine: FakeEngine) -> None:
     long = engine.put("long", chunks=50)
     for number in range(60 * (MOST_OVERTAKEN + 1)):
         engine.put(str(number), rounds=0)
-        engine.advance()
+        engine.step()
         chunks = [names == ["long"] for names in engine.forwards[-MOST_OVERTAKEN - 1 :]]
-        assert sum(chunks) <= 1 or long.left < 2, "it delays each of them by one chunk"
+        assert sum(chunks) <= 1 or long.tokens_left < 2, "it delays each of them by one chunk"
     assert "long" in engine.ended
 
 
@@ -173,8 +174,8 @@ def test_prompts_that_are_known_do_not_starve_one_that_is_not(
     long = engine.put("long", chunks=20)
     for number in range(20 * (MOST_OVERTAKEN + 1) * 4):
         if len(engine.scheduler.running) + len(engine.waiting) < 5:
-            engine.put(f"known {number}", kind=kind).left = 1
-        engine.advance()
+            engine.put(f"known {number}", kind=kind).asked = [0]
+        engine.step()
     assert long.chunks == 20
     assert "known 0" in engine.ended[:4]
 
@@ -195,7 +196,7 @@ def test_a_chat_that_waits_for_a_place_keeps_no_completion_waiting(engine: FakeE
     for number in range(5 * PATIENCE):
         engine.put(f"typed {number}", rounds=2, kind=FILL_IN)
         for _ in range(5):
-            engine.advance()
+            engine.step()
         assert f"typed {number}" in engine.ended
 
 
@@ -214,64 +215,35 @@ def test_a_completion_waits_for_no_chunk_of_a_chat_after_its_arrival(
         for number, (many, rounds) in enumerate(chats)
     }
     for _ in range(before):
-        engine.advance()
+        engine.step()
     engine.put("typed", chunks, 1, FILL_IN)
     others = 0
     while "typed" not in engine.ended:
         counted = {name: one.chunks for name, one in sequences.items()}
-        forward = engine.advance()
+        forward = engine.step()
         others += any(one.chunks > counted[name] for name, one in sequences.items())
         assert len(engine.forwards) - before <= 2 * chunks + 1, forward
     assert others == 0
 
 
-def test_who_waits_for_others_looks_again_after_each_of_their_chunks(engine: FakeEngine) -> None:
-    first = engine.put("first", chunks=9)
-    later = engine.put("later", chunks=3)
-    step = later.step
-    assert step is not None
-    looked: list[int] = []
-
-    def wait(may_wait: bool) -> Phase | None:
-        looked.append(first.chunks)
-        return None if may_wait and first.chunks < 5 else step(may_wait)
-
-    later.step = wait
+def test_a_prompt_that_another_computes_is_admitted_after_it(engine: FakeEngine) -> None:
+    first, later = engine.put("first", chunks=9), engine.put("later", chunks=3)
+    engine.follows[later] = first
+    engine.put("other", chunks=1)
     engine.finish()
-    assert looked[:6] == [0, 1, 2, 3, 4, 5]
     names = [name for forward in engine.forwards for name in forward]
-    assert names.index("later") == 5
-    assert sorted(engine.ended) == ["first", "later"]
-
-
-def test_who_waits_for_a_prompt_is_not_delayed_by_those_between(engine: FakeEngine) -> None:
-    for name in "abc":
-        engine.put(name, rounds=99, kind=CHAT)
-    for _ in range(6):
-        engine.advance()
-    chat = engine.put("chat", chunks=9, kind=CHAT)
-    engine.advance()
-    for name in "de":
-        engine.put(name, rounds=99)
-    sequence = engine.put("typed")
-    compute = sequence.step
-    assert compute is not None
-    sequence.step = lambda may_wait: (
-        None if may_wait and chat.phase is Phase.PREFILLING else compute(may_wait)
-    )
-    for _ in range(40):
-        engine.advance()
-    assert "typed" in engine.ended
+    assert names.index("other") < names.index("later") == 12
+    assert sorted(engine.ended) == ["first", "later", "other"]
 
 
 def test_a_completion_pauses_a_chat_when_all_places_are_taken(engine: FakeEngine) -> None:
     for name in "abcd":
         engine.put(name, rounds=99, kind=CHAT)
     for _ in range(9):
-        engine.advance()
+        engine.step()
     engine.put("typed", rounds=3, kind=COMPLETION)
-    assert engine.advance() == ["typed"]
-    assert engine.advance() == ["typed", "a", "b", "c"]
+    assert engine.step() == ["typed"]
+    assert engine.step() == ["typed", "a", "b", "c"]
     engine.finish()
     assert engine.ended == ["typed", "a", "b", "c", "d"]
 
@@ -281,9 +253,9 @@ def test_chats_do_not_pause_each_other_and_one_alone_is_never_paused() -> None:
         engine = FakeEngine(Scheduler(parallel))
         for name in ("a", "b"):
             engine.put(name, rounds=9, kind=CHAT)
-        engine.advance()
+        engine.step()
         engine.put("late", kind=kind)
-        engine.advance()
+        engine.step()
         assert len(engine.scheduler.running) == parallel
         engine.finish()
 
@@ -293,7 +265,7 @@ def test_a_stream_of_completions_does_not_starve_a_chat() -> None:
     chats = [engine.put(f"chat {number}", rounds=3, kind=CHAT) for number in range(5)]
     for number in range(1000):
         engine.put(f"typed {number}", kind=FILL_IN)
-        engine.advance()
+        engine.step()
         if all(chat.phase is Phase.DONE for chat in chats):
             break
     else:
@@ -305,10 +277,10 @@ def test_a_paused_sequence_has_a_round_now_and_then() -> None:
     engine.put("chat", rounds=10**6, kind=CHAT)
     engine.put("other", rounds=10**6, kind=CHAT)
     for _ in range(2):
-        engine.advance()
+        engine.step()
     for name in ("x", "y"):
         engine.put(name, rounds=10**6, kind=FILL_IN)
-    forwards = [engine.advance() for _ in range(6 * PATIENCE)]
+    forwards = [engine.step() for _ in range(6 * PATIENCE)]
     assert sum("chat" in names for names in forwards) >= 4
     assert sum("other" in names for names in forwards) >= 4
 
@@ -319,8 +291,8 @@ def test_memory_is_waited_for_until_another_ends() -> None:
     engine.finish()
     assert engine.ended == ["a", "b"]
     assert (first.rounds, second.rounds) == (20, 20)
-    counts = [names.count("b") for names in engine.forwards]
-    assert 0 in counts[5:20], "it waited"
+    names = [name for forward in engine.forwards for name in forward]
+    assert names[:12] != ["a", "b"] * 6, "it waited"
 
 
 def test_completions_that_take_all_memory_do_not_starve_a_chat() -> None:
@@ -329,7 +301,7 @@ def test_completions_that_take_all_memory_do_not_starve_a_chat() -> None:
     for number in range(20 * PATIENCE):
         engine.put(str(number), rounds=6)
         for _ in range(4):
-            engine.advance()
+            engine.step()
     assert "chat" in engine.ended
     assert len(engine.waiting) > 9, "there were always others"
 
@@ -339,10 +311,10 @@ def test_a_cancelled_sequence_ends_with_the_next_forward(engine: FakeEngine) -> 
     for name in "abcd":
         engine.put(name, chunks=9, rounds=9, kind=CHAT)
     for _ in range(5):
-        engine.advance()
-    engine.cancelled.add("d")
+        engine.step()
+    engine.cancel("d")
     for _ in range(2):
-        engine.advance()
+        engine.step()
     assert engine.ended == ["d"]
 
 
@@ -377,13 +349,13 @@ def test_any_schedule(
             if when == now:
                 sequences[name] = engine.put(name, chunks, rounds, kind, priority)
         if draw.random() < 0.05:
-            engine.cancelled.add(draw.choice(names))
+            engine.cancel(draw.choice(names))
         if now > max(entry[0] for entry in asked) and not (
             engine.scheduler.running or engine.waiting
         ):
             break
         before = {name: one.phase for name, one in sequences.items()}
-        forward = engine.advance()
+        forward = engine.step()
         phases = {before[name] for name in forward} - {Phase.WAITING}
         assert len(forward) == len(set(forward)) <= parallel
         assert len(phases) <= 1, "a forward is a chunk or a round"
@@ -391,8 +363,8 @@ def test_any_schedule(
         assert len(engine.scheduler.running) <= (1 if parallel == 1 else 2 * parallel)
     assert sorted(engine.ended) == sorted(names), "each ends, and once"
     for name, (_, chunks, rounds, _, _) in zip(names, asked, strict=True):
-        if name not in engine.cancelled:
-            one = sequences[name]
+        one = sequences[name]
+        if not one.cancelled:
             assert (one.chunks, one.rounds) == (chunks, rounds)
             assert sum(name in names for names in engine.forwards) == chunks + rounds
 
@@ -409,7 +381,7 @@ def test_no_prefill_holds_a_round_for_more_than_one_chunk(
     while engine.scheduler.running or engine.waiting:
         decoding = {one for one in engine.scheduler.running if one.phase is Phase.DECODING}
         counted = {one: one.chunks for one in engine.scheduler.running}
-        engine.advance()
+        engine.step()
         is_chunk = any(one.chunks > before for one, before in counted.items())
         assert not (was_chunk and is_chunk and decoding)
         was_chunk = is_chunk

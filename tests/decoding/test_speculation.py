@@ -11,7 +11,6 @@ from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options, Sampling
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from akunu_py.planning.planner import FixedPlanner
-from akunu_py.prompt import Prompt
 from akunu_py.sampling.sampler import Sampler
 
 SAMPLER = Sampler(Sampling())
@@ -23,9 +22,7 @@ def speculation(engine: Engine) -> SpeculationState:
 
 
 def begin(speculation: SpeculationState, gap: bool, options: Options | None = None) -> Any:
-    return speculation.session(
-        options or Options(), SAMPLER, Prompt([1, 2, 3], frozenset(), fills_gap=gap)
-    )
+    return speculation.session(options or Options(), SAMPLER, [1, 2, 3], fills_gap=gap)
 
 
 @pytest.mark.parametrize("gap", [False, True])

@@ -10,8 +10,8 @@ import pytest
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
+from akunu_py.events import Completion
 from akunu_py.options import Options, Sampling
-from akunu_py.request import Completion
 from akunu_py.sampling.forward_logprobs import ForwardLogprobs
 from akunu_py.sampling.logprobs import LogprobRequest
 from benchmarks.seeds.ngram_model import NGramModelDrafter, bigram

@@ -1,5 +1,6 @@
 """A prompt's log-probabilities equal mlx-lm's, whatever the cache holds."""
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -13,6 +14,7 @@ from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options
 from akunu_py.sampling.forward_logprobs import SCORING_STEP
+from akunu_py.sequence import Sequence
 from akunu_py.stats import Finish
 
 PROMPT = [Random(8).randrange(256) for _ in range(2 * SCORING_STEP + 9)]
@@ -53,7 +55,6 @@ def test_scoring_does_not_change_the_answer(engine: Engine) -> None:
 def test_a_cached_prompt_is_computed_whole_and_stays_cached(engine: Engine) -> None:
     engine.generate(PROMPT, Options(1))
     kept = engine.slots
-    assert engine.begin(PROMPT, SCORES).tokens_left == len(PROMPT)
     scored = engine.generate(PROMPT, SCORES)
     assert scored.stats.cached_tokens == 0
     assert scored.prompt_logprobs is not None
@@ -70,9 +71,9 @@ def test_a_prompt_of_one_token_has_no_log_probabilities(engine: Engine) -> None:
 
 def test_scoring_can_be_cancelled_between_chunks(engine: Engine) -> None:
     before = engine.counters.prefill_chunks
-    (event,) = engine.stream(
-        PROMPT, SCORES, cancelled=lambda: engine.counters.prefill_chunks > before
-    )
+    sequence = Sequence(PROMPT, replace(SCORES, reports_progress=True))
+    for event in engine.stream(sequence):
+        sequence.cancelled = event.prompt_done != 0
     assert event.finish_reason is Finish.CANCELLED
     assert event.prompt_logprobs is None
     assert engine.counters.prefill_chunks - before == 1

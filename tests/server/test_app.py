@@ -1,13 +1,13 @@
 """What holds for every request: errors, log lines, and who may use the server."""
 
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
 
 import akunu_py
 from akunu_py.options import Options
+from akunu_py.sequence import Sequence
 from akunu_py.server.settings import Defaults, ServerSettings
 from tests.server.live import FRIEND, KEY, LiveServer, serve
 
@@ -191,13 +191,13 @@ def test_the_servers_defaults_hold_in_every_contract(tiny_model_dir: Path) -> No
 
     def load() -> akunu_py.Engine:
         engine = akunu_py.load(str(tiny_model_dir))
-        begin = engine.begin
+        encode = engine.runner.encode
 
-        def noting(prompt: Any, options: Options, *rest: Any, **how: Any) -> Any:
-            asked.append(options)
-            return begin(prompt, options, *rest, **how)
+        def noting(sequence: Sequence) -> None:
+            asked.append(sequence.options)
+            encode(sequence)
 
-        engine.begin = noting  # type: ignore[assignment, method-assign]
+        engine.runner.encode = noting  # type: ignore[method-assign]
         return engine
 
     with serve(load, ServerSettings(defaults=defaults)) as server:

@@ -11,8 +11,8 @@ import httpx2
 import pytest
 
 import akunu_py
-from akunu_py.decoding.scheduler import Sequence
-from akunu_py.event_stream import EventStream
+from akunu_py.events import EventStream
+from akunu_py.sequence import Sequence
 from akunu_py.server import http
 from akunu_py.server.contract import ApiRequest
 from akunu_py.server.job import Job

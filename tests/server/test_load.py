@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import akunu_py
-from akunu_py.event_stream import EventStream
+from akunu_py.events import EventStream
 from akunu_py.options import MAX_SLOTS
 from akunu_py.server.settings import ServerSettings
 from benchmarks.load import Load

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from akunu_py.options import Options, Sampling
+from akunu_py.text.fim import FillRequest
 from tests.server.live import LiveServer
 
 PROMPT = "one two one two one two one"
@@ -108,7 +109,7 @@ def test_a_seed_repeats_all_choices_but_not_each_other(live: LiveServer) -> None
 
 def test_a_suffix_asks_to_fill_the_gap(live: LiveServer) -> None:
     own = live.worker.call(
-        lambda engine: engine.generate(PROMPT, Options(max_tokens=8), suffix="the end")
+        lambda engine: engine.generate(FillRequest(PROMPT, "the end"), Options(8))
     )
     assert text_of(live, suffix="the end") == own.text
     streamed = stream(live, suffix="the end")

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from akunu_py.decoding.scheduler import Kind
 from akunu_py.options import Options
+from akunu_py.sequence import Kind, Sequence
 from akunu_py.server.job import Job
 from akunu_py.server.settings import ServerSettings
 from akunu_py.text.fim import FillRequest
@@ -129,14 +129,14 @@ def test_lower_priorities_go_first(
 ) -> None:
     engine.hold(after=0)
     begun: list[int] = []
-    loaded = held.worker.loading.result()
-    begin = loaded.begin
+    runner = held.worker.loading.result().runner
+    start = runner.start
 
-    def note(prompt: Any, options: Options, **rest: Any) -> Any:
-        begun.append(options.priority)
-        return begin(prompt, options, **rest)
+    def note(sequence: Sequence) -> None:
+        begun.append(sequence.options.priority)
+        start(sequence)
 
-    monkeypatch.setattr(loaded, "begin", note)
+    monkeypatch.setattr(runner, "start", note)
 
     def ask(priority: int) -> None:
         body = LONG | {"prompt": f"{priority} a b c", "n_predict": 3, "priority": priority}

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import openai
 import pytest
@@ -10,6 +10,7 @@ from openai.types.chat import ChatCompletionMessageParam
 from pydantic import BaseModel
 
 from akunu_py.options import Options, Sampling
+from akunu_py.text.fim import FillRequest
 from tests.server.live import LiveServer
 
 PROMPT = "import os\n"
@@ -26,9 +27,9 @@ def client(live: LiveServer) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def own_text(live: LiveServer, prompt: str, tokens: int, **more: Any) -> str:
+def own_text(live: LiveServer, prompt: str | FillRequest, tokens: int) -> str:
     options = Options(max_tokens=tokens)
-    return live.worker.call(lambda engine: engine.generate(prompt, options, **more).text)
+    return live.worker.call(lambda engine: engine.generate(prompt, options).text)
 
 
 def test_models_are_listed_and_found(client: openai.OpenAI) -> None:
@@ -70,7 +71,7 @@ def test_a_gap_is_filled(live: LiveServer, client: openai.OpenAI) -> None:
     answer = client.completions.create(
         model="m", prompt=PROMPT, suffix=suffix, max_tokens=16, temperature=0
     )
-    assert answer.choices[0].text == own_text(live, PROMPT, 16, suffix=suffix)
+    assert answer.choices[0].text == own_text(live, FillRequest(PROMPT, suffix), 16)
 
 
 def test_completions_in_every_other_mode(live: LiveServer, client: openai.OpenAI) -> None:

@@ -6,8 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from akunu_py.event_stream import EventStream
-from akunu_py.request import Event
+from akunu_py.events import Event, EventStream
 from akunu_py.stats import Finish, Round, Stats
 
 FIRST = Event(Round((1,)), (), Stats())

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import akunu_py
-from akunu_py.cache.prefix_pool import WORTH_WAITING
-from akunu_py.decoding.scheduler import MAX_PARALLEL, Kind
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
-from akunu_py.event_stream import EventStream
+from akunu_py.events import Completion, EventStream
 from akunu_py.options import Grammar, Options, Sampling
-from akunu_py.request import Completion
+from akunu_py.sampling.sampler import Sampler
+from akunu_py.scheduler import MAX_PARALLEL
+from akunu_py.sequence import Kind, Sequence
 from akunu_py.stats import Finish
 from akunu_py.worker import EngineWorker
 
@@ -101,7 +101,7 @@ def test_a_completion_begins_within_a_chunk_and_a_round_of(
     watched, late = watch(4), []
     plain = Options(max_tokens=100, drafter="none", sampling=Sampling(logit_bias=((2, -100.0),)))
     watched.at[at] = lambda: late.append(watched.worker.stream(COMPLETION, Options(max_tokens=1)))
-    read(watched.worker.stream(prompt, plain, kind=Kind.CHAT))
+    read(watched.worker.stream(Sequence(prompt, plain, Kind.CHAT)))
     assert read(late[0]).finish_reason is not Finish.CANCELLED
     chat = watched.forwards[at]
     own = [number for number, cache in enumerate(watched.forwards) if cache != chat]
@@ -127,7 +127,7 @@ def test_a_completion_waits_for_one_forward_of_many_prompts_and_chats(
         late.append(watched.worker.stream(COMPLETION, Options(max_tokens=1)))
 
     prompts = ([1, 2, 3], [4, 5, 6], LONG[1:], LONG[2:])
-    streams = [watched.worker.stream(prompt, plain, kind=Kind.CHAT) for prompt in prompts]
+    streams = [watched.worker.stream(Sequence(prompt, plain, Kind.CHAT)) for prompt in prompts]
     watched.at[at] = arrive
     for events in [*streams, *late]:
         read(events)
@@ -151,13 +151,11 @@ def test_prompts_that_arrive_together_compute_what_they_share_once(
         watched.worker.stream(one, Options(5)) for one in (other, LONG)
     )
     assert len(read(watched.worker.stream(LONG, Options(5))).token_ids) == 5
-    assert [read(events).stats.cached_tokens for events in streams] == [3 * STEP, 299]
-    # More was to be computed than is worth waiting for.
-    assert 100 - 3 * STEP < WORTH_WAITING <= 100 - 2 * STEP
-    long_one = watched.forwards[0]
+    assert [read(events).stats.cached_tokens for events in streams] == [100, 299]
+    long_one, needed = watched.forwards[0], -(-100 // STEP)
     chunks = [cache for (cache, *_), rows in watched.calls if rows > 4]
-    assert chunks[:4] == [long_one] * 3 + [chunks[3]]
-    assert chunks[3] != long_one
+    assert chunks[: needed + 1] == [long_one] * needed + [chunks[needed]]
+    assert chunks[needed] != long_one
 
 
 def test_a_prompt_that_waited_for_one_that_is_cancelled_goes_on_from_there(
@@ -195,7 +193,8 @@ def test_a_worker_has_a_number_of_places() -> None:
 def test_closing_cancels_all_that_run(watch: Callable[..., Watched], kind: Kind) -> None:
     watched = watch(2)
     running = [
-        watched.worker.stream(LONG[at:], Options(max_tokens=None), kind=kind) for at in range(5)
+        watched.worker.stream(Sequence(LONG[at:], Options(max_tokens=None), kind))
+        for at in range(5)
     ]
     next(running[0])
     assert watched.worker.close(60)
@@ -203,12 +202,14 @@ def test_closing_cancels_all_that_run(watch: Callable[..., Watched], kind: Kind)
 
 
 def test_a_request_that_fails_leaves_the_others_alone(watch: Callable[..., Watched]) -> None:
-    def fail(*_: int) -> None:
-        raise ZeroDivisionError
+    class Failing(Sampler):
+        def process_logits(self, *_: object) -> Any:
+            raise ZeroDivisionError
 
     watched = watch(3)
     good = watched.worker.stream(LONG, Options(max_tokens=10))
-    bad = watched.worker.stream(LONG[5:], Options(max_tokens=10), progress=fail)
+    failing = Sequence(LONG[5:], Options(max_tokens=10), sampler=Failing(Sampling()))
+    bad = watched.worker.stream(failing)
     wrong = watched.worker.stream("", Options(max_tokens=10))
     with pytest.raises(ZeroDivisionError):
         read(bad)
@@ -284,7 +285,7 @@ def test_mixed_requests_are_answered_as_alone_whoever_leaves(
     draw, watched = Random(seed), watch(parallel)
     asked = [draw.randrange(len(MIXED)) for _ in range(4)] + list(range(len(MIXED)))
     draw.shuffle(asked)
-    streams = [watched.worker.stream(*MIXED[at][:2], kind=MIXED[at][2]) for at in asked]
+    streams = [watched.worker.stream(Sequence(*MIXED[at])) for at in asked]
     leaving = set(draw.sample(range(len(asked)), 4))
     for number in leaving:
         watched.at[draw.randrange(100)] = streams[number].cancel
@@ -305,6 +306,6 @@ def test_little_memory_makes_requests_wait_and_loses_none(
     watch: Callable[..., Watched], alone: list[tuple[object, ...]]
 ) -> None:
     watched = watch(4, prompt_cache_bytes=1 << 20)
-    streams = [watched.worker.stream(*one[:2], kind=one[2]) for one in MIXED]
+    streams = [watched.worker.stream(Sequence(*one)) for one in MIXED]
     assert [told(read(events)) for events in streams] == alone
     assert watched.most_slots <= 4

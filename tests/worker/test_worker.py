@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from threading import Event as Flag
 from threading import get_ident
+from typing import Any
 from weakref import ref
 
 import pytest
@@ -21,8 +22,8 @@ from akunu_py.errors import (
     QueueFullError,
     RankError,
 )
+from akunu_py.events import Event
 from akunu_py.options import Options
-from akunu_py.request import Event
 from akunu_py.stats import Finish
 from akunu_py.worker import EngineWorker
 
@@ -68,16 +69,11 @@ def test_cancelling_ends_an_answer_with_its_last_event(worker: EngineWorker) -> 
 
 
 def test_a_request_cancelled_before_its_turn_does_not_run(worker: EngineWorker) -> None:
-    gate = Flag()
-
-    def wait(*_: int) -> None:
-        gate.wait()
-
-    waiting = worker.stream("first", Options(max_tokens=1), progress=wait)
+    blocked = Blocked(worker)
     events = worker.stream("second", Options(max_tokens=None))
     events.cancel()
-    gate.set()
-    list(waiting)
+    blocked.let_go()
+    list(blocked.running)
     assert [event.finish_reason for event in events] == [Finish.CANCELLED]
 
 
@@ -142,12 +138,17 @@ class Blocked:
     def __init__(self, worker: EngineWorker) -> None:
         self._gate = Flag()
         self._begun = Flag()
-        self.running = worker.stream("first", Options(max_tokens=1), progress=self._wait)
+        self._model = worker.loading.result().model
+        self._forward = self._model.forward
+        self._model.forward = self._wait  # type: ignore[method-assign, assignment]
+        self.running = worker.stream("first", Options(max_tokens=1))
         assert self._begun.wait(60)
 
-    def _wait(self, *_: int) -> None:
+    def _wait(self, *inputs: Any) -> Any:
+        self._model.forward = self._forward  # type: ignore[method-assign]
         self._begun.set()
         self._gate.wait()
+        return self._forward(*inputs)
 
     def let_go(self) -> None:
         self._gate.set()
@@ -223,11 +224,11 @@ class TestFailures:
     def test_a_failing_request_does_not_end_the_thread(
         self, worker: EngineWorker, error: type[BaseException]
     ) -> None:
-        def fail(*_: int) -> None:
+        def fail(*_: object) -> str:
             raise error("from within")
 
         with pytest.raises(error, match="from within"):
-            list(worker.stream("hello", progress=fail))
+            list(worker.stream(fail))
         with pytest.raises(error, match="from within"):
             worker.call(lambda _: fail())
         expected = worker.call(lambda engine: engine.generate("hello", Options(max_tokens=4)))
@@ -312,12 +313,11 @@ def test_nothing_of_a_request_waits_for_the_garbage_collector(worker: EngineWork
         text = Text("abc")
         prompt, events = ref(text), worker.stream(text, Options(max_tokens=40))
         next(events)
-        stream, answer = ref(events), events.answer and ref(events.answer)
+        stream, sequence = ref(events), ref(worker.scheduler.running[0])
         for _ in events:
             pass
         del text, events, _
         list(worker.stream("next", Options(max_tokens=1)))
-        assert answer
-        assert (prompt(), answer(), stream()) == (None, None, None)
+        assert (prompt(), sequence(), stream()) == (None, None, None)
     finally:
         gc.enable()

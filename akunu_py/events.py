@@ -1,23 +1,122 @@
-"""EventStream: the events of one request, handed from the engine's thread to one reader.
+"""What passes from the engine to a reader: events while an answer grows, and their sum.
 
-There is one queue. A thread reads it by iterating; an event loop reads it with `async for`, and is
-woken once for every batch of events.
+An `EventStream` hands the events of one request from the engine's thread to one reader: a thread
+that iterates, or an event loop with `async for`, which is woken once for every batch of events.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Protocol, Self
 
-from akunu_py.request import Event
-
-if TYPE_CHECKING:
-    from akunu_py.answer import Answer
-    from akunu_py.decoding.scheduler import Sequence
+from akunu_py.sampling.logprobs import PromptLogprobs, TokenLogprob
+from akunu_py.stats import Finish, Round, Stats
+from akunu_py.text.stream import Piece
 
 _SIGNAL_INTERVAL_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One round of an answer, as text.
+
+    Attributes:
+        round: its tokens, what was drafted, and the finish reason if the text ends with it.
+        pieces: the text that can be shown now, one piece per token.
+        stats: the request's sums up to this round.
+        prompt_logprobs: the prompt's, if the request asked for them; once, before any token.
+        stop: the stop string that the text ended with, if any.
+        prompt_done: how many tokens of the prompt are computed or were cached, if the event only
+            reports that.
+    """
+
+    round: Round
+    pieces: tuple[Piece, ...]
+    stats: Stats
+    prompt_logprobs: PromptLogprobs | None = None
+    stop: str | None = None
+    prompt_done: int | None = None
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The emitted ids, end tokens left out."""
+        return self.round.tokens
+
+    @property
+    def finish_reason(self) -> Finish | None:
+        """Why the text ended; None while it continues."""
+        return self.round.finish
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprob, ...]:
+        """One per token, if the request asked for them."""
+        return self.round.logprobs
+
+    @property
+    def end_logprob(self) -> TokenLogprob | None:
+        """The one of the end token that the text ended with, if the request asked for it."""
+        return self.round.end_logprob
+
+    @property
+    def text(self) -> str:
+        """The text of all pieces."""
+        return "".join([piece.text for piece in self.pieces])
+
+
+@dataclass
+class Completion:
+    """What a request generated: the sum of its events so far.
+
+    Attributes:
+        model: the name of the model.
+        pieces: the text, in the pieces in which it was released.
+        token_ids: the generated ids, without end tokens.
+        finish_reason: why the text ended; CANCELLED until the last event says otherwise.
+        stats: the request's statistics.
+        logprobs: one per token, if the request asked for them.
+        end_logprob: the one of the end token, if there is one and the request asked for it.
+        prompt_logprobs: the prompt's, if the request asked for them.
+        stop: the stop string that the text ended with, if any.
+    """
+
+    model: str
+    pieces: list[Piece] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: Finish = Finish.CANCELLED
+    stats: Stats = field(default_factory=Stats)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    end_logprob: TokenLogprob | None = None
+    prompt_logprobs: PromptLogprobs | None = None
+    stop: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The text, up to a stop string."""
+        return "".join([piece.text for piece in self.pieces])
+
+    def add(self, event: Event) -> None:
+        """Adds the next event."""
+        self.pieces.extend(event.pieces)
+        self.token_ids.extend(event.tokens)
+        self.finish_reason = event.finish_reason or self.finish_reason
+        self.stats = event.stats
+        self.logprobs.extend(event.logprobs)
+        self.end_logprob = event.end_logprob
+        self.stop = event.stop
+        self.prompt_logprobs = self.prompt_logprobs or event.prompt_logprobs
+
+
+class Reader(Protocol):
+    """Where the events of a request go, on the engine's thread; neither method may raise."""
+
+    def put(self, event: Event) -> None:
+        """Takes the next event."""
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Takes the end, with the error that caused it, if any."""
 
 
 def _nothing() -> None:
@@ -34,16 +133,12 @@ class EventStream:
         last: the newest event, read or not; any thread may look at it.
         finished: whether the engine is done with the request.
         cancelled: whether the rest is no longer wanted.
-        sequence: what the scheduler knows of the request, and `answer` what the engine knows, once
-            it has begun and until it ends; any thread may look at both.
     """
 
     def __init__(self, on_cancel: Callable[[], object] = _nothing) -> None:
         self.last: Event | None = None
         self.finished = False
         self.cancelled = False
-        self.sequence: Sequence | None = None
-        self.answer: Answer | None = None
         self._queue: SimpleQueue[Event | BaseException | None] = SimpleQueue()
         self._exhausted = False
         self._on_cancel = on_cancel
@@ -88,11 +183,12 @@ class EventStream:
         self._notify()
 
     def end(self, error: BaseException | None = None) -> None:
-        """Ends the events, with the error that caused it, if any; for the engine's thread."""
+        """Ends the events, with the error that caused it, if any; a second end changes nothing."""
+        if self.finished:
+            return
         self._queue.put(error)
         self.finished = True
-        # They hold this stream, and so the prompt would live until the next garbage collection.
-        self._on_cancel, self.sequence, self.answer = _nothing, None, None
+        self._on_cancel = _nothing  # it holds this stream, which would wait for the collector
         self._notify()
 
     def _notify(self) -> None:
@@ -104,7 +200,7 @@ class EventStream:
             self._wake()
         except Exception:  # the event loop is closed; the thread must continue
             self._wake = None
-            self.cancelled = True
+            self.cancel()
 
     def _woken(self) -> None:
         self._wake_pending = False  # first, so that events that come from now on wake again

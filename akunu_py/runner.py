@@ -1,0 +1,372 @@
+"""Runner: computes the forwards of sequences, one at a time.
+
+A sequence takes a cache, computes what that lacks of its prompt, decodes, turns tokens into text,
+and stops where the request says. Several may be under way: each has a cache, a sampler and a
+drafter of its own, and the scheduler decides whose forward comes next.
+"""
+
+from collections.abc import Generator
+from contextlib import AbstractContextManager, closing, nullcontext
+from copy import copy
+from time import perf_counter
+from typing import Any, Final
+
+from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot
+from akunu_py.decoding.batch import Batch
+from akunu_py.decoding.loop import Limits, Target, decode
+from akunu_py.decoding.speculation import SpeculationState
+from akunu_py.decoding.target import ModelTarget
+from akunu_py.events import Event
+from akunu_py.machine.backend import Backend, ResidentWeights
+from akunu_py.model.target_model import TargetModel
+from akunu_py.options import Options
+from akunu_py.prompt import encode_prompt, encode_references
+from akunu_py.sampling.forward_logprobs import SCORING_STEP, PromptScorer
+from akunu_py.sampling.logprobs import LogprobRequest
+from akunu_py.sampling.sampler import SamplerFactory
+from akunu_py.sequence import Phase, Sequence
+from akunu_py.stats import EngineCounters, Finish, Round
+from akunu_py.text.stream import TextStream
+from akunu_py.tokens import common_prefix_length
+
+WORTH_WAITING: Final = 64
+"""A sequence waits for another if they share this many tokens or more."""
+
+_CHECKPOINT_EVERY: Final = 2048
+"""Prompt tokens between two checkpoints of a cache that needs them."""
+
+_TURN_CHECKPOINTS: Final = 4
+"""How many of the last special tokens of a prompt get a checkpoint before them: in ChatML, those of
+the last two messages."""
+
+
+class Runner:
+    """Computes with one model; see `scheduler.Runner` for its promises.
+
+    Args:
+        model: the target.
+        backend: the machine it was loaded for.
+        batch: runs one forward for several sequences that decode.
+        prefixes: their caches.
+        speculation: makes their drafting sessions.
+        prefill_step_size: prompt tokens per forward; None leaves it to the backend.
+
+    Attributes:
+        counters: what it has done.
+    """
+
+    def __init__(
+        self,
+        model: TargetModel,
+        backend: Backend,
+        *,
+        batch: Batch,
+        prefixes: PrefixPool,
+        speculation: SpeculationState,
+        prefill_step_size: int | None,
+    ) -> None:
+        self.counters = EngineCounters()
+        self._model = model
+        self._backend = backend
+        self._batch = batch
+        self._prefixes = prefixes
+        self._speculation = speculation
+        self._samplers = SamplerFactory(model.tokenizer, model.vocabulary_size)
+        self._prefill_step_size = prefill_step_size
+        self._resident_weights = ResidentWeights()
+
+    def encode(self, sequence: Sequence) -> None:
+        begun = perf_counter()
+        try:
+            asked = sequence.asked() if callable(sequence.asked) else sequence.asked
+            sequence.prompt, sequence.end_tokens, sequence.fills_gap = encode_prompt(
+                self._model, asked, sequence.options, self._prefixes.limit
+            )
+        except BaseException as error:
+            self._fail(sequence, error)
+        else:
+            sequence.tokens = list(sequence.prompt)
+            sequence.phase = Phase.WAITING
+            sequence.stats.prompt_tokens = len(sequence.prompt)
+            sequence.stats.setup_s = perf_counter() - begun
+
+    def is_being_computed(self, sequence: Sequence, running: tuple[Sequence, ...]) -> bool:
+        """Whether one that is as urgent will soon hold more of the prompt than any does now.
+
+        One that has computed all that they share gives no more: it may have gone past it.
+        """
+        prompt, coming = sequence.prompt, 0
+        for one in running if not sequence.options.scores_prompt else ():
+            if one.phase is Phase.PREFILLING and one.rank <= sequence.rank and one.slot is not None:
+                shared = common_prefix_length(one.prompt, prompt)
+                if shared > one.slot.held and one.slot.cache.can_roll_back:
+                    coming = max(coming, min(shared, len(prompt) - 1))
+        return coming >= WORTH_WAITING and coming > self._prefixes.known(prompt)
+
+    def has_room(self, sequence: Sequence) -> bool:
+        # The pool adds some room for the answer.
+        return self._prefixes.has_room(self._first_room(sequence))
+
+    def start(self, sequence: Sequence) -> None:
+        begun, options, prompt = perf_counter(), sequence.options, sequence.prompt
+        try:
+            sequence.sampler = sequence.sampler or self._samplers.make(
+                options, prompt, sequence.end_tokens
+            )
+            sequence.session = self._speculation.session(
+                options, sequence.sampler, prompt, sequence.end_tokens, sequence.fills_gap
+            )
+            self.counters.requests += 1
+            if not sequence.cancelled:
+                sequence.slot = self._take_slot(sequence)
+            sequence.phase = Phase.PREFILLING
+            sequence.forwards = self._forwards(sequence)
+        except BaseException as error:
+            self._fail(sequence, error)
+        else:
+            sequence.stats.queue_s = begun - sequence.arrived - sequence.stats.setup_s
+            sequence.stats.setup_s += perf_counter() - begun
+
+    def reserve(self, sequence: Sequence, *, anyway: bool) -> bool:
+        prefixes, slot, session = self._prefixes, sequence.slot, sequence.session
+        if slot is None or session is None or sequence.phase is not Phase.DECODING:
+            return True
+        # A round begins with the forward that is in flight, and may send the next two.
+        padded = self._model.padding.values()
+        rows = session.num_draft_tokens, self._speculation.block_rows, *padded
+        longest = 2 * (2 + max(rows))
+        wanted = min(slot.cache.length + longest, prefixes.limit)
+        if wanted <= slot.cache.capacity:
+            return True
+        if not anyway and not prefixes.has_room(wanted, slot):
+            return False
+        try:
+            prefixes.grow(slot, wanted)
+        except BaseException as error:
+            self._fail(sequence, error)
+        return True
+
+    def advance(self, sequence: Sequence) -> None:
+        reader, forwards = sequence.reader, sequence.forwards
+        if forwards is None or reader is None:
+            return
+        try:
+            with self._model.guard():
+                event = next(forwards, None)
+        except BaseException as error:
+            self._fail(sequence, error)
+            return
+        if event is not None:
+            ends = event.finish_reason is not None
+            if ends:
+                self.close(sequence)
+            reader.put(event)
+            if ends:
+                reader.end()
+
+    def close(self, sequence: Sequence) -> None:
+        """Ends a sequence and gives back what it used; its cache keeps what it computed."""
+        sequence.phase = Phase.DONE
+        if sequence.forwards is not None:
+            sequence.forwards.close()
+        if sequence.slot is not None:
+            self._prefixes.settle(sequence.slot, self._tokens_to_keep(sequence))
+        if sequence.session is not None:
+            sequence.session.release()
+        # The pool may drop the cache while somebody still holds the sequence.
+        sequence.forwards = sequence.session = sequence.slot = sequence.reader = None
+
+    def _fail(self, sequence: Sequence, error: BaseException) -> None:
+        reader = sequence.reader
+        if sequence.slot is not None:
+            # A forward may have ended early: its layers then hold different numbers of tokens.
+            self._prefixes.drop(sequence.slot)
+        self.close(sequence)
+        if reader is not None:
+            reader.end(error)
+
+    def _tokens_to_keep(self, sequence: Sequence) -> list[int]:
+        """What later requests may reuse of the prompt and the answer of a sequence."""
+        options, speculation = sequence.options, self._speculation
+        if options.scores_prompt:
+            return []
+        if not options.exact or options.max_tokens == 0 or speculation.why_impossible:
+            return sequence.tokens
+        # It must not depend on drafts either: whole blocks, or the prompt.
+        rows = speculation.rows_of(options)
+        whole = sequence.stats.generated_tokens // rows * rows if rows else 0
+        return sequence.tokens[: len(sequence.prompt) - 1 + whole]
+
+    def _first_room(self, sequence: Sequence) -> int:
+        """The tokens that its cache has room for at first; it grows with the answer, however many
+        tokens that may have."""
+        return min(len(sequence.prompt) + 1, self._prefixes.limit)
+
+    def _take_slot(self, sequence: Sequence) -> PrefixSlot:
+        """The cache to answer from, which may hold a part of the prompt already.
+
+        A prompt that is scored is computed from its first token on.
+        """
+        prefixes, prompt, options = self._prefixes, sequence.prompt, sequence.options
+        known, room = prompt[:1] if options.scores_prompt else prompt, self._first_room(sequence)
+        try:
+            slot, sequence.stats.cached_tokens = prefixes.take(known, room, options.slot)
+        except BaseException:  # no memory left, or a cache that was interrupted while it was copied
+            prefixes.clear()
+            raise
+        return slot
+
+    def _forwards(self, sequence: Sequence) -> Generator[Event | None, None, None]:
+        """Yields once for each forward: what it says, if anything."""
+        slot, stats, options = sequence.slot, sequence.stats, sequence.options
+        if slot is None or sequence.cancelled:
+            yield Event(Round(finish=Finish.CANCELLED), (), stats)
+            return
+        prompt, begun = sequence.prompt, perf_counter()
+        scorer = PromptScorer(prompt, options.logprobs or 0) if options.scores_prompt else None
+        with self._resident_weights:
+            is_whole = yield from self._prefill(sequence, slot, scorer, begun)
+            scored = scorer.logprobs if scorer and is_whole else None
+            prefilled = perf_counter()
+            stats.prefill_s = prefilled - begun
+            if not is_whole or options.max_tokens == 0:
+                finish = Finish.LENGTH if is_whole else Finish.CANCELLED
+                yield Event(Round(finish=finish), (), stats, scored)
+                return
+            self._prefixes.share(slot, prompt)
+            text = TextStream(self._model.tokenizer.detokenizer(prompt), options.stop)
+            with closing(self._decode(sequence, slot)) as rounds:
+                next(rounds)  # submits the first forward, which may be one with others
+                sequence.phase = Phase.DECODING
+                # An empty round carries the prompt's log-probabilities.
+                yield None if scored is None else Event(Round(), (), stats, scored)
+                for outcome in rounds:
+                    assert outcome is not None
+                    self.counters.rounds += 1
+                    sequence.tokens.extend(outcome.tokens)
+                    if outcome.end_token is not None:
+                        sequence.tokens.append(outcome.end_token)
+                    now = perf_counter()
+                    stats.decode_since, stats.decode_s = prefilled, now - prefilled
+                    stats.ttft_s = stats.ttft_s or now - begun
+                    yield _event(sequence, text, outcome)
+
+    def _prefill(
+        self, sequence: Sequence, slot: PrefixSlot, scorer: PromptScorer | None, begun: float
+    ) -> Generator[Event | None, None, bool]:
+        """Computes the prompt; False if the request was cancelled before all of it was done.
+
+        The last token is left to the first round, because it predicts what follows.
+        """
+        stats, options = sequence.stats, sequence.options
+        cached = stats.cached_tokens
+        tokens = sequence.prompt[cached : None if options.max_tokens == 0 else -1]
+
+        def told(done: int) -> Event | None:
+            if not options.reports_progress:
+                return None
+            stats.prefill_s = perf_counter() - begun
+            return Event(Round(), (), copy(stats), prompt_done=done)
+
+        if options.reports_progress:
+            yield told(cached)
+        step = self._prefill_step_size or self._backend.prefill_step(sequence.may_be_cancelled)
+        ends = self._checkpoint_lengths(sequence.prompt) if slot.cache.needs_checkpoints else []
+        overlaps = not (sequence.may_be_cancelled or scorer or ends)
+        for done in self._model.prefill_chunks(
+            tokens,
+            slot.cache,
+            step=min(step, SCORING_STEP) if scorer else step,
+            overlaps=overlaps,
+            observe=scorer.take if scorer else None,
+            ends=ends,
+        ):
+            self.counters.prefill_chunks += 1
+            self.counters.prefill_tokens += done - sequence.computed_tokens
+            sequence.computed_tokens = done
+            if slot.cache.length in ends:
+                self._prefixes.keep(slot)
+            if not overlaps:
+                self._prefixes.share(slot, sequence.prompt)
+            if done < len(tokens):
+                yield told(cached + done)
+                if sequence.cancelled:
+                    return False
+        if options.reports_progress:
+            yield told(stats.prompt_tokens)
+        return True
+
+    def _checkpoint_lengths(self, prompt: list[int]) -> list[int]:
+        """Where to keep checkpoints of a prompt: at regular distances, where its last turns begin,
+        and at its end.
+
+        A turn begins with a special token. The next prompt of a conversation may differ from there
+        on: many templates leave out what an earlier answer thought.
+        """
+        special = self._model.tokenizer.special_tokens
+        turns = [at for at, token in enumerate(prompt) if token in special][-_TURN_CHECKPOINTS:]
+        return sorted(
+            {*range(_CHECKPOINT_EVERY, len(prompt), _CHECKPOINT_EVERY), *turns, len(prompt) - 1}
+        )
+
+    def _decode(self, sequence: Sequence, slot: PrefixSlot) -> Generator[Round | None, None, None]:
+        """The rounds that answer a prompt whose last token is not in the cache yet.
+
+        Before them it yields None, when the first forward has been submitted.
+        """
+        session, sampler, options = sequence.session, sequence.sampler, sequence.options
+        assert session, "it has started"
+        assert sampler, "it has started"
+        prompt, limit = sequence.prompt, self._prefixes.limit
+        begun, tie_breaker = perf_counter(), None
+        if session.num_draft_tokens:
+            references = encode_references(
+                self._model.tokenizer, options.references, limit, options.sample_calls
+            )
+            session.begin(prompt, references)
+            tie_breaker = self._speculation.tie_breaker(options, slot.cache, sampler, prompt[-1])
+        sequence.stats.draft_s += perf_counter() - begun
+        target = ModelTarget(
+            self._model,
+            slot.cache,
+            sampler,
+            session.num_draft_tokens,
+            limit=limit,
+            grow=lambda tokens: self._prefixes.grow(slot, tokens),
+            logprobs=LogprobRequest(options.logprobs, session.num_top_ids, options.drawn_logprobs),
+            tie_breaker=tie_breaker,
+            forwards=lambda: self.counters.forwards,
+            block_rows=self._speculation.rows_of(options),
+        )
+        longest = limit if options.max_tokens is None else options.max_tokens
+        limits = Limits(longest, sequence.end_tokens)
+        with self._decoding(target, options) as member:
+            rounds = decode(member, session, prompt[-1], limits)
+            yield None
+            yield from rounds
+
+    def _decoding(
+        self, target: ModelTarget, options: Options
+    ) -> AbstractContextManager[Target[Any]]:
+        """What a sequence decodes with; the forwards of an exact one may have no rows of others."""
+        if options.exact:
+            return nullcontext(target)
+        return self._batch.member(target, keeps_drafts=options.num_draft_tokens is not None)
+
+
+def _event(sequence: Sequence, text: TextStream, outcome: Round) -> Event:
+    """Turns a round into text, cuts it where the text stops, and only then counts it."""
+    pieces = []
+    for position, token in enumerate(outcome.tokens):
+        pieces.append(text.feed(token, drafted=position < outcome.accepted))
+        if text.stopped:
+            outcome.cut(position + 1, Finish.STOP)
+            break
+    if outcome.finish is None and sequence.cancelled:
+        outcome.finish = Finish.CANCELLED
+    if outcome.finish is not None:
+        pieces.append(text.finish())
+        if text.stopped:
+            outcome.finish = Finish.STOP
+    sequence.stats.add(outcome)
+    return Event(outcome, tuple(pieces), copy(sequence.stats), stop=text.stop)

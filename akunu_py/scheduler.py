@@ -1,0 +1,203 @@
+"""The scheduler: which requests run, and which forward comes next.
+
+A forward is a chunk of one prefill, or a round over all sequences that decode; they alternate, so
+neither holds the other for more than one. Plain Python: it knows neither models nor threads. It
+does not build batches: the sequences of a round that are advanced one after another get one forward
+for all of them, if the model allows it.
+"""
+
+from itertools import count
+from typing import Final, Protocol
+
+from akunu_py.sequence import Phase, Sequence
+
+PATIENCE: Final = 8
+"""A sequence that others were preferred to this many times in a row comes first once: a chat gets a
+round in nine while completions take all places."""
+
+MOST_OVERTAKEN: Final = 3
+"""A prompt gets a chunk after this many chunks of shorter ones that came later."""
+
+DEFAULT_PARALLEL: Final = 4
+MAX_PARALLEL: Final = 8
+"""As many again may be paused for more urgent ones, and each keeps one of `MAX_SLOTS` caches."""
+
+
+class Runner(Protocol):
+    """Computes the forwards of sequences. No method raises: a sequence that fails is done."""
+
+    def encode(self, sequence: Sequence) -> None:
+        """Makes the ids of a new sequence's prompt."""
+
+    def is_being_computed(self, sequence: Sequence, running: tuple[Sequence, ...]) -> bool:
+        """Whether one of those that run computes a prompt that begins like this one."""
+
+    def has_room(self, sequence: Sequence) -> bool:
+        """Whether there is memory for its prompt and a usual answer, beside those that run."""
+
+    def start(self, sequence: Sequence) -> None:
+        """Gives an encoded sequence what it runs with."""
+
+    def reserve(self, sequence: Sequence, *, anyway: bool) -> bool:
+        """Takes memory for its next forward; False if there is none. Must succeed if `anyway`."""
+
+    def advance(self, sequence: Sequence) -> None:
+        """Computes its next forward, and sets the phase that it is in then."""
+
+
+class Scheduler:
+    """Admits sequences and advances them.
+
+    At most `parallel` sequences advance. If more urgent ones arrive, the least urgent are paused,
+    not dropped: at most `parallel` of them, and none if only one may run. A sequence is admitted
+    when there is memory for it, and when nobody is computing the beginning of its prompt.
+
+    Args:
+        parallel: how many sequences may advance together, 1 to `MAX_PARALLEL`.
+
+    Attributes:
+        waiting: those that were not admitted yet; other threads may `add` and `withdraw` them.
+        running: those that were admitted and are not done; any thread may read it.
+        rounds: how many rounds there were, whatever the number of sequences in them.
+        advanced: the sum of these numbers.
+    """
+
+    def __init__(self, parallel: int = DEFAULT_PARALLEL) -> None:
+        self.parallel = parallel
+        self.waiting: list[Sequence] = []
+        self.running: tuple[Sequence, ...] = ()
+        self.rounds = 0
+        self.advanced = 0
+        self._arrivals = count(1)
+        self._chunk_was_last = False
+        # What may let a waiting sequence in is marked by a new object, without a lock.
+        self._news = self._seen = object()
+
+    def next_arrival(self) -> int:
+        """The next place in the order of arrival."""
+        return next(self._arrivals)
+
+    def add(self, sequence: Sequence) -> None:
+        """Lets a sequence wait for its turn."""
+        sequence.arrival = self.next_arrival()
+        self.waiting.append(sequence)
+        self._news = object()
+
+    def withdraw(self, sequence: Sequence) -> bool:
+        """Takes a sequence back; False if it does not wait any more."""
+        try:
+            self.waiting.remove(sequence)
+        except ValueError:
+            return False
+        return True
+
+    def admit(self, runner: Runner) -> None:
+        """Lets waiting sequences run, as many as may."""
+        while (sequence := self._next(runner)) is not None:
+            if not self.withdraw(sequence):
+                continue
+            for other in list(self.waiting):
+                other.passed += other.arrival < sequence.arrival
+            taken = {one.place for one in self.running}
+            sequence.place = next(place for place in count() if place not in taken)
+            sequence.passed, sequence.phase = 0, Phase.PREFILLING
+            runner.start(sequence)
+            if sequence.phase is not Phase.DONE:
+                self.running = (*self.running, sequence)
+
+    def advance(self, runner: Runner) -> bool:
+        """Computes the next forward; False if there is none to compute."""
+        chosen = self._choose(runner)
+        rounds = 0
+        for sequence in chosen:
+            was_prefilling = sequence.phase is Phase.PREFILLING
+            sequence.chunks += was_prefilling
+            sequence.rounds += not was_prefilling
+            rounds += not was_prefilling
+            runner.advance(sequence)
+            self._chunk_was_last = was_prefilling
+            if sequence.phase is Phase.DONE:
+                self.running = tuple(one for one in self.running if one is not sequence)
+            if was_prefilling or sequence.phase is Phase.DONE:
+                self._news = object()
+        self.rounds += rounds > 0
+        self.advanced += rounds
+        return bool(chosen)
+
+    def _next(self, runner: Runner) -> Sequence | None:
+        """The waiting sequence that should run now, if any."""
+        news = self._news
+        most = self.parallel if self.parallel == 1 else 2 * self.parallel
+        if news is self._seen or len(self.running) >= most:
+            return None
+        # What is free goes to those that run first, or one of them would never get any.
+        if any(one.lacks_memory for one in self.running):
+            return None
+        for sequence in sorted(self.waiting, key=_order):
+            if sum(one.rank <= sequence.rank for one in self.running) >= self.parallel:
+                continue
+            if sequence.phase is Phase.NEW:
+                runner.encode(sequence)
+            if sequence.phase is Phase.DONE:  # its prompt was refused
+                self.withdraw(sequence)
+            elif not runner.is_being_computed(sequence, self.running):
+                # One that is more urgent than all others does not wait for their memory.
+                is_urgent = all(sequence.rank < one.rank for one in self.running)
+                if is_urgent or sequence.cancelled or runner.has_room(sequence):
+                    return sequence
+                break  # those behind it take no memory before it
+        self._seen = news
+        return None
+
+    def _choose(self, runner: Runner) -> list[Sequence]:
+        """The sequences to advance."""
+        order = sorted(self.running, key=_order)
+        first = min(order, key=lambda one: (one.rank, one.arrival), default=None)
+        active = order[: self.parallel]
+
+        def may_grow(sequence: Sequence) -> bool:
+            got = sequence.cancelled or runner.reserve(sequence, anyway=sequence is first)
+            sequence.lacks_memory = not got
+            return got
+
+        prefilling = [one for one in active if one.phase is Phase.PREFILLING]
+        decoding = [one for one in active if one.phase is Phase.DECODING]
+        chosen: list[Sequence] = []
+        if self._chunk_was_last or not prefilling:
+            chosen = [one for one in decoding if may_grow(one)]
+        if not chosen and prefilling:
+            found = _next_to_prefill(prefilling[0], order)
+            known = [one for one in prefilling if one.tokens_left <= 1]  # nothing to compute
+            chosen = known if found in known else [found]
+        if not chosen and first is not None:  # it is paused, and the others lack memory
+            chosen = [first] if may_grow(first) else []
+        for one in order:
+            one.passed += 1
+        for one in chosen:
+            one.passed = 0
+        return chosen
+
+
+def _order(sequence: Sequence) -> tuple[bool, bool, tuple[int, bool], int]:
+    """The place of a sequence among others; lower goes first."""
+    has_patience = sequence.passed < PATIENCE
+    return not sequence.cancelled, has_patience, sequence.rank, sequence.arrival
+
+
+def _next_to_prefill(first: Sequence, running: list[Sequence]) -> Sequence:
+    """Of those as urgent as the first: the one with the least to compute, within limits."""
+    peers = [one for one in running if one.phase is Phase.PREFILLING and one.rank == first.rank]
+    found = min(
+        peers,
+        key=lambda one: (
+            not one.cancelled,
+            one.overtaken < MOST_OVERTAKEN,
+            one.tokens_left,
+            one.arrival,
+        ),
+    )
+    for one in peers:
+        one.passed = 0
+        one.overtaken += one.arrival < found.arrival
+    found.overtaken = 0
+    return found

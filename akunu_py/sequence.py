@@ -1,0 +1,114 @@
+"""Sequence: one request, from what was asked to what it needs next.
+
+Whoever asks makes it. The scheduler reads how urgent it is and what it needs next, and the runner
+fills in the rest. Plain Python.
+"""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from akunu_py.options import Options
+from akunu_py.prompt import PromptInput
+from akunu_py.stats import Stats
+
+if TYPE_CHECKING:
+    from akunu_py.cache.prefix_pool import PrefixSlot
+    from akunu_py.decoding.draft_session import DraftSession
+    from akunu_py.events import Event, Reader
+    from akunu_py.sampling.sampler import Sampler
+
+
+class Kind(StrEnum):
+    """What a request is; a chat lets the others go first, because somebody types on meanwhile."""
+
+    FILL_IN = "fill-in"
+    COMPLETION = "completion"
+    CHAT = "chat"
+
+
+class Phase(StrEnum):
+    """What a sequence needs next."""
+
+    NEW = "new"  # its prompt has to be encoded
+    WAITING = "waiting"  # a place
+    PREFILLING = "prefilling"  # a chunk of its prompt
+    DECODING = "decoding"  # a round
+    DONE = "done"  # nothing
+
+
+@dataclass(eq=False)
+class Sequence:
+    """One request.
+
+    Attributes:
+        asked: the prompt as the caller has it, or a function that makes it, which is called on the
+            engine's thread just before the request begins.
+        options: what else the request asks for.
+        kind: what it is to the scheduler.
+        sampler: chooses its tokens; one that is given replaces that of the options.
+        may_be_cancelled: whether its prompt is computed so that it can end after each chunk.
+        cancelled: whether the rest is no longer wanted; any thread may set it.
+        reader: takes its events.
+        phase: what it needs next.
+        prompt: the ids of the prompt, once they are known.
+        tokens: these, and those of the answer so far.
+        end_tokens: ids that end the answer.
+        fills_gap: whether the answer fills a gap between two pieces of text.
+        session: drafts for it, while it runs.
+        slot: its cache, while it runs.
+        forwards: what remains of it: computes a chunk or a round at each step.
+        computed_tokens: how many tokens of its prompt it has computed.
+        stats: its sums so far; any thread may read them.
+        arrival: its place in the order of arrival, and `arrived` when that was.
+        place: its number among those that run, the lowest free one.
+        passed: how often in a row others were preferred to it.
+        overtaken: how many chunks of shorter prompts that came later went before its next one.
+        lacks_memory: whether it could not grow when it was last to be advanced.
+        chunks, rounds: how many it had.
+    """
+
+    asked: PromptInput | Callable[[], PromptInput]
+    options: Options = field(default_factory=Options)
+    kind: Kind = Kind.COMPLETION
+    sampler: "Sampler | None" = None
+    may_be_cancelled: bool = True
+    cancelled: bool = False
+    reader: "Reader | None" = None
+    phase: Phase = Phase.NEW
+    prompt: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    end_tokens: frozenset[int] = frozenset()
+    fills_gap: bool = False
+    session: "DraftSession | None" = None
+    slot: "PrefixSlot | None" = None
+    forwards: "Generator[Event | None, None, None] | None" = None
+    computed_tokens: int = 0
+    stats: Stats = field(default_factory=Stats)
+    arrival: int = 0
+    arrived: float = field(default_factory=perf_counter)
+    place: int = 0
+    passed: int = 0
+    overtaken: int = 0
+    lacks_memory: bool = False
+    chunks: int = 0
+    rounds: int = 0
+
+    @classmethod
+    def of(cls, asked: "PromptInput | Sequence", options: Options | None) -> "Sequence":
+        """A sequence for what a caller asks; one that the caller has made stays as it is."""
+        if isinstance(asked, Sequence):
+            return asked
+        return Sequence(asked, options or Options(), may_be_cancelled=False)
+
+    @property
+    def tokens_left(self) -> int:
+        """How many tokens of its prompt are to be computed."""
+        return len(self.prompt) - self.stats.cached_tokens - self.computed_tokens
+
+    @property
+    def rank(self) -> tuple[int, bool]:
+        """How urgent it is; lower goes first. A priority, as in vLLM, comes before the kind."""
+        return self.options.priority, self.kind is Kind.CHAT
