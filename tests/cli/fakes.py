@@ -2,7 +2,8 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator
+from collections.abc import Sequence as Tokens
 from types import SimpleNamespace
 from typing import cast
 
@@ -11,7 +12,7 @@ from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError
 from akunu_py.events import Event
 from akunu_py.options import Options
-from akunu_py.sequence import Phase
+from akunu_py.sequence import Phase, Sequence
 from akunu_py.stats import Finish, Round, Stats
 from akunu_py.text.stream import Piece
 from akunu_py.text.tokenizer import Message
@@ -25,28 +26,12 @@ class FakeTokenizer:
     def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
         return [ord(character) for character in text]
 
-    def decode(self, tokens: Sequence[int]) -> str:
+    def decode(self, tokens: Tokens[int]) -> str:
         return "".join(map(chr, tokens))
 
-    def render_chat(self, messages: Sequence[Message], *, open_answer: bool) -> str:
+    def render_chat(self, messages: Tokens[Message], *, open_answer: bool) -> str:
         lines = [f"{message['role']}:{message['content']}\n" for message in messages]
         return "".join(lines) + "assistant:" * open_answer
-
-
-class FakeAnswer:
-    """Events that come one at a time."""
-
-    def __init__(self, events: Iterator[Event]) -> None:
-        self.stats = Stats()
-        self.phase = Phase.DECODING
-        self.tokens_left = 0
-        self._events = events
-
-    def advance(self, *, may_wait: bool = False) -> Event:
-        event = next(self._events)
-        if event.finish_reason is not None:
-            self.phase = Phase.DONE
-        return event
 
 
 class FakeEngine:
@@ -77,27 +62,49 @@ class FakeEngine:
     def fitting(self, parallel: int) -> int:
         return parallel
 
-    def begin(
-        self,
-        prompt: str | Sequence[int],
-        options: Options | None = None,
-        *,
-        suffix: str | None = None,
-        progress: Callable[[int, int], None] | None = None,
-        cancelled: Callable[[], bool] = lambda: False,
-    ) -> "FakeAnswer":
-        text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
-        if len(text) > self.context_limit:
-            raise ContextOverflowError("The prompt does not fit.")
-        self.prompts.append(text)
-        self.options.append(options or Options())
-        if progress:
-            progress(len(text), len(text))
-        answer = self._answers.pop(0) if self._answers else "OK"
-        return FakeAnswer(self._answer(answer, cancelled))
+    @property
+    def runner(self) -> "FakeEngine":
+        return self
 
-    def _answer(self, answer: str, cancelled: Callable[[], bool]) -> Iterator[Event]:
-        stats = Stats(decode_s=0.5)
+    def encode(self, sequence: Sequence) -> None:
+        asked = sequence.asked() if callable(sequence.asked) else sequence.asked
+        text = asked if isinstance(asked, str) else self.tokenizer.decode(cast(Tokens[int], asked))
+        sequence.phase, reader = Phase.WAITING, sequence.reader
+        if len(text) > self.context_limit and reader is not None:
+            sequence.phase = Phase.DONE
+            reader.end(ContextOverflowError("The prompt does not fit."))
+            return
+        sequence.stats.prompt_tokens = len(text)
+        self.prompts.append(text)
+        self.options.append(sequence.options)
+
+    def is_being_computed(self, sequence: Sequence, running: tuple[Sequence, ...]) -> bool:
+        return False
+
+    def has_room(self, sequence: Sequence) -> bool:
+        return True
+
+    def start(self, sequence: Sequence) -> None:
+        answer = self._answers.pop(0) if self._answers else "OK"
+        sequence.forwards, sequence.phase = self._answer(answer, sequence), Phase.DECODING
+
+    def reserve(self, sequence: Sequence, *, anyway: bool) -> bool:
+        return True
+
+    def advance(self, sequence: Sequence) -> None:
+        assert sequence.forwards
+        assert sequence.reader
+        event = next(sequence.forwards)
+        assert event
+        sequence.reader.put(event)
+        if event.finish_reason is not None:
+            sequence.phase = Phase.DONE
+            sequence.reader.end()
+
+    def _answer(self, answer: str, sequence: Sequence) -> Generator[Event, None, None]:
+        stats = Stats(prompt_tokens=sequence.stats.prompt_tokens, decode_s=0.5)
+        if sequence.options.reports_progress:
+            yield Event(Round(), (), stats, prompt_done=stats.prompt_tokens)
         for start in (0, *range(1, len(answer), 2)):  # a plain step, then rounds with one draft
             text = answer[start : start + 2 if start else 1]
             tokens = tuple(map(ord, text))
@@ -108,9 +115,9 @@ class FakeEngine:
         if answer in (ENDLESS, SILENT):
             for _ in range(self._interrupts):
                 os.kill(os.getpid(), signal.SIGINT)
-            while not cancelled():
+            while not sequence.cancelled:
                 pass
-        finish = Finish.CANCELLED if cancelled() else Finish.EOS
+        finish = Finish.CANCELLED if sequence.cancelled else Finish.EOS
         yield Event(Round(finish=finish), (), stats)
 
 
