@@ -67,13 +67,20 @@ class FakeEngine:
         return self
 
     def encode(self, sequence: Sequence) -> None:
-        asked = sequence.asked() if callable(sequence.asked) else sequence.asked
-        text = asked if isinstance(asked, str) else self.tokenizer.decode(cast(Tokens[int], asked))
-        sequence.phase, reader = Phase.WAITING, sequence.reader
-        if len(text) > self.context_limit and reader is not None:
+        reader = sequence.reader
+        assert reader
+        try:
+            asked = sequence.asked() if callable(sequence.asked) else sequence.asked
+            text = (
+                asked if isinstance(asked, str) else self.tokenizer.decode(cast(Tokens[int], asked))
+            )
+            if len(text) > self.context_limit:
+                raise ContextOverflowError("The prompt does not fit.")
+        except Exception as error:
             sequence.phase = Phase.DONE
-            reader.end(ContextOverflowError("The prompt does not fit."))
+            reader.end(error)
             return
+        sequence.phase = Phase.WAITING
         sequence.stats.prompt_tokens = len(text)
         self.prompts.append(text)
         self.options.append(sequence.options)

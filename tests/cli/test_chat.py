@@ -203,7 +203,7 @@ class TestTerminal:
             monkeypatch.undo()
             raise RuntimeError("out of memory")
 
-        monkeypatch.setattr(engine, "begin", fail)
+        monkeypatch.setattr(engine.tokenizer, "render_chat", fail)
         keys.send_text("Hello?\rAgain?\r\x04")
         conversation = talk_on_terminal(start(engine))
         assert said_in(conversation) == ["Again?", "OK"]
