@@ -1,8 +1,6 @@
 """Turns the corpus into shards of examples, one file for each kind.
 
-The work folder has `corpus.jsonl` and `tokenizer/`; the shards go to its `shards/`. Those whose
-names begin with `probe` are of held-out material, to watch while training, and are not trained on.
-Parts are made by as many processes as there are cores; what is drawn for one depends on its name
+The work folder has `corpus.jsonl`; the shards go to its `shards/`. Parts are made by as many processes as there are cores; what is drawn for one depends on its name
 only.
 """
 
@@ -13,17 +11,15 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import sentencepiece as spm
 
 from models.training import corpus, edits, fill_in, refusals, short_edits
-from models.training import tokenizer as tokenizers
 from models.training.chats import Chats
 from models.training.corpus import SourceFile
 from models.training.edits import Pool
-from models.training.examples import Example, Segment, Shard, chat, shard
+from models.training.examples import Example, Segment, Shard, chat, load_tokenizer, shard
 from models.training.functions import (
     Function,
     brief_forms,
@@ -43,7 +39,6 @@ MOST_EDITS = 2
 COMPANY = 0.12  # of edits that can are of one of two functions
 SIMILAR, COMMENTED = 0.35, 0.2  # of functions get similar lines, and comments
 SHORT_EDIT, LONG_EDIT = 510, 2000
-PROBES, MAX_PROBE = 60, 400
 EDIT_PARTS = [f"edits {number}" for number in range(6)]
 INVENTED_PARTS = [f"invented {number}" for number in range(8)]
 INVENTED_KINDS = {"short_edits": 48, "refusals": 20, "chats": 28}  # times `documents`
@@ -56,7 +51,6 @@ class Sources:
 
     training: Sequence[SourceFile]
     functions: Sequence[Function]
-    unseen: Sequence[Function]
     pool: Pool
     processor: spm.SentencePieceProcessor
     documents: int
@@ -66,17 +60,15 @@ _inherited: list[Sources] = []
 """What a process that makes parts got from the one that started it."""
 
 
-def build(work: Path, *, documents: int) -> dict[str, int]:
+def build(work: Path, documents: int) -> dict[str, int]:
     """Write every shard; returns the number of tokens of each."""
     training, held_out = corpus.read(work, "training"), corpus.read(work, "held_out")
-    unseen = _functions_in(held_out)
-    functions = distinct(_functions_in(training), unlike=unseen)
-    for drawn in (functions, unseen):
-        random.Random(SEED).shuffle(drawn)
-    pool, processor = edits.pool_of(functions), tokenizers.load(work / "tokenizer")
-    sources = Sources(training, functions, unseen, pool, processor, documents)
+    functions = distinct(_functions_in(training), unlike=_functions_in(held_out))
+    random.Random(SEED).shuffle(functions)
+    pool = edits.pool_of(functions)
+    sources = Sources(training, functions, pool, load_tokenizer(), documents)
     forked = multiprocessing.get_context("fork")
-    parts = [*EDIT_PARTS, *INVENTED_PARTS, "texts", "probes"]
+    parts = [*EDIT_PARTS, *INVENTED_PARTS, "texts"]
     with ProcessPoolExecutor(None, forked, _inherited.append, (sources,)) as processes:
         made = {name: one for part in processes.map(_part, parts) for name, one in part.items()}
     edited = _merged(made, EDIT_PARTS)
@@ -101,7 +93,7 @@ def _part(name: str) -> dict[str, Shard]:
         return dict(_edit_shards(sources, rng, name))
     if name in INVENTED_PARTS:
         return {f"{kind} of {name}": one for kind, one in _invented_shards(sources, rng)}
-    return dict(_text_shards(sources, rng) if name == "texts" else _probes(sources, rng))
+    return dict(_text_shards(sources, rng))
 
 
 def _functions_in(files: Iterable[SourceFile]) -> list[Function]:
@@ -149,26 +141,6 @@ def _invented_shards(sources: Sources, rng: random.Random) -> Shards:
     }
     for name, times in INVENTED_KINDS.items():
         yield name, shard(map(chat, makers[name](times * count)), sources.processor)
-
-
-def _probes(sources: Sources, rng: random.Random) -> Shards:
-    """A little of what is held out: edits of real functions, invented ones, conversations."""
-    unseen, processor = sources.unseen, sources.processor
-
-    def real() -> Iterator[Example]:
-        for function in unseen[: 4 * PROBES]:
-            made = edits.make_several(function, rng, sources.pool, most=1)
-            if made:
-                yield chat(edits.conversation(made, rng))
-
-    short = _by_length(shard(real(), processor), 0, MAX_PROBE)
-    yield "probe", Shard.of(islice(short.examples(), PROBES))
-    inventor = Inventor(rng, held_out=True)
-    requests = refusals.Requests(inventor, docstrings(unseen))
-    invented = short_edits.conversations(inventor, PROBES)
-    yield "probe_short", shard(map(chat, invented), processor)
-    chats = Chats(inventor, requests, unseen).conversations(PROBES // 2)
-    yield "probe_chats", shard(map(chat, chats), processor)
 
 
 def _text_shards(sources: Sources, rng: random.Random) -> Shards:

@@ -103,6 +103,7 @@ class Lines:
 
 
 def spliced(text: str, splices: Iterable[Splice]) -> str:
+    """The text with every splice made."""
     for start, end, new in sorted(splices, reverse=True):
         text = text[:start] + new + text[end:]
     return text
@@ -115,6 +116,7 @@ def inside_strings(tree: ast.AST) -> list[ast.AST]:
 
 
 def names_inside_strings(tree: ast.AST) -> set[str]:
+    """The variables among `inside_strings`."""
     return {node.id for node in inside_strings(tree) if isinstance(node, ast.Name)}
 
 
@@ -133,6 +135,7 @@ def has_multiline_string(text: str) -> bool:
 
 
 def positional(function: Function) -> list[ast.arg]:
+    """The parameters that may be given by position."""
     return function.node.args.posonlyargs + function.node.args.args
 
 
