@@ -1,7 +1,7 @@
 """Turns the corpus into shards of examples, one file for each kind.
 
-The work folder has `corpus.jsonl`; the shards go to its `shards/`. Parts are made by as many processes as there are cores; what is drawn for one depends on its name
-only.
+The work folder has `corpus.jsonl`; the shards go to its `shards/`. Parts are made by as many
+processes as there are cores; what is drawn for one depends on its name only.
 """
 
 from __future__ import annotations

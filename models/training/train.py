@@ -275,7 +275,7 @@ class Trainer:
                 tokens += batch.kinds[:, 1:].size
                 if self.step % LOG_EVERY and self.step < total:
                     continue
-                loss = float(losses.each.mean())  # waits for a GPU, so the time is right
+                loss = losses.each.mean().item()  # waits for a GPU, so the time is right
                 seconds = time.perf_counter() - begun
                 self.seconds += seconds
                 stage, speed = stage_at(self.stages, self.step - 1).name, round(tokens / seconds)
@@ -285,7 +285,7 @@ class Trainer:
                     "tokens_per_s": speed,
                     "hours": round(self.seconds / 3600, 4),
                     "loss": round(loss, 4),
-                    "guidance": round(float(losses.guidance), 4),
+                    "guidance": round(losses.guidance.item(), 4),
                     "by_kind": self._by_kind(losses),
                 }
                 log.write(json.dumps(record) + "\n")

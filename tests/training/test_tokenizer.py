@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tokenizer_utils import load as load_tokenizer
+from models.training.tokenizer import LAYOUT_TOKENS, SPECIAL_TOKENS
 
 from models.training.corpus import standard_library
-from models.training.tokenizer import LAYOUT_TOKENS, SPECIAL_TOKENS
 
 EMBER = Path(__file__).parents[2] / "models" / "ember"
 pytestmark = pytest.mark.skipif(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from mlx_lm import load, stream_generate
+from models.training.quantize import MODEL_FILES, quantize
 
 from models.training.corpus import standard_library
-from models.training.quantize import MODEL_FILES, quantize
 
 ROOT = Path(__file__).parents[2]
 SOURCE_FILES = 20

@@ -6,13 +6,13 @@ import re
 
 import numpy as np
 import pytest
+from models.training.few_words import in_few_words
 
 from benchmarks.first_messages import messages
 from models.training import refusals
 from models.training.chats import WHAT_CHANGE, Chats
 from models.training.copies import NOWHERE, align
 from models.training.edits import Edit
-from models.training.few_words import in_few_words
 from models.training.functions import Function
 from models.training.invented import Inventor
 from models.training.phrases import REQUESTS, requests_of, unmarked
