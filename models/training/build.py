@@ -4,8 +4,6 @@ The work folder has `corpus.jsonl`; the shards go to its `shards/`. Parts are ma
 processes as there are cores; what is drawn for one depends on its name only.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import random
 from collections.abc import Iterable, Iterator, Sequence

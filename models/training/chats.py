@@ -2,8 +2,6 @@
 talk, and requests outside the training in between.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

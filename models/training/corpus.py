@@ -5,8 +5,6 @@ is permissive. The split depends on a file's package and path alone, so any mach
 same held-out files. Knows nothing of tokens; needs nothing but the standard library.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import platform

@@ -1,7 +1,5 @@
 """The curriculum of `curriculum.txt`: what is trained on, how long, and at what learning rate."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -74,8 +72,9 @@ def rate_scale(stages: Sequence[Stage], step: int, *, fresh_from: int = 0) -> fl
     The optimizer began at step `fresh_from`."""
     warm = min(1.0, (step + 1 - fresh_from) / WARMUP_STEPS)
     begin = 0
-    for (decays, peak), run in itertools.groupby(stages, key=lambda one: (one.decays, one.peak)):
-        steps = total_steps(tuple(run))
+    for _, run in itertools.groupby(stages, key=lambda one: (one.decays, one.peak)):
+        course = list(run)
+        steps, decays, peak = total_steps(course), course[0].decays, course[0].peak
         if step < begin + steps:
             left = max(1.0 - (step - begin) / steps, 0.02) if decays else 1.0
             return warm * peak * left

@@ -11,8 +11,6 @@ beginning of a stage, with a fresh optimizer, from which `python -m models.train
 goes on. `quantize` needs an interpreter with mlx-lm; the others one with PyTorch.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

@@ -4,8 +4,6 @@ Prefix-suffix-middle: `<|fim_prefix|>P<|fim_suffix|>S<|fim_middle|>M<|endoftext|
 suffix-prefix-middle: `<|fim_prefix|><|fim_suffix|>S<|fim_middle|>PM<|endoftext|>`.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import keyword

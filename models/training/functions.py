@@ -6,8 +6,6 @@ lines much like others of theirs, or with comments: an answer then has to tell f
 further before which of the lines it has come to.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import keyword

@@ -5,8 +5,6 @@ remembered. One name in eight and one shape of function in eight are held out fo
 names of one letter, of which there are too few, are not.
 """
 
-from __future__ import annotations
-
 import builtins
 import keyword
 import random

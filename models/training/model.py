@@ -7,8 +7,6 @@ few heads are shown what to look at (`guided_heads`); the trained model is an or
 
 # mypy: allow-subclassing-any
 # PyTorch is not installed where types are checked, so its classes are unknown there.
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ for each kind of edit, and `choices.toml` values, weights, layouts and answers. 
 and one word in eight of the long lists are held out for evaluation.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import tomllib

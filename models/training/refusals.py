@@ -5,8 +5,6 @@ of request, and takes up a word of it where there is one. Questions about the mo
 the standard library are answered from the docstrings.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import importlib

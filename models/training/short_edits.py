@@ -4,8 +4,6 @@ Also requests for two edits at once, edits with a mistake that is put right, and
 was forgotten.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import random

@@ -6,8 +6,6 @@ line) there.
 
 # mypy: allow-untyped-decorators, allow-subclassing-any
 # PyTorch is not installed where types are checked, so its classes are unknown there.
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -5,8 +5,6 @@ they are typed: other verbs, with or without quotes around names, politely or no
 after the code, in its line or above it, or going on from what was said before.
 """
 
-from __future__ import annotations
-
 import ast
 import keyword
 import random

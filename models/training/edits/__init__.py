@@ -5,8 +5,6 @@ that follow on each other, `conversation` words them as chat turns. The answer i
 edited code in one fenced block, and nothing else.
 """
 
-from __future__ import annotations
-
 import ast
 import random
 import re

@@ -5,8 +5,6 @@ after, or None where the function does not lend itself to it. Positions come fro
 itself is spliced, so that everything an edit does not concern stays as it was, byte for byte.
 """
 
-from __future__ import annotations
-
 import ast
 import random
 import re

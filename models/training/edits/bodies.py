@@ -1,7 +1,5 @@
 """Edits of what a function does: try blocks, docstrings, guards, lines and expressions."""
 
-from __future__ import annotations
-
 import ast
 import random
 import textwrap

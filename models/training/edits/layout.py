@@ -1,7 +1,5 @@
 """Edits of how code is written down: quotes, comments, indentation; plain copying; and diffs."""
 
-from __future__ import annotations
-
 import difflib
 import random
 import tokenize

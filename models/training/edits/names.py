@@ -1,7 +1,5 @@
 """Edits that change a name everywhere it is used."""
 
-from __future__ import annotations
-
 import ast
 import random
 import re

@@ -1,7 +1,5 @@
 """Edits of the lines before a function's body: hints, defaults, parameters, decorators."""
 
-from __future__ import annotations
-
 import ast
 import random
 import re
