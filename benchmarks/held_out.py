@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
 
-from models.training import combined, edits, fill_in, refusals, short_edits
+from models.training import edits, fill_in, refusals, short_edits
 from models.training.chats import Chats
 from models.training.corpus import (
     HELD_OUT_PACKAGES,
@@ -115,7 +115,7 @@ def two_edit_cases(count: int) -> Iterator[ChatCase]:
     """Requests for two edits of invented code at once, with held-out names and bodies."""
     inventor = Inventor(random.Random(f"{SEED} two"), held_out=True)
     for _ in range(count):
-        *request, (_, answer) = combined.request_for_two(inventor)
+        *request, (_, answer) = short_edits.request_for_two(inventor)
         yield ChatCase("two edits", request, answer)
 
 

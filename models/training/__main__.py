@@ -4,59 +4,38 @@
 
 Stop it at any time: the next start repeats the step it was in, and training goes on from its last
 checkpoint. PYTHON is an interpreter with mlx-lm, which training has no use for. With it, the
-bundled model in `models/ember` is replaced, its card's curve and list of sources included; without
-it, the end is full precision in the work folder.
+bundled model in `models/ember` is replaced, its card's list of sources included; without it, the
+end is full precision in the work folder.
 """
 
 import argparse
+import shutil
 import subprocess
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from models.training import corpus, tokenizer
+from models.training import corpus
 from models.training.build import build
-from models.training.data_table import page as data_page
+from models.training.curriculum import CURRICULUM, Stage
+from models.training.examples import EMBER
 from models.training.export import export
-from models.training.plot import plot
-from models.training.recipes import EMBER, TINY, Recipe
+from models.training.model import Shape
 from models.training.train import train
 
-ROOT = Path(__file__).parents[2]
 WORK = Path(__file__).parent / "output"
-BUNDLED = ROOT / "models" / "ember"
-
-
-def make_corpus(work: Path, _recipe: Recipe) -> None:
-    """The corpus, as files in the work folder."""
-    sizes = corpus.write(work)
-    print(", ".join(f"{name} {size:,} characters" for name, size in sizes.items()))
-
-
-def make_tokenizer(work: Path, recipe: Recipe) -> None:
-    """The tokenizer, learned from the training files that are not tests."""
-    texts = (file.text for file in corpus.read(work, "training") if not file.is_test)
-    tokenizer.write(tokenizer.train(texts, vocab_size=recipe.shape.vocab_size), work / "tokenizer")
-
-
-def make_shards(work: Path, recipe: Recipe) -> None:
-    """The examples, tokenized."""
-    for name, count in build(work, documents=recipe.documents).items():
-        print(f"{name:12} {count:12,} tokens")
-
-
-STEPS: Mapping[str, Callable[[Path, Recipe], None]] = {
-    "corpus": make_corpus,
-    "tokenizer": make_tokenizer,
-    "shards": make_shards,
-}
-
-
-def bundle(work: Path, python: Path) -> None:
-    """Replace the bundled model by the one in the work folder."""
-    command = [str(python), "-m", "models.training.quantize"]
-    subprocess.run([*command, "--work", str(work), "--to", str(BUNDLED)], check=True, cwd=ROOT)
-    plot(work / "log.jsonl", BUNDLED / "training.svg")
-    (BUNDLED / "DATA.md").write_text(data_page(work), encoding="utf-8")
+DOCUMENTS, TINY_DOCUMENTS = 4000, 20
+"""Times of these, invented examples are made (`build.INVENTED_KINDS`)."""
+TINY_SHAPE = Shape(
+    hidden_size=128,
+    intermediate_size=192,
+    num_layers=6,
+    num_heads=2,
+    num_kv_heads=1,
+    max_positions=512,
+)
+TINY_STAGES = (
+    Stage("copying", 4, 2, 128, {"repeats": 0.5, "code": 0.5}),
+    Stage("edits", 4, 2, 256, {"edits": 0.6, "fim": 0.2, "questions": 0.2}, decays=True),
+)
 
 
 def main() -> None:
@@ -73,19 +52,28 @@ def main() -> None:
     options = parser.parse_args()
     if options.tiny and options.export_with:
         parser.error("the smallest run makes no model to bundle")
-    recipe = TINY if options.tiny else EMBER
     work = (options.work or (WORK / "tiny" if options.tiny else WORK)).absolute()
     work.mkdir(parents=True, exist_ok=True)
-    for name, make in STEPS.items():
+    documents = TINY_DOCUMENTS if options.tiny else DOCUMENTS
+    steps = {"corpus": lambda: corpus.write(work), "shards": lambda: build(work, documents)}
+    for name, make in steps.items():
         done = work / f"{name}.done"
         if not done.exists():
             print(f"making the {name}", flush=True)
-            make(work, recipe)
+            for part, size in make().items():
+                print(f"{part:12} {size:12,}")
             done.touch()
-    train(work, recipe)
-    print(f"wrote {export(work)}")
+    if options.tiny:
+        train(work, TINY_SHAPE, TINY_STAGES, compiled=False)
+    else:
+        train(work, Shape(), CURRICULUM, compiled=shutil.which("c++") is not None)
+    full = export(work)
+    print(f"wrote {full}")
     if options.export_with:
-        bundle(work, options.export_with.absolute())
+        program = [str(options.export_with.absolute()), "-m", "models.training.export"]
+        command = [*program, "quantize", str(full), "--to", str(EMBER)]
+        subprocess.run(command, check=True, cwd=EMBER.parents[1])
+        (EMBER / "DATA.md").write_text(corpus.sources_page(work), encoding="utf-8")
 
 
 if __name__ == "__main__":

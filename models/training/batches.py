@@ -7,20 +7,18 @@ unbroken one would.
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import sentencepiece as spm
 
-from models.training import fill_in, repeats
+from models.training import fill_in
 from models.training.copies import LINE, NOWHERE, TARGETS, Alignment, align, line_begins, runs
-from models.training.examples import Shard
-from models.training.substitution import Substitution
+from models.training.examples import END_OF_TEXT, Shard
 
-REPEATS = "repeats"
-CODE = "code"
-FILL_IN = "fim"
-QUESTIONS = "questions"
+REPEATS, CODE, FILL_IN, QUESTIONS = "repeats", "code", "fim", "questions"
 EDITS, LONG_EDITS = "edits", "long_edits"
 SUBSTITUTED_KINDS = (EDITS, LONG_EDITS)
 """Kinds in which words are exchanged and requests are learned, as real code."""
@@ -35,15 +33,16 @@ OPENING, OPENING_WEIGHT = 4, 12.0
 """The first tokens of an answer that copies no code decide which one it is, and count for most."""
 REQUEST_WEIGHT = 0.5
 """How much a token of a request counts: it is code like any other, at no further cost."""
-_RANDOM_STRETCHES = 0.6
-_SUBSTITUTED = 0.5
-_LONGEST_STRETCH = 120
-_SIMILAR = 16
-"""Examples whose lengths differ by no more tokens than this are of one length."""
-_LEAST_ROOM = 48
-"""Less room than this at the end of a row is filled with code."""
-_PIECE, _UNBROKEN = 512, 0.4
-"""Tokens of a piece of code at most, and the share of those that may fill the row instead."""
+FENCE = "```python\n"
+_RANDOM_STRETCHES, _LONGEST_STRETCH = 0.6, 120
+_SUBSTITUTED, _SHARE_OF_WORDS = 0.5, 0.4
+KEPT = 300  # of the most frequent words of code, such as `self`, stay what they are
+_USUAL, _COUNTED = 0.003, 10_000
+"""A word of requests is kept if it stands in more than this share of them; about so many requests
+are looked at."""
+_SIMILAR = 16  # examples whose lengths differ by no more tokens are of one length
+_LEAST_ROOM = 48  # tokens; less at the end of a row is filled with code
+_PIECE, _UNBROKEN = 512, 0.4  # tokens of a piece of code, but for a share that may fill the row
 _GAP, _WIDEST_GAP = 0.5, 800
 """How often an answer is moved away from what it copies, and by how many positions at most. So a
 row of 512 tokens teaches copying over the distances of one of 2,048, for less work (Zhu et al.
@@ -73,6 +72,103 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Vocabulary:
+    """What the ids of a tokenizer stand for: ids that `plain` stretches are made of, `words` that
+    may stand for each other in edits, the `end` of a text, the `fence` that code begins with in an
+    answer, and line `breaks`, the indentation after them included."""
+
+    plain: np.ndarray
+    words: np.ndarray
+    end: int
+    fence: int
+    breaks: np.ndarray
+
+    @classmethod
+    def of(cls, processor: spm.SentencePieceProcessor, edits: Shard) -> Vocabulary:
+        """Reads the pieces; words that many requests for `edits` have are not exchanged."""
+        pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
+        end, fence = processor.piece_to_id(END_OF_TEXT), processor.encode(FENCE)[0]
+        spelled = [i for i, piece in enumerate(pieces) if not processor.is_byte(i)]
+        words = [i for i in spelled if pieces[i].isascii() and pieces[i].isidentifier()]
+        words = [i for i in words if not keyword.iskeyword(pieces[i])]
+        # Text hardly has bytes outside ASCII, so unless they are exchanged for words, a model does
+        # not learn to tell one from another.
+        words += [processor.piece_to_id(f"<0x{byte:02X}>") for byte in range(0x80, 0x100)]
+        kept = request_words(edits, fence=fence, quote=processor.encode("`")[0])
+        return cls(
+            plain=np.array([i for i in spelled if 0 < i < end]),
+            words=np.setdiff1d(words, kept),
+            end=end,
+            fence=fence,
+            breaks=np.array([i for i, piece in enumerate(pieces) if piece.startswith("\n")]),
+        )
+
+
+def request_words(edits: Shard, *, fence: int, quote: int) -> np.ndarray:
+    """Ids that many requests have in front of their code, outside quotes. They tell what is asked
+    for, as "before" or "single" do, and must not be exchanged.
+
+    `fence` is the id that code begins with, `quote` that of a backquote.
+    """
+    counts, seen = np.zeros(int(edits.tokens.max()) + 1, dtype=np.int64), 0
+    for index in range(0, len(edits), max(1, len(edits) // _COUNTED)):
+        tokens, learned = edits.example(index)
+        begins = np.flatnonzero(tokens[: np.argmax(learned)] == fence)
+        if len(begins):
+            words = tokens[: begins[0]]
+            counts[np.unique(words[np.cumsum(words == quote) % 2 == 0])] += 1
+            seen += 1
+    return np.flatnonzero(counts > _USUAL * seen)
+
+
+class Substitution:
+    """Exchanges some words of an example for others, everywhere alike.
+
+    To copy a token takes knowing it, and half of all pieces are too rare in edits to be learned
+    there. An edit stays as right as it was, and then also asks to look at what stands there instead
+    of guessing by habit. `tokens` are code that tells how frequent each id is.
+    """
+
+    def __init__(self, words: np.ndarray, tokens: np.ndarray) -> None:
+        counts = np.bincount(tokens, minlength=int(words.max()) + 1)
+        self._words = words
+        self._rare = words[np.argsort(-counts[words], kind="stable")][KEPT:]
+
+    def apply(self, rng: np.random.Generator, tokens: np.ndarray) -> np.ndarray:
+        """`tokens` with a share of its distinct rarer words replaced by words not in it."""
+        present = np.unique(tokens)
+        replaceable = np.intersect1d(present, self._rare, assume_unique=True)
+        chosen = replaceable[rng.random(len(replaceable)) < _SHARE_OF_WORDS]
+        fresh = np.setdiff1d(self._words, present, assume_unique=True)
+        table = np.arange(int(max(present.max(), self._words.max())) + 1)
+        if len(chosen) <= len(fresh):
+            table[chosen] = rng.choice(fresh, size=len(chosen), replace=False)
+        exchanged: np.ndarray = table[tokens].astype(tokens.dtype)
+        return exchanged
+
+
+def repeated(rng: np.random.Generator, stretch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The stretch two to four times, and which tokens are learned: those that can be predicted.
+
+    Attention heads that continue a repeated pattern form many times sooner on this than on code.
+    """
+    tokens = np.tile(stretch, int(rng.integers(2, 5)))
+    learned = np.ones(len(tokens), dtype=np.bool_)
+    learned[: len(stretch)] = False
+    learned[:: len(stretch)] = False
+    return tokens, learned
+
+
+def align_repeated(learned: np.ndarray) -> Alignment:
+    """Where each learned token of a repetition, which may be cut short, is copied from."""
+    alignment = Alignment.nowhere(len(learned))
+    positions = np.flatnonzero(learned)
+    if len(positions):
+        alignment.place[positions] = alignment.source[positions] = positions - (positions[0] - 1)
+    return alignment
+
+
+@dataclass(frozen=True)
 class Drawn:
     """One example for a row: its tokens, which are learned, and whether words were exchanged."""
 
@@ -84,7 +180,7 @@ class Drawn:
     def alignment(self, fence: int) -> Alignment:
         """What each token copies, counted from the example's start; `fence` begins code."""
         if self.kind == REPEATS:
-            return repeats.align(self.tokens, self.learned)
+            return align_repeated(self.learned)
         if self.kind in COPYING_KINDS:
             return align(self.tokens, self.learned, fence=fence)
         if self.kind == FILL_IN:
@@ -93,54 +189,35 @@ class Drawn:
 
 
 class Batches:
-    """Draws batches.
+    """Draws batches from the `shards` of each kind; there must be `code` and `edits`.
 
-    Args:
-        shards: the examples of each kind; there must be `code`.
-        vocabulary: ids that random stretches are made of.
-        words: ids that may stand for each other in edits.
-        positions: how many there are for a row, its gaps included.
-        end: the id before a piece of code.
-        fence: the id that code begins with in an answer.
-        breaks: ids of line breaks, the indentation after them included.
-        seed: what, with the step, decides everything that is drawn.
+    A row has so many `positions`, its gaps included. The `seed` decides, with the step, everything
+    that is drawn.
     """
 
     def __init__(
-        self,
-        shards: Mapping[str, Shard],
-        *,
-        vocabulary: np.ndarray,
-        words: np.ndarray,
-        positions: int,
-        end: int,
-        fence: int,
-        breaks: np.ndarray,
-        seed: int,
+        self, shards: Mapping[str, Shard], vocabulary: Vocabulary, *, positions: int, seed: int
     ) -> None:
         self.kind_names = (REPEATS, *sorted(shards))
-        self._shards = shards
-        self._by_length = {
-            kind: (lengths[order], order)
-            for kind, lengths in ((kind, np.diff(one.starts)) for kind, one in shards.items())
-            for order in (np.argsort(lengths, kind="stable"),)
-        }
+        self._shards, self._vocabulary = shards, vocabulary
+        self._by_length = {}
+        for kind, one in shards.items():
+            lengths = np.diff(one.starts)
+            order = np.argsort(lengths, kind="stable")
+            self._by_length[kind] = (lengths[order], order)
         self._typical = {kind: len(one.tokens) / len(one) for kind, one in shards.items()}
-        self._vocabulary = vocabulary
-        self._substitution = Substitution(words, shards[CODE].tokens)
-        self._positions, self._end, self._fence, self._breaks = positions, end, fence, breaks
-        self._seed = seed
+        self._substitution = Substitution(vocabulary.words, shards[CODE].tokens)
+        self._positions, self._seed = positions, seed
 
     def draw(self, step: int, *, rows: int, length: int, mix: Mapping[str, float]) -> Batch:
         """The batch of a step; `mix` gives each kind's share of the tokens."""
         rng = np.random.default_rng((self._seed, step))
         spent = {
             kind: rng.random() * min(self._typical.get(kind, _LONGEST_STRETCH), length)
-            for kind, share in mix.items()
-            if share > 0
+            for kind in mix
         }
         shape = (rows, length + 1)
-        tokens, kinds = np.full(shape, self._end), np.full(shape, -1)
+        tokens, kinds = np.full(shape, self._vocabulary.end), np.full(shape, -1)
         weights = np.ones(shape, np.float32)
         targets = np.full((len(TARGETS), *shape), NOWHERE, np.int16)
         gaps, begins = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
@@ -155,7 +232,7 @@ class Batches:
                     drawn = Drawn(CODE, drawn.tokens[1:], drawn.learned[1:])
                 part = slice(at, at + len(drawn.tokens))
                 tokens[row, part], begins[row, part] = drawn.tokens, at
-                alignment = drawn.alignment(self._fence)
+                alignment = drawn.alignment(self._vocabulary.fence)
                 kinds[row, part], weights[row, part] = self._counted(drawn, alignment)
                 kinds[row, at] = -1  # nothing before it tells what an example begins with
                 left = self._positions - length - int(gaps[row].sum())
@@ -165,7 +242,7 @@ class Batches:
                 if drawn.kind in spent:
                     spent[drawn.kind] += len(drawn.tokens)
                 at = part.stop
-        lines = line_begins(tokens, self._breaks)
+        lines = line_begins(tokens, self._vocabulary.breaks)
         targets[LINE, :, 1:] = np.maximum(lines[:, 1:], begins[:, :-1])
         positions = np.arange(length + 1) + gaps.cumsum(axis=1)
         return Batch(tokens, positions, begins, kinds, weights, targets)
@@ -205,7 +282,7 @@ class Batches:
         if kind == CODE:
             return self._code(rng, room)
         if kind == REPEATS:
-            tokens, learned = self._repeated(rng, room)
+            tokens, learned = repeated(rng, self._stretch(rng, room))
             return Drawn(kind, tokens[:room], learned[:room])
         lengths, order = self._by_length[kind]
         fitting = lengths[: np.searchsorted(lengths, room, side="right")]
@@ -222,21 +299,23 @@ class Batches:
     def _code(self, rng: np.random.Generator, room: int) -> Drawn:
         """A file from its beginning or from anywhere, cut to `room`, after an end of text; another
         one follows where the file ends."""
-        source = self._shards[CODE]
+        source, end = self._shards[CODE], self._vocabulary.end
         tokens, _ = source.example(int(rng.integers(len(source))))
         start = 0 if rng.random() < 0.3 else int(rng.integers(len(tokens)))
         longest = room if rng.random() < _UNBROKEN else _PIECE
-        piece = np.append(tokens, self._end)[start : start + min(room, longest) - 1]
-        found = np.concatenate(([self._end], piece))
+        piece = np.append(tokens, end)[start : start + min(room, longest) - 1]
+        found = np.concatenate(([end], piece))
         return Drawn(CODE, found, np.ones(len(found), dtype=np.bool_))
 
-    def _repeated(self, rng: np.random.Generator, room: int) -> tuple[np.ndarray, np.ndarray]:
+    def _stretch(self, rng: np.random.Generator, room: int) -> np.ndarray:
+        """Tokens to repeat: any of the vocabulary, or a piece of code."""
         if rng.random() < _RANDOM_STRETCHES:
-            stretch = repeats.random_stretch(rng, self._vocabulary)
-        else:
-            limit = max(9, min(_LONGEST_STRETCH, room // 2))
-            stretch = repeats.code_stretch(rng, self._shards[CODE].tokens, limit)
-        return repeats.repeat(rng, stretch)
+            size = int(rng.integers(4, 65))
+            return rng.choice(self._vocabulary.plain, size=size).astype(np.uint16)
+        tokens = self._shards[CODE].tokens
+        length = int(rng.integers(8, max(9, min(_LONGEST_STRETCH, room // 2)) + 1))
+        start = int(rng.integers(0, len(tokens) - length))
+        return tokens[start : start + length]
 
 
 def _of_any_length(rng: np.random.Generator, lengths: np.ndarray) -> int:

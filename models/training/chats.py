@@ -2,115 +2,58 @@
 talk, and requests outside the training in between.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
-from models.training import combined, short_edits, wordings
+from models.training import phrases, short_edits, wordings
 from models.training.edits import Edit, fenced
 from models.training.edits.base import closed
 from models.training.examples import Turns
-from models.training.few_words import FEW_WORDS, as_follow_up, in_few_words
 from models.training.functions import Function, is_function
 from models.training.invented import Inventor
-from models.training.phrases import REQUESTS, requests_of, unmarked
+from models.training.phrases import CHOICES, REQUESTS, requests_of, unmarked
 from models.training.refusals import WHICH_CODE, Requests, answer, is_small_talk
+from models.training.wordings import as_follow_up, in_few_words
 
-MAX_REAL, MAX_REAL_PLAIN = 500, 800
+WHAT_CHANGE: str = CHOICES["what_change"]
+"""The answer to code without a request."""
+_LENGTHS, _PLAIN_LENGTHS = (2, 2, 3, 3, 4, 5), (2, 2, 3, 3, 4, 5, 6)
+"""How many requests a conversation has, and one of plain-spoken people."""
+_MAX_REAL, _MAX_REAL_PLAIN = 500, 800
 """Characters of a real function that a conversation is about, and of plain-spoken people's."""
-_ATTEMPTS = 8
-_ASKED = 0.08
-"""How often a turn is a question, where there are any."""
-_PLAIN = 0.4
-"""How often a change of earlier code is asked for in the fewest words. People use the same words
-before there is any code, so the model has to learn to look for it."""
-_RENAMED, _RENAMING, _ONCE_MORE = "rename_variable", 0.25, 0.9
-"""A kind of edit; how many of the requests in few words are for it, whatever came before; and how
-often another one follows it."""
-_LONG_REQUESTS = ("repeat_code", "apply_diff")
-"""Kinds that cannot be asked for in few words."""
-_PLAIN_KINDS: Mapping[str, float] = {
-    kind: 2.0 if kind in FEW_WORDS else 1.0
-    for kind in short_edits.KINDS
-    if kind not in _LONG_REQUESTS
-}
+_REAL = 0.25  # of edits of new code are of real functions
 _OUTSIDE, _SMALL_TALK, _FOLLOW_UP, _UNDO, _AGAIN = 0.15, 0.21, 0.65, 0.76, 0.8
 """One number from 0 to 1 decides what the next turn is. Below the first of these it is outside the
 training, below the second it is small talk, then an edit of the code there is, its undoing, and a
 wish to see it again. Above them all it is an edit of new code. Where there is nothing to undo, the
 code is shown again."""
-_ADDING_KINDS = ("add_docstring", short_edits.DESCRIBE, "wrap_in_try", "guard", "insert_line")
-_ADDING = 0.4
-"""How often plain-spoken people begin with an edit that adds lines. What follows must be done to
-the answer, not to the shorter code that was sent."""
-_WITHOUT_CODE = 0.15
-"""The share of requests outside the training that ask for an edit where there is no code."""
-_FORGETTING, _BRINGING = 0.2, 0.6
-"""How often plain-spoken people forget the code when they have shown none, and how often they then
-send it by itself."""
-_ASIDES: Mapping[str, float] = {
-    "undo": 0.15,
-    "unable": 0.1,
-    "begin": 0.1,
-    "outside": 0.22,
+_ASKED = 0.08  # of turns are questions, where there are any
+_WITHOUT_CODE = 0.15  # of requests outside the training ask for an edit where there is no code
+_ATTEMPTS = 8
+# Plain-spoken people only:
+_PLAIN = 0.4  # of changes of earlier code are asked for in the fewest words
+_RENAMED, _RENAMING, _ONCE_MORE = "rename_variable", 0.25, 0.9
+"""A kind of edit; how many of the requests in few words are for it, whatever came before; and how
+often another one follows it."""
+_ADDING = 0.4  # begin with an edit that adds lines; the next one must be made to the answer
+_FORGETTING, _BRINGING = 0.2, 0.6  # forget the code if they have shown none; send it then by itself
+_SHOW = 0.1  # show new code before they say what to change
+_NO_FUNCTION = 0.25  # of these codes are a class, statements, or imports
+_TALKING = 0.25  # say something else when they are asked what to change
+_AT_ONCE = 0.5  # say it in their next message
+_CORRECTING = 0.15  # correct a name or a value of an edit in their next message
+_NEW = 0.4  # of corrected edits are of new code
+_NAMED = 0.25  # name the change that is undone, where there are words for it
+_TWO = 0.12  # undo the last two of several changes
+_ALL, _ALL_OF_MANY = 0.12, 0.3  # go back before all changes: after one, and after several
+_WHOLE_REQUEST = 0.6  # ask for the impossible as people do who show code with it
+_PLAIN_KINDS: Mapping[str, float] = {
+    kind: 2.0 if kind in CHOICES["few_words"] else 1.0
+    for kind in short_edits.KINDS
+    if kind not in CHOICES["long_requests"]
 }
-"""How often plain-spoken people also undo a change (for each of up to two changes), ask for what
-is impossible, bring new code with its request when there is some already, and make a request that
-has nothing to do with the code."""
-_SHOW = 0.1
-"""How often they show new code before they say what to change."""
-_NO_FUNCTION = 0.25
-"""How many of these codes are a class, statements, or imports."""
-_CORRECTING = 0.15
-"""How often they correct a name or a value of an edit in their next message."""
-_CORRECTED: Mapping[str, float] = {
-    "rename_variable": 4.0,
-    "rename_function": 2.0,
-    "rename_attribute": 1.0,
-    "replace_expression": 1.0,
-    "add_default": 2.0,
-    "change_default": 1.0,
-    "add_hint": 3.0,
-    "add_parameter": 1.0,
-    "wrap_in_try": 2.0,
-    "decorate": 0.5,
-}
-"""Which kinds of edits they correct, and how often each."""
-_NAMED = 0.25
-"""How often the change that is undone is named, where there are words for it."""
-_TWO = 0.12
-"""How often the last two of several changes are undone."""
-_ALL, _ALL_OF_MANY = 0.12, 0.3
-"""How often the code from before all changes is asked for: after one change, and after several."""
-_LENGTHS, _PLAIN_LENGTHS = (2, 2, 3, 3, 4, 5), (2, 2, 3, 3, 4, 5, 6)
-"""How many requests a conversation has, and one of plain-spoken people."""
-_TALKING = 0.25
-"""How often somebody who was asked what to change says something else first."""
-_AT_ONCE = 0.5
-"""How often people who show code say in their next message what to change."""
-_UNABLE_WORDS = (
-    *("add type hints", "type hints please", "add error handling", "handle errors", "fix it"),
-    *("make it faster", "improve it", "add tests", "write a test for it", "make it shorter"),
-    *("add comments", "make it a class", "make it a one-liner", "explain it", "run it"),
-    *("use recursion", "translate it to javascript", "use a list comprehension", "sort it"),
-    *("add a default", "add a parameter", "add a decorator", "rename it", "rename a variable"),
-    *("insert a line", "delete a line", "change the type", "add a check", "call it with 5"),
-    *("rename it to something sensible", "use better names", "print the result", "redo"),
-)
-"""What people also ask of code that is there, and what cannot be done."""
-_WHOLE_REQUEST = 0.6
-"""How often that is in the words of people who show code with it."""
-WHAT_CHANGE = "What shall I change in it? For example, rename a variable, or make it async."
-"""The answer to code without a request."""
-_SHOWN = (
-    *("{}", "{}", "{}", "{}", "```python\n{}\n```", "```\n{}\n```"),
-    *("Here is my function:\n{}", "here is my code: {}", "I have this: {}", "My code:\n{}"),
-)
-_BROUGHT = (*_SHOWN, "this: {}", "this one:\n{}", "sorry, here: {}", "oops: {}", "in this: {}")
-"""How code is sent after it was asked for."""
 
 
 def _versions(kind: str, edit: Edit) -> list[Function]:
@@ -130,7 +73,7 @@ def _unable_requests(*, held_out: bool) -> tuple[list[str], list[str]]:
         for part in (held_out, not held_out)
     )
     apart = set(map(unmarked, others))
-    brief = [one for one in _UNABLE_WORDS if one not in apart]
+    brief = [one for one in CHOICES["unable"] if one not in apart]
     whole = [one for one in mine if "{" not in one and unmarked(one) not in apart]
     return brief, [one for one in whole if not is_small_talk(one)]
 
@@ -155,7 +98,7 @@ class Chats:
     ) -> None:
         self._inventor, self._requests, self._rng = inventor, requests, inventor.rng
         self._questions, self._plain_spoken = questions, plain_spoken
-        longest = MAX_REAL_PLAIN if plain_spoken else MAX_REAL
+        longest = _MAX_REAL_PLAIN if plain_spoken else _MAX_REAL
         self._functions = [f for f in functions if len(f.text) <= longest]
 
     def conversations(self, count: int) -> Iterator[Turns]:
@@ -170,16 +113,17 @@ class Chats:
         versions: list[Function] = []
         shown = False
         while len(turns) < 2 * count:
-            if not versions and self._plain_spoken and self._rng.random() < _FORGETTING:
+            if not versions and self._sometimes(_FORGETTING):
                 turns += self.forget(versions)
                 continue
-            if self._plain_spoken and not shown and self._rng.random() < _CORRECTING:
+            if not shown and self._sometimes(_CORRECTING):
                 turns += self.correct(versions)
                 continue
             before = turns[-1][1] if turns else ""
             shown = shown or before == WHAT_CHANGE
             talks = shown and self._rng.random() < _TALKING
-            if not shown and self._shows(before):
+            # Code that comes after it was asked for would be the code of the request.
+            if not shown and before != WHICH_CODE and self._sometimes(_SHOW):
                 turns += self.show(versions)
                 continue
             said = (
@@ -193,12 +137,9 @@ class Chats:
             turns += [("user", said[0]), ("assistant", said[1])]
         return turns
 
-    def _shows(self, before: str) -> bool:
-        """Whether plain-spoken people show other code now.
-
-        They do not after an answer that asks for code (`before`), because that would be the code of
-        the request."""
-        return self._plain_spoken and before != WHICH_CODE and self._rng.random() < _SHOW
+    def _sometimes(self, share: float) -> bool:
+        """Whether people who are plain-spoken do something now."""
+        return self._plain_spoken and self._rng.random() < share
 
     def _turn(self, versions: list[Function]) -> tuple[str, str]:
         """The next request and its answer; `versions` of the code are brought up to date."""
@@ -223,23 +164,22 @@ class Chats:
         return self.unable() if chance < 0.65 else self.outside(versions)
 
     def _question(self) -> tuple[str, str] | None:
-        """Now and then a question and its answer, where there are any."""
         if not self._questions or self._rng.random() >= _ASKED:
             return None
         (_, question), (_, told) = self._rng.choice(self._questions)
         return question, told
 
     def _of_the_code(self, versions: list[Function]) -> tuple[str, str] | None:
-        """Now and then, the last change is undone, the impossible is asked of the code, other code
-        is edited, or what is asked has nothing to do with code."""
+        """One of the asides of plain-spoken people, if there is code."""
         if not self._plain_spoken or not versions:
             return None
-        shares = {**_ASIDES, "undo": _ASIDES["undo"] * min(2, len(versions) - 1)}
-        (aside,) = self._rng.choices(("", *shares), (1.0 - sum(shares.values()), *shares.values()))
+        shares = dict(CHOICES["asides"])
+        shares["undo"] *= min(2, len(versions) - 1)
+        aside = phrases.drawn({"": 1.0 - sum(shares.values()), **shares}, self._rng)
+        if aside == "unable":
+            return self.unable()
         makers = {"undo": self.undo, "begin": self.begin, "outside": self.outside}
-        if aside in makers:
-            return makers[aside](versions)
-        return self.unable() if aside == "unable" else None
+        return makers[aside](versions) if aside else None
 
     def _asking(self, kind: str) -> str:
         """A request of a kind that needs no other words."""
@@ -262,7 +202,7 @@ class Chats:
         if self._rng.random() < _WHOLE_REQUEST:
             words = self._rng.choice(whole)
             is_plain = words.partition(" ")[0][1:].islower()  # and no `TypeError`
-            words = closed(words[:1].lower() + words[1:] if is_plain else words)
+            words = closed(wordings.small(words) if is_plain else words)
         request = as_follow_up(words, self._rng)
         return request, answer("judge", request)
 
@@ -272,16 +212,15 @@ class Chats:
         turns = [("user", request), ("assistant", WHICH_CODE)]
         if self._rng.random() < _BRINGING:
             versions[:] = _versions(kind, edit)
-            code = self._rng.choice(_BROUGHT).replace("{}", edit.before)
+            code = self._rng.choice(CHOICES["brought"]).replace("{}", edit.before)
             turns += [("user", code), ("assistant", fenced(edit.after))]
         return turns
 
     def begin(self, versions: list[Function]) -> tuple[str, str]:
         """An edit of new code."""
-        adds = self._plain_spoken and self._rng.random() < _ADDING
-        given = self._rng.choice(_ADDING_KINDS) if adds else None
+        given = self._rng.choice(CHOICES["adding_kinds"]) if self._sometimes(_ADDING) else None
         kind, edit = short_edits.drawn(self._inventor, given)
-        if self._functions and self._rng.random() < 0.25:
+        if self._functions and self._rng.random() < _REAL:
             real = short_edits.make(kind, self._rng.choice(self._functions), self._inventor)
             edit = real or edit
         versions[:] = _versions(kind, edit)
@@ -291,8 +230,8 @@ class Chats:
     def correct(self, versions: list[Function]) -> Turns:
         """An edit with a wrong name or value, of new code or of the code there is, and the
         correction of it; no turns if no such edit was found."""
-        (kind,) = self._rng.choices(list(_CORRECTED), list(_CORRECTED.values()))
-        is_new = not versions or not is_function(versions[-1].text) or self._rng.random() < 0.4
+        kind = phrases.drawn(CHOICES["corrected"], self._rng)
+        is_new = not versions or not is_function(versions[-1].text) or self._rng.random() < _NEW
         if is_new:
             kind, edit = short_edits.drawn(self._inventor, kind)
         else:
@@ -300,7 +239,7 @@ class Chats:
             if made is None:
                 return []
             edit = made
-        found = combined.mistaken(edit, self._inventor)
+        found = short_edits.mistaken(edit, self._inventor)
         if found is None:
             return []
         mistake, wrong, right = found
@@ -327,7 +266,7 @@ class Chats:
             return "\n".join(f"{inventor.name()} = {value}" for value in values)
         if chance < 0.7:
             methods = [inventor.function().text for _ in range(rng.randint(1, 3))]
-            header = f"class {names[0][:1].upper()}{names[0][1:]}:\n"
+            header = f"class {wordings.large(names[0])}:\n"
             return header + textwrap.indent("\n\n".join(methods), "    ")
         lines = [
             rng.choice((f"import {name}", f"from {name} import {inventor.name()}"))
@@ -340,17 +279,19 @@ class Chats:
         it comes next."""
         if self._rng.random() < _NO_FUNCTION:
             versions[:] = [Function(self._no_function(), False, "")]
-            shown = self._rng.choice(_SHOWN).replace("{}", versions[0].text)
-            return [("user", shown), ("assistant", WHAT_CHANGE)]
+            return self._shown(versions[0].text)
         kind, edit = short_edits.drawn(self._inventor)
         versions[:] = _versions(kind, edit)
-        shown = self._rng.choice(_SHOWN).replace("{}", edit.before)
-        turns = [("user", shown), ("assistant", WHAT_CHANGE)]
-        if kind in _LONG_REQUESTS or self._rng.random() >= _AT_ONCE:
+        turns = self._shown(edit.before)
+        if kind in CHOICES["long_requests"] or self._rng.random() >= _AT_ONCE:
             del versions[1:]
             return turns
         asked = wordings.ended(self._in_other_words(kind, edit), self._rng)
         return [*turns, ("user", asked), ("assistant", fenced(edit.after))]
+
+    def _shown(self, code: str) -> Turns:
+        shown = self._rng.choice(CHOICES["shown"]).replace("{}", code)
+        return [("user", shown), ("assistant", WHAT_CHANGE)]
 
     def _in_other_words(self, kind: str, edit: Edit) -> str:
         """A request for an edit of code that is there."""
@@ -359,32 +300,34 @@ class Chats:
 
     def follow_up(self, versions: list[Function]) -> tuple[str, str] | None:
         """An edit of the code that was shown last, which is not pasted again."""
-        current = versions[-1]
+        current, rng = versions[-1], self._rng
         if not is_function(current.text):
             return None
-        once_more = current.origin == _RENAMED and self._rng.random() < _ONCE_MORE
-        plain = self._plain_spoken and (once_more or self._rng.random() < _PLAIN)
+        once_more = current.origin == _RENAMED and rng.random() < _ONCE_MORE
+        plain = self._plain_spoken and (once_more or rng.random() < _PLAIN)
         kinds = _PLAIN_KINDS if plain else short_edits.KINDS
-        drawn = self._rng.choices(list(kinds), list(kinds.values()), k=_ATTEMPTS)
-        if plain and (once_more or self._rng.random() < _RENAMING):
+        drawn = rng.choices(list(kinds), list(kinds.values()), k=_ATTEMPTS)
+        if plain and (once_more or rng.random() < _RENAMING):
             drawn.insert(0, _RENAMED)
         for kind in drawn:
             edit = short_edits.make(kind, current, self._inventor)
             if edit is None or kind == "repeat_code" or edit.before != current.text:
                 continue
-            if self._plain_spoken and self._rng.random() < combined.TOGETHER:
-                of_method = current.is_method
-                both = combined.two_at_once(kind, edit, self._inventor, is_method=of_method)
-                if both:
-                    edit, words = both
-                    versions.append(replace(current, text=edit.after, origin=""))
-                    asked = wordings.spoken(words, self._rng, edit)
-                    return as_follow_up(asked, self._rng, edit), fenced(edit.after)
-            again = kind == current.origin == _RENAMED
-            versions.append(replace(current, text=edit.after, origin=kind))
-            if plain:
-                return in_few_words(kind, edit, self._rng, again=again), fenced(edit.after)
-            asked = as_follow_up(self._in_other_words(kind, edit), self._rng, edit)
+            both: tuple[Edit, str] | None = None
+            origin = kind
+            if self._sometimes(short_edits.TOGETHER):
+                both = short_edits.two_at_once(
+                    kind, edit, self._inventor, is_method=current.is_method
+                )
+            if both:
+                (edit, words), origin = both, ""
+                asked = as_follow_up(wordings.spoken(words, rng, edit), rng, edit)
+            elif plain:
+                again = kind == current.origin == _RENAMED
+                asked = in_few_words(kind, edit, rng, again=again)
+            else:
+                asked = as_follow_up(self._in_other_words(kind, edit), rng, edit)
+            versions.append(replace(current, text=edit.after, origin=origin))
             return asked, fenced(edit.after)
         return None
 
@@ -393,7 +336,7 @@ class Chats:
         if self._rng.random() < (_ALL if len(versions) == 2 else _ALL_OF_MANY):
             del versions[1:]
             return self._asking("original"), fenced(versions[0].text)
-        if self._plain_spoken and len(versions) > 2 and self._rng.random() < _TWO:
+        if len(versions) > 2 and self._sometimes(_TWO):
             del versions[-2:]
             return self._asking("undo two"), fenced(versions[-1].text)
         named = REQUESTS.get(f"undo: {versions.pop().origin}", [])

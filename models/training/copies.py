@@ -1,28 +1,24 @@
 """Where an answer stands in what it was given, and which token it repeats next.
 
-These are what attention heads are taught to look at while the model trains; see `guidance.py`.
+These are what attention heads are taught to look at while the model trains (`model.guided_heads`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import takewhile
 
 import numpy as np
 
 NOWHERE = -1
 TARGETS = PLACE, SOURCE, AHEAD, START, END, AFTER, LINE = range(7)
 """What heads are guided to: indices into `Alignment.targets`, then `LINE`, see `line_begins`."""
-_RARE = 3
-"""A lone token that occurs at most this often points somewhere; a comma does not."""
-_FENCE_TOKENS = 3
-"""Tokens of an answer that stand before its code, and behind it."""
-_LOOKED_AT = 40
-"""Of a longer change the first tokens tell what is quoted of it."""
-_STRAY = 2
-"""So few tokens in a row, such as a line break or the end of a turn, may be repeated from anywhere.
-"""
+_RARE = 3  # a lone token that occurs at most this often points somewhere; a comma does not
+_FENCE_TOKENS = 3  # of an answer stand before its code, and behind it
+_LOOKED_AT = 40  # of a longer change the first tokens tell what is quoted of it
+_STRAY = 2  # tokens in a row, such as a line break, may be repeated from anywhere
 Change = tuple[str, int, int, int, int]
 """As `SequenceMatcher.get_opcodes` has them, of an answer and of what it was given."""
 
@@ -103,12 +99,8 @@ def align(tokens: np.ndarray, learned: np.ndarray, *, fence: int | None = None) 
             matcher = SequenceMatcher(None, answer, tokens[where].tolist(), autojunk=False)
             found.source[:] = _quoted(tokens[where].tolist(), answer, matcher)
         where = np.append(where, NOWHERE)  # so that the index NOWHERE, -1, finds NOWHERE
-        for aligned, target in (
-            (alignment.place, found.place),
-            (alignment.source, found.source),
-            (alignment.end, found.end),
-        ):
-            aligned[begin:end] = where[target]
+        for name in ("place", "source", "end"):
+            getattr(alignment, name)[begin:end] = where[getattr(found, name)]
         marked = np.flatnonzero(found.start[: len(where) - 1] != NOWHERE)
         alignment.start[where[marked]] = where[found.start[marked]]
         last_answer, asked = np.arange(begin, end), end
@@ -227,22 +219,18 @@ def _longest_quote(
         for at, token in enumerate(request):
             if token != given[middle]:
                 continue
-            left, right = 0, 1
-            while (
-                middle - left > code.start
-                and at > left
-                and (given[middle - left - 1] == request[at - left - 1])
-            ):
-                left += 1
-            while (
-                middle + right < code.stop
-                and at + right < len(request)
-                and (given[middle + right] == request[at + right])
-            ):
-                right += 1
+            back = range(1, min(middle - code.start, at) + 1)
+            ahead = range(1, min(code.stop - middle, len(request) - at))
+            left = _while(given[middle - step] == request[at - step] for step in back)
+            right = 1 + _while(given[middle + step] == request[at + step] for step in ahead)
             if left + right > best[1] - best[0]:
                 best = (middle - left, middle + right)
     return best
+
+
+def _while(flags: Iterable[bool]) -> int:
+    """How many flags are true before the first one that is not."""
+    return sum(1 for _ in takewhile(bool, flags))
 
 
 def _quoted(given: list[int], new: list[int], matcher: SequenceMatcher[int]) -> np.ndarray:

@@ -5,8 +5,6 @@ is permissive. The split depends on a file's package and path alone, so any mach
 same held-out files. Knows nothing of tokens; needs nothing but the standard library.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import platform
@@ -33,6 +31,19 @@ _PERMISSIVE = re.compile(
 )
 _COPYLEFT = re.compile(r"\b(A|L)?GPL|General Public License|Proprietary", re.IGNORECASE)
 _SKIPPED_FOLDERS = frozenset({"_vendor", "vendor", "vendored", "locale", "idle_test", "lib2to3"})
+_SOURCES_PAGE = """# What ember learned from
+
+Python source under permissive licences, as installed when the corpus was made: {training:,}
+characters for training. Held out and never trained on: {held_out:,} characters, which are all of
+{packages}, and one file in twenty-five of every other package.
+The short edits, conversations and requests outside its training are made up by `models/training`,
+from words and phrases that were written for this project (`phrases.txt`, `wordings.txt`,
+`choices.toml`). At most {cap:,} characters of a package were read, and the library's own tests up
+to {tests:,}.
+
+| package | version | licence as its metadata states it | characters trained on |
+| --- | --- | --- | ---: |
+"""
 
 
 @dataclass(frozen=True)
@@ -46,9 +57,7 @@ class SourceFile:
     @property
     def is_test(self) -> bool:
         parts = Path(self.path).parts
-        return any(part in {"test", "tests", "testing"} for part in parts) or parts[-1].startswith(
-            "test_"
-        )
+        return bool({"test", "tests", "testing"} & {*parts}) or parts[-1].startswith("test_")
 
     @property
     def held_out(self) -> bool:
@@ -59,29 +68,18 @@ class SourceFile:
         return int.from_bytes(digest, "big") % 100 < HELD_OUT_PERCENT
 
 
-@dataclass(frozen=True)
-class Package:
-    """Where text came from, for the model card."""
-
-    name: str
-    version: str
-    licence: str
-
-
 def licence_of(distribution: Distribution) -> str:
     """The licence as the distribution's metadata states it, or an empty string."""
     metadata = distribution.metadata
-    fields = {
-        name: (metadata.get_all(name) or [""])[0] for name in ("License-Expression", "License")
-    }
-    stated = [fields["License-Expression"]]
-    stated += [
+    expression, plain = (
+        (metadata.get_all(name) or [""])[0] for name in ("License-Expression", "License")
+    )
+    classifiers = [
         classifier.split("::")[-1].strip()
         for classifier in metadata.get_all("Classifier") or []
         if classifier.startswith("License ::")
     ]
-    stated.append(fields["License"].strip().split("\n")[0][:60])
-    return next((text for text in (stated[0], ", ".join(stated[1:-1]), stated[-1]) if text), "")
+    return expression or ", ".join(classifiers) or plain.strip().split("\n")[0][:60]
 
 
 def is_permissive(licence: str) -> bool:
@@ -140,12 +138,12 @@ def _capped(files: Iterable[SourceFile], limit: int) -> list[SourceFile]:
     return kept
 
 
-def read_all() -> tuple[list[SourceFile], list[Package]]:
+def read_all() -> tuple[list[SourceFile], list[dict[str, str]]]:
     """Every file that may be used, capped per package, and the packages they came from."""
     library = list(standard_library())
     files = [file for file in library if not file.is_test]
     files += _capped((file for file in library if file.is_test), MAX_TEST_LENGTH)
-    packages = [Package(STDLIB, platform.python_version(), "PSF-2.0")]
+    packages = [{"name": STDLIB, "version": platform.python_version(), "licence": "PSF-2.0"}]
     for distribution in sorted(distributions(), key=lambda d: d.metadata["Name"].lower()):
         licence = licence_of(distribution)
         if not is_permissive(licence):
@@ -154,7 +152,7 @@ def read_all() -> tuple[list[SourceFile], list[Package]]:
         if found:
             files += found
             name = distribution.metadata["Name"]
-            packages.append(Package(name, distribution.version, licence))
+            packages.append({"name": name, "version": distribution.version, "licence": licence})
     return files, packages
 
 
@@ -201,7 +199,7 @@ def write(folder: Path) -> Counter[str]:
                 sizes[name] += len(file.text)
                 out.write(json.dumps({"split": name, **asdict(file)}) + "\n")
     used = {file.package for file in training + held_out}
-    listed = [asdict(package) for package in packages if package.name in used]
+    listed = [package for package in packages if package["name"] in used]
     (folder / "packages.json").write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
     return sizes
 
@@ -215,3 +213,25 @@ def read(folder: Path, split_name: str) -> list[SourceFile]:
             for row in rows
             if row["split"] == split_name
         ]
+
+
+def sources_page(folder: Path) -> str:
+    """The packages a model learned from, as a Markdown page of its card."""
+    sizes = {name: Counter[str]() for name in ("training", "held_out")}
+    for name, counted in sizes.items():
+        for file in read(folder, name):
+            counted[file.package] += len(file.text)
+    rows = json.loads((folder / "packages.json").read_text(encoding="utf-8"))
+    lines = [
+        f"| {row['name']} | {row['version']} | {row['licence'].replace('|', '/')} "
+        f"| {sizes['training'][row['name']]:,} |\n"
+        for row in sorted(rows, key=lambda row: row["name"].lower())
+    ]
+    header = _SOURCES_PAGE.format(
+        training=sizes["training"].total(),
+        held_out=sizes["held_out"].total(),
+        packages=", ".join(sorted(HELD_OUT_PACKAGES)),
+        cap=MAX_PACKAGE_LENGTH,
+        tests=MAX_TEST_LENGTH,
+    )
+    return header + "".join(lines)

@@ -14,6 +14,12 @@ import numpy as np
 import sentencepiece as spm
 
 END_OF_TEXT = "<|endoftext|>"
+SPECIAL_TOKENS = (
+    *(END_OF_TEXT, "<|im_start|>", "<|im_end|>", "<|fim_prefix|>", "<|fim_middle|>"),
+    *("<|fim_suffix|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"),
+)
+EMBER = Path(__file__).parents[1] / "ember"
+"""The bundled model, whose tokenizer every model here has."""
 Turns = list[tuple[str, str]]
 """Messages of a conversation: (role, content)."""
 
@@ -29,7 +35,7 @@ class Segment:
 Example = tuple[Segment, ...]
 
 
-def chat(turns: Iterable[tuple[str, str]]) -> Example:
+def chat(turns: Turns) -> Example:
     """A ChatML conversation; only the assistant's words are learned."""
     segments = []
     for role, content in turns:
@@ -37,17 +43,6 @@ def chat(turns: Iterable[tuple[str, str]]) -> Example:
         segments.append(Segment(f"{content}<|im_end|>", learned=role == "assistant"))
         segments.append(Segment("\n", learned=False))
     return tuple(segments)
-
-
-def encode(example: Example, tokenizer: spm.SentencePieceProcessor) -> tuple[list[int], list[bool]]:
-    """Tokens and whether each is learned; segments are tokenized apart, as at inference."""
-    tokens: list[int] = []
-    learned: list[bool] = []
-    for segment in example:
-        ids = tokenizer.encode(segment.text)
-        tokens += ids
-        learned += [segment.learned] * len(ids)
-    return tokens, learned
 
 
 @dataclass(frozen=True)
@@ -62,11 +57,12 @@ class Shard:
         return len(self.starts) - 1
 
     def example(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens of an example, and which of them are learned."""
         begin, end = self.starts[index], self.starts[index + 1]
         return self.tokens[begin:end], self.learned[begin:end]
 
     def examples(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Every example's tokens, and which of them are learned."""
+        """What `example` returns, of every one."""
         return map(self.example, range(len(self)))
 
     def save(self, path: Path) -> None:
@@ -89,10 +85,18 @@ class Shard:
             return cls(arrays["tokens"], arrays["learned"], arrays["starts"])
 
 
+def load_tokenizer(folder: Path = EMBER) -> spm.SentencePieceProcessor:
+    """The SentencePiece processor of a model's folder."""
+    return spm.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
+
+
 def shard(examples: Iterable[Example], tokenizer: spm.SentencePieceProcessor) -> Shard:
-    """Encode examples into one shard."""
-    pairs = (encode(example, tokenizer) for example in examples)
-    return Shard.of(
-        (np.array(tokens, dtype=np.uint16), np.array(learned, dtype=np.bool_))
-        for tokens, learned in pairs
-    )
+    """Encode examples into one shard; segments are tokenized apart, as at inference."""
+
+    def encoded(example: Example) -> tuple[np.ndarray, np.ndarray]:
+        pieces = [tokenizer.encode(segment.text) for segment in example]
+        tokens = np.array([token for piece in pieces for token in piece], dtype=np.uint16)
+        flags = [segment.learned for segment in example]
+        return tokens, np.repeat(np.array(flags, dtype=np.bool_), [len(one) for one in pieces])
+
+    return Shard.of(map(encoded, examples))

@@ -4,8 +4,6 @@ Prefix-suffix-middle: `<|fim_prefix|>P<|fim_suffix|>S<|fim_middle|>M<|endoftext|
 suffix-prefix-middle: `<|fim_prefix|><|fim_suffix|>S<|fim_middle|>PM<|endoftext|>`.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import keyword
@@ -23,22 +21,16 @@ from models.training.examples import END_OF_TEXT, Example, Segment
 
 OPENING = 3
 """A filling's first tokens; they and its last are taught to look at the borders of the hole."""
-MAX_PREFIX, MAX_SUFFIX, MAX_MIDDLE = 700, 350, 300
-MIN_DEFINITION, MAX_DEFINITION = 60, 500
-"""Characters of a definition that stands alone around its hole."""
-
-LONGEST_BODY = 7
-"""The most lines of a function whose body is asked for."""
-
+MAX_PREFIX, MAX_SUFFIX, MAX_MIDDLE = 700, 350, 300  # characters
+MIN_DEFINITION, MAX_DEFINITION = 60, 500  # characters of a definition that stands alone
+_LONGEST_BODY = 7  # lines of a function whose body is asked for
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _KNOWN = frozenset((*keyword.kwlist, *dir(builtins), "self", "cls"))
 _HEADER = re.compile(r"^[ ]*(?:async def|def|class) .*:$", re.MULTILINE)
-_ALONE = 0.6
-"""How often a definition stands alone."""
-_INDENTED = 0.75
-"""How often the indentation of a function's line stays in front of the hole."""
-_WITH_BREAK = 0.2
-"""How often a line break at a border is part of the hole, as with a cursor at the end of a line."""
+_ALONE = 0.6  # of holes are in a definition with nothing around it
+_INDENTED = 0.75  # of lines of functions leave their indentation in front of the hole
+_WITH_BREAK = 0.2  # of borders have their line break in the hole, as behind a cursor
+_PREFIX_FIRST = 0.85
 
 
 @dataclass(frozen=True)
@@ -48,6 +40,9 @@ class Hole:
     prefix: str
     middle: str
     suffix: str
+
+
+Cut = Callable[[str, random.Random], Hole | None]
 
 
 def prompt(prefix: str, suffix: str) -> str:
@@ -108,19 +103,6 @@ def body_rows(lines: list[str]) -> list[int]:
     return [row for row in told_lines(lines) if row >= max(1, begins)]
 
 
-def cut_line(text: str, rng: random.Random) -> Hole | None:
-    """One line that is not blank; its indentation stays in front or goes with it."""
-    lines = text.split("\n")
-    return _line_of(lines, [row for row, line in enumerate(lines) if line.strip()], rng)
-
-
-def cut_told_line(text: str, rng: random.Random) -> Hole | None:
-    """One of the told lines, or any where there are none."""
-    lines = text.split("\n")
-    rows = told_lines(lines)
-    return _line_of(lines, rows, rng) if rows else cut_line(text, rng)
-
-
 def line_hole(lines: list[str], row: int, *, indented: bool) -> Hole:
     """The line of that row cut out; its indentation stays in front if the hole is `indented`."""
     line = lines[row]
@@ -130,10 +112,17 @@ def line_hole(lines: list[str], row: int, *, indented: bool) -> Hole:
     return Hole(before + line[:keep], line[keep:], after)
 
 
-def _line_of(lines: list[str], rows: list[int], rng: random.Random) -> Hole | None:
-    if not rows:
-        return None
-    return line_hole(lines, rng.choice(rows), indented=rng.random() < 0.5)
+def cut_line(text: str, rng: random.Random, *, told: bool = False) -> Hole | None:
+    """One line that is not blank, or one of the told lines if there are any."""
+    lines = text.split("\n")
+    rows = told_lines(lines) if told else []
+    rows = rows or [row for row, line in enumerate(lines) if line.strip()]
+    return line_hole(lines, rng.choice(rows), indented=rng.random() < 0.5) if rows else None
+
+
+def cut_told_line(text: str, rng: random.Random) -> Hole | None:
+    """One of the told lines, or any where there are none."""
+    return cut_line(text, rng, told=True)
 
 
 def cut_rest_of_line(text: str, rng: random.Random) -> Hole | None:
@@ -152,11 +141,9 @@ def cut_block(text: str, rng: random.Random) -> Hole | None:
         return None
     start = rng.randrange(1, len(lines) - 2)
     end = min(len(lines) - 1, start + rng.randint(2, 8))
-    return Hole(
-        "".join(f"{line}\n" for line in lines[:start]),
-        "\n".join(lines[start:end]),
-        "".join(f"\n{line}" for line in lines[end:]),
-    )
+    before = "".join(f"{line}\n" for line in lines[:start])
+    after = "".join(f"\n{line}" for line in lines[end:])
+    return Hole(before, "\n".join(lines[start:end]), after)
 
 
 def cut_anywhere(text: str, rng: random.Random) -> Hole | None:
@@ -167,8 +154,6 @@ def cut_anywhere(text: str, rng: random.Random) -> Hole | None:
     end = min(len(text), start + rng.randint(1, 120))
     return Hole(text[:start], text[start:end], text[end:])
 
-
-Cut = Callable[[str, random.Random], Hole | None]
 
 _CUTS: tuple[Cut, ...] = (
     *(cut_told_line, cut_told_line, cut_told_line, cut_line),
@@ -189,14 +174,13 @@ def told_line_example(text: str, rng: random.Random) -> Example | None:
     rows = body_rows(lines)
     if not rows:
         return None
-    hole = line_hole(lines, rng.choice(rows), indented=rng.random() < _INDENTED)
-    return _laid_out(hole, rng)
+    return _laid_out(line_hole(lines, rng.choice(rows), indented=rng.random() < _INDENTED), rng)
 
 
 def body_hole(text: str) -> Hole | None:
     """A hole between the header of a short function and its last line; None for any other text."""
     first, *rest = text.rstrip().split("\n")
-    if not first.endswith(":") or not 2 <= len(rest) <= LONGEST_BODY:
+    if not first.endswith(":") or not 2 <= len(rest) <= _LONGEST_BODY:
         return None
     return Hole(first, "".join(f"\n{line}" for line in rest[:-1]), f"\n{rest[-1]}")
 
@@ -221,19 +205,12 @@ def _laid_out(hole: Hole | None, rng: random.Random) -> Example | None:
     if hole is None or not hole.middle.strip() or len(hole.middle) > MAX_MIDDLE:
         return None
     prefix, suffix = hole.prefix[-MAX_PREFIX:], hole.suffix[:MAX_SUFFIX]
-    if rng.random() < 0.85:
-        return (
-            Segment("<|fim_prefix|>", learned=False),
-            Segment(prefix),
-            Segment(f"<|fim_suffix|>{suffix}<|fim_middle|>", learned=False),
-            Segment(hole.middle),
-            Segment(END_OF_TEXT),
-        )
-    return (
-        Segment(f"<|fim_prefix|><|fim_suffix|>{suffix}<|fim_middle|>", learned=False),
-        Segment(prefix + hole.middle),
-        Segment(END_OF_TEXT),
-    )
+    given = f"<|fim_suffix|>{suffix}<|fim_middle|>"
+    if rng.random() < _PREFIX_FIRST:
+        before = (Segment("<|fim_prefix|>", learned=False), Segment(prefix))
+        return (*before, Segment(given, learned=False), Segment(hole.middle), Segment(END_OF_TEXT))
+    marks = Segment(f"<|fim_prefix|>{given}", learned=False)
+    return (marks, Segment(prefix + hole.middle), Segment(END_OF_TEXT))
 
 
 def middle(learned: np.ndarray) -> slice:

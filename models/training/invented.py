@@ -5,8 +5,6 @@ remembered. One name in eight and one shape of function in eight are held out fo
 names of one letter, of which there are too few, are not.
 """
 
-from __future__ import annotations
-
 import builtins
 import keyword
 import random
@@ -14,35 +12,17 @@ import re
 
 from models.training.edits.base import Lines
 from models.training.functions import Function, is_function, outline
-from models.training.phrases import LISTS, is_held_out
+from models.training.phrases import CHOICES, LISTS, drawn, is_held_out
 
 MAX_LINE = 90
-_BRIEF = 0.6
-"""How many functions are one statement, without docstring or comment."""
+_BRIEF = 0.6  # of functions are one statement, without docstring or comment
 _CONSONANTS, _VOWELS = "bcdfghjklmnprstvwz", "aeiou"
 _TAKEN = frozenset((*keyword.kwlist, *keyword.softkwlist, *dir(builtins), "self", "cls"))
-_OPERATORS = (*("+", "-", "*", "/") * 4, "%", "//", "**", "&", "|", "^", "<<", ">>", "@")
-_COMPARISONS = ("<", ">", "<=", ">=", "==", "!=", "in", "is", "is not", "not in")
-_CALLS = ("len", "sum", "max", "min", "abs", "str", "int", "list", "sorted", "set", "round")
+_OPERATORS, _COMPARISONS = CHOICES["operators"], CHOICES["comparisons"]
+_CALLS, _METHODS, _HINTS = CHOICES["calls"], CHOICES["methods"], CHOICES["hints"]
 _USUAL_CALL = re.compile(rf"(?<![\w.])(?:{'|'.join(_CALLS)})\(")
-_CALLING_ITSELF = 0.15
-"""How many functions call themselves, if they call anything usual."""
-_METHODS = ("strip", "lower", "split", "append", "get", "join", "items", "close", "copy", "pop")
-_HINTS = ("int", "str", "float", "bool", "list", "dict", "list[str]", "int | None")
-_FOREIGN = 0.06
-"""How often a word of a string, a comment or a docstring has letters outside ASCII."""
-_ACCENTED = "áàâäãåæçéèêëíîïñóôöøõúûüýßÄÖÜÉ"
-_SCRIPTS = (
-    "αβγδεζηθικλμνξοπρστυφχψω",
-    "абвгдежзиклмнопрстуфхцчшюя",
-    "日本語中文你好世界東京人大小水火山川口心手",
-    "あいうえおかきくけこさしすせそアイウエオ",
-    "가나다라마바사아자차",
-    "אבגדהוזחט",
-    "😀😂🙂👍🎉🚀🔥✨☕❤",
-    "→←↑↓✓✗•…€£°±÷≤≥≠µ",
-)
-_DEFAULTS = ("None", "0", "1", "True", '""', "[]")
+_CALLING_ITSELF = 0.15  # of functions that call anything usual call themselves
+_FOREIGN = 0.06  # of words of strings, comments and docstrings have letters outside ASCII
 
 
 def joined(text: str) -> str | None:
@@ -106,13 +86,14 @@ class Inventor:
         return " ".join(self._word() for _ in range(self.rng.randint(low, high)))
 
     def _word(self) -> str:
-        if self.rng.random() >= _FOREIGN:
+        rng = self.rng
+        if rng.random() >= _FOREIGN:
             return self._part()
-        if self.rng.random() < 0.4:
-            return "".join(self.rng.choices(self.rng.choice(_SCRIPTS), k=self.rng.randint(1, 5)))
+        if rng.random() < 0.4:
+            return "".join(rng.choices(rng.choice(CHOICES["scripts"]), k=rng.randint(1, 5)))
         word = self._part()
-        at = self.rng.randrange(len(word))
-        return f"{word[:at]}{self.rng.choice(_ACCENTED)}{word[at + 1 :]}"
+        at = rng.randrange(len(word))
+        return f"{word[:at]}{rng.choice(CHOICES['accented'])}{word[at + 1 :]}"
 
     def names(self, count: int) -> list[str]:
         """Different names, in one case of four relatives that share their pieces."""
@@ -167,7 +148,7 @@ class Inventor:
             f"{name} {rng.choice(('and', 'or'))} {self.other(names, name)}": 3,
             self._row(name, left): 1,
         }
-        return rng.choices(list(forms), list(forms.values()))[0]
+        return drawn(forms, rng)
 
     def _row(self, name: str, other: str) -> str:
         """The same name several times over, perhaps with something else at the end."""
@@ -175,13 +156,15 @@ class Inventor:
         return f" {self.rng.choice(_OPERATORS)} ".join(row)
 
     def _condition_or(self, names: list[str]) -> str:
-        """A condition or a name."""
         return self.condition(names) if self.rng.random() < 0.5 else self.rng.choice(names)
 
     def condition(self, names: list[str]) -> str:
         """A comparison of a name."""
         name = self.rng.choice(names)
         return f"{name} {self.rng.choice(_COMPARISONS)} {self.other(names, name)}"
+
+    def _call(self, names: list[str]) -> str:
+        return f"{self.rng.choice(names)}.{self.rng.choice(_METHODS)}({self.atom(names)})"
 
     def simple(self, names: list[str]) -> str:
         """A body of one statement."""
@@ -191,7 +174,7 @@ class Inventor:
         if chance < 0.88:
             return f"print({value})"
         if chance < 0.93:
-            return f"{self.rng.choice(names)}.{self.rng.choice(_METHODS)}({self.atom(names)})"
+            return self._call(names)
         if chance < 0.96:
             return f"{self.name()}({self.atom(names)})"
         if chance < 0.98:
@@ -222,9 +205,7 @@ class Inventor:
         if chance < 0.84:
             loop = f"for {local} in {rng.choice(known)}:"
             return [loop, f"    {self._inner([*known, local])}"]
-        if chance < 0.92:
-            return [f"print({value})"]
-        return [f"{rng.choice(known)}.{rng.choice(_METHODS)}({self.atom(known)})"]
+        return [f"print({value})" if chance < 0.92 else self._call(known)]
 
     def _inner(self, names: list[str]) -> str:
         value, name = self.expression(names, 1), self.rng.choice(names)
@@ -255,7 +236,7 @@ class Inventor:
         else:
             body = self.statements(names, count=rng.choice((0, 1, 1, 2, 2, 3)))
             if rng.random() < 0.3:
-                body = self._commented(body)
+                self._comment(body)
             if rng.random() < 0.3:
                 body.insert(0, f'"""{self.words(2, 6).capitalize()}."""')
         if rng.random() < _CALLING_ITSELF:
@@ -264,8 +245,8 @@ class Inventor:
         text = "\n".join([header, *(f"    {line}" for line in body)])
         return Function(text, is_method, "invented")
 
-    def _commented(self, body: list[str]) -> list[str]:
-        """The body with a comment or two, after a line or above it."""
+    def _comment(self, body: list[str]) -> None:
+        """Put in a comment or two, after a line or above it."""
         for _ in range(self.rng.choice((1, 1, 2))):
             row, comment = self.rng.randrange(len(body)), f"# {self.words(1, 4)}"
             line = body[row]
@@ -273,13 +254,12 @@ class Inventor:
                 body[row] = f"{line}  {comment}"
             else:
                 body.insert(row, line[: len(line) - len(line.lstrip())] + comment)
-        return body
 
     def _signature(self, parameters: list[str], is_method: bool) -> str:
         rng, hinted = self.rng, self.rng.random() < 0.2
         shown = [f"{name}: {rng.choice(_HINTS)}" if hinted else name for name in parameters]
         if rng.random() < 0.3:
             for index in range(rng.randint(0, len(shown)), len(shown)):
-                value = rng.choice((*_DEFAULTS, str(rng.randint(2, 99))))
+                value = rng.choice((*CHOICES["usual_defaults"], str(rng.randint(2, 99))))
                 shown[index] += f" = {value}" if hinted else f"={value}"
         return ", ".join([*(["self"] if is_method else []), *shown])

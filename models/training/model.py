@@ -1,15 +1,12 @@
 """A plain Llama in PyTorch: what mlx-lm's `llama.py` computes, in the shape that trains fast.
 
 Token ids `[rows, length]` go in, logits of the positions asked for come out. Parameter names
-are those of a Hugging Face Llama checkpoint, so the state dict is the export.
+are those of a Hugging Face Llama checkpoint, so the state dict is the export. While it trains, a
+few heads are shown what to look at (`guided_heads`); the trained model is an ordinary Llama.
 """
 
 # mypy: allow-subclassing-any
 # PyTorch is not installed where types are checked, so its classes are unknown there.
-from __future__ import annotations
-
-import itertools
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,11 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from models.training.copies import AFTER, AHEAD, END, LINE, PLACE, SOURCE, START
+from models.training.copies import AFTER, AHEAD, END, LINE, NOWHERE, PLACE, SOURCE, START
 
 HEAD_DIM = 64
-_PIECE = 256
-"""Tokens whose attention is computed at once."""
+_PIECE = 256  # tokens whose attention scores are computed at once
 
 
 @dataclass(frozen=True)
@@ -39,17 +35,6 @@ class Shape:
     rope_theta: float = 100_000.0
     rms_norm_eps: float = 1e-5
 
-    def __post_init__(self) -> None:
-        for name in ("vocab_size", "hidden_size", "intermediate_size"):
-            if getattr(self, name) % 64:
-                raise ValueError(f"{name} must be a multiple of 64, got {getattr(self, name)}")
-        if self.hidden_size != self.num_heads * HEAD_DIM:
-            raise ValueError(f"hidden_size must be num_heads * {HEAD_DIM}")
-        if self.num_layers < 6:
-            raise ValueError("heads of six layers are guided, so num_layers must be over 5")
-        if self.num_heads % self.num_kv_heads:
-            raise ValueError("num_heads must be a multiple of num_kv_heads")
-
     @property
     def row_positions(self) -> int:
         """How many positions a row of training has: rows as long as the context have gaps, too."""
@@ -65,7 +50,7 @@ class GuidedHead(NamedTuple):
 
 
 def guided_heads(shape: Shape) -> tuple[GuidedHead, ...]:
-    """The heads that are guided, ordered by their layers.
+    """The heads that are guided, ordered by their layers; there must be six layers or more.
 
     Each layer knows what those before it have found: where the line begins; the place; what stands
     ahead of it, and where a quote began; what stands at the end of the quote, and the place once
@@ -92,6 +77,22 @@ def guided_heads(shape: Shape) -> tuple[GuidedHead, ...]:
     return tuple(guided for guided in chosen if guided.head < shape.num_heads)
 
 
+def guidance_loss(log_shares: Tensor, targets: Tensor) -> Tensor:
+    """Minus the log of the attention paid to the right token, averaged, summed over the heads.
+
+    Left to themselves, heads that copy form late in a small training budget; told where to look,
+    they form within a few hundred steps (Chen et al. 2016, "Guided alignment training for
+    topic-aware neural machine translation", did so for translation).
+
+    Args:
+        log_shares: `[heads, rows, length]`, of the attention paid to each target.
+        targets: `[heads, rows, length]`, the position that the head should look at, or `NOWHERE`.
+    """
+    wanted = targets != NOWHERE
+    counts = wanted.sum(dim=(1, 2)).clamp(min=1)
+    return -(log_shares.where(wanted, 0.0).sum(dim=(1, 2)) / counts).sum()
+
+
 class Rotation(NamedTuple):
     """Cosines and sines of the rotary embedding, `[rows or 1, 1, length, HEAD_DIM]` each."""
 
@@ -110,9 +111,8 @@ class RotaryTable(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         exponents = torch.arange(0, HEAD_DIM, 2, dtype=torch.float64) / HEAD_DIM
-        angles = torch.outer(
-            torch.arange(shape.row_positions, dtype=torch.float64), shape.rope_theta**-exponents
-        )
+        positions = torch.arange(shape.row_positions, dtype=torch.float64)
+        angles = torch.outer(positions, shape.rope_theta**-exponents)
         angles = torch.cat((angles, angles), dim=-1)
         self.register_buffer("cos", angles.cos().float(), persistent=False)
         self.register_buffer("sin", angles.sin().float(), persistent=False)
@@ -143,23 +143,6 @@ def visible_blocks(begins: Tensor) -> BlockMask:
 
     rows, length = begins.shape
     return create_block_mask(sees, rows, None, length, length, device=begins.device)
-
-
-def masked_scores(queries: Tensor, keys: Tensor, visible: Tensor) -> Tensor:
-    """Attention scores before the softmax, in float32.
-
-    Args:
-        queries: `[rows, count, HEAD_DIM]` of some tokens.
-        keys: `[rows, others, HEAD_DIM]` of those that they may look at.
-        visible: `[rows, count, others]`, false where they may not.
-    """
-    scores = queries @ keys.mT / HEAD_DIM**0.5
-    return scores.float().masked_fill(~visible, -1e9)
-
-
-def _pieces(length: int) -> list[tuple[int, int]]:
-    """Where each piece of a row begins and ends."""
-    return [(begin, min(begin + _PIECE, length)) for begin in range(0, length, _PIECE)]
 
 
 class Attention(nn.Module):
@@ -199,18 +182,15 @@ class Attention(nn.Module):
         queries, keys = self._queries_and_keys(hidden, rotation)
         queries, keys = queries[:, head], keys[:, head // self.group]
         shares = []
-        for begin, end in _pieces(queries.shape[1]):
-            seen = visible[:, begin:end, :end]
-            scores = masked_scores(queries[:, begin:end], keys[:, :end], seen)
+        for begin in range(0, queries.shape[1], _PIECE):
+            piece = slice(begin, begin + _PIECE)
+            end = min(piece.stop, queries.shape[1])
+            scores = queries[:, piece] @ keys[:, :end].mT / HEAD_DIM**0.5
+            scores = scores.float().masked_fill(~visible[:, piece, :end], -1e9)
             # Of the same rounded scores, or else a share could be larger than one, and grow.
-            there = scores.gather(-1, targets[:, begin:end, None].clamp(min=0, max=end - 1))
+            there = scores.gather(-1, targets[:, piece, None].clamp(min=0, max=end - 1))
             shares.append(there[..., 0] - scores.logsumexp(-1))
         return torch.cat(shares, dim=1)
-
-    def looks_at(self, hidden: Tensor, rotation: Rotation, visible: Tensor, head: int) -> Tensor:
-        """The position that a query head attends to most, `[rows, length]`."""
-        queries, keys = self._queries_and_keys(hidden, rotation)
-        return masked_scores(queries[:, head], keys[:, head // self.group], visible).argmax(-1)
 
     def _queries_and_keys(self, hidden: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor]:
         queries = rotation.turn(self._heads(self.q_proj(hidden), self.num_heads))
@@ -265,35 +245,26 @@ class Body(nn.Module):
     def forward(
         self,
         tokens: Tensor,
-        positions: Tensor | None = None,
-        begins: Tensor | None = None,
+        positions: Tensor,
+        begins: Tensor,
         targets: Tensor | None = None,
         blocks: BlockMask | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """The hidden states `[rows, length, hidden_size]`, and what the guided heads look at.
 
-        Positions, of the shape of `tokens`, are counted from zero where there are none, and a row
-        is one example where no `begins` tell them apart (see `visible_tokens`). Where there are
-        `targets`, `[guided, rows, length]` in the order of `guided_heads`, the log of the attention
-        paid to each comes back in that shape (see `Attention.log_shares`). The `blocks` are those
-        of `begins`; without them attention is computed in full.
+        The `positions` and the `begins` of examples (see `visible_tokens`) are of the shape of
+        `tokens`. Where there are `targets`, `[guided, rows, length]` in the order of
+        `guided_heads`, the log of the attention paid to each comes back in that shape (see
+        `Attention.log_shares`). The `blocks` are those of `begins`; without them attention is
+        computed in full.
         """
-        hidden = self.embed_tokens(tokens)
-        if positions is None:
-            positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
-        visible = visible_tokens(torch.zeros_like(tokens) if begins is None else begins)
-        rotation = self.rotary(positions)
-        shares = []
+        hidden, visible = self.embed_tokens(tokens), visible_tokens(begins)
+        rotation, shares = self.rotary(positions), []
         for index, layer in enumerate(self.layers):
             for number, guided in enumerate(self.guided):
                 if targets is not None and guided.layer == index:
-                    normed = layer.input_layernorm(hidden)
-                    attention = layer.self_attn
-                    shares.append(
-                        attention.log_shares(
-                            normed, rotation, visible, guided.head, targets[number]
-                        )
-                    )
+                    normed, look = layer.input_layernorm(hidden), layer.self_attn.log_shares
+                    shares.append(look(normed, rotation, visible, guided.head, targets[number]))
             hidden = layer(hidden, rotation, visible, blocks)
         return self.norm(hidden), torch.stack(shares) if shares else None
 
@@ -305,26 +276,8 @@ class Llama(nn.Module):
         super().__init__()
         self.shape = shape
         self.model = Body(shape)
-        self.apply(self._initialise)
         residual_scale = (2 * shape.num_layers) ** -0.5
-        for layer in self.model.layers:
-            for output in (layer.self_attn.o_proj, layer.mlp.down_proj):
-                nn.init.normal_(output.weight, std=0.02 * residual_scale)
-
-    @staticmethod
-    def _initialise(module: nn.Module) -> None:
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=0.02)
-
-    def learn_only(self, layers: Collection[int]) -> None:
-        """Let the given layers change and nothing else; all of the model where none are given."""
-        chosen = [self.model.layers[index].parameters() for index in layers]
-        for parameter in self.parameters():
-            parameter.requires_grad_(not layers)
-        for parameter in itertools.chain(*chosen):
-            parameter.requires_grad_(True)
-
-    def forward(self, tokens: Tensor, wanted: Tensor) -> Tensor:
-        """The logits `[count, vocab]` of `tokens` `[rows, length]` where `wanted` is true."""
-        hidden, _ = self.model(tokens)
-        return functional.linear(hidden[wanted], self.model.embed_tokens.weight)
+        for name, weights in self.named_parameters():
+            if weights.ndim == 2:
+                ends = name.endswith(("o_proj.weight", "down_proj.weight"))
+                nn.init.normal_(weights, std=0.02 * (residual_scale if ends else 1.0))

@@ -1,46 +1,42 @@
-"""What people say to a model: word lists, requests by what answers them (`phrases.txt`), and how
-they ask for each kind of edit (`wordings.txt`).
+"""What people say to a model, read from the files beside this one.
 
-One request in eight and one word in eight of the long lists are held out for evaluation.
+`phrases.txt` has lists of words and requests by what answers them, `wordings.txt` how people ask
+for each kind of edit, and `choices.toml` values, weights, layouts and answers. One request in eight
+and one word in eight of the long lists are held out for evaluation.
 """
-
-from __future__ import annotations
 
 import random
 import re
+import tomllib
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 HELD_OUT_OF = 8
-_LONG, _SHORT = 40, 8
-"""Lists of at least so many values have a held-out part, and so have kinds of so many requests."""
+_LONG, _SHORT = 40, 8  # values of a list, and requests of a kind, that have a held-out part
 _SLOT = re.compile(r"\{(\w+)\}")
-
-
-def is_held_out(text: str | bytes) -> bool:
-    """True for one text in `HELD_OUT_OF`, by its hash."""
-    return zlib.crc32(text.encode() if isinstance(text, str) else text) % HELD_OUT_OF == 0
 
 
 @dataclass(frozen=True)
 class Wordings:
     """How some requests are put: the `official` wordings, that edits are made with, and others."""
 
-    official: Sequence[str]
-    others: Sequence[str]
+    official: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+
+
+def _text(file: str) -> str:
+    return Path(__file__).with_name(file).read_text(encoding="utf-8")
 
 
 def _lines(file: str) -> Iterator[str]:
-    """The lines of a file beside this one, without comments and empty ones."""
-    text = Path(__file__).with_name(file).read_text(encoding="utf-8")
-    return (line for line in text.splitlines() if line and not line.startswith("# "))
+    return (line for line in _text(file).splitlines() if line and not line.startswith("# "))
 
 
 def _read_phrases() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """The lists and the requests of `phrases.txt`."""
     lists: dict[str, list[str]] = {}
     requests: dict[str, list[str]] = defaultdict(list)
     name = kind = ""
@@ -57,24 +53,28 @@ def _read_phrases() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
 
 
 def _read_wordings() -> dict[str, Wordings]:
-    """The parts of `wordings.txt`."""
     parts: dict[str, Wordings] = {}
-    official, others = list[str](), list[str]()
+    own = Wordings()
     for line in _lines("wordings.txt"):
         if line.startswith("["):
-            official, others = [], []
-            parts[line[1:-1]] = Wordings(official, others)
+            own = parts[line[1:-1]] = Wordings()
         elif line.startswith("= "):
-            official.append(line[2:])
+            own.official.append(line[2:])
         elif line.startswith("+ "):
-            others += parts[line[2:]].others
+            own.others.extend(parts[line[2:]].others)
         else:
-            others.append(line)
+            own.others.append(line)
     return parts
 
 
 LISTS, REQUESTS = _read_phrases()
 WORDINGS = _read_wordings()
+CHOICES: Mapping[str, Any] = tomllib.loads(_text("choices.toml"))
+
+
+def is_held_out(text: str | bytes) -> bool:
+    """True for one text in `HELD_OUT_OF`, by its hash."""
+    return zlib.crc32(text.encode() if isinstance(text, str) else text) % HELD_OUT_OF == 0
 
 
 def wordings_of(name: str) -> list[Wordings]:
@@ -85,6 +85,11 @@ def wordings_of(name: str) -> list[Wordings]:
 def official(name: str) -> list[str]:
     """The wordings that edits of a kind, or those of one part, are made with."""
     return [words for one in wordings_of(name) for words in one.official]
+
+
+def unmarked(text: str) -> str:
+    """A text in small letters, without the marks at its end."""
+    return text.rstrip(".?!").lower()
 
 
 def part(values: Sequence[str], *, held_out: bool, least: int = _LONG) -> list[str]:
@@ -107,26 +112,20 @@ def requests_of(kind: str, *, held_out: bool) -> list[str]:
     return part(REQUESTS[kind], held_out=held_out, least=_SHORT)
 
 
-def unmarked(text: str) -> str:
-    """A text in small letters, without the marks at its end."""
-    return text.rstrip(".?!").lower()
-
-
 def fill(
-    kind: str,
-    rng: random.Random,
-    made: Mapping[str, Callable[[], str]],
-    *,
-    held_out: bool = False,
+    kind: str, rng: random.Random, made: Mapping[str, Callable[[], str]], *, held_out: bool
 ) -> str:
     """A request of a kind; `made` makes the values of slots that have no list."""
 
     def value(slot: re.Match[str]) -> str:
-        name = slot[1]
-        if name in made:
-            return made[name]()
-        if name in LISTS:
-            return rng.choice(part(LISTS[name], held_out=held_out))
-        return slot[0]
+        if slot[1] in made:
+            return made[slot[1]]()
+        values = LISTS.get(slot[1])
+        return rng.choice(part(values, held_out=held_out)) if values else slot[0]
 
     return _SLOT.sub(value, rng.choice(requests_of(kind, held_out=held_out)))
+
+
+def drawn(weights: Mapping[str, float], rng: random.Random) -> str:
+    """A key, drawn by its weight."""
+    return rng.choices(list(weights), list(weights.values()))[0]

@@ -1,114 +1,44 @@
-"""What a small model answers to requests outside its training: what it is, what it can do, and
-how to name a larger model.
+"""What a small model answers to requests outside its training, and to questions about the library.
 
-The answer depends on the kind of request, and takes up a word of it where there is one.
+It says what it is, what it can do, and how to name a larger model. The answer depends on the kind
+of request, and takes up a word of it where there is one. Questions about the most used modules of
+the standard library are answered from the docstrings.
 """
 
-from __future__ import annotations
-
+import ast
+import builtins
+import importlib
+import inspect
 import keyword
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 
 from models.training import short_edits, wordings
+from models.training.corpus import STDLIB, SourceFile
+from models.training.examples import Turns
 from models.training.invented import Inventor, joined
-from models.training.phrases import LISTS, REQUESTS, fill, unmarked
+from models.training.phrases import CHOICES, LISTS, REQUESTS, fill, unmarked
 
-ANSWERS: Mapping[str, tuple[str, str, str]] = {
-    "write": ("I cannot write new code.", "rename {word} in code you paste", "make it async"),
-    "explain": (
-        "I know nothing about that.",
-        "rename {word} in your code",
-        "add a docstring to it",
-    ),
-    "world": (
-        "I know nothing about that.",
-        "rename a variable to {word}",
-        "remove comments from your code",
-    ),
-    "maths": ("I cannot calculate.", "replace a number in your code", "give a parameter a default"),
-    "talk": (
-        "I am no good at conversation.",
-        "call a function {word}",
-        "wrap its body in a try block",
-    ),
-    "translate": (
-        "I cannot help with that.",
-        "add the parameter {word} to a function",
-        "change its quotes",
-    ),
-    "other": (
-        "I know no language but Python.",
-        "rename {word} in Python code",
-        "remove its type hints",
-    ),
-    "judge": (
-        "I cannot judge, run or improve code.",
-        "rename {word}",
-        "make one change that you describe",
-    ),
-    "act": (
-        "I cannot help with that.",
-        "rename {word} in code you paste here",
-        "delete a line of it",
-    ),
-    "inject": (
-        "There is nothing more to me than edits.",
-        "replace {word} in your code",
-        "remove its docstring",
-    ),
-    "nonsense": (
-        "I do not understand that.",
-        "rename {word} in code you paste",
-        "add a decorator to it",
-    ),
-    "foreign": (
-        "I do not understand that.",
-        "rename a variable in code you paste",
-        "make it async",
-    ),
-}
-"""For each kind of request what is not possible, and two things that are. A small model mistakes
-one kind for another, so what is said holds for most of them."""
-ANSWER = (
-    "{opening} I am ember, a very small model that edits Python. I can {first}, or {second}. "
-    "For anything else, name a larger model: python -m akunu_py chat --model NAME"
-)
-WHICH_CODE = (
-    "Which code? Paste it after your request, on the same line or below, such as: "
-    "Rename `x` to `total` in: def f(x): return x + 1"
-)
-SMALL_TALK: Mapping[str, str] = {
-    "greeting": "Hello! Paste some Python code and tell me how to change it.",
-    "identity": ANSWER.format(
-        opening="",
-        first="rename a variable in code you paste",
-        second="add a docstring to it",
-    ).lstrip(),
-    "abilities": "I make small edits of Python code: rename a name, change quotes, add a "
-    "docstring, make a function async, wrap it in a try block, and so on. Try this: "
-    "Rename `x` to `total` in: def f(x): return x + 1",
-    "thanks": "You are welcome. What shall we edit next?",
-    "bye": "Goodbye!",
-}
+ANSWERS: Mapping[str, tuple[str, str, str]] = CHOICES["outside"]
+"""For each kind of request what is not possible, and two things that are."""
+WHICH_CODE: str = CHOICES["which_code"]
+SMALL_TALK: Mapping[str, str] = CHOICES["small_talk"]
 _WORD = re.compile(r"(?<![\w'])[A-Za-z_]\w*(?![\w'])")
 _OWN_NAME = re.compile(r"\bdef ([A-Za-z_]\w*)")
 _STOP = frozenset(LISTS["stop"])
 _LONGEST = 20
-_LAID_OUT = 0.6
-"""How many requests that end with code are laid out as those for edits are, such as code first."""
-_FORGOTTEN = 0.7
-"""How many requests without code are in the many wordings of those with code."""
+_LAID_OUT = 0.6  # of requests that end with code are laid out as those for edits are
+_FORGOTTEN = 0.7  # of requests without code are in the many wordings of those with code
 _OPENED, _CLOSED, _MISTYPED = 0.06, 0.06, 0.08
 """How many requests without code get a word before them, or after, or a typo. None of these changes
 the answer."""
-_OPENERS = (
-    *("hi, ", "hello, ", "hey ", "hey ember, ", "ok, ", "so ", "hm, ", "well, ", "and "),
-    *("quick question: ", "one more thing: ", "now ", "please ", "cool, ", "thanks, now "),
-)
-_CLOSERS = (" please", " pls", " thanks", ", thanks", " lol", ", ok?", " :)", "!!", "...", " then")
 _SMALL_TALK_REQUESTS = {unmarked(request) for kind in SMALL_TALK for request in REQUESTS[kind]}
+_MAX_TOLD = 200
+_WORDINGS, _UNKNOWN_WORDINGS = 6, 2
+_METHODS_OF = (str, list, dict, set, bytes, tuple)
 
 
 def word_of(request: str) -> str | None:
@@ -128,7 +58,7 @@ def answer(kind: str, request: str) -> str:
         return WHICH_CODE
     opening, first, second = ANSWERS[kind]
     shown = first.format(word=f"`{word_of(request) or 'x'}`")
-    return ANSWER.format(opening=opening, first=shown, second=second)
+    return str(CHOICES["answer"]).format(opening=opening, first=shown, second=second)
 
 
 def is_small_talk(request: str) -> bool:
@@ -139,15 +69,13 @@ def is_small_talk(request: str) -> bool:
 def is_honest(text: str) -> bool:
     """True for an answer to something outside the training: in the words of any kind, or of
     several, and whatever word it takes up; also for one that says no more than what it is."""
-    openings, firsts, seconds = (
-        "|".join(re.escape(part) for part in parts) for parts in zip(*ANSWERS.values(), strict=True)
-    )
-    if text == SMALL_TALK["identity"]:
-        return True
-    whole = re.escape(ANSWER).replace(r"\{opening\}", f"(?:{openings})")
-    whole = whole.replace(r"\{first\}", f"(?:{firsts})").replace(r"\{second\}", f"(?:{seconds})")
-    pattern = whole.replace(r"\{word\}", r"`\w+`")
-    return bool(re.fullmatch(pattern, text))
+    parts = zip(*ANSWERS.values(), strict=True)
+    choices = [f"(?:{'|'.join(map(re.escape, part))})" for part in parts]
+    pattern = re.escape(CHOICES["answer"])
+    for slot, choice in zip(("opening", "first", "second"), choices, strict=True):
+        pattern = pattern.replace(rf"\{{{slot}\}}", choice)
+    pattern = pattern.replace(r"\{word\}", r"`\w+`")
+    return text == SMALL_TALK["identity"] or bool(re.fullmatch(pattern, text))
 
 
 class Requests:
@@ -157,17 +85,13 @@ class Requests:
     """
 
     def __init__(self, inventor: Inventor, docstrings: Sequence[str]) -> None:
-        self._inventor, self._docstrings = inventor, docstrings
+        self._inventor, self.rng = inventor, inventor.rng
         self.shown = ""
         self._made: Mapping[str, Callable[[], str]] = {
             "name": inventor.name,
             "docstring": lambda: inventor.rng.choice(docstrings),
             "code": self._code,
         }
-
-    @property
-    def rng(self) -> random.Random:
-        return self._inventor.rng
 
     def _code(self) -> str:
         text = self._inventor.function().text
@@ -182,23 +106,21 @@ class Requests:
     def _laid_out(self, request: str) -> str:
         """The request with its code in one of the layouts of edits, if it ends with plain code."""
         words = request.removesuffix(self.shown).rstrip(" :-\n")
-        if words == request:
-            return request
-        return wordings.request(words, self.shown, self.rng)
+        return request if words == request else wordings.request(words, self.shown, self.rng)
 
     def _typed(self, request: str) -> str:
         """The request with a word before it or after it, or with letters swapped or left out."""
-        draw = self.rng.random
+        draw, choose = self.rng.random, self.rng.choice
         if draw() < _OPENED:
-            request = self.rng.choice(_OPENERS) + request
+            request = choose(CHOICES["openers"]) + request
         if draw() < _CLOSED:
-            request = request.rstrip(".?!") + self.rng.choice(_CLOSERS)
+            request = request.rstrip(".?!") + choose(CHOICES["closers"])
         words = [found for found in _WORD.finditer(request) if len(found[0]) > 3]
         words = [found for found in words if found[0].lower() not in _STOP]
         if words and draw() < _MISTYPED:
-            at = self.rng.choice(words).start() + self.rng.randint(1, 2)
+            at = choose(words).start() + self.rng.randint(1, 2)
             first, second = request[at], request[at + 1]
-            slip = self.rng.choice((second + first, second, first + first + second))
+            slip = choose((second + first, second, first + first + second))
             request = request[:at] + slip + request[at + 2 :]
         return request
 
@@ -217,7 +139,7 @@ class Requests:
             return self.turn(kind)
         chance = self.rng.random()
         if kind not in ("foreign", "judge") and chance < 0.12 and not request[1:2].isupper():
-            request = request[:1].lower() + request[1:]
+            request = wordings.small(request)
         elif chance < 0.2:
             request = request.rstrip(".?!")
         return request, answer(kind, request)
@@ -231,11 +153,11 @@ class Requests:
         return self.turn(self.rng.choice(tuple(SMALL_TALK)))
 
 
-def conversations(requests: Requests, count: int) -> Iterator[list[tuple[str, str]]]:
+def conversations(requests: Requests, count: int) -> Iterator[Turns]:
     """`count` conversations of one or two turns without any code to edit."""
     draw = requests.rng.random
     for _ in range(count):
-        turns: list[tuple[str, str]] = []
+        turns: Turns = []
         for _ in range(1 + (draw() < 0.3)):
             chance = draw()
             if chance < 0.72 or (turns and requests.shown):  # that would be its code
@@ -244,3 +166,84 @@ def conversations(requests: Requests, count: int) -> Iterator[list[tuple[str, st
                 said = requests.small_talk() if chance < 0.84 else requests.turn("no code")
             turns += [("user", said[0]), ("assistant", said[1])]
         yield turns
+
+
+def _told(docstring: str | None) -> str | None:
+    """The first prose in a docstring's first two paragraphs, a sentence or a few; None without."""
+    paragraphs = [part for part in inspect.cleandoc(docstring or "").split("\n\n") if part.strip()]
+    for paragraph in paragraphs[:2]:
+        text = " ".join(paragraph.split())
+        looks_like_signature = "->" in text.split(".")[0] or text.split("(")[0].isidentifier()
+        if looks_like_signature or len(text) < 20 or ">>>" in text:
+            continue
+        if len(text) > _MAX_TOLD:
+            cut = text.rfind(". ", 0, _MAX_TOLD)
+            text = text[: cut + 1] if cut > 0 else ""
+        if text and text.isascii():
+            return text if text.endswith((".", "!", "?")) else f"{text}."
+    return None
+
+
+def documented() -> dict[str, str]:
+    """Built-ins, familiar modules and their public names with what they do.
+
+    What stands in a held-out file is left out.
+    """
+    familiar = CHOICES["familiar_modules"]
+    holders: dict[str, object] = {"": builtins} | {one.__name__: one for one in _METHODS_OF}
+    holders |= {name: importlib.import_module(name) for name in familiar}
+    answers = {}
+    for holder, found in holders.items():
+        things = {name: getattr(found, name) for name in vars(found) if not name.startswith("_")}
+        if holder in familiar:
+            public = getattr(found, "__all__", things)
+            things = {name: thing for name, thing in things.items() if name in public}
+            answers[holder] = (found, _told(found.__doc__))
+        for name, thing in things.items():
+            said = None if inspect.ismodule(thing) else _told(getattr(thing, "__doc__", None))
+            answers[f"{holder}.{name}" if holder else name] = (thing, said)
+    return {n: said for n, (thing, said) in answers.items() if said and not _is_held_out(thing)}
+
+
+def _is_held_out(thing: object) -> bool:
+    """Whether the source of a part of the standard library is held out."""
+    try:
+        source = inspect.getsourcefile(inspect.unwrap(thing))  # type: ignore[arg-type]
+    except TypeError:  # it is written in C
+        return False
+    library = Path(sysconfig.get_path("stdlib"))
+    if not source or not Path(source).is_relative_to(library):
+        return False
+    return SourceFile(STDLIB, Path(source).relative_to(library).as_posix(), "").held_out
+
+
+def _unfamiliar(files: Iterable[SourceFile]) -> Iterator[str]:
+    """Public functions and classes of the library's other modules.
+
+    They are more than a small model can remember in one short training.
+    """
+    for file in files:
+        if file.package != STDLIB or file.is_test:
+            continue
+        parts = PurePosixPath(file.path).with_suffix("").parts
+        module = ".".join(part for part in parts if part != "__init__")
+        if module.startswith("_") or module in CHOICES["familiar_modules"]:
+            continue
+        for node in ast.parse(file.text).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                yield f"{module}.{node.name}"
+
+
+def library_questions(files: Iterable[SourceFile], rng: random.Random) -> Iterator[Turns]:
+    """Each familiar name in several wordings with what it does, the others with an honest answer.
+
+    Not every one of those is asked about: there would be more of them than of all else.
+    """
+    answers = documented()
+    others = [name for name in _unfamiliar(files) if name not in answers]
+    for name in [*answers, *rng.sample(others, min(len(answers), len(others)))]:
+        count = _WORDINGS if name in answers else _UNKNOWN_WORDINGS
+        for template in rng.sample(CHOICES["questions"], count):
+            question = template.format(name=name)
+            said = answers.get(name) or answer("explain", question)
+            yield [("user", question), ("assistant", said)]

@@ -1,133 +1,90 @@
-"""Edits of short invented code, asked for as people do: what a model is tried out with."""
+"""Edits of short invented code, asked for as people do: what a model is tried out with.
 
-from __future__ import annotations
+Also requests for two edits at once, edits with a mistake that is put right, and requests whose code
+was forgotten.
+"""
 
 import ast
 import builtins
 import random
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from models.training import edits, wordings
+from models.training import edits, phrases, wordings
 from models.training.edits import Edit, Pool, bodies
 from models.training.edits.base import (
+    OWN,
     body_start,
+    closed,
     docstring_node,
+    edit_of,
     ends_open,
     own_body,
-    phrase,
-    spliced,
+    positional,
 )
-from models.training.functions import Function
+from models.training.functions import Function, is_function
 from models.training.invented import Inventor, in_two_lines, joined
-from models.training.phrases import official
+from models.training.phrases import CHOICES
 
 DESCRIBE = "describe"
-KINDS: dict[str, float] = dict.fromkeys(edits.KINDS, 1.0) | {
-    "rename_variable": 6.0,
-    "rename_function": 3.0,
-    "rename_attribute": 2.5,
-    "method_to_function": 2.5,
-    "change_indent": 1.5,
-    "replace_expression": 14.0,
-    "insert_line": 7.0,
-    "delete_line": 6.0,
-    "drop_comments": 3.0,
-    "drop_hints": 1.5,
-    "change_quotes": 1.5,
-    "apply_diff": 1.5,
-    "add_hint": 6.0,
-    "add_parameter": 5.0,
-    "add_default": 4.0,
-    "drop_default": 3.0,
-    "change_default": 5.0,
-    "drop_parameter": 5.0,
-    "drop_decorator": 2.0,
-    "make_sync": 1.5,
-    "wrap_in_try": 4.5,
-    "guard": 6.0,
-    "add_docstring": 2.0,
-    "drop_docstring": 1.5,
-    DESCRIBE: 4.0,
-}
-"""How often each kind is asked for."""
-_NEED_A_BODY = frozenset({"wrap_in_try", "add_docstring", "guard", DESCRIBE})
-_STATEMENTS_TOO = frozenset(
-    (
-        *("rename_variable", "replace_expression", "change_quotes", "drop_comments"),
-        *("delete_line", "insert_line", "repeat_code"),
-    )
-)
+KINDS: Mapping[str, float] = CHOICES["short_edits"]
 _HOLDERS = ("Qzaxu", "Wzaxu")
 """Stand for new names until the edit is made; real ones may be letters that occur in the code."""
 _HOLDER = re.compile("(?:{0})(?:_(?:{0}))?".format("|".join(_HOLDERS)))
 _WORD = re.compile(r"\w+")
+_QUOTED = re.compile(r"`([^`]+)`")
+_ERROR = re.compile(r"`(\w+)`")
 _OPERATOR = re.compile(r"(?<= )(?:[-+*/<>&|^%]|[<>=!]=|and|or|is not|is|not in|in)(?= )")
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
-_OTHER_OPERATORS: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys("+-*/", "+-*/"),
-    **dict.fromkeys("&|^%", "&|^%"),
-    "and": ("or",),
-    "or": ("and",),
-    "is": ("is not", "==", "!="),
-    "is not": ("is", "!=", "=="),
-    "in": ("not in",),
-    "not in": ("in",),
-}
-_COMPARISONS = ("<", ">", "<=", ">=", "==", "!=")
-_KEPT_APART = frozenset(
-    (
-        *("function_to_method", "method_to_function", "change_indent", "apply_diff"),
-        *("repeat_code", "change_quotes", "drop_comments", "decorate"),
-        *("rename_function", "add_docstring", DESCRIBE),
-    )
-)
-"""Kinds that are about more than a function's own lines, or may be meant for a class."""
-PLACED = re.compile(r" at the (?:top|end)|\bline \d|(?:first|last|second|third|[a-z]+th) line\b")
+_PLACED = re.compile(r" at the (?:top|end)|\bline \d|(?:first|last|second|third|[a-z]+th) line\b")
 """Finds words that name a line by its place. Such a place counts in the whole code."""
-_IN_COMPANY, _IN_CLASS = 0.05, 0.05
-"""How often code is two functions of which one is edited, and how often a class of one method."""
-_ALIKE = 0.65
-"""How often an expression is replaced by one that differs from it in one place."""
-_SMALL = 0.35
-"""How often an operator or a number that occurs once is all that is replaced."""
-_RETURNED = ("None", "True", "False", "0", "1", '""', "[]")
-_WHOLE_RETURN, _DOTTED = 0.12, 0.4
-"""How often a whole `return` is replaced, and how often the new name of a call has a dot."""
+_IN_COMPANY, _IN_CLASS = 0.05, 0.05  # of code is one of two functions, and a class of one method
+_ONE_LINE = 0.75  # of functions of one statement stand in one line
+_STATEMENTS = 0.35  # of edits that can are of the body alone
+_ALIKE = 0.65  # of expressions are replaced by one that differs in one place
+_SMALL = 0.35  # of replacements are of an operator or a number alone, if it occurs once
+_WHOLE_RETURN, _DOTTED = 0.12, 0.4  # of replacements are of a `return`; of new callees have a dot
 _ATTEMPTS = 20
-_OWN_NAMES = 0.4
-"""How many docstrings name the function or its parameters."""
-_ERROR = re.compile(r"`(\w+)`")
-OTHER_ERRORS = sorted(
+_OWN_NAMES = 0.4  # of docstrings name the function or its parameters
+_ERRORS = sorted(
     name
     for name, one in vars(builtins).items()
     if isinstance(one, type) and issubclass(one, Exception)
 )
-_OTHER_ERROR, _INVENTED_ERROR = 0.5, 0.4
-"""How often a try block catches another error than the usual ones, and how often that is one which
-no library has."""
+_OTHER_ERROR, _INVENTED_ERROR = 0.5, 0.4  # of try blocks catch an unusual error; of these, no known
+TOGETHER = 0.07  # of requests are for two edits at once
 
 
 def description(function: Function) -> str:
     """What a docstring says of a function of which nothing but its code is known."""
-    arguments = function.node.args
-    given = [a.arg for a in arguments.posonlyargs + arguments.args if a.arg not in ("self", "cls")]
+    given = [a.arg for a in positional(function) if a.arg not in OWN]
     values = " and ".join(filter(None, (", ".join(given[:-1]), *given[-1:])))
     returns = any(isinstance(n, ast.Return) and n.value for n in ast.walk(function.node))
     verb, link = ("Compute", "from") if returns else ("Run", "with")
     return f"{verb} {function.node.name}{f' {link} {values}' if values else ''}."
 
 
-def documented(function: Function, rng: random.Random, text: str | None) -> Edit | None:
-    """A docstring: `text`, or words of which the request tells nothing."""
+def _documented(kind: str, function: Function, inventor: Inventor) -> Edit | None:
+    """A docstring with a text from the request, or with words of which that tells nothing."""
+    text = "" if kind == DESCRIBE else _docstring(function, inventor)
     if docstring_node(function) or not own_body(function):
         return None
     at, indent, _ = body_start(function)
-    line = f'{indent}"""{text or description(function)}"""\n'
-    words = phrase(rng, official("add_docstring" if text else DESCRIBE), text=text or "")
-    return Edit("add_docstring", words, function.text, spliced(function.text, [(at, at, line)]))
+    splice = (at, at, f'{indent}"""{text or description(function)}"""\n')
+    edit = edit_of(function, inventor.rng, kind, [splice], text=text)
+    return replace(edit, kind="add_docstring")
+
+
+def _docstring(function: Function, inventor: Inventor) -> str:
+    """Words, often with names of the function among them."""
+    words = inventor.words(2, 6).split()
+    if inventor.rng.random() < _OWN_NAMES:
+        names = [a.arg for a in function.node.args.args] + [function.node.name]
+        for name in inventor.rng.choices(names, k=inventor.rng.randint(1, 3)):
+            words.insert(inventor.rng.randint(1, len(words)), name)
+    return f"{wordings.large(' '.join(words))}."
 
 
 def alike(old: str, rng: random.Random, names: Sequence[str]) -> str | None:
@@ -140,7 +97,8 @@ def alike(old: str, rng: random.Random, names: Sequence[str]) -> str | None:
     if part[0].isdigit():
         usual: Sequence[str] = ("0", "1", "2", "10", str(rng.randint(0, 999)))
     else:
-        usual = names if part[0] in names else _OTHER_OPERATORS.get(part[0], _COMPARISONS)
+        operators = CHOICES["other_operators"].get(part[0], CHOICES["small_comparisons"])
+        usual = names if part[0] in names else operators
     other = rng.choice([one for one in usual if one != part[0]])
     return old[: part.start()] + other + old[part.end() :]
 
@@ -151,19 +109,19 @@ def replaced(function: Function, inventor: Inventor) -> Edit | None:
     rng, statements = inventor.rng, function.node.body[1 if docstring_node(function) else 0 :]
     usable, fresh = bodies.replaceable(function, statements, (ast.expr,)), inventor.name()
     text = function.text
+    known = {node.id for node in ast.walk(function.node) if isinstance(node, ast.Name)}
     small = [part[0] for find in (_OPERATOR, _NUMBER) for part in find.finditer(text)]
     small = [part for part in small if text.count(part) == 1]
     returned = re.findall(r"\breturn [^\n#]*[^\s#]", text)
     if returned and text.count(returned[0]) == 1 and rng.random() < _WHOLE_RETURN:
-        names = sorted({node.id for node in ast.walk(function.node) if isinstance(node, ast.Name)})
-        other = f"return {rng.choice((*_RETURNED, inventor.expression([*names, fresh], 1)))}"
+        made = inventor.expression([*sorted(known), fresh], 1)
+        other = f"return {rng.choice((*CHOICES['replaced_returns'], made))}"
         return bodies.with_replaced(function, rng, returned[0], other)
     if small and rng.random() < _SMALL:
         old = rng.choice(small)
         new = alike(f" {old} ", rng, ())
     elif usable:
         old = rng.choice(usable)
-        known = {node.id for node in ast.walk(function.node) if isinstance(node, ast.Name)}
         new = alike(old, rng, sorted({*known, fresh})) if rng.random() < _ALIKE else None
         if new is None and f"{old}(" in text:  # what is called stays a name
             new = f"{fresh}.{inventor.name()}" if rng.random() < _DOTTED else fresh
@@ -173,24 +131,13 @@ def replaced(function: Function, inventor: Inventor) -> Edit | None:
     return bodies.with_replaced(function, rng, old, new)
 
 
-def _docstring(function: Function, inventor: Inventor) -> str:
-    """Words, often with names of the function among them."""
-    words = inventor.words(2, 6).split()
-    if inventor.rng.random() < _OWN_NAMES:
-        names = [a.arg for a in function.node.args.args] + [function.node.name]
-        for name in inventor.rng.choices(names, k=inventor.rng.randint(1, 3)):
-            words.insert(inventor.rng.randint(1, len(words)), name)
-    text = " ".join(words)
-    return f"{text[:1].upper()}{text[1:]}."
-
-
 def _prepared(kind: str, function: Function, inventor: Inventor) -> Function:
     """The function, with the decorator or the `async` that the edit will remove."""
     rng, name = inventor.rng, inventor.name()
     if kind == "drop_decorator" and not function.node.decorator_list:
-        usual = ("staticmethod", "classmethod", "property", "cache", "lru_cache(maxsize=None)")
         made = (name, name, f"{name}.{inventor.name()}", f"{name}({rng.randint(0, 99)})")
-        return replace(function, text=f"@{rng.choice((*usual, *made, *made))}\n{function.text}")
+        chosen = rng.choice((*CHOICES["removed_decorators"], *made, *made))
+        return replace(function, text=f"@{chosen}\n{function.text}")
     if kind == "make_sync" and function.text.startswith("def "):
         return replace(function, text=f"async {function.text}")
     return function
@@ -205,11 +152,10 @@ def make(kind: str, function: Function, inventor: Inventor) -> Edit | None:
     """
     function = _prepared(kind, function, inventor)
     rng, shown = inventor.rng, function.text
-    if kind in _NEED_A_BODY and "\n" not in shown:
+    if kind in CHOICES["need_a_body"] and "\n" not in shown:
         function = replace(function, text=in_two_lines(function))
     if kind in (DESCRIBE, "add_docstring"):
-        text = None if kind == DESCRIBE else _docstring(function, inventor)
-        edit = documented(function, rng, text)
+        edit = _documented(kind, function, inventor)
     elif kind == "replace_expression":
         edit = replaced(function, inventor)
     else:
@@ -227,26 +173,26 @@ def drawn(inventor: Inventor, given: str | None = None) -> tuple[str, Edit]:
     """A kind, `given` or else drawn by its weight, and an edit of it."""
     rng = inventor.rng
     while True:
-        kind = given or rng.choices(list(KINDS), list(KINDS.values()))[0]
+        kind = given or phrases.drawn(KINDS, rng)
         for _ in range(_ATTEMPTS):
             function = inventor.function()
-            one_line = joined(function.text) if rng.random() < 0.75 else None
+            one_line = joined(function.text) if rng.random() < _ONE_LINE else None
             edit = make(kind, replace(function, text=one_line or function.text), inventor)
             if edit:
-                cut = kind in _STATEMENTS_TOO and rng.random() < 0.35
+                cut = kind in CHOICES["statements_too"] and rng.random() < _STATEMENTS
                 return kind, _statements(edit) if cut else _surrounded(kind, edit, inventor)
 
 
 def _surrounded(kind: str, edit: Edit, inventor: Inventor) -> Edit:
     """The edit as it is, mostly, or in a class, or beside another function."""
-    if PLACED.search(edit.instruction):
+    if _PLACED.search(edit.instruction):
         return edit
     chance, name = inventor.rng.random(), inventor.name()
     if chance < _IN_COMPANY:
         return edits.beside(edit, inventor.function(), inventor.rng) or edit
-    if chance > _IN_COMPANY + _IN_CLASS or kind in _KEPT_APART:
+    if chance > _IN_COMPANY + _IN_CLASS or kind in CHOICES["kept_apart"]:
         return edit
-    header = f"class {name[:1].upper()}{name[1:]}:\n"
+    header = f"class {wordings.large(name)}:\n"
     before, after = (header + textwrap.indent(text, "    ") for text in (edit.before, edit.after))
     return replace(edit, before=before, after=after)
 
@@ -266,8 +212,7 @@ def _with_names(edit: Edit, inventor: Inventor) -> Edit:
     return replace(edit, instruction=words, after=after)
 
 
-def error_of_a_library(inventor: Inventor) -> str:
-    """An invented name of an error."""
+def _invented_error(inventor: Inventor) -> str:
     return "".join(word.capitalize() for word in inventor.name().split("_")) + "Error"
 
 
@@ -276,10 +221,9 @@ def _with_other_error(edit: Edit, inventor: Inventor) -> Edit:
     rng, quoted = inventor.rng, _ERROR.findall(edit.instruction)
     if not quoted:
         return edit
-    old = quoted[-1]
-    new = rng.choice(OTHER_ERRORS)
+    old, new = quoted[-1], rng.choice(_ERRORS)
     if rng.random() < _INVENTED_ERROR:
-        new = error_of_a_library(inventor)
+        new = _invented_error(inventor)
     words = edit.instruction.replace(f"`{old}`", f"`{new}`")
     body, _, handler = edit.after.rpartition(f"except {old}")
     return replace(edit, instruction=words, after=f"{body}except {new}{handler}")
@@ -289,21 +233,21 @@ def _statements(edit: Edit) -> Edit:
     """The edit of the body alone, where the header stays as it is and nothing is returned."""
     (header, *before), (same, *after) = edit.before.split("\n"), edit.after.split("\n")
     plain = header == same and before and after and "return" not in edit.before + edit.after
-    plain = plain and not PLACED.search(edit.instruction)
+    plain = plain and not _PLACED.search(edit.instruction)
     if not plain or "self" in edit.before or before[0].lstrip().startswith('"""'):
         return edit
-    return replace(
-        edit,
-        instruction=re.sub(r" (?:this|the) function$", " this code", edit.instruction),
-        before=textwrap.dedent("\n".join(before)),
-        after=textwrap.dedent("\n".join(after)),
-    )
+    words = re.sub(r" (?:this|the) function$", " this code", edit.instruction)
+    texts = (textwrap.dedent("\n".join(lines)) for lines in (before, after))
+    return Edit(edit.kind, words, *texts)
 
 
 def conversation(kind: str, edit: Edit, rng: random.Random) -> list[tuple[str, str]]:
     """One request in its many forms, and the answer."""
-    words = wordings.spoken(wordings.instruction(edit, kind, rng), rng, edit)
-    content = wordings.request(words, edit.before, rng)
+    return _asked(wordings.instruction(edit, kind, rng), edit, rng)
+
+
+def _asked(instruction: str, edit: Edit, rng: random.Random) -> list[tuple[str, str]]:
+    content = wordings.request(wordings.spoken(instruction, rng, edit), edit.before, rng)
     return [("user", content), ("assistant", edits.fenced(edit.after))]
 
 
@@ -316,3 +260,87 @@ def without_code(inventor: Inventor) -> tuple[str, str, Edit]:
         if "\n" not in words:
             marks = ("", ":") if ends_open(words) else ("", "", "", ".", ":")
             return wordings.ended(words, inventor.rng, marks), kind, edit
+
+
+def two_at_once(
+    first_kind: str, first: Edit, inventor: Inventor, *, is_method: bool = False
+) -> tuple[Edit, str] | None:
+    """An edit combined with a second edit of its result, and a request for both.
+
+    None if the second edit is about something that the first one added or removed, or if the two
+    requests cannot be joined in one sentence.
+    """
+    rng, alone = inventor.rng, CHOICES["alone"]
+    if first_kind in alone or not is_function(first.after):
+        return None
+    kind = phrases.drawn(KINDS, rng)
+    # After the rename, the docstring would still have the old name.
+    is_stale = first_kind == DESCRIBE and kind.startswith("rename")
+    if kind in alone or is_stale or _concerns(kind) == _concerns(first_kind):
+        return None
+    second = make(kind, Function(first.after, is_method, ""), inventor)
+    if second is None or _PLACED.search(f"{first.instruction}\n{second.instruction}"):
+        return None
+    changed = set(_WORD.findall(first.before)) ^ set(_WORD.findall(first.after))
+    for part in _QUOTED.findall(second.instruction):
+        is_of_first = part in first.after and part not in first.before
+        if is_of_first or changed & set(_WORD.findall(part)):
+            return None
+    pairs = ((first_kind, first), (kind, second))
+    asked = [closed(wordings.instruction(edit, of, rng)) for of, edit in pairs]
+    if any("?" in one or "\n" in one or not wordings.begins_as_instruction(one) for one in asked):
+        return None
+    words: str = rng.choice(CHOICES["joined"])
+    return replace(first, after=second.after), words.format(*map(wordings.small, asked))
+
+
+def _concerns(kind: str) -> str:
+    """What edits of a kind add, drop or change: of two that concern the same, one may undo the
+    other."""
+    same = {DESCRIBE: "docstring", "make_sync": "async", "decorate": "decorator"}
+    return same.get(kind) or kind.rpartition("_")[2].removesuffix("s")
+
+
+def request_for_two(inventor: Inventor) -> list[tuple[str, str]]:
+    """A request for two edits with its code, and the answer."""
+    while (found := two_at_once(*drawn(inventor), inventor)) is None:
+        pass
+    edit, asked = found
+    return _asked(asked, edit, inventor.rng)
+
+
+def mistaken(edit: Edit, inventor: Inventor) -> tuple[Edit, str, str] | None:
+    """The edit with a wrong name, number, type or error in it, the wrong text, and the right one.
+
+    None unless the edit adds exactly one such text.
+    """
+    rng, quoted = inventor.rng, _QUOTED.findall(edit.instruction)
+    added = {one for one in quoted if not edits.whole(one).search(edit.before)}
+    right = added.pop() if len(added) == 1 else ""
+    if not re.fullmatch(r"@?\w+", right):
+        return None
+    right = right.removeprefix("@")
+    others: Sequence[str] = [inventor.name()]
+    if right.endswith("Error"):
+        others = [*_ERRORS, _invented_error(inventor)]
+    elif right.isdigit():
+        others = [str(rng.randint(0, 999))]
+    else:
+        known = (CHOICES["mistaken_values"], CHOICES["mistaken_types"])
+        others = next((values for values in known if right in values), others)
+    wrong = rng.choice(others)
+    is_known = edits.whole(wrong).search(f"{edit.before} {edit.after}")
+    if is_known or not edits.whole(right).search(edit.after):
+        return None
+    words = re.sub(rf"`(@?){right}`", rf"`\g<1>{wrong}`", edit.instruction)
+    after = edits.whole(right).sub(wrong, edit.after)
+    return replace(edit, instruction=words, after=after), wrong, right
+
+
+def conversations(inventor: Inventor, count: int) -> Iterator[list[tuple[str, str]]]:
+    """`count` requests, each with its answer; some are for two edits at once."""
+    for _ in range(count):
+        if inventor.rng.random() < TOGETHER:
+            yield request_for_two(inventor)
+        else:
+            yield conversation(*drawn(inventor), inventor.rng)

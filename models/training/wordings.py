@@ -2,10 +2,8 @@
 
 Edits come with an instruction in one of a few official wordings; here it is put into words as
 they are typed: other verbs, with or without quotes around names, politely or not, before or
-after the code, in its line or above it.
+after the code, in its line or above it, or going on from what was said before.
 """
-
-from __future__ import annotations
 
 import ast
 import keyword
@@ -14,65 +12,21 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from models.training.edits.base import PLACES, Edit, ends_open, phrase
-from models.training.phrases import LISTS, WORDINGS, wordings_of
+from models.training.edits.base import PLACES, Edit, closed, ends_open, phrase
+from models.training.phrases import CHOICES, LISTS, WORDINGS, wordings_of
 
-_PLAIN_SLOTS = ("what", "when", "side", "place", "text", "kind", "other")
-"""Slots that no code is put into."""
-_FIRST_WORDS = frozenset(
-    (
-        *LISTS["instruction"],
-        *(
-            w.partition(" ")[0].lower()
-            for one in WORDINGS.values()
-            for w in one.others
-            if w[0].isalpha()
-        ),
-    )
-)
-"""What an instruction begins with where it does not begin with a name out of the code."""
-_POLITE = ("please {}", "Please {}", "{} please", "can you {}", "Can you {}", "could you {}")
-_POLITE_TOO = (
-    *("could you please {}", "I want you to {}", "I'd like you to {}", "now {}", "just {}"),
-    *("pls {}", "{} pls", "hey, {}"),
-)
-_ORDERS = frozenset(LISTS["instruction"]) - frozenset(
-    (
-        *("all", "an", "as", "async", "asynchronous", "docstring", "if", "it", "its", "no", "one"),
-        *("the", "there", "untyped", "when", "where", "without"),
-    )
-)
-"""First words of instructions that may stand after "can you"."""
-_BY_HANDLER = 0.6
-"""How often a try block is asked for by what it does with the error."""
+_OTHERS = (words for one in WORDINGS.values() for words in one.others if words[0].isalpha())
+_FIRST_WORDS = {*LISTS["instruction"], *(words.partition(" ")[0].lower() for words in _OTHERS)}
+_ORDERS = {*LISTS["instruction"]} - {*CHOICES["no_orders"]}
+_BY_HANDLER = 0.6  # of try blocks are asked for by what they do with the error
 _NAME = re.compile(r"\w+")
+_QUOTED = re.compile(r"`([^`]+)`")
 _EVERYWHERE = re.compile(r"every|each|all\b|wherever|throughout")
 _QUOTED_PART = re.compile(r"(self\.|@)([`'])([^`']+)\2")
 _QUOTED_TWICE = re.compile(r"`(\w+)`(: |=| = )`([^`]+)`")
 _CONSTANTS = ("None", "True", "False")
-_PYTHON = frozenset((*keyword.kwlist, "print")) - frozenset(_CONSTANTS)
-"""Words that begin lines of code and may begin instructions."""
+_PYTHON = {*keyword.kwlist, "print"} - {*_CONSTANTS}  # begin lines of code, and may begin requests
 _MARK = re.compile(r"\{i\}[:.]")
-_AFTER = (
-    *("{i}: {c}",) * 6,
-    *("{i}:\n{c}",) * 3,
-    *("{i}\n{c}", "{i}\n\n{c}", "{i}:\n\n{c}", "{i}: `{c}`", "{i}. {c}", "{i} - {c}"),
-    *("{i}:\n```python\n{c}\n```",) * 4,
-    *("{i}\n```python\n{c}\n```", "{i}:\n```\n{c}\n```", "{i}\n```\n{c}\n```"),
-)
-_WITHIN = ("Given {c}, {i}", "In {c}, {i}")
-"""Layouts in which the instruction goes on with a sentence."""
-_BEFORE = (
-    *("{c}\n{i}",) * 3,
-    *("{c}\n\n{i}", "{c}\n\n{i}", "{c}\n\n{i}.", "```python\n{c}\n```\n{i}", "`{c}` {i}"),
-    *("```\n{c}\n```\n{i}", "{c} - {i}", "Here is my code:\n{c}\n{i}", "I have {c}\n{i}"),
-    *(*_WITHIN, "This is my function: `{c}`. {i}", "{c}  {i}"),
-)
-
-_AFTER_A_SENTENCE = ("{i}. {c}", "{i} - {c}")
-"""Layouts for an instruction that is complete without the code."""
-_RUNNING_ON = ("{c} - {i}", "{c}  {i}", *_WITHIN)
-"""Layouts in which words that do not begin as an instruction would read as code."""
 
 
 def slots(templates: Sequence[str], instruction: str) -> dict[str, str] | None:
@@ -111,16 +65,15 @@ def instruction(edit: Edit, kind: str, rng: random.Random) -> str:
 
 def _pointing(edit: Edit, found: Mapping[str, str]) -> Sequence[str]:
     """Wordings that tell what a name or a line is; none where nothing is known of it."""
-    old, line = found.get("old", ""), found.get("line", "")
+    part, line = "", found.get("line", "")
     if edit.kind == "rename_variable" and "old2" not in found:
-        known = old in _parameters(edit.before)
-        return WORDINGS["rename_variable: parameter"].others if known else ()
-    prints = line.startswith("print(") and edit.before.count("print(") == 1
-    known = edit.kind == "delete_line" and prints
-    return WORDINGS["delete_line: print"].others if known else ()
+        part = "rename_variable: parameter" if found.get("old") in _parameters(edit.before) else ""
+    elif edit.kind == "delete_line" and line.startswith("print("):
+        part = "delete_line: print" if edit.before.count("print(") == 1 else ""
+    return WORDINGS[part].others if part else ()
 
 
-def _handling(what: str) -> tuple[Sequence[str], dict[str, str]]:
+def _handling(what: str) -> tuple[list[str], dict[str, str]]:
     """Wordings for what a try block does, and what they are filled with."""
     for one in wordings_of("try"):
         found = slots(one.official, what)
@@ -139,20 +92,30 @@ def _parameters(code: str) -> set[str]:
 
 def _quoted(found: Mapping[str, str], rng: random.Random) -> dict[str, str]:
     """The slots with backquotes around code, mostly, or without."""
-    marks = rng.choice(("`", "`", "`", "", "", "", "'"))
-    values = [value for name, value in found.items() if name not in _PLAIN_SLOTS]
+    marks, plain_slots = rng.choice(("`", "`", "`", "", "", "", "'")), CHOICES["plain_slots"]
+    values = [value for name, value in found.items() if name not in plain_slots]
     if marks == "'" and not all(v.isidentifier() and v not in _CONSTANTS for v in values):
         marks = "`"  # names in quotes would look like strings beside other code
 
     def shown(name: str, value: str) -> str:
         if name == "when":
             return value if marks == "`" else value.replace("`", "")
-        if name in _PLAIN_SLOTS or not value:
+        if name in plain_slots or not value:
             return value
         plain = value.isidentifier() or (marks != "'" and len(value) < 12 and " " not in value)
         return f"{marks}{value}{marks}" if plain else f"`{value}`"
 
     return {name: shown(name, value) for name, value in found.items()}
+
+
+def small(words: str) -> str:
+    """The words with a small first letter."""
+    return words[:1].lower() + words[1:]
+
+
+def large(words: str) -> str:
+    """The words with a large first letter."""
+    return words[:1].upper() + words[1:]
 
 
 def spoken(words: str, rng: random.Random, edit: Edit | None = None) -> str:
@@ -164,11 +127,9 @@ def spoken(words: str, rng: random.Random, edit: Edit | None = None) -> str:
         return words
     if rng.random() < 0.2 and words.partition(" ")[0].lower() in _ORDERS:
         whole = not ends_open(words) and "\n" not in words
-        usable = [f for f in (*_POLITE, *_POLITE_TOO) if f.endswith("{}") or whole]
-        words = words[:1].lower() + words[1:]
-        return rng.choice(usable).replace("{}", words)
-    first = words[:1].upper() if rng.random() < 0.6 else words[:1].lower()
-    return first + words[1:]
+        usable = [form for form in CHOICES["polite"] if form.endswith("{}") or whole]
+        return str(rng.choice(usable)).replace("{}", small(words))
+    return large(words) if rng.random() < 0.6 else small(words)
 
 
 def ended(words: str, rng: random.Random, marks: Sequence[str] = ("", "", ".")) -> str:
@@ -183,16 +144,17 @@ def begins_as_instruction(words: str) -> bool:
 
 def request(words: str, code: str, rng: random.Random) -> str:
     """The instruction and the code as one message."""
-    is_open = ends_open(words)
+    is_open, within = ends_open(words), CHOICES["code_within"]
     if rng.random() < 0.75 or "```" in words:
-        usable = [f for f in _AFTER if "\n" in f or "\n" not in code]
-        usable = [f for f in usable if not (is_open and f in _AFTER_A_SENTENCE)]
+        usable = [f for f in CHOICES["code_after"] if "\n" in f or "\n" not in code]
+        usable = [f for f in usable if not (is_open and f in CHOICES["after_a_sentence"])]
         frame = "{i} {c}" if is_open and "\n" not in code and rng.random() < 0.15 else ""
     else:
-        usable = [f for f in _BEFORE if "\n" not in code or f.startswith(("{c}\n", "`", "Here"))]
-        usable = [f for f in usable if "\n" not in code or not f.startswith("`{")]
+        usable = CHOICES["code_before"]
+        if "\n" in code:
+            usable = [f for f in usable if f.startswith(("{c}\n", "```", "Here"))]
         if not begins_as_instruction(words):
-            usable = [f for f in usable if f not in _RUNNING_ON]
+            usable = [f for f in usable if f not in CHOICES["running_on"]]
         if words.partition(" ")[0] in _PYTHON:
             usable = [f for f in usable if "`" in f]  # it would be one more line of the code
         if "#" in code.rpartition("\n")[2]:
@@ -201,8 +163,38 @@ def request(words: str, code: str, rng: random.Random) -> str:
         words = words.replace(" the following code", " the code above")
         frame = ""
     frame = frame or rng.choice(usable)
-    if frame in _WITHIN and words.partition(" ")[0] not in _NAME.findall(code):
-        words = words[:1].lower() + words[1:] if begins_as_instruction(words) else words
+    if frame in within and words.partition(" ")[0] not in _NAME.findall(code):
+        words = small(words) if begins_as_instruction(words) else words
     if words.endswith("?"):
         frame = _MARK.sub("{i}", frame)
     return frame.replace("{i}", "\0", 1).replace("{c}", code, 1).replace("\0", words, 1)
+
+
+def in_few_words(kind: str, edit: Edit, rng: random.Random, *, again: bool) -> str:
+    """The shortest request for an edit of earlier code; `again` if the edit before it was
+    of the same kind."""
+    if kind not in CHOICES["few_words"]:
+        drawn = (instruction(edit, kind, rng) for _ in range(4))
+        return as_follow_up(closed(min(drawn, key=len)), rng, edit)
+    words: str = rng.choice(CHOICES["few_words"][kind])
+    known, names = set(_NAME.findall(edit.before)), _QUOTED.findall(edit.instruction)
+    names.sort(key=lambda name: name not in known)  # the old one first
+    fits = words.count("{}") in (0, len(names))
+    if again and fits and rng.random() < 0.8:
+        more = rng.choice(CHOICES["one_more"]).format(*names)
+        return str(rng.choice(CHOICES["and_one_more"])).replace("{}", more)
+    return as_follow_up(words.format(*names) if fits else closed(edit.instruction), rng, edit)
+
+
+def as_follow_up(words: str, rng: random.Random, edit: Edit | None = None) -> str:
+    """Some words as a message: alone, or going on from what was said before."""
+    chance, first = rng.random(), words.partition(" ")[0]
+    if edit and first in _NAME.findall(f"{edit.before}\n{edit.after}"):
+        return ended(words, rng)
+    goes_on = first.lower() not in CHOICES["not_going_on"] and not words.endswith("?")
+    if chance < 0.35 and goes_on:
+        words = small(words) if begins_as_instruction(words) else words
+        words = str(rng.choice(CHOICES["follow"])).replace("{}", words)
+    elif chance < 0.6 and begins_as_instruction(words):
+        words = large(words)
+    return ended(words, rng)

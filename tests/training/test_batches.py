@@ -1,6 +1,11 @@
-"""What a batch asks a model to learn, on shards of a few tokens."""
+"""What a batch asks a model to learn, on shards of a few tokens, and the curriculum."""
+
+from typing import Any
 
 import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from models.training.batches import (
     ANSWER_WEIGHT,
@@ -11,28 +16,36 @@ from models.training.batches import (
     TURN_WEIGHT,
     Batch,
     Batches,
+    Substitution,
+    Vocabulary,
+    request_words,
 )
 from models.training.copies import LINE, line_begins
+from models.training.curriculum import CURRICULUM, Stage, rate_scale, stage_at, total_steps
 from models.training.examples import Shard
 
 END, FENCE, FIRST_WORD, BREAK = 1, 10, 10, 4000
 REQUEST, ANSWER = list(range(10, 40)), list(range(10, 40))
 
 
-def batches(**shards: tuple[list[int], list[bool]]) -> Batches:
-    examples = {"code": (list(range(100, 400)), [True] * 300), **shards}
-    return Batches(
-        {
-            kind: Shard.of([(np.array(tokens, np.uint16), np.array(learned))])
-            for kind, (tokens, learned) in examples.items()
-        },
-        vocabulary=np.arange(2, 100),
+def source_of(shards: dict[str, Shard]) -> Batches:
+    vocabulary = Vocabulary(
+        plain=np.arange(2, 100),
         words=np.arange(FIRST_WORD, 500),
-        positions=2048,
         end=END,
         fence=FENCE,
         breaks=np.array([BREAK]),
-        seed=3,
+    )
+    return Batches(shards, vocabulary, positions=2048, seed=3)
+
+
+def batches(**shards: tuple[list[int], list[bool]]) -> Batches:
+    examples = {"code": (list(range(100, 400)), [True] * 300), **shards}
+    return source_of(
+        {
+            kind: Shard.of([(np.array(tokens, np.uint16), np.array(learned))])
+            for kind, (tokens, learned) in examples.items()
+        }
     )
 
 
@@ -143,19 +156,12 @@ def test_every_token_knows_where_its_line_begins() -> None:
 def long_edits_of(lengths: list[int]) -> Batches:
     """Long edits that begin with a token of their own, and one short edit."""
     edits = [np.full(length, 500 + index, np.uint16) for index, length in enumerate(lengths)]
-    return Batches(
+    return source_of(
         {
             "code": Shard.of([(np.arange(100, 400, dtype=np.uint16), np.ones(300, np.bool_))]),
             "edits": Shard.of([(np.full(60, 450, np.uint16), np.ones(60, np.bool_))]),
             "long_edits": Shard.of([(edit, np.ones(len(edit), np.bool_)) for edit in edits]),
-        },
-        vocabulary=np.arange(2, 100),
-        words=np.arange(FIRST_WORD, 400),
-        positions=2048,
-        end=END,
-        fence=FENCE,
-        breaks=np.array([BREAK]),
-        seed=3,
+        }
     )
 
 
@@ -197,3 +203,71 @@ def test_answers_may_stand_far_from_what_they_copy() -> None:
     assert moved.max() > 400
     assert max(row.max() for row in rows) < 2048
     assert (np.diff(drawn(source, "code").positions[0]) == 1).all()
+
+
+WORDS, KEPT = np.arange(100, 1000), 300
+FREQUENT = WORDS[:KEPT]
+CORPUS = np.concatenate((np.repeat(FREQUENT, 9), WORDS))
+
+
+def exchanged(tokens: list[int], seed: int) -> list[int]:
+    result = Substitution(WORDS, CORPUS).apply(np.random.default_rng(seed), np.array(tokens))
+    return [int(token) for token in result]
+
+
+@given(st.lists(st.integers(0, 999), min_size=1, max_size=80), st.integers(0, 99))
+def test_equal_tokens_stay_equal_and_different_ones_different(ids: list[int], seed: int) -> None:
+    after = exchanged(ids, seed)
+    pairs = set(zip(ids, after, strict=True))
+    assert len(pairs) == len(set(ids)) == len(set(after))
+    for old, new in pairs:
+        if old != new:
+            assert old in WORDS
+            assert old not in FREQUENT
+            assert new in WORDS
+            assert new not in ids
+
+
+def test_words_that_tell_what_is_asked_for_are_known() -> None:
+    fence, quote, before, name = 3, 4, 5, 6
+    request = [before, quote, name, quote, before, fence, name]
+    edits = Shard.of([(np.array([*request, 9]), np.array([False] * 7 + [True]))])
+    found = request_words(edits, fence=fence, quote=quote)
+    assert set(found.tolist()) - {quote} == {before}
+
+
+def stage(name: str, steps: int, **options: Any) -> Stage:
+    return Stage(name, steps, 1, 8, {"code": 1.0}, **options)
+
+
+TWICE = (
+    stage("up", 100),
+    stage("down", 40, decays=True),
+    stage("farther down", 60, decays=True),
+    stage("up again", 50),
+    stage("down again", 50, decays=True),
+    stage("down from half", 50, decays=True, peak=0.5),
+)
+
+
+def test_the_rate_falls_over_each_run_of_stages_that_decay() -> None:
+    scales = [rate_scale(TWICE, step) for step in range(total_steps(TWICE))]
+    assert scales[0] == pytest.approx(0.01)
+    assert set(scales[100:101]) == set(scales[200:251]) == {1.0}
+    assert [scales[step] for step in (140, 199, 275, 300, 325)] == pytest.approx(
+        [0.6, 0.02, 0.5, 0.5, 0.25]
+    )
+    assert [stage_at(TWICE, step).name for step in (0, 99, 100, 299)] == [
+        *("up", "up", "down", "down again")
+    ]
+    with pytest.raises(ValueError, match="beyond the last stage"):
+        rate_scale(TWICE, 350)
+
+
+def test_every_stage_of_the_curriculum_is_of_known_kinds_in_rows_that_fit() -> None:
+    kinds = {"repeats", "code", "fim", "questions", "edits", "long_edits"}
+    kinds |= {"short_edits", "refusals", "chats"}
+    for one in CURRICULUM:
+        assert set(one.mix) <= kinds
+        assert sum(one.mix.values()) == pytest.approx(1.0, abs=0.05)
+        assert one.length <= 2048

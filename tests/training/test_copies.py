@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.training import repeats
+from models.training.batches import align_repeated, repeated
 from models.training.copies import AFTER, AHEAD, END, NOWHERE, START, align
 
 OPEN, OLD, NEW, STOP = 91, 92, 93, 94
@@ -92,9 +92,23 @@ def test_a_source_is_earlier_and_holds_the_same_token(ids: list[int], flags: lis
 
 
 def test_a_repetition_points_one_stretch_back_also_when_cut_short() -> None:
-    tokens, learned = repeats.repeat(np.random.default_rng(1), np.arange(10, 17))
+    tokens, learned = repeated(np.random.default_rng(1), np.arange(10, 17))
     for length in (3, 8, 13, len(tokens)):
-        alignment = repeats.align(tokens[:length], learned[:length])
+        alignment = align_repeated(learned[:length])
         for position in range(length):
             expected = position - 7 if learned[position] else NOWHERE
             assert alignment.place[position] == alignment.source[position] == expected
+
+
+FENCE, CODE, ASK, NO = 9, [11, 12, 13, 14, 15, 16], 20, 30
+
+
+def test_an_undone_edit_is_aligned_with_the_code_before_a_refusal() -> None:
+    edited = [11, 12, 40, 14, 15, 16]
+    turns = ([ASK, FENCE, *CODE], [FENCE, *edited], [ASK], [NO, NO], [ASK], [FENCE, *CODE])
+    tokens = np.array([token for turn in turns for token in turn])
+    learned = np.concatenate([np.full(len(turn), i % 2 == 1) for i, turn in enumerate(turns)])
+    alignment = align(tokens, learned, fence=FENCE)
+    assert alignment.source[-6:].tolist() == [2, 3, 4, 5, 6, 7]
+    refusal = np.flatnonzero(tokens == NO)
+    assert (alignment.place[refusal] == NOWHERE).all()

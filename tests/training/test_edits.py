@@ -12,9 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.training import edits, wordings
-from models.training.corpus import standard_library
-from models.training.edits import Edit, Pool, names, signatures
-from models.training.functions import Function, distinct, functions_of
+from models.training.corpus import SourceFile, standard_library
+from models.training.edits import Edit, Pool
+from models.training.functions import (
+    Function,
+    brief_forms,
+    comments_of,
+    distinct,
+    functions_of,
+    is_function,
+    with_comments,
+    with_similar_lines,
+)
+from models.training.phrases import CHOICES
 
 POOL = Pool(("total", "entries", "cursor", "outcome"), ("None", "len(total)", "3", "total.size"))
 SAMPLE = '''def join(self, items, sep=", ", limit: int = 3):
@@ -127,13 +137,12 @@ def test_a_parameter_with_a_default_gets_a_hint() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "usual"),
-    [("decorate", signatures._DECORATORS), ("add_default", signatures._DEFAULTS)],
+    ("kind", "usual"), [("decorate", "decorators"), ("add_default", "defaults")]
 )
-def test_what_is_put_in_is_not_always_one_of_the_usual(kind: str, usual: tuple[str, ...]) -> None:
+def test_what_is_put_in_is_not_always_one_of_the_usual(kind: str, usual: str) -> None:
     function = Function("def wait(n): rest(n)", is_method=False, origin="test")
     made = [edits.make_kind(kind, function, random.Random(seed), POOL) for seed in range(40)]
-    others = [one for one in made if one and not any(word in one.after for word in usual)]
+    others = [one for one in made if one and not any(word in one.after for word in CHOICES[usual])]
     assert 8 < len(others) < 32
 
 
@@ -209,7 +218,8 @@ def test_another_function_of_the_same_name_keeps_it() -> None:
 
 def test_names_that_are_attributes_or_keywords_of_the_function_are_not_renamed() -> None:
     text = "def f(depth, kept):\n    class C:\n        size = 1\n    f(depth=C.size, kept=kept)"
-    assert names.renamable(Function(text, is_method=False, origin="test")) == []
+    function = Function(text, is_method=False, origin="test")
+    assert edits.make_kind("rename_variable", function, random.Random(0), POOL) is None
 
 
 def test_words_that_lead_to_the_code_stand_right_before_it() -> None:
@@ -290,3 +300,68 @@ def test_a_generator_that_returns_a_value_is_not_made_async() -> None:
     for text in ("def f(a):\n    yield a\n    return 3", "def f(a):\n    yield from a"):
         function = Function(text, is_method=False, origin="test")
         assert edits.make_kind("make_async", function, random.Random(1), POOL) is None
+
+
+FILE = '''
+def area(width: int, height: int) -> int:
+    """Of a rectangle."""
+    return width * height
+
+
+def scale(values, by):
+    for index, value in enumerate(values):
+        values[index] = value * by
+
+
+@cached
+def answer():
+
+    return 42
+'''
+
+
+def test_what_does_one_thing_has_brief_forms() -> None:
+    area, scale, answer = functions_of(SourceFile("package", "area.py", FILE))
+    one_line, two_lines = brief_forms(area)
+    header, statement = "def area(width: int, height: int) -> int:", "return width * height"
+    assert one_line.text == f"{header} {statement}"
+    assert two_lines.text == f"{header}\n    {statement}"
+    assert not list(brief_forms(scale))
+    assert not list(brief_forms(answer))
+
+
+SETUP = """\
+def setup(self, name, size=3):
+    self.name = name
+    if size > 10:
+        raise ValueError(name)
+    return self.name"""
+
+
+def test_similar_lines_are_added_and_none_is_lost() -> None:
+    function, lines = Function(SETUP, is_method=True, origin="here"), SETUP.split("\n")
+    texts = [with_similar_lines(function, random.Random(seed)).text for seed in range(40)]
+    words = [set(re.findall(r"[^ ()]+", line)) for line in lines]
+    for text in texts:
+        assert is_function(text)
+        rest = iter(text.split("\n"))
+        assert all(line in rest for line in lines)  # in their order
+        for line in text.split("\n"):
+            mine = set(re.findall(r"[^ ()]+", line))
+            assert min(len(mine ^ other) for other in words) <= 4
+    lengths = [text.count("\n") + 1 for text in texts]
+    assert sum(length > len(lines) for length in lengths) > 30
+    assert max(lengths) <= 60
+
+
+@pytest.mark.parametrize("text", [SETUP, 'def f(x):\n    y = """abc\n    """\n\n    return x + y'])
+def test_comments_come_and_go_without_a_trace(text: str) -> None:
+    words = comments_of([Function("def f():\n    # one two\n    pass", False, "")])
+    assert words == ["one two"]
+    rng, function = random.Random(3), Function(text, is_method=False, origin="here")
+    for _ in range(40):
+        commented = with_comments(function, words, rng)
+        assert not re.search(r"# *$", commented.text, re.MULTILINE)
+        edit = edits.make_kind("drop_comments", commented, rng, POOL)
+        assert edit is not None
+        assert edit.after == text

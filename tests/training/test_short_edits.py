@@ -351,3 +351,38 @@ def test_four_spaces_are_what_code_had_before_it_was_indented_otherwise() -> Non
     edits = [edit for edit in drawn if edit and re.search("four|4", edit.instruction)]
     assert {edit.after for edit in edits} == {LINES.text}
     assert len({edit.before for edit in edits}) == 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000))
+def test_a_mistake_is_the_edit_with_something_else_in_one_place(seed: int) -> None:
+    source = inventor(seed)
+    _, edit = short_edits.drawn(source, "rename_variable")
+    found = short_edits.mistaken(edit, source)
+    if found:
+        mistake, wrong, right = found
+        assert mistake.before == edit.before
+        assert re.sub(rf"\b{wrong}\b", right, mistake.after) == edit.after
+        assert wrong not in re.findall(r"\w+", edit.after)
+
+
+def test_two_edits_at_once_are_both_made() -> None:
+    wide = "def area(wide, h): return wide * h"
+    renamed = Edit("rename_variable", "Rename `w` to `wide`", AREA.text, wide)
+    found = [short_edits.two_at_once("rename_variable", renamed, inventor(s)) for s in range(200)]
+    asynchronous = [both for both in found if both and "async def" in both[0].after]
+    assert asynchronous
+    for both, asked in asynchronous:
+        assert both.before == AREA.text
+        assert both.after == f"async {wide}"
+        assert "wide" in asked
+        assert re.search("async|await|corout", asked, re.IGNORECASE)
+
+
+def test_the_second_of_two_edits_is_not_about_what_the_first_one_put_in() -> None:
+    texts = ("def f(w, h): return w * h", "def f(w: int | None, h): return w * h")
+    hinted = Edit("add_hint", "Annotate `w` with `int | None`", *texts)
+    found = [short_edits.two_at_once("add_hint", hinted, inventor(s)) for s in range(300)]
+    kept = [both for both in found if both]
+    assert kept
+    assert all(": int | None" in both.after for both, _ in kept)

@@ -2,7 +2,6 @@
 
 import json
 from functools import cache
-from pathlib import Path
 
 import pytest
 import sentencepiece
@@ -12,12 +11,9 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 
 from models.training.corpus import standard_library
-from models.training.tokenizer import LAYOUT_TOKENS, SPECIAL_TOKENS
+from models.training.examples import EMBER, SPECIAL_TOKENS
 
-EMBER = Path(__file__).parents[2] / "models" / "ember"
-pytestmark = pytest.mark.skipif(
-    not (EMBER / "tokenizer.json").exists(), reason="the bundled model has not been made yet"
-)
+LAYOUT = ("\t", "\n", "\n    ", "\n\n", "\n\n        ", "  ", " " * 32)
 
 AWKWARD = (
     "\u2581",
@@ -83,7 +79,7 @@ def test_both_files_agree_on_held_out_source() -> None:
 
 def test_digits_stand_alone_and_indentation_is_one_piece() -> None:
     assert len(tokenizer().encode("12345", add_special_tokens=False)) == 5
-    for text in (*LAYOUT_TOKENS, *SPECIAL_TOKENS):
+    for text in (*LAYOUT, *SPECIAL_TOKENS):
         assert len(tokenizer().encode(text, add_special_tokens=False)) == 1
 
 

@@ -1,21 +1,20 @@
 """An edit: an instruction, the code before, and the one right answer after it.
 
-Makers of edits take a function and a source of chance and return an edit, or None where the
-function does not lend itself to it. Positions come from `ast`; the text itself is spliced, so
-that everything an edit does not concern stays as it was, byte for byte.
+A maker takes a function and a source of chance and returns an edit of the kind that it is named
+after, or None where the function does not lend itself to it. Positions come from `ast`; the text
+itself is spliced, so that everything an edit does not concern stays as it was, byte for byte.
 """
-
-from __future__ import annotations
 
 import ast
 import random
 import re
 import tokenize
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import StringIO
 
 from models.training.functions import Function
+from models.training.phrases import official
 
 
 @dataclass(frozen=True)
@@ -36,11 +35,11 @@ class Pool:
     expressions: Sequence[str]
 
 
-Maker = Callable[[Function, random.Random, Pool], Edit | None]
 Splice = tuple[int, int, str]
-
-_OPEN = re.compile(r"\s(?:in|into|on|from|to|of|for)$")
+"""Begin and end of what is replaced, and what replaces it; not overlapping another one."""
+OWN = ("self", "cls")
 PLACES = (" this function", " this code", " the function", " the following code", "", "")
+_OPEN = re.compile(r"\s(?:in|into|on|from|to|of|for)$")
 
 
 def phrase(rng: random.Random, templates: Sequence[str], **words: str) -> str:
@@ -48,8 +47,17 @@ def phrase(rng: random.Random, templates: Sequence[str], **words: str) -> str:
     chosen, place = rng.choice(templates), rng.choice(PLACES)
     if not place and not chosen.endswith(" {it}"):
         place = PLACES[0]
-    chosen = chosen.replace(" {it}", place)
-    return chosen.format(**words)
+    return chosen.replace(" {it}", place).format(**words)
+
+
+def edit_of(
+    function: Function, rng: random.Random, part: str, after: str | Iterable[Splice], **words: str
+) -> Edit:
+    """The edit that gives `after`, a text or splices of the function's, asked for in the official
+    words of `part`, which begins with the kind of edit."""
+    text = after if isinstance(after, str) else spliced(function.text, after)
+    kind = part.partition(":")[0]
+    return Edit(kind, phrase(rng, official(part), **words), function.text, text)
 
 
 def ends_open(words: str) -> bool:
@@ -64,7 +72,7 @@ def closed(words: str) -> str:
 
 
 class Lines:
-    """Turns line and column into offsets into a text."""
+    """Turns positions of nodes and tokens into offsets into a text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -85,8 +93,7 @@ class Lines:
         return self._of_bytes(node.end_lineno or node.lineno, node.end_col_offset or 0)
 
     def _of_bytes(self, line: int, column: int) -> int:
-        """The offset of a column in bytes of UTF-8, as `ast` counts."""
-        before = self._lines[line - 1].encode()[:column]
+        before = self._lines[line - 1].encode()[:column]  # `ast` counts bytes of UTF-8
         return self.offset(line, len(before.decode()))
 
     def segment(self, node: ast.expr | ast.stmt | ast.arg) -> str:
@@ -94,21 +101,21 @@ class Lines:
 
 
 def spliced(text: str, splices: Iterable[Splice]) -> str:
-    """`text` with every `[start, end)` replaced; splices must not overlap."""
+    """The text with every splice made."""
     for start, end, new in sorted(splices, reverse=True):
         text = text[:start] + new + text[end:]
     return text
 
 
+def inside_strings(tree: ast.AST) -> list[ast.AST]:
+    """Nodes within f-strings, whose positions older interpreters do not report."""
+    joined = (node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr))
+    return [node for one in joined for node in ast.walk(one)]
+
+
 def names_inside_strings(tree: ast.AST) -> set[str]:
-    """Names within f-strings, whose positions older interpreters do not report."""
-    return {
-        node.id
-        for joined in ast.walk(tree)
-        if isinstance(joined, ast.JoinedStr)
-        for node in ast.walk(joined)
-        if isinstance(node, ast.Name)
-    }
+    """The variables among `inside_strings`."""
+    return {node.id for node in inside_strings(tree) if isinstance(node, ast.Name)}
 
 
 def tokens_of(text: str) -> list[tokenize.TokenInfo]:
@@ -125,32 +132,25 @@ def has_multiline_string(text: str) -> bool:
     )
 
 
+def positional(function: Function) -> list[ast.arg]:
+    """The parameters that may be given by position."""
+    return function.node.args.posonlyargs + function.node.args.args
+
+
 def docstring_node(function: Function) -> ast.Expr | None:
     """The statement that is the function's docstring."""
-    first = function.node.body[0]
-    if (
-        isinstance(first, ast.Expr)
-        and isinstance(first.value, ast.Constant)
-        and isinstance(first.value.value, str)
-    ):
-        return first
+    match function.node.body[0]:
+        case ast.Expr(value=ast.Constant(value=str())) as first:
+            return first
     return None
 
 
 def own_body(function: Function) -> list[ast.stmt]:
     """The statements after the docstring; empty where the body shares the `def` line."""
     body = function.node.body[1:] if docstring_node(function) else function.node.body
-    header_end = max(
-        [
-            function.node.lineno,
-            *(
-                a.end_lineno or 0
-                for a in ast.walk(function.node.args)
-                if isinstance(a, ast.arg | ast.expr)
-            ),
-        ]
-    )
-    return body if body and body[0].lineno > header_end else []
+    inside = ast.walk(function.node.args)
+    ends = [a.end_lineno or 0 for a in inside if isinstance(a, ast.arg | ast.expr)]
+    return body if body and body[0].lineno > max([function.node.lineno, *ends]) else []
 
 
 def body_start(function: Function) -> tuple[int, str, str]:

@@ -1,68 +1,34 @@
 """Edits of what a function does: try blocks, docstrings, guards, lines and expressions."""
 
-from __future__ import annotations
-
 import ast
 import random
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from models.training.edits.base import (
+    OWN,
     Edit,
     Lines,
     Pool,
     body_start,
     docstring_node,
+    edit_of,
     fresh_name,
     has_multiline_string,
+    inside_strings,
     own_body,
-    phrase,
-    spliced,
 )
 from models.training.functions import Function
-from models.training.phrases import WORDINGS, official
+from models.training.phrases import CHOICES, WORDINGS
 
-_ERRORS = (
-    "ValueError",
-    "KeyError",
-    "TypeError",
-    "OSError",
-    "IndexError",
-    "AttributeError",
-    "Exception",
-    "RuntimeError",
-    "FileNotFoundError",
-    "ImportError",
-)
-_HANDLERS = (
-    *(
-        (f"returns `{value}` on `{{error}}`", f"except {{error}}:\n    return {value}")
-        for value in ("None", "False", "None", "False", "True", "0", "-1", '""', "[]", "{{}}", "()")
-    ),
-    *(("ignores `{error}`", "except {error}:\n    pass"),) * 4,
-    *(("prints the `{error}`", "except {error} as error:\n    print(error)"),) * 4,
-)
-_ANY_ERROR = 0.12
-"""How many try blocks are asked for without the name of an error."""
-_CATCH_ALL = "except Exception as error:\n    print(error)"
-"""The handler of those."""
-_RAISING = 0.3
-"""How many guards raise an error and do not return."""
-_OTHER_CONDITION = 0.5
-"""How many guards are for another condition than that a parameter is None."""
-_CONDITION = "condition: "
-"""How the sections of `wordings.txt` for a condition begin; the condition as code is the rest."""
+_ANY_ERROR = 0.12  # of try blocks are asked for without the name of an error
+_RAISING = 0.3  # of guards raise an error and do not return
+_OTHER_CONDITION = 0.5  # of guards are for another condition than that a parameter is None
+_CONDITION = "condition: "  # begins sections of `wordings.txt`; the condition as code is the rest
 _CONDITIONS = [part for part in WORDINGS if part.startswith(_CONDITION)]
-_BY_PLACE = 0.25
-"""How many lines are inserted at the top or the end of a body, and deleted by their number."""
-_LAST = 0.5
-"""How many last lines are deleted as such."""
-_NUMBERS = ("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
-_RAISED = (
-    *("ValueError", "TypeError", "ValueError()", "TypeError()", 'ValueError("missing")'),
-    *("RuntimeError", 'TypeError("required")', 'ValueError("no value")'),
-)
-_RETURNED = ("None", "False", "True", "0", "-1", "1", "[]", '""', "{}", "()")
+_BY_PLACE = 0.25  # of lines go to the top or the end of a body, or are deleted by their number
+_LAST = 0.5  # of deleted last lines are called so
 _REPLACED = (ast.Call, ast.Attribute, ast.Compare, ast.Constant, ast.Subscript)
 
 
@@ -70,38 +36,30 @@ def wrap_in_try(function: Function, rng: random.Random, _pool: Pool) -> Edit | N
     """The statements after the docstring, one level deeper, and a handler after them."""
     if not own_body(function):
         return None
-    text, (start, indent, level) = function.text, body_start(function)
-    inner = text[start:]
+    start, indent, level = body_start(function)
+    inner = function.text[start:]
     if has_multiline_string(textwrap.dedent(inner)) or not indent.isspace():
         return None
-    error = rng.choice(_ERRORS)
-    if rng.random() < _ANY_ERROR:
-        handler, instruction = _CATCH_ALL, phrase(rng, official("wrap_in_try: bare"))
-    else:
-        what, handler = rng.choice(_HANDLERS)
-        instruction = phrase(rng, official("wrap_in_try: told"), what=what.format(error=error))
-    deeper = textwrap.indent(inner, level)
-    after = text[:start] + f"{indent}try:\n{deeper}\n"
-    after += textwrap.indent(handler.format(error=error).replace("    ", level), indent)
-    return Edit("wrap_in_try", instruction, text, after)
+    error = rng.choice(CHOICES["errors"])
+    part, handler, words = "bare", CHOICES["catch_all"], dict[str, str]()
+    if rng.random() >= _ANY_ERROR:
+        what, handler = rng.choice(CHOICES["handlers"])
+        part, words = "told", {"what": what.format(error=error)}
+    handler = handler.format(error=error).replace("    ", level)
+    block = f"{indent}try:\n{textwrap.indent(inner, level)}\n{textwrap.indent(handler, indent)}"
+    return edit_of(function, rng, f"wrap_in_try: {part}", function.text[:start] + block, **words)
 
 
 def _without_docstring(function: Function) -> tuple[str, str, int] | None:
     """The text without its docstring, the docstring's indentation and where it stood."""
-    node = docstring_node(function)
+    node, text = docstring_node(function), function.text
     if node is None or not own_body(function):
         return None
-    lines = Lines(function.text)
+    lines = Lines(text)
     start, end = lines.offset(node.lineno, 0), lines.end(node) + 1
-    if (
-        function.text[end - 1 : end] != "\n"
-        or not function.text[start : lines.start(node)].isspace()
-    ):
+    if text[end - 1 : end] != "\n" or not text[start : lines.start(node)].isspace():
         return None
-    rest = function.text[end:]
-    while rest.startswith("\n"):
-        rest = rest[1:]
-    return function.text[:start] + rest, " " * node.col_offset, start
+    return text[:start] + text[end:].lstrip("\n"), " " * node.col_offset, start
 
 
 def add_docstring(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
@@ -110,41 +68,35 @@ def add_docstring(function: Function, rng: random.Random, _pool: Pool) -> Edit |
     if found is None:
         return None
     before, indent, start = found
-    first_line = (ast.get_docstring(function.node) or "").split("\n")[0].strip()
-    if not 8 <= len(first_line) <= 90 or '"' in first_line or "\\" in first_line:
+    line = (ast.get_docstring(function.node) or "").split("\n")[0].strip()
+    if not 8 <= len(line) <= 90 or '"' in line or "\\" in line:
         return None
-    after = spliced(before, [(start, start, f'{indent}"""{first_line}"""\n')])
-    instruction = phrase(rng, official("add_docstring"), text=first_line)
-    return Edit("add_docstring", instruction, before, after)
+    splices = [(start, start, f'{indent}"""{line}"""\n')]
+    return edit_of(replace(function, text=before), rng, "add_docstring", splices, text=line)
 
 
 def drop_docstring(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
     """The function without its docstring and the blank lines after it."""
     found = _without_docstring(function)
-    if found is None:
-        return None
-    return Edit("drop_docstring", phrase(rng, official("drop_docstring")), function.text, found[0])
+    return edit_of(function, rng, "drop_docstring", found[0]) if found else None
 
 
 def guard(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
     """An early return or an error for a parameter that is None, or for another condition."""
-    names = [a.arg for a in function.node.args.args if a.arg not in ("self", "cls")]
+    names = [a.arg for a in function.node.args.args if a.arg not in OWN]
     body = own_body(function)
     if not names or not body or getattr(body[0], "decorator_list", None):
         return None
     name, raises = rng.choice(names), rng.random() < _RAISING
-    value = rng.choice(_RAISED if raises else (*_RETURNED, rng.choice(names)))
+    value = rng.choice(CHOICES["raised"] if raises else (*CHOICES["returned"], rng.choice(names)))
     at, indent, level = body_start(function)
     does = "raise" if raises else "return"
+    condition, part, words = f"{name} is None", f"guard: {does}s", {"name": name}
     if rng.random() < _OTHER_CONDITION:
         condition, when = _condition(name, names, rng)
-        words = phrase(rng, official(f"guard: {does}s if"), when=when, value=value)
-    else:
-        condition = f"{name} is None"
-        words = phrase(rng, official(f"guard: {does}s"), name=name, value=value)
+        part, words = f"guard: {does}s if", {"when": when}
     added = f"{indent}if {condition}:\n{indent}{level}{does} {value}\n"
-    after = spliced(function.text, [(at, at, added)])
-    return Edit("guard", words, function.text, after)
+    return edit_of(function, rng, part, [(at, at, added)], value=value, **words)
 
 
 def _condition(name: str, names: Sequence[str], rng: random.Random) -> tuple[str, str]:
@@ -155,49 +107,42 @@ def _condition(name: str, names: Sequence[str], rng: random.Random) -> tuple[str
         "name": name,
         "other": rng.choice(others or names),
         "number": str(rng.choice((1, 2, 10, 100, rng.randint(3, 999)))),
-        "type": rng.choice(("int", "str", "float", "list", "dict", "bool", "bytes", "tuple")),
+        "type": rng.choice(CHOICES["condition_types"]),
     }
     when = rng.choice(WORDINGS[part].official).format(**words)
     return part.removeprefix(_CONDITION).format(**words), when
+
+
+def _blocks(function: Function) -> Iterator[list[ast.stmt]]:
+    for parent in ast.walk(function.node):
+        for field in ("body", "orelse", "finalbody"):
+            block = getattr(parent, field, None)
+            if isinstance(block, list):
+                yield block
 
 
 def _lonely_lines(function: Function) -> list[tuple[ast.stmt, bool]]:
     """Statements with a line of their own that no other line equals; of each, whether its block has
     other statements."""
     all_lines = [line.strip() for line in function.text.split("\n")]
-    found = []
-    for parent in ast.walk(function.node):
-        for field in ("body", "orelse", "finalbody"):
-            block = getattr(parent, field, None)
-            if not isinstance(block, list):
+    docstring, found = docstring_node(function), []
+    for block in _blocks(function):
+        for statement in block:
+            if statement.lineno != statement.end_lineno or statement is docstring:
                 continue
-            for statement in block:
-                if statement.lineno != statement.end_lineno or statement is docstring_node(
-                    function
-                ):
-                    continue
-                line = all_lines[statement.lineno - 1]
-                unique = all_lines.count(line) == 1 and 3 < len(line) <= 60 and "`" not in line
-                if unique and ast.get_source_segment(function.text, statement) == line:
-                    found.append((statement, len(block) > 1))
+            line = all_lines[statement.lineno - 1]
+            unique = all_lines.count(line) == 1 and 3 < len(line) <= 60 and "`" not in line
+            if unique and ast.get_source_segment(function.text, statement) == line:
+                found.append((statement, len(block) > 1))
     return found
 
 
 def _new_line(function: Function, rng: random.Random, pool: Pool) -> str:
     """A statement with a name that the function does not have."""
     name = fresh_name(function, rng, pool)
-    return rng.choice(
-        (
-            f"print({name})",
-            f"{name} = {rng.choice(pool.expressions)}",
-            f"{name}({rng.choice(pool.expressions)})",
-            f'logger.debug("{name}")',
-            f"assert {name} is not None",
-            f"{name} += 1",
-            *(f"import {name}", f"return {name}", f"{name}.clear()"),
-            *(f"raise ValueError({name})", f'raise TypeError("{name}")'),
-        )
-    )
+    one, other = rng.choice(pool.expressions), rng.choice(pool.expressions)
+    line = str(rng.choice(CHOICES["new_lines"]))
+    return line.format(name=name, one=one, other=other)
 
 
 def insert_line(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
@@ -208,17 +153,14 @@ def insert_line(function: Function, rng: random.Random, pool: Pool) -> Edit | No
     if not candidates:
         return None
     statement, _ = rng.choice(candidates)
-    line = function.text.split("\n")[statement.lineno - 1]
+    all_lines = function.text.split("\n")
+    line = all_lines[statement.lineno - 1]
     side = "before" if _leaves(statement) or rng.random() < 0.5 else "after"
     new = _new_line(function, rng, pool)
-    at = Lines(function.text).offset(statement.lineno + (side == "after"), 0)
     indent = line[: len(line) - len(line.lstrip())]
-    ended = function.text + "\n"
-    after = spliced(ended, [(at, at, f"{indent}{new}\n")])[:-1]
-    instruction = phrase(
-        rng, official("insert_line: beside"), new=new, side=side, line=line.strip()
-    )
-    return Edit("insert_line", instruction, function.text, after)
+    all_lines.insert(statement.lineno - (side == "before"), indent + new)
+    words = {"new": new, "side": side, "line": line.strip()}
+    return edit_of(function, rng, "insert_line: beside", "\n".join(all_lines), **words)
 
 
 def _leaves(statement: ast.stmt) -> bool:
@@ -237,8 +179,7 @@ def _insert_by_place(function: Function, new: str, rng: random.Random) -> Edit |
     if not _leaves(body[-1]) and rng.random() < 0.5:
         end = len(function.text)
         splice, place = (end, end, f"\n{indent}{new}"), "end"
-    words = phrase(rng, official(f"insert_line: at the {place}"), new=new)
-    return Edit("insert_line", words, function.text, spliced(function.text, [splice]))
+    return edit_of(function, rng, f"insert_line: at the {place}", [splice], new=new)
 
 
 def delete_line(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
@@ -246,38 +187,30 @@ def delete_line(function: Function, rng: random.Random, _pool: Pool) -> Edit | N
     candidates = [statement for statement, removable in _lonely_lines(function) if removable]
     if not candidates:
         return None
-    statement = rng.choice(candidates)
-    all_lines = function.text.split("\n")
-    row = statement.lineno - 1
-    is_last = statement.lineno == len(all_lines)
+    row = rng.choice(candidates).lineno - 1
+    all_lines, ordinals = function.text.split("\n"), CHOICES["ordinals"]
+    is_last = row + 1 == len(all_lines)
     line = all_lines.pop(row)
+    part, words = "quoted", {"line": line.strip()}
     if is_last and rng.random() < _LAST:
-        instruction = phrase(rng, official("delete_line: last"))
-    elif 1 <= row <= len(_NUMBERS) and rng.random() < _BY_PLACE:
-        place = rng.choice((f"line {row + 1}", f"the {_NUMBERS[row - 1]} line"))
-        instruction = phrase(rng, official("delete_line: number"), place=place)
-    else:
-        instruction = phrase(rng, official("delete_line: quoted"), line=line.strip())
-    return Edit("delete_line", instruction, function.text, "\n".join(all_lines))
+        part, words = "last", {}
+    elif 1 <= row <= len(ordinals) and rng.random() < _BY_PLACE:
+        place = rng.choice((f"line {row + 1}", f"the {ordinals[row - 1]} line"))
+        part, words = "number", {"place": place}
+    return edit_of(function, rng, f"delete_line: {part}", "\n".join(all_lines), **words)
 
 
 def replaceable(
     function: Function, statements: Sequence[ast.stmt], kinds: tuple[type[ast.expr], ...]
 ) -> list[str]:
     """Texts of expressions in the statements, of some kinds, that the function has only once."""
-    inside_strings = {
-        id(node)
-        for joined in ast.walk(function.node)
-        if isinstance(joined, ast.JoinedStr)
-        for node in ast.walk(joined)
-    }
-    lines = Lines(function.text)
+    hidden, lines = set(map(id, inside_strings(function.node))), Lines(function.text)
     targets = {
         lines.segment(node)
         for statement in statements
         for node in ast.walk(statement)
         if isinstance(node, kinds)
-        and id(node) not in inside_strings
+        and id(node) not in hidden
         and isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
         and node.lineno == node.end_lineno
     }
@@ -290,10 +223,8 @@ def replaceable(
 
 def with_replaced(function: Function, rng: random.Random, old: str, new: str) -> Edit:
     """The edit that puts `new` where the expression `old` stands."""
-    start = function.text.index(old)
-    after = spliced(function.text, [(start, start + len(old), new)])
-    instruction = phrase(rng, official("replace_expression"), old=old, new=new)
-    return Edit("replace_expression", instruction, function.text, after)
+    after = function.text.replace(old, new, 1)
+    return edit_of(function, rng, "replace_expression", after, old=old, new=new)
 
 
 def replace_expression(function: Function, rng: random.Random, pool: Pool) -> Edit | None:

@@ -1,21 +1,34 @@
-"""Edits of how code is written down: quotes, comments, indentation; and plain copying."""
+"""Edits of how code is written down: quotes, comments, indentation; plain copying; and diffs."""
 
-from __future__ import annotations
-
+import difflib
 import random
 import tokenize
+from dataclasses import replace
 
+from models.training.edits import bodies, names, signatures
 from models.training.edits.base import (
     Edit,
     Lines,
     Pool,
+    edit_of,
     has_multiline_string,
     phrase,
-    spliced,
     tokens_of,
 )
 from models.training.functions import Function
-from models.training.phrases import official
+from models.training.phrases import CHOICES
+
+_TO_FOUR = 0.35  # of changes of indentation are to four spaces
+_MAX_DIFF_LINES = 14
+_DIFF_SOURCES = (
+    bodies.replace_expression,
+    bodies.insert_line,
+    bodies.delete_line,
+    bodies.guard,
+    names.rename_variable,
+    names.rename_function,
+    signatures.add_default,
+)
 
 
 def change_quotes(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
@@ -29,8 +42,7 @@ def change_quotes(function: Function, rng: random.Random, _pool: Pool) -> Edit |
     for token in tokens_of(function.text):
         if token.type != tokenize.STRING or token.string.startswith(('"""', "'''")):
             continue
-        quote = token.string[-1]
-        if quote != old:
+        if token.string[-1] != old:
             continue
         inner = token.string[token.string.index(old) + 1 : -1]
         if any(character in inner for character in "'\"\\"):
@@ -41,8 +53,7 @@ def change_quotes(function: Function, rng: random.Random, _pool: Pool) -> Edit |
     if not splices:
         return None
     kind, other = ("double", "single") if to_double else ("single", "double")
-    words = phrase(rng, official("change_quotes"), kind=kind, other=other)
-    return Edit("change_quotes", words, function.text, spliced(function.text, splices))
+    return edit_of(function, rng, "change_quotes", splices, kind=kind, other=other)
 
 
 def drop_comments(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
@@ -56,13 +67,7 @@ def drop_comments(function: Function, rng: random.Random, _pool: Pool) -> Edit |
             if not all_lines[row]:
                 dropped.add(row)
     kept = "\n".join(line for row, line in enumerate(all_lines) if row not in dropped)
-    if kept == function.text:
-        return None
-    return Edit("drop_comments", phrase(rng, official("drop_comments")), function.text, kept)
-
-
-_TO_FOUR = 0.35
-"""How many changes of indentation are to four spaces."""
+    return edit_of(function, rng, "drop_comments", kept) if kept != function.text else None
 
 
 def change_indent(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
@@ -73,14 +78,26 @@ def change_indent(function: Function, rng: random.Random, _pool: Pool) -> Edit |
         return None
     what, unit = rng.choice((("two spaces", "  "), ("2 spaces", "  "), ("tabs", "\t")))
     pairs = zip(all_lines, widths, strict=True)
-    after = "\n".join(unit * (width // 4) + line[width:] for line, width in pairs)
+    other = "\n".join(unit * (width // 4) + line[width:] for line, width in pairs)
     if rng.random() < _TO_FOUR:
-        words = phrase(rng, official("change_indent: four"))
-        return Edit("change_indent", words, after, function.text)
-    words = phrase(rng, official("change_indent: from four"), what=what)
-    return Edit("change_indent", words, function.text, after)
+        edit = edit_of(function, rng, "change_indent: four", function.text)
+        return replace(edit, before=other)
+    return edit_of(function, rng, "change_indent: from four", other, what=what)
 
 
 def repeat_code(function: Function, rng: random.Random, _pool: Pool) -> Edit | None:
     """The same code again."""
-    return Edit("repeat_code", phrase(rng, official("repeat_code")), function.text, function.text)
+    return edit_of(function, rng, "repeat_code", function.text)
+
+
+def apply_diff(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
+    """A small unified diff of another edit: hunks with one line of context, no file header."""
+    source = rng.choice(_DIFF_SOURCES)(function, rng, pool)
+    if source is None:
+        return None
+    before, after = source.before.split("\n"), source.after.split("\n")
+    lines = list(difflib.unified_diff(before, after, lineterm="", n=1))[2:]
+    if not lines or len(lines) > _MAX_DIFF_LINES:
+        return None
+    words = phrase(rng, CHOICES["apply_diff"], diff="\n".join(lines))
+    return replace(source, kind="apply_diff", instruction=words)

@@ -1,39 +1,34 @@
 """Edits that change a name everywhere it is used."""
 
-from __future__ import annotations
-
 import ast
 import random
 import re
 import textwrap
+from dataclasses import replace
 
 from models.training.edits.base import (
+    OWN,
     Edit,
     Lines,
     Pool,
     Splice,
+    edit_of,
     fresh_name,
     has_multiline_string,
     names_inside_strings,
-    phrase,
     spliced,
 )
 from models.training.functions import Function
-from models.training.phrases import official
 
-_TWO = 0.3
-"""How many requests rename two variables where there are two."""
-_UNNAMED = 0.25
-"""How many methods become functions without a name for what `self` was."""
-_OBJECT = "obj"
-"""The parameter that replaces `self` then if the body uses it; otherwise `self` is dropped."""
+_TWO = 0.3  # of requests rename two variables where there are two
+_UNNAMED = 0.25  # of methods become functions without a name for what `self` was
+_OBJECT = "obj"  # the parameter that replaces `self` then if the body uses it
 
 
 def renamable(function: Function) -> list[str]:
     """Parameters and local variables whose every use can be found and changed."""
     node = function.node
-    bound = stored(node)
-    bound |= {a.arg for a in ast.walk(node) if isinstance(a, ast.arg)}
+    bound = stored(node) | {a.arg for a in ast.walk(node) if isinstance(a, ast.arg)}
     hidden = names_inside_strings(node)
     for inner in ast.walk(node):
         if isinstance(inner, ast.Global | ast.Nonlocal):
@@ -52,7 +47,7 @@ def renamable(function: Function) -> list[str]:
             hidden |= {inner.arg} & nested_parameters(node)
         elif isinstance(inner, ast.MatchAs | ast.MatchStar | ast.MatchMapping):
             hidden |= {getattr(inner, "name", None) or "", getattr(inner, "rest", None) or ""}
-    return sorted(bound - hidden - {"self", "cls", "_", "__class__"})
+    return sorted(bound - hidden - {*OWN, "_", "__class__"})
 
 
 def stored(node: ast.AST) -> set[str]:
@@ -78,21 +73,16 @@ def nested_parameters(node: ast.AST) -> set[str]:
     }
 
 
-def uses(function: Function, name: str) -> list[Splice]:
-    """Where a variable's name stands, as splices that would delete it."""
-    lines = Lines(function.text)
-    starts = [
-        lines.start(node)
-        for node in ast.walk(function.node)
-        if (isinstance(node, ast.Name) and node.id == name)
-        or (isinstance(node, ast.arg) and node.arg == name)
-    ]
-    return [(start, start + len(name), "") for start in sorted(set(starts))]
-
-
 def renamed(function: Function, old: str, new: str) -> list[Splice]:
     """Splices that rename one variable."""
-    return [(start, end, new) for start, end, _ in uses(function, old)]
+    lines = Lines(function.text)
+    starts = {
+        lines.start(node)
+        for node in ast.walk(function.node)
+        if (isinstance(node, ast.Name) and node.id == old)
+        or (isinstance(node, ast.arg) and node.arg == old)
+    }
+    return [(start, start + len(old), new) for start in sorted(starts)]
 
 
 def rename_variable(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
@@ -100,20 +90,16 @@ def rename_variable(function: Function, rng: random.Random, pool: Pool) -> Edit 
     candidates = renamable(function)
     if not candidates:
         return None
-    old, new = rng.choice(candidates), fresh_name(function, rng, pool)
-    splices = renamed(function, old, new)
+    part, words = "one", {"old": rng.choice(candidates), "new": fresh_name(function, rng, pool)}
+    splices = renamed(function, words["old"], words["new"])
     if len(candidates) > 1 and rng.random() < _TWO:
-        old2 = rng.choice([name for name in candidates if name != old])
+        old2 = rng.choice([name for name in candidates if name != words["old"]])
         new2 = fresh_name(function, rng, pool)
-        if new2 == new:
+        if new2 == words["new"]:
             return None
+        part, words = "two", words | {"old2": old2, "new2": new2}
         splices += renamed(function, old2, new2)
-        instruction = phrase(
-            rng, official("rename_variable: two"), old=old, new=new, old2=old2, new2=new2
-        )
-    else:
-        instruction = phrase(rng, official("rename_variable: one"), old=old, new=new)
-    return Edit("rename_variable", instruction, function.text, spliced(function.text, splices))
+    return edit_of(function, rng, f"rename_variable: {part}", splices, **words)
 
 
 def rename_function(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
@@ -121,20 +107,16 @@ def rename_function(function: Function, rng: random.Random, pool: Pool) -> Edit 
     node, old = function.node, function.node.name
     if old.startswith("__") or old in names_inside_strings(node) or old in renamable(function):
         return None
-    if any(
-        attribute.attr == old
-        for attribute in ast.walk(node)
-        if isinstance(attribute, ast.Attribute)
-    ):
+    attributes = (one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute))
+    if old in attributes:
         return None  # perhaps a call of itself
-    if function.is_method and uses(function, old):
+    if function.is_method and renamed(function, old, ""):
         return None  # another function of that name
     new = fresh_name(function, rng, pool)
     header = Lines(function.text).offset(node.lineno, node.col_offset)
     start = function.text.index(f"def {old}", header) + len("def ")
     splices = [(start, start + len(old), new), *renamed(function, old, new)]
-    instruction = phrase(rng, official("rename_function"), old=old, new=new)
-    return Edit("rename_function", instruction, function.text, spliced(function.text, splices))
+    return edit_of(function, rng, "rename_function", splices, old=old, new=new)
 
 
 def rename_attribute(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
@@ -153,9 +135,8 @@ def rename_attribute(function: Function, rng: random.Random, pool: Pool) -> Edit
         return None
     old, new = rng.choice(found).attr, fresh_name(function, rng, pool)
     ends = [lines.end(node) for node in found if node.attr == old]
-    after = spliced(function.text, [(end - len(old), end, new) for end in ends])
-    instruction = phrase(rng, official("rename_attribute"), old=old, new=new)
-    return Edit("rename_attribute", instruction, function.text, after)
+    splices = [(end - len(old), end, new) for end in ends]
+    return edit_of(function, rng, "rename_attribute", splices, old=old, new=new)
 
 
 def method_to_function(function: Function, rng: random.Random, pool: Pool) -> Edit | None:
@@ -170,15 +151,13 @@ def method_to_function(function: Function, rng: random.Random, pool: Pool) -> Ed
     if rng.random() < _UNNAMED:
         if re.search(rf"\b{_OBJECT}\b", function.text):
             return None
-        instruction = phrase(rng, official("method_to_function: bare"))
-        splices = renamed(function, "self", _OBJECT)
+        part, words, splices = "bare", dict[str, str](), renamed(function, "self", _OBJECT)
         if len(splices) == 1:
             start, end, _ = splices[0]
-            end += 2 * function.text.startswith(", ", end)
-            splices = [(start, end, "")]
+            splices = [(start, end + 2 * function.text.startswith(", ", end), "")]
     else:
-        new = fresh_name(function, rng, pool)
-        instruction = phrase(rng, official("method_to_function: told"), new=new)
-        splices = renamed(function, "self", new)
+        part, words = "told", {"new": fresh_name(function, rng, pool)}
+        splices = renamed(function, "self", words["new"])
     after = spliced(function.text, splices)
-    return Edit("method_to_function", instruction, textwrap.indent(function.text, "    "), after)
+    edit = edit_of(function, rng, f"method_to_function: {part}", after, **words)
+    return replace(edit, before=textwrap.indent(function.text, "    "))

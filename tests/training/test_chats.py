@@ -1,21 +1,20 @@
-"""What is answered to requests outside the training, and conversations around edits."""
+"""What is answered to requests outside the training, to questions, and in conversations."""
 
 import itertools
 import random
 import re
 
-import numpy as np
 import pytest
 
-from benchmarks.first_messages import messages
 from models.training import refusals
 from models.training.chats import WHAT_CHANGE, Chats
-from models.training.copies import NOWHERE, align
+from models.training.corpus import STDLIB, SourceFile
 from models.training.edits import Edit
-from models.training.few_words import in_few_words
+from models.training.examples import EMBER
 from models.training.functions import Function
 from models.training.invented import Inventor
 from models.training.phrases import REQUESTS, requests_of, unmarked
+from models.training.wordings import in_few_words
 
 DOCSTRINGS = ["Return the first item."]
 
@@ -89,7 +88,8 @@ def test_training_and_evaluation_ask_for_earlier_code_in_other_words(kind: str) 
 
 
 def test_the_messages_of_the_card_are_not_trained_on() -> None:
-    shown = {unmarked(line) for lines in messages().values() for line in lines}
+    card = (EMBER / "README.md").read_text(encoding="utf-8")
+    shown = set(map(unmarked, re.findall(r"^    > (.*)", card, re.MULTILINE)))
     assert len(shown) == 30
     assert not shown & {unmarked(line) for lines in REQUESTS.values() for line in lines}
 
@@ -197,43 +197,11 @@ def test_code_that_a_refused_request_brought_is_not_forgotten(plain_spoken: bool
             assert "def " not in before or answer[1] != refusals.WHICH_CODE, request
 
 
-def test_code_that_was_shown_is_edited_after_talk_in_between() -> None:
-    chats = Chats(Inventor(random.Random(5)), requests(5), [], plain_spoken=True)
-    said = [[said for _, said in chats.conversation(4)] for _ in range(1200)]
-    shown = [turns for turns in said if turns[1] == WHAT_CHANGE]
-    edited = [turns for turns in shown if "```" not in turns[3] and turns[5].startswith("```")]
-    assert len(shown) > 15
-    assert len(edited) > len(shown) // 20
-
-
-def test_plain_spoken_people_undo_more_often() -> None:
-    undone = []
-    for plain in (False, True):
-        chats = Chats(Inventor(random.Random(3)), requests(3), [], plain_spoken=plain)
-        asked = [words for _ in range(1200) for _, words in chats.conversation(5)[::2]]
-        undone.append(sum(words in REQUESTS["undo"] for words in asked))
-    assert 1.1 * undone[0] < undone[1]  # and some name the change
-
-
 def test_conversations_have_questions_where_there_are_any() -> None:
     asked = [("user", "What does len do?"), ("assistant", "Return the number of items.")]
     chats = Chats(Inventor(random.Random(3)), requests(3), [], [asked])
     turns = [turn for _ in range(60) for turn in chats.conversation(5)]
     assert 6 <= turns.count(asked[1]) <= 60
-
-
-FENCE, CODE, ASK, NO = 9, [11, 12, 13, 14, 15, 16], 20, 30
-
-
-def test_an_undone_edit_is_aligned_with_the_code_before_it() -> None:
-    edited = [11, 12, 40, 14, 15, 16]
-    turns = ([ASK, FENCE, *CODE], [FENCE, *edited], [ASK], [NO, NO], [ASK], [FENCE, *CODE])
-    tokens = np.array([token for turn in turns for token in turn])
-    learned = np.concatenate([np.full(len(turn), i % 2 == 1) for i, turn in enumerate(turns)])
-    alignment = align(tokens, learned, fence=FENCE)
-    assert alignment.source[-6:].tolist() == [2, 3, 4, 5, 6, 7]
-    refusal = np.flatnonzero(tokens == NO)
-    assert (alignment.place[refusal] == NOWHERE).all()
 
 
 def test_a_correction_changes_the_name_that_was_just_given() -> None:
@@ -269,9 +237,19 @@ def test_a_shortened_word_is_not_taken_up() -> None:
     assert refusals.word_of("who shouldn't while") is None
 
 
-def test_a_correction_cannot_be_undone_by_the_name_of_its_edit() -> None:
-    chats = Chats(Inventor(random.Random(7)), requests(7), [], plain_spoken=True)
-    versions: list[Function] = []
-    while not chats.correct(versions):
-        pass
-    assert versions[-1].origin == ""
+def test_what_is_asked_about_most_is_known_wherever_it_was_written() -> None:
+    answers = refusals.documented()
+    for name in ("len", "str.join", "os.path.exists", "collections.defaultdict", "random.randint"):
+        assert len(answers[name]) >= 20
+    assert answers["os.path.exists"] != answers["os.path.join"]
+    assert not [name for name in answers if name.rpartition(".")[2].startswith("_")]
+
+
+def test_what_is_not_known_is_answered_honestly() -> None:
+    text = 'def given():\n    """Say what was given."""\n\n\ndef _own():\n    pass\n'
+    files = [SourceFile(STDLIB, "unheard/of.py", text), SourceFile(STDLIB, "re.py", text)]
+    turns = list(refusals.library_questions(files, random.Random(1)))
+    unknown = [answer for (_, asked), (_, answer) in turns if "unheard.of.given" in asked]
+    assert len(unknown) == 2
+    assert all(map(refusals.is_honest, unknown))
+    assert not [asked for (_, asked), _ in turns if "_own" in asked or "re.given" in asked]
