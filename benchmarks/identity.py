@@ -17,7 +17,6 @@ from functools import partial
 from typing import Final
 
 import akunu_py
-from akunu_py.bench.baselines import ALL_DRAFTERS, add_baselines
 from akunu_py.bench.identity import (
     Difference,
     Prompt,
@@ -31,6 +30,7 @@ from akunu_py.engine import Engine
 from akunu_py.options import Options
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Stats
+from benchmarks.baselines import ALL_DRAFTERS, add_baselines
 from benchmarks.prompts import make_prompts
 from benchmarks.records import record
 from benchmarks.seeds.ngram_model import NGramModel, NGramModelDrafter, bigram, trigram

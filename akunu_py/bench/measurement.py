@@ -1,10 +1,8 @@
-"""Measurements on a noisy machine: where they were made, how sure they are, and their tables.
-
-Medians come with their quartiles or a confidence interval.
-"""
+"""What all reports share: the machine, medians with quartiles or an interval, tables, and files."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +17,7 @@ from rich.table import Table
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.machine.backend import Backend
+from akunu_py.package import write_atomically
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
@@ -110,6 +109,11 @@ def machine_line(machine: dict[str, Any]) -> str:
     )
 
 
+def heading(machine: dict[str, Any], model: dict[str, Any]) -> str:
+    """The model and the machine in one line."""
+    return f"{model['name']}, {model['layout']} weights; {machine_line(machine)}"
+
+
 def figures_table(
     heads: Sequence[str],
     rows: Iterable[Sequence[str]] = (),
@@ -129,6 +133,19 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> 
     """A Markdown table; every cell is converted to text as it is."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def write_report(stem: Path, title: str, parts: Iterable[str], found: Any = None) -> str:
+    """Writes `stem.md`, with a heading and some parts, and `stem.json`, if something is `found`.
+
+    Returns:
+        The Markdown.
+    """
+    text = "\n\n".join([f"# {title}", *(part.strip() for part in parts)]) + "\n"
+    write_atomically(stem.with_name(f"{stem.name}.md"), text)
+    if found is not None:
+        write_atomically(stem.with_name(f"{stem.name}.json"), json.dumps(found, indent=1) + "\n")
+    return text
 
 
 def _system() -> str:

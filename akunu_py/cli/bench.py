@@ -5,23 +5,21 @@ Results go to standard output, progress to standard error.
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 
 from akunu_py.bench.cost_report import CostReport
 from akunu_py.bench.curve_sources import about_lines, find_curves
-from akunu_py.bench.held_out import MAX_REQUESTS, HeldOut, hold_out
-from akunu_py.bench.measurement import describe_machine, describe_model, machine_line
-from akunu_py.bench.plots import check_can_plot, draw_cost, draw_replay, draw_speedup
+from akunu_py.bench.measurement import describe_machine, describe_model, heading
+from akunu_py.bench.plots import check_can_plot
 from akunu_py.bench.replay import ReplayCase
 from akunu_py.bench.replay_report import Policy, ReplayReport, replay_policies
-from akunu_py.bench.samples import encode_samples, read_samples
+from akunu_py.bench.samples import MAX_REQUESTS, HeldOut, encode_samples, hold_out, read_samples
 from akunu_py.cli.loading import load_engine, measure_costs_with_bar
 from akunu_py.cli.progress import ProgressBar
 from akunu_py.cli.settings import CostSettings, ReplaySettings, SpeedupSettings
@@ -31,7 +29,7 @@ from akunu_py.memory.projects import project_folder
 
 if TYPE_CHECKING:
     from akunu_py.bench.contestants import Contestant
-    from akunu_py.bench.speedup_report import SpeedupReport
+    from akunu_py.bench.speedup import SpeedupReport
     from akunu_py.engine import Engine
     from akunu_py.planning.cost_curve import CostCurve
     from akunu_py.text.tokenizer import Tokenizer
@@ -42,10 +40,9 @@ _MIN_COLUMNS: Final = 120
 
 @dataclass(frozen=True)
 class _Result:
-    """A report, what draws it, and the text before and after its tables."""
+    """A report, and the text before and after its tables."""
 
     report: "CostReport | SpeedupReport | ReplayReport"
-    draw: Callable[[Any, Path], None]
     before: str = ""
     after: str = ""
 
@@ -66,7 +63,7 @@ def run(settings: CostSettings | SpeedupSettings | ReplaySettings) -> int:
         case ReplaySettings():
             result = _replay(settings)
     if settings.plot is not None:
-        result.draw(result.report, settings.plot)
+        result.report.draw(settings.plot)
     if settings.as_json:
         print(json.dumps(result.report.as_json()))
         return 0
@@ -88,7 +85,7 @@ def _measure_cost(settings: CostSettings) -> _Result:
     curve = measure_costs_with_bar(engine, settings.seconds)
     alone = _measure_alone(engine, settings) if engine.model.ranks else None
     report = CostReport(describe_machine(engine.backend), describe_model(engine), curve, alone)
-    return _Result(report, draw_cost, _heading(report), f"\n{report.payoff}")
+    return _Result(report, heading(report.machine, report.model), f"\n{report.payoff}")
 
 
 def _measure_alone(engine: "Engine", settings: CostSettings) -> "CostCurve | None":
@@ -123,8 +120,7 @@ def _measure_speedup(settings: SpeedupSettings) -> _Result:
         samples += islice(read_samples(path), settings.prompts)
     engine = load_engine(settings.model)
     from akunu_py.bench.contestants import Akunu, MlxLm  # noqa: PLC0415  (these need MLX)
-    from akunu_py.bench.speedup import contest, make_tasks  # noqa: PLC0415
-    from akunu_py.bench.speedup_report import SpeedupReport  # noqa: PLC0415
+    from akunu_py.bench.speedup import SpeedupReport, contest, make_tasks  # noqa: PLC0415
 
     sets = encode_samples(
         engine.tokenizer, samples, room=engine.context_limit - settings.max_tokens
@@ -147,11 +143,11 @@ def _measure_speedup(settings: SpeedupSettings) -> _Result:
         describe_machine(engine.backend), describe_model(engine), curve,
         settings.max_tokens, settings.rounds, rows, complete,
     )  # fmt: skip
-    return _Result(report, draw_speedup, _heading(report))
+    return _Result(report, heading(report.machine, report.model))
 
 
 def _replay(settings: ReplaySettings) -> _Result:
-    """What drafting would bring on known answers; no model is loaded."""
+    """What drafting would gain on known answers; no model is loaded."""
     curves = find_curves(settings.costs, settings.model)
     sets, memories = _read_sets(settings), {}
     policies = [
@@ -174,12 +170,10 @@ def _replay(settings: ReplaySettings) -> _Result:
             )
     costs = "\n".join(f"  {line}" for line in about_lines(curves))
     if len(curves) > 1:
-        costs += "\n--costs NAME takes one of them, and then forwards and drafts are listed, too."
+        costs += "\n--costs NAME takes one of them, and then also lists passes and drafts."
     return _Result(
         ReplayReport(sets, curves, rows, settings.model),
-        draw_replay,
-        after="Nothing here was measured: speedups are predicted from these costs of forwards:\n"
-        + costs,
+        after="Nothing here was measured: speedups are predicted from these costs:\n" + costs,
     )
 
 
@@ -209,8 +203,3 @@ def _tokenizer(settings: ReplaySettings) -> "Tokenizer":
     from akunu_py.loading import load_tokenizer  # noqa: PLC0415
 
     return load_tokenizer(settings.model)
-
-
-def _heading(report: "CostReport | SpeedupReport") -> str:
-    name, layout = report.model["name"], report.model["layout"]
-    return f"{name}, {layout} weights; {machine_line(report.machine)}"

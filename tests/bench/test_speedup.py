@@ -12,8 +12,7 @@ from akunu_py.bench.contestants import (
     Task,
 )
 from akunu_py.bench.replay import ReplayCase
-from akunu_py.bench.speedup import FORCED, OWN, SpeedupRow, contest, make_tasks
-from akunu_py.bench.speedup_report import SpeedupReport
+from akunu_py.bench.speedup import FORCED, OWN, SpeedupReport, SpeedupRow, contest, make_tasks
 from akunu_py.engine import Engine
 from akunu_py.options import Sampling
 from tests.planning.curves import FLAT

@@ -13,6 +13,7 @@ from akunu_py.stats import Stats
 from benchmarks.seeds import char_model
 from benchmarks.seeds.__main__ import STEPS, main, read_options
 from benchmarks.seeds.char_model import CharModel
+from benchmarks.seeds.conftest import TEXT
 from benchmarks.seeds.measure import (
     CASES,
     DRAFTS,
@@ -30,7 +31,6 @@ from benchmarks.seeds.measure import (
 from benchmarks.seeds.ngram_model import NGramModelDrafter
 from benchmarks.seeds.plot import draw_seeds
 from benchmarks.seeds.report import PUBLISHED, MeasuredModel, SeedsReport, SeedsRow
-from tests.benchmarks.seeds.conftest import TEXT
 
 SIZE = Size(seeds=2, requests=1, max_tokens=5)
 TRAIN_LITTLE = ["--quick", "--steps", "2", "--requests", "1", "--max-tokens", "2"]

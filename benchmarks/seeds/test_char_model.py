@@ -13,7 +13,7 @@ from akunu_py.package import CACHE_VARIABLE
 from benchmarks.seeds import char_model
 from benchmarks.seeds.char_model import CharModel, Recipe, find_char_model, train, validation_loss
 from benchmarks.seeds.char_text import MIN_CHARACTERS, CharText, read_char_text
-from tests.benchmarks.seeds.conftest import TEXT, TINY
+from benchmarks.seeds.conftest import TEXT, TINY
 
 
 class TestText:

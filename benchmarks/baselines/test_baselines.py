@@ -1,11 +1,20 @@
-"""Baselines: each does what its system does, and only `bench` offers it."""
+"""Baselines: each does what its system does, and keeps the contract of drafters."""
+
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from akunu_py.bench.baselines import ALL_DRAFTERS, BASELINES, REMEMBERS_TEXT, add_baselines
-from akunu_py.bench.baselines.prompt_lookup import (
+import akunu_py
+from akunu_py.drafting import make_drafter
+from akunu_py.drafting.base import Draft, Drafter
+from akunu_py.errors import InvalidRequestError
+from akunu_py.options import Sampling
+from akunu_py.sampling.sampler import Sampler
+from benchmarks.baselines import BASELINES, add_baselines, drafters_for
+from benchmarks.baselines.prompt_lookup import (
     LlamaCache,
     LlamaMapK,
     LlamaMapK4v,
@@ -14,13 +23,8 @@ from akunu_py.bench.baselines.prompt_lookup import (
     TransformersLookup,
     VllmNGram,
 )
-from akunu_py.bench.baselines.suffix_decoding import SuffixDecoding
-from akunu_py.drafting import DRAFTERS, make_drafter
-from akunu_py.drafting.base import Draft
-from akunu_py.engine import Engine
-from akunu_py.errors import InvalidRequestError
-from akunu_py.options import Sampling
-from akunu_py.sampling.sampler import Sampler
+from benchmarks.baselines.suffix_decoding import SuffixDecoding
+from tests.drafting.test_protocol import SENTENCE, decode, streams
 
 KEY = list(range(200, 212))
 LONG_KEY = list(range(200, 224))
@@ -143,17 +147,36 @@ def test_suffix_decoding_drafts_as_many_tokens_as_it_matched() -> None:
     assert drafter.propose(32).tokens == (3, 4, 5)
 
 
+@pytest.mark.parametrize("make", BASELINES.values(), ids=BASELINES)
+@given(prompt=streams, references=st.lists(streams, max_size=3), text=streams, data=st.data())
+@settings(max_examples=25, deadline=None)
+def test_baselines_keep_the_contract_of_drafters(
+    make: Callable[[], Drafter],
+    prompt: list[int],
+    references: list[list[int]],
+    text: list[int],
+    data: st.DataObject,
+) -> None:
+    known = {token for reference in references for token in reference}
+    decode(make(), prompt, text, data, known, references=references)
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_replay_keeps_no_text_of_the_request_before(name: str) -> None:
+    make = drafters_for(name)
+    make().begin([*SENTENCE, *SENTENCE])
+    drafter = make()
+    drafter.begin(SENTENCE[:40])
+    assert not drafter.propose(8)
+
+
 def test_a_user_cannot_choose_a_baseline() -> None:
-    assert not set(DRAFTERS) & set(BASELINES)
-    assert set(REMEMBERS_TEXT) < set(ALL_DRAFTERS)
     with pytest.raises(InvalidRequestError, match="no drafter 'llama-mod'; choose one of auto"):
         make_drafter("llama-mod")
 
 
-def test_an_engine_keeps_a_baseline_with_what_it_learned(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine.speculation, "_factories", {})
+def test_an_engine_keeps_a_baseline_with_what_it_learned(tiny_model_dir: Path) -> None:
+    engine = akunu_py.load(str(tiny_model_dir))
     add_baselines(engine)
     sampler = Sampler(Sampling())
     engine.speculation.drafter("llama-mod", sampler).begin([*LONG_KEY, *COPY])

@@ -1,14 +1,13 @@
-"""Baselines: drafters of other systems, to compare with the drafters of this project.
-
-`bench` and `benchmarks/` offer them; `chat`, `generate` and `serve` do not.
-"""
+"""Drafters of other systems, with the constants that these systems ship, to compare `auto` with."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from akunu_py.bench.baselines.prompt_lookup import (
+from akunu_py.drafting import DRAFTERS
+from akunu_py.drafting.base import Drafter
+from benchmarks.baselines.prompt_lookup import (
     LlamaCache,
     LlamaMapK,
     LlamaMapK4v,
@@ -17,17 +16,17 @@ from akunu_py.bench.baselines.prompt_lookup import (
     TransformersLookup,
     VllmNGram,
 )
-from akunu_py.bench.baselines.suffix_decoding import SuffixDecoding
-from akunu_py.drafting import DRAFTERS
-from akunu_py.drafting.base import Drafter
-from akunu_py.drafting.ngram_storage import NGramStorage, StorageDrafter
+from benchmarks.baselines.suffix_automaton import SuffixAutomatonDrafter
+from benchmarks.baselines.suffix_decoding import SuffixDecoding
+from benchmarks.seeds.ngram_storage import NGramStorage, StorageDrafter
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
     from akunu_py.sampling.sampler import Sampler
 
-
 BASELINES: Final[dict[str, Callable[[], Drafter]]] = {
+    "suffix": SuffixAutomatonDrafter,
+    "storage": StorageDrafter,
     "storage-one-level": lambda: StorageDrafter(NGramStorage(one_level=True)),
     "suffix-decoding": SuffixDecoding,
     "transformers-lookup": TransformersLookup,
@@ -39,11 +38,20 @@ BASELINES: Final[dict[str, Callable[[], Drafter]]] = {
     "llama-cache": LlamaCache,
 }
 ALL_DRAFTERS: Final = DRAFTERS | BASELINES
-"""The drafters that a user can choose, and the baselines."""
 
 REMEMBERS_TEXT: Final = frozenset({"storage", "storage-one-level", "llama-mod", "llama-cache"})
 """Drafters that also draft from the text of earlier requests; the others remember at most how
 often their drafts were accepted."""
+
+
+def drafters_for(name: str) -> Callable[[], Drafter]:
+    """What to begin each request of a replay with: the same drafter, or a new one if it remembers
+    text, because a replay compares requests that do not know each other."""
+    make = ALL_DRAFTERS[name]
+    if name in REMEMBERS_TEXT:
+        return make
+    kept = make()
+    return lambda: kept
 
 
 def add_baselines(engine: Engine) -> None:

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from akunu_py.drafting.base import LearnsFromAlternatives
-from akunu_py.drafting.ngram_storage import NGramStorage, StorageDrafter
+from benchmarks.seeds.ngram_storage import NGramStorage, StorageDrafter
 
 
 def test_one_level_knows_contexts_of_one_length_only() -> None:

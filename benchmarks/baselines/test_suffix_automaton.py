@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from akunu_py.drafting.suffix_automaton import SuffixAutomaton, SuffixAutomatonDrafter
+from benchmarks.baselines.suffix_automaton import SuffixAutomaton, SuffixAutomatonDrafter
 
 
 def longest_repeated_suffix(text: list[int]) -> int:

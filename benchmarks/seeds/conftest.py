@@ -20,4 +20,5 @@ TINY = Recipe(
 
 @pytest.fixture(scope="session")
 def trained() -> CharModel:
+    """Trained once."""
     return find_char_model(TEXT, TINY)
