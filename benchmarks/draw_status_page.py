@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 from PIL import Image
 
 from akunu_py.model.files import BUNDLED_MODEL
-from benchmarks.chromium import Tab, find_chromium, open_tab
 from benchmarks.served import served
+from tests.server.chromium import Tab, find_chromium, open_tab
 
 RESULTS: Final = Path(__file__).parent / "results"
 COLOURS: Final = 128

@@ -16,8 +16,7 @@ from akunu_py.bench.measurement import Spread, describe_machine, machine_line
 from akunu_py.machine.backend import find_backend
 from akunu_py.options import Sampling
 from akunu_py.sampling.sampler import Sampler
-from benchmarks.records import markdown_table, record
-from benchmarks.turns import paired_ratios, time_in_turns
+from benchmarks.records import markdown_table, paired_ratios, record, time_in_turns
 
 import mlx.core as mx  # isort: skip  (after akunu_py, which loads the BLAS)
 from mlx_lm.sample_utils import make_sampler  # isort: skip

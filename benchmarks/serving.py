@@ -33,9 +33,8 @@ import akunu_py
 from akunu_py.bench.measurement import Spread, describe_machine, machine_line
 from akunu_py.engine import Engine
 from akunu_py.model.files import BUNDLED_MODEL
-from benchmarks.records import markdown_table, record
+from benchmarks.records import markdown_table, paired_ratios, record, time_in_turns
 from benchmarks.served import PATIENCE_S, served
-from benchmarks.turns import paired_ratios, time_in_turns
 
 BEFORE, AFTER = 3600, 1200
 """Characters around the gap: some 1,500 tokens."""

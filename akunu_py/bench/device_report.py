@@ -15,10 +15,12 @@ from typing import Any, Final
 from akunu_py.bench.contestants import Akunu, Contestant, MlxLm
 from akunu_py.bench.cost_report import CostReport
 from akunu_py.bench.identity import (
+    KINDS,
     Difference,
     Prompt,
     find_differences,
     identity_table,
+    make_prompts,
     mlx_lm_answer,
 )
 from akunu_py.bench.measurement import Progress, heading, markdown_table
@@ -44,7 +46,6 @@ COSTS_S: Final = 20.0
 """How many seconds to measure the costs."""
 
 _OTHERS: Final = ("mlx-lm", "auto")
-_KINDS: Final = ("edit", "structure", "question", "novel")
 _PROMPTS: Final = 12  # of each kind
 _IDENTITY_S: Final = 60.0
 _SPEEDUP_S: Final = 90.0
@@ -192,14 +193,9 @@ def make_report(engine: Engine, cost: CostReport, progress: Progress) -> DeviceR
 
 def _check_identity(engine: Engine, cost: CostReport, progress: Progress) -> tuple[Identity, bool]:
     """The comparison of greedy answers, and whether it was not interrupted."""
-    count = _PROMPTS * len(_KINDS)
+    count = _PROMPTS * len(KINDS)
     max_tokens = _affordable(_IDENTITY_S, (1 + len(_OTHERS)) * count, cost, _IDENTITY_TOKENS)
-    sets = encode_samples(engine.tokenizer, make_workloads(_PROMPTS, _KINDS))
-    prompts = [
-        Prompt(kind, list(case.prompt)[max_tokens - engine.context_limit :])
-        for kind, cases in sets.items()
-        for case in cases
-    ]
+    prompts = make_prompts(engine, _PROMPTS, max_tokens)
     differences: list[Difference] = []
     done: list[Prompt] = []
     try:

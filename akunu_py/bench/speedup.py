@@ -34,7 +34,7 @@ SAMPLED: Final = frozenset({"novel"})
 """Workloads whose own answers are sampled, because a small model's greedy prose repeats itself."""
 
 SHOWN_NAMES: Final = {"plain": "no drafts", "auto + planner": "default"}
-"""What records call the contestants that a user runs."""
+"""The contestants in records, and what these call them."""
 
 _ABOUT: Final = {
     OWN: "the model's own answers",
@@ -268,15 +268,16 @@ class SpeedupReport:
         return Group(*parts, *self._summary())
 
     def markdown(self) -> list[str]:
-        """The speed of this engine without drafts and as a user runs it, as parts of a report."""
+        """This engine without drafts and with the default settings, as parts of a report."""
         heads = ("text", "answers", "", "ms per token", "over mlx-lm", "predicted",
                  "tokens per pass", "acceptance", "over no drafts", "same answers")  # fmt: skip
         cells = [
             (row.kind + (", sampled" if row.is_sampled else ""), row.answers,
-             SHOWN_NAMES.get(row.contestant, row.contestant), *row.cells(),
+             SHOWN_NAMES[row.contestant], *row.cells(),
              f"{row.over_plain:.2f}",
              "" if row.same is None else f"{row.same} of {len(row.pairs)}")
             for row in self.rows
+            if row.contestant in SHOWN_NAMES
         ]  # fmt: skip
         about = (
             f"Answers of up to {self.max_tokens} tokens. Every contestant gave each answer "

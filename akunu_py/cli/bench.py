@@ -39,7 +39,7 @@ _MIN_COLUMNS: Final = 120
 
 
 @dataclass(frozen=True)
-class _Result:
+class Result:
     """A report, and the text before and after its tables."""
 
     report: "CostReport | SpeedupReport | ReplayReport"
@@ -55,13 +55,7 @@ def run(settings: CostSettings | SpeedupSettings | ReplaySettings) -> int:
     """
     if settings.plot is not None:
         check_can_plot(settings.plot)  # before the measurement, which takes long
-    match settings:
-        case CostSettings():
-            result = _measure_cost(settings)
-        case SpeedupSettings():
-            result = _measure_speedup(settings)
-        case ReplaySettings():
-            result = _replay(settings)
+    result = measure(settings)
     if settings.plot is not None:
         result.report.draw(settings.plot)
     if settings.as_json:
@@ -79,13 +73,28 @@ def run(settings: CostSettings | SpeedupSettings | ReplaySettings) -> int:
     return 0
 
 
-def _measure_cost(settings: CostSettings) -> _Result:
+def measure(settings: CostSettings | SpeedupSettings | ReplaySettings) -> Result:
+    """Measures or replays.
+
+    Raises:
+        AkunuError: if that is not possible, or a file holds no samples.
+    """
+    match settings:
+        case CostSettings():
+            return _measure_cost(settings)
+        case SpeedupSettings():
+            return _measure_speedup(settings)
+        case ReplaySettings():
+            return _replay(settings)
+
+
+def _measure_cost(settings: CostSettings) -> Result:
     """The cost curve of this machine; the engine uses it from now on."""
     engine = load_engine(settings.model)
     curve = measure_costs_with_bar(engine, settings.seconds)
     alone = _measure_alone(engine, settings) if engine.model.ranks else None
     report = CostReport(describe_machine(engine.backend), describe_model(engine), curve, alone)
-    return _Result(report, heading(report.machine, report.model), f"\n{report.payoff}")
+    return Result(report, heading(report.machine, report.model), f"\n{report.payoff}")
 
 
 def _measure_alone(engine: "Engine", settings: CostSettings) -> "CostCurve | None":
@@ -111,7 +120,7 @@ def _measure_alone(engine: "Engine", settings: CostSettings) -> "CostCurve | Non
         return measure_cost_curve(whole, budget_s=settings.seconds, progress=bar)
 
 
-def _measure_speedup(settings: SpeedupSettings) -> _Result:
+def _measure_speedup(settings: SpeedupSettings) -> Result:
     """How fast mlx-lm, plain decoding and every drafter answer the same requests."""
     from akunu_py.bench.workloads import make_workloads  # noqa: PLC0415
 
@@ -143,10 +152,10 @@ def _measure_speedup(settings: SpeedupSettings) -> _Result:
         describe_machine(engine.backend), describe_model(engine), curve,
         settings.max_tokens, settings.rounds, rows, complete,
     )  # fmt: skip
-    return _Result(report, heading(report.machine, report.model))
+    return Result(report, heading(report.machine, report.model))
 
 
-def _replay(settings: ReplaySettings) -> _Result:
+def _replay(settings: ReplaySettings) -> Result:
     """What drafting would gain on known answers; no model is loaded."""
     curves = find_curves(settings.costs, settings.model)
     sets, memories = _read_sets(settings), {}
@@ -171,7 +180,7 @@ def _replay(settings: ReplaySettings) -> _Result:
     costs = "\n".join(f"  {line}" for line in about_lines(curves))
     if len(curves) > 1:
         costs += "\n--costs NAME takes one of them, and then also lists passes and drafts."
-    return _Result(
+    return Result(
         ReplayReport(sets, curves, rows, settings.model),
         after="Nothing here was measured: speedups are predicted from these costs:\n" + costs,
     )

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from benchmarks.first_messages import messages
+from benchmarks.evaluate_model.first_messages import messages
 from models.training import refusals
 from models.training.chats import WHAT_CHANGE, Chats
 from models.training.copies import NOWHERE, align

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.evaluate_model import (
+from benchmarks.evaluate_model.evaluation import (
     asked_for_code,
     by_hand,
     chat_edits,
@@ -16,7 +16,7 @@ from benchmarks.evaluate_model import (
     outside,
     real_edits,
 )
-from benchmarks.held_out import (
+from benchmarks.evaluate_model.held_out import (
     AGAIN,
     ANY_WORDS,
     LATER_OWN_WORDS,
@@ -30,7 +30,7 @@ from benchmarks.held_out import (
     own_words,
     two_edit_cases,
 )
-from benchmarks.scoring import Score
+from benchmarks.evaluate_model.scoring import Score
 from models.training import refusals
 from models.training.chats import WHAT_CHANGE
 from models.training.edits import Edit, fenced

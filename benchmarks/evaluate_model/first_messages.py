@@ -1,6 +1,6 @@
 """What the bundled model answers to thirty first messages, printed into its card.
 
-    python -m benchmarks.first_messages [--model FOLDER]
+    python -m benchmarks.evaluate_model.first_messages [--model FOLDER]
 
 The messages are those of `first_messages.txt`, on which the model was not trained; the answers are
 greedy.
@@ -13,7 +13,7 @@ import akunu_py
 from akunu_py.options import Options
 from akunu_py.text.chat import ChatTranscript
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 MESSAGES = Path(__file__).with_name("first_messages.txt")
 CARD = ROOT / "models" / "ember" / "README.md"
 BEGIN, END = "<!-- first messages -->\n", "<!-- end of first messages -->"

@@ -1,9 +1,9 @@
 """Writes docs/models.md: the architectures of the installed mlx-lm, and what works with each.
 
-    python -m benchmarks.model_families
+    python -m tests.models_page
 
-It asks the cache of a tiny network of each (`tests/architectures.py`). That the tokens are right is
-what `tests/test_architectures.py` shows.
+It asks the cache of a tiny network of each (`architectures.py`); `test_architectures.py` shows that
+the tokens are right.
 """
 
 from collections import defaultdict
@@ -33,7 +33,7 @@ Every text architecture of mlx-lm runs, and the text parts of its vision-languag
 up the `model_type` of a model's `config.json`. `tests/test_architectures.py` runs a tiny network \
 of each: drafts, rejections at every position and reused prefixes leave the tokens of plain \
 decoding, greedy, sampled and with `--exact`. This page is written by `python -m \
-benchmarks.model_families`.
+tests.models_page`.
 
 | keeps its context in | speculation | after a rejection | a prefix is reused up to | `model_type` |
 | --- | --- | --- | --- | --- |

@@ -1,21 +1,17 @@
 """Kills processes while they write computed prompts to disk, and examines what they leave.
 
-    python -m benchmarks.prompt_cache_kills [--kills 100]
-
 A process replaces one file, or adds files to a folder, as fast as it can, and says which text it
 has written. It is killed (SIGKILL) at a random moment. Afterwards the file must hold the last text
 or the one after it, and every text that was said to be in the folder must be there, each with the
 right content; leftovers of the kill must not be taken for prompts.
 """
 
-import argparse
 import logging
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 from time import sleep
 from typing import Final
 
@@ -86,9 +82,9 @@ def kill_once(place: Path, *, single: bool, first: int, wait_s: float) -> int:
     Raises:
         AssertionError: if a text is lost or wrong.
     """
-    command = [sys.executable, "-m", __spec__.name, "--write", str(place), str(first)]
+    command = [sys.executable, "-m", "tests.cache.killed_writers", str(place), str(first)]
     with subprocess.Popen(
-        [*command, *(["--single"] if single else [])], stdout=subprocess.PIPE, text=True
+        [*command, *(["single"] if single else [])], stdout=subprocess.PIPE, text=True
     ) as writer:
         assert writer.stdout is not None
         said = [int(writer.stdout.readline())]
@@ -108,7 +104,7 @@ def kill_once(place: Path, *, single: bool, first: int, wait_s: float) -> int:
 
 
 def run(kills: int, folder: Path, seed: int = 0) -> int:
-    """Kills so many writers of each kind; returns how many left an unfinished file.
+    """Kills `kills` writers of each kind; returns how many left an unfinished file.
 
     Raises:
         AssertionError: if a text is lost or wrong, or a file is damaged.
@@ -140,24 +136,7 @@ class _Complaints(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def main() -> None:
-    """Runs the measurement, or one of its writers."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--write", nargs=2, metavar=("PLACE", "FIRST"), help=argparse.SUPPRESS)
-    parser.add_argument("--single", action="store_true", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.write:
-        place, first = asked.write
-        for number in write(Path(place), single=asked.single, first=int(first)):
-            print(number, flush=True)
-    with TemporaryDirectory() as folder:
-        interrupted = run(asked.kills, Path(folder))
-    print(
-        f"{2 * asked.kills} writers were killed, {interrupted} of them in the middle of a file; "
-        "every text was there and right."
-    )
-
-
 if __name__ == "__main__":
-    main()
+    place, first, *single = sys.argv[1:]
+    for number in write(Path(place), single=bool(single), first=int(first)):
+        print(number, flush=True)

@@ -23,7 +23,7 @@ from math import log
 from pathlib import Path
 from typing import Any
 
-from benchmarks.held_out import (
+from benchmarks.evaluate_model.held_out import (
     AGAIN,
     ANY_WORDS,
     LATER_OWN_WORDS,
@@ -46,8 +46,8 @@ from benchmarks.held_out import (
     two_edit_cases,
     versions,
 )
+from benchmarks.evaluate_model.scoring import Scorer, copied_positions
 from benchmarks.records import markdown_table, record
-from benchmarks.scoring import Scorer, copied_positions
 from models.training import edits, fill_in
 from models.training.chats import WHAT_CHANGE
 from models.training.corpus import SourceFile
@@ -56,7 +56,7 @@ from models.training.fill_in import Hole
 from models.training.functions import Function, is_function
 from models.training.refusals import is_honest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TEXT_WINDOW = 1024
 TEXT_BYTES = 200_000
 LENGTHS = (150, 250, 400, 600, 1100, 2000)
