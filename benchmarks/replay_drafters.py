@@ -23,7 +23,7 @@ from akunu_py.bench.replay_report import Policy, ReplayReport, ReplayRow, replay
 from akunu_py.bench.samples import encode_samples
 from akunu_py.loading import load_tokenizer
 from akunu_py.text.tokenizer import Tokenizer
-from benchmarks.baselines import ALL_DRAFTERS
+from benchmarks.baselines import ALL_DRAFTERS, drafters_for
 from benchmarks.records import markdown_table, progress_line, record
 from benchmarks.replay_data import DATA_SETS
 
@@ -144,7 +144,11 @@ def main() -> None:
         if drafter != "none"
         for length in (None, *LENGTHS)
     ]
-    rows = list(replay_policies(sets, policies, curves, progress=progress_line("replays")))
+    rows = list(
+        replay_policies(
+            sets, policies, curves, progress=progress_line("replays"), drafters=drafters_for
+        )
+    )
     report = ReplayReport(sets, curves, rows, options.model)
     title = "Every drafter and planner replayed, the reference text playing the target"
     body = f"The {options.part}-numbered requests. {describe(report)}"
