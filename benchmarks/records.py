@@ -26,7 +26,15 @@ from akunu_py.cli.bench import measure
 from akunu_py.cli.parser import parse
 from akunu_py.errors import InvalidRequestError
 
-__all__ = ["RESULTS", "markdown_table", "paired_ratios", "progress_line", "record", "time_in_turns"]
+__all__ = [
+    "RESULTS",
+    "command",
+    "markdown_table",
+    "paired_ratios",
+    "progress_line",
+    "record",
+    "time_in_turns",
+]
 
 RESULTS: Final = Path(__file__).parent / "results"
 
@@ -34,12 +42,12 @@ RESULTS: Final = Path(__file__).parent / "results"
 def record(name: str, title: str, body: str, result: Mapping[str, Any] | None = None) -> None:
     """Writes `results/NAME.md`, and prints it, and the whole result in JSON as the last line."""
     RESULTS.mkdir(exist_ok=True)
-    print(write_report(RESULTS / name, title, [f"By `{_command()}`.", body]))
+    print(write_report(RESULTS / name, title, [f"By `{command()}`.", body]))
     if result is not None:
         print(json.dumps(result))
 
 
-def _command() -> str:
+def command() -> str:
     """The command that runs; of absolute paths, only the name is told."""
     main = sys.modules["__main__"].__spec__
     module = main.name.removesuffix(".__main__") if main else Path(sys.argv[0]).name

@@ -1,6 +1,6 @@
 """What the bundled model can do on text it never saw, quantized and at full precision.
 
-    python -m benchmarks.evaluate_model [--model FOLDER] [--full FOLDER] [--data DATA]
+    python -m benchmarks.evaluate_model [--quick] [--model FOLDER] [--full FOLDER] [--data DATA]
     python -m benchmarks.evaluate_model --model FOLDER --others 14    # to choose weights by
 
 Bits per byte, exact matches of fill-ins, exact matches and copy accuracy by kind of edit, and what
@@ -69,6 +69,8 @@ function. An edit is a loop if it is so much longer than the right one."""
 Shares = dict[str, dict[str, float]]
 SHORT_EDITS, LATER_EDITS, OUTSIDE, WITHOUT_CODE = 300, 200, 120, 60
 TWO_EDITS, CORRECTIONS = 60, 60
+PER_KIND, FILLS = 20, 200
+"""Edits and holes of each kind."""
 
 
 def bits_per_byte(scorer: Scorer, files: Iterable[SourceFile]) -> float:
@@ -248,13 +250,16 @@ def _shares(counts: Shares) -> Shares:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to evaluate: a model's folder, the one that `humaneval_infilling` is in, and how many
-    cases."""
+    """What to evaluate: a model's folder, the one that `humaneval_infilling` is in, and the share
+    of the cases."""
 
     folder: Path
     data: Path | None
-    per_kind: int
-    fills: int
+    share: float = 1.0
+
+    def of(self, cases: int) -> int:
+        """Cases of a kind."""
+        return max(2, round(cases * self.share))
 
 
 @cache
@@ -266,22 +271,22 @@ def _prepared(folder: Path) -> tuple[Scorer, list[SourceFile], list[Function]]:
 
 def _edits(wanted: Wanted) -> dict[str, Any]:
     scorer, _, functions = _prepared(wanted.folder)
-    cases = edit_cases(functions, edits.pool_of(functions), wanted.per_kind)
+    cases = edit_cases(functions, edits.pool_of(functions), wanted.of(PER_KIND))
     by_kind, by_length = real_edits(scorer, cases)
     return {"edits": by_kind, "edits_by_length": by_length}
 
 
 def _later_edits(wanted: Wanted) -> dict[str, Any]:
     scorer, _, functions = _prepared(wanted.folder)
-    return {"later_edits": chat_edits(scorer, later_edit_cases(functions, LATER_EDITS))}
+    return {"later_edits": chat_edits(scorer, later_edit_cases(functions, wanted.of(LATER_EDITS)))}
 
 
 def _short_edits(wanted: Wanted) -> dict[str, Any]:
     scorer, _, _ = _prepared(wanted.folder)
     return {
-        "short_edits": chat_edits(scorer, short_edit_cases(SHORT_EDITS)),
-        "two_edits": chat_edits(scorer, two_edit_cases(TWO_EDITS)),
-        "corrections": chat_edits(scorer, correction_cases(CORRECTIONS)),
+        "short_edits": chat_edits(scorer, short_edit_cases(wanted.of(SHORT_EDITS))),
+        "two_edits": chat_edits(scorer, two_edit_cases(wanted.of(TWO_EDITS))),
+        "corrections": chat_edits(scorer, correction_cases(wanted.of(CORRECTIONS))),
         "by_hand": by_hand(scorer, own_words()),
         "by_hand_2": by_hand(scorer, own_words(LATER_OWN_WORDS)),
     }
@@ -289,15 +294,15 @@ def _short_edits(wanted: Wanted) -> dict[str, Any]:
 
 def _outside(wanted: Wanted) -> dict[str, Any]:
     scorer, _, functions = _prepared(wanted.folder)
-    return {"no_code": asked_for_code(scorer, no_code_cases(WITHOUT_CODE))} | {
-        key: outside(scorer, outside_cases(functions, OUTSIDE, later=later))
+    return {"no_code": asked_for_code(scorer, no_code_cases(wanted.of(WITHOUT_CODE)))} | {
+        key: outside(scorer, outside_cases(functions, wanted.of(OUTSIDE), later=later))
         for key, later in (("outside_first", False), ("outside_later", True))
     }
 
 
 def _texts(wanted: Wanted) -> dict[str, Any]:
     scorer, files, functions = _prepared(wanted.folder)
-    data, fills = wanted.data, wanted.fills
+    data, fills = wanted.data, wanted.of(FILLS)
     return {
         "bits_per_byte": bits_per_byte(scorer, files[:: max(1, len(files) // 40)]),
         "fill_line": fill_in_exact(scorer, holes(files, fills, block=False)),
@@ -333,7 +338,7 @@ def other_edits(wanted: Wanted, others: int) -> str:
     """
     scorer, _, functions = _prepared(wanted.folder)
     pool = edits.pool_of(functions)
-    recorded = {case.function.text for case in edit_cases(functions, pool, wanted.per_kind)}
+    recorded = {case.function.text for case in edit_cases(functions, pool, wanted.of(PER_KIND))}
     rest = [function for function in functions if function.text not in recorded]
     by_kind, _ = real_edits(scorer, edit_cases(rest, pool, others))
     found = by_kind["all"]
@@ -392,13 +397,12 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=ROOT / "models" / "ember")
     parser.add_argument("--full", type=Path, default=ROOT / "models/training/output/full")
     parser.add_argument("--data", type=Path, help="folder with humaneval_infilling/")
-    parser.add_argument("--per-kind", type=int, default=20, help="edits of each kind")
-    parser.add_argument("--fills", type=int, default=200, help="holes of each kind")
-    parser.add_argument("--name", default="model_evaluation", help="of the files in results/")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the cases")
+    parser.add_argument("--name", default="model_evaluation", help="of the file in results/")
     parser.add_argument("--others", type=int, help="only so many other edits of each kind")
     options = parser.parse_args()
     if options.others:
-        wanted = Wanted(options.model, None, options.per_kind, 0)
+        wanted = Wanted(options.model, None)
         print(other_edits(wanted, options.others))
         return
     if options.data and not options.data.is_dir():
@@ -407,7 +411,7 @@ def main() -> None:
     if options.full.is_dir():
         folders["full precision"] = options.full
     results = {
-        name: evaluate(Wanted(folder, options.data, options.per_kind, options.fills))
+        name: evaluate(Wanted(folder, options.data, 0.1 if options.quick else 1.0))
         for name, folder in folders.items()
     }
     setting = {"python": platform.python_version(), "held_out_packages": versions()}

@@ -16,6 +16,7 @@ from benchmarks.evaluate_model.evaluation import (
     outside,
     real_edits,
 )
+from benchmarks.evaluate_model.first_messages import messages
 from benchmarks.evaluate_model.held_out import (
     AGAIN,
     ANY_WORDS,
@@ -36,7 +37,7 @@ from models.training.chats import WHAT_CHANGE
 from models.training.edits import Edit, fenced
 from models.training.fill_in import Hole
 from models.training.functions import Function
-from models.training.phrases import unmarked
+from models.training.phrases import REQUESTS, unmarked
 
 
 class OneTokenACharacter:
@@ -208,3 +209,9 @@ def test_two_edits_in_one_request_are_of_held_out_code() -> None:
         known = "\n".join(case.answer.split("\n")[1:-1])
         assert known not in asked
         assert "def " in asked
+
+
+def test_the_messages_of_the_card_are_not_trained_on() -> None:
+    shown = {unmarked(line) for lines in messages().values() for line in lines}
+    assert len(shown) == 30
+    assert not shown & {unmarked(line) for lines in REQUESTS.values() for line in lines}

@@ -7,7 +7,6 @@ import re
 import numpy as np
 import pytest
 
-from benchmarks.evaluate_model.first_messages import messages
 from models.training import refusals
 from models.training.chats import WHAT_CHANGE, Chats
 from models.training.copies import NOWHERE, align
@@ -86,12 +85,6 @@ def test_training_and_evaluation_ask_for_earlier_code_in_other_words(kind: str) 
         said.append(set(turns) & set(REQUESTS[kind]))
     assert all(said)
     assert not said[0] & said[1]
-
-
-def test_the_messages_of_the_card_are_not_trained_on() -> None:
-    shown = {unmarked(line) for lines in messages().values() for line in lines}
-    assert len(shown) == 30
-    assert not shown & {unmarked(line) for lines in REQUESTS.values() for line in lines}
 
 
 def test_an_undone_change_leaves_the_code_before_it() -> None:
