@@ -7,7 +7,7 @@ answers.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any, Final
@@ -23,14 +23,12 @@ from akunu_py.bench.identity import (
     make_prompts,
     mlx_lm_answer,
 )
-from akunu_py.bench.measurement import Progress, heading, markdown_table
+from akunu_py.bench.measurement import Progress, heading
 from akunu_py.bench.samples import encode_samples
 from akunu_py.bench.speedup import (
     FORCED,
     OWN,
-    SHOWN_NAMES,
     SpeedupReport,
-    SpeedupRow,
     contest,
     make_tasks,
 )
@@ -100,11 +98,6 @@ class DeviceReport:
             **self.cost.as_json(),
             "identity": self.identity.as_json(),
             "speedup": self.speedup and self.speedup.as_json()["rows"],
-            "rounds": [
-                {"workload": row.kind, "answers": row.answers, "contestant": row.contestant}
-                | {f"{part}_ms": ms for part, ms in parts.items()}
-                for row, parts in self._rounds()
-            ],
         }
 
     @property
@@ -128,44 +121,8 @@ class DeviceReport:
             "near-tie.",
             identity_table(self.identity.prompts, self.identity.differences, _OTHERS),
         ]
-        if self.speedup is None:
-            return parts
-        heads = ("text", "answers", "", "all", "draft", "build", "wait", "text", "rest")
-        rounds = [
-            (row.kind, row.answers, SHOWN_NAMES[row.contestant],
-             *map("{:.2f}".format, milliseconds.values()))
-            for row, milliseconds in self._rounds()
-        ]  # fmt: skip
-        return [
-            *parts,
-            "## Speed",
-            *self.speedup.markdown(),
-            "## Rounds",
-            "Milliseconds per round: drafting, building the forward pass, waiting for it, turning "
-            "tokens into text, and the rest." + (_CPU_NOTE if machine["device"] == "cpu" else ""),
-            markdown_table(heads, rounds),
-        ]
-
-    def _rounds(self) -> Iterator[tuple[SpeedupRow, dict[str, float]]]:
-        """The rows of this engine, and the milliseconds of each part of their rounds."""
-        for row in self.speedup.rows if self.speedup else ():
-            if (shares := row.shares) is None:
-                continue
-            spent = sum(pair.completion.stats.decode_s for pair in row.pairs
-                        if pair.completion.stats)  # fmt: skip
-            parts = {
-                "all": 1.0,
-                "draft": shares["drafting"],
-                "build": shares["building"],
-                "wait": shares["forward"] - shares["building"],
-                "text": shares["detokenizing"],
-                "rest": shares["rest"],
-            }
-            whole = 1e3 * spent / row.rounds.forwards
-            yield row, {name: whole * part for name, part in parts.items()}
-
-
-_CPU_NOTE: Final = " On a CPU, MLX computes most of a pass while it is being submitted."
+        speed = ["## Speed", *self.speedup.markdown()] if self.speedup else []
+        return parts + speed
 
 
 def make_report(engine: Engine, cost: CostReport, progress: Progress) -> DeviceReport:

@@ -186,6 +186,15 @@ class SpeedupRow:
             f"{self.rounds.acceptance:.0%}" if self.rounds.drafted else "",
         )
 
+    def share_cell(self, *, detailed: bool) -> str:
+        """Where the time went, in percent; if `detailed`, building and waiting apart."""
+        if (shares := self.shares) is None:
+            return ""
+        parts = [shares["drafting"], shares["forward"], shares["detokenizing"], shares["rest"]]
+        if detailed:
+            parts[1:2] = [shares["building"], shares["forward"] - shares["building"]]
+        return ", ".join(f"{100 * part:.0f}" for part in parts)
+
 
 @dataclass(frozen=True)
 class PlannerCheck:
@@ -270,12 +279,14 @@ class SpeedupReport:
     def markdown(self) -> list[str]:
         """This engine without drafts and with the default settings, as parts of a report."""
         heads = ("text", "answers", "", "ms per token", "over mlx-lm", "predicted",
-                 "tokens per pass", "acceptance", "over no drafts", "same answers")  # fmt: skip
+                 "tokens per pass", "acceptance", "over no drafts", "same answers",
+                 "% of the time: draft, build, wait, text, rest")  # fmt: skip
         cells = [
             (row.kind + (", sampled" if row.is_sampled else ""), row.answers,
              SHOWN_NAMES[row.contestant], *row.cells(),
              f"{row.over_plain:.2f}",
-             "" if row.same is None else f"{row.same} of {len(row.pairs)}")
+             "" if row.same is None else f"{row.same} of {len(row.pairs)}",
+             row.share_cell(detailed=True))
             for row in self.rows
             if row.contestant in SHOWN_NAMES
         ]  # fmt: skip
@@ -351,11 +362,10 @@ class SpeedupReport:
 def _printed_cells(row: SpeedupRow) -> tuple[str, ...]:
     if row.shares is None:
         return row.contestant, f"{row.milliseconds.median:.2f}", "1", "", "1.00", "", "", ""
-    parts = (row.shares[name] for name in ("drafting", "forward", "detokenizing", "rest"))
     same = "" if row.same is None else f"{row.same}/{len(row.pairs)}"
     if row.differences:
         same += f", from {min(row.differences)}"
-    return row.contestant, *row.cells(), ", ".join(f"{100 * part:.0f}" for part in parts), same
+    return row.contestant, *row.cells(), row.share_cell(detailed=False), same
 
 
 def _spread_json(spread: Spread) -> dict[str, float]:

@@ -110,9 +110,8 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(report.as_json()))
         return
-    print(
-        f"# Sampled bigram and trigram drafts on a character model\n\nBy `{command()}`.\n\n{machine_line(report.machine)}\n\n{report.markdown()}"
-    )
+    print(f"# Sampled bigram and trigram drafts on a character model\n\nBy `{command()}`.\n")
+    print(f"{machine_line(report.machine)}\n\n{report.markdown()}")
     if options.plot is not None:
         print(f"\nDrawn into {options.plot}.")
 
