@@ -1,4 +1,4 @@
-"""What all reports share: the machine, medians with quartiles or an interval, tables, and files."""
+"""What all reports share: the machine, medians with quartiles, tables, and files."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import numpy as np
 from rich.table import Table
 
-from akunu_py.errors import InvalidRequestError
 from akunu_py.machine.backend import Backend
 from akunu_py.package import write_atomically
 
@@ -25,14 +23,12 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 """Called with the work done and the work in total, in requests."""
 
-CONFIDENCE: Final = 0.95
-_RESAMPLES: Final = 2000
 _MIN_FOR_QUARTILES: Final = 4
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A median and two bounds around it: the quartiles, or a confidence interval."""
+    """A median and two bounds around it, the quartiles."""
 
     median: float
     low: float
@@ -45,22 +41,6 @@ class Spread:
             return cls(median(values), min(values), max(values))
         low, _, high = quantiles(values, n=4, method="inclusive")
         return cls(median(values), low, high)
-
-    @classmethod
-    def of_median(cls, values: Sequence[float]) -> Spread:
-        """The median and its 95% interval, by percentile bootstrap; repeatable.
-
-        Raises:
-            InvalidRequestError: if there are no values.
-        """
-        if not values:
-            raise InvalidRequestError("A median needs 1 measurement or more.")
-        sample = np.asarray(values, np.float64)
-        draws = np.random.default_rng(0).integers(len(sample), size=(_RESAMPLES, len(sample)))
-        medians = np.median(sample[draws], axis=1)
-        tail = (1 - CONFIDENCE) / 2
-        low, high = np.quantile(medians, [tail, 1 - tail])
-        return cls(float(np.median(sample)), float(low), float(high))
 
     def __format__(self, spec: str) -> str:
         return f"{self.median:{spec}} ({self.low:{spec}}-{self.high:{spec}})"

@@ -8,7 +8,7 @@ answer, and the baseline's answer to the same request in the same turn.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -51,7 +51,6 @@ _HEADS: Final = (
     "% of the time: draft,\nforward, text, rest",
     "same\nanswers",
 )
-_PLANNED: Final = " + planner"
 
 _LaneKey = tuple[str, bool, int]
 """A workload, whether its answers are forced, and the index of a contestant."""
@@ -120,12 +119,6 @@ class SpeedupRow:
     def over_plain(self) -> Spread:
         """The speedup over plain decoding; below 1 means that drafting cost time."""
         return Spread.of([pair.over(pair.plain) for pair in self.pairs])
-
-    def speed_of(self, other: SpeedupRow) -> Spread:
-        """The median speedup over another contestant, from answers of the same turns."""
-        theirs = {pair.turn: pair.completion for pair in other.pairs}
-        pairs = [pair for pair in self.pairs if pair.turn in theirs]
-        return Spread.of_median([pair.over(theirs[pair.turn]) for pair in pairs])
 
     @property
     def milliseconds(self) -> Spread:
@@ -197,29 +190,6 @@ class SpeedupRow:
 
 
 @dataclass(frozen=True)
-class PlannerCheck:
-    """How a planned drafter compares with the best fixed num_draft_tokens, known afterwards.
-
-    Attributes:
-        planned: the drafter's median speedup with the planner.
-        best: the median speedup of the best fixed num_draft_tokens; plain decoding is one of them.
-        best_name: the contestant that was best: the planner reaches the smallest share of it.
-        share: the planner's speed over the best contestant's: the median over answers, and its
-            95% interval.
-        over_plain: the planner's median speedup over plain decoding.
-    """
-
-    kind: str
-    answers: str
-    drafter: str
-    planned: float
-    best: float
-    best_name: str
-    share: Spread
-    over_plain: float
-
-
-@dataclass(frozen=True)
 class SpeedupReport:
     """All that was measured; machine and model as `measurement.py` describes them.
 
@@ -258,7 +228,6 @@ class SpeedupReport:
             "complete": self.complete,
             "answers": _ABOUT,
             "prediction_error": self.prediction_error,
-            "planner": [asdict(check) for check in self.planner_checks()],
             "rows": [row.as_json() for row in self.rows],
         }
 
@@ -331,32 +300,6 @@ class SpeedupReport:
                 "Measured and predicted speedups are "
                 f"{self.prediction_error:.0%} apart in the median."
             )
-        for check in self.planner_checks():
-            yield (
-                f"{check.kind}, {check.answers}: {check.drafter} + planner reaches "
-                f"{check.share:.0%} of the best fixed num_draft_tokens ({check.best_name}), "
-                f"and is {check.over_plain:.2f}x as fast as no drafts."
-            )
-
-    def planner_checks(self) -> Iterator[PlannerCheck]:
-        """A check for every workload and drafter that ran planned and with fixed lengths."""
-        for row in self.rows:
-            drafter, planned, _ = row.contestant.partition(_PLANNED)
-            if not planned:
-                continue
-            fixed = [
-                other
-                for other in self.rows
-                if (other.kind, other.answers) == (row.kind, row.answers)
-                and other.contestant.startswith(("plain", f"{drafter}, num_draft_tokens="))
-            ]
-            shares = [(row.speed_of(other), other) for other in fixed]
-            if len(shares) > 1:
-                share, best = min(shares, key=lambda one: one[0].median)
-                yield PlannerCheck(
-                    row.kind, row.answers, drafter, row.speedup.median, best.speedup.median,
-                    best.contestant, share, row.over_plain.median,
-                )  # fmt: skip
 
 
 def _printed_cells(row: SpeedupRow) -> tuple[str, ...]:
