@@ -42,7 +42,7 @@ MAX_REQUESTS: Final = 200
 """Requests of a project, unless the user wants more or fewer."""
 
 _HELD_OUT: Final = 5
-"""One of so many files is held out."""
+"""Of this many files, one is held out."""
 _MAX_PROMPT: Final = 30_000
 """Characters before a request's answer."""
 _LINES: Final = 20

@@ -399,7 +399,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with humaneval_infilling/")
     parser.add_argument("--quick", action="store_true", help="a tenth of the cases")
     parser.add_argument("--name", default="model_evaluation", help="of the file in results/")
-    parser.add_argument("--others", type=int, help="only so many other edits of each kind")
+    parser.add_argument("--others", type=int, help="only this many other edits of each kind")
     options = parser.parse_args()
     if options.others:
         wanted = Wanted(options.model, None)
