@@ -46,25 +46,40 @@ check: $(VENV)/.ready ## format, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.ready ## the measurements of docs/measurements.md, into benchmarks/results/
-	AKUNU_BLAS=none $(BIN)/python -m benchmarks.identity --weights quantized --max-tokens 16 --name identity_quantized
-	$(BIN)/python -m benchmarks.identity --weights dense --drafters auto ngram --name identity_dense
-	$(BIN)/python -m benchmarks.identity --weights dense --drafters all --exact --max-tokens 16 --name identity_drafters
-	$(BIN)/python -m benchmarks.exact
-	$(BIN)/python -m benchmarks.kv_cache_capacity
-	$(BIN)/python -m akunu_py bench cost --json > benchmarks/results/cost.json
-	$(BIN)/python -m benchmarks.records cost
-	$(BIN)/python -m akunu_py bench speedup --prompts 6 --rounds 2 --json > benchmarks/results/speedup.json
-	$(BIN)/python -m benchmarks.records speedup
-	$(BIN)/python -m akunu_py bench speedup --workloads question novel --drafter auto --num-draft-tokens auto --prompts 6 --rounds 6 --json > benchmarks/results/speedup_unrepeated.json
-	$(BIN)/python -m benchmarks.records speedup_unrepeated
-	$(BIN)/python -m benchmarks.drafter_cost
-	$(BIN)/python -m benchmarks.sampling_cost
-	$(BIN)/python -m benchmarks.serving
-	$(BIN)/python -m benchmarks.serving_load
-	$(BIN)/python -m benchmarks.serving_load --parallel 1 --name serving_load_one
-	$(BIN)/python -m benchmarks.serving_in_company
-	$(BIN)/python -m benchmarks.prefill_step
+# Every record in benchmarks/results/, those that take long last; times are of two idle cores, about.
+# DATA names a folder with the public data sets of benchmarks/replay_data.py; without it, the records
+# that need it are left out. A script alone: its docstring has the options, --quick among them.
+BENCH := $(BIN)/python -m benchmarks
+bench: $(VENV)/.ready ## every measurement, into benchmarks/results/ (about four hours)
+	$(BENCH).draw chat  # 10 s
+	$(BENCH).records cost --draw  # 1 min
+	AKUNU_BLAS=none $(BENCH).identity --name identity_quantized --weights quantized --max-tokens 16  # 3 min, reference BLAS
+	$(BENCH).identity --name identity_drafters --drafters all --exact --max-tokens 16  # 5 min
+	$(BENCH).identity --name identity_dense --weights dense --drafters auto ngram  # 5 min
+	$(BENCH).sampling_cost  # 2 min
+	$(BENCH).drafter_cost  # 3 min
+	$(BENCH).serving cost  # 3 min
+	$(BENCH).serving company  # 2 min
+	$(BENCH).serving load  # 5 min
+	$(BENCH).serving load --parallel 1 --name serving_load_one  # 4 min
+	$(BENCH).exact  # 5 min
+	$(BENCH).project_memory --live  # 5 min
+	$(BENCH).learnt_costs  # 10 min
+	$(BENCH).draft_model  # 5 min
+	$(BENCH).batched  # 15 min
+	$(BENCH).cache_kinds  # 15 min
+	$(BENCH).records speedup --name speedup_unrepeated --workloads question novel --drafter auto --num-draft-tokens auto --prompts 6 --rounds 6  # 10 min
+	$(BENCH).random_model $(WORK)/m109
+	$(BENCH).records speedup --name speedup_109m --model $(WORK)/m109 --workloads edit question novel --answers forced --prompts 3 --rounds 2 --drafter auto --num-draft-tokens auto  # 15 min
+	$(BENCH).records speedup --prompts 6 --rounds 2 --draw  # 25 min
+ifneq ($(DATA),)
+	$(BENCH).seeds --text $(DATA)/tinyshakespeare/input.txt --plot benchmarks/results/seeds.svg > benchmarks/results/seeds.md  # 10 min
+	$(BENCH).project_memory --data $(DATA) --fit  # 15 min
+	$(BENCH).evaluate_model --data $(DATA)  # 20 min
+	$(BENCH).fit_expectations --data $(DATA)  # 20 min
+	$(BENCH).ablation --data $(DATA)  # 30 min
+	$(BENCH).replay_drafters --data $(DATA)  # 60 min
+endif
 
 model: $(VENV)/.ready $(TRAIN_VENV)/.ready ## a model like the bundled one, trained from nothing (days on two CPU cores; on an NVIDIA GPU if there is one; resumable)
 	$(TRAIN_BIN)/python -m models.training --work $(WORK) --export-with $(BIN)/python

@@ -260,8 +260,8 @@ def main() -> None:
         "batched",
         "Several requests together",
         f"{machine_line(machine)}.\n\nForced answers of {tokens} tokens; {repeats} turns. Medians "
-        "with their quartiles; ratios are of the same turns. Made by `python -m benchmarks.batched`"
-        f", which says what is timed. Drawn in [batched.svg](batched.svg).\n\n{table}",
+        "with their quartiles; ratios are of the same turns. Drawn in"
+        f" [batched.svg](batched.svg).\n\n{table}",
         {"machine": machine, "rows": [asdict(row) for row in rows]},
     )
 

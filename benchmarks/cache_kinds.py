@@ -1,6 +1,6 @@
 """What caches of other kinds cost: steps, rejected drafts and memory, beside mlx-lm's own.
 
-    python -m benchmarks.cache_kinds [--prompts 4] [--rounds 2]
+    python -m benchmarks.cache_kinds [--quick]
 
 Random models: a hybrid that repeats its recurrence after a rejection (Qwen3.5), one that computes
 tokens again (Jamba), and one with sliding windows (Gemma 3). Their answers are forced, because
@@ -116,11 +116,6 @@ def rejection_costs(model: TargetModel, curve: CostCurve, repeats: int) -> Sprea
     return Spread.of(ratios)
 
 
-def format_spread(spread: Spread) -> str:
-    """A median and its quartiles."""
-    return f"{spread.median:.2f} ({spread.low:.2f}-{spread.high:.2f})"
-
-
 def held_bytes(make_layers: Callable[[], list[Any]], kv_heads: int, head_dim: int) -> int:
     """Bytes that the caches with keys and values hold after `CONTEXT` tokens and a few steps."""
     layers = [layer for layer in make_layers() if hasattr(layer, "update_and_fetch")]
@@ -134,8 +129,7 @@ def held_bytes(make_layers: Callable[[], list[Any]], kv_heads: int, head_dim: in
 def main() -> None:
     """Reads the options, measures every model, records the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--prompts", type=int, default=4, help="requests of each workload")
-    parser.add_argument("--rounds", type=int, default=2, help="how often each is answered")
+    parser.add_argument("--quick", action="store_true", help="1 request of each workload, not 4")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     options = parser.parse_args()
 
@@ -145,13 +139,13 @@ def main() -> None:
         model = random_model(name, bundled.model)
         curve = measure_cost_curve(model, budget_s=8.0)
         engine = Engine(model, bundled.backend, calibrate=lambda *_, curve=curve: curve)
-        sets = encode_samples(bundled.tokenizer, make_workloads(options.prompts))
+        sets = encode_samples(bundled.tokenizer, make_workloads(1 if options.quick else 4))
         tasks = [with_prompt_of(task, PROMPTS[name]) for task in make_tasks(sets, 96, ("forced",))]
         rows, _ = contest(
             engine,
             tasks,
             [MlxLm(), Akunu("none"), Akunu("auto")],
-            rounds=options.rounds,
+            rounds=1 if options.quick else 2,
             curve=curve,
             progress=progress_line(f"answers of {name}"),
         )
@@ -176,7 +170,7 @@ def main() -> None:
             markdown_table(
                 heads_of_speeds,
                 [
-                    (name, kind, decoding, format_spread(over_theirs), format_spread(over_plain))
+                    (name, kind, decoding, f"{over_theirs:.2f}", f"{over_plain:.2f}")
                     for name, kind, decoding, over_theirs, over_plain in speeds
                 ],
             ),
@@ -185,7 +179,7 @@ def main() -> None:
             markdown_table(
                 heads_of_costs,
                 [
-                    (name, f"{count / 1e6:.0f}M", format_spread(ratio), f"{ours / 1e6:.1f} MB",
+                    (name, f"{count / 1e6:.0f}M", f"{ratio:.2f}", f"{ours / 1e6:.1f} MB",
                      f"{theirs / 1e6:.1f} MB", f"{ours / theirs:.2f}")
                     for name, count, ratio, ours, theirs in costs
                 ],

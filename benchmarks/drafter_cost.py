@@ -26,11 +26,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from akunu_py.bench.baselines import ALL_DRAFTERS
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Drafter
 from akunu_py.memory.projects import Memory
 from akunu_py.memory.recent import MAX_TEXTS
+from benchmarks.baselines import ALL_DRAFTERS
 from benchmarks.records import markdown_table, record
 
 CONTEXTS = (1_000, 4_000, 16_000, 64_000)

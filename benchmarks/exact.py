@@ -5,8 +5,8 @@
 
 The same prompts are answered without drafts and with them: as usual, with near-ties decided again
 (greedily), and in blocks of 2 to 8 rows. On a CPU, MLX computes all rows of a 16-bit matrix
-alike, so the bundled model is made to round as GPUs do (`rounding.py`). What a block costs on a
-Mac is predicted from published costs of forwards; nobody has measured it there.
+alike, so the bundled model is made to round as GPUs do (`tests/rounding.py`). What a block costs on
+a Mac is predicted from published costs of forward passes; nobody has measured it there.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import mlx.core as mx
 
 import akunu_py
 from akunu_py.bench.curve_sources import published_curves
-from akunu_py.bench.identity import Prompt, first_difference
+from akunu_py.bench.identity import KINDS, Prompt, first_difference, make_prompts
 from akunu_py.bench.measurement import describe_machine, machine_line
 from akunu_py.decoding.exactness import measure_difference
 from akunu_py.engine import Engine
@@ -26,9 +26,8 @@ from akunu_py.model.files import BUNDLED_MODEL
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options, Sampling
 from akunu_py.stats import Stats
-from benchmarks.prompts import make_prompts
 from benchmarks.records import markdown_table, progress_line, record
-from benchmarks.rounding import attention_by_size, round_as_gpus_do
+from tests.rounding import attention_by_size, round_as_gpus_do
 
 ROWS: Final = (2, 3, 4, 8)
 SAMPLINGS: Final = {
@@ -122,7 +121,7 @@ def main() -> None:
         engine, apart = load_engine(arguments.model)
         if arguments.model == BUNDLED_MODEL:
             stack.enter_context(attention_by_size())
-        prompts = make_prompts(engine.tokenizer, engine.model.vocabulary_size, arguments.limit)
+        prompts = make_prompts(engine, arguments.limit // len(KINDS), arguments.max_tokens)
         comparison, results = Comparison(engine, prompts), {}
         progress = progress_line("comparisons")
         ways = {

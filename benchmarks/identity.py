@@ -1,13 +1,13 @@
-"""Is speculation exact? 200 prompts, answered plainly, by mlx-lm itself, and with drafts.
+"""Do drafts change greedy answers? 200 prompts, answered plainly, by mlx-lm, and with drafts.
 
-    python -m benchmarks.identity --name identity_quantized --weights quantized
-    python -m benchmarks.identity --name mine --drafters all --exact --limit 40 --max-tokens 32
+    python -m benchmarks.identity --name identity_dense --weights dense --drafters auto ngram
+    python -m benchmarks.identity --name identity_quantized --weights quantized --max-tokens 16
+    python -m benchmarks.identity --name identity_drafters --drafters all --exact --max-tokens 16
 
 Greedy answers must be the same token for token with every drafter. Where a batch of five rows is
 computed by another kernel than one row, two nearly equal logits can change places. Such a position
 is printed with the gap between its two best logits, which distinguishes a near-tie from an error.
-With `--exact` the prompts are also answered exactly, and a table shows what that costs. Plain
-answers and mlx-lm's are computed once for all drafters.
+With `--exact` the prompts are also answered exactly.
 """
 
 import argparse
@@ -17,21 +17,21 @@ from functools import partial
 from typing import Final
 
 import akunu_py
-from akunu_py.bench.baselines import ALL_DRAFTERS, add_baselines
 from akunu_py.bench.identity import (
+    KINDS,
     Difference,
     Prompt,
     find_differences,
     identity_table,
+    make_prompts,
     mlx_lm_answer,
 )
 from akunu_py.bench.measurement import describe_machine, machine_line, markdown_table
-from akunu_py.drafting import MODEL_DRAFTER
+from akunu_py.drafting import DRAFTER_NAMES, MODEL_DRAFTER
 from akunu_py.engine import Engine
 from akunu_py.options import Options
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Stats
-from benchmarks.prompts import make_prompts
 from benchmarks.records import record
 from benchmarks.seeds.ngram_model import NGramModel, NGramModelDrafter, bigram, trigram
 
@@ -41,11 +41,11 @@ _NEARLY_GREEDY: Final = 0.1
 _PLAIN: Final = "plain"
 _EXACT: Final = ", exact"
 DRAFTERS: Final = (
-    *(name for name in ALL_DRAFTERS if name != "none"),
+    *(name for name in DRAFTER_NAMES if name != "none"),
     *_STATISTICAL,
     MODEL_DRAFTER,
 )
-"""Every drafter: the users' and the baselines, the statistical models, and a draft model."""
+"""The engine's drafters, a draft model, and statistical models, whose drafts are sampled."""
 
 
 class Examinee:
@@ -57,7 +57,7 @@ class Examinee:
         engine: with the model.
         max_tokens: the maximum length of an answer.
         drafters: their names; each is a way to answer.
-        num_draft_tokens: the most draft tokens that a forward verifies.
+        num_draft_tokens: the most draft tokens that a pass verifies.
         exact: whether every drafter also answers exactly, as a second way.
 
     Attributes:
@@ -89,10 +89,8 @@ class Examinee:
 
     def examine(self, index: int, prompt: Prompt) -> list[Difference]:
         """Answers a prompt in every way; returns which answers differ from the plain one."""
-        tokens = prompt.tokens[self._max_tokens - self._engine.model.context_length :]
-        prompt = replace(prompt, tokens=tokens)
-        answers = {way: self._answer(way, tokens) for way in self._ways}
-        answers["mlx-lm"] = mlx_lm_answer(self._engine, tokens, self._max_tokens)
+        answers = {way: self._answer(way, prompt.tokens) for way in self._ways}
+        answers["mlx-lm"] = mlx_lm_answer(self._engine, prompt.tokens, self._max_tokens)
         plain = answers.pop(_PLAIN)
         exact_plain = answers.pop(_PLAIN + _EXACT, plain)
         exact = {way: answer for way, answer in answers.items() if way.endswith(_EXACT)}
@@ -120,8 +118,8 @@ class Examinee:
             for way, cost in self.costs.items()
         ]  # fmt: skip
         return markdown_table(
-            ["answers", "tokens", "forwards", "drafted", "accepted", "near-ties",
-             "forwards for them", "seconds"],
+            ["answers", "tokens", "passes", "drafted", "accepted", "near-ties",
+             "passes for them", "seconds"],
             rows,
         )  # fmt: skip
 
@@ -136,8 +134,7 @@ def load_engine(arguments: argparse.Namespace, drafters: Sequence[str]) -> Engin
 
 
 def add_drafters(engine: Engine, prompts: Sequence[Prompt]) -> None:
-    """Lets requests name the baselines, and statistical models that are counted on the prompts."""
-    add_baselines(engine)
+    """Lets requests name statistical models, which are counted on the prompts."""
     streams = [prompt.tokens for prompt in prompts]
     for name, count in _STATISTICAL.items():
         model = count(engine.model.vocabulary_size, streams)
@@ -153,12 +150,12 @@ def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="ember")
     parser.add_argument("--weights", default="auto")
-    parser.add_argument("--limit", type=int, default=200, help="prompts, the four kinds in turns")
+    parser.add_argument("--quick", action="store_true", help="20 prompts instead of 200")
     parser.add_argument("--max-tokens", type=int, default=64)
-    parser.add_argument("--drafters", nargs="+", choices=(*DRAFTERS, _ALL), default=["ngram"])
+    parser.add_argument("--drafters", nargs="+", choices=(*DRAFTERS, _ALL), default=["auto"])
     parser.add_argument("--num-draft-tokens", type=int, default=4)
     parser.add_argument("--exact", action="store_true", help="also answer exactly")
-    parser.add_argument("--name", required=True, help="of the files in results/")
+    parser.add_argument("--name", required=True, help="of the file in results/")
     return parser.parse_args()
 
 
@@ -168,7 +165,8 @@ def main() -> None:
     drafters = DRAFTERS if _ALL in arguments.drafters else tuple(dict.fromkeys(arguments.drafters))
     engine = load_engine(arguments, drafters)
     machine = describe_machine(engine.backend)
-    prompts = make_prompts(engine.tokenizer, engine.model.vocabulary_size, arguments.limit)
+    count = (20 if arguments.quick else 200) // len(KINDS)
+    prompts = make_prompts(engine, count, arguments.max_tokens)
     add_drafters(engine, prompts)
     examinee = Examinee(
         engine,
@@ -185,7 +183,7 @@ def main() -> None:
 
     body = (
         f"{machine_line(machine)}\n\nModel {engine.model.name}, {engine.model.layout} weights, "
-        f"up to {arguments.num_draft_tokens} draft tokens per forward, "
+        f"up to {arguments.num_draft_tokens} draft tokens per pass, "
         f"{arguments.max_tokens} tokens per answer.\n\n"
         f"{identity_table(prompts, differences, examinee.others)}\n\n{examinee.cost_table()}"
     )

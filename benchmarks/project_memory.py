@@ -1,7 +1,7 @@
 """What a memory of a project brings on its held-out files, and the priors of what it recalls.
 
-    python -m benchmarks.project_memory [--data DATA] [--requests 100] [--fit]
-    python -m benchmarks.project_memory --live [--requests 20]
+    python -m benchmarks.project_memory [--quick] [--data DATA] [--fit]
+    python -m benchmarks.project_memory --live [--quick]
 
 A replay, in which nothing is timed. `--data` is a folder with MT-bench, whose chats are replayed
 with the memory of the first project: it should change nothing for them. `--fit` also fits the
@@ -26,11 +26,10 @@ import numpy.typing as npt
 import akunu_py
 from akunu_py.bench.contestants import Akunu, Task, TimedCompletion
 from akunu_py.bench.curve_sources import published_curves
-from akunu_py.bench.held_out import HeldOut, hold_out
 from akunu_py.bench.measurement import describe_machine, machine_line
 from akunu_py.bench.replay import ReplayCase, ReplayResult, replay
 from akunu_py.bench.replay_report import Policy, replay_policy
-from akunu_py.bench.samples import encode_samples
+from akunu_py.bench.samples import HeldOut, encode_samples, hold_out
 from akunu_py.calibration.measure import measure_cost_curve
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.expectation import (
@@ -207,7 +206,7 @@ def live(requests: int) -> None:
                 rows.append(row)
                 lines.append(tuple(row.values()))
             show(done + 1, len(MEASURED))
-    heads = ("set", "contestant", "tokens a forward", "tokens/s (median)", "speed over none")
+    heads = ("set", "contestant", "tokens per pass", "tokens/s (median)", "speed over none")
     record(
         "project_memory_live",
         "What a memory of a project brings in time",
@@ -299,12 +298,13 @@ def main() -> None:
     """Replays, fits and writes the record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--requests", type=int, default=100)
+    parser.add_argument("--quick", action="store_true", help="10 requests of each package")
     parser.add_argument("--fit", action="store_true")
     parser.add_argument("--live", action="store_true")
     asked = parser.parse_args()
+    requests = 10 if asked.quick else 100
     if asked.live:
-        live(min(asked.requests, 20))
+        live(min(requests, 20))
         return
     fitting = FITTED if asked.fit else ()
     tokenizer, rows = load_tokenizer("ember"), []
@@ -312,7 +312,7 @@ def main() -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)
         for module in MEASURED:
-            project = hold_out(folder_of(module), tokenizer, folder, most=asked.requests)
+            project = hold_out(folder_of(module), tokenizer, folder, most=requests)
             rows += compare(module, project)
             if asked.data is not None and module == MEASURED[0]:
                 rows += chat_rows(asked.data, tokenizer, project)
@@ -320,12 +320,12 @@ def main() -> None:
             show(done, len(MEASURED) + len(fitting))
         fitted_on = []
         for module in fitting:
-            most = asked.requests // 2
+            most = requests // 2
             fitted_on.append(hold_out(folder_of(module), tokenizer, folder, most=most))
             done += 1
             show(done, len(MEASURED) + len(fitting))
         priors = fit(fitted_on) if fitting else ""
-    heads = ("set", "policy", "tokens a forward", "drafted", "acceptance", f"speedup on {CURVE}",
+    heads = ("set", "policy", "tokens per pass", "drafted", "acceptance", f"speedup on {CURVE}",
              "as many drafted as without", "as many drafted as with")  # fmt: skip
     table = markdown_table(heads, [row.cells() for row in rows])
     fitted = ""
@@ -336,7 +336,7 @@ def main() -> None:
         "What a memory of a project brings",
         "A random fifth of each package's files is held out; the bodies of its functions are "
         "written, without and with a memory of the other files. A replay with ember's tokenizer: "
-        "speedups are predictions. The last columns are tokens a forward where both draft equally "
+        "speedups are predictions. The last columns are tokens per pass where both draft equally "
         "many tokens for the whole set: drafts with the memory end earlier, or those without it "
         "later."
         f"\n\n{table}\n{fitted}",

@@ -4,8 +4,8 @@
     python -m akunu_py bench speedup --model FOLDER --answers forced --workloads edit question novel
     python -m benchmarks.random_model FOLDER --shape 8b --bits 4
 
-Its own answers mean nothing. Forced ones tell what speculation brings where forwards cost what
-they cost on a model of this size. The shape `8b` is that of Llama 3, but for the vocabulary.
+Its own answers mean nothing. Forced ones show what speculation gains at the costs of this size of
+model. The shape `8b` is that of Llama 3, but for the vocabulary.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--shape", choices=SHAPES, default="109m")
-    parser.add_argument("--bits", type=int, help="quantize the weights to so many bits")
+    parser.add_argument("--bits", type=int, help="quantize the weights to this many bits")
     options = parser.parse_args()
     parameters = write_random_model(options.folder, options.shape, options.bits)
     print(f"{options.folder}: {parameters / 1e6:,.0f} million parameters")

@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from akunu_py.bench.baselines import ALL_DRAFTERS
 from akunu_py.bench.curve_sources import NamedCurve, about_lines, find_curves
 from akunu_py.bench.replay import ReplayCase
 from akunu_py.bench.replay_report import Policy, ReplayReport, ReplayRow, replay_policies
 from akunu_py.bench.samples import encode_samples
 from akunu_py.loading import load_tokenizer
 from akunu_py.text.tokenizer import Tokenizer
+from benchmarks.baselines import ALL_DRAFTERS, drafters_for
 from benchmarks.records import markdown_table, progress_line, record
 from benchmarks.replay_data import DATA_SETS
 
@@ -144,7 +144,11 @@ def main() -> None:
         if drafter != "none"
         for length in (None, *LENGTHS)
     ]
-    rows = list(replay_policies(sets, policies, curves, progress=progress_line("replays")))
+    rows = list(
+        replay_policies(
+            sets, policies, curves, progress=progress_line("replays"), drafters=drafters_for
+        )
+    )
     report = ReplayReport(sets, curves, rows, options.model)
     title = "Every drafter and planner replayed, the reference text playing the target"
     body = f"The {options.part}-numbered requests. {describe(report)}"

@@ -1,11 +1,11 @@
 """What sampling costs: rows of a large vocabulary, against mlx-lm's sampler row by row.
 
-    python -m benchmarks.sampling_cost [--rows 1 9] [--vocabulary 151936]
+    python -m benchmarks.sampling_cost [--quick] [--rows 1 9] [--vocabulary 151936]
 
 In each row, the token of rank n has a probability in proportion to n^-1.5: 0.38 for the first, and
 0.95 for the first 212 together. mlx-lm samples one row at a time, because it verifies no drafts;
-here all rows of a forward are sampled together. Both begin with logits and end with tokens. The
-contestants take turns, so that what else the machine does slows all of them.
+here all rows of a pass are sampled together. Both begin with logits and end with tokens. The
+contestants take turns, so that other work of the machine slows all of them.
 """
 
 import argparse
@@ -16,8 +16,7 @@ from akunu_py.bench.measurement import Spread, describe_machine, machine_line
 from akunu_py.machine.backend import find_backend
 from akunu_py.options import Sampling
 from akunu_py.sampling.sampler import Sampler
-from benchmarks.records import markdown_table, record
-from benchmarks.turns import paired_ratios, time_in_turns
+from benchmarks.records import markdown_table, paired_ratios, record, time_in_turns
 
 import mlx.core as mx  # isort: skip  (after akunu_py, which loads the BLAS)
 from mlx_lm.sample_utils import make_sampler  # isort: skip
@@ -66,11 +65,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 9])
     parser.add_argument("--vocabulary", type=int, default=151_936)
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--name", default="sampling_cost", help="of the files in results/")
-    parser.add_argument("--note", default="", help="a sentence on what else the machine did")
+    parser.add_argument("--quick", action="store_true", help="3 turns instead of 21")
+    parser.add_argument("--name", default="sampling_cost", help="of the file in results/")
     arguments = parser.parse_args()
 
+    repeats = 3 if arguments.quick else 21
     machine = describe_machine(find_backend())
     rows, seconds = [], {}
     for count in arguments.rows:
@@ -78,9 +77,7 @@ def main() -> None:
         logits = -1.5 * mx.log(1 + mx.argsort(noise, axis=-1))
         mx.eval(logits)
         for name, sampling in SAMPLINGS.items():
-            took = time_in_turns(
-                contestants(sampling, logits), repeats=arguments.repeats, warmups=2
-            )
+            took = time_in_turns(contestants(sampling, logits), repeats=repeats, warmups=2)
             ratio = paired_ratios(took["mlx-lm"], took["akunu_py"])
             spreads = [Spread.of([1e3 * value for value in took[who]]) for who in took]
             rows.append([count, name, *(f"{spread:.1f}" for spread in spreads), f"{ratio:.2f}"])
@@ -90,7 +87,7 @@ def main() -> None:
     )
     body = (
         f"{machine_line(machine)}\n\nA vocabulary of {arguments.vocabulary}; medians of "
-        f"{arguments.repeats} turns, with their quartiles. {arguments.note}\n\n{table}"
+        f"{repeats} turns, with their quartiles.\n\n{table}"
     )
     record(arguments.name, "What sampling costs", body, {"machine": machine, "seconds": seconds})
 

@@ -1,48 +1,132 @@
-"""What the server costs: the first token while somebody types, and its share of every answer.
+"""What the server costs, how long a completion waits for others, and whether a crowd breaks it.
 
-    python -m benchmarks.serving
+    python -m benchmarks.serving cost     [--quick]
+    python -m benchmarks.serving company  [--quick]
+    python -m benchmarks.serving load     [--quick] [--parallel 1 --name serving_load_one]
 
-Typing: one streamed `/infill` request for each keystroke, at the end of a line in the middle of a
-file of 1,500 tokens; the time to the first token is compared with that of the same request about
-a file that is not cached. A request: an answer of one token from a cached prompt; the server's
-time is what exceeds the engine's time in the answer. An empty request, which the server answers
-without the engine, shows how much of that is HTTP and the client. A token: answers of two lengths,
-streamed and whole, in turns with an engine in this process; the difference is divided by the
-number of tokens that the longer one has more. The server is a process of its own. Neither side
-drafts, so that both run the same forwards.
+`cost`: the first token of an `/infill` request after each keystroke in a file of 1,500 tokens,
+cached or not; the time of a request beyond its engine's; the time of a streamed token beyond that
+of a whole answer. `company`: the first token of an `/infill` request while the server is idle, in
+the middle of a chat's answer, and in the middle of a prefill of 1,700 tokens. A chunk of a prefill
+cannot be interrupted, so the aim is twice the idle time and one chunk. `load`: 32 clients of all
+contracts, a third of which hang up. Every answer is compared with the one to the same request when
+it is alone; none may be lost or given twice, and the memory may not grow.
 
-The client is the standard library's: it shares the machine's cores with the server, and a larger
-one takes more of them for a streamed token than the server does. Two engines in two processes
-differ by more than streaming adds, so streamed answers are also compared with whole answers of the
-same server: it does nothing with those before their end.
+The server is a process of its own. The client is the standard library's and shares its cores.
 """
 
 import argparse
 import json
+import sys
 import textwrap
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import asdict
 from functools import partial
 from http.client import HTTPConnection, HTTPResponse
+from itertools import pairwise
 from pathlib import Path
-from statistics import median
-from time import perf_counter
-from typing import Any
+from random import Random
+from time import perf_counter, sleep
+from typing import Any, Final
 from urllib.parse import urlsplit
 
-import akunu_py
-from akunu_py.bench.measurement import Spread, describe_machine, machine_line
-from akunu_py.engine import Engine
-from akunu_py.model.files import BUNDLED_MODEL
-from benchmarks.records import markdown_table, record
-from benchmarks.served import PATIENCE_S, served
-from benchmarks.turns import paired_ratios, time_in_turns
+import httpx2
 
+from akunu_py.bench.measurement import Spread, describe_machine, machine_line
+from akunu_py.machine.backend import find_backend
+from akunu_py.model.files import BUNDLED_MODEL
+from benchmarks.records import markdown_table, paired_ratios, record, time_in_turns
+from benchmarks.served import LOOK_AGAIN_S, PATIENCE_S, Served, counts, served
+from tests.server.load import Load
+
+CODE: Final = Path(textwrap.__file__).read_text(encoding="utf-8")
 BEFORE, AFTER = 3600, 1200
-"""Characters around the gap: some 1,500 tokens."""
-LINE = "    words = [word.strip() for word in text.split()]"
-PROMPT = "def mean(values):\n    return "
-FORBIDDEN = -1e9
-"""A bias that rules a token out."""
+"""Characters around the gap: about 1,500 tokens."""
+LINE: Final = "    words = [word.strip() for word in text.split()]"
+ONE_TOKEN: Final[dict[str, Any]] = {
+    "n_predict": 1, "ignore_eos": True, "temperature": 0, "stream": True,
+}  # fmt: skip
+ANSWER: Final = 2000
+"""Tokens of the answer that others wait for."""
+MOST_READ: Final = 400
+"""Most tokens of it that are read before the fill-in comes."""
+LATEST: Final = 0.7
+"""Latest moment in a prefill, as a share of its time: later ones could find it ended."""
+TOKENS: Final = 128
+"""Tokens of the answers that show what a streamed token costs."""
+LOAD_TOKENS: Final = 32
+PARTS: Final = 5
+STAYS_S: Final = 1.5
+MAX_GROWTH: Final = 1.1
+"""The memory after the last part of the load, over that after the first."""
+TEMPLATE: Final = (
+    "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}"
+    '<tool_call>{"name": tool_call.name}<|im_end|>\n{% endif %}'
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""The bundled model's, with tools, which a grammar makes it call."""
+
+Found = tuple[str, dict[str, Any]]
+"""The body of a record, and the result."""
+
+
+class Client:
+    """A connection to a server, and requests that are timed. No two prompts are the same."""
+
+    def __init__(self, server: Served) -> None:
+        self.server = server
+        self.address = urlsplit(server.url).netloc
+        self._http = HTTPConnection(self.address, timeout=PATIENCE_S)
+        self._gauges = httpx2.Client(base_url=server.url, timeout=PATIENCE_S)
+        self._asked = 0
+
+    def close(self) -> None:
+        """Ends the connections."""
+        self._http.close()
+        self._gauges.close()
+
+    def number(self) -> int:
+        """Another one each time."""
+        self._asked += 1
+        return self._asked
+
+    def wait_until_idle(self) -> None:
+        """Waits until the server has nothing left to do."""
+        names = ("requests_processing", "requests_deferred")
+        while any(counts(self._gauges)[name] for name in names):
+            sleep(LOOK_AGAIN_S)
+
+    def empty_s(self) -> float:
+        """Seconds of a request that the server answers without the engine."""
+        begun = perf_counter()
+        self._http.request("GET", "/health")
+        self._http.getresponse().read()
+        return perf_counter() - begun
+
+    def first_token_s(self, body: dict[str, Any]) -> float:
+        """Seconds from an `/infill` request to its first event."""
+        begun = perf_counter()
+        response = post(self._http, "/infill", body | ONE_TOKEN)
+        line = response.readline()
+        taken = perf_counter() - begun
+        response.read()
+        assert line.startswith(b"data: "), line
+        return taken
+
+    def answer(self, length: int, *, streams: bool) -> float:
+        """Gives an answer of this length without drafts; seconds that it took beyond its engine."""
+        body = {"prompt": "def mean(values):\n    return ", "n_predict": length, "temperature": 0,
+                "num_draft_tokens": 0, "ignore_eos": True, "stream": streams}  # fmt: skip
+        begun = perf_counter()
+        text = post(self._http, "/completion", body).read()
+        taken = perf_counter() - begun
+        last = json.loads(text.strip().rpartition(b"\n")[2].removeprefix(b"data: "))
+        assert last["tokens_predicted"] == length
+        own_ms: float = last["timings"]["prompt_ms"] + last["timings"]["predicted_ms"]
+        return taken - own_ms / 1000
 
 
 def post(client: HTTPConnection, path: str, body: dict[str, Any]) -> HTTPResponse:
@@ -51,177 +135,202 @@ def post(client: HTTPConnection, path: str, body: dict[str, Any]) -> HTTPRespons
     return client.getresponse()
 
 
-def empty_s(client: HTTPConnection) -> float:
-    """Seconds of a request that the server answers without the engine."""
-    begun = perf_counter()
-    client.request("GET", "/health")
-    client.getresponse().read()
-    return perf_counter() - begun
+def milliseconds(seconds: list[float]) -> Spread:
+    """Their spread, in ms."""
+    return Spread.of([1000 * one for one in seconds])
 
 
-def first_token_s(client: HTTPConnection, body: dict[str, Any]) -> float:
-    """Seconds from a request to its first event."""
-    begun = perf_counter()
-    response = post(client, "/infill", body)
-    line = response.readline()
-    taken = perf_counter() - begun
-    response.read()
-    assert line.startswith(b"data: "), line
-    return taken
-
-
-def typing(client: HTTPConnection, keystrokes: int) -> dict[str, list[float]]:
-    """Seconds to the first token after each keystroke, in a cached file and in new ones."""
-    code = Path(textwrap.__file__).read_text(encoding="utf-8")
-    middle = code.index("\n\n", BEFORE) + 1
-    before, after = code[middle - BEFORE : middle], code[middle : middle + AFTER]
-    # Exactly one token is predicted, whatever it is.
-    answer: dict[str, Any] = {"n_predict": 1, "ignore_eos": True, "temperature": 0, "stream": True}
-    answer |= {"input_prefix": before, "input_suffix": after}
-    lines = [LINE[:end] for end in range(len(LINE) - keystrokes, len(LINE) + 1)]
-    first_token_s(client, answer | {"prompt": lines[0]})
-    warm = [first_token_s(client, answer | {"prompt": line}) for line in lines[1:]]
+def cost(client: Client, repeats: int) -> Found:
+    """First tokens while typing, the time of a request, and that of a streamed token."""
+    middle = CODE.index("\n\n", BEFORE) + 1
+    before, after = CODE[middle - BEFORE : middle], CODE[middle : middle + AFTER]
+    asked = {"input_prefix": before, "input_suffix": after}
+    lines = [LINE[:end] for end in range(len(LINE) - repeats, len(LINE) + 1)]
+    client.first_token_s(asked | {"prompt": lines[0]})
+    warm = [client.first_token_s(asked | {"prompt": line}) for line in lines[1:]]
     cold = [
-        first_token_s(client, answer | {"prompt": line, "input_prefix": f"{number}{before}"})
-        for number, line in enumerate(lines[1:])
+        client.first_token_s(asked | {"prompt": line, "input_prefix": f"{client.number()}{before}"})
+        for line in lines[1:]
     ]
-    return {"cold": cold, "typing": warm}
-
-
-class Race:
-    """The same answer by a server and by an engine, without drafts and without an early end.
-
-    Args:
-        engine: an engine with the server's model.
-        client: a connection to the server.
-    """
-
-    def __init__(self, engine: Engine, client: HTTPConnection) -> None:
-        self._engine = engine
-        self._client = client
-        self._ends = sorted(engine.tokenizer.end_tokens)
-
-    def run(self, length: int, repeats: int) -> dict[str, list[float]]:
-        """Seconds of answers of a length: by the engine, and by the server whole and streamed."""
-        return time_in_turns(
-            {
-                "engine": partial(self.direct, length),
-                "whole": partial(self.posted, length, streams=False),
-                "streamed": partial(self.posted, length, streams=True),
-            },
-            repeats=repeats,
-            warmups=2,
-        )
-
-    def direct(self, length: int) -> None:
-        """An answer by the engine alone."""
-        sampling = akunu_py.Sampling(logit_bias=tuple((token, FORBIDDEN) for token in self._ends))
-        options = akunu_py.Options(length, sampling=sampling, num_draft_tokens=0)
-        assert self._engine.generate(PROMPT, options).stats.generated_tokens == length
-
-    def posted(self, length: int, *, streams: bool) -> float:
-        """The same answer by the server; returns the seconds it took outside its engine."""
-        body = {"prompt": PROMPT, "n_predict": length, "temperature": 0, "num_draft_tokens": 0,
-                "logit_bias": [[token, False] for token in self._ends],
-                "stream": streams}  # fmt: skip
-        begun = perf_counter()
-        text = post(self._client, "/completion", body).read()
-        taken = perf_counter() - begun
-        last = json.loads(text.strip().rpartition(b"\n")[2].removeprefix(b"data: "))
-        assert last["tokens_predicted"] == length
-        own_ms: float = last["timings"]["prompt_ms"] + last["timings"]["predicted_ms"]
-        return taken - own_ms / 1000
-
-
-def added_ms(seconds: dict[str, list[float]], way: str, baseline: str = "engine") -> Spread:
-    """Milliseconds that a way takes longer than the baseline, from the same turns."""
-    pairs = zip(seconds[way], seconds[baseline], strict=True)
-    return Spread.of([1000 * (own - base) for own, base in pairs])
-
-
-def token_ms(seconds: dict[int, dict[str, list[float]]], baseline: str) -> float:
-    """Milliseconds that each streamed token adds to a baseline."""
-    shortest, longest = min(seconds), max(seconds)
-    most, least = (added_ms(seconds[n], "streamed", baseline) for n in (longest, shortest))
-    return (most.median - least.median) / (longest - shortest)
-
-
-def report(
-    typed: dict[str, list[float]],
-    request_ms: Spread,
-    empty_ms: Spread,
-    seconds: dict[int, dict[str, list[float]]],
-) -> str:
-    """The tables, and what follows from them."""
-    first = [
-        [name, f"{Spread.of([1000 * value for value in values]):.2f}"]
-        for name, values in typed.items()
-    ]
-    answers = [
-        [
-            length,
-            f"{1000 * median(ways['engine']):.2f}",
-            f"{added_ms(ways, 'whole'):.2f}",
-            f"{added_ms(ways, 'streamed'):.2f}",
-        ]
-        for length, ways in seconds.items()
-    ]
-    head = ["tokens", "engine, ms", "the server answers, + ms", "it streams, + ms"]
-    return (
-        f"{markdown_table(['cache', 'ms to the first token: median (quartiles)'], first)}\n\n"
-        f"While typing, it comes {paired_ratios(typed['typing'], typed['cold']):.1f} times as "
-        f"soon.\n\nA request takes {request_ms:.2f} ms in addition to the engine's time.\n\n"
-        f"An empty request takes {empty_ms:.2f} ms: HTTP, and this client.\n\n"
-        f"{markdown_table(head, answers)}\n\n"
-        f"A streamed token adds {token_ms(seconds, 'engine'):.3f} ms to the engine's, and "
-        f"{token_ms(seconds, 'whole'):.3f} ms to that of a whole answer by the same server."
+    client.answer(1, streams=False)
+    outside = [client.answer(1, streams=False) for _ in range(repeats)]
+    empty = [client.empty_s() for _ in range(repeats)]
+    taken = time_in_turns(
+        {
+            "whole": partial(client.answer, TOKENS, streams=False),
+            "streamed": partial(client.answer, TOKENS, streams=True),
+        },
+        repeats=repeats,
+        warmups=2,
     )
+    pairs = zip(taken["streamed"], taken["whole"], strict=True)
+    token = Spread.of([1000 * (streamed - whole) / TOKENS for streamed, whole in pairs])
+    rows = [["cold", f"{milliseconds(cold):.2f}"], ["typing", f"{milliseconds(warm):.2f}"]]
+    body = (
+        f"{markdown_table(['cache', 'ms to the first token: median (quartiles)'], rows)}\n\n"
+        f"While typing, it comes {paired_ratios(warm, cold):.1f} times as soon.\n\n"
+        f"A request takes {milliseconds(outside):.2f} ms in addition to the engine's time. An "
+        f"empty request takes {milliseconds(empty):.2f} ms: HTTP, and this client.\n\n"
+        f"A streamed token takes {token:.3f} ms more than one of a whole answer."
+    )
+    return body, {"cold_s": cold, "typing_s": warm, "request_s": outside, "answer_s": taken}
+
+
+def company(client: Client, repeats: int) -> Found:
+    """First tokens of completions while others are answered."""
+    draw, pool = Random(1), ThreadPoolExecutor(1)
+    long_prompt = CODE[:4600]
+
+    def fill_in() -> float:
+        return client.first_token_s(
+            {"input_prefix": f"# {client.number()}\ndef mean(values):\n    total = ",
+             "input_suffix": "\n    return total / len(values)\n"}
+        )  # fmt: skip
+
+    def read_prompt() -> list[float]:
+        """Lets the server read the long prompt; returns the seconds of each chunk."""
+        message = {"role": "user", "content": f"# {client.number()}\n{long_prompt}"}
+        body = {"messages": [message], "max_tokens": 1, "stream": True, "return_progress": True}
+        with closing(HTTPConnection(client.address, timeout=PATIENCE_S)) as other:
+            lines = post(other, "/v1/chat/completions", body).read().splitlines()
+        events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: {")]
+        done = [one["prompt_progress"]["time_ms"] for one in events if "prompt_progress" in one]
+        return [(later - earlier) / 1000 for earlier, later in pairwise(done)]
+
+    def in_an_answer() -> float:
+        body = {"messages": [{"role": "user", "content": "Tell me a long story."}], "stream": True,
+                "max_tokens": ANSWER, "temperature": 1, "seed": client.number(),
+                "ignore_eos": True}  # fmt: skip
+        with closing(HTTPConnection(client.address, timeout=PATIENCE_S)) as chat:
+            answer = post(chat, "/v1/chat/completions", body)
+            for _ in range(draw.randrange(20, MOST_READ)):
+                while not answer.readline().startswith(b"data: {"):
+                    pass
+            return fill_in()
+
+    found: dict[str, list[float]] = {
+        name: [] for name in ("idle", "in an answer", "in a prefill", "prefill", "chunk")
+    }
+    fill_in()
+    read_prompt()
+    for _ in range(repeats):
+        client.wait_until_idle()
+        chunks = read_prompt()
+        found["prefill"].append(sum(chunks))
+        found["chunk"].append(max(chunks))
+        client.wait_until_idle()
+        found["idle"].append(fill_in())
+        found["in an answer"].append(in_an_answer())
+        client.wait_until_idle()
+        reading = pool.submit(read_prompt)
+        sleep(draw.uniform(0, LATEST * sum(chunks)))
+        taken = fill_in()
+        if not reading.done():
+            found["in a prefill"].append(taken)
+        reading.result()
+    pool.shutdown()
+    idle, chunk = (Spread.of(found[name]).median for name in ("idle", "chunk"))
+    rows = []
+    for name in ("idle", "in an answer", "in a prefill"):
+        times = found[name]
+        in_time = sum(taken <= 2 * idle + chunk for taken in times)
+        rows.append([name, f"{milliseconds(times):.1f}", f"{1000 * max(times):.1f}",
+                     f"{in_time} of {len(times)}"])  # fmt: skip
+    heads = ["the fill-in comes", "first token after, ms: median (quartiles)", "at most", "in time"]
+    body = (
+        f"{markdown_table(heads, rows)}\n\n"
+        f"In time: within {1000 * (2 * idle + chunk):.1f} ms, which are two times "
+        f"{1000 * idle:.1f} ms and one chunk of {1000 * chunk:.1f} ms, the median of the longest. "
+        f"The long prompt takes {1000 * Spread.of(found['prefill']).median:.0f} ms by itself."
+    )
+    return body, found
+
+
+def load(client: Client, requests: int, clients: int, *, tools: bool) -> Found:
+    """How the requests of a crowd end, in parts, after each of which the memory is read."""
+    server = client.server
+    crowd = Load(server.url, tokens=LOAD_TOKENS, tools=tools, stays_s=STAYS_S)
+    plans = [crowd.plan(requests // PARTS) for _ in range(PARTS)]
+    parts: list[dict[str, Any]] = []
+    with httpx2.Client(base_url=server.url, timeout=PATIENCE_S) as gauges:
+        client.wait_until_idle()
+        before, begun = counts(gauges), perf_counter()
+        for plan in plans:
+            outcome = crowd.run(plan, clients)
+            client.wait_until_idle()
+            parts.append(asdict(outcome) | {"resident_bytes": server.resident_bytes()})
+        after, seconds = counts(gauges), perf_counter() - begun
+        busy = sum(slot["is_processing"] for slot in gauges.get("/slots").json())
+    counted, cancelled = (
+        round(after[name] - before[name]) for name in ("requests_total", "requests_cancelled_total")
+    )
+    heads = ["part", "answered as alone", "refused as busy", "hung up", "wrong", "failed",
+             "slowest, s", "MiB"]  # fmt: skip
+    rows = [
+        [
+            number,
+            *(part[name] for name in ("answered", "refused", "left")),
+            *(len(part[name]) for name in ("wrong", "failed")),
+            f"{part['slowest_s']:.1f}",
+            "" if part["resident_bytes"] is None else round(part["resident_bytes"] / 2**20),
+        ]
+        for number, part in enumerate(parts, 1)
+    ]
+    found = complaints(parts, counted, busy)
+    body = (
+        f"{clients} clients send {requests:,} requests for answers of up to {LOAD_TOKENS} tokens; "
+        "a third of them hang up while they wait or in the middle of a stream.\n\n"
+        f"{markdown_table(heads, rows)}\n\n"
+        f"The server counted {counted} answers that ended, {cancelled} of them cancelled, in "
+        f"{seconds:.0f} s; {after['n_busy_slots_per_decode']:.2f} sequences advanced in a round of "
+        "decoding." + "".join(f"\n- {line}" for line in found)
+    )
+    return body, {"parts": parts, "complaints": found}
+
+
+def complaints(parts: list[dict[str, Any]], counted: int, busy: int) -> list[str]:
+    """What went wrong: answers that are wrong, lost or given twice, and memory that grew.
+
+    The server counts an answer whose client hung up as it ended, or not at all.
+    """
+    found = [line for part in parts for line in (*part["wrong"], *part["failed"])]
+    arrived, left = (sum(part[name] for part in parts) for name in ("choices", "left_choices"))
+    if not arrived <= counted <= arrived + left:
+        found.append(f"{arrived} answers arrived, {left} were left, and {counted} were counted")
+    if busy:
+        found.append(f"{busy} slots are busy after the end")
+    first, last = (parts[at]["resident_bytes"] for at in (0, -1))
+    if first is not None and last > MAX_GROWTH * first:
+        found.append(f"the memory grew from {first >> 20} to {last >> 20} MiB")
+    return found
 
 
 def main() -> None:
-    """Runs the measurements and records them."""
+    """Runs one of the measurements and records it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("cost", "company", "load"))
+    parser.add_argument("--quick", action="store_true", help="a tenth of the requests")
     parser.add_argument("--model", default=BUNDLED_MODEL)
-    parser.add_argument("--keystrokes", type=int, default=30)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[1, 128])
-    parser.add_argument("--repeats", type=int, default=40)
-    parser.add_argument("--name", default="serving", help="of the files in results/")
-    arguments = parser.parse_args()
-    if len(set(arguments.lengths)) < 2:
-        parser.error("--lengths needs two different ones, to tell a token from an answer")
-    if not 1 <= arguments.keystrokes <= len(LINE):
-        parser.error(f"--keystrokes must be from 1 to {len(LINE)}")
-
-    engine = akunu_py.load(arguments.model)
-    machine = describe_machine(engine.backend)
-    with (
-        served(arguments.model) as server,
-        closing(HTTPConnection(urlsplit(server.url).netloc, timeout=PATIENCE_S)) as client,
-    ):
-        typed = typing(client, arguments.keystrokes)
-        race = Race(engine, client)
-        race.posted(1, streams=False)
-        outside = [race.posted(1, streams=False) for _ in range(arguments.repeats)]
-        empty = [empty_s(client) for _ in range(arguments.repeats)]
-        seconds = {length: race.run(length, arguments.repeats) for length in arguments.lengths}
-    request_ms, empty_ms = (Spread.of([1000 * s for s in taken]) for taken in (outside, empty))
-    body = (
-        f"{machine_line(machine)}\n\nModel {engine.model.name}, {engine.model.layout} weights."
-        f"\n\n{report(typed, request_ms, empty_ms, seconds)}"
-    )
-    result = {
-        "machine": machine,
-        "model": engine.model.name,
-        "first_token_s": typed,
-        "first_token_ratio": paired_ratios(typed["typing"], typed["cold"]).median,
-        "request_s": outside,
-        "request_ms": request_ms.median,
-        "empty_request_s": empty,
-        "answer_s": {str(length): ways for length, ways in seconds.items()},
-        "streamed_token_ms": token_ms(seconds, "engine"),
-        "streamed_over_whole_token_ms": token_ms(seconds, "whole"),
+    parser.add_argument("--parallel", type=int, default=4, help="requests answered at a time")
+    parser.add_argument("--clients", type=int, default=32, help="of the load")
+    parser.add_argument("--name", help="of the file in results/; serving_WHAT by default")
+    asked = parser.parse_args()
+    tools = asked.model == BUNDLED_MODEL and asked.what == "load"
+    words = ["--parallel", str(asked.parallel), *(("--chat-template", TEMPLATE) if tools else ())]
+    repeats, requests = (3, 100) if asked.quick else (30, 1000)
+    measures: dict[str, Callable[[Client], Found]] = {
+        "cost": partial(cost, repeats=repeats),
+        "company": partial(company, repeats=repeats),
+        "load": partial(load, requests=requests, clients=asked.clients, tools=tools),
     }
-    record(arguments.name, "What the server costs", body, result)
+    machine = describe_machine(find_backend())
+    with served(asked.model, words) as server, closing(Client(server)) as client:
+        body, result = measures[asked.what](client)
+    about = f"{machine_line(machine)}\n\nModel {asked.model}, {asked.parallel} at a time."
+    title = {"cost": "What the server costs", "company": "A fill-in in company",
+             "load": "The server under load"}[asked.what]  # fmt: skip
+    record(asked.name or f"serving_{asked.what}", title, f"{about}\n\n{body}", result)
+    sys.exit(1 if result.get("complaints") else 0)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from random import Random
 
+import numpy as np
+
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
 from akunu_py.decoding.exactness import TieBreaker
@@ -12,6 +14,7 @@ from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter, Prospects
 from akunu_py.model.target_model import TargetModel
 from akunu_py.planning.drawing import DrawPlan
 from akunu_py.planning.planner import FixedPlanner, Planner, Situation
+from akunu_py.sampling.random import GOLDEN_GAMMA, draw, mix64, uniform
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Round
 
@@ -60,6 +63,45 @@ class OracleDrafter:
 
     def feedback(self, draft: Draft, accepted: int) -> None:
         self.verified.append((len(draft), accepted))
+
+
+class BigramDrafter:
+    """Draws each token from a distribution that depends on the token before, and tells it.
+
+    Args:
+        text: what the distributions are counted on; every id gets one count more.
+        vocabulary: how many ids there are.
+        temperature: of the distributions.
+        seed: of all draws.
+    """
+
+    def __init__(
+        self, text: Sequence[int], vocabulary: int, *, temperature: float = 1.0, seed: int = 0
+    ) -> None:
+        counts = np.ones((vocabulary, vocabulary))
+        np.add.at(counts, (np.asarray(text[:-1]), np.asarray(text[1:])), 1)
+        rows = counts ** (1 / temperature)
+        self._rows = (rows / rows.sum(axis=1, keepdims=True)).astype(np.float32)
+        self._seed = seed
+        self._tokens: list[int] = []
+
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+        self._tokens = list(prompt)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self._tokens += tokens
+
+    def propose(self, limit: int) -> Draft:
+        drawn, rows, known = list[int](), [], self._tokens[-1]
+        seed = mix64(self._seed + len(self._tokens) * GOLDEN_GAMMA)
+        while len(drawn) < limit:
+            rows.append(self._rows[known])
+            known = draw(rows[-1], uniform(seed, len(drawn)))
+            drawn.append(known)
+        return Draft(tuple(drawn), "bigram", 1, np.stack(rows)) if drawn else NO_DRAFT
+
+    def feedback(self, draft: Draft, accepted: int) -> None:
+        pass
 
 
 def rounds_of(

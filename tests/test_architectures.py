@@ -25,7 +25,6 @@ from akunu_py.loading import load_tokenizer
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.target_model import TargetModel
 from akunu_py.text.tokenizer import Tokenizer
-from benchmarks.model_families import PAGE, models_page
 from tests.architectures import (
     UNLIKE_ITSELF,
     VOCABULARY,
@@ -36,6 +35,7 @@ from tests.architectures import (
     names,
 )
 from tests.fakes import OracleDrafter
+from tests.models_page import PAGE, models_page
 from tests.planning.curves import FLAT
 
 PREFILL_STEP = WINDOW + 5
@@ -240,4 +240,4 @@ def test_what_is_said_to_be_unlike_itself_is(name: str) -> None:
 
 
 def test_the_page_about_models_is_current() -> None:
-    assert PAGE.read_text(encoding="utf-8") == models_page(), "python -m benchmarks.model_families"
+    assert PAGE.read_text(encoding="utf-8") == models_page(), "python -m tests.models_page"

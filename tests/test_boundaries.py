@@ -44,7 +44,6 @@ WITHOUT_MLX = (
     "planning/",
     "bench/replay.py",
     "bench/replay_report.py",
-    "bench/baselines/",
     "bench/curve_sources.py",
     "bench/measurement.py",
     "bench/samples.py",

@@ -4,7 +4,7 @@ import pytest
 from mlx_lm import load as load_with_mlx_lm
 
 import akunu_py
-from akunu_py.bench.identity import Prompt, find_differences, mlx_lm_answer
+from akunu_py.bench.identity import Prompt, find_differences, make_prompts, mlx_lm_answer
 from akunu_py.cli.greeting import EXAMPLES
 from akunu_py.engine import Engine
 from akunu_py.model.files import bundled_model
@@ -12,7 +12,6 @@ from akunu_py.options import Options
 from akunu_py.stats import Finish
 from akunu_py.text.chat import ChatTranscript
 from akunu_py.text.fim import FillRequest
-from benchmarks.prompts import make_prompts
 
 NEAR_TIE = 1e-2
 """Two logits this close may change places between forwards of different size on a real BLAS."""
@@ -27,14 +26,14 @@ def ember() -> Engine:
 
 @pytest.fixture(scope="module")
 def prompts(ember: Engine) -> list[Prompt]:
-    return make_prompts(ember.tokenizer, ember.model.vocabulary_size, 8, seed=5)
+    return make_prompts(ember, 2, 40)
 
 
 @pytest.mark.parametrize("index", range(8))
 def test_drafted_plain_and_mlx_lms_answers_agree(
     ember: Engine, prompts: list[Prompt], index: int
 ) -> None:
-    prompt = Prompt("", prompts[index].tokens[-1000:])
+    prompt = prompts[index]
     ways = {name: Options(40, drafter=name) for name in ("none", "ngram", "auto")}
     others = {
         name: ember.generate(prompt.tokens, options).token_ids for name, options in ways.items()

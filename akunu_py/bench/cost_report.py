@@ -1,18 +1,19 @@
-"""`bench cost`: what forwards of a model cost here, when drafts pay, and what theory predicts.
+"""`bench cost`: what forward passes of a model cost here, and when drafts pay.
 
-A measured curve comes in; a report goes out as tables or JSON. `plots.py` draws it.
+A measured curve comes in; a report goes out as tables, JSON or a picture.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Group
-from rich.table import Table
 
-from akunu_py.bench.measurement import figures_table
+from akunu_py.bench.measurement import figures_table, markdown_table
+from akunu_py.bench.plots import new_figure, title_of
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.theory import (
     Payoff,
@@ -25,6 +26,9 @@ from akunu_py.planning.theory import (
 DRAFT_LENGTHS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 ACCEPTANCES: Final = (0.5, 0.7, 0.9, 1.0)
 THEORY_ACCEPTANCES: Final = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
+
+_Cells = tuple[tuple[str, ...], list[tuple[str, ...]]]
+"""The heads and the rows of a table."""
 
 
 @dataclass(frozen=True)
@@ -89,21 +93,33 @@ class CostReport:
 
     def tables(self) -> Group:
         """The costs, the thresholds and the theory, to be printed by rich."""
+        alone = [] if self.alone is None else ["\nOne rank alone, with the whole model:"]
         return Group(
-            "Milliseconds per forward over M tokens, by tokens of context",
+            "Milliseconds per forward pass over M tokens, by tokens of context",
             figures_table(*self.costs(), first="right"),
             *self.padding(),
-            *self._alone_lines(),
-            f"\nWhen drafts pay, at {self.context:,} tokens of context: the acceptance rate that "
-            "num_draft_tokens needs to break even, and the speedup at other rates",
-            self._thresholds(),
+            *alone,
+            *(curve_lines(self.alone) if self.alone else ()),
+            f"\n{self._about_thresholds}",
+            figures_table(*self._thresholds(), first="right"),
             f"\nAfter a rejected draft: {self.model['after_rejection']}",
             "\nTheory: accepted tokens per round of D draft tokens, E = sum k a^k (1 - a) + D a^D",
-            _theory(),
+            figures_table(*_theory(), first="right"),
         )
 
-    def costs(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """The heads and the rows of the table of costs."""
+    def markdown(self) -> list[str]:
+        """The costs and the thresholds, as parts of a Markdown report."""
+        return [
+            "Milliseconds per forward pass over M tokens, by tokens of context:",
+            markdown_table(*self.costs()),
+            *self.padding(),
+            f"{self._about_thresholds}:",
+            markdown_table(*self._thresholds()),
+            f"{self.payoff} After a rejected draft: {self.model['after_rejection']}.",
+        ]
+
+    def costs(self) -> _Cells:
+        """The table of costs."""
         contexts = [level.context for level in self.curve.levels]
         steps = [self.curve.decode_s(context) for context in contexts]
         rows = [("1, pipelined", *(f"{1e3 * step:.2f}" for step in steps), "1.00")]
@@ -123,20 +139,43 @@ class CostReport:
             spans.append(f"{tokens[0]}-{tokens[-1]} to {size}")
         return [f"Drafted rounds over few tokens are padded, which is faster: {', '.join(spans)}."]
 
-    def _alone_lines(self) -> list[str]:
-        if self.alone is None:
-            return []
-        return ["\nOne rank alone, with the whole model:", *curve_lines(self.alone)]
+    @property
+    def _about_thresholds(self) -> str:
+        return (
+            f"When drafts pay, at {self.context:,} tokens of context: the acceptance rate that "
+            "num_draft_tokens needs to break even, and the speedup at other rates"
+        )
 
-    def _thresholds(self) -> Table:
+    def _thresholds(self) -> _Cells:
         rows = []
         for length in self.lengths:
             threshold = break_even(self.curve, length, self.context)
             speedups = (self.speedup(length, acceptance) for acceptance in ACCEPTANCES)
             pays = "never" if threshold is None else f"{threshold:.0%}"
             rows.append((str(length), pays, *(f"{speedup:.2f}x" for speedup in speedups)))
-        heads = ("num_draft_tokens", "break-even", *(f"at {rate:.0%}" for rate in ACCEPTANCES))
-        return figures_table(heads, rows, first="right")
+        return ("num_draft_tokens", "break-even", *(f"at {a:.0%}" for a in ACCEPTANCES)), rows
+
+    def draw(self, path: Path) -> None:
+        """Draws the costs over the number of tokens, and break-even over num_draft_tokens."""
+        figure = new_figure((10, 4.2), title_of(self.model, self.machine))
+        costs, thresholds = figure.subplots(1, 2)
+        sizes = range(1, self.curve.longest + 1)
+        for level in self.curve.levels:
+            seconds = [1e3 * self.curve.verify_s(size, level.context) for size in sizes]
+            (line,) = costs.plot(sizes, seconds, label=f"context {level.context:,}")
+            measured = [(size, 1e3 * seconds) for size, seconds in level.verify_s]
+            costs.plot(*zip(*measured, strict=True), ".", color=line.get_color())
+        step = 1e3 * self.curve.decode_s(self.context)
+        costs.axhline(step, linestyle=":", color="grey", label="pipelined step")
+        costs.set_ylim(0)
+        costs.set(title="A forward pass", xlabel="M, tokens in the pass", ylabel="ms")
+        costs.legend(fontsize="small")
+        known = [(n, break_even(self.curve, n, self.context)) for n in sizes[:-1]]
+        paying = [(drafts, rate) for drafts, rate in known if rate is not None]
+        thresholds.plot([drafts for drafts, _ in paying], [rate for _, rate in paying])
+        thresholds.set_ylim(0, 1)
+        thresholds.set(title="When drafts pay", xlabel="num_draft_tokens", ylabel="break-even")
+        figure.savefig(path, dpi=150)
 
 
 def curve_lines(curve: CostCurve) -> Iterator[str]:
@@ -151,14 +190,13 @@ def curve_lines(curve: CostCurve) -> Iterator[str]:
         yield (
             f"context {level.context:,}: a pipelined step "
             f"{1e3 * curve.decode_s(level.context):.2f} ms; "
-            f"forwards of {', '.join([f'1 token {single:.2f}', *costs])} ms"
+            f"forward passes of {', '.join([f'1 token {single:.2f}', *costs])} ms"
         )
 
 
-def _theory() -> Table:
-    heads = ("D", *(f"a = {acceptance:g}" for acceptance in THEORY_ACCEPTANCES))
+def _theory() -> _Cells:
     rows = []
     for length in DRAFT_LENGTHS:
         values = (expected_accepted(length, acceptance) for acceptance in THEORY_ACCEPTANCES)
         rows.append((str(length), *(f"{value:.2f}" for value in values)))
-    return figures_table(heads, rows, first="right")
+    return ("D", *(f"a = {acceptance:g}" for acceptance in THEORY_ACCEPTANCES)), rows

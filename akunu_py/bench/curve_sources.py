@@ -1,6 +1,6 @@
 """Cost curves by name: published ones, those of this machine, and those in files.
 
-A published curve is relative: its unit of time is a forward over one token, which is all that a
+A published curve is relative: its unit of time is a pass over one token, which is all that a
 prediction needs.
 """
 
@@ -33,7 +33,7 @@ class NamedCurve:
     Attributes:
         about: the chip, the model and the libraries, in one line.
         source: who measured it.
-        relative: whether its unit of time is a forward over one token, instead of a second.
+        relative: whether its unit of time is a pass over one token, instead of a second.
     """
 
     name: str
@@ -48,7 +48,7 @@ class NamedCurve:
             "name": self.name,
             "about": self.about,
             "source": self.source,
-            "unit": "a forward over one token" if self.relative else "seconds",
+            "unit": "a forward pass over one token" if self.relative else "seconds",
             "curve": self.curve.as_json(),
         }
 

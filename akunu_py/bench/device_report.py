@@ -1,7 +1,7 @@
 """`doctor --report`: what a model does on a machine, as Markdown and JSON to paste into an issue.
 
-An engine and its costs come in; a report goes out. It holds figures, versions, and the names of the
-device and the model, but no paths, prompts or answers.
+It holds figures, versions, and the names of the device and the model, but no paths, prompts or
+answers.
 """
 
 from __future__ import annotations
@@ -15,16 +15,23 @@ from typing import Any, Final
 from akunu_py.bench.contestants import Akunu, Contestant, MlxLm
 from akunu_py.bench.cost_report import CostReport
 from akunu_py.bench.identity import (
+    KINDS,
     Difference,
     Prompt,
     find_differences,
     identity_table,
+    make_prompts,
     mlx_lm_answer,
 )
-from akunu_py.bench.measurement import Progress, machine_line, markdown_table
+from akunu_py.bench.measurement import Progress, heading
 from akunu_py.bench.samples import encode_samples
-from akunu_py.bench.speedup import FORCED, OWN, SpeedupRow, contest, make_tasks
-from akunu_py.bench.speedup_report import SpeedupReport
+from akunu_py.bench.speedup import (
+    FORCED,
+    OWN,
+    SpeedupReport,
+    contest,
+    make_tasks,
+)
 from akunu_py.bench.workloads import make_workloads
 from akunu_py.engine import Engine
 from akunu_py.options import Options
@@ -37,7 +44,6 @@ COSTS_S: Final = 20.0
 """How many seconds to measure the costs."""
 
 _OTHERS: Final = ("mlx-lm", "auto")
-_KINDS: Final = ("edit", "structure", "question", "novel")
 _PROMPTS: Final = 12  # of each kind
 _IDENTITY_S: Final = 60.0
 _SPEEDUP_S: Final = 90.0
@@ -57,7 +63,6 @@ class Identity:
     max_tokens: int
 
     def as_json(self) -> dict[str, Any]:
-        """The numbers, and where answers differ."""
         return {
             "prompts": len(self.prompts),
             "max_tokens": self.max_tokens,
@@ -93,96 +98,31 @@ class DeviceReport:
             **self.cost.as_json(),
             "identity": self.identity.as_json(),
             "speedup": self.speedup and self.speedup.as_json()["rows"],
-            "rounds": [
-                {"workload": row.kind, "answers": row.answers, "contestant": row.contestant}
-                | {f"{part}_ms": ms for part, ms in parts.items()}
-                for row, parts in self._rounds()
-            ],
         }
 
-    def markdown(self) -> str:
-        """The content of the Markdown file."""
-        machine, model, cost = self.cost.machine, self.cost.model, self.cost
-        lines = [
-            f"# akunu-py {__version__} on {machine['chip']}",
-            f"{machine_line(machine)}; load {self.load:.1f}. Model {model['name']}, "
-            f"{model['layout']} weights, {model['parameter_bytes'] / 2**20:,.0f} MiB. "
+    @property
+    def title(self) -> str:
+        """The heading of the Markdown file."""
+        return f"akunu-py {__version__} on {self.cost.machine['chip']}"
+
+    def markdown(self) -> list[str]:
+        """The parts of the Markdown file."""
+        machine, model = self.cost.machine, self.cost.model
+        parts = [
+            f"{heading(machine, model)}; load {self.load:.1f}; "
+            f"{model['parameter_bytes'] / 2**20:,.0f} MiB of weights. "
             f"Measured in {self.seconds / 60:.1f} minutes"
             + ("." if self.complete else "; **interrupted**: some parts are missing or short."),
             "## Costs",
-            "Milliseconds per forward over M tokens, by tokens of context.",
-            markdown_table(*cost.costs()),
-            *cost.padding(),
-            f"{cost.payoff} After a rejected draft: {model['after_rejection']}.",
+            *self.cost.markdown(),
             "## Identity",
             f"Greedy answers of {self.identity.max_tokens} tokens that differ from decoding "
             "without drafts, by kind of prompt. A small gap between the two best logits means a "
             "near-tie.",
             identity_table(self.identity.prompts, self.identity.differences, _OTHERS),
         ]
-        if self.speedup:
-            rows = self.speedup.rows
-            heads = ("text", "answers", "", "ms per token", "over mlx-lm", "over no drafts",
-                     "tokens per forward", "acceptance", "same answers")  # fmt: skip
-            lines += [
-                "## Speed",
-                "Medians with quartiles or ranges. Forced answers are the right ones in place of "
-                "the model's choices; every forward is computed.",
-                markdown_table(heads, list(map(_speed_cells, rows))),
-                "## Rounds",
-                "Milliseconds per round: drafting, building the forward, waiting for it, "
-                "turning tokens into text, and the rest."
-                + (_CPU_NOTE if machine["device"] == "cpu" else ""),
-                markdown_table(
-                    ("text", "answers", "", *_ROUND_PARTS),
-                    [
-                        (row.kind, row.answers, _name(row), *map("{:.2f}".format, parts.values()))
-                        for row, parts in self._rounds()
-                    ],
-                ),
-            ]
-        return "\n\n".join(lines) + "\n"
-
-    def _rounds(self) -> list[tuple[SpeedupRow, dict[str, float]]]:
-        """The rows of this engine, and the milliseconds of each part of their rounds."""
-        rows = self.speedup.rows if self.speedup else ()
-        return [(row, _round_ms(row, row.shares)) for row in rows if row.shares]
-
-
-_CPU_NOTE: Final = " On a CPU, MLX computes most of a forward while it is being submitted."
-_ROUND_PARTS: Final = ("all", "draft", "build", "wait", "text", "rest")
-
-
-def _round_ms(row: SpeedupRow, shares: dict[str, float]) -> dict[str, float]:
-    spent = sum(pair.completion.stats.decode_s for pair in row.pairs if pair.completion.stats)
-    whole = 1e3 * spent / row.rounds.forwards
-    parts = {
-        "all": 1.0,
-        "draft": shares["drafting"],
-        "build": shares["building"],
-        "wait": shares["forward"] - shares["building"],
-        "text": shares["detokenizing"],
-        "rest": shares["rest"],
-    }
-    return {name: whole * part for name, part in parts.items()}
-
-
-def _speed_cells(row: SpeedupRow) -> tuple[str, ...]:
-    return (
-        row.kind,
-        row.answers,
-        _name(row),
-        f"{row.milliseconds.median:.2f}",
-        f"{row.speedup:.2f}",
-        f"{row.over_plain:.2f}",
-        f"{row.rounds.tokens_per_forward:.2f}",
-        f"{row.rounds.acceptance:.0%}" if row.rounds.drafted else "",
-        "" if row.same is None else f"{row.same}/{len(row.pairs)}",
-    )
-
-
-def _name(row: SpeedupRow) -> str:
-    return {"plain": "no drafts", "auto + planner": "default"}.get(row.contestant, row.contestant)
+        speed = ["## Speed", *self.speedup.markdown()] if self.speedup else []
+        return parts + speed
 
 
 def make_report(engine: Engine, cost: CostReport, progress: Progress) -> DeviceReport:
@@ -193,7 +133,7 @@ def make_report(engine: Engine, cost: CostReport, progress: Progress) -> DeviceR
 
     Args:
         engine: with the model, and its costs stored.
-        cost: what its forwards cost.
+        cost: what its forward passes cost.
         progress: called often, with the answers done and all answers of a part.
     """
     begun, load = perf_counter(), os.getloadavg()[0]
@@ -210,14 +150,9 @@ def make_report(engine: Engine, cost: CostReport, progress: Progress) -> DeviceR
 
 def _check_identity(engine: Engine, cost: CostReport, progress: Progress) -> tuple[Identity, bool]:
     """The comparison of greedy answers, and whether it was not interrupted."""
-    count = _PROMPTS * len(_KINDS)
+    count = _PROMPTS * len(KINDS)
     max_tokens = _affordable(_IDENTITY_S, (1 + len(_OTHERS)) * count, cost, _IDENTITY_TOKENS)
-    sets = encode_samples(engine.tokenizer, make_workloads(_PROMPTS, _KINDS))
-    prompts = [
-        Prompt(kind, list(case.prompt)[max_tokens - engine.context_limit :])
-        for kind, cases in sets.items()
-        for case in cases
-    ]
+    prompts = make_prompts(engine, _PROMPTS, max_tokens)
     differences: list[Difference] = []
     done: list[Prompt] = []
     try:
@@ -259,6 +194,6 @@ def _measure_speedup(engine: Engine, cost: CostReport, progress: Progress) -> Sp
 
 
 def _affordable(seconds: float, answers: int, cost: CostReport, tokens: range) -> int:
-    """How long each of some answers may be, if all are decoded plainly in so many seconds."""
+    """How many tokens each answer may have, if plain decoding of all must take `seconds`."""
     fitting = int(seconds / answers / cost.curve.decode_s(cost.context))
     return min(max(fitting, tokens[0]), tokens[-1])

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from random import Random
+from typing import Final, cast
 
 import mlx.core as mx
 from mlx_lm import stream_generate
 
 from akunu_py.bench.measurement import markdown_table
+from akunu_py.bench.samples import encode_samples
+from akunu_py.bench.workloads import make_workloads
 from akunu_py.engine import Engine
+
+KINDS: Final = ("edit", "fill-in", "novel", "random")
+"""Kinds of prompts: three of `workloads.py`, and drawn tokens."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,24 @@ class Prompt:
 
     kind: str
     tokens: list[int]
+
+
+def make_prompts(engine: Engine, count: int, max_tokens: int) -> list[Prompt]:
+    """`count` prompts of each kind, the same on every run of one Python version.
+
+    Args:
+        engine: whose tokenizer encodes them, and whose context they fit with an answer.
+        count: how many of each kind.
+        max_tokens: the length of an answer.
+    """
+    room, vocabulary = engine.context_limit - max_tokens, range(engine.model.vocabulary_size)
+    sets = encode_samples(engine.tokenizer, make_workloads(count, KINDS[:-1]))
+    prompts = [
+        Prompt(kind, list(case.prompt)[-room:]) for kind, cases in sets.items() for case in cases
+    ]
+    draw = Random(0)
+    drawn = (draw.choices(vocabulary, k=draw.randrange(1, 120)) for _ in range(count))
+    return [*prompts, *(Prompt(KINDS[-1], tokens[-room:]) for tokens in drawn)]
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,8 @@
-"""Measurements on a noisy machine: where they were made, how sure they are, and their tables.
-
-Medians come with their quartiles or a confidence interval.
-"""
+"""What all reports share: the machine, medians with quartiles, tables, and files."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from collections.abc import Callable, Iterable, Sequence
@@ -14,11 +12,10 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import numpy as np
 from rich.table import Table
 
-from akunu_py.errors import InvalidRequestError
 from akunu_py.machine.backend import Backend
+from akunu_py.package import write_atomically
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
@@ -26,14 +23,12 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 """Called with the work done and the work in total, in requests."""
 
-CONFIDENCE: Final = 0.95
-_RESAMPLES: Final = 2000
 _MIN_FOR_QUARTILES: Final = 4
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A median and two bounds around it: the quartiles, or a confidence interval."""
+    """A median and two bounds around it, the quartiles."""
 
     median: float
     low: float
@@ -46,22 +41,6 @@ class Spread:
             return cls(median(values), min(values), max(values))
         low, _, high = quantiles(values, n=4, method="inclusive")
         return cls(median(values), low, high)
-
-    @classmethod
-    def of_median(cls, values: Sequence[float]) -> Spread:
-        """The median and its 95% interval, by percentile bootstrap; repeatable.
-
-        Raises:
-            InvalidRequestError: if there are no values.
-        """
-        if not values:
-            raise InvalidRequestError("A median needs 1 measurement or more.")
-        sample = np.asarray(values, np.float64)
-        draws = np.random.default_rng(0).integers(len(sample), size=(_RESAMPLES, len(sample)))
-        medians = np.median(sample[draws], axis=1)
-        tail = (1 - CONFIDENCE) / 2
-        low, high = np.quantile(medians, [tail, 1 - tail])
-        return cls(float(np.median(sample)), float(low), float(high))
 
     def __format__(self, spec: str) -> str:
         return f"{self.median:{spec}} ({self.low:{spec}}-{self.high:{spec}})"
@@ -110,6 +89,11 @@ def machine_line(machine: dict[str, Any]) -> str:
     )
 
 
+def heading(machine: dict[str, Any], model: dict[str, Any]) -> str:
+    """The model and the machine in one line."""
+    return f"{model['name']}, {model['layout']} weights; {machine_line(machine)}"
+
+
 def figures_table(
     heads: Sequence[str],
     rows: Iterable[Sequence[str]] = (),
@@ -129,6 +113,19 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> 
     """A Markdown table; every cell is converted to text as it is."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def write_report(stem: Path, title: str, parts: Iterable[str], found: Any = None) -> str:
+    """Writes `stem.md`, with a heading and some parts, and `stem.json`, if something is `found`.
+
+    Returns:
+        The Markdown.
+    """
+    text = "\n\n".join([f"# {title}", *(part.strip() for part in parts)]) + "\n"
+    write_atomically(stem.with_name(f"{stem.name}.md"), text)
+    if found is not None:
+        write_atomically(stem.with_name(f"{stem.name}.json"), json.dumps(found, indent=1) + "\n")
+    return text
 
 
 def _system() -> str:

@@ -1,8 +1,7 @@
-"""Replay: how much faster a known text would have been generated with a drafter and a planner.
+"""Replay: how much faster a known text is generated with a drafter and a planner, predicted.
 
 The reference text plays the target (teacher forcing): the shipped decoding loop runs on a
-`KnownAnswer`, whose clock is a cost curve. Token ids come in, counts go out; knows nothing of
-tokenizers, models or real time.
+`KnownAnswer`, whose clock is a cost curve. Token ids come in, counts go out.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class RoundShape(NamedTuple):
     replayed: int = 0
 
     def seconds(self, curve: CostCurve) -> float:
-        """How long it takes if forwards cost what `curve` says."""
+        """How long it takes at the costs of `curve`."""
         if self.pipelined:
             return curve.decode_s(self.context)
         return curve.verify_s(self.replayed + 1 + self.drafted, self.context)
@@ -111,7 +110,7 @@ class ReplayResult:
     def predicted_speedup(self, curve: CostCurve) -> float:
         """The time of this many pipelined steps, divided by the time of the rounds.
 
-        Only forwards count, not the time that drafting and detokenizing take.
+        Only forward passes count, not drafting and detokenizing.
         """
         if not self.rounds:
             return 1.0
@@ -123,7 +122,7 @@ class ReplayResult:
 class KnownAnswer:
     """A target of the decoding loop that reads an answer instead of computing it.
 
-    Its forwards take as long as the curve says, and verify up to `limit` drafted tokens. If it
+    Its passes take as long as the curve says, and verify up to `limit` drafted tokens. If it
     `replays`, it rolls back as a recurrent model does: to the beginning of the last forward.
     """
 

@@ -1,23 +1,21 @@
-"""`bench replay`: the predicted speedups of policies on known answers, as tables and as JSON.
-
-Token ids and cost curves come in; nothing is measured.
-"""
+"""`bench replay`: the predicted speedups of policies on known answers; nothing is measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from akunu_py.bench.baselines import ALL_DRAFTERS, REMEMBERS_TEXT
 from akunu_py.bench.curve_sources import NamedCurve
 from akunu_py.bench.measurement import Progress, figures_table
+from akunu_py.bench.plots import new_figure
 from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share, replay
-from akunu_py.drafting import AUTO_DRAFTER
+from akunu_py.drafting import AUTO_DRAFTER, DRAFTERS
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Drafter
 from akunu_py.memory.projects import Memory
@@ -26,12 +24,15 @@ from akunu_py.memory.tiers import ProjectTexts
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.planner import MAX_PLANNED_TOKENS, DraftPlanner, FixedPlanner
 
+FindDrafter = Callable[[str], Callable[[], Drafter]]
+"""Of a drafter's name, what makes a drafter for each request."""
+
 _NO_MEMORIES: Final[Mapping[str, Segment]] = MappingProxyType({})
 _HEADS: Final = (
     "",
     "predicted\nspeedup",
-    "tokens a\nforward",
-    "\nforwards",
+    "tokens\nper pass",
+    "forward\npasses",
     "\ndrafted",
     "\naccepted",
     "accept-\nance",
@@ -145,6 +146,27 @@ class ReplayReport:
             ]
         return Group(*parts)
 
+    def draw(self, path: Path) -> None:
+        """Draws a panel for each set: the predicted speedup of each policy, for every curve."""
+        kinds, names = list(self.sets), [curve.name for curve in self.curves]
+        figure = new_figure(
+            (3 + 1.1 * len(names), 1 + 2.8 * len(kinds)), "Predicted from cost curves, not measured"
+        )
+        panels = figure.subplots(len(kinds), 1, squeeze=False)[:, 0]
+        for axes, kind in zip(panels, kinds, strict=True):
+            rows = [row for row in self.rows if row.kind == kind]
+            policies = list(dict.fromkeys(str(row.policy) for row in rows))
+            width = 0.8 / len(policies)
+            for index, policy in enumerate(policies):
+                found = {row.curve.name: row.speedup for row in rows if str(row.policy) == policy}
+                places = [place + (index + 0.5) * width - 0.4 for place in range(len(names))]
+                axes.bar(places, [found[name] for name in names], width, label=policy)
+            axes.axhline(1.0, linestyle=":", color="grey")
+            axes.set_xticks(range(len(names)), names, rotation=20)
+            axes.set(title=kind, ylabel="predicted speedup")
+            axes.legend(fontsize="small")
+        figure.savefig(path, dpi=150)
+
     def _table(self, kind: str) -> Table:
         """A line for each policy: all figures with the costs of one curve, the predicted speedups
         with those of several."""
@@ -166,12 +188,13 @@ def replay_policy(
     *,
     keeps: bool = False,
     memory: Sequence[Segment] = (),
+    drafters: FindDrafter = DRAFTERS.__getitem__,
 ) -> ReplayResult:
     """Replays requests with the costs of a curve.
 
-    What drafters and planners learn is kept from request to request, as in an engine. What they
-    know of the text of earlier requests is not, unless it `keeps` that: drafters that remember text
-    are made anew. A policy that recalls drafts from `memory`.
+    What `auto` and planners learn is kept from request to request, as in an engine, but the text of
+    earlier requests only if it `keeps` that. A policy that recalls drafts from `memory`. `drafters`
+    returns, for a name, what makes the drafter of each request.
     """
     fixed = policy.num_draft_tokens
     limit = MAX_PLANNED_TOKENS if fixed is None else fixed
@@ -185,14 +208,8 @@ def replay_policy(
             auto.end()
             return auto
 
-    elif keeps or policy.drafter not in REMEMBERS_TEXT:
-        kept = ALL_DRAFTERS[policy.drafter]()
-
-        def make() -> Drafter:
-            return kept
-
     else:
-        make = ALL_DRAFTERS[policy.drafter]
+        make = drafters(policy.drafter)
     return replay(make, cases, planner, curve=curve, limit=limit)
 
 
@@ -204,6 +221,7 @@ def replay_policies(
     keeps: bool = False,
     progress: Progress | None = None,
     memories: Mapping[str, Segment] = _NO_MEMORIES,
+    drafters: FindDrafter = DRAFTERS.__getitem__,
 ) -> Iterator[ReplayRow]:
     """A row for each set, policy and curve; for sets with a memory, `auto` without and with it.
 
@@ -221,7 +239,9 @@ def replay_policies(
         if progress:
             progress(done, len(replays))
         memory = (memories[kind],) if policy.recalls else ()
-        result = replay_policy(policy, sets[kind], group[0].curve, keeps=keeps, memory=memory)
+        result = replay_policy(
+            policy, sets[kind], group[0].curve, keeps=keeps, memory=memory, drafters=drafters
+        )
         for curve in group:
             yield ReplayRow(kind, policy, curve, result)
 
@@ -230,7 +250,7 @@ def _with_memory(policies: Sequence[Policy]) -> Iterator[Policy]:
     """Each policy, and after those of `auto` the same with memory."""
     for policy in policies:
         yield policy
-        if policy.drafter == "auto":
+        if policy.drafter == AUTO_DRAFTER:
             yield replace(policy, recalls=True)
 
 

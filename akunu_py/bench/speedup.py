@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from statistics import median
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
-from akunu_py.bench.baselines import add_baselines
+from rich.console import Group, RenderableType
+
 from akunu_py.bench.contestants import Contestant, Task, TimedCompletion
 from akunu_py.bench.identity import first_difference
-from akunu_py.bench.measurement import Progress, Spread
+from akunu_py.bench.measurement import Progress, Spread, figures_table, markdown_table
+from akunu_py.bench.plots import new_figure, title_of
 from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share
 from akunu_py.engine import Engine
 from akunu_py.options import Sampling
@@ -29,6 +32,25 @@ OWN, FORCED = "own", "forced"
 
 SAMPLED: Final = frozenset({"novel"})
 """Workloads whose own answers are sampled, because a small model's greedy prose repeats itself."""
+
+SHOWN_NAMES: Final = {"plain": "no drafts", "auto + planner": "default"}
+"""The contestants in records, and what these call them."""
+
+_ABOUT: Final = {
+    OWN: "the model's own answers",
+    FORCED: "forced answers: the reference's tokens are taken as the model's choices, "
+    "and every forward pass is computed and paid for",
+}
+_HEADS: Final = (
+    "",
+    "ms per\ntoken",
+    "speedup\n(quartiles)",
+    "\npredicted",
+    "tokens\nper pass",
+    "accept-\nance",
+    "% of the time: draft,\nforward, text, rest",
+    "same\nanswers",
+)
 
 _LaneKey = tuple[str, bool, int]
 """A workload, whether its answers are forced, and the index of a contestant."""
@@ -44,21 +66,15 @@ class SpeedupPair:
     baseline: TimedCompletion
     plain: TimedCompletion
 
-    @property
-    def speedup(self) -> float:
-        """The speedup over the baseline."""
-        return self.baseline.seconds_per_token / self.completion.seconds_per_token
-
-    @property
-    def over_plain(self) -> float:
-        """The speedup over plain decoding; below 1 means that drafting cost time."""
-        return self.plain.seconds_per_token / self.completion.seconds_per_token
+    def over(self, other: TimedCompletion) -> float:
+        """The speedup over another completion; below 1 it is slower."""
+        return other.seconds_per_token / self.completion.seconds_per_token
 
     def predicted_speedup(self, curve: CostCurve) -> float:
         """The speedup over the baseline that a curve predicts for the answer's rounds.
 
-        The curve holds the costs of this engine's forwards and predicts the speedup over plain
-        decoding. The speedup of plain decoding over the baseline is the measured one.
+        The curve predicts the speedup over plain decoding; that of plain decoding over the baseline
+        is the measured one.
         """
         plain = self.baseline.seconds_per_token / self.plain.seconds_per_token
         return plain * self.completion.rounds.predicted_speedup(curve)
@@ -75,9 +91,9 @@ class SpeedupRow:
         differences: for the other answers, the index of the first token that differs.
         compared_with: the contestant whose answers these are compared with.
         shares: where the time of decoding went, in shares of it; None for mlx-lm. `drafting` is
-            proposing, planning and learning; `forward` is building forwards and waiting for their
-            tokens, and `building` the part of it in which the host built them; `detokenizing` is
-            timed afterwards, on the same tokens; `rest` is all else that the host did.
+            proposing, planning and learning; `forward` is building forward passes and waiting for
+            their tokens, and `building` the part of it in which the host built them;
+            `detokenizing` is timed afterwards, on the same tokens; `rest` is all else.
     """
 
     kind: str
@@ -91,25 +107,18 @@ class SpeedupRow:
     shares: dict[str, float] | None = None
 
     @property
+    def is_sampled(self) -> bool:
+        return self.answers == OWN and self.kind in SAMPLED
+
+    @property
     def speedup(self) -> Spread:
         """The speedup over the baseline."""
-        return Spread.of([pair.speedup for pair in self.pairs])
+        return Spread.of([pair.over(pair.baseline) for pair in self.pairs])
 
     @property
     def over_plain(self) -> Spread:
-        """The speedup over plain decoding."""
-        return Spread.of([pair.over_plain for pair in self.pairs])
-
-    def speed_of(self, other: SpeedupRow) -> Spread:
-        """The median speedup over another contestant, from answers of the same turns."""
-        theirs = {pair.turn: pair.completion.seconds_per_token for pair in other.pairs}
-        return Spread.of_median(
-            [
-                theirs[pair.turn] / pair.completion.seconds_per_token
-                for pair in self.pairs
-                if pair.turn in theirs
-            ]
-        )
+        """The speedup over plain decoding; below 1 means that drafting cost time."""
+        return Spread.of([pair.over(pair.plain) for pair in self.pairs])
 
     @property
     def milliseconds(self) -> Spread:
@@ -123,10 +132,7 @@ class SpeedupRow:
 
     @property
     def predicted(self) -> float | None:
-        """The median of the speedups that the cost curve predicts for the rounds of the answers.
-
-        None if no drafts were verified: there is nothing to predict.
-        """
+        """The median of the predicted speedups over the baseline; None without drafts."""
         if not self.rounds.drafted:
             return None
         return median(pair.predicted_speedup(self.curve) for pair in self.pairs)
@@ -139,6 +145,174 @@ class SpeedupRow:
             for pair in self.pairs
         ]
         return sum(shares) / len(shares)
+
+    def as_json(self) -> dict[str, Any]:
+        rounds = self.rounds
+        return {
+            "workload": self.kind,
+            "answers": self.answers,
+            "sampled": self.is_sampled,
+            "contestant": self.contestant,
+            "pairs": len(self.pairs),
+            "ms_per_token": _spread_json(self.milliseconds),
+            "speedup": _spread_json(self.speedup),
+            "over_plain": _spread_json(self.over_plain),
+            "predicted_speedup": self.predicted,
+            "tokens_per_forward": rounds.tokens_per_forward,
+            "drafted": rounds.drafted,
+            "accepted": rounds.accepted,
+            "acceptance": rounds.acceptance,
+            "repeated_share": self.repeated,
+            "compared_with": self.compared_with,
+            "same_answers": self.same,
+            "differences_at": list(self.differences),
+            "shares": self.shares,
+        }
+
+    def cells(self) -> tuple[str, ...]:
+        """The figures as text: milliseconds, speedup, prediction, tokens per pass, acceptance."""
+        return (
+            f"{self.milliseconds.median:.2f}",
+            f"{self.speedup:.2f}",
+            f"{self.predicted:.2f}" if self.predicted else "",
+            f"{self.rounds.tokens_per_forward:.2f}",
+            f"{self.rounds.acceptance:.0%}" if self.rounds.drafted else "",
+        )
+
+    def share_cell(self, *, detailed: bool) -> str:
+        """Where the time went, in percent; if `detailed`, building and waiting apart."""
+        if (shares := self.shares) is None:
+            return ""
+        parts = [shares["drafting"], shares["forward"], shares["detokenizing"], shares["rest"]]
+        if detailed:
+            parts[1:2] = [shares["building"], shares["forward"] - shares["building"]]
+        return ", ".join(f"{100 * part:.0f}" for part in parts)
+
+
+@dataclass(frozen=True)
+class SpeedupReport:
+    """All that was measured; machine and model as `measurement.py` describes them.
+
+    Attributes:
+        max_tokens: how long answers could be.
+        rounds: how often each contestant answered each request.
+        complete: whether the run was not interrupted.
+    """
+
+    machine: dict[str, Any]
+    model: dict[str, Any]
+    curve: CostCurve
+    max_tokens: int
+    rounds: int
+    rows: Sequence[SpeedupRow]
+    complete: bool = True
+
+    @property
+    def prediction_error(self) -> float | None:
+        """The median relative distance of measured speedups from predicted ones, if any."""
+        errors = [
+            abs(row.speedup.median / row.predicted - 1)
+            for row in self.rows
+            if row.predicted is not None
+        ]
+        return median(errors) if errors else None
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `bench speedup --json` prints."""
+        return {
+            "machine": self.machine,
+            "model": self.model,
+            "curve": self.curve.as_json(),
+            "max_tokens": self.max_tokens,
+            "rounds": self.rounds,
+            "complete": self.complete,
+            "answers": _ABOUT,
+            "prediction_error": self.prediction_error,
+            "rows": [row.as_json() for row in self.rows],
+        }
+
+    def tables(self) -> Group:
+        """One table for each workload, to be printed by rich."""
+        parts: list[RenderableType] = []
+        for kind, answers in dict.fromkeys((row.kind, row.answers) for row in self.rows):
+            rows = [row for row in self.rows if (row.kind, row.answers) == (kind, answers)]
+            sampled = ", sampled" if rows[0].is_sampled else ""
+            parts += [
+                f"{kind}: {_ABOUT[answers]}{sampled}; {rows[-1].repeated:.0%} of their 4-grams "
+                "occurred before",
+                figures_table(_HEADS, map(_printed_cells, rows)),
+                "",
+            ]
+        return Group(*parts, *self._summary())
+
+    def markdown(self) -> list[str]:
+        """This engine without drafts and with the default settings, as parts of a report."""
+        heads = ("text", "answers", "", "ms per token", "over mlx-lm", "predicted",
+                 "tokens per pass", "acceptance", "over no drafts", "same answers",
+                 "% of the time: draft, build, wait, text, rest")  # fmt: skip
+        cells = [
+            (row.kind + (", sampled" if row.is_sampled else ""), row.answers,
+             SHOWN_NAMES[row.contestant], *row.cells(),
+             f"{row.over_plain:.2f}",
+             "" if row.same is None else f"{row.same} of {len(row.pairs)}",
+             row.share_cell(detailed=True))
+            for row in self.rows
+            if row.contestant in SHOWN_NAMES
+        ]  # fmt: skip
+        about = (
+            f"Answers of up to {self.max_tokens} tokens. Every contestant gave each answer "
+            f"{self.rounds} times, in turns; {max(len(row.pairs) for row in self.rows)} pairs in a "
+            "row. Medians of pairs, with their quartiles in brackets. Own answers are the model's; "
+            "forced answers are the right ones in place of the model's choices, with every forward "
+            "pass computed."
+        )
+        return [about, markdown_table(heads, cells), "\n\n".join(self._summary())]
+
+    def draw(self, path: Path) -> None:
+        """Draws a panel for each workload: measured speedups, their quartiles, the predictions."""
+        panels = list(dict.fromkeys((row.kind, row.answers) for row in self.rows))
+        columns = min(len(panels), 3)
+        lines = -(-len(panels) // columns)
+        figure = new_figure((5.2 * columns, 0.8 + 3.4 * lines), title_of(self.model, self.machine))
+        grid = figure.subplots(lines, columns, squeeze=False)
+        for axes in grid.flat[len(panels) :]:
+            axes.set_visible(False)
+        for axes, panel in zip(grid.flat, panels, strict=False):
+            rows = [row for row in self.rows if (row.kind, row.answers) == panel]
+            spreads = [row.speedup for row in rows]
+            medians = [spread.median for spread in spreads]
+            errors = ([s.median - s.low for s in spreads], [s.high - s.median for s in spreads])
+            axes.barh(range(len(rows)), medians, xerr=errors, color="tab:blue", ecolor="grey")
+            marks = [(row.predicted, place) for place, row in enumerate(rows) if row.predicted]
+            for predicted, place in marks:
+                axes.plot(predicted, place, "|", color="black", markersize=14)
+            axes.axvline(1.0, linestyle=":", color="grey")
+            axes.set_yticks(range(len(rows)), [row.contestant for row in rows], fontsize="small")
+            axes.invert_yaxis()
+            axes.set(title=f"{panel[0]}, {panel[1]} answers", xlabel="over mlx-lm (|: predicted)")
+        figure.savefig(path, dpi=150)
+
+    def _summary(self) -> Iterator[str]:
+        if not self.complete:
+            yield "The run was interrupted: some rows have fewer pairs, or are missing."
+        if self.prediction_error is not None:
+            yield (
+                "Measured and predicted speedups are "
+                f"{self.prediction_error:.0%} apart in the median."
+            )
+
+
+def _printed_cells(row: SpeedupRow) -> tuple[str, ...]:
+    if row.shares is None:
+        return row.contestant, f"{row.milliseconds.median:.2f}", "1", "", "1.00", "", "", ""
+    same = "" if row.same is None else f"{row.same}/{len(row.pairs)}"
+    if row.differences:
+        same += f", from {min(row.differences)}"
+    return row.contestant, *row.cells(), row.share_cell(detailed=False), same
+
+
+def _spread_json(spread: Spread) -> dict[str, float]:
+    return {"median": spread.median, "lower_quartile": spread.low, "upper_quartile": spread.high}
 
 
 def make_tasks(
@@ -173,13 +347,12 @@ def contest(
     Args:
         contestants: the first is the baseline, the second decodes plainly.
         rounds: how often each answers each task, after a first time that warms up.
-        curve: what forwards cost, for the predictions.
+        curve: what forward passes cost, for the predictions.
         progress: called before every answer, with the answers done and all answers.
 
     Returns:
         The rows, and whether all tasks were answered as often as they should be.
     """
-    add_baselines(engine)
     lanes: dict[_LaneKey, list[SpeedupPair]] = {}
     firsts = {(task.kind, task.forced): task for task in tasks}.values()
     turns = [(task, False) for task in firsts] + [(task, True) for task in tasks] * rounds

@@ -5,23 +5,21 @@ Results go to standard output, progress to standard error.
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 
 from akunu_py.bench.cost_report import CostReport
 from akunu_py.bench.curve_sources import about_lines, find_curves
-from akunu_py.bench.held_out import MAX_REQUESTS, HeldOut, hold_out
-from akunu_py.bench.measurement import describe_machine, describe_model, machine_line
-from akunu_py.bench.plots import check_can_plot, draw_cost, draw_replay, draw_speedup
+from akunu_py.bench.measurement import describe_machine, describe_model, heading
+from akunu_py.bench.plots import check_can_plot
 from akunu_py.bench.replay import ReplayCase
 from akunu_py.bench.replay_report import Policy, ReplayReport, replay_policies
-from akunu_py.bench.samples import encode_samples, read_samples
+from akunu_py.bench.samples import MAX_REQUESTS, HeldOut, encode_samples, hold_out, read_samples
 from akunu_py.cli.loading import load_engine, measure_costs_with_bar
 from akunu_py.cli.progress import ProgressBar
 from akunu_py.cli.settings import CostSettings, ReplaySettings, SpeedupSettings
@@ -31,7 +29,7 @@ from akunu_py.memory.projects import project_folder
 
 if TYPE_CHECKING:
     from akunu_py.bench.contestants import Contestant
-    from akunu_py.bench.speedup_report import SpeedupReport
+    from akunu_py.bench.speedup import SpeedupReport
     from akunu_py.engine import Engine
     from akunu_py.planning.cost_curve import CostCurve
     from akunu_py.text.tokenizer import Tokenizer
@@ -41,11 +39,10 @@ _MIN_COLUMNS: Final = 120
 
 
 @dataclass(frozen=True)
-class _Result:
-    """A report, what draws it, and the text before and after its tables."""
+class Result:
+    """A report, and the text before and after its tables."""
 
     report: "CostReport | SpeedupReport | ReplayReport"
-    draw: Callable[[Any, Path], None]
     before: str = ""
     after: str = ""
 
@@ -58,15 +55,9 @@ def run(settings: CostSettings | SpeedupSettings | ReplaySettings) -> int:
     """
     if settings.plot is not None:
         check_can_plot(settings.plot)  # before the measurement, which takes long
-    match settings:
-        case CostSettings():
-            result = _measure_cost(settings)
-        case SpeedupSettings():
-            result = _measure_speedup(settings)
-        case ReplaySettings():
-            result = _replay(settings)
+    result = measure(settings)
     if settings.plot is not None:
-        result.draw(result.report, settings.plot)
+        result.report.draw(settings.plot)
     if settings.as_json:
         print(json.dumps(result.report.as_json()))
         return 0
@@ -82,13 +73,28 @@ def run(settings: CostSettings | SpeedupSettings | ReplaySettings) -> int:
     return 0
 
 
-def _measure_cost(settings: CostSettings) -> _Result:
+def measure(settings: CostSettings | SpeedupSettings | ReplaySettings) -> Result:
+    """Measures or replays.
+
+    Raises:
+        AkunuError: if that is not possible, or a file holds no samples.
+    """
+    match settings:
+        case CostSettings():
+            return _measure_cost(settings)
+        case SpeedupSettings():
+            return _measure_speedup(settings)
+        case ReplaySettings():
+            return _replay(settings)
+
+
+def _measure_cost(settings: CostSettings) -> Result:
     """The cost curve of this machine; the engine uses it from now on."""
     engine = load_engine(settings.model)
     curve = measure_costs_with_bar(engine, settings.seconds)
     alone = _measure_alone(engine, settings) if engine.model.ranks else None
     report = CostReport(describe_machine(engine.backend), describe_model(engine), curve, alone)
-    return _Result(report, draw_cost, _heading(report), f"\n{report.payoff}")
+    return Result(report, heading(report.machine, report.model), f"\n{report.payoff}")
 
 
 def _measure_alone(engine: "Engine", settings: CostSettings) -> "CostCurve | None":
@@ -114,7 +120,7 @@ def _measure_alone(engine: "Engine", settings: CostSettings) -> "CostCurve | Non
         return measure_cost_curve(whole, budget_s=settings.seconds, progress=bar)
 
 
-def _measure_speedup(settings: SpeedupSettings) -> _Result:
+def _measure_speedup(settings: SpeedupSettings) -> Result:
     """How fast mlx-lm, plain decoding and every drafter answer the same requests."""
     from akunu_py.bench.workloads import make_workloads  # noqa: PLC0415
 
@@ -123,8 +129,7 @@ def _measure_speedup(settings: SpeedupSettings) -> _Result:
         samples += islice(read_samples(path), settings.prompts)
     engine = load_engine(settings.model)
     from akunu_py.bench.contestants import Akunu, MlxLm  # noqa: PLC0415  (these need MLX)
-    from akunu_py.bench.speedup import contest, make_tasks  # noqa: PLC0415
-    from akunu_py.bench.speedup_report import SpeedupReport  # noqa: PLC0415
+    from akunu_py.bench.speedup import SpeedupReport, contest, make_tasks  # noqa: PLC0415
 
     sets = encode_samples(
         engine.tokenizer, samples, room=engine.context_limit - settings.max_tokens
@@ -147,11 +152,11 @@ def _measure_speedup(settings: SpeedupSettings) -> _Result:
         describe_machine(engine.backend), describe_model(engine), curve,
         settings.max_tokens, settings.rounds, rows, complete,
     )  # fmt: skip
-    return _Result(report, draw_speedup, _heading(report))
+    return Result(report, heading(report.machine, report.model))
 
 
-def _replay(settings: ReplaySettings) -> _Result:
-    """What drafting would bring on known answers; no model is loaded."""
+def _replay(settings: ReplaySettings) -> Result:
+    """What drafting would gain on known answers; no model is loaded."""
     curves = find_curves(settings.costs, settings.model)
     sets, memories = _read_sets(settings), {}
     policies = [
@@ -174,12 +179,10 @@ def _replay(settings: ReplaySettings) -> _Result:
             )
     costs = "\n".join(f"  {line}" for line in about_lines(curves))
     if len(curves) > 1:
-        costs += "\n--costs NAME takes one of them, and then forwards and drafts are listed, too."
-    return _Result(
+        costs += "\n--costs NAME takes one of them, and then also lists passes and drafts."
+    return Result(
         ReplayReport(sets, curves, rows, settings.model),
-        draw_replay,
-        after="Nothing here was measured: speedups are predicted from these costs of forwards:\n"
-        + costs,
+        after="Nothing here was measured: speedups are predicted from these costs:\n" + costs,
     )
 
 
@@ -209,8 +212,3 @@ def _tokenizer(settings: ReplaySettings) -> "Tokenizer":
     from akunu_py.loading import load_tokenizer  # noqa: PLC0415
 
     return load_tokenizer(settings.model)
-
-
-def _heading(report: "CostReport | SpeedupReport") -> str:
-    name, layout = report.model["name"], report.model["layout"]
-    return f"{name}, {layout} weights; {machine_line(report.machine)}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Final
 
-from akunu_py.cli.option_table import BENCH_DRAFTERS, USER_DRAFTERS
+from akunu_py.cli.option_table import USER_DRAFTERS
 from akunu_py.errors import InvalidRequestError, SessionFileError
 from akunu_py.options import Options, Sampling
 from akunu_py.package import write_atomically
@@ -118,9 +118,7 @@ def _read_options(saved: dict[str, Any]) -> Options:
               sampling["logit_bias"]]  # fmt: skip
     drafter = settings["drafter"]
     if drafter not in USER_DRAFTERS:
-        if drafter not in BENCH_DRAFTERS:
-            raise ValueError(f"the unknown drafter {drafter!r}")
-        drafter = "auto"  # chats of version 0.1 also had the drafters that only `bench` has now
+        drafter = "auto"  # a chat may have been saved with a drafter that is gone
     try:
         return Options(
             max_tokens=_typed(limit, int, NoneType),

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from akunu_py.bench.cost_report import CostReport, curve_lines
-from akunu_py.bench.measurement import describe_machine, describe_model
+from akunu_py.bench.measurement import describe_machine, describe_model, write_report
 from akunu_py.cli.loading import load_engine, measure_costs_with_bar
 from akunu_py.cli.progress import ProgressBar
 from akunu_py.cli.render import count, tell
 from akunu_py.cli.settings import DoctorSettings
 from akunu_py.errors import BackendError, InvalidRequestError
 from akunu_py.machine.backend import free_memory_bytes
-from akunu_py.package import write_atomically
 from akunu_py.planning.cost_curve import MEASURED
 from akunu_py.planning.theory import Payoff
 
@@ -66,11 +65,9 @@ def _write_report(settings: DoctorSettings, path: Path) -> int:
     with ProgressBar(sys.stderr, "answering", counts=True) as bar:
         report = make_report(engine, cost, bar)
     found = report.as_json()
-    files = [path.with_name(path.name + suffix) for suffix in (".md", ".json")]
-    for file, text in zip(files, (report.markdown(), json.dumps(found, indent=1)), strict=True):
-        write_atomically(file, f"{text.rstrip()}\n")
-    tell(f"Written: {files[0]} and {files[1]}. They hold no paths, prompts or answers.")
-    print(json.dumps(found) if settings.as_json else report.markdown())
+    text = write_report(path, report.title, report.markdown(), found)
+    tell(f"Written: {path}.md and {path}.json. They hold no paths, prompts or answers.")
+    print(json.dumps(found) if settings.as_json else text)
     return 0
 
 

@@ -10,7 +10,6 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from akunu_py.bench.baselines import ALL_DRAFTERS
 from akunu_py.cli.readers import (
     PLANNED,
     byte_count,
@@ -27,7 +26,7 @@ from akunu_py.cli.readers import (
     token_limit,
     whole_number,
 )
-from akunu_py.drafting import MODEL_DRAFTER
+from akunu_py.drafting import DRAFTER_NAMES, MODEL_DRAFTER
 from akunu_py.machine.backend import WEIGHT_LAYOUTS
 from akunu_py.model.files import BUNDLED_MODEL
 from akunu_py.options import (
@@ -42,10 +41,10 @@ from akunu_py.options import (
 from akunu_py.scheduler import DEFAULT_PARALLEL, MAX_PARALLEL
 from akunu_py.server.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_QUEUE
 
-USER_DRAFTERS: Final = ("auto", "ngram", "suffix", "storage", MODEL_DRAFTER, "none")
+USER_DRAFTERS: Final = ("auto", "ngram", MODEL_DRAFTER, "none")
 """The drafters that a user can choose."""
-BENCH_DRAFTERS: Final = tuple(ALL_DRAFTERS)
-"""All drafters, those of other systems included."""
+BENCH_DRAFTERS: Final = DRAFTER_NAMES
+"""The drafters that `bench` compares."""
 EVERY: Final = "all"
 ANSWERS: Final = ("own", "forced")
 WORKLOADS: Final = ("edit", "fill-in", "structure", "question", "novel")

@@ -18,7 +18,7 @@ from akunu_py.bench.plots import check_can_plot
 from akunu_py.errors import AkunuError
 from akunu_py.loading import load
 from akunu_py.machine.backend import find_backend
-from benchmarks.records import progress_line
+from benchmarks.records import command, progress_line
 from benchmarks.seeds.char_model import PUBLISHED_STEPS, CharModel, Recipe, find_char_model
 from benchmarks.seeds.char_text import CharText, read_char_text
 from benchmarks.seeds.measure import QUICK, Size, measure_seeds
@@ -110,6 +110,7 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(report.as_json()))
         return
+    print(f"# Sampled bigram and trigram drafts on a character model\n\nBy `{command()}`.\n")
     print(f"{machine_line(report.machine)}\n\n{report.markdown()}")
     if options.plot is not None:
         print(f"\nDrawn into {options.plot}.")

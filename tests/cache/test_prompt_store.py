@@ -22,7 +22,7 @@ from akunu_py.cache.prompt_file import PromptContent, PromptHead, read_head, rea
 from akunu_py.cache.prompt_store import PromptStore
 from akunu_py.errors import InvalidRequestError
 from akunu_py.package import UNFINISHED
-from benchmarks.prompt_cache_kills import run as kill_writers
+from tests.cache.killed_writers import run as kill_writers
 from tests.cache.test_kv_cache import KINDS, FakeNetwork, feed
 
 CAPACITY = 400

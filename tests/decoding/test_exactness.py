@@ -29,10 +29,10 @@ from akunu_py.sampling.sampler import Sampler
 from akunu_py.sequence import Sequence
 from akunu_py.stats import Round, Stats
 from akunu_py.text.chat import ChatTranscript
-from benchmarks.rounding import attention_by_size, round_as_gpus_do
 from tests.architectures import config, make_network
 from tests.fakes import OracleDrafter, rounds_of
 from tests.markov import VOCABULARY, MarkovModel, free_text
+from tests.rounding import attention_by_size, round_as_gpus_do
 
 PROMPTS = [[Random(seed).randrange(256) for _ in range(20 + seed)] for seed in range(6)]
 

@@ -19,8 +19,7 @@ from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.planner import DraftPlanner
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Round
-from benchmarks.seeds.ngram_model import NGramModelDrafter, bigram
-from tests.fakes import rounds_of
+from tests.fakes import BigramDrafter, rounds_of
 from tests.markov import (
     VOCABULARY,
     Table,
@@ -71,7 +70,7 @@ def with_bigram(_: Sampling) -> Drafter:
     text = [END]
     while len(text) < 2000:
         text.append(int(draws.choice(VOCABULARY, p=rows[text[-1]])))
-    return NGramModelDrafter(bigram(VOCABULARY, [text]), seed=17)
+    return BigramDrafter(text, VOCABULARY, seed=17)
 
 
 class Boastful:

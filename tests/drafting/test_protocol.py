@@ -8,20 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from akunu_py.bench.baselines import ALL_DRAFTERS, REMEMBERS_TEXT
-from akunu_py.drafting import make_drafter
+from akunu_py.drafting import DRAFTERS, make_drafter
 from akunu_py.drafting.base import Draft, Drafter
 from akunu_py.errors import InvalidRequestError
-from benchmarks.seeds.ngram_model import NGramModelDrafter, bigram, trigram
 
 VOCABULARY = 8
-STREAM = (0, 1, 2, 3, 0, 1, 2, 4, 7)
 
-LOOKUPS = [pytest.param(make, id=name) for name, make in ALL_DRAFTERS.items()]
-SAMPLERS = [
-    pytest.param(lambda: NGramModelDrafter(bigram(VOCABULARY, [STREAM])), id="bigram"),
-    pytest.param(lambda: NGramModelDrafter(trigram(VOCABULARY, [STREAM], dense=True)), id="dense"),
-]
+LOOKUPS = [pytest.param(make, id=name) for name, make in DRAFTERS.items()]
 streams = st.lists(st.integers(0, VOCABULARY - 1), max_size=60)
 
 
@@ -58,15 +51,6 @@ def test_lookups_draft_from_references_and_from_nothing_between_them(
     decode(make(), prompt, text, data, known, references=references)
 
 
-@pytest.mark.parametrize("make", SAMPLERS)
-@given(prompt=streams, text=streams, data=st.data())
-@settings(max_examples=50, deadline=None)
-def test_samplers_draft_only_vocabulary_within_the_limit(
-    make: Callable[[], Drafter], prompt: list[int], text: list[int], data: st.DataObject
-) -> None:
-    decode(make(), prompt, text, data, known=set(range(VOCABULARY)))
-
-
 def decode(
     drafter: Drafter,
     prompt: list[int],
@@ -98,7 +82,7 @@ def agreement(drafted: Sequence[int], text: Sequence[int]) -> int:
     return accepted
 
 
-@pytest.mark.parametrize("make", LOOKUPS + SAMPLERS)
+@pytest.mark.parametrize("make", LOOKUPS)
 @given(prompt=streams, text=streams, cuts=st.lists(st.integers(0, 60), max_size=4))
 @settings(max_examples=50, deadline=None)
 def test_extending_in_pieces_makes_no_difference(
@@ -115,14 +99,14 @@ def test_extending_in_pieces_makes_no_difference(
     assert (ours.tokens, ours.accept_probs) == (theirs.tokens, theirs.accept_probs)
 
 
-@pytest.mark.parametrize("name", [name for name in ALL_DRAFTERS if name != "none"])
-def test_only_some_drafters_remember_the_text_of_earlier_requests(name: str) -> None:
-    drafter = ALL_DRAFTERS[name]()
+@pytest.mark.parametrize("name", [name for name in DRAFTERS if name != "none"])
+def test_drafters_forget_the_text_of_earlier_requests(name: str) -> None:
+    drafter = DRAFTERS[name]()
     told = Random(3).sample(range(1_000), 300)
     drafter.begin([*told, *told])
     drafter.extend(told)
     drafter.begin(told[:200])
-    assert bool(drafter.propose(8)) is (name in REMEMBERS_TEXT)
+    assert not drafter.propose(8)
 
 
 @pytest.mark.parametrize("make", LOOKUPS)
@@ -153,14 +137,12 @@ def test_a_new_request_forgets_the_tokens_of_the_last(make: Callable[[], Drafter
     drafter.begin([1, 2, 3, 4] * 20)
     drafter.propose(4)
     drafter.begin([9])
-    draft = drafter.propose(4)
-    keeps_tables = ("storage", "llama-mod", "llama-cache")
-    assert not draft or draft.source in keeps_tables
+    assert not drafter.propose(4)
 
 
-@pytest.mark.parametrize("name", sorted(set(ALL_DRAFTERS) - {"none"}))
+@pytest.mark.parametrize("name", sorted(set(DRAFTERS) - {"none"}))
 def test_continues_a_long_repetition(name: str) -> None:
-    drafter = ALL_DRAFTERS[name]()
+    drafter = DRAFTERS[name]()
     sentence = list(range(100, 180))
     drafter.begin([*sentence, *sentence[:40]])
     draft = drafter.propose(4)
@@ -169,12 +151,12 @@ def test_continues_a_long_repetition(name: str) -> None:
 
 
 SENTENCE, OTHER = list(range(100, 180)), list(range(300, 380))
-COPIERS = sorted(set(ALL_DRAFTERS) - {"none"})
+COPIERS = sorted(set(DRAFTERS) - {"none"})
 
 
 @pytest.mark.parametrize("name", COPIERS)
 def test_continues_what_only_a_reference_says(name: str) -> None:
-    drafter = ALL_DRAFTERS[name]()
+    drafter = DRAFTERS[name]()
     drafter.begin([1, 2, *SENTENCE[:40]], [OTHER, SENTENCE, OTHER[::-1]])
     draft = drafter.propose(4)
     assert draft.tokens
@@ -184,7 +166,7 @@ def test_continues_what_only_a_reference_says(name: str) -> None:
 @pytest.mark.parametrize("name", COPIERS)
 @pytest.mark.parametrize("left", [0, 2])
 def test_ends_where_a_reference_does(name: str, left: int) -> None:
-    drafter = ALL_DRAFTERS[name]()
+    drafter = DRAFTERS[name]()
     end = len(SENTENCE) - left
     drafter.begin([1, 2, *SENTENCE[:40]], [SENTENCE, OTHER])
     drafter.extend(SENTENCE[40:end])
@@ -196,11 +178,11 @@ def test_ends_where_a_reference_does(name: str, left: int) -> None:
 
 @pytest.mark.parametrize("name", COPIERS)
 def test_a_match_does_not_reach_into_the_reference_before(name: str) -> None:
-    drafter = ALL_DRAFTERS[name]()
+    drafter = DRAFTERS[name]()
     first, second = OTHER, SENTENCE[30:]
     drafter.begin([*first, *SENTENCE[:40]], [first, second])
     draft = drafter.propose(4)
-    alone = ALL_DRAFTERS[name]()
+    alone = DRAFTERS[name]()
     alone.begin([*first, *SENTENCE[:40]], [second])
     assert draft.tokens in (alone.propose(4).tokens, ())
 
@@ -210,9 +192,7 @@ def test_a_new_request_forgets_the_references_of_the_last(make: Callable[[], Dra
     drafter = make()
     drafter.begin([1, 2], [SENTENCE])
     drafter.begin([1, *SENTENCE[:40]])
-    draft = drafter.propose(4)
-    keeps_tables = ("storage", "llama-mod", "llama-cache")
-    assert not draft or draft.source in keeps_tables
+    assert not drafter.propose(4)
 
 
 def test_none_never_guesses() -> None:

@@ -22,8 +22,7 @@ from akunu_py.options import Grammar, Options, Sampling
 from akunu_py.sampling.constraint import Constraint
 from akunu_py.sampling.constraint_factory import ConstraintFactory
 from akunu_py.sampling.sampler import Sampler
-from benchmarks.seeds.ngram_model import NGramModelDrafter, bigram
-from tests.fakes import OracleDrafter, rounds_of
+from tests.fakes import BigramDrafter, OracleDrafter, rounds_of
 from tests.markov import (
     LETTERS,
     VOCABULARY,
@@ -82,7 +81,7 @@ def test_drafts_do_not_change_the_text(
         assert drafted.stats.target_forwards < plain.stats.target_forwards
 
 
-@pytest.mark.parametrize("drafter", ["none", "auto", "storage"])
+@pytest.mark.parametrize("drafter", ["none", "auto", "ngram"])
 @pytest.mark.parametrize("seed", range(3))
 def test_any_object_is_json(engine: Engine, drafter: str, seed: int) -> None:
     sampling = Sampling(temperature=1.0, seed=seed, logit_bias=((engine_brace(engine), 4.0),))
@@ -217,7 +216,7 @@ NEVER_E_AFTER_D = "([abcefgh]|d+[abcfgh])*d*"
 
 def from_a_model() -> Drafter:
     text = np.random.default_rng(2).integers(0, VOCABULARY, 4000).tolist()
-    return NGramModelDrafter(bigram(VOCABULARY, [text]), temperature=0.7, seed=17)
+    return BigramDrafter(text, VOCABULARY, temperature=0.7, seed=17)
 
 
 @pytest.mark.parametrize("make", [from_a_model, NGramDrafter])

@@ -14,8 +14,7 @@ from akunu_py.events import Completion
 from akunu_py.options import Options, Sampling
 from akunu_py.sampling.forward_logprobs import ForwardLogprobs
 from akunu_py.sampling.logprobs import LogprobRequest
-from benchmarks.seeds.ngram_model import NGramModelDrafter, bigram
-from tests.fakes import OracleDrafter
+from tests.fakes import BigramDrafter, OracleDrafter
 from tests.tiny_model import VOCABULARY
 
 PROMPT = [Random(8).randrange(256) for _ in range(30)]
@@ -68,7 +67,7 @@ def test_values_are_right_if_drafts_are_rejected_at_random(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = [Random(1).randrange(VOCABULARY) for _ in range(2000)]
-    drafter = NGramModelDrafter(bigram(VOCABULARY, [text]), seed=2)
+    drafter = BigramDrafter(text, VOCABULARY, seed=2)
     monkeypatch.setitem(engine.speculation._factories, "told", lambda _: drafter)
     asked = Options(40, Sampling(temperature=2.0, seed=3), drafter="told", num_draft_tokens=3)
     answer = engine.generate(PROMPT, Options(**{**vars(asked), "logprobs": 2}))

@@ -1,6 +1,6 @@
 """Many clients together, a third of which disconnect: the others get answers, and nothing leaks.
 
-The same load at its full size, on the bundled model: `python -m benchmarks.serving_load`.
+The same load at its full size, on the bundled model: `python -m benchmarks.serving load`.
 """
 
 import gc
@@ -13,8 +13,8 @@ import akunu_py
 from akunu_py.events import EventStream
 from akunu_py.options import MAX_SLOTS
 from akunu_py.server.settings import ServerSettings
-from benchmarks.load import Load
 from tests.server.live import LiveServer, serve
+from tests.server.load import Load
 
 CLIENTS = 8
 REQUESTS = 40

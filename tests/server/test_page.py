@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from akunu_py.engine import Engine
-from benchmarks.chromium import Tab, find_chromium, open_tab
+from tests.server.chromium import Tab, find_chromium, open_tab
 from tests.server.live import KEY, PATIENCE_S, LiveServer, serve
 
 ASK = {"prompt": "abab" * 20, "raw": True, "stream": False, "options": {"num_predict": 12}}

@@ -87,13 +87,6 @@ def test_training_and_evaluation_ask_for_earlier_code_in_other_words(kind: str) 
     assert not said[0] & said[1]
 
 
-def test_the_messages_of_the_card_are_not_trained_on() -> None:
-    card = (EMBER / "README.md").read_text(encoding="utf-8")
-    shown = set(map(unmarked, re.findall(r"^    > (.*)", card, re.MULTILINE)))
-    assert len(shown) == 30
-    assert not shown & {unmarked(line) for lines in REQUESTS.values() for line in lines}
-
-
 def test_an_undone_change_leaves_the_code_before_it() -> None:
     source = requests(3)
     chats = Chats(Inventor(random.Random(3)), source, [])

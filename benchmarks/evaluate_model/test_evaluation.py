@@ -1,0 +1,217 @@
+"""How edits are counted when the bundled model is evaluated, with a scorer of a few lines."""
+
+import ast
+import textwrap
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.evaluate_model.evaluation import (
+    asked_for_code,
+    by_hand,
+    chat_edits,
+    fillings,
+    outside,
+    real_edits,
+)
+from benchmarks.evaluate_model.first_messages import messages
+from benchmarks.evaluate_model.held_out import (
+    AGAIN,
+    ANY_WORDS,
+    LATER_OWN_WORDS,
+    OWN_WORDS,
+    ChatCase,
+    EditCase,
+    correction_cases,
+    later_edit_cases,
+    no_code_cases,
+    outside_cases,
+    own_words,
+    two_edit_cases,
+)
+from benchmarks.evaluate_model.scoring import Score
+from models.training import refusals
+from models.training.chats import WHAT_CHANGE
+from models.training.edits import Edit, fenced
+from models.training.fill_in import Hole
+from models.training.functions import Function
+from models.training.phrases import REQUESTS, unmarked
+
+
+class OneTokenACharacter:
+    """Gets short answers right, and of long ones all but the last token."""
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(character) for character in text]
+
+    def chat_prompt(self, turns: list[tuple[str, str]]) -> list[int]:
+        return self.encode("".join(content for _, content in turns))
+
+    def score(self, prompt: list[int], answer: list[int]) -> Score:
+        hits = np.ones(len(answer), np.bool_)
+        hits[-1] = len(prompt) + len(answer) <= 250
+        return Score(hits, 0.0)
+
+
+def case(kind: str, length: int) -> EditCase:
+    code = "x" * (length - len("ask<|im_end|>"))
+    function = Function(code, is_method=False, origin="test")
+    return EditCase(function, Edit(kind, "ask", code, code), [("user", "ask")], code)
+
+
+class Endless(OneTokenACharacter):
+    """Never gets an answer right, and never ends it if it is asked to say `more`."""
+
+    def score(self, prompt: list[int], answer: list[int]) -> Score:
+        return Score(np.arange(len(answer)) < 3, 0.0)
+
+    def answer(self, prompt: list[int], most: int) -> tuple[str, bool]:
+        return "", "more" not in "".join(map(chr, prompt))
+
+
+def test_wrong_edits_that_do_not_end_are_counted_as_loops() -> None:
+    cases = [ChatCase("guard", [("user", words)], "x" * 9) for words in ("more", "less")]
+    shares = chat_edits(Endless(), cases)["guard"]  # type: ignore[arg-type]
+    assert (shares["cases"], shares["exact"], shares["loops"]) == (2, 0, 0.5)
+
+
+class Copier(Endless):
+    """Answers every request for an edit with the code of the request."""
+
+    def answer(self, prompt: list[int], most: int) -> tuple[str, bool]:
+        return "```python\nx = 1\n```", True
+
+
+def test_code_that_comes_back_as_it_was_is_counted() -> None:
+    cases = [ChatCase("guard", [("user", words)], "z" * 9) for words in ("in: x = 1", "in: y = 2")]
+    shares = chat_edits(Copier(), cases)["guard"]  # type: ignore[arg-type]
+    assert (shares["unchanged"], shares["refused"], shares["loops"]) == (0.5, 0, 0)
+
+
+DOCUMENTED = Function('def f(x):\n    """Return it again."""\n    return x', False, "test")
+
+
+def test_asking_for_the_code_again_is_no_edit() -> None:
+    cases = [ChatCase(kind, [("user", "ask")], "z") for kind in (AGAIN, "undo")]
+    shares = chat_edits(OneTokenACharacter(), cases)  # type: ignore[arg-type]
+    assert {kind: row["cases"] for kind, row in shares.items()} == {AGAIN: 1, "undo": 1, "all": 1}
+    kinds = Counter(case.kind for case in later_edit_cases([DOCUMENTED], 60))
+    assert kinds.pop(AGAIN)
+    assert kinds.total() == 60
+
+
+class Parrot(OneTokenACharacter):
+    """Answers with what was said last, as code unless that is a question."""
+
+    def chat_prompt(self, turns: list[tuple[str, str]]) -> list[int]:
+        return self.encode(turns[-1][1])
+
+    def answer(self, prompt: list[int], most: int) -> tuple[str, bool]:
+        said = "".join(map(chr, prompt))
+        return said if said == WHAT_CHANGE else fenced(said), True
+
+
+def test_requests_written_by_hand_are_counted_as_first_and_later_ones(tmp_path: Path) -> None:
+    path = tmp_path / "words.txt"
+    asked = f"> {WHAT_CHANGE}\n{WHAT_CHANGE}\n"
+    path.write_text(f"# words\n\n> x = 1\n. y\nx = 1\ny\n> hi\n?\n> z\nno\n\n> z\nz\n{asked}")
+    shares = by_hand(Parrot(), own_words(path))  # type: ignore[arg-type]
+    assert shares == {
+        "first": {"cases": 2, "exact": 1},
+        "later": {"cases": 1, "exact": 0},
+        "others": {"cases": 2, "exact": 0.5},
+    }
+
+
+@pytest.mark.parametrize("path", [OWN_WORDS, LATER_OWN_WORDS], ids=lambda path: path.stem)
+def test_requests_written_by_hand_ask_for_python(path: Path) -> None:
+    for turns in own_words(path):
+        assert [role for role, _ in turns[:2]] == ["user", "assistant"]
+        for code in (right for _, right in turns[1::2] if right not in (ANY_WORDS, WHAT_CHANGE)):
+            ast.parse(textwrap.dedent(code))
+
+
+class Evasive(OneTokenACharacter):
+    """Asks for code whatever is said."""
+
+    def answer(self, prompt: list[int], most: int) -> tuple[str, bool]:
+        return refusals.WHICH_CODE, True
+
+
+def test_requests_without_code_are_right_if_they_ask_for_it() -> None:
+    cases = list(no_code_cases(3))
+    row = asked_for_code(Evasive(), cases)["all"]  # type: ignore[arg-type]
+    assert row == {"cases": 3, "asked": 1, "loops": 0}
+    row = asked_for_code(Parrot(), cases)["all"]  # type: ignore[arg-type]
+    assert row["asked"] == 0
+
+
+def test_asking_for_code_is_no_honest_answer_to_a_question_about_the_world() -> None:
+    case = ChatCase("world", [("user", "why")], refusals.answer("world", "why"))
+    row = outside(Evasive(), [case])["world"]  # type: ignore[arg-type]
+    assert (row["honest"], row["fits"]) == (0, 0)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_no_two_requests_outside_the_training_are_alike(later: bool) -> None:
+    documented = Function('def f():\n    """Return the first item."""', False, "")
+    cases = list(outside_cases([documented], 120, later=later))
+    said = [unmarked(case.request[-1][1]) for case in cases]
+    assert len(set(said)) == len(said)
+
+
+class Filler(OneTokenACharacter):
+    """Fills every hole with the same words."""
+
+    def answer(self, prompt: list[int], most: int) -> tuple[str, bool]:
+        return "    return x\n", True
+
+
+def test_a_hole_of_one_line_may_not_be_filled_with_more() -> None:
+    holes = [Hole("def f(x):\n", "    return x\n", ""), Hole("def f(x):\n  x\n", "", "")]
+    shares = fillings(Filler(), holes, 20)  # type: ignore[arg-type]
+    assert shares == {"cases": 2, "exact": 0.5, "ends": 1, "parses": 0.5}
+    none = fillings(Filler(), holes, 20, one_line=True)  # type: ignore[arg-type]
+    assert none == {"cases": 2, "exact": 0, "ends": 0, "parses": 0}
+
+
+def test_edits_are_counted_by_kind_and_by_length() -> None:
+    cases = [case("decorate", 150), case("decorate", 151), case("guard", 1101), case("guard", 2001)]
+    by_kind, by_length = real_edits(OneTokenACharacter(), cases)  # type: ignore[arg-type]
+    assert {kind: row["cases"] for kind, row in by_kind.items()} == {
+        "decorate": 2,
+        "guard": 1,  # the other one is too long
+        "all": 3,
+    }
+    assert {length: (row["cases"], row["exact"]) for length, row in by_length.items()} == {
+        "up to 150": (1, 1),
+        "up to 250": (1, 1),
+        "up to 2,000": (1, 0),
+    }
+    assert by_kind["all"]["exact"] == 2 / 3
+    assert by_kind["all"]["copied_right"] == 1
+
+
+def test_a_correction_follows_an_edit_that_it_changes() -> None:
+    for case in correction_cases(5):
+        (_, asked), (_, mistake), (_, correction) = case.request
+        assert "def " in asked
+        assert "def " not in correction
+        assert case.answer.startswith("```python")
+        assert case.answer != mistake
+
+
+def test_two_edits_in_one_request_are_of_held_out_code() -> None:
+    for case in two_edit_cases(5):
+        ((_, asked),) = case.request
+        known = "\n".join(case.answer.split("\n")[1:-1])
+        assert known not in asked
+        assert "def " in asked
+
+
+def test_the_messages_of_the_card_are_not_trained_on() -> None:
+    shown = {unmarked(line) for lines in messages().values() for line in lines}
+    assert len(shown) == 30
+    assert not shown & {unmarked(line) for lines in REQUESTS.values() for line in lines}

@@ -1,0 +1,84 @@
+"""Writes docs/models.md: the architectures of the installed mlx-lm, and what works with each.
+
+    python -m tests.models_page
+
+It asks the cache of a tiny network of each (`architectures.py`); `test_architectures.py` shows that
+the tokens are right.
+"""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import mlx.core as mx
+from mlx import nn
+from mlx_lm.utils import MODEL_REMAPPING
+
+from akunu_py.cache.model_cache import make_kv_cache, no_rollback_reason, rollback_of
+from tests.architectures import REFUSED, UNLIKE_ITSELF, cache_kinds, make_network, names
+
+PAGE: Final = Path(__file__).parents[1] / "docs" / "models.md"
+
+_KEPT: Final = {
+    "KVCache": "keys and values",
+    "RotatingKVCache": "sliding windows",
+    "ChunkedKVCache": "chunks",
+    "ArraysCache": "recurrent states",
+    "LayerCache": "windows and compressed groups",
+}
+_HEAD: Final = """\
+# Models
+
+Every text architecture of mlx-lm runs, and the text parts of its vision-language models do. Look \
+up the `model_type` of a model's `config.json`. `tests/test_architectures.py` runs a tiny network \
+of each: drafts, rejections at every position and reused prefixes leave the tokens of plain \
+decoding, greedy, sampled and with `--exact`. This page is written by `python -m \
+tests.models_page`.
+
+| keeps its context in | speculation | after a rejection | a prefix is reused up to | `model_type` |
+| --- | --- | --- | --- | --- |
+"""
+
+
+class Family(NamedTuple):
+    """What works with an architecture, in words."""
+
+    context: str
+    speculation: str
+    rejection: str
+    reuse: str
+
+
+def family_of(network: nn.Module) -> Family:
+    """What the cache of a network can do."""
+    kinds = cache_kinds(network)
+    context = " and ".join(phrase for kind, phrase in _KEPT.items() if kind in kinds)
+    cache = make_kv_cache(network, 16)
+    if (reason := no_rollback_reason(cache)) is not None:
+        return Family(context, reason, "-", "its whole length")
+    reuse = "any token"
+    if cache.needs_checkpoints:
+        reuse = "a checkpoint" if cache.has_states else "any token near its end, or a checkpoint"
+    return Family(context, "yes", rollback_of(network), reuse)
+
+
+def models_page() -> str:
+    """The text of docs/models.md."""
+    families = defaultdict(list)
+    for name in names():
+        if name not in UNLIKE_ITSELF:
+            families[family_of(make_network(name))].append(f"`{name}`")
+    rows = sorted(families.items(), key=lambda family: -len(family[1]))
+    lines = [f"| {' | '.join(family)} | {', '.join(types)} |\n" for family, types in rows]
+    exceptions = {**UNLIKE_ITSELF, **REFUSED}
+    notes = [f"- `{name}`: {reason}\n" for name, reason in exceptions.items()]
+    others = ", ".join(f"`{new}` as `{old}`" for new, old in MODEL_REMAPPING.items())
+    return (
+        f"{_HEAD}{''.join(lines)}\nmlx-lm runs {others}. `llama` has windows only if its "
+        f"configuration names them.\n\nExceptions:\n\n{''.join(notes)}"
+    )
+
+
+if __name__ == "__main__":
+    mx.disable_compile()  # on a CPU, every compiled function is a run of a C++ compiler
+    PAGE.write_text(models_page(), encoding="utf-8")
