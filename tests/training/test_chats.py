@@ -10,7 +10,6 @@ from models.training import refusals
 from models.training.chats import WHAT_CHANGE, Chats
 from models.training.corpus import STDLIB, SourceFile
 from models.training.edits import Edit
-from models.training.examples import EMBER
 from models.training.functions import Function
 from models.training.invented import Inventor
 from models.training.phrases import REQUESTS, requests_of, unmarked
