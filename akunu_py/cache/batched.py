@@ -36,7 +36,6 @@ class BatchedRows:
 
     Attributes:
         positions: the position of each row in its sequence.
-        owners: the layers that were given keys, by the identity of these.
         shares: whether any of the caches shares its buffers.
         are_joined: whether each sequence has one row, and the caches are all those of a group, in
             the order of their seats, and of about the same length.
@@ -51,7 +50,6 @@ class BatchedRows:
             for row in range(count)
         ]
         self.offset = mx.array(self.positions)
-        self.owners: dict[int, BatchedLayer] = {}
         self._ends = list(accumulate(counts[:-1]))
         self._longest = max(lengths) + 1
         group = caches[0].group
@@ -141,7 +139,6 @@ class BatchedLayer:
             ContextOverflowError: if they do not fit into the cache of a sequence.
         """
         self.appended = keys, values
-        self.rows.owners[id(keys)] = self
         if self.rows.are_joined:
             self._joined = self.append_joined(keys, values)
             return keys, values

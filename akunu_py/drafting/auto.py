@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from akunu_py.cache.prefix_pool import common_prefix_length
 from akunu_py.drafting.alignment import SOLID_RUN, Alignment, Anchor, Rewrite
 from akunu_py.drafting.base import FIRST_BOUNDARY, NO_DRAFT, Draft, Keeper, Recall, Tier
 from akunu_py.drafting.expectation import (
@@ -39,6 +38,7 @@ from akunu_py.drafting.occurrences import (
     Occurrences,
 )
 from akunu_py.errors import InvalidRequestError
+from akunu_py.tokens import common_prefix_length
 
 TOKEN_COST: Final = 0.12
 """What verifying one drafted token usually costs, in forwards: a compromise between the chips that

@@ -14,7 +14,6 @@ from typing import Final, cast
 import mlx.core as mx
 
 from akunu_py.cache.model_cache import no_rollback_reason
-from akunu_py.cache.prefix_pool import common_prefix_length
 from akunu_py.drafting.base import NO_DRAFT, Draft, Prospects
 from akunu_py.drafting.combined import MIXED, continued
 from akunu_py.drafting.confidence import DrawnAcceptance
@@ -23,6 +22,7 @@ from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.sampling.xtc import XTCFilter
+from akunu_py.tokens import common_prefix_length
 
 SOURCE: Final = "draft model"
 """The source of drafts that the model drew alone."""

@@ -15,8 +15,8 @@ from enum import IntEnum
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from akunu_py.cache.prefix_pool import common_prefix_length
 from akunu_py.drafting.base import FIRST_BOUNDARY, joined
+from akunu_py.tokens import common_prefix_length
 
 VISITED: Final = 6
 MAX_COMPARED: Final = 16

@@ -34,9 +34,6 @@ _NO_BACKEND: Final = (
 PREFILL_STEP: Final = 512
 """Prompt tokens per forward of a prefill that may be cancelled between two forwards."""
 
-MOST_ROUND_TOKENS: Final = 33
-"""The most tokens of a planned round; forwards of more are prefills."""
-
 _DESCRIPTORS: Final = 4096
 _RANK_VARIABLES: Final = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _LARGE_PREFILL_STEP: Final = 2048  # as in mlx-lm
@@ -96,23 +93,6 @@ class Backend:
         From MLX's `metal/scaled_dot_product_attention.cpp` (0.32).
         """
         return VectorAttention(rows=8, query_rows=32) if self.device == "metal" else None
-
-    @property
-    def plans_attention(self) -> bool:
-        """Whether cuDNN computes attentions of several rows in 16 bits. It makes a plan for each
-        number of keys, which takes longer than many forwards.
-
-        Seen on an H200; from MLX's `cuda/scaled_dot_product_attention.cpp` (0.32).
-        """
-        return self.device == "cuda"
-
-    @property
-    def traces(self) -> bool:
-        """Whether forwards are built from traced operations: a GPU waits while Python builds one.
-
-        On a CPU it is not worth it: `cpu/` has layers of fewer operations instead.
-        """
-        return self.device != "cpu"
 
     @property
     def current_threads(self) -> int:
