@@ -43,8 +43,7 @@ from akunu_py.options import (
     check_max_kv_size,
 )
 from akunu_py.package import __version__
-from akunu_py.ranks.group import Ranks
-from akunu_py.ranks.joining import find_ranks
+from akunu_py.ranks.group import Ranks, find_ranks
 from akunu_py.ranks.mirror import RankedModel, follow
 from akunu_py.ranks.sharding import sampled_weights, take_share
 from akunu_py.text.chat_template import ChatTemplate

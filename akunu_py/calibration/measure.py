@@ -146,7 +146,8 @@ def measure_cost_curve(
     """
     padding, model.padding = model.padding, {}
     try:
-        return _measure(model, budget_s, _measurable(contexts, model), progress)
+        with model.guard():
+            return _measure(model, budget_s, _measurable(contexts, model), progress)
     finally:
         model.padding = padding
         mx.clear_cache()

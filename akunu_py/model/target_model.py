@@ -197,7 +197,7 @@ class TargetModel:
         """Pauses the other ranks; returns whether there are any."""
         return False
 
-    @property
+    @cached_property
     def whole_bytes(self) -> int:
         """Bytes of the weights of all ranks."""
         return self.parameter_bytes
