@@ -1,14 +1,7 @@
-"""Sequences of token ids: what two of them share, and references joined with a prompt."""
+"""Small helpers for lists of token ids."""
 
 from collections.abc import Sequence
 from typing import Final
-
-FIRST_BOUNDARY: Final = 1 << 31
-"""Ids from here on close references; no vocabulary is that large.
-
-A drafter that copies keeps the references and the prompt in one list. Each boundary occurs once, so
-no match runs across it.
-"""
 
 _STRIDE: Final = 256
 
@@ -22,13 +15,3 @@ def common_prefix_length(left: Sequence[int], right: Sequence[int]) -> int:
     while shared < most and left[shared] == right[shared]:
         shared += 1
     return min(shared, most)
-
-
-def joined(references: Sequence[Sequence[int]], prompt: Sequence[int]) -> list[int]:
-    """The references, each closed by a boundary, and then the prompt."""
-    tokens: list[int] = []
-    for number, reference in enumerate(references):
-        tokens.extend(reference)
-        tokens.append(FIRST_BOUNDARY + number)
-    tokens.extend(prompt)
-    return tokens

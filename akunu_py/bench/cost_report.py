@@ -97,7 +97,7 @@ class CostReport:
             f"\nWhen drafts pay, at {self.context:,} tokens of context: the acceptance rate that "
             "num_draft_tokens needs to break even, and the speedup at other rates",
             self._thresholds(),
-            f"\nAfter a rejected draft: {self.model['after_rejection']}",
+            f"\nRollback: {self.model['after_rejection']}",
             "\nTheory: accepted tokens per round of D draft tokens, E = sum k a^k (1 - a) + D a^D",
             _theory(),
         )

@@ -113,7 +113,7 @@ class DeviceReport:
             "Milliseconds per forward over M tokens, by tokens of context.",
             markdown_table(*cost.costs()),
             *cost.padding(),
-            f"{cost.payoff} After a rejected draft: {model['after_rejection']}.",
+            f"{cost.payoff} Rollback: {model['after_rejection']}.",
             "## Identity",
             f"Greedy answers of {self.identity.max_tokens} tokens that differ from decoding "
             "without drafts, by kind of prompt. A small gap between the two best logits means a "

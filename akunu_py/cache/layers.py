@@ -1,7 +1,7 @@
 """The caches of single attention layers: keys and values in buffers, written in place.
 
-They serve unmodified mlx-lm models. Rolling back moves a counter: nothing is copied or cleared,
-because what lies after the counter is overwritten before it is read.
+They serve unmodified mlx-lm models. A rollback only moves a counter: what lies after it is
+overwritten before it is read.
 """
 
 from collections.abc import Sequence
@@ -14,18 +14,18 @@ from mlx_lm.models.cache import create_attention_mask
 from akunu_py.errors import ContextOverflowError
 
 SLACK: Final = 256
-"""How many tokens a sliding window has room for besides the window, so that it is moved to the
-front of its buffers only once in so many tokens."""
+"""Room in a window's buffers besides the window: it moves to their front once in this many
+tokens."""
 
 _KEPT: Final = 64
-"""How many tokens before the window stay when it is moved: short rollbacks need no checkpoint."""
+"""Tokens before the window that stay when it is moved: short rollbacks need no checkpoint."""
 
 
 @dataclass(eq=False, slots=True)
 class Buffers:
-    """Where keys and values are: `[seats, kv_heads, rows, head_dim]` each, None before the first.
+    """Keys and values, `[seats, kv_heads, rows, head_dim]` each; None before the first.
 
-    The caches of several sequences may have a seat each in the same ones; see `LayerCache.join`.
+    Several sequences may have a seat each in the same buffers; see `LayerCache.join`.
     """
 
     keys: mx.array | None = None
@@ -35,9 +35,9 @@ class Buffers:
 
 @dataclass(eq=False, slots=True)
 class CacheGroup:
-    """Caches that share buffers: `size` of them at first, each with room for `rows` tokens.
+    """Caches that share buffers: at first `size` of them, each with room for `rows` tokens.
 
-    `left` of them have left; the buffers keep their places until all have left."""
+    The buffers stay as they are until all caches have `left`."""
 
     size: int
     rows: int
@@ -47,11 +47,9 @@ class CacheGroup:
 class LayerCache:
     """The keys and values of one layer with full attention.
 
-    The two buffers have shape `[1, kv_heads, capacity, head_dim]` and the dtype of the first keys
-    that arrive. They are written in place, which MLX does only while nothing else holds a reference
-    to them: never keep one, only slices. Some models of mlx-lm name them, so they have its names.
-
-    `offset` counts the tokens in them.
+    The two buffers have shape `[1, kv_heads, capacity, head_dim]` and the dtype of the first keys.
+    MLX writes them in place only while nothing else holds a reference to them: never keep one, only
+    slices. Names are mlx-lm's, because some of its models use them; `offset` counts the tokens.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -94,7 +92,6 @@ class LayerCache:
         return self.keys_and_values()
 
     def append(self, keys: mx.array, values: mx.array) -> None:
-        """Appends as `update_and_fetch` does, and returns nothing."""
         start, end = self.offset, self.end_of(keys)
         own_keys, own_values = self._buffers(keys, values)
         own_keys[self._seat, :, start:end] = keys
@@ -102,7 +99,7 @@ class LayerCache:
         self.offset = end
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
-        """All keys and values so far; there must be some."""
+        """All keys and values so far, of at least one token."""
         keys, values = self.held.keys, self.held.values
         assert keys is not None
         assert values is not None
@@ -131,10 +128,10 @@ class LayerCache:
 
     @staticmethod
     def join(layers: "Sequence[LayerCache]") -> None:
-        """Moves the content of several sequences, which all have some, into the same buffers.
+        """Moves the content of several sequences, none of them empty, into shared buffers.
 
-        So one operation appends to all of them, and one attends to them. Each can be used as
-        before: a slice of the shared buffers is written in place, too.
+        One operation then appends to all of them, and one attends to them. Each can also be used
+        as before.
         """
         first = layers[0]
         assert first.keys is not None
@@ -182,13 +179,13 @@ class LayerCache:
 
     @property
     def kind(self) -> str:
-        """What it is, in a word: layers of the same kind take each other's rows."""
+        """Its type and sizes, in a word."""
         return type(self).__name__
 
     def rows(self, start: int, stop: int) -> tuple[mx.array, ...]:
-        """What it keeps of the tokens from `start` to `stop`, along axis 2; () if it is not used.
+        """Its buffers' rows of the tokens from `start` to `stop`, along axis 2.
 
-        A window keeps its content in `snapshot` instead.
+        () if the model does not use the layer. A window has a `snapshot` instead.
         """
         return tuple(array[..., start:stop, :] for array in self.state)
 
@@ -204,7 +201,7 @@ class LayerCache:
 
     @property
     def state(self) -> tuple[mx.array, ...]:
-        """The arrays to evaluate after a prefill. Keep no reference: see the class."""
+        """The arrays to evaluate. Keep no reference: see the class."""
         return () if self.keys is None or self.values is None else (self.keys, self.values)
 
     def end_of(self, keys: mx.array) -> int:
@@ -217,14 +214,12 @@ class LayerCache:
         return end
 
     def _buffers(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """The buffers, made for keys and values of these shapes if there are none."""
         held = self.held
         if held.keys is None or held.values is None:
             held.keys, held.values = self._allocate(keys, values, self.capacity)
         return held.keys, held.values
 
     def _allocate(self, keys: mx.array, values: mx.array, rows: int) -> tuple[mx.array, mx.array]:
-        """Empty buffers for `rows` tokens with keys and values of these shapes."""
         empty_keys, empty_values = (
             mx.zeros((*like.shape[:2], rows, like.shape[3]), dtype=like.dtype)
             for like in (keys, values)
@@ -236,15 +231,14 @@ class LayerCache:
 class WindowLayerCache(LayerCache):
     """The keys and values of one layer that attends to a sliding window.
 
-    The buffers hold the first `keep` tokens and the last ones in order, at most the window and
-    `SLACK` more, or the window and one forward if that is larger. A forward can always be rolled
-    back, and at least 64 tokens before it; beyond that, the content must have been kept with
-    `snapshot`.
+    The buffers hold the first `keep` tokens and the last ones in order: the window and `SLACK`
+    more, or the window and one forward if that is larger. A forward can always be rolled back, and
+    at least 64 tokens before it; an earlier length needs a `snapshot`.
 
     Args:
         capacity: tokens that the context may have.
         window: how many tokens a position attends to, itself and the first `keep` included.
-        keep: how many tokens of the beginning every position attends to (attention sinks, see
+        keep: how many first tokens every position attends to (attention sinks, see
             https://arxiv.org/abs/2309.17453).
     """
 
@@ -254,7 +248,7 @@ class WindowLayerCache(LayerCache):
         self.keep = keep
         self.lookback = window - keep - 1
         """How many of the tokens just before a forward its first position attends to."""
-        self._dropped = 0  # how many tokens after the first `keep` are in the buffers no more
+        self._dropped = 0  # how many tokens after the first `keep` have left the buffers
         self._visible = slice(0, 0)  # the rows of the buffers that the last forward attends to
 
     @property
@@ -302,7 +296,6 @@ class WindowLayerCache(LayerCache):
         self._dropped = max(self._dropped, self.offset - self.keep - self.lookback)
 
     def grow(self, capacity: int) -> None:
-        """Allows a longer context."""
         self.capacity = capacity
 
     def copy(self, other: LayerCache, tokens: int) -> None:
@@ -327,7 +320,7 @@ class WindowLayerCache(LayerCache):
         """Holds what `snapshot` returned when there were `tokens` tokens."""
         if not snapshot:  # the model does not use this layer
             return
-        # Arrays of their own: what is written to them must not reach the snapshot.
+        # Arrays of their own: later writes must not reach the snapshot.
         self.keys, self.values = map(mx.array, snapshot)
         self.offset, self._dropped = tokens, tokens - self.keys.shape[2]
         self.nbytes = self.keys.nbytes + self.values.nbytes
@@ -347,7 +340,7 @@ class WindowLayerCache(LayerCache):
         return "causal"
 
     def _mask_beyond(self, tokens: int, window: int) -> mx.array:
-        """Which rows of the buffers the next tokens attend to: `[tokens, rows]`."""
+        """The mask `[tokens, rows]` of a window that has left tokens behind the first `keep`."""
         rows = mx.arange(self.offset + tokens - self._dropped_by(tokens))
         positions = mx.where(rows < self.keep, rows, rows + self._dropped_by(tokens))
         queries = mx.arange(self.offset, self.offset + tokens)[:, None]
@@ -355,12 +348,11 @@ class WindowLayerCache(LayerCache):
         return (positions <= queries) & (recent | (positions < self.keep))
 
     def _is_full(self, tokens: int) -> bool:
-        """Whether so many tokens more do not fit into the buffers."""
         rows = 0 if self.keys is None else self.keys.shape[2]
         return self.offset + tokens - self._dropped > rows
 
     def _dropped_by(self, tokens: int) -> int:
-        """How many tokens after the first `keep` are dropped once so many more have arrived."""
+        """What `_dropped` will be once this many more tokens have arrived."""
         if self.keys is None or not self._is_full(tokens):
             return self._dropped
         return max(self._dropped, self.offset - self.keep - self.lookback - _KEPT)

@@ -9,8 +9,9 @@ from mlx_lm.models import gated_delta, ssm
 from mlx_lm.models.cache import ArraysCache
 
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.cache.model_cache import Rollback, make_kv_cache, rollback_of
+from akunu_py.cache.model_cache import Rollback, make_kv_cache
 from akunu_py.cache.recurrence import Recording, make_recordable, record
+from akunu_py.model.target_model import TargetModel
 from tests.architectures import make_network
 
 ROWS = 7
@@ -63,7 +64,8 @@ def test_a_repeated_recurrence_is_the_plain_one_to_the_bit(accepted: int) -> Non
 def test_a_rejection_leaves_what_a_forward_over_the_accepted_part_leaves(name: str) -> None:
     mx.disable_compile()
     network = make_network(name)
-    assert rollback_of(network) is Rollback.RECURRENCE
+    model = TargetModel(network, None, {}, name=name, layout="dense")  # type: ignore[arg-type]
+    assert model.after_rejection is Rollback.RECURRENCE
 
     def fed(*forwards: list[int], marked: bool = False) -> KVCache:
         cache = make_kv_cache(network, 64)
