@@ -1,7 +1,4 @@
-"""Checkpoint: what it takes to return a cache to an earlier length.
-
-It is made of trees, as mlx-lm's caches are: containers of arrays and of plain values.
-"""
+"""Checkpoint: what it takes to return a cache to an earlier length, as trees of arrays."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,13 +13,13 @@ _SCALARS: Final = (bool, int, float, str, type(None))
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """What it takes to return a cache to a length at which it was.
+    """What it takes to return a cache to an earlier length.
 
     Attributes:
         length: how many tokens it held.
         states: the attributes of each cache that is not a `LayerCache`.
-        windows: what each sliding window held; None if they were not copied, so that it can be
-            returned to only while they still hold it.
+        windows: what each sliding window held; None if they were not copied, so that the
+            checkpoint works only while they still hold it.
     """
 
     length: int
@@ -31,7 +28,6 @@ class Checkpoint:
 
     @cached_property
     def nbytes(self) -> int:
-        """Bytes of the arrays that it keeps alive."""
         return sum(array.nbytes for array in arrays_of([*self.states, self.windows]))
 
 
@@ -45,10 +41,8 @@ def is_plain(value: Any) -> bool:
 
 
 def copy_of(value: Any) -> Any:
-    """A copy of a tree of containers that later writes to the original do not change.
-
-    Its arrays share their memory until one of both is written to.
-    """
+    """A copy of a tree that later writes to the original do not change; memory is shared until
+    then."""
     if isinstance(value, dict):
         return {name: copy_of(held) for name, held in value.items()}
     if isinstance(value, list | tuple):

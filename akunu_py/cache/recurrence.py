@@ -1,9 +1,9 @@
 """Recording what recurrent layers compute, so that a rollback repeats their recurrence alone.
 
 In most families of mlx-lm, a recurrent layer is a short convolution and one of a few functions,
-from inputs over the sequence and a state to outputs and the next state. `record` keeps the inputs of
-one forward; `Recording.states_after` computes the states after a part of its tokens from them. That
-is checked against the states that the forward left; a family that fails is not recorded.
+from inputs over the sequence and a state to outputs and the next state. `record` keeps the inputs
+of one forward; `Recording.states_after` computes the states after a part of its tokens from them.
+That is checked against the states that the forward left; a family that fails is not recorded.
 """
 
 import sys
