@@ -126,15 +126,15 @@ def test_calibration_measures_both_forms_at_each_context(monkeypatch: pytest.Mon
     )
     split = model.row_split
     assert split is not None
-    compute = ForwardTimes._round
+    compute = ForwardTimes.round
 
     def timed(times: ForwardTimes, size: int) -> float:
         before = split.count
         compute(times, size)
         in_parts = split.count > before
-        return 0.002 if in_parts == (times._context < 300) else 0.001
+        return 0.002 if in_parts == (times.context < 300) else 0.001
 
-    monkeypatch.setattr(ForwardTimes, "_round", timed)
+    monkeypatch.setattr(ForwardTimes, "round", timed)
     monkeypatch.setattr(calibration, "load_blas", lambda: None)
     clock = count(step=0.001).__next__
     monkeypatch.setattr(calibration, "perf_counter", clock)

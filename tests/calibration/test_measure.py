@@ -17,6 +17,7 @@ from akunu_py.calibration.cost_store import CostStore
 from akunu_py.calibration.forward_times import ForwardTimes
 from akunu_py.calibration.measure import (
     CONTEXTS,
+    choose_threads,
     contexts_of,
     cost_key,
     find_cost_curve,
@@ -68,15 +69,15 @@ def edge_at_eight(model: TargetModel, monkeypatch: pytest.MonkeyPatch) -> list[t
     """Rounds over eight rows are faster than over seven; returns each context and size timed."""
     monkeypatch.setattr(model, "padding", {3: 4})
     timed: list[tuple[int, int]] = []
-    compute = ForwardTimes._round
+    compute = ForwardTimes.round
 
     def time(times: ForwardTimes, size: int) -> float:
         compute(times, size)
         assert not model.padding
-        timed.append((times._context, size))
+        timed.append((times.context, size))
         return 1e-3 * (size if size < 8 else 1.0 + 0.1 * size)
 
-    monkeypatch.setattr(ForwardTimes, "_round", time)
+    monkeypatch.setattr(ForwardTimes, "round", time)
     return timed
 
 
@@ -207,12 +208,12 @@ class TestThreads:
     ) -> None:
         blas = FakeBlas(seconds)
         measure = lambda: seconds[blas.used[-1]]  # noqa: E731
-        assert calibration._choose_threads(blas, measure, until=0.0) == chosen
+        assert choose_threads(blas, measure, until=0.0) == chosen
         assert blas.used[-1] == chosen
 
     def test_nothing_is_measured_without_a_choice(self) -> None:
-        assert calibration._choose_threads(FakeBlas({1: 0.1}), lambda: 1 / 0, until=0.0) is None
-        assert calibration._choose_threads(None, lambda: 1 / 0, until=0.0) is None
+        assert choose_threads(FakeBlas({1: 0.1}), lambda: 1 / 0, until=0.0) is None
+        assert choose_threads(None, lambda: 1 / 0, until=0.0) is None
 
     def test_the_choice_is_kept_with_the_costs(
         self, model: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
