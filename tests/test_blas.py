@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from akunu_py.machine.blas import _thread_choices, load_blas
+from akunu_py.machine.blas import load_blas, thread_choices
 
 
 @pytest.mark.parametrize(
@@ -27,14 +27,14 @@ def test_the_environment_decides(
         monkeypatch.delenv(name, raising=False)
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
-    assert _thread_choices("mkl") == ((threads,) if threads else (6, 7, 3, 1))
+    assert thread_choices("mkl") == ((threads,) if threads else (6, 7, 3, 1))
 
 
 def test_a_single_core_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0}, raising=False)
     for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
-    assert _thread_choices("mkl") == (1,)
+    assert thread_choices("mkl") == (1,)
 
 
 def test_the_number_of_threads_changes_while_the_program_runs() -> None:
