@@ -1,6 +1,7 @@
 """Repeating a recurrence gives the state that the plain recurrence gives."""
 
 from typing import Any
+from weakref import ref
 
 import mlx.core as mx
 import pytest
@@ -88,6 +89,17 @@ def test_a_rejection_leaves_what_a_forward_over_the_accepted_part_leaves(name: s
         expected = following(fed(prompt, draft[:accepted]))
         assert mx.allclose(following(cache), expected, atol=2e-3)
     mx.enable_compile()
+
+
+def test_a_recording_ends_with_the_next_rollback() -> None:
+    cache = make_kv_cache(make_network("qwen3_next"), 8)
+    cache.mark()
+    assert cache.recording is not None
+    recording = ref(cache.recording)
+    cache.advance(2)
+    assert recording() is not None
+    cache.rollback(0)
+    assert recording() is None
 
 
 def test_what_was_recorded_wrongly_is_not_used() -> None:
