@@ -21,7 +21,6 @@ from akunu_py.loading import load_target
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import KVQuantization
-from tests.caches import attention_cache
 from tests.tiny_model import write_tiny_model
 
 CAPACITY = 48
@@ -60,6 +59,10 @@ KINDS: dict[str, tuple[Callable[[], Any], ...]] = {
     "hybrid": (recurrent, GrowingCache, lambda: RotatingKVCache(max_size=WINDOW)),
     "lists": (lambda: CacheList(recurrent(), GrowingCache()),),
 }
+
+
+def attention_cache(layers: int, capacity: int) -> KVCache:
+    return KVCache(lambda capacity: [LayerCache(capacity) for _ in range(layers)], capacity)
 
 
 def feed(cache: KVCache, tokens: list[int]) -> list[list[int]]:
