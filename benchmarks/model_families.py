@@ -30,9 +30,9 @@ _KEPT: Final = {
 _HEAD: Final = """\
 # Models
 
-Every text architecture of mlx-lm runs, and the text parts of its vision-language models do. Look \
-up the `model_type` of a model's `config.json`. `tests/test_architectures.py` runs a tiny network \
-of each: drafts, rejections at every position and reused prefixes leave the tokens of plain \
+All text architectures of mlx-lm run, and the text parts of its vision-language models. Look up \
+the `model_type` in a model's `config.json`. `tests/test_architectures.py` runs a tiny network of \
+each: drafts, rejections at every position and reused prefixes give the same tokens as plain \
 decoding, greedy, sampled and with `--exact`. This page is written by `python -m \
 benchmarks.model_families`.
 
