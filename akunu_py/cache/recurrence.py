@@ -127,7 +127,7 @@ class _RecordedConv1d(nn.Conv1d):  # type: ignore[misc]
 
     def __init__(self, original: nn.Conv1d) -> None:
         nn.Module.__init__(self)
-        vars(self).update(vars(original))
+        self.__dict__.update(vars(original))
         dict.update(self, original)
 
     def __call__(self, x: mx.array) -> mx.array:

@@ -284,7 +284,7 @@ class Follower:
             case Operation.CHECKPOINT:
                 self._saved[number] = cache.checkpoint(whole=True)
             case Operation.RETURN:
-                cache.rollback(*arguments, self._saved[number])
+                cache.rollback(arguments[0], self._saved[number])
             case Operation.COPY:
                 cache.copy(self._caches[arguments[0]], arguments[1])
             case _:
