@@ -17,7 +17,8 @@ import mlx.core as mx
 from mlx_lm.models.cache import create_attention_mask
 
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.cache.layers import LayerCache, WindowLayerCache
+from akunu_py.cache.layers import LayerCache
+from akunu_py.cache.windows import WindowLayerCache
 
 _MOST_PADDING: Final = 1.5
 """Caches are joined, and attended to together, if the longest length times their number is at most

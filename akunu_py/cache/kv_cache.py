@@ -2,7 +2,7 @@
 
 Layers with keys and values roll back by a counter. The states of recurrent layers are kept in
 checkpoints, which is free because MLX arrays are immutable. A rollback within the last marked
-forward repeats the recurrence, if it was recorded (`recurrence.py`). Otherwise it goes to the last
+forward repeats the recurrence, if it was recorded (`states.py`). Otherwise it goes to the last
 checkpoint before that length, and says how many tokens the next forward has to compute again.
 
 | to return to | made by | windows | lives |
@@ -18,10 +18,10 @@ from typing import Any
 
 import mlx.core as mx
 
-from akunu_py.cache.checkpoint import Checkpoint, arrays_of, copy_of, is_plain, parts_of
-from akunu_py.cache.layers import CacheGroup, LayerCache, WindowLayerCache
+from akunu_py.cache.layers import CacheGroup, LayerCache
 from akunu_py.cache.quantized import QuantizedLayerCache
-from akunu_py.cache.recurrence import Recording
+from akunu_py.cache.states import Checkpoint, Recording, arrays_of, copy_of, is_plain, parts_of
+from akunu_py.cache.windows import WindowLayerCache
 from akunu_py.errors import CacheError, ContextOverflowError
 
 MakeLayers = Callable[[int], list[Any]]

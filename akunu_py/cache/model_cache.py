@@ -10,8 +10,9 @@ from mlx_lm.models.cache import CacheList, ChunkedKVCache, RotatingKVCache, make
 from mlx_lm.models.cache import KVCache as GrowingLayerCache
 
 from akunu_py.cache.kv_cache import KVCache, MakeLayers
-from akunu_py.cache.layers import ChunkLayerCache, LayerCache, WindowLayerCache
+from akunu_py.cache.layers import LayerCache
 from akunu_py.cache.quantized import QuantizedLayerCache
+from akunu_py.cache.windows import ChunkLayerCache, WindowLayerCache
 from akunu_py.options import KVQuantization
 
 KEPT_TOKENS: Final = 4

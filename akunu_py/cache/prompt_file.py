@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Final
 
 import mlx.core as mx
 
-from akunu_py.cache.checkpoint import Checkpoint
+from akunu_py.cache.states import Checkpoint
 from akunu_py.package import UNFINISHED, replacement
 
 FORMAT: Final = "akunu-py prompt cache 1"

@@ -18,7 +18,6 @@ from typing import Final
 
 import mlx_lm
 
-from akunu_py.cache.checkpoint import Checkpoint
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.prompt_file import (
     FORMAT,
@@ -31,6 +30,7 @@ from akunu_py.cache.prompt_file import (
     remove_unfinished,
     touch,
 )
+from akunu_py.cache.states import Checkpoint
 from akunu_py.errors import InvalidRequestError
 from akunu_py.tokens import common_prefix_length
 

@@ -20,7 +20,7 @@ from mlx_lm import utils
 from akunu_py.cache.batched import BatchedRows, batched_layers
 from akunu_py.cache.kv_cache import KVCache, MakeLayers
 from akunu_py.cache.model_cache import KEPT_TOKENS, Rollback, make_kv_cache, tried_rollback
-from akunu_py.cache.recurrence import make_recordable, record
+from akunu_py.cache.states import make_recordable, record
 from akunu_py.machine.backend import PREFILL_STEP, WeightLayout
 from akunu_py.model.attention import RowSplit, attending, intercept_attention
 from akunu_py.options import KVQuantization

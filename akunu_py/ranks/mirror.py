@@ -20,8 +20,8 @@ from typing import Any, Final, TypeVar
 import mlx.core as mx
 from mlx import nn
 
-from akunu_py.cache.checkpoint import Checkpoint
 from akunu_py.cache.kv_cache import KVCache, MakeLayers
+from akunu_py.cache.states import Checkpoint
 from akunu_py.errors import InvalidRequestError, RankError
 from akunu_py.machine.backend import ResidentWeights, WeightLayout
 from akunu_py.model.target_model import REST_S, TargetModel

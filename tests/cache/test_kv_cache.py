@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from mlx_lm.models.cache import ArraysCache, CacheList, ChunkedKVCache, RotatingKVCache
 from mlx_lm.models.cache import KVCache as GrowingCache
 
-from akunu_py.cache.checkpoint import Checkpoint
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.cache.layers import ChunkLayerCache, LayerCache, WindowLayerCache
+from akunu_py.cache.layers import LayerCache
 from akunu_py.cache.model_cache import make_kv_cache, no_rollback_reason
 from akunu_py.cache.quantized import QuantizedLayerCache
+from akunu_py.cache.states import Checkpoint
+from akunu_py.cache.windows import ChunkLayerCache, WindowLayerCache
 from akunu_py.errors import CacheError, ContextOverflowError
 from akunu_py.loading import load_target
 from akunu_py.machine.backend import find_backend

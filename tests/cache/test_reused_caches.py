@@ -13,7 +13,7 @@ import akunu_py
 from akunu_py import Options
 from akunu_py.cache.layers import LayerCache
 from akunu_py.cache.model_cache import make_kv_cache
-from akunu_py.cache.recurrence import make_recordable
+from akunu_py.cache.states import make_recordable
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.engine import Engine
 from akunu_py.loading import load_tokenizer

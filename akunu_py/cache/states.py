@@ -1,16 +1,17 @@
-"""Recording what recurrent layers compute, so that a rollback repeats their recurrence alone.
+"""The states of recurrent layers: checkpoints to return to, and recordings to repeat a part of.
 
-In most families of mlx-lm, a recurrent layer is a short convolution and one of a few functions,
-from inputs over the sequence and a state to outputs and the next state. `record` keeps the inputs
-of one forward; `Recording.states_after` computes the states after a part of its tokens from them.
-That is checked against the states that the forward left; a family that fails is not recorded.
+A checkpoint is a copy of the layers' attributes. In most families of mlx-lm, a recurrent layer is a
+short convolution and one of a few functions, from inputs over the sequence and a state to outputs
+and the next state. `record` keeps the inputs of one forward; `Recording.states_after` computes the
+states after a part of its tokens from them. That is checked against the states that the forward
+left; a family that fails is not recorded.
 """
 
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import cached_property, wraps
 from inspect import signature
 from threading import local
 from typing import Any, Final, cast
@@ -18,6 +19,7 @@ from typing import Any, Final, cast
 import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_unflatten
+from mlx_lm.models.cache import CacheList
 
 _RECURRENCES: Final[dict[str, tuple[tuple[str, ...], int]]] = {
     "gated_delta_update": (("q", "k", "v", "a", "b"), 1),  # Qwen3-Next, Qwen3.5, Kimi Linear, OLMo
@@ -26,7 +28,63 @@ _RECURRENCES: Final[dict[str, tuple[tuple[str, ...], int]]] = {
 }
 """mlx-lm's functions that advance a state: their inputs over the sequence, and its axis in them."""
 
+_SCALARS: Final = (bool, int, float, str, type(None))
+
 _active = local()
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """What it takes to return a cache to an earlier length.
+
+    Attributes:
+        length: how many tokens it held.
+        states: the attributes of each cache that is not a `LayerCache`.
+        windows: what each sliding window held; None if they were not copied, so that the
+            checkpoint works only while they still hold it.
+    """
+
+    length: int
+    states: tuple[dict[str, Any], ...]
+    windows: tuple[tuple[mx.array, ...], ...] | None
+
+    @cached_property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in arrays_of([*self.states, self.windows]))
+
+
+def is_plain(value: Any) -> bool:
+    """Whether `copy_of` copies all of a value."""
+    if isinstance(value, dict):
+        return all(map(is_plain, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(is_plain, value))
+    return isinstance(value, (mx.array, *_SCALARS))
+
+
+def copy_of(value: Any) -> Any:
+    """A copy of a tree that later writes to the original do not change; memory is shared until
+    then."""
+    if isinstance(value, dict):
+        return {name: copy_of(held) for name, held in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(copy_of, value))
+    return mx.array(value) if isinstance(value, mx.array) else value
+
+
+def arrays_of(value: Any) -> Iterator[mx.array]:
+    """The arrays of a tree of containers."""
+    if isinstance(value, mx.array):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for held in value.values() if isinstance(value, dict) else value:
+            yield from arrays_of(held)
+
+
+def parts_of(layers: Sequence[Any]) -> Iterator[Any]:
+    """The single caches of a list that may have lists in it."""
+    for layer in layers:
+        yield from parts_of(layer.caches) if isinstance(layer, CacheList) else (layer,)
 
 
 @dataclass(frozen=True)

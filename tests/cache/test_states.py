@@ -11,7 +11,7 @@ from mlx_lm.models.cache import ArraysCache
 
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.model_cache import Rollback, make_kv_cache
-from akunu_py.cache.recurrence import Recording, make_recordable, record
+from akunu_py.cache.states import Recording, make_recordable, record
 from akunu_py.model.target_model import TargetModel
 from tests.architectures import make_network
 
