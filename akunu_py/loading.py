@@ -25,7 +25,6 @@ from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
 from akunu_py.machine.backend import Backend, find_backend
 from akunu_py.memory.projects import Memory, open_memory
 from akunu_py.model.adapter import add_adapter, merge_adapter
-from akunu_py.model.attention import RowSplit
 from akunu_py.model.cpu.network import with_fused_layers
 from akunu_py.model.files import (
     BUNDLED_MODEL,
@@ -255,7 +254,6 @@ def load_target(
             kv_quantization=kv_quantization, max_kv_size=max_kv_size, parameters=parameters,
             whole_bytes=whole_bytes,
         )  # fmt: skip
-    kernel = backend.vector_attention
     return TargetModel(
         fastest,
         tokenizer,
@@ -266,7 +264,7 @@ def load_target(
         original=network,
         kv_quantization=kv_quantization,
         max_kv_size=max_kv_size,
-        row_split=RowSplit(kernel) if kernel is not None and ranks is None else None,
+        vector_attention=backend.vector_attention if ranks is None else None,
     )
 
 

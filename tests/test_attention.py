@@ -122,7 +122,7 @@ def test_calibration_measures_both_forms_at_each_context(monkeypatch: pytest.Mon
         CONFIG,
         name="split",
         layout="dense",
-        row_split=RowSplit(SMALL),
+        vector_attention=SMALL,
     )
     split = model.row_split
     assert split is not None

@@ -21,7 +21,7 @@ from akunu_py.cache.batched import BatchedRows, batched_layers
 from akunu_py.cache.kv_cache import KVCache, MakeLayers
 from akunu_py.cache.model_cache import KEPT_TOKENS, Rollback, make_kv_cache, tried_rollback
 from akunu_py.cache.states import make_recordable, record
-from akunu_py.machine.backend import PREFILL_STEP, WeightLayout
+from akunu_py.machine.backend import PREFILL_STEP, VectorAttention, WeightLayout
 from akunu_py.model.attention import RowSplit, attending, intercept_attention
 from akunu_py.options import KVQuantization
 from akunu_py.text.tokenizer import Tokenizer
@@ -55,9 +55,10 @@ class TargetModel:
             compare with it.
         kv_quantization: how its keys and values are quantized; None leaves them as they are.
         max_kv_size: the tokens that a layer with full attention keeps; None keeps all.
-        row_split: which forwards compute their attentions in parts; None if none does.
+        vector_attention: the limits of an attention kernel that may be faster in parts, or None.
 
     Attributes:
+        row_split: which forwards compute their attentions in parts; None if none may.
         padding: the tokens that a drafted round is padded to, by its own; see `CostCurve.padding`.
         ranks: which processes compute its forwards, for the user; None if this one does.
     """
@@ -74,7 +75,7 @@ class TargetModel:
         original: nn.Module | None = None,
         kv_quantization: KVQuantization | None = None,
         max_kv_size: int | None = None,
-        row_split: RowSplit | None = None,
+        vector_attention: VectorAttention | None = None,
     ) -> None:
         make_recordable(network)
         self.network = network
@@ -86,13 +87,13 @@ class TargetModel:
         self.adapter = adapter
         self.kv_quantization = kv_quantization
         self.max_kv_size = max_kv_size
-        self.row_split = row_split
+        self.row_split = RowSplit(vector_attention) if vector_attention else None
         self.padding: Mapping[int, int] = {}
         self.ranks: str | None = None
         self._cache_type: Callable[[MakeLayers, int], KVCache] = KVCache
-        self._intercepts = row_split is not None
-        if row_split is not None:
-            intercept_attention(network)
+        self._intercepts = False
+        if self.row_split is not None:
+            self._intercept()
 
     @property
     def full_name(self) -> str:
@@ -228,6 +229,11 @@ class TargetModel:
         more, *_, whole = (cache.estimate(1) - least for cache in (*caches, caches[-1]))
         return least, more, whole
 
+    def _intercept(self) -> None:
+        if not self._intercepts:
+            intercept_attention(self.network)
+            self._intercepts = True
+
     def forward(self, tokens: mx.array, cache: KVCache) -> mx.array:
         """Appends tokens to the cache and predicts the token after each of them.
 
@@ -266,9 +272,7 @@ class TargetModel:
         Returns:
             Lazy logits `[rows, vocabulary]`.
         """
-        if not self._intercepts:
-            intercept_attention(self.network)
-            self._intercepts = True
+        self._intercept()
         rows = BatchedRows(counts, caches)
         layers = batched_layers([cache.layers for cache in caches], rows)
         split = self._split_for(max(counts), max(cache.length for cache in caches))
