@@ -10,7 +10,7 @@ from mlx_lm.models import llama
 from akunu_py.cache.model_cache import make_kv_cache
 from akunu_py.calibration import forward_times
 from akunu_py.calibration import measure as calibration
-from akunu_py.calibration.forward_times import ForwardTimes, faster_in_parts
+from akunu_py.calibration.forward_times import ForwardTimes
 from akunu_py.calibration.measure import measure_cost_curve
 from akunu_py.machine.backend import VectorAttention
 from akunu_py.model.attention import RowSplit, attending, intercept_attention
@@ -89,29 +89,6 @@ def test_parts_apply_from_the_context_on_where_they_were_faster() -> None:
     assert not split.applies(10, 2000)
     assert split.applies(17, 100_000)
     assert not RowSplit(METAL).applies(9, 4096)
-
-
-def clock(whole: dict[int, float], parts: dict[int, float]) -> tuple[list[int], object]:
-    tried: list[int] = []
-
-    def seconds(size: int, in_parts: bool) -> float:
-        tried.append(size)
-        return (parts if in_parts else whole)[size]
-
-    return tried, seconds
-
-
-def test_the_faster_form_is_kept_as_far_as_it_is_faster() -> None:
-    sizes = (5, 9, 17, 33)
-    never = dict.fromkeys(sizes, 1.0)
-    growing = {5: 0.5, 9: 0.7, 17: 1.2, 33: 0.1}
-    tried, seconds = clock(never, growing)
-    assert faster_in_parts(seconds, sizes, float("inf")) == 9  # type: ignore[arg-type]
-    assert 33 not in tried
-    _, seconds = clock(growing, never)
-    assert faster_in_parts(seconds, (5, 9), float("inf")) == 0  # type: ignore[arg-type]
-    _, seconds = clock(never, dict.fromkeys(sizes, 0.97))
-    assert faster_in_parts(seconds, sizes, float("inf")) == 0  # type: ignore[arg-type]
 
 
 def test_calibration_measures_both_forms_at_each_context(monkeypatch: pytest.MonkeyPatch) -> None:

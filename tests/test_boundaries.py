@@ -163,6 +163,12 @@ def test_every_library_is_declared() -> None:
     assert used <= names
 
 
+def test_tests_do_not_import_benchmarks() -> None:
+    tests = Path(__file__).parent
+    importing = {path for path in tests.rglob("*.py") if "benchmarks" in roots(str(path))}
+    assert not importing
+
+
 def run_python(script: str) -> subprocess.CompletedProcess[str]:
     """Runs a script in a new interpreter."""
     command = [sys.executable, "-c", script]
