@@ -249,7 +249,7 @@ class KVCache:
         """Becomes a copy of another cache of the same model, rolled back to `tokens`.
 
         Raises:
-            ValueError: if the other cannot be rolled back to so many.
+            ValueError: if the other cannot be rolled back to that length.
             ContextOverflowError: if they do not fit.
         """
         way = other._way_back(tokens)

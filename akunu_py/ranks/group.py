@@ -101,7 +101,7 @@ class Ranks:
         """Surrounds code that may wait for other ranks, and ends the process if one is lost.
 
         Args:
-            limit: seconds that it may take; None takes the timeout. A guard inside begins anew.
+            limit: seconds that it may take; None takes the timeout. A guard inside restarts it.
 
         Raises:
             RankError: if MLX reports a lost connection; the process ends shortly after it.

@@ -25,7 +25,7 @@ PLAIN = Options(12, drafter="none")
 
 
 class Script:
-    """Drafts the given tokens when so many have been emitted, and otherwise nothing."""
+    """Drafts the given tokens after that many emitted ones, and otherwise nothing."""
 
     def __init__(self, drafts: dict[int, Sequence[int]]) -> None:
         self._drafts = drafts
