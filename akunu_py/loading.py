@@ -25,7 +25,6 @@ from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
 from akunu_py.machine.backend import Backend, find_backend
 from akunu_py.memory.projects import Memory, open_memory
 from akunu_py.model.adapter import add_adapter, merge_adapter
-from akunu_py.model.attention import few_rows_of
 from akunu_py.model.cpu.network import with_fused_layers
 from akunu_py.model.files import (
     BUNDLED_MODEL,
@@ -43,8 +42,7 @@ from akunu_py.options import (
     check_max_kv_size,
 )
 from akunu_py.package import __version__
-from akunu_py.ranks.group import Ranks
-from akunu_py.ranks.joining import find_ranks
+from akunu_py.ranks.group import Ranks, find_ranks
 from akunu_py.ranks.mirror import RankedModel, follow
 from akunu_py.ranks.sharding import sampled_weights, take_share
 from akunu_py.text.chat_template import ChatTemplate
@@ -266,8 +264,7 @@ def load_target(
         original=network,
         kv_quantization=kv_quantization,
         max_kv_size=max_kv_size,
-        traces=backend.traces and ranks is None,
-        few_rows=few_rows_of(backend) if ranks is None else None,
+        vector_attention=backend.vector_attention if ranks is None else None,
     )
 
 

@@ -221,6 +221,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=96, help="of each answer")
     parser.add_argument("--sizes", type=int, nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--quick", action="store_true", help="ember, 3 turns; nothing is recorded")
+    parser.add_argument("--without-joins", action="store_true", help="nothing is recorded")
     options = parser.parse_args()
     names = options.models or (["ember"] if options.quick else ["ember", "random-100m"])
     repeats = 3 if options.quick else options.repeats
@@ -238,6 +239,7 @@ def main() -> None:
 
     for name in names:
         engine = bundled if name == "ember" else random_engine(bundled)
+        engine.batch.joins = not options.without_joins
         for kind in KINDS:
             cases = cases_of(engine, kind, tokens)
             for size in options.sizes:
@@ -252,7 +254,7 @@ def main() -> None:
             for row in rows
         ],
     )  # fmt: skip
-    if options.quick:
+    if options.quick or options.without_joins:
         print(table)
         return
     draw(rows)

@@ -271,12 +271,12 @@ def names() -> list[str]:
     return [name for name in modules if name not in REFUSED and hasattr(_module(name), "Model")]
 
 
-def config(name: str) -> Config:
+def config(name: str, **changes: Any) -> Config:
     """The `config.json` of an architecture's tiny model."""
-    return deepcopy(COMMON | OWN.get(name, {}) | {"model_type": name})
+    return deepcopy(COMMON | OWN.get(name, {}) | {"model_type": name} | changes)
 
 
-def make_network(name: str, seed: int = 4) -> nn.Module:
+def make_network(name: str, seed: int = 4, **changes: Any) -> nn.Module:
     """A network with random weights, in float32, whose logits are far apart.
 
     Weights are twice as large as would keep the size of activations, so that every layer and every
@@ -285,10 +285,11 @@ def make_network(name: str, seed: int = 4) -> nn.Module:
     Args:
         name: one of `names()`.
         seed: of the weights.
+        changes: of its configuration.
     """
     module = _module(name)
     mx.random.seed(seed)
-    network: nn.Module = module.Model(module.ModelArgs.from_dict(config(name)))
+    network: nn.Module = module.Model(module.ModelArgs.from_dict(config(name, **changes)))
     network.eval()
     if name == "bitnet":  # its matrices are a Metal kernel; plain ones take their place
         matrices = [

@@ -14,7 +14,8 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.utils import MODEL_REMAPPING
 
-from akunu_py.cache.model_cache import make_kv_cache, no_rollback_reason, rollback_of
+from akunu_py.cache.model_cache import make_kv_cache, no_rollback_reason
+from akunu_py.model.target_model import TargetModel
 from tests.architectures import REFUSED, UNLIKE_ITSELF, cache_kinds, make_network, names
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "models.md"
@@ -29,13 +30,13 @@ _KEPT: Final = {
 _HEAD: Final = """\
 # Models
 
-Every text architecture of mlx-lm runs, and the text parts of its vision-language models do. Look \
-up the `model_type` of a model's `config.json`. `tests/test_architectures.py` runs a tiny network \
-of each: drafts, rejections at every position and reused prefixes leave the tokens of plain \
+All text architectures of mlx-lm run, and the text parts of its vision-language models. Look up \
+the `model_type` in a model's `config.json`. `tests/test_architectures.py` runs a tiny network of \
+each: drafts, rejections at every position and reused prefixes give the same tokens as plain \
 decoding, greedy, sampled and with `--exact`. This page is written by `python -m \
 tests.models_page`.
 
-| keeps its context in | speculation | after a rejection | a prefix is reused up to | `model_type` |
+| keeps its context in | speculation | rollback | a prefix is reused up to | `model_type` |
 | --- | --- | --- | --- | --- |
 """
 
@@ -45,7 +46,7 @@ class Family(NamedTuple):
 
     context: str
     speculation: str
-    rejection: str
+    rollback: str
     reuse: str
 
 
@@ -59,7 +60,8 @@ def family_of(network: nn.Module) -> Family:
     reuse = "any token"
     if cache.needs_checkpoints:
         reuse = "a checkpoint" if cache.has_states else "any token near its end, or a checkpoint"
-    return Family(context, "yes", rollback_of(network), reuse)
+    model = TargetModel(network, None, {}, name="", layout="dense")  # type: ignore[arg-type]
+    return Family(context, "yes", model.after_rejection, reuse)
 
 
 def models_page() -> str:

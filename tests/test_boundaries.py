@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ PACKAGE = Path(akunu_py.__file__).parent
 
 # From the bottom up; a part imports only parts of lower rows.
 LAYERS = (
-    ("errors", "package"),
+    ("errors", "package", "tokens"),
     ("options",),
     ("machine", "text"),
     ("cache",),
@@ -55,6 +56,7 @@ WITHOUT_MLX = (
     "sampling/random.py",
     "sampling/logprobs.py",
     "options.py",
+    "tokens.py",
     "request.py",
     "stats.py",
     "errors.py",
@@ -86,21 +88,27 @@ def files(*places: str, but: tuple[str, ...] = ()) -> list[str]:
     return [file for file in found if file.startswith(places) and not file.startswith(but)]
 
 
+def module_of(file: str) -> str:
+    return "akunu_py." + file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+MODULES = {module_of(file): file for file in files("")}
+
+
 def part_of(file: str) -> str:
     return file.partition("/")[0].removesuffix(".py")
 
 
 @cache
 def imports(file: str) -> frozenset[str]:
-    """Every module that a file imports, in functions too."""
+    """Every module that a file imports, also in functions and for type checking alone."""
     found = set()
     for node in ast.walk(ast.parse((PACKAGE / file).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module == "akunu_py":
-            found |= {f"akunu_py.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
+            names = {f"{node.module}.{alias.name}" for alias in node.names} & set(MODULES)
+            found |= names or {node.module}
     return frozenset(found)
 
 
@@ -118,6 +126,13 @@ def own_parts(file: str) -> set[str]:
 def test_every_import_points_down(file: str) -> None:
     upwards = {part for part in own_parts(file) if RANKS[part] >= RANKS[part_of(file)]}
     assert not upwards
+
+
+def test_no_files_import_one_another_in_a_circle() -> None:
+    imported = {
+        file: {MODULES[name] for name in imports(file) & set(MODULES)} for file in files("")
+    }
+    TopologicalSorter(imported).prepare()  # raises an error that names the circle
 
 
 @pytest.mark.parametrize("file", files(*WITHOUT_MLX, but=NEEDS_MLX))
@@ -147,6 +162,12 @@ def test_every_library_is_declared() -> None:
     assert used <= names
 
 
+def test_tests_do_not_import_benchmarks() -> None:
+    tests = Path(__file__).parent
+    importing = {path for path in tests.rglob("*.py") if "benchmarks" in roots(str(path))}
+    assert not importing
+
+
 def run_python(script: str) -> subprocess.CompletedProcess[str]:
     """Runs a script in a new interpreter."""
     command = [sys.executable, "-c", script]
@@ -161,10 +182,10 @@ def test_importing_the_package_loads_no_model_library() -> None:
 
 def test_policy_loads_and_runs_without_mlx_installed() -> None:
     loading = files(*LOADS_WITHOUT_MLX, but=NEEDS_MLX)
-    modules = [file.removesuffix(".py").replace("/", ".") for file in loading]
+    modules = [module_of(file) for file in loading]
     run = run_python(
         "import sys, importlib; sys.modules['mlx'] = sys.modules['mlx_lm'] = None\n"
-        f"for module in {modules}: importlib.import_module(f'akunu_py.{{module}}')\n"
+        f"for module in {modules}: importlib.import_module(module)\n"
         "from akunu_py.drafting import make_drafter\n"
         "d = make_drafter('ngram'); d.begin([1, 2, 3, 1, 2]); print(d.propose(4).tokens)"
     )

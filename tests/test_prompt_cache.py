@@ -153,19 +153,16 @@ class TestWorker:
         monkeypatch.setattr(worker, "_IDLE_S", 0.0)
         saved = Flag()
 
-        class Watched(Engine):
-            def save_prompts(self, *, closing: bool = False) -> bool:
-                more = super().save_prompts(closing=closing)
-                if not more and list(folder.iterdir()):
-                    saved.set()
-                return more
+        save = Engine.save_prompts
 
-        def load() -> Engine:
-            engine = akunu_py.load(str(tiny_model_dir), prompt_cache_dir=folder)
-            engine.__class__ = Watched
-            return engine
+        def watched(engine: Engine, *, closing: bool = False) -> bool:
+            more = save(engine, closing=closing)
+            if not more and list(folder.iterdir()):
+                saved.set()
+            return more
 
-        own = EngineWorker(load)
+        monkeypatch.setattr(Engine, "save_prompts", watched)
+        own = EngineWorker(lambda: akunu_py.load(str(tiny_model_dir), prompt_cache_dir=folder))
         list(own.stream(list(range(200)), Options(max_tokens=1)))
         assert saved.wait(60)
         assert own.close(60)

@@ -25,9 +25,8 @@ from akunu_py.__main__ import main
 from akunu_py.errors import AkunuError
 from akunu_py.model.files import BUNDLED_MODEL
 from akunu_py.ranks.group import Ranks
-from akunu_py.ranks.joining import connect
-from akunu_py.ranks.mirror import Operation, _Follower
-from akunu_py.ranks.ring import has_closed, ring_sockets
+from akunu_py.ranks.joining import connect, has_closed, ring_sockets
+from akunu_py.ranks.mirror import Follower, Operation
 from akunu_py.ranks.sharding import sampled_weights
 from tests import ranked
 from tests.tiny_model import SPECIAL_TOKENS, VOCABULARY, write_tiny_model
@@ -309,8 +308,8 @@ def test_a_follower_that_waits_in_a_forward_notices_that_rank_0_has_gone(
     with ours:
         theirs.close()
         ranks = Ranks(cast(Any, Group()), "ring", PATIENCE_S, [ours.fileno()])
-        follower = _Follower(cast(Any, Stuck()), ranks)
-        words = [Operation.MAKE, 1, 8, -1, Operation.FORWARD, 1, 1, 5]
+        follower = Follower(cast(Any, Stuck()), ranks)
+        words = [Operation.MAKE, 1, 8, -1, Operation.FORWARD, 1, 1, 1, 5]
         assert follower.obey(iter(words)) is None
     assert ended == [3]
     assert "Rank 1 has lost rank 0: connection to a peer was lost." in capsys.readouterr().err

@@ -102,7 +102,7 @@ class CostReport:
             *(curve_lines(self.alone) if self.alone else ()),
             f"\n{self._about_thresholds}",
             figures_table(*self._thresholds(), first="right"),
-            f"\nAfter a rejected draft: {self.model['after_rejection']}",
+            f"\nRollback: {self.model['after_rejection']}",
             "\nTheory: accepted tokens per round of D draft tokens, E = sum k a^k (1 - a) + D a^D",
             figures_table(*_theory(), first="right"),
         )
@@ -115,7 +115,7 @@ class CostReport:
             *self.padding(),
             f"{self._about_thresholds}:",
             markdown_table(*self._thresholds()),
-            f"{self.payoff} After a rejected draft: {self.model['after_rejection']}.",
+            f"{self.payoff} Rollback: {self.model['after_rejection']}.",
         ]
 
     def costs(self) -> _Cells:

@@ -1,13 +1,10 @@
 """BatchedLayer: one layer's caches of several sequences, as mlx-lm's models take them together.
 
-Every token of a batched forward is a row of the batch: a model is called with ids `[rows, 1]`, and
-each row has its own position. So no row is padding, however many tokens each sequence has. The
-rows of a sequence are appended to its own cache and attend to that alone: joining or leaving a
-batch copies nothing, a long context costs the others nothing, and a rollback moves one counter. A
-network must leave its attentions to the cache; see `attention.py`.
-
-That takes several operations for each sequence and layer. Where sequences of about the same length
-have joined their caches (`KVCache.join`) and have one token each, one operation serves all of them.
+Every token of a batched forward is a row of its own: a model is called with ids `[rows, 1]`, and no
+row is padding. The rows of a sequence are appended to its own cache and attend to that alone, so a
+long context costs the others nothing, and joining or leaving a batch copies nothing. The network
+must leave its attentions to the cache; see `model/attention.py`. Where sequences of about the same
+length have joined their caches (`KVCache.join`) and have one token each, one operation serves all.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,11 +17,12 @@ import mlx.core as mx
 from mlx_lm.models.cache import create_attention_mask
 
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.cache.layers import LayerCache, WindowLayerCache
+from akunu_py.cache.layers import LayerCache
+from akunu_py.cache.windows import WindowLayerCache
 
 _MOST_PADDING: Final = 1.5
-"""Caches are joined, and attended to together, if the length of the longest times their number is
-at most so many times the sum of their lengths."""
+"""Caches are joined, and attended to together, if the longest length times their number is at most
+this many times the sum of their lengths."""
 
 
 class BatchedRows:
@@ -36,7 +34,6 @@ class BatchedRows:
 
     Attributes:
         positions: the position of each row in its sequence.
-        owners: the layers that were given keys, by the identity of these.
         shares: whether any of the caches shares its buffers.
         are_joined: whether each sequence has one row, and the caches are all those of a group, in
             the order of their seats, and of about the same length.
@@ -51,7 +48,6 @@ class BatchedRows:
             for row in range(count)
         ]
         self.offset = mx.array(self.positions)
-        self.owners: dict[int, BatchedLayer] = {}
         self._ends = list(accumulate(counts[:-1]))
         self._longest = max(lengths) + 1
         group = caches[0].group
@@ -71,11 +67,10 @@ class BatchedRows:
 
     @cached_property
     def _visible(self) -> mx.array:
-        """Which rows of joined caches each token attends to: `[sequences, 1, 1, longest]`."""
         return mx.arange(self._longest) <= self.offset[:, None, None, None]
 
     def mask(self, window: int | None) -> mx.array | None:
-        """The same, or those of a window; None if that is everything."""
+        """The mask `[sequences, 1, 1, longest]` of joined caches; None if everything is visible."""
         if window is None:
             return self._visible if min(self.positions) + 1 < self._longest else None
         first = self.offset[:, None, None, None] - window
@@ -83,10 +78,7 @@ class BatchedRows:
 
     @cached_property
     def additive_mask(self) -> mx.array | None:
-        """The mask to add to scores: 0 or minus infinity, `[sequences, 1, 1, 1, longest]`.
-
-        None if everything is visible.
-        """
+        """The same to add to scores, 0 or minus infinity: `[sequences, 1, 1, 1, longest]`."""
         mask = self.mask(None)
         return None if mask is None else mx.where(mask, 0.0, -mx.inf)[:, None]
 
@@ -98,13 +90,13 @@ def has_little_padding(lengths: Sequence[int]) -> bool:
 
 @dataclass(frozen=True)
 class WindowMask:
-    """Stands for the masks of a window of so many tokens."""
+    """Stands for the masks of a window of `size` tokens."""
 
     size: int
 
 
 class BatchedLayer:
-    """What a model's layer is given as its cache in a batched forward.
+    """The cache that a model's layer gets in a batched forward.
 
     Args:
         layers: the layer's cache of each sequence.
@@ -124,14 +116,13 @@ class BatchedLayer:
 
     @property
     def has_window(self) -> bool:
-        """Whether each sequence needs the mask of its own cache: it may not attend to all that
-        `append_each` returns."""
+        """Whether each sequence needs the mask of its own cache over what `append_each` returns."""
         return any(isinstance(layer, WindowLayerCache) for layer in self._layers)
 
     def make_mask(
         self, tokens: int, return_array: bool = False, window_size: int | None = None
     ) -> "WindowMask | None":
-        """No mask but for a window: each sequence gets the one that its own cache makes."""
+        """Stands for a window's mask, or None: each sequence uses the one of its own cache."""
         return None if window_size is None else WindowMask(window_size)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
@@ -141,7 +132,6 @@ class BatchedLayer:
             ContextOverflowError: if they do not fit into the cache of a sequence.
         """
         self.appended = keys, values
-        self.rows.owners[id(keys)] = self
         if self.rows.are_joined:
             self._joined = self.append_joined(keys, values)
             return keys, values

@@ -1,10 +1,9 @@
 """KVCache: a model's whole context, which `rollback` shortens whatever its layers are.
 
-Layers that keep keys and values roll back by a counter. Recurrent layers keep only their latest
-states, so these are checkpointed: MLX arrays are immutable, and keeping the states of an earlier
-moment takes no time. A rollback within the last marked forward repeats the recurrence, if it was
-recorded (`recurrence.py`). Otherwise it goes to the last checkpoint before the wanted length, and
-says how many tokens the next forward has to compute again.
+Layers with keys and values roll back by a counter. The states of recurrent layers are kept in
+checkpoints, which is free because MLX arrays are immutable. A rollback within the last marked
+forward repeats the recurrence, if it was recorded (`states.py`). Otherwise it goes to the last
+checkpoint before that length, and says how many tokens the next forward has to compute again.
 
 | to return to | made by | windows | lives |
 | --- | --- | --- | --- |
@@ -19,10 +18,10 @@ from typing import Any
 
 import mlx.core as mx
 
-from akunu_py.cache.checkpoint import Checkpoint, arrays_of, copy_of, is_plain, parts_of
-from akunu_py.cache.layers import CacheGroup, LayerCache, WindowLayerCache
+from akunu_py.cache.layers import CacheGroup, LayerCache
 from akunu_py.cache.quantized import QuantizedLayerCache
-from akunu_py.cache.recurrence import Recording
+from akunu_py.cache.states import Checkpoint, Recording, arrays_of, copy_of, is_plain, parts_of
+from akunu_py.cache.windows import WindowLayerCache
 from akunu_py.errors import CacheError, ContextOverflowError
 
 MakeLayers = Callable[[int], list[Any]]
@@ -42,13 +41,13 @@ class KVCache:
         length: how many tokens it holds.
         checkpoints: those kept for later prompts, the shortest first.
         can_roll_back: whether every layer is of a kind that can return to an earlier length.
-        recording: what the next forward is to be recorded in, after `mark`; or None.
-        has_states: whether it has layers that keep their latest states only.
-        group: what all caches have in common whose layers share their buffers; None if it is alone.
+        recording: records the next forward, after `mark`; or None.
+        has_states: whether it has recurrent layers, which keep their latest states only.
+        group: the caches that share buffers with it; None if it is alone.
         seat: its place among these.
         needs_checkpoints: whether long rollbacks need checkpoints.
         quantized_start: the length at which keys and values are quantized; 0 if from the beginning
-            or never. Forwards end there, and from beyond it, nothing returns to less.
+            or never. Forwards end there, and a longer cache returns to no shorter length but 0.
     """
 
     def __init__(self, make_layers: MakeLayers, capacity: int) -> None:
@@ -65,7 +64,6 @@ class KVCache:
         self.quantized_start = quantized[0].quantization.start if quantized else 0
 
     def _start(self) -> None:
-        """Begins anew, with empty layers."""
         self.layers = self._make_layers(self.capacity)
         parts = list(parts_of(self.layers))
         self._counted = [part for part in parts if isinstance(part, LayerCache)]
@@ -81,12 +79,12 @@ class KVCache:
 
     @property
     def unknown_kinds(self) -> list[str]:
-        """The names of the layers' caches that cannot be rolled back."""
+        """The names of the caches that cannot be rolled back."""
         return sorted({type(part).__name__ for part in self._states if not is_plain(vars(part))})
 
     @property
     def quantized_layers(self) -> int:
-        """How many layers have keys and values that are quantized, or will be."""
+        """How many layers quantize their keys and values, now or later."""
         return sum(
             any(isinstance(part, QuantizedLayerCache) for part in parts_of([layer]))
             for layer in self.layers
@@ -96,7 +94,7 @@ class KVCache:
     def nbytes(self) -> int:
         """Bytes of all buffers, states and checkpoints; 0 before the first forward."""
         nbytes = sum(layer.nbytes for layer in self._counted)
-        if (group := self.group) is not None:  # those that are left have all of its buffers
+        if (group := self.group) is not None:  # those that stay share all of its buffers
             nbytes = nbytes * group.size // (group.size - group.left)
         if self._states or self.checkpoints:
             nbytes += sum(
@@ -106,7 +104,7 @@ class KVCache:
         return nbytes
 
     def estimate(self, capacity: int) -> float:
-        """The bytes that buffers and states would take with another capacity."""
+        """Bytes of buffers and states if it had another capacity."""
         growing = sum(layer.nbytes for layer in self._full)
         fixed = self.nbytes - growing - sum(one.nbytes for one in self.checkpoints)
         return growing / self.capacity * capacity + fixed
@@ -138,7 +136,7 @@ class KVCache:
 
         Args:
             to: how many tokens are wanted.
-            checkpoint: one that the caller made at `to` tokens or fewer; the cache returns to it.
+            checkpoint: one made at `to` tokens or fewer, to return to; None finds the best way.
 
         Returns:
             How many of the wanted tokens are missing: the next forward must begin with them.
@@ -161,7 +159,7 @@ class KVCache:
         """What it takes to return to the present length.
 
         Args:
-            whole: whether to copy the windows, so that it holds however many tokens follow.
+            whole: whether to copy the windows, so that it works however many tokens follow.
         """
         windows = tuple(layer.snapshot() for layer in self._windows) if whole else None
         return Checkpoint(self.length, tuple(copy_of(vars(part)) for part in self._states), windows)
@@ -169,8 +167,8 @@ class KVCache:
     def mark(self) -> None:
         """Lets `rollback` return to the present length, until the next mark.
 
-        Called before a forward that may be rolled back. It takes no time; until the next forward
-        or rollback, the states of one moment and the inputs of that forward stay in memory.
+        Call it before a forward that may be rolled back. It is free, but the present states and the
+        inputs of that forward stay in memory until the next forward or rollback.
         """
         if self.has_states:
             self._mark = self.checkpoint()
@@ -183,7 +181,7 @@ class KVCache:
             self.checkpoints.append(self.checkpoint(whole=True))
 
     def skip(self, tokens: int) -> None:
-        """Counts tokens that were never computed, to measure what a long context costs.
+        """Counts tokens that were never computed, to time forwards after a long context.
 
         Raises:
             ContextOverflowError: if they do not fit.
@@ -198,7 +196,7 @@ class KVCache:
         self.length += tokens
 
     def grow(self, capacity: int) -> None:
-        """Makes room for more tokens and keeps those it holds, also if there is no memory for more.
+        """Makes room for more tokens; if there is no memory for them, it stays as it was.
 
         Raises:
             ValueError: if `capacity` is below the present one.
@@ -251,7 +249,7 @@ class KVCache:
         """Becomes a copy of another cache of the same model, rolled back to `tokens`.
 
         Raises:
-            ValueError: if the other cannot be rolled back to so many.
+            ValueError: if the other cannot be rolled back to that length.
             ContextOverflowError: if they do not fit.
         """
         way = other._way_back(tokens)
@@ -269,7 +267,7 @@ class KVCache:
 
     @property
     def kinds(self) -> list[str]:
-        """What each layer's cache is; caches of the same model and kinds take each other's rows."""
+        """What each layer's cache is; caches of one model and the same kinds exchange rows."""
         return [
             part.kind if isinstance(part, LayerCache) else type(part).__name__
             for part in parts_of(self.layers)
@@ -281,7 +279,7 @@ class KVCache:
         return max((one.floor for one in self._counted if one not in self._windows), default=0)
 
     def rows(self, start: int, stop: int) -> list[tuple[mx.array, ...]]:
-        """What each layer with a counter keeps of the tokens from `start` to `stop`.
+        """The keys and values of the tokens from `start` to `stop`, for each layer with a counter.
 
         Windows and recurrent states are in checkpoints. Keep no reference: see `LayerCache`.
         """
@@ -299,10 +297,10 @@ class KVCache:
         mx.eval([layer.state for layer in self._counted])
 
     def resume(self, length: int, checkpoints: Sequence[Checkpoint]) -> None:
-        """Holds `length` tokens, whose rows have been appended.
+        """Completes what `append_rows` began.
 
         Args:
-            length: how many tokens there are now.
+            length: how many tokens the cache holds now.
             checkpoints: whole ones, the shortest first; the last must be at `length` if the cache
                 needs checkpoints.
 
@@ -339,7 +337,6 @@ class KVCache:
         return self._is_recordable and _reach(self._counted, to)
 
     def _repeated(self, to: int) -> Checkpoint:
-        """The moment within the last marked forward at which there were `to` tokens."""
         assert self._mark is not None
         assert self._recorded is not None
         begin = self._mark.length
@@ -348,7 +345,7 @@ class KVCache:
         return Checkpoint(to, tuple({"cache": states} for states in repeated), None)
 
     def _way_back(self, to: int) -> Checkpoint:
-        """The last moment with at most `to` tokens that can be returned to; else the beginning."""
+        """The longest length up to `to` that it can return to."""
         if to == self.length:
             return self.checkpoint()
         if not self._states and _reach(self._counted, to):
@@ -363,9 +360,9 @@ class KVCache:
         return max(usable, key=lambda one: one.length, default=self._empty)
 
     def _restore(self, checkpoint: Checkpoint, source: "KVCache") -> None:
-        """Holds what `source` held at a checkpoint: the cache itself, or one to copy from.
+        """Holds what `source`, which may be this cache, held at a checkpoint.
 
-        Windows that no longer hold it get it from the checkpoint.
+        Windows that have moved on get their content from the checkpoint.
         """
         length = checkpoint.length
         for own, held in zip(self._counted, source._counted, strict=True):
@@ -386,7 +383,6 @@ class KVCache:
             vars(part).update(copy_of(saved))
 
     def _forget(self, length: int) -> None:
-        """Shortens the count, and drops checkpoints of what has been dropped."""
         self.length = length
         self._recorded = None
         self.checkpoints = [one for one in self.checkpoints if one.length <= length]

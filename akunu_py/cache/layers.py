@@ -1,31 +1,24 @@
-"""The caches of single attention layers: keys and values in buffers, written in place.
+"""The cache of a layer with full attention: keys and values in buffers, written in place.
 
-They serve unmodified mlx-lm models. Rolling back moves a counter: nothing is copied or cleared,
-because what lies after the counter is overwritten before it is read.
+It serves unmodified mlx-lm models. A rollback only moves a counter: what lies after it is
+overwritten before it is read.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import create_attention_mask
 
 from akunu_py.errors import ContextOverflowError
 
-SLACK: Final = 256
-"""How many tokens a sliding window has room for besides the window, so that it is moved to the
-front of its buffers only once in so many tokens."""
-
-_KEPT: Final = 64
-"""How many tokens before the window stay when it is moved: short rollbacks need no checkpoint."""
-
 
 @dataclass(eq=False, slots=True)
 class Buffers:
-    """Where keys and values are: `[seats, kv_heads, rows, head_dim]` each, None before the first.
+    """Keys and values, `[seats, kv_heads, rows, head_dim]` each; None before the first.
 
-    The caches of several sequences may have a seat each in the same ones; see `LayerCache.join`.
+    Several sequences may have a seat each in the same buffers; see `LayerCache.join`.
     """
 
     keys: mx.array | None = None
@@ -35,9 +28,9 @@ class Buffers:
 
 @dataclass(eq=False, slots=True)
 class CacheGroup:
-    """Caches that share buffers: `size` of them at first, each with room for `rows` tokens.
+    """Caches that share buffers: at first `size` of them, each with room for `rows` tokens.
 
-    `left` of them have left; the buffers keep their places until all have left."""
+    The buffers stay as they are until all caches have `left`."""
 
     size: int
     rows: int
@@ -47,11 +40,9 @@ class CacheGroup:
 class LayerCache:
     """The keys and values of one layer with full attention.
 
-    The two buffers have shape `[1, kv_heads, capacity, head_dim]` and the dtype of the first keys
-    that arrive. They are written in place, which MLX does only while nothing else holds a reference
-    to them: never keep one, only slices. Some models of mlx-lm name them, so they have its names.
-
-    `offset` counts the tokens in them.
+    The two buffers have shape `[1, kv_heads, capacity, head_dim]` and the dtype of the first keys.
+    MLX writes them in place only while nothing else holds a reference to them: never keep one, only
+    slices. Names are mlx-lm's, because some of its models use them; `offset` counts the tokens.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -94,7 +85,6 @@ class LayerCache:
         return self.keys_and_values()
 
     def append(self, keys: mx.array, values: mx.array) -> None:
-        """Appends as `update_and_fetch` does, and returns nothing."""
         start, end = self.offset, self.end_of(keys)
         own_keys, own_values = self._buffers(keys, values)
         own_keys[self._seat, :, start:end] = keys
@@ -102,7 +92,7 @@ class LayerCache:
         self.offset = end
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
-        """All keys and values so far; there must be some."""
+        """All keys and values so far, of at least one token."""
         keys, values = self.held.keys, self.held.values
         assert keys is not None
         assert values is not None
@@ -131,10 +121,10 @@ class LayerCache:
 
     @staticmethod
     def join(layers: "Sequence[LayerCache]") -> None:
-        """Moves the content of several sequences, which all have some, into the same buffers.
+        """Moves the content of several sequences, none of them empty, into shared buffers.
 
-        So one operation appends to all of them, and one attends to them. Each can be used as
-        before: a slice of the shared buffers is written in place, too.
+        One operation then appends to all of them, and one attends to them. Each can also be used
+        as before.
         """
         first = layers[0]
         assert first.keys is not None
@@ -182,13 +172,13 @@ class LayerCache:
 
     @property
     def kind(self) -> str:
-        """What it is, in a word: layers of the same kind take each other's rows."""
+        """Its type and sizes, in a word."""
         return type(self).__name__
 
     def rows(self, start: int, stop: int) -> tuple[mx.array, ...]:
-        """What it keeps of the tokens from `start` to `stop`, along axis 2; () if it is not used.
+        """Its buffers' rows of the tokens from `start` to `stop`, along axis 2.
 
-        A window keeps its content in `snapshot` instead.
+        () if the model does not use the layer. A window has a `snapshot` instead.
         """
         return tuple(array[..., start:stop, :] for array in self.state)
 
@@ -204,7 +194,7 @@ class LayerCache:
 
     @property
     def state(self) -> tuple[mx.array, ...]:
-        """The arrays to evaluate after a prefill. Keep no reference: see the class."""
+        """The arrays to evaluate. Keep no reference: see the class."""
         return () if self.keys is None or self.values is None else (self.keys, self.values)
 
     def end_of(self, keys: mx.array) -> int:
@@ -217,184 +207,15 @@ class LayerCache:
         return end
 
     def _buffers(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """The buffers, made for keys and values of these shapes if there are none."""
         held = self.held
         if held.keys is None or held.values is None:
             held.keys, held.values = self._allocate(keys, values, self.capacity)
         return held.keys, held.values
 
     def _allocate(self, keys: mx.array, values: mx.array, rows: int) -> tuple[mx.array, mx.array]:
-        """Empty buffers for `rows` tokens with keys and values of these shapes."""
         empty_keys, empty_values = (
             mx.zeros((*like.shape[:2], rows, like.shape[3]), dtype=like.dtype)
             for like in (keys, values)
         )
         self.nbytes = empty_keys.nbytes + empty_values.nbytes
         return empty_keys, empty_values
-
-
-class WindowLayerCache(LayerCache):
-    """The keys and values of one layer that attends to a sliding window.
-
-    The buffers hold the first `keep` tokens and the last ones in order, at most the window and
-    `SLACK` more, or the window and one forward if that is larger. A forward can always be rolled
-    back, and at least 64 tokens before it; beyond that, the content must have been kept with
-    `snapshot`.
-
-    Args:
-        capacity: tokens that the context may have.
-        window: how many tokens a position attends to, itself and the first `keep` included.
-        keep: how many tokens of the beginning every position attends to (attention sinks, see
-            https://arxiv.org/abs/2309.17453).
-    """
-
-    def __init__(self, capacity: int, window: int, keep: int = 0) -> None:
-        super().__init__(capacity)
-        self.window = window
-        self.keep = keep
-        self.lookback = window - keep - 1
-        """How many of the tokens just before a forward its first position attends to."""
-        self._dropped = 0  # how many tokens after the first `keep` are in the buffers no more
-        self._visible = slice(0, 0)  # the rows of the buffers that the last forward attends to
-
-    @property
-    def floor(self) -> int:
-        return self._dropped + self.keep + self.lookback if self._dropped else 0
-
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Appends tokens; returns the keys and values that any of them attends to.
-
-        Raises:
-            ContextOverflowError: if the tokens do not fit; nothing is written then.
-        """
-        end = self.end_of(keys)
-        if self.keys is None or self._is_full(keys.shape[2]):
-            self._make_room(keys, values)
-        assert self.keys is not None
-        assert self.values is not None
-        start, stop = self.offset - self._dropped, end - self._dropped
-        self.keys[..., start:stop, :] = keys
-        self.values[..., start:stop, :] = values
-        self._visible = slice(0 if self.keep else start - min(self.offset, self.lookback), stop)
-        self.offset = end
-        return self.keys_and_values()
-
-    def keys_and_values(self) -> tuple[mx.array, mx.array]:
-        """What `update_and_fetch` returned last, for layers that share it."""
-        assert self.keys is not None
-        assert self.values is not None
-        return self.keys[..., self._visible, :], self.values[..., self._visible, :]
-
-    @property
-    def kind(self) -> str:
-        return f"{super().kind}({self.window}, {self.keep})"
-
-    def rows(self, start: int, stop: int) -> tuple[mx.array, ...]:
-        return ()
-
-    def rollback(self, to: int) -> None:
-        super().rollback(to)
-        if not to:
-            self._dropped = 0
-
-    def skip(self, tokens: int) -> None:
-        super().skip(tokens)
-        self._dropped = max(self._dropped, self.offset - self.keep - self.lookback)
-
-    def grow(self, capacity: int) -> None:
-        """Allows a longer context."""
-        self.capacity = capacity
-
-    def copy(self, other: LayerCache, tokens: int) -> None:
-        assert isinstance(other, WindowLayerCache)
-        self.restore(other.snapshot(tokens), tokens)
-
-    def snapshot(self, tokens: int | None = None) -> tuple[mx.array, ...]:
-        """Keys and values that forwards after the first `tokens` attend to, or after all."""
-        if self.keys is None or self.values is None:
-            return ()
-        stop = (self.offset if tokens is None else tokens) - self._dropped
-        head = min(self.keep, stop)
-        start = max(head, stop - self.lookback)
-        kept = tuple(
-            mx.concatenate([held[..., :head, :], held[..., start:stop, :]], axis=2)
-            for held in (self.keys, self.values)
-        )
-        mx.eval(kept)
-        return kept
-
-    def restore(self, snapshot: tuple[mx.array, ...], tokens: int) -> None:
-        """Holds what `snapshot` returned when there were `tokens` tokens."""
-        if not snapshot:  # the model does not use this layer
-            return
-        # Arrays of their own: what is written to them must not reach the snapshot.
-        self.keys, self.values = map(mx.array, snapshot)
-        self.offset, self._dropped = tokens, tokens - self.keys.shape[2]
-        self.nbytes = self.keys.nbytes + self.values.nbytes
-
-    def make_mask(
-        self, tokens: int, return_array: bool = False, window_size: int | None = None
-    ) -> Any:
-        """The mask over what `update_and_fetch` will return; None if everything is visible."""
-        window = min(window_size or self.window, self.window)
-        if self.keep and self.offset + tokens > window:
-            return self._mask_beyond(tokens, window)
-        seen = min(self.offset, self.lookback + self.keep)
-        if tokens == 1 and seen < window and not return_array:
-            return None
-        if seen + tokens > window or return_array:
-            return create_attention_mask(tokens, offset=seen, return_array=True, window_size=window)
-        return "causal"
-
-    def _mask_beyond(self, tokens: int, window: int) -> mx.array:
-        """Which rows of the buffers the next tokens attend to: `[tokens, rows]`."""
-        rows = mx.arange(self.offset + tokens - self._dropped_by(tokens))
-        positions = mx.where(rows < self.keep, rows, rows + self._dropped_by(tokens))
-        queries = mx.arange(self.offset, self.offset + tokens)[:, None]
-        recent = positions > queries - (window - self.keep)
-        return (positions <= queries) & (recent | (positions < self.keep))
-
-    def _is_full(self, tokens: int) -> bool:
-        """Whether so many tokens more do not fit into the buffers."""
-        rows = 0 if self.keys is None else self.keys.shape[2]
-        return self.offset + tokens - self._dropped > rows
-
-    def _dropped_by(self, tokens: int) -> int:
-        """How many tokens after the first `keep` are dropped once so many more have arrived."""
-        if self.keys is None or not self._is_full(tokens):
-            return self._dropped
-        return max(self._dropped, self.offset - self.keep - self.lookback - _KEPT)
-
-    def _make_room(self, keys: mx.array, values: mx.array) -> None:
-        """Moves the window to the front of new buffers that have room for more."""
-        stop, dropped = self.offset - self._dropped, self._dropped_by(keys.shape[2])
-        start = min(self.keep + dropped - self._dropped, stop)
-        kept = self.offset - dropped
-        rows = max(min(self.capacity, self.window + SLACK), kept + keys.shape[2])
-        old_keys, old_values = self.keys, self.values
-        self.keys, self.values = self._allocate(keys, values, rows)
-        for new, old in ((self.keys, old_keys), (self.values, old_values)):
-            if kept and old is not None:
-                head = min(self.keep, kept)
-                new[..., :head, :] = old[..., :head, :]
-                new[..., head:kept, :] = old[..., start:stop, :]
-        self._dropped = dropped
-
-
-class ChunkLayerCache(WindowLayerCache):
-    """The keys and values of one layer that attends within chunks of the text (Llama 4).
-
-    The model makes its own mask, from the position that the keys begin at.
-    """
-
-    def __init__(self, capacity: int, chunk_size: int) -> None:
-        super().__init__(capacity, chunk_size)
-        self.lookback = chunk_size
-
-    @property
-    def start_position(self) -> int:
-        """The position of the first key that the next forward gets."""
-        return max(0, self.offset - self.lookback)
-
-    def maybe_trim_front(self) -> None:
-        """Does nothing: mlx-lm's model calls it, but `update_and_fetch` returns no more."""

@@ -10,9 +10,9 @@ from mlx_lm.models.cache import CacheList, ChunkedKVCache, RotatingKVCache, make
 from mlx_lm.models.cache import KVCache as GrowingLayerCache
 
 from akunu_py.cache.kv_cache import KVCache, MakeLayers
-from akunu_py.cache.layers import ChunkLayerCache, LayerCache, WindowLayerCache
+from akunu_py.cache.layers import LayerCache
 from akunu_py.cache.quantized import QuantizedLayerCache
-from akunu_py.cache.recurrence import make_recordable, record
+from akunu_py.cache.windows import ChunkLayerCache, WindowLayerCache
 from akunu_py.options import KVQuantization
 
 KEPT_TOKENS: Final = 4
@@ -20,32 +20,19 @@ KEPT_TOKENS: Final = 4
 
 
 class Rollback(StrEnum):
-    """What a cache does about a rejected draft."""
+    """What a rollback after a rejected draft costs."""
 
-    COUNTER = "a counter moves; nothing is computed again"
-    RECURRENCE = "the recurrence is repeated, from inputs that were recorded"
+    COUNTER = "free"
+    RECURRENCE = "the recurrence is repeated, from recorded inputs"
     REPLAY = "the accepted tokens are computed again, with the next draft"
-    NONE = "nothing can be drafted"
-
-
-def rollback_of(network: nn.Module) -> Rollback:
-    """What the cache of a network does about a rejected draft; tries it where layers differ."""
-    cache = make_kv_cache(network, 4)
-
-    def forward(tokens: mx.array) -> None:
-        make_recordable(network)
-        with record(cache.recording):
-            network(tokens[None], cache=cache.layers)
-        cache.advance(tokens.size)
-
-    return tried_rollback(cache, forward)
+    NONE = "not possible, so nothing is drafted"
 
 
 def tried_rollback(cache: KVCache, forward: Callable[[mx.array], object]) -> Rollback:
-    """What an empty cache with room for 4 tokens does about a rejected draft.
+    """What a rollback costs.
 
     Args:
-        cache: what is tried.
+        cache: an empty one with room for 4 tokens.
         forward: appends tokens to it.
     """
     if not cache.can_roll_back:
@@ -64,16 +51,16 @@ def make_kv_cache(
     max_size: int | None = None,
     make: Callable[[MakeLayers, int], KVCache] = KVCache,
 ) -> KVCache:
-    """The cache for an mlx-lm model: its own caches, replaced by ours where they can be.
+    """The cache for an mlx-lm model: mlx-lm's own caches, replaced by ours where possible.
 
-    Sliding windows and recurrent states, which do not grow, are neither quantized nor bounded.
+    Sliding windows and recurrent states do not grow, so they are neither quantized nor bounded.
 
     Args:
         model: a network of mlx-lm.
         capacity: the tokens to make room for.
         quantization: how layers with full attention are quantized.
-        max_size: how many tokens they keep: the first `KEPT_TOKENS` and the last ones; not
-            together with a quantization.
+        max_size: how many tokens they keep, the first `KEPT_TOKENS` included; not together with a
+            quantization.
         make: makes the cache of its layers.
     """
 
@@ -96,7 +83,6 @@ def no_rollback_reason(cache: KVCache) -> str | None:
 def _layer(
     own: Any, capacity: int, quantization: KVQuantization | None, max_size: int | None
 ) -> Any:
-    """The cache to use in the place of one of mlx-lm's."""
     if type(own) is GrowingLayerCache:
         if max_size is not None:
             return WindowLayerCache(capacity, max_size, KEPT_TOKENS)
@@ -107,6 +93,6 @@ def _layer(
         return ChunkLayerCache(capacity, own.chunk_size)
     if type(own) is CacheList:
         if sum(type(part) is GrowingLayerCache for part in own.caches) > 1:
-            max_size = None  # an indexer may choose among all keys, by their places
+            max_size = None  # an indexer may choose any key, by its place
         return CacheList(*(_layer(part, capacity, quantization, max_size) for part in own.caches))
     return own

@@ -1,7 +1,5 @@
-"""A file of a computed prompt: safetensors that carry a checksum.
-
-The arrays are named by numbers; the metadata say what they are, in JSON. What is read is what was
-written, or a `DamagedFileError`.
+"""A file of a computed prompt: safetensors with a checksum, whose metadata describe the arrays in
+JSON. What is read is what was written, or a `DamagedFileError`.
 """
 
 import json
@@ -18,7 +16,7 @@ from typing import Any, BinaryIO, Final
 
 import mlx.core as mx
 
-from akunu_py.cache.checkpoint import Checkpoint
+from akunu_py.cache.states import Checkpoint
 from akunu_py.package import UNFINISHED, replacement
 
 FORMAT: Final = "akunu-py prompt cache 1"
@@ -29,9 +27,9 @@ _CHUNK: Final = 1 << 20
 _LENGTH_BYTES: Final = 8
 """A safetensors file begins with the length of its header."""
 _BYTES_PER_ARRAY: Final = 160
-"""What a header says of an array, at most."""
+"""Bytes of the header for an array, at most."""
 _DEAD_S: Final = 60.0
-"""An unfinished file that nobody has written to for so long is left over from a crash."""
+"""An unfinished file that was not written to for this long is left over from a crash."""
 
 logger = logging.getLogger(__name__)
 
@@ -40,20 +38,20 @@ Rows = Sequence[Sequence[mx.array]]
 
 
 class DamagedFileError(ValueError):
-    """A file is not what was written; the text says how that is known."""
+    """A file is not what was written."""
 
 
 @dataclass(frozen=True)
 class PromptHead:
-    """What is known of a file without its arrays.
+    """A file's description, without its arrays.
 
     Attributes:
         key: what the prompt was computed with.
         parent: names the file with the tokens before `start`; empty if there are none.
         start: how many tokens of the text are before those of the file.
         tokens: those of the file.
-        floor: how long a text must be, at least, for which it may be used.
-        checkpoints: the lengths of the text that it has checkpoints at, the shortest first.
+        floor: the shortest text that it may be used for.
+        checkpoints: the lengths at which it has checkpoints, the shortest first.
     """
 
     key: str
@@ -70,11 +68,7 @@ class PromptHead:
 
 
 class PromptContent:
-    """A prompt's arrays, ready to be written.
-
-    Attributes:
-        nbytes: what the file takes at most.
-    """
+    """A prompt's arrays, ready to be written; the file takes at most `nbytes`."""
 
     def __init__(self, head: PromptHead, rows: Rows, checkpoints: Sequence[Checkpoint]) -> None:
         self._arrays: dict[str, mx.array] = {}
@@ -102,7 +96,7 @@ class PromptContent:
         """Replaces a file in one step.
 
         Raises:
-            OSError: if it cannot be written; the old one is still there then.
+            OSError: if it cannot be written; the old file stays.
         """
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # somebody may have deleted it
         with replacement(path) as file:
@@ -113,10 +107,10 @@ class PromptContent:
 
 
 def read_head(path: Path) -> PromptHead:
-    """Reads what is known of a file without its arrays; the checksum is not examined.
+    """Reads a file's description; does not check the checksum.
 
     Raises:
-        DamagedFileError: if it was not written by `PromptContent`, or differs visibly.
+        DamagedFileError: if it is not what was written.
         OSError: if it cannot be read.
     """
     with path.open("rb") as file:
@@ -154,7 +148,7 @@ def read_prompt(path: Path) -> tuple[PromptHead, Rows, list[Checkpoint]]:
 
 
 def touch(chain: Sequence[Path]) -> None:
-    """Makes files the last used ones; what a text begins with is deleted after what follows."""
+    """Marks files as used now, so that a text's beginning is deleted after what follows it."""
     for now, path in enumerate(reversed(chain), time_ns()):
         with suppress(OSError):
             os.utime(path, ns=(now, now))
@@ -169,7 +163,7 @@ def discard(path: Path, error: Exception) -> None:
 
 
 def remove_unfinished(folder: Path, names: str) -> None:
-    """Deletes what crashes left of files with such names, a pattern."""
+    """Deletes unfinished files that a crash left; `names` is a pattern."""
     for path in folder.glob(f".{names}.*{UNFINISHED}"):
         with suppress(OSError):
             if path.stat().st_mtime < time() - _DEAD_S:
@@ -195,7 +189,6 @@ def _head_of(content: Mapping[str, Any]) -> PromptHead:
 
 
 def _header(file: BinaryIO) -> bytes:
-    """The header of a safetensors file and the length before it."""
     length = file.read(_LENGTH_BYTES)
     size = int.from_bytes(length, "little")
     if size > os.fstat(file.fileno()).st_size:
@@ -217,7 +210,7 @@ def _checksum(file: BinaryIO) -> tuple[int, bytes]:
 
 
 def _pack(value: Any, arrays: dict[str, mx.array]) -> Any:
-    """A tree of containers as JSON; its arrays are added to `arrays` and named."""
+    """A tree as JSON; its arrays are added to `arrays`, named by numbers."""
     if isinstance(value, mx.array):
         name = str(len(arrays))
         arrays[name] = value
@@ -232,7 +225,6 @@ def _pack(value: Any, arrays: dict[str, mx.array]) -> Any:
 
 
 def _unpack(packed: Any, arrays: Mapping[str, mx.array]) -> Any:
-    """What `_pack` packed."""
     if isinstance(packed, list):
         return [_unpack(held, arrays) for held in packed]
     if not isinstance(packed, dict):

@@ -1,9 +1,8 @@
-"""PromptStore: computed prompts on disk, which a later process goes on from.
+"""PromptStore: computed prompts on disk, for later processes.
 
-A file holds a stretch of a text's tokens and what the layers keep of them, and names the file with
-the beginning of the text: a longer conversation adds a file, and a shared beginning is kept once.
-Files never change, and a damaged one is deleted: its tokens are computed again. Memory holds only
-the tokens of each file.
+A file holds a stretch of a text, its tokens and their caches, and names the file with the text
+before it: a longer conversation adds a file, and a shared beginning is kept once. Files never
+change; damaged ones are deleted and computed again. Memory holds only the tokens of each file.
 """
 
 import json
@@ -19,7 +18,6 @@ from typing import Final
 
 import mlx_lm
 
-from akunu_py.cache.checkpoint import Checkpoint
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.prompt_file import (
     FORMAT,
@@ -32,6 +30,7 @@ from akunu_py.cache.prompt_file import (
     remove_unfinished,
     touch,
 )
+from akunu_py.cache.states import Checkpoint
 from akunu_py.errors import InvalidRequestError
 from akunu_py.tokens import common_prefix_length
 
@@ -39,16 +38,16 @@ DEFAULT_BYTES: Final = 8_000_000_000
 """Bytes that the files of a folder may take, if the user sets no limit."""
 
 _STRETCH: Final = 2048
-"""Tokens of a file at most: a request that arrives while one is written waits for it."""
+"""Tokens of a file at most: a request waits while one is written."""
 _LEAST: Final = 32
 """Fewer new tokens than this are not worth a file."""
 _READ_PER_TOKEN: Final = 16
-"""Tokens that can be read, at least, in the time that one is computed in."""
+"""At least this many tokens can be read in the time of computing one."""
 _GROWTH: Final = 1.25
-"""A single file is written whole, so its text must be this much longer to replace it."""
+"""A single file is replaced as a whole, by a text that is this many times as long."""
 _CHECKPOINTS: Final = 3
-"""Checkpoints in the last file of a text: the end of the answer, that of the prompt, and one more,
-because templates change the end of a prompt. Files in the middle keep their last one."""
+"""Checkpoints in the last file of a text: the ends of the answer and of the prompt, and one more,
+because templates change the end of a prompt. Files in the middle have one."""
 _MAX_FILES: Final = 4096
 
 logger = logging.getLogger(__name__)
@@ -101,11 +100,11 @@ class PromptStore:
             raise InvalidRequestError(f"Prompts cannot be kept in {place}: {reason}.") from error
 
     def find(self, prompt: Sequence[int], shared: int) -> Found | None:
-        """The longest usable beginning of a prompt; None if reading it would take too long.
+        """The longest usable beginning of a prompt; None if it is not worth reading.
 
         Args:
             prompt: its last token is always computed.
-            shared: how many of its tokens need no computing anyway.
+            shared: how many of its tokens a cache in memory holds.
         """
         found, length = None, 0
         missing = len(prompt) - 1 - shared
@@ -124,8 +123,8 @@ class PromptStore:
         """Fills an empty cache with what `find` found.
 
         Returns:
-            False if a file is gone, damaged or another one by now: the cache is of no use then, and
-            `find` will find something else.
+            False if a file has gone, is damaged or has changed: drop the cache, and ask `find`
+            again.
         """
         chain, length = found
         stops = [*(self._heads[path].start for path in chain[1:]), length]
@@ -151,15 +150,15 @@ class PromptStore:
         return True
 
     def save(self, tokens: Sequence[int], cache: KVCache, *, closing: bool = False) -> bool:
-        """Writes the next file of a text, unless so few tokens are not worth it.
+        """Writes the next file of a text, if it is worth one.
 
         Args:
             tokens: what the cache holds.
-            cache: stays as it is.
-            closing: whether a single file is replaced even if its text is little longer.
+            cache: is not changed.
+            closing: whether to replace a single file even by a text that is little longer.
 
         Returns:
-            Whether more of the text is to be written.
+            Whether there is more to write.
         """
         try:
             return self._save(tokens, cache, closing)
@@ -232,10 +231,8 @@ class PromptStore:
             logger.warning("%s is of another model; it will be replaced", self._place)
 
     def _matches(self, tokens: Sequence[int]) -> dict[Path, int]:
-        """How many tokens, from the first, the text of each file shares with others.
-
-        Only files whose text shares all tokens before their own.
-        """
+        """How many first tokens the text of each file shares with `tokens`, for files whose text
+        shares all tokens before their own."""
         wanted = array("I", tokens)
         shared: dict[str, int] = {"": 0}
         matches = {}
@@ -246,29 +243,24 @@ class PromptStore:
         return matches
 
     def _branch(self, tokens: Sequence[int]) -> tuple[list[Path], int]:
-        """The files that hold the beginning of a text, and how much of it.
-
-        A file that shares only a few of its own tokens is not worth reading for them.
-        """
+        """The files with the beginning of a text, and how many of its tokens they hold."""
         worth = {
             path: matched
             for path, matched in self._matches(tokens).items()
             for head in [self._heads[path]]
-            if (matched == head.stop or matched - head.start >= _LEAST)
+            if (matched == head.stop or matched - head.start >= _LEAST)  # else not worth reading
             and head.floor <= len(tokens)
         }
         last = max(worth, key=lambda path: worth[path], default=None)
         return ([], 0) if last is None else (self._chain(last), worth[last])
 
     def _chain(self, path: Path) -> list[Path]:
-        """The files of a text, the beginning first."""
         chain = [path]
         while parent := self._heads[chain[0]].parent:
             chain.insert(0, self._place / parent)
         return chain
 
     def _outdated(self, tokens: Sequence[int], closing: bool) -> bool:
-        """Whether a text is to replace the single file."""
         old = max((head.stop for head in self._heads.values()), default=0)
         shared = max(self._matches(tokens).values(), default=0)
         if shared < old:
@@ -276,13 +268,13 @@ class PromptStore:
         return len(tokens) > old and (closing or len(tokens) >= _GROWTH * old)
 
     def _path(self, head: PromptHead) -> Path:
-        """The file for a head: the same stretch of the same text has the same name."""
+        """A name that depends on the text alone."""
         words = json.dumps([head.key, head.parent, head.start, head.tokens.tolist()])
         digest = sha256(words.encode()).hexdigest()
         return self._place / f"akunu-{self._key[:16]}-{digest[:32]}.safetensors"
 
     def _make_room(self, chain: Sequence[Path], nbytes: int) -> bool:
-        """Deletes other files for a new one; False if there is no room for it and its chain."""
+        """Deletes other files for a new one; False if it does not fit beside its chain."""
         if nbytes + sum(path.stat().st_size for path in chain) > self._limit:
             return False
         touch(chain)
@@ -290,7 +282,7 @@ class PromptStore:
         return True
 
     def _trim(self, limit: int) -> None:
-        """Deletes the files of all models that were used longest ago, until the others fit."""
+        """Deletes the least recently used files, of all models, until the others fit."""
         found = []
         for path in self._place.glob("akunu-*.safetensors"):
             with suppress(FileNotFoundError):

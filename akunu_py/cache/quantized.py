@@ -1,7 +1,4 @@
-"""The cache of an attention layer with quantized keys and values, as mlx-lm's `--kv-bits` asks for.
-
-A number takes `bits` bits, and each group of numbers has a scale and a bias.
-"""
+"""The cache of an attention layer with quantized keys and values: mlx-lm's `--kv-bits`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,22 +11,17 @@ from akunu_py.options import KV_GROUP_SIZES, KVQuantization
 
 
 class QuantizedLayerCache(LayerCache):
-    """The keys and values of one layer with full attention, quantized from some length on.
+    """The keys and values of one layer with full attention, quantized from a length `start` on.
 
     What a position attends to depends on the position alone. The tokens before `start` attend to
     keys and values as they came. The first forward that begins at `start` or later quantizes what
-    the layer holds, and from there on, positions attend to quantized keys and values, their own
-    included. A forward across `start` counts as one before it, so callers end one there: see
-    `KVCache.quantized_start`. mlx-lm switches after the forward that reaches `start`, however long
-    it is, so that the tokens of a prompt's first chunk attend to one another as they came.
+    the layer holds, and attends to quantized keys and values, its own included. Callers end a
+    forward at `start`: see `KVCache.quantized_start`. (mlx-lm switches after the forward that
+    reaches `start`, however long that is.) Once quantized, it cannot return to fewer than `start`
+    tokens but 0: a prompt of that length would be computed without quantization.
 
-    Once quantized, it can be emptied, but not return to fewer than `start` tokens: a prompt of that
-    length would be computed without quantization.
-
-    In the form `packed`, it returns what mlx-lm's quantized cache does: triples of packed numbers,
-    scales and biases. In the others, it dequantizes them for each forward, with the same results to
-    the bit, and a model sees no difference.
-
+    In the form `packed`, it returns triples of packed numbers, scales and biases, as mlx-lm's
+    cache. In the others, it dequantizes them for each forward, with the same results to the bit.
     The six packed buffers have shape `[batch, kv_heads, capacity, ...]` and are written in place.
     """
 
@@ -41,7 +33,7 @@ class QuantizedLayerCache(LayerCache):
 
     @property
     def bits(self) -> int:
-        """Exists only while packed keys are returned: that is how mlx-lm's attention knows."""
+        """Exists only while packed keys are returned: mlx-lm's attention asks `hasattr`."""
         if not self._packed or self.quantization.form != "packed":
             raise AttributeError("The keys and values are not packed.")
         return self.quantization.bits
@@ -83,7 +75,7 @@ class QuantizedLayerCache(LayerCache):
         self.offset += tokens * (self.keys is not None or bool(self._packed))
 
     def grow(self, capacity: int) -> None:
-        """Moves what is quantized to larger buffers; the others grow when they have to."""
+        """Moves what is quantized to larger buffers; other buffers grow when they are written."""
         if self._packed:
             larger = QuantizedLayerCache(capacity, self.quantization)
             larger.copy(self, self.offset)
@@ -118,7 +110,6 @@ class QuantizedLayerCache(LayerCache):
         return tuple(self._packed) or super().state
 
     def _buffers(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """The buffers of what is not quantized yet, with room for that and for these tokens."""
         rows = min(self.capacity, max(self.quantization.start, self.offset + keys.shape[2]))
         old_keys, old_values = self.keys, self.values
         if old_keys is None or old_values is None or old_keys.shape[2] < rows:
@@ -131,7 +122,6 @@ class QuantizedLayerCache(LayerCache):
         return self.keys, self.values
 
     def _quantize_held(self) -> None:
-        """Quantizes what it holds, if that has not been done."""
         if self.keys is None or self.values is None:
             return
         held = (self.keys[..., : self.offset, :], self.values[..., : self.offset, :])
@@ -163,7 +153,6 @@ class QuantizedLayerCache(LayerCache):
         return found.reshape(*scales.shape[:-1], -1)
 
     def _write(self, parts: Sequence[mx.array], start: int) -> None:
-        """Writes quantized tokens from position `start` on; makes the buffers if there are none."""
         if not self._packed:
             self._packed = [
                 mx.zeros((*part.shape[:2], self.capacity, part.shape[3]), dtype=part.dtype)

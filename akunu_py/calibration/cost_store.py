@@ -1,7 +1,6 @@
 """CostStore: measured cost curves on disk, one file per machine, model and library version.
 
-A damaged, foreign or implausible file is ignored. A curve that was measured long ago, or while the
-machine was busy, is doubted. If the folder cannot be written to, nothing is saved.
+A damaged, foreign or implausible file is ignored, and a folder that cannot be written to as well.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ _VERSION: Final = 2
 _MAX_FILE_BYTES: Final = 1 << 20
 
 _VALID_S: Final = 30 * 86_400.0
-"""After so long a curve is doubted: systems, drivers and cooling change."""
+"""Older curves are doubted: systems, drivers and cooling change."""
 
 _BUSY: Final = 0.75
-"""So many processes per core, and what was measured may be what they left."""
+"""With more processes per core, a curve is doubted."""
 
 
 @dataclass(frozen=True)
@@ -33,16 +32,10 @@ class CostKey:
     """All that a cost curve depends on; if any of it differs, the curve is measured again.
 
     Attributes:
-        device: where MLX runs.
-        chip: the device's name.
-        blas: the BLAS under a CPU's MLX.
-        threads: how many threads it uses.
+        threads: of the BLAS.
         mlx: MLX's version.
         akunu: the version of this engine, which may run a model faster than an earlier one.
-        model: the model's name.
-        fingerprint: a hash of its configuration.
-        parameter_bytes: the size of its weights in memory.
-        layout: the layout of its weights.
+        fingerprint: a hash of the model's configuration.
         kv_cache: how its keys and values are quantized or bounded.
     """
 
@@ -60,7 +53,6 @@ class CostKey:
 
     @property
     def file_name(self) -> str:
-        """The name of the curve's file."""
         words = json.dumps(asdict(self), sort_keys=True)
         return f"{hashlib.sha256(words.encode()).hexdigest()[:24]}.json"
 
@@ -72,11 +64,7 @@ def fingerprint(config: object) -> str:
 
 
 class CostStore:
-    """The curves measured so far.
-
-    Args:
-        folder: where they are saved; None takes the user's cache folder.
-    """
+    """The curves measured so far, in a folder; None takes the user's cache folder."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or cache_folder() / "costs"
@@ -86,10 +74,7 @@ class CostStore:
         return self._folder / key.file_name
 
     def load(self, key: CostKey) -> CostCurve | None:
-        """The curve measured under exactly this key, None if there is no valid one.
-
-        It is doubted as `judged` says.
-        """
+        """The curve measured under exactly this key, as `judged`; None if there is no valid one."""
         known = _read(self.path(key))
         return None if known is None or known[0] != key else judged(known[1])
 
@@ -104,7 +89,7 @@ class CostStore:
         return [(key, curve) for _, key, curve in found]
 
     def save(self, key: CostKey, curve: CostCurve) -> None:
-        """Saves a curve, readable by the user alone; does nothing if that is impossible.
+        """Saves a curve, readable only by the user; does nothing if that is impossible.
 
         Raises:
             ValueError: if it is implausible.
@@ -131,7 +116,6 @@ def judged(curve: CostCurve) -> CostCurve:
 
 
 def _read(path: Path) -> tuple[CostKey, CostCurve] | None:
-    """The content of a file, None if it is not valid."""
     try:
         if path.stat().st_size > _MAX_FILE_BYTES:
             return None

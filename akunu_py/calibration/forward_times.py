@@ -1,7 +1,7 @@
-"""ForwardTimes: how long forwards of a model take, as decoding runs them.
+"""ForwardTimes: how long forwards of a model take, as decoding runs them, on a cache of its own.
 
-They run on a cache of its own, all sizes in turn, so that a busy moment cannot affect only one of
-them. The shortest time of each counts: the time without other load.
+All sizes are timed in turn, so that a busy moment cannot affect only one of them, and the shortest
+time of each counts: the time without other load.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,11 +20,11 @@ from akunu_py.planning.cost_curve import CLEARLY_FASTER, CostLevel
 from akunu_py.sampling.sampler import Sampler
 
 SIZES: Final = (1, 2, 5, 3, 9, 17, 33, 4, 6, 8, 11, 13, 16, 21, 25, 32)
-"""Tokens per round to measure, the most informative first; steps between them are searched for."""
+"""Tokens per round to measure, the most informative first."""
 
 _PASSES: Final = 9
 _MIN_PASSES: Final = 2
-"""How often each size is measured: as time allows, but twice, or one busy moment would decide."""
+"""How often each size is measured, as time allows: once may be a busy moment."""
 _STEPS_PER_TURN: Final = 4
 """Pipelined steps are timed together: one alone would not overlap with another."""
 
@@ -33,19 +33,18 @@ MOST_STEPS: Final = _STEPS_PER_TURN + 2
 
 _JUMP: Final = 0.15
 _MAX_HALVINGS: Final = 6
-"""Where the cost rises or falls by more than this part from one size to the next, sizes between
-them are measured, at most so many: kernels change at some size, and rounds should end before it,
-or be padded to it."""
+"""Where the cost changes by more than this part from one size to the next, at most this many sizes
+between them are measured: kernels change somewhere, and rounds should end before that size, or be
+padded to it."""
 
 _MAX_CACHE_BYTES: Final = 512 << 20
-"""Contexts whose cache takes more are not measured: the machine may have no room for it."""
+"""Contexts with a larger cache are not measured: there may be no memory for it."""
 
 _FEW: Final = 5
-"""The size that stands for rounds with a draft where BLAS threads are chosen."""
+"""The size that stands for all drafts where BLAS threads are chosen."""
 _SPLIT_SIZES: Final = (5, 9, 13, 17, 33)
+"""One more than the numbers of rows at which MLX's kernels change."""
 _SPLIT_PASSES: Final = 3
-"""Sizes at which attention in parts is tried, one more than the numbers of rows at which MLX's
-kernels change, and how often."""
 
 
 class NoCurveError(Exception):
@@ -57,8 +56,7 @@ def faster_in_parts(
 ) -> int:
     """The most tokens of a forward whose attention is clearly faster in parts; 0 if none is.
 
-    The shortest of several times counts, because other work makes every time longer. Sizes above
-    one at which parts are slower are not tried.
+    Stops at the first size at which parts are slower.
 
     Args:
         seconds: computes a forward of some size, in parts or not, and returns how long it took.
@@ -77,14 +75,11 @@ def faster_in_parts(
 
 
 class ForwardTimes:
-    """Times forwards on a cache of a certain length.
-
-    The contents of the cache are arbitrary: costs do not depend on them.
-    """
+    """Times forwards after `context` tokens, which are arbitrary: costs do not depend on them."""
 
     def __init__(self, model: TargetModel, context: int) -> None:
+        self.context = context
         self._model = model
-        self._context = context
         draw = Random(0)
         # Different tokens, because a mixture of experts sends them to different experts.
         self._tokens = [draw.randrange(model.vocabulary_size) for _ in range(max(SIZES))]
@@ -94,21 +89,21 @@ class ForwardTimes:
         self._cache = cache
         self._target = ModelTarget(model, cache, Sampler(Sampling()), max(SIZES) - 1)
         for size in (1, 2):  # a warm-up: some work is done only once per process
-            self._round(size)
+            self.round(size)
         cache.evaluate()
         cache.rollback(0)
         cache.skip(context)
         cache.keep()  # what `_steps` returns to
 
-    def seconds(self) -> float:
-        """Seconds of a step and a round of a few tokens."""
-        return self._round(1) + self._round(_FEW)
+    def step_and_round(self) -> float:
+        """Seconds of a step and of a round of a few tokens."""
+        return self.round(1) + self.round(_FEW)
 
     def allows(self, context: int) -> bool:
-        """Whether another context length fits the model and takes little memory."""
+        """Whether another, longer context fits the model and takes little memory."""
         bytes_per_token = self._cache.nbytes / self._cache.capacity
         room = self._model.context_length - max(SIZES) - _STEPS_PER_TURN
-        return self._context < context <= room and context * bytes_per_token < _MAX_CACHE_BYTES
+        return self.context < context <= room and context * bytes_per_token < _MAX_CACHE_BYTES
 
     def choose_split(self, until: float) -> None:
         """Decides which forwards at this context compute their attentions in parts."""
@@ -117,8 +112,8 @@ class ForwardTimes:
             return
 
         def seconds(size: int, in_parts: bool) -> float:
-            split.most_rows[self._context] = size * in_parts
-            return self._round(size)
+            split.most_rows[self.context] = size * in_parts
+            return self.round(size)
 
         def is_split(size: int) -> bool:
             before = split.count
@@ -126,7 +121,7 @@ class ForwardTimes:
             return split.count > before
 
         sizes = (size for size in _SPLIT_SIZES if is_split(size))
-        split.most_rows[self._context] = faster_in_parts(seconds, sizes, until)
+        split.most_rows[self.context] = faster_in_parts(seconds, sizes, until)
 
     def measure(
         self,
@@ -146,8 +141,8 @@ class ForwardTimes:
         """
         rounds: dict[int, list[float]] = {}
         for size in sizes:
-            self._round(size)  # a warm-up
-            rounds[size] = [self._round(size)]
+            self.round(size)  # a warm-up
+            rounds[size] = [self.round(size)]
             tick()
             next_pass = sum(min(times) for times in rounds.values())
             if len(rounds) > 1 and perf_counter() + next_pass > until:
@@ -159,14 +154,14 @@ class ForwardTimes:
                 break
             steps.append(self._steps())
             for size, times in rounds.items():
-                times.append(self._round(size))
+                times.append(self.round(size))
                 tick()
             if between and turn + 1 == _MIN_PASSES:
                 self._measure_between(rounds, until)
         points = tuple(sorted((size, min(times)) for size, times in rounds.items()))
         split = self._model.row_split
-        split_rows = 0 if split is None else split.most_rows.get(self._context, 0)
-        return CostLevel(self._context, min(steps), points, split_rows)
+        split_rows = 0 if split is None else split.most_rows.get(self.context, 0)
+        return CostLevel(self.context, min(steps), points, split_rows)
 
     def _measure_between(self, rounds: dict[int, list[float]], until: float) -> None:
         """Measures in the middle of the gaps where the cost jumps, the largest jump first."""
@@ -180,10 +175,10 @@ class ForwardTimes:
             jump, size = max(jumps, default=(0.0, 0))
             if jump < _JUMP or perf_counter() > until:
                 return
-            self._round(size)
-            rounds[size] = [self._round(size) for _ in range(_MIN_PASSES)]
+            self.round(size)
+            rounds[size] = [self.round(size) for _ in range(_MIN_PASSES)]
 
-    def _round(self, size: int) -> float:
+    def round(self, size: int) -> float:
         """Seconds of one round as decoding runs it: submit a forward, wait for it, roll back."""
         target, start = self._target, self._target.length
         draft = Draft(tuple(self._tokens[1:size]))
@@ -202,5 +197,5 @@ class ForwardTimes:
             next(rounds)
         seconds = (perf_counter() - begun) / _STEPS_PER_TURN
         self._cache.evaluate()  # waits for the step that was submitted ahead
-        self._cache.rollback(self._context)
+        self._cache.rollback(self.context)
         return seconds

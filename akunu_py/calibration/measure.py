@@ -1,9 +1,7 @@
 """Calibration: measures what forwards of the loaded model cost, and keeps the result.
 
-It times rounds as decoding runs them, on a cache of its own. It measures all sizes in turn, so that
-a busy moment cannot affect only one of them, and keeps the shortest time of each: the time without
-other load. The time for measuring is fixed: a slow model gets fewer points. No request waits for
-it: until a curve is measured, `find_cost_curve` returns what is expected.
+The time for measuring is fixed: a slow model gets fewer points. No request waits for it: until a
+curve is measured, `find_cost_curve` returns what is expected of the chip.
 """
 
 import os
@@ -26,17 +24,18 @@ from akunu_py.package import __version__
 from akunu_py.planning.cost_curve import CLEARLY_FASTER, MEASURED, CostCurve
 
 CONTEXTS: Final = (128, 1024, 4096)
-"""Context lengths: all sizes at the first, a few at the others."""
+"""Context lengths: all sizes are measured at the first, a few at the others."""
 
 BUDGET_S: Final = 2.5
-"""How many seconds measuring takes, if nothing else is asked for."""
 
 _OTHER_SIZES: Final = (1, 5, 17)
-"""Sizes at the other contexts, which only say what a longer context adds; or what they are padded
-to."""
+"""Sizes at the other contexts, before padding: they only say what a longer context adds."""
+_FIRST_SHARE: Final = 0.7
+"""Part of the time for the first context, which matters most for planning."""
 _THREADS_SHARE: Final = 0.2
 _SPLIT_SHARE: Final = 0.1
 """Parts of the time for choosing the number of threads, and attentions in parts."""
+
 CalibrationProgress = Callable[[float, float], None]
 """Called with the seconds spent so far, and the seconds to spend; may raise to end it."""
 
@@ -44,10 +43,7 @@ CalibrationProgress = Callable[[float, float], None]
 def find_cost_curve(
     model: TargetModel, backend: Backend, *, store: CostStore | None = None
 ) -> CostCurve:
-    """The costs of a model on this machine: stored ones, else what is expected of the chip.
-
-    Measures nothing. If the curve is doubted, it is corrected by rounds of requests.
-    """
+    """The stored costs of a model on this machine, else those expected of the chip."""
     curve = (store or CostStore()).load(cost_key(model, backend))
     return _apply(model, curve or expected_curve(backend.device, backend.chip))
 
@@ -61,10 +57,7 @@ def measure_and_store(
     store: CostStore | None = None,
     progress: CalibrationProgress | None = None,
 ) -> CostCurve:
-    """Measures the costs of a model, and keeps them if they are plausible.
-
-    Args:
-        contexts: as `measure_cost_curve` has it; None takes the usual ones.
+    """Measures the costs of a model, and keeps them; see `measure_cost_curve`.
 
     Raises:
         NoCurveError: if the model's cache cannot be rolled back.
@@ -88,8 +81,7 @@ def measure_and_store(
 def _apply(model: TargetModel, curve: CostCurve) -> CostCurve:
     """Sets the model up as it was when these costs were measured; returns what rounds cost then.
 
-    It also pads rounds where that is faster, if the curve is not doubted, and if a counter alone
-    drops the padding again.
+    Rounds are padded where that is faster, if the costs are certain and rolling back is free.
     """
     if curve.blas_threads is not None and (blas := load_blas()):
         blas.use_threads(curve.blas_threads)
@@ -102,7 +94,7 @@ def _apply(model: TargetModel, curve: CostCurve) -> CostCurve:
 
 
 def cost_key(model: TargetModel, backend: Backend) -> CostKey:
-    """Everything that the costs depend on."""
+    """Everything that the costs of a model depend on."""
     return CostKey(
         device=backend.device,
         chip=backend.chip,
@@ -119,7 +111,7 @@ def cost_key(model: TargetModel, backend: Backend) -> CostKey:
 
 
 def contexts_of(model: TargetModel) -> tuple[int, ...]:
-    """The context lengths to measure at: `CONTEXTS`, and where the cache begins to be quantized."""
+    """`CONTEXTS`, and the length at which the cache is quantized, if that is longer."""
     start = 0 if model.kv_quantization is None else model.kv_quantization.start
     return (*CONTEXTS, start) if start > CONTEXTS[0] else CONTEXTS
 
@@ -131,9 +123,7 @@ def measure_cost_curve(
     contexts: Sequence[int] = CONTEXTS,
     progress: CalibrationProgress | None = None,
 ) -> CostCurve:
-    """Measures the costs of a model, and frees the memory that this took.
-
-    On a CPU it first measures with how many threads the BLAS is fastest, and leaves it so.
+    """Measures the costs of a model. On a CPU, it first chooses the number of BLAS threads.
 
     Args:
         model: a model whose cache can be rolled back.
@@ -146,17 +136,18 @@ def measure_cost_curve(
     """
     padding, model.padding = model.padding, {}
     try:
-        return _measure(model, budget_s, _measurable(contexts, model), progress)
+        with model.guard():
+            return _measure(model, budget_s, _measurable(contexts, model), progress)
     finally:
         model.padding = padding
         mx.clear_cache()
 
 
 def _measurable(contexts: Sequence[int], model: TargetModel) -> list[int]:
-    """The contexts to measure at, ascending, the first as far as the model allows.
+    """The contexts to measure at, ascending, the first no longer than the model allows.
 
-    One whose steps would pass the length from which on the cache is quantized, and could not be
-    taken back, gives way to that length.
+    Steps that pass the length at which the cache is quantized cannot be rolled back: such a context
+    gives way to that length.
     """
     first, *others = sorted(contexts)
     wanted = [min(first, model.context_length // 2), *others]
@@ -173,40 +164,38 @@ def _measure(
     contexts: Sequence[int],
     progress: CalibrationProgress | None,
 ) -> CostCurve:
-    first = ForwardTimes(model, contexts[0])
+    times = ForwardTimes(model, contexts[0])
     begun = perf_counter()
-    other_contexts = [context for context in contexts[1:] if first.allows(context)]
-    # The first level matters most for planning, so it gets most of the time.
-    share = 1.0 if not other_contexts else 0.7
+    others = [context for context in contexts[1:] if times.allows(context)]
+    share = _FIRST_SHARE if others else 1.0
 
     def tick() -> None:
         if progress:
             progress(min(perf_counter() - begun, budget_s), budget_s)
 
-    def few(times: ForwardTimes = first) -> float:
+    def few() -> float:
         tick()
-        return times.seconds()
+        return times.step_and_round()
 
-    threads = _choose_threads(load_blas(), few, begun + _THREADS_SHARE * budget_s)
-    first.choose_split(perf_counter() + _SPLIT_SHARE * budget_s)
-    levels = [first.measure(SIZES, begun + share * budget_s, tick, between=True)]
+    threads = choose_threads(load_blas(), few, begun + _THREADS_SHARE * budget_s)
+    times.choose_split(perf_counter() + _SPLIT_SHARE * budget_s)
+    levels = [times.measure(SIZES, begun + share * budget_s, tick, between=True)]
     padding = CostCurve((levels[0],)).padding
-    other_sizes = [padding.get(size, size) for size in _OTHER_SIZES]
-    del few, first
-    for index, context in enumerate(other_contexts, start=1):
+    for index, context in enumerate(others, start=1):
         if perf_counter() - begun < budget_s:
-            until = (share + (1.0 - share) * index / len(other_contexts)) * budget_s
+            del times  # memory for one cache at a time
             times = ForwardTimes(model, context)
             times.choose_split(perf_counter() + _SPLIT_SHARE * budget_s)
-            levels.append(times.measure(other_sizes, begun + until, tick))
-            del times
+            until = begun + (share + (1.0 - share) * index / len(others)) * budget_s
+            sizes = [padding.get(size, size) for size in _OTHER_SIZES]
+            levels.append(times.measure(sizes, until, tick))
     return CostCurve(tuple(levels), threads)
 
 
-def _choose_threads(blas: Blas | None, measure: Callable[[], float], until: float) -> int | None:
-    """With how many threads a BLAS is fastest, which it then uses; None if there is no choice.
+def choose_threads(blas: Blas | None, measure: Callable[[], float], until: float) -> int | None:
+    """Makes a BLAS use the fastest number of threads; None if there is no choice.
 
-    Other work on the machine makes every time longer, so the shortest of each counts. The usual
+    The shortest of several times counts, because other work makes every time longer. The usual
     number stays unless another is clearly faster.
 
     Args:

@@ -15,21 +15,21 @@ from akunu_py.planning.cost_curve import DOUBTFUL, CostCurve, CostLevel
 _FILE: Final = "published_costs.json"
 _GENERIC: Final = {"cpu": "cpu-25m"}
 _OTHERWISE: Final = "m4-pro-8b"
-"""What an unknown chip is taken for at first: a curve that neither forbids nor commands drafts."""
+"""For unknown chips: a curve with which drafts pay sometimes."""
 
 
 def read_published() -> list[dict[str, Any]]:
-    """The facts of each curve, as the file has them."""
+    """The published curves, as the file describes them."""
     text = files("akunu_py.calibration").joinpath(_FILE).read_text(encoding="utf-8")
     curves: list[dict[str, Any]] = json.loads(text)["curves"]
     return curves
 
 
 def relative_curve(data: dict[str, Any]) -> CostCurve:
-    """The curve of such facts.
+    """The curve of one such description.
 
     Raises:
-        LookupError, TypeError, ValueError: if they are not of that form.
+        LookupError, TypeError, ValueError: if it has another form.
     """
     relative = {int(tokens): float(cost) for tokens, cost in data["relative"].items()}
     rounds = tuple((tokens, cost / relative[1]) for tokens, cost in sorted(relative.items()))
@@ -37,12 +37,7 @@ def relative_curve(data: dict[str, Any]) -> CostCurve:
 
 
 def expected_curve(device: str, chip: str) -> CostCurve:
-    """What costs to begin with, much in doubt: those of the chip, of its generation, or of any.
-
-    Args:
-        device: where MLX runs.
-        chip: the device's name.
-    """
+    """The published costs of a chip, of its generation, or else of a usual chip; doubtful."""
     published = read_published()
     wanted = _GENERIC.get(device, _OTHERWISE)
     best = max(published, key=lambda data: (_kinship(chip, data["chip"]), data["name"] == wanted))

@@ -147,7 +147,7 @@ def _machine_lines(machine: dict[str, Any], model: dict[str, Any], free: int) ->
         ("model", f"{model['name']}, context {model['context_length']:,}"),
         ("ranks", _ranks_line(model)),
         ("weights", f"{model['layout']}, {model['parameter_bytes'] / _MEBI:,.0f} MiB in memory"),
-        ("rejection", model["after_rejection"]),
+        ("rollback", model["after_rejection"]),
         ("kv cache", model["kv_cache"]),
     ]
     return [_line(name, fact) for name, fact in facts if fact]

@@ -111,6 +111,7 @@ class Batch:
     Attributes:
         forwards: how many forwards it has run over more than one sequence.
         rows: the rows of all these.
+        joins: whether it joins caches; `benchmarks.batched --without-joins` turns it off.
     """
 
     def __init__(self, model: TargetModel, costs: CostsOf = lambda _: None) -> None:
@@ -124,6 +125,7 @@ class Batch:
         self._waiting: list[BatchedForward] = []
         self.forwards = 0
         self.rows = 0
+        self.joins = True
 
     @cached_property
     def why_impossible(self) -> str | None:
@@ -277,7 +279,8 @@ class Batch:
         ids = frozenset(map(id, caches))
         self._together = ids, steps + 1 if ids == before else 1
         if (
-            len(caches) >= _JOIN_FROM
+            self.joins
+            and len(caches) >= _JOIN_FROM
             and steps >= _JOIN_AFTER
             and ids == before
             and any(one.group is None or one.group is not caches[0].group for one in caches)

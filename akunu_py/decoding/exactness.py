@@ -23,8 +23,8 @@ from typing import Final, cast
 
 import mlx.core as mx
 
-from akunu_py.cache.checkpoint import Checkpoint
 from akunu_py.cache.kv_cache import KVCache
+from akunu_py.cache.states import Checkpoint
 from akunu_py.decoding.verification import Verdict
 from akunu_py.model.target_model import TargetModel
 from akunu_py.sampling.sampler import Sampler

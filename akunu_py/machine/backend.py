@@ -1,9 +1,4 @@
-"""The machine: its MLX device, its memory, and the weight layout that is fastest on it.
-
-Every decision that depends on the device is made here. On a CPU, MLX multiplies by quantized
-weights one row and one thread at a time, so dense float32 weights with a real BLAS are faster if
-they fit in memory. A GPU has kernels for quantized weights and reads fewer bytes with them.
-"""
+"""The machine: its MLX device and its memory. Every decision that depends on the device is here."""
 
 import os
 import platform
@@ -32,10 +27,7 @@ _NO_BACKEND: Final = (
     "or akunu-py[cuda13] if it has an NVIDIA GPU."
 )
 PREFILL_STEP: Final = 512
-"""Prompt tokens per forward of a prefill that may be cancelled between two forwards."""
-
-MOST_ROUND_TOKENS: Final = 33
-"""The most tokens of a planned round; forwards of more are prefills."""
+"""Prompt tokens per forward of a prefill that can be cancelled between two forwards."""
 
 _DESCRIPTORS: Final = 4096
 _RANK_VARIABLES: Final = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -48,7 +40,7 @@ _CACHE_MEMORY_SHARE: Final = 0.25
 
 @dataclass(frozen=True)
 class VectorAttention:
-    """What MLX's attention kernel for few rows serves; more rows take another kernel.
+    """The limits of MLX's attention kernel for few rows.
 
     Attributes:
         rows: the most rows.
@@ -59,7 +51,7 @@ class VectorAttention:
     query_rows: int
 
     def most_rows(self, sharing: int) -> int:
-        """The most rows if so many query heads share keys; 0 if not even one."""
+        """The most rows if `sharing` query heads share keys; 0 if the kernel serves none."""
         return min(self.rows, self.query_rows // sharing)
 
 
@@ -69,7 +61,7 @@ class Backend:
 
     Attributes:
         device: where MLX runs.
-        chip: the device's name, as MLX or the system reports it.
+        chip: the device's name.
         blas: `mkl`, `openblas` or `reference` on a Linux CPU; else None.
         threads: how many threads the BLAS uses at first; 1 on other devices.
     """
@@ -91,47 +83,29 @@ class Backend:
 
     @property
     def vector_attention(self) -> VectorAttention | None:
-        """What the kernel for few rows serves, if there is another that may be slower.
+        """The kernel for few rows, where more rows take another one that may be slower.
 
         From MLX's `metal/scaled_dot_product_attention.cpp` (0.32).
         """
         return VectorAttention(rows=8, query_rows=32) if self.device == "metal" else None
 
     @property
-    def plans_attention(self) -> bool:
-        """Whether cuDNN computes attentions of several rows in 16 bits. It makes a plan for each
-        number of keys, which takes longer than many forwards.
-
-        Seen on an H200; from MLX's `cuda/scaled_dot_product_attention.cpp` (0.32).
-        """
-        return self.device == "cuda"
-
-    @property
-    def traces(self) -> bool:
-        """Whether forwards are built from traced operations: a GPU waits while Python builds one.
-
-        On a CPU it is not worth it: `cpu/` has layers of fewer operations instead.
-        """
-        return self.device != "cpu"
-
-    @property
     def current_threads(self) -> int:
-        """How many threads the BLAS uses now: `calibration.py` may choose another number."""
+        """How many threads the BLAS uses now: calibration may choose another number."""
         blas = load_blas() if self.blas else None
         return blas.current_threads if blas else self.threads
 
     def prefill_step(self, cancellable: bool) -> int:
-        """Prompt tokens per forward of a prefill: few if somebody may wait for its end.
-
-        On a CPU the fewest, which is also fastest: MLX holds the scores of attention for all tokens
-        of a forward there, and with many of them the processor's caches are too small.
-        """
-        if self.device == "cpu":
+        """Prompt tokens per forward of a prefill: fewer if it must stop soon when cancelled."""
+        if self.device == "cpu":  # MLX holds the scores of all tokens there: few fit its caches
             return _CPU_PREFILL_STEP
         return PREFILL_STEP if cancellable else _LARGE_PREFILL_STEP
 
     def weight_layout(self, wanted: str, dense_bytes: int) -> WeightLayout:
         """The layout to run weights in: the `wanted` one, or for `auto` the fastest one here.
+
+        On a CPU, MLX multiplies by quantized weights one row at a time, so dense float32 weights
+        are faster if they fit in memory. A GPU reads fewer bytes of quantized ones.
 
         Args:
             wanted: `auto`, `quantized` or `dense`.
@@ -151,18 +125,18 @@ class Backend:
 
 
 def launched_rank() -> int | None:
-    """The number that `mlx.launch` gave this process among those that run one model; or None."""
+    """The number of this process among those that `mlx.launch` started; None if it did not."""
     number = os.environ.get(rank_variable() or "", "")
     return int(number) if number.isdecimal() else None
 
 
 def rank_variable() -> str | None:
-    """The variable of the environment that holds this number, if there is one."""
+    """The environment variable with this number, if there is one."""
     return next((name for name in _RANK_VARIABLES if name in os.environ), None)
 
 
 def _import_mlx_lm() -> None:
-    """Imports mlx-lm, which then asks for 4,096 descriptors and fails where there are fewer; and
+    """Imports mlx-lm, which asks for 4,096 descriptors and would fail where there are fewer; and
     sets a folder for temporary files that exists, without which MLX compiles nothing."""
     temporary = tempfile.gettempdir()
     if os.environ.get("TMPDIR") and not os.path.isdir(os.environ["TMPDIR"]):
@@ -202,14 +176,14 @@ def find_backend() -> Backend:
 
 
 def peak_memory_bytes() -> int:
-    """The most memory that MLX's arrays have taken so far."""
+    """The most bytes that MLX's arrays have taken so far."""
     import mlx.core as mx  # noqa: PLC0415  (takes a while)
 
     return mx.get_peak_memory()
 
 
 def free_memory_bytes() -> int:
-    """Free memory for weights and caches, in bytes."""
+    """Free bytes of memory for weights and caches."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
@@ -221,7 +195,7 @@ def free_memory_bytes() -> int:
 
 
 def spare_cache_bytes() -> int:
-    """Bytes that the caches of earlier requests may take, of what the loaded weights leave."""
+    """Bytes that caches may take beside the loaded weights."""
     import mlx.core as mx  # noqa: PLC0415
 
     info = mx.device_info()
@@ -233,12 +207,11 @@ def spare_cache_bytes() -> int:
 
 
 class ResidentWeights:
-    """Lets Metal keep as much memory wired as it recommends, as mlx-lm does: from the begin of the
+    """Lets Metal wire as much memory as it recommends, as mlx-lm does, from the beginning of the
     first `with` to the end of the last.
 
-    Otherwise macOS may page out a large model between two forwards. It is not left in force:
-    with it, other users of the device have made macOS panic (mlx issue 3186). No effect on other
-    systems.
+    Otherwise macOS may page out a large model between two forwards. The limit is taken back,
+    because with it other users of the device have made macOS panic (mlx issue 3186).
     """
 
     def __init__(self) -> None:
@@ -264,8 +237,7 @@ class ResidentWeights:
 def release_thread() -> None:
     """Ends MLX's streams of the calling thread, if MLX was imported.
 
-    Call it at the end of a thread that computed. Otherwise the streams are destroyed while the
-    interpreter shuts down, and the process aborts.
+    Call it at the end of a thread that computed. Otherwise the process aborts when it ends.
     """
     if "mlx.core" in sys.modules:
         import mlx.core as mx  # noqa: PLC0415

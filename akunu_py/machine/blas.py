@@ -1,9 +1,8 @@
 """The BLAS for MLX's CPU backend, which is found and loaded before MLX is imported.
 
 MLX's Linux wheel contains the slow *reference* BLAS. A faster one replaces its `cblas_sgemm` if it
-is loaded globally before MLX: answers are 5 to 10 times faster, and only then does a forward of
-five tokens cost less than five forwards. Importing any part of `akunu_py` loads it, in about a
-millisecond.
+is loaded globally before MLX: answers are 5 to 10 times faster, and drafts pay. Importing any part
+of `akunu_py` loads it, in about a millisecond.
 """
 
 import ctypes
@@ -15,8 +14,7 @@ from pathlib import Path
 from typing import Final
 
 BLAS_VARIABLE: Final = "AKUNU_BLAS"
-"""Environment variable that chooses it: `auto`, `mkl`, `openblas`, or `none` for MLX's own."""
-
+"""The environment variable that chooses it: `auto`, `mkl`, `openblas`, or `none` for MLX's own."""
 
 _SET_THREADS: Final = {"mkl": "MKL_Set_Num_Threads", "openblas": "openblas_set_num_threads"}
 _GET_THREADS: Final = {"mkl": "MKL_Get_Max_Threads", "openblas": "openblas_get_num_threads"}
@@ -29,7 +27,7 @@ class Blas:
     Attributes:
         name: `mkl`, `openblas` or `reference`.
         threads: how many threads it uses at first.
-        choices: how many it may use; one number if the user's environment says it.
+        choices: how many it may use; one number if the user's environment sets it.
     """
 
     name: str
@@ -37,7 +35,7 @@ class Blas:
     choices: tuple[int, ...] = ()
 
     def use_threads(self, threads: int) -> None:
-        """Computes with so many threads from now on, if that is one of the choices."""
+        """Sets the number of threads, if it is one of the choices."""
         if threads in self.choices:
             getattr(ctypes.CDLL(None), _SET_THREADS[self.name])(threads)
 
@@ -57,18 +55,17 @@ def load_blas() -> Blas | None:
     wanted = os.environ.get(BLAS_VARIABLE, "auto")
     too_late = "mlx.core" in sys.modules
     for name, find in (("mkl", _find_mkl), ("openblas", _find_openblas)):
-        choices = _thread_choices(name)
+        choices = thread_choices(name)
         if not too_late and wanted in ("auto", name) and _load(find(), choices[0]):
             return Blas(name, choices[0], choices)
     return Blas("reference", 1)
 
 
-def _thread_choices(name: str) -> tuple[int, ...]:
-    """Numbers of threads to try, the usual one first; only one if the user's environment says it.
+def thread_choices(name: str) -> tuple[int, ...]:
+    """Numbers of threads to try, the usual one first; only one if the user's environment sets it.
 
-    Usual is the number of cores minus one: the remaining core builds the next graph meanwhile. With
-    a small model, the BLAS and the graph would wait for each other; with a large one, the last core
-    makes forwards faster.
+    Usual is one less than there are cores: the last core builds the next graph meanwhile, which is
+    faster with a small model.
     """
     for variable in (f"{name.upper()}_NUM_THREADS", "OMP_NUM_THREADS"):
         if (wanted := os.environ.get(variable, "")).isdecimal() and int(wanted) > 0:
@@ -93,7 +90,7 @@ def _load(path: str | None, threads: int) -> bool:
 
 
 def _find_mkl() -> str | None:
-    """MKL's library where pip installs it: the `lib` folder of the environment or of the user."""
+    """The library in the `lib` folder of the environment or of the user, where pip puts it."""
     user_base = os.environ.get("PYTHONUSERBASE", str(Path.home() / ".local"))
     for prefix in (sys.prefix, user_base):
         for library in sorted(Path(prefix, "lib").glob("libmkl_rt.so*"), reverse=True):

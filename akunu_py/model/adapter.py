@@ -1,7 +1,4 @@
-"""Adapters: what fine-tuning with mlx-lm changed of a model: LoRA or DoRA layers, or all weights.
-
-mlx-lm puts the layers into a network; dense weights can take them in.
-"""
+"""Adapters that mlx-lm trained: LoRA or DoRA layers, or all weights."""
 
 from pathlib import Path
 
@@ -33,8 +30,7 @@ def add_adapter(network: nn.Module, folder: Path) -> None:
 def merge_adapter(network: nn.Module) -> None:
     """Adds the adapter's layers to the dense weights that they change, in place.
 
-    They cost nothing then, and leave layers that `cpu/` knows. Quantized weights keep them beside
-    them: quantizing the sum again would change the answers.
+    They cost nothing then. Not for quantized weights: quantizing the sum would change the answers.
     """
     layers = [
         (path, layer.fuse(dequantize=True))

@@ -1,7 +1,6 @@
 """Where a model's files are: bundled with the package, in a folder, or on the hub.
 
-A name comes in, a folder with a `config.json` goes out, or a `ModelLoadError`. Does not look at
-weights.
+A name comes in, a folder with a `config.json` goes out, or a `ModelLoadError`.
 """
 
 import json
@@ -61,7 +60,7 @@ def find_model(name: str, *, weights: bool = True) -> Path:
 
 
 def tokenizer_fingerprint(folder: Path) -> bytes:
-    """Of the files in a model's folder that decide what ids a text has; 32 bytes."""
+    """A hash (32 bytes) of the files that decide which ids a text has."""
     digest = sha256()
     found = {path for pattern in _TOKENIZER_FILES for path in folder.glob(pattern)}
     for path in sorted(found):

@@ -1,4 +1,7 @@
-"""TargetModel: a model loaded through mlx-lm, and the two ways to run it: prefill and forward."""
+"""TargetModel: a model loaded through mlx-lm, which computes forwards and prefills on caches.
+
+Sizes and names are for the callers; what to draft and which tokens to choose is their concern.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,12 +20,11 @@ from mlx_lm import utils
 from akunu_py.cache.batched import BatchedRows, batched_layers
 from akunu_py.cache.kv_cache import KVCache, MakeLayers
 from akunu_py.cache.model_cache import KEPT_TOKENS, Rollback, make_kv_cache, tried_rollback
-from akunu_py.cache.recurrence import make_recordable, record
-from akunu_py.machine.backend import PREFILL_STEP, WeightLayout
-from akunu_py.model.attention import FewRows, RowSplit, attending, intercept_attention, keys_of
+from akunu_py.cache.states import make_recordable, record
+from akunu_py.machine.backend import PREFILL_STEP, VectorAttention, WeightLayout
+from akunu_py.model.attention import RowSplit, attending, intercept_attention
 from akunu_py.options import KVQuantization
 from akunu_py.text.tokenizer import Tokenizer
-from akunu_py.traced import traced
 
 _CONTEXT_KEYS: Final = (
     "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length",
@@ -30,8 +32,8 @@ _CONTEXT_KEYS: Final = (
 )  # fmt: skip
 _FALLBACK_CONTEXT: Final = 4096
 REST_S: Final = 0.02
-"""How long other processes sleep between two looks for a message while there is no request: MLX
-keeps a core busy while it waits."""
+"""How long other ranks sleep between two looks for a message while there is no request: MLX keeps a
+core busy while it waits."""
 
 _PLAIN: Final = (bool, int, float, str)
 _UNSIGNED: Final = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32, 8: mx.uint64}
@@ -51,16 +53,13 @@ class TargetModel:
         adapter: the folder of its adapter, if it has one.
         original: the network as mlx-lm made it, if `network` is a faster form of it; benchmarks
             compare with it.
-        kv_quantization: how its keys and values are quantized; None leaves them as they are. See
-            `loading.fit_kv_quantization`.
+        kv_quantization: how its keys and values are quantized; None leaves them as they are.
         max_kv_size: the tokens that a layer with full attention keeps; None keeps all.
-        traces: whether to build forwards from traced operations, if the network allows it.
-        few_rows: another way to compute the attentions of forwards over few tokens.
+        vector_attention: the limits of an attention kernel that may be faster in parts, or None.
 
     Attributes:
-        row_split: which forwards compute their attentions in parts; None if none does.
-        padding: how many tokens drafted rounds are padded to, by their tokens; see
-            `CostCurve.padding`.
+        row_split: which forwards compute their attentions in parts; None if none may.
+        padding: the tokens that a drafted round is padded to, by its own; see `CostCurve.padding`.
         ranks: which processes compute its forwards, for the user; None if this one does.
     """
 
@@ -76,8 +75,7 @@ class TargetModel:
         original: nn.Module | None = None,
         kv_quantization: KVQuantization | None = None,
         max_kv_size: int | None = None,
-        traces: bool = False,
-        few_rows: FewRows | None = None,
+        vector_attention: VectorAttention | None = None,
     ) -> None:
         make_recordable(network)
         self.network = network
@@ -89,19 +87,17 @@ class TargetModel:
         self.adapter = adapter
         self.kv_quantization = kv_quantization
         self.max_kv_size = max_kv_size
-        self._few_rows = few_rows
-        self.row_split = few_rows if isinstance(few_rows, RowSplit) else None
-        if few_rows is not None:
-            intercept_attention(network)
+        self.row_split = RowSplit(vector_attention) if vector_attention else None
         self.padding: Mapping[int, int] = {}
-        self._traced = traced(network) if traces else None
         self.ranks: str | None = None
         self._cache_type: Callable[[MakeLayers, int], KVCache] = KVCache
-        self._intercepts = False  # whether caches answer its attentions
+        self._intercepts = False
+        if self.row_split is not None:
+            self._intercept()
 
     @property
     def full_name(self) -> str:
-        """Its name, and that of its adapter."""
+        """With the name of its adapter, if it has one."""
         return self.name if self.adapter is None else f"{self.name} with {self.adapter.name}"
 
     @property
@@ -127,7 +123,7 @@ class TargetModel:
 
     @property
     def parameter_bytes(self) -> int:
-        """Bytes of all weights in memory."""
+        """Bytes of its weights in this process."""
         return sum(array.nbytes for _, array in tree_flatten(self.network.parameters()))
 
     @cached_property
@@ -145,8 +141,8 @@ class TargetModel:
 
     @cached_property
     def is_coarse(self) -> bool:
-        """Whether it rounds to 16 bits or quantizes its keys and values: then forwards of different
-        sizes leave logits that differ by much more than float32 does."""
+        """Whether it computes in 16 bits or quantizes its keys and values: logits then differ much
+        more between forwards of different sizes than in float32."""
         weights = (weight for _, weight in tree_flatten(self.network.parameters()))
         return self.kv_quantization is not None or any(
             mx.issubdtype(weight.dtype, mx.floating) and weight.dtype.size < mx.float32.size
@@ -155,7 +151,7 @@ class TargetModel:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of its configuration, its layers' settings, and every weight in memory."""
+        """A hash of its configuration, its layers' settings and its weights."""
         summary = sha256(json.dumps(self.config, sort_keys=True, default=str).encode())
         for name, module in self.network.named_modules():
             plain = {key: held for key, held in vars(module).items() if type(held) in _PLAIN}
@@ -169,7 +165,7 @@ class TargetModel:
 
     @property
     def kv_cache_form(self) -> str | None:
-        """How its keys and values are quantized or bounded, for the user; None if neither."""
+        """How its caches are quantized or bounded, for the user; None if they are not."""
         if self.max_kv_size is not None:
             return f"the first {KEPT_TOKENS} and the last tokens, {self.max_kv_size:,} in all"
         if self.kv_quantization is None:
@@ -188,35 +184,33 @@ class TargetModel:
 
     @cached_property
     def after_rejection(self) -> Rollback:
-        """What its caches do about a rejected draft."""
         cache = self.make_cache(4)
         return tried_rollback(cache, lambda tokens: self.forward(tokens, cache))
 
     def guard(self) -> AbstractContextManager[None]:
-        """Surrounds what reads results of forwards: errors of other processes become sentences."""
+        """Surrounds code that reads results: a lost rank raises a `RankError` in it."""
         return nullcontext()
 
     def on_lost(self, tell: Callable[[Exception], object]) -> None:
-        """Lets `tell` be called, on any thread, if another process is lost; forwards may wait for
-        it then until this process ends, a second later."""
+        """Calls `tell`, on any thread, if another rank is lost; the process ends a second later."""
 
     def rest(self, seconds: float = REST_S) -> bool:
-        """Lets other processes sleep for so long; whether there are any."""
+        """Pauses the other ranks; returns whether there are any."""
         return False
 
-    @property
+    @cached_property
     def whole_bytes(self) -> int:
-        """Bytes of the weights of all processes."""
+        """Bytes of the weights of all ranks."""
         return self.parameter_bytes
 
     def broadcast_seconds(self) -> float:
-        """How long a message to other processes takes; 0 if there are none."""
+        """How long a message to the other ranks takes; 0 if there are none."""
         return 0.0
 
     def cache_bytes(self, capacity: int) -> float:
-        """The most bytes that a cache for so many tokens ever takes, without checkpoints.
+        """The most bytes that a cache for this many tokens ever takes, without checkpoints.
 
-        What comes before the start of a quantization takes more than it does later.
+        Tokens before the start of a quantization take more bytes than later ones.
         """
         least, more, whole = self._cache_sizes
         start = 0 if self.kv_quantization is None else self.kv_quantization.start
@@ -224,11 +218,8 @@ class TargetModel:
 
     @cached_property
     def _cache_sizes(self) -> tuple[float, float, float]:
-        """The bytes of a cache: at least, and more for each token, quantized if they are to be, and
-        as they come.
-
-        They are those of a forward that is built and not computed.
-        """
+        """Bytes of an empty cache, of a token (quantized if it will be), and of one that is not
+        quantized; from forwards that are built and not computed."""
         caches = [self.make_cache(self.context_length, quantized_start=0)]
         if self.kv_quantization is not None:
             caches.append(self.make_cache(self.context_length, quantized_start=self.context_length))
@@ -237,6 +228,11 @@ class TargetModel:
         least = caches[0].estimate(0)
         more, *_, whole = (cache.estimate(1) - least for cache in (*caches, caches[-1]))
         return least, more, whole
+
+    def _intercept(self) -> None:
+        if not self._intercepts:
+            intercept_attention(self.network)
+            self._intercepts = True
 
     def forward(self, tokens: mx.array, cache: KVCache) -> mx.array:
         """Appends tokens to the cache and predicts the token after each of them.
@@ -248,19 +244,18 @@ class TargetModel:
         Returns:
             Lazy logits `[positions, vocabulary]`.
         """
-        with record(cache.recording), attending(self._way_of(tokens.size, cache.length)):
-            compute = self._traced or self.network
-            logits: mx.array = compute(tokens[None], cache=cache.layers)
+        split = self._split_for(tokens.size, cache.length)
+        with record(cache.recording), attending(split):
+            logits: mx.array = self.network(tokens[None], cache=cache.layers)
         cache.advance(tokens.size)
         return logits[0]
 
-    def _way_of(self, rows: int, context: int) -> FewRows | None:
-        """The other way to compute the attentions of a forward, if it takes one."""
-        way = self._few_rows
-        return way if way is not None and way.applies(rows, context) else None
+    def _split_for(self, rows: int, context: int) -> RowSplit | None:
+        split = self.row_split
+        return split if split is not None and split.applies(rows, context) else None
 
     def append(self, tokens: mx.array, cache: KVCache) -> None:
-        """Appends tokens to the cache and predicts nothing; see `forward`."""
+        """Appends tokens as `forward` does, and predicts nothing."""
         self.forward(tokens, cache)
 
     def forward_batch(
@@ -270,20 +265,18 @@ class TargetModel:
 
         Args:
             tokens: ids of shape `[rows]`, those of one sequence after those of the other.
-            caches: one for each sequence; they must have room for its tokens, and layers that
-                attend: see `decoding/batch.py`.
+            caches: one for each sequence, with room for its tokens; see `decoding/batch.py` for
+                the models that can do this.
             counts: how many of the tokens each sequence has.
 
         Returns:
             Lazy logits `[rows, vocabulary]`.
         """
-        if not self._intercepts:
-            intercept_attention(self.network)
-            self._intercepts = True
+        self._intercept()
         rows = BatchedRows(counts, caches)
         layers = batched_layers([cache.layers for cache in caches], rows)
-        way = self._way_of(max(counts), max(cache.length for cache in caches))
-        with attending(way), keys_of(rows.owners):
+        split = self._split_for(max(counts), max(cache.length for cache in caches))
+        with attending(split, layers):
             logits: mx.array = self.network(tokens[:, None], cache=layers)
         for cache, count in zip(caches, counts, strict=True):
             cache.advance(count)
@@ -312,8 +305,8 @@ class TargetModel:
             tokens: the tokens to append to the cache.
             cache: must have room for them.
             step: tokens per chunk.
-            overlaps: whether to build the graph of a chunk while the one before is computed: for
-                callers that neither stop nor look into the cache between two chunks.
+            overlaps: whether to build the graph of a chunk while the last one is computed; callers
+                must then neither stop nor look into the cache between two chunks.
             observe: called with the lazy logits of each chunk; without it they are not computed.
             ends: lengths of the cache at which a chunk must end.
         """

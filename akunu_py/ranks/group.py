@@ -1,9 +1,8 @@
 """Ranks: the processes that run one model together, and the messages that keep them in step.
 
-Rank 0 decides, and the others do what it says: before each forward it sends one message with the
-changes of caches since the last one, and the tokens of the forward. A message also carries a
-checksum of all lengths so far, which the others compare with theirs. The transport is MLX's: a
-message is a sum over all ranks, to which the others add zeros.
+Before each forward, rank 0 sends one message with the changes of caches since the last one, the
+tokens of the forward, and a checksum of all lengths so far, which the others compare with theirs.
+A message is a sum over all ranks, to which the others add zeros.
 """
 
 import atexit
@@ -15,7 +14,6 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from signal import SIGINT, getsignal, signal
-from statistics import median
 from threading import Event, Thread, Timer, current_thread, main_thread
 from time import monotonic, perf_counter, sleep
 from typing import Any, Final, cast
@@ -24,7 +22,7 @@ from zlib import crc32
 import mlx.core as mx
 
 from akunu_py.errors import RankError
-from akunu_py.ranks.ring import has_closed
+from akunu_py.ranks.joining import connect, has_closed, reason_of, ring_hosts, ring_sockets
 
 LOST: Final = 3
 """The exit code of a process that lost another rank."""
@@ -32,17 +30,14 @@ LOST: Final = 3
 EXIT_CODE: Final = ContextVar("exit_code", default=0)
 """The code that rank 0 ends with, and so the others, whom it tells at its end."""
 
-MESSAGE_WORDS: Final = 64
+_MESSAGE_WORDS: Final = 64
 """Words of every message; a longer one is followed by a second message with the rest."""
-
-_HEAD: Final = 3
-LOADING: Final = 10
+_HEAD: Final = 2
+_LOADING: Final = 10
 """How many times as long the others may take to load, because their disks differ."""
-
 _GRACE_S: Final = 1.0
 _SECONDS_TO_STOP: Final = 2.0
 _WORD: Final = 0x7FFFFFFF
-_PROBES: Final = 20
 _UNLIKE: Final = (
     "The ranks do not run the same thing: give all of them the same model, the same options, and "
     "the same versions of akunu-py and MLX."
@@ -61,7 +56,7 @@ class Ranks:
     Attributes:
         rank: the number of this one; 0 decides.
         size: how many there are.
-        on_lost: called by any thread with the error, shortly before it ends the process.
+        on_lost: called on any thread with the error, shortly before it ends the process.
     """
 
     on_lost: Callable[[RankError], object] | None = None
@@ -76,18 +71,11 @@ class Ranks:
         self.group = group
         self.rank, self.size = group.rank(), group.size()
         self.backend = backend
-        self.claimed = 0
         self._timeout = timeout
         self._sockets = sockets
-        self._closed_at: float | None = None  # when one was seen to be closed
-        self._limit = timeout  # seconds that the present wait may take
-        self._number = 0
-        self._checksum = 0
-        self._queued: list[int] = []
-        self._dropped: deque[int] = deque()  # any thread may drop a cache
-        self._caches = 0
-        self._since: float | None = None  # when a wait for the others began
-        self._last: tuple[mx.array, float] | None = None  # what the last forward computes
+        self._checksum = self._claimed = 0
+        self._queued: deque[int] = deque()
+        self._waiting: tuple[float, float] | None = None  # since when, and for how long at most
         self._is_sending = False
         self._lost = False
         self._stopped = Event()
@@ -102,25 +90,34 @@ class Ranks:
         Raises:
             RankError: if they differ; it says `otherwise`.
         """
-        with self.guard(), self.waiting(LOADING * self._timeout):
+        with self.guard(_LOADING * self._timeout):
             own = mx.array([crc32(facts.encode()) & _WORD])
             every = mx.distributed.all_gather(own, group=self.group).tolist()
         if len(set(cast(list[int], every))) > 1:
             raise RankError(otherwise)
 
     @contextmanager
-    def guard(self) -> Generator[None, None, None]:
-        """Turns what MLX raises about a lost connection into a `RankError`, and ends the process
-        shortly after it."""
+    def guard(self, limit: float | None = None) -> Generator[None, None, None]:
+        """Surrounds code that may wait for other ranks, and ends the process if one is lost.
+
+        Args:
+            limit: seconds that it may take; None takes the timeout. A guard inside restarts it.
+
+        Raises:
+            RankError: if MLX reports a lost connection; the process ends shortly after it.
+        """
+        before, self._waiting = self._waiting, (monotonic(), limit or self._timeout)
         try:
             yield
         except RuntimeError as error:
             if not re.match(r"\[(ring|jaccl|mpi|nccl|distributed)\]", str(error)):
                 raise
-            lost = RankError(f"{self._lost_line}: {reason_of(error)}.")
+            lost = self._lost_error(reason_of(error))
             if self.rank == 0:
                 Thread(target=self._end, args=[lost], daemon=True).start()
             raise lost from error
+        finally:
+            self._waiting = None if before is None else (monotonic(), before[1])
 
     # What rank 0 does.
 
@@ -128,18 +125,9 @@ class Ranks:
         """Tells the others to end when this process does, from now on."""
         atexit.register(self._leave)
 
-    def new_cache(self) -> int:
-        """A number for a cache."""
-        self._caches += 1
-        return self._caches
-
     def queue(self, *words: int) -> None:
-        """Leaves an operation for the next message."""
+        """Leaves an operation for the next message; any thread may call it."""
         self._queued.extend(words)
-
-    def drop(self, operation: int, number: int) -> None:
-        """The same for a cache that nobody uses any more; any thread may call it."""
-        self._dropped.extend((operation, number))
 
     def agree(self, *facts: int) -> None:
         """Adds facts to what all ranks must agree on."""
@@ -155,17 +143,15 @@ class Ranks:
         Returns:
             An array that is computed once the message has gone.
         """
-        while self._dropped:
-            self._queued.append(self._dropped.popleft())
-        body, self._queued = [*self._queued, *words], []
+        body = [self._queued.popleft() for _ in range(len(self._queued))]
+        body += words
         count = len(body) + (0 if tokens is None else tokens.size)
-        self._number += 1
-        parts = [mx.array([self._number & _WORD, self._checksum, count, *body], mx.int32)]
+        parts = [mx.array([self._checksum, count, *body], mx.int32)]
         if tokens is not None:
             parts.append(tokens.astype(mx.int32, stream=mx.cpu))
-        parts.append(mx.zeros(max(0, MESSAGE_WORDS - _HEAD - count), mx.int32, stream=mx.cpu))
+        parts.append(mx.zeros(max(0, _MESSAGE_WORDS - _HEAD - count), mx.int32, stream=mx.cpu))
         message = mx.concatenate(parts, stream=mx.cpu)
-        for part in (message[:MESSAGE_WORDS], message[MESSAGE_WORDS:]):
+        for part in (message[:_MESSAGE_WORDS], message[_MESSAGE_WORDS:]):
             if part.size:
                 sent = mx.distributed.all_sum(part, group=self.group)
                 mx.async_eval(sent)  # type: ignore[no-untyped-call]
@@ -174,7 +160,7 @@ class Ranks:
     @contextmanager
     def forward(self, words: Sequence[int], tokens: mx.array) -> Generator[None, None, None]:
         """Sends a forward, which must be built and submitted within it."""
-        with _uninterrupted(), self.waiting():  # MLX waits where many operations are in flight
+        with _uninterrupted(), self.guard():  # MLX waits where many operations are in flight
             self._is_sending = True
             try:
                 self.send(words, tokens)
@@ -182,46 +168,37 @@ class Ranks:
             finally:  # also if no rank can build it
                 self._is_sending = False
 
-    def watch(self, result: mx.array) -> None:
-        """Expects a forward to be computed in time."""
-        self._last = result, monotonic()
-
     def wait(self) -> None:
-        """Waits for all that was submitted.
+        """Waits for everything that was submitted.
 
         Raises:
             RankError: if a rank is lost.
         """
-        with self.guard(), self.waiting():
+        with self.guard():
             mx.synchronize()
 
     def pause(self, operation: int, seconds: float) -> float:
-        """Lets the others sleep for so long; returns the seconds until all knew.
+        """Pauses the other ranks; returns the seconds until all of them knew.
 
         Raises:
             RankError: if a rank is lost.
         """
         begun = perf_counter()
-        with self.guard(), _uninterrupted(), self.waiting():
+        with _uninterrupted(), self.guard():
             mx.eval(self.send([operation, round(1e3 * seconds)]))
         return perf_counter() - begun
-
-    def broadcast_seconds(self, operation: int) -> float:
-        """How long a message takes: the median of a few."""
-        return median(self.pause(operation, 0) for _ in range(_PROBES))
 
     def stop(self, code: int = 0) -> None:
         """Tells the others to end, with an exit code."""
         if self._lost or self._is_sending or self._stopped.is_set():
             return
         self._queued.clear()  # what was interrupted may be incomplete
-        self._dropped.clear()
-        with suppress(RankError), self.guard(), self.waiting():
+        with suppress(RankError), self.guard():
             mx.eval(self.send([0, code]))
-        self._stopped.set()
+        self.finish()
 
     def _leave(self) -> None:
-        """Does that when the process ends, which waits for the others only briefly."""
+        """Stops the others when the process ends, and waits only briefly for them."""
         ending = Timer(_SECONDS_TO_STOP, os._exit, [EXIT_CODE.get()])
         ending.daemon = True
         ending.start()
@@ -234,15 +211,12 @@ class Ranks:
         """Waits for a message; returns its words.
 
         Raises:
-            RankError: if rank 0 is lost, or this one has lost count.
+            RankError: if rank 0 is lost.
         """
-        with self.guard(), self.waiting():
-            words = self._take(MESSAGE_WORDS)
-            self._number += 1
-            number, self.claimed, count = words[:_HEAD]
-            if number != self._number & _WORD:
-                raise RankError(f"Rank {self.rank} is out of step with rank 0.")
-            more = count + _HEAD - MESSAGE_WORDS
+        with self.guard():
+            words = self._take(_MESSAGE_WORDS)
+            self._claimed, count = words[:_HEAD]
+            more = count + _HEAD - _MESSAGE_WORDS
             return (words + (self._take(more) if more > 0 else []))[_HEAD : _HEAD + count]
 
     def check(self) -> None:
@@ -251,59 +225,31 @@ class Ranks:
         Raises:
             RankError: if they differ.
         """
-        if self.claimed != self._checksum:
+        if self._claimed != self._checksum:
             raise RankError(f"Rank {self.rank} holds other tokens than rank 0.")
+
+    def finish(self) -> None:
+        """Expects nothing of the other ranks from now on."""
+        self._stopped.set()
 
     def _take(self, count: int) -> list[int]:
         words = mx.distributed.all_sum(mx.zeros(count, mx.int32), group=self.group)
         return cast(list[int], words.tolist())
 
-    @property
-    def _lost_line(self) -> str:
-        other = "rank 0" if self.rank else "another rank"
-        return f"Rank {self.rank} has lost {other}"
-
-    @contextmanager
-    def waiting(self, limit: float | None = None) -> Generator[None, None, None]:
-        """Surrounds what may wait for other ranks: if it does for too long, the process ends."""
-        self._limit, self._since = limit or self._timeout, monotonic()
-        try:
-            yield
-        finally:
-            self._since = None
+    # When one is lost.
 
     def _watch(self) -> None:
-        """Ends the process if the others let it wait too long: MLX itself would wait for ever."""
+        """Ends the process if another one has ended or does not answer: MLX would wait forever."""
         while not self._stopped.wait(min(_GRACE_S, self._timeout) / 4):
-            if self._closed_at is None and has_closed(self._sockets):
-                self._closed_at = monotonic()
-            since, last = self._since, self._last
-            if since is not None and self._is_late(since, self._limit):
-                self._give_up(f"it did not answer in {self._limit:g} s")
-            if last is not None and self._is_late(last[1], self._timeout):
-                if last is self._last:
-                    self._last = None
-                reader = Thread(target=self._read, args=(last[0],), daemon=True)
-                reader.start()
-                reader.join(_GRACE_S)
-                if reader.is_alive():
-                    self._give_up(f"a forward took {self._timeout:g} s")
+            if has_closed(self._sockets) and not self._stopped.wait(_GRACE_S):
+                self._end(self._lost_error("connection to a peer was lost"))
+            waiting = self._waiting
+            if waiting is not None and monotonic() - waiting[0] > waiting[1]:
+                self._end(self._lost_error(f"it did not answer in {waiting[1]:g} s"))
 
-    def _is_late(self, since: float, limit: float) -> bool:
-        """Whether a wait since then will not end: for too long, or for nobody."""
-        now, closed_at = monotonic(), self._closed_at
-        return now - since > limit or (
-            closed_at is not None and now - max(since, closed_at) > _GRACE_S
-        )
-
-    def _give_up(self, reason: str) -> None:
-        reason = reason if self._closed_at is None else "connection to a peer was lost"
-        self._end(RankError(f"{self._lost_line}: {reason}."))
-
-    def _read(self, result: mx.array) -> None:
-        """Waits for an array of another thread; its errors are that thread's."""
-        with suppress(Exception):
-            mx.eval(result)
+    def _lost_error(self, reason: str) -> RankError:
+        other = "rank 0" if self.rank else "another rank"
+        return RankError(f"Rank {self.rank} has lost {other}: {reason}.")
 
     def _end(self, error: RankError) -> None:
         """Ends the process: its threads may wait in MLX, which nothing interrupts."""
@@ -317,6 +263,22 @@ class Ranks:
         if not self._stopped.is_set():
             print(f"akunu-py: {error}", file=sys.stderr, flush=True)
         os._exit(LOST)
+
+
+def find_ranks(timeout: float) -> Ranks | None:
+    """The other ranks, if `mlx.launch` started this process with others; connects with them.
+
+    Args:
+        timeout: seconds after which a rank that does not answer counts as lost.
+
+    Raises:
+        RankError: if they cannot be reached.
+    """
+    group, backend = connect()
+    if group is None:
+        return None
+    sockets = ring_sockets(group.rank(), ring_hosts()) if backend == "ring" else ()
+    return Ranks(group, backend, timeout, sockets)
 
 
 @contextmanager
@@ -334,8 +296,3 @@ def _uninterrupted() -> Generator[None, None, None]:
         signal(SIGINT, usual)
     if came:
         usual(*came[-1])
-
-
-def reason_of(error: Exception) -> str:
-    """What MLX says about a connection, without the name of the transport."""
-    return re.sub(r"^\[\w+\]\s*", "", " ".join(str(error).split())).rstrip(".")

@@ -1,50 +1,37 @@
-"""How this process joins the other ranks, and how it leaves them."""
+"""How this process connects with the other ranks, and sees that one of them has gone.
 
+MLX reports a lost connection once, where it reads or writes; what is sent over it later waits
+forever. So the sockets of MLX's ring are found, and watched for being closed at the other end.
+"""
+
+import json
 import os
-from collections.abc import Generator
-from contextlib import contextmanager
-from signal import (
-    ITIMER_REAL,
-    SIG_DFL,
-    SIGINT,
-    default_int_handler,
-    getsignal,
-    setitimer,
-    signal,
-)
+import re
+import select
+import socket
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from signal import SIG_DFL, SIGINT, default_int_handler, getsignal, signal
+from stat import S_ISSOCK
 from threading import current_thread, main_thread
-from typing import Final
+from typing import Any, Final
 
 import mlx.core as mx
 
 from akunu_py.errors import RankError
 from akunu_py.machine.backend import launched_rank, rank_variable
-from akunu_py.ranks.group import Ranks, reason_of
-from akunu_py.ranks.ring import HOSTS_VARIABLE, ring_hosts, ring_sockets
 
-_SECONDS_TO_JOIN: Final = 600.0
+_HOSTS_VARIABLE: Final = "MLX_HOSTFILE"
 _BACKENDS: Final = {
     "MLX_JACCL_COORDINATOR": "jaccl",
     "NCCL_HOST_IP": "nccl",
-    HOSTS_VARIABLE: "ring",
+    _HOSTS_VARIABLE: "ring",
 }
 """Which of MLX's backends a variable of the environment belongs to; MPI sets its own."""
 
-
-def find_ranks(timeout: float) -> Ranks | None:
-    """The other ranks, if `mlx.launch` started this process with others; connects with them.
-
-    Args:
-        timeout: seconds after which a rank that does not answer counts as lost.
-
-    Raises:
-        RankError: if they cannot be reached.
-    """
-    group, backend = connect()
-    if group is None:
-        return None
-    sockets = ring_sockets(group.rank(), ring_hosts()) if backend == "ring" else ()
-    return Ranks(group, backend, timeout, sockets)
+_PORTS: Final = 65536
+_CLOSED: Final = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
 
 def connect() -> tuple[mx.distributed.Group | None, str]:
@@ -61,7 +48,7 @@ def connect() -> tuple[mx.distributed.Group | None, str]:
     if rank is None or (backend == "ring" and len(ring_hosts()) < 2):
         return None, backend
     try:
-        with _ended_by_signals():
+        with _ended_by_sigint():
             group = mx.distributed.init(strict=True, backend=backend)  # the same one from now on
     except (RuntimeError, ValueError) as error:
         raise RankError(
@@ -71,20 +58,78 @@ def connect() -> tuple[mx.distributed.Group | None, str]:
     return (group if group.size() > 1 else None), backend
 
 
+def ring_hosts() -> list[list[str]]:
+    """The addresses of each rank; `mlx.launch` leaves the file of hosts empty for one process.
+
+    MLX itself crashes or waits forever with some wrong files.
+
+    Raises:
+        RankError: if the file cannot be read, or says something else.
+    """
+    try:
+        text = Path(os.environ[_HOSTS_VARIABLE]).read_text(encoding="utf-8").strip()
+        hosts: list[list[str]] = json.loads(text) if text else []
+        for addresses in hosts:
+            for address in addresses:
+                if not 0 < int(address.rpartition(":")[2]) < _PORTS:
+                    raise ValueError
+    except OSError as error:
+        raise RankError(f"The hosts in MLX_HOSTFILE cannot be read: {error.strerror}.") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise RankError(
+            'The file in MLX_HOSTFILE must hold a JSON list like [["10.0.0.1:5000"], '
+            '["10.0.0.2:5000"]]; `mlx.launch` writes it.'
+        ) from error
+    return hosts
+
+
+def ring_sockets(rank: int, hosts: Sequence[Sequence[str]]) -> list[int]:
+    """The descriptors of a rank's connections with its neighbours.
+
+    Args:
+        rank: the one of this process.
+        hosts: what `ring_hosts` returned; each rank listens, and the one before it connects.
+    """
+    own, after = hosts[rank], hosts[(rank + 1) % len(hosts)]
+    found = []
+    for name in os.listdir("/dev/fd"):
+        with suppress(OSError):  # it is closed by now, or not connected
+            if not S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as copy:
+                is_ring = _text(copy.getpeername()) in after or _text(copy.getsockname()) in own
+            if is_ring:
+                found.append(int(name))
+    return found
+
+
+def has_closed(sockets: Sequence[int]) -> bool:
+    """Whether the other end of any of these connections has been closed."""
+    looking = select.poll()
+    for one in sockets:
+        looking.register(one, _CLOSED)
+    return bool(looking.poll(0))
+
+
+def reason_of(error: Exception) -> str:
+    """What MLX says about a connection, without the name of the transport."""
+    return re.sub(r"^\[\w+\]\s*", "", " ".join(str(error).split())).rstrip(".")
+
+
+def _text(address: Any) -> str:
+    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else ""
+
+
 @contextmanager
-def _ended_by_signals() -> Generator[None, None, None]:
-    """Lets SIGINT, and SIGALRM after a while, end the process at once: MLX waits for the
-    others without letting any other Python run, so there cannot be a sentence."""
-    if current_thread() is not main_thread():
+def _ended_by_sigint() -> Generator[None, None, None]:
+    """Lets SIGINT end the process at once: MLX waits for the others without letting any other
+    Python run, so there cannot be a sentence."""
+    usual = getsignal(SIGINT)
+    if current_thread() is not main_thread() or usual is not default_int_handler:
         yield
         return
-    usual = getsignal(SIGINT)
-    if usual is default_int_handler:
-        signal(SIGINT, SIG_DFL)
-    setitimer(ITIMER_REAL, _SECONDS_TO_JOIN)
+    signal(SIGINT, SIG_DFL)
     try:
         yield
     finally:
-        setitimer(ITIMER_REAL, 0)
-        if usual is default_int_handler:
-            signal(SIGINT, usual)
+        signal(SIGINT, usual)

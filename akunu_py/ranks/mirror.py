@@ -1,24 +1,27 @@
 """A model whose forwards run on all ranks.
 
-On rank 0, `RankedModel` and `RankedCache` stand in the places of `TargetModel` and `KVCache`: what
-is done to them is done there and told to the others, which repeat it in `follow`. So drafters,
-planners, samplers, schedulers and requests live on rank 0 alone. MLX's collectives must be
-computed in the same order everywhere, so each forward is submitted as soon as it is built.
+On rank 0, `RankedModel` and `RankedCache` replace `TargetModel` and `KVCache` and tell the other
+ranks what is done to them, which `follow` repeats there. Drafters, planners, samplers, schedulers
+and requests live on rank 0 alone. MLX's collectives must be computed in the same order everywhere,
+so each forward is submitted as soon as it is built.
 """
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from enum import IntEnum
+from enum import IntEnum, auto
 from functools import partial
+from itertools import count
+from math import inf
+from statistics import median
 from time import sleep
 from typing import Any, Final, TypeVar
 
 import mlx.core as mx
 from mlx import nn
 
-from akunu_py.cache.checkpoint import Checkpoint
 from akunu_py.cache.kv_cache import KVCache, MakeLayers
+from akunu_py.cache.states import Checkpoint
 from akunu_py.errors import InvalidRequestError, RankError
 from akunu_py.machine.backend import ResidentWeights, WeightLayout
 from akunu_py.model.target_model import REST_S, TargetModel
@@ -28,6 +31,7 @@ from akunu_py.text.tokenizer import Tokenizer
 
 _FORWARDS_PER_CLEANUP: Final = 256
 _DEFAULT_START: Final = -1
+_PROBES: Final = 20
 
 T = TypeVar("T")
 
@@ -36,79 +40,85 @@ class Operation(IntEnum):
     """What rank 0 tells the others to do, and the words that follow.
 
     STOP exit code; PAUSE milliseconds; MAKE cache, capacity, quantized start; DROP cache;
-    ROLLBACK cache, to, whether to the saved checkpoint, checkpoints; MARK cache; SAVE cache;
-    KEEP cache, checkpoints; SKIP cache, tokens; GROW cache, capacity; COPY cache, tokens, other,
-    checkpoints of the other; APPEND cache, count, tokens; FORWARD the same; BATCH sequences,
-    (cache, count) of each, tokens. `checkpoints`: how many, and their lengths; others are dropped.
+    APPEND, FORWARD and BATCH sequences, (cache, count) of each, tokens; TRIM cache, the number of
+    its checkpoints, their lengths; the others are methods of a cache: cache, number of arguments,
+    arguments.
     """
 
     STOP = 0
-    PAUSE = 1
-    MAKE = 2
-    DROP = 3
-    ROLLBACK = 4
-    MARK = 5
-    SAVE = 6
-    KEEP = 7
-    SKIP = 8
-    GROW = 9
-    COPY = 10
-    APPEND = 11
-    FORWARD = 12
-    BATCH = 13
+    PAUSE = auto()
+    MAKE = auto()
+    DROP = auto()
+    APPEND = auto()
+    FORWARD = auto()
+    BATCH = auto()
+    TRIM = auto()
+    CHECKPOINT = auto()
+    RETURN = auto()
+    COPY = auto()
+    ROLLBACK = auto()
+    MARK = auto()
+    KEEP = auto()
+    SKIP = auto()
+    GROW = auto()
 
 
 class RankedCache(KVCache):
     """A cache of rank 0's share of the layers; every change of it is told to the other ranks."""
 
-    def __init__(self, ranks: Ranks, make_layers: MakeLayers, capacity: int) -> None:
+    def __init__(
+        self, ranks: Ranks, numbers: Iterator[int], make_layers: MakeLayers, capacity: int
+    ) -> None:
         self._ranks = ranks
-        self._is_telling = True  # and what a change does to the cache is no change of its own
-        self.number = ranks.new_cache()
+        self._is_telling = True  # what a change does to the cache itself is not told
+        self.number = next(numbers)
         super().__init__(make_layers, capacity)
         self._is_telling = False
-        weakref.finalize(self, ranks.drop, Operation.DROP, self.number).atexit = False
+        weakref.finalize(self, ranks.queue, Operation.DROP, self.number).atexit = False
 
     def rollback(self, to: int, checkpoint: Checkpoint | None = None) -> int:
-        words = to, int(checkpoint is not None), *_kept(self)
-        return self._tell(Operation.ROLLBACK, words, KVCache.rollback, to, checkpoint)
+        operation = Operation.ROLLBACK if checkpoint is None else Operation.RETURN
+        return self._tell(operation, partial(super().rollback, to, checkpoint), to)
 
     def mark(self) -> None:
         if self.has_states:
-            self._tell(Operation.MARK, (), KVCache.mark)
+            self._tell(Operation.MARK, super().mark)
 
     def checkpoint(self, *, whole: bool = False) -> Checkpoint:
-        made = super().checkpoint(whole=whole)
-        if whole:
-            self._tell(Operation.SAVE, (), lambda _: None)
-        return made
+        make = partial(super().checkpoint, whole=whole)
+        return self._tell(Operation.CHECKPOINT, make) if whole else make()
 
     def keep(self) -> None:
         if self.needs_checkpoints:
-            self._tell(Operation.KEEP, _kept(self), KVCache.keep)
+            self._tell(Operation.KEEP, super().keep)
 
     def skip(self, tokens: int) -> None:
-        self._tell(Operation.SKIP, (tokens,), KVCache.skip, tokens)
+        self._tell(Operation.SKIP, partial(super().skip, tokens), tokens)
 
     def grow(self, capacity: int) -> None:
-        self._tell(Operation.GROW, (capacity,), KVCache.grow, capacity)
+        self._tell(Operation.GROW, partial(super().grow, capacity), capacity)
 
     def copy(self, other: KVCache, tokens: int) -> None:
         assert isinstance(other, RankedCache)
-        words = tokens, other.number, *_kept(other)
-        self._tell(Operation.COPY, words, KVCache.copy, other, tokens)
+        other.tell_kept()
+        self._tell(Operation.COPY, partial(super().copy, other, tokens), other.number, tokens)
 
-    def _tell(
-        self, operation: Operation, words: Sequence[int], change: Callable[..., T], *arguments: Any
-    ) -> T:
+    def tell_kept(self) -> None:
+        """Tells which checkpoints are left: a pool drops some while memory is short."""
+        if self.needs_checkpoints:
+            lengths = [one.length for one in self.checkpoints]
+            self._ranks.queue(Operation.TRIM, self.number, len(lengths), *lengths)
+
+    def _tell(self, operation: Operation, change: Callable[[], T], *arguments: int) -> T:
         if self._is_telling:
-            return change(self, *arguments)
+            return change()
         self._is_telling = True
+        self.tell_kept()
         try:
-            result = change(self, *arguments)
+            result = change()
         finally:
             self._is_telling = False
-        self._ranks.queue(operation, self.number, *words)
+        self._ranks.queue(operation, self.number, len(arguments), *arguments)
         self._ranks.agree(self.number, self.length)
         return result
 
@@ -120,7 +130,7 @@ class RankedModel(TargetModel):
         ranks: all of them.
         pipeline: whether each has some of the layers, instead of a part of every layer.
         parameters: how many weights they have together.
-        whole_bytes: and how many bytes.
+        whole_bytes: the bytes of these.
     """
 
     def __init__(
@@ -145,9 +155,9 @@ class RankedModel(TargetModel):
         self._ranks = ranks
         ranks.lead()
         self._pipeline = pipeline
-        self._whole_bytes = whole_bytes
-        self._cache_type = partial(RankedCache, ranks)
+        self._cache_type = partial(RankedCache, ranks, count(1))
         self.parameter_count = parameters
+        self.whole_bytes = whole_bytes
         self.ranks = f"{ranks}, {'pipeline' if pipeline else 'tensor'} parallel"
 
     def make_cache(self, capacity: int, *, quantized_start: int | None = None) -> KVCache:
@@ -158,39 +168,40 @@ class RankedModel(TargetModel):
         return cache
 
     def forward(self, tokens: mx.array, cache: KVCache) -> mx.array:
-        assert isinstance(cache, RankedCache)
-        with self._ranks.forward([Operation.FORWARD, cache.number, tokens.size], tokens):
+        with self._told(Operation.FORWARD, tokens, [cache], [tokens.size]):
             logits = super().forward(tokens, cache)
             mx.async_eval(logits)  # type: ignore[no-untyped-call]
-        self._ranks.watch(logits)
-        self._ranks.agree(cache.number, cache.length)
+        self._ranks.agree(cache.length)
         return logits
 
     def append(self, tokens: mx.array, cache: KVCache) -> None:
-        assert isinstance(cache, RankedCache)
-        with self._ranks.forward([Operation.APPEND, cache.number, tokens.size], tokens):
+        with self._told(Operation.APPEND, tokens, [cache], [tokens.size]):
             super().forward(tokens, cache)
             cache.submit()
         self._ranks.wait()
-        self._ranks.agree(cache.number, cache.length)
+        self._ranks.agree(cache.length)
 
     def forward_batch(
         self, tokens: mx.array, caches: Sequence[KVCache], counts: Sequence[int]
     ) -> mx.array:
         if self._pipeline:
             raise InvalidRequestError("Pipelined layers take one sequence at a time.")
-        numbers = [cache.number for cache in caches if isinstance(cache, RankedCache)]
-        pairs = [word for pair in zip(numbers, counts, strict=True) for word in pair]
-        with self._ranks.forward([Operation.BATCH, len(numbers), *pairs], tokens):
+        with self._told(Operation.BATCH, tokens, caches, counts):
             logits = super().forward_batch(tokens, caches, counts)
             mx.async_eval(logits)  # type: ignore[no-untyped-call]
-        self._ranks.watch(logits)
         self._ranks.agree(*(cache.length for cache in caches))
         return logits
 
-    @property
-    def whole_bytes(self) -> int:
-        return self._whole_bytes
+    def _told(
+        self,
+        operation: Operation,
+        tokens: mx.array,
+        caches: Sequence[KVCache],
+        counts: Sequence[int],
+    ) -> AbstractContextManager[None]:
+        numbers = [cache.number for cache in caches if isinstance(cache, RankedCache)]
+        pairs = [word for pair in zip(numbers, counts, strict=True) for word in pair]
+        return self._ranks.forward([operation, len(numbers), *pairs], tokens)
 
     def rest(self, seconds: float = REST_S) -> bool:
         try:
@@ -209,7 +220,7 @@ class RankedModel(TargetModel):
         self._ranks.stop()
 
     def broadcast_seconds(self) -> float:
-        return self._ranks.broadcast_seconds(Operation.PAUSE)
+        return median(self._ranks.pause(Operation.PAUSE, 0) for _ in range(_PROBES))
 
 
 def follow(model: TargetModel, ranks: Ranks) -> int:
@@ -222,14 +233,15 @@ def follow(model: TargetModel, ranks: Ranks) -> int:
     Raises:
         RankError: if rank 0 is lost, or this one holds other tokens.
     """
-    follower = _Follower(model, ranks)
-    with ranks.guard(), ResidentWeights():  # a lost rank is noticed wherever a forward is submitted
+    follower = Follower(model, ranks)
+    with ranks.guard(inf), ResidentWeights():  # only what is inside has a limit
         while (code := follower.obey(iter(ranks.receive()))) is None:
             pass
+    ranks.finish()
     return code
 
 
-class _Follower:
+class Follower:
     """A rank that repeats what rank 0 does to its share of a model."""
 
     def __init__(self, model: TargetModel, ranks: Ranks) -> None:
@@ -240,7 +252,7 @@ class _Follower:
         self._forwards = 0
 
     def obey(self, words: Iterator[int]) -> int | None:
-        """Does what a message says; the exit code if it is the last one."""
+        """Does what a message says; returns the exit code if it is the last one."""
         for word in words:
             match Operation(word):
                 case Operation.STOP:
@@ -256,81 +268,48 @@ class _Follower:
                     number = next(words)
                     del self._caches[number]
                     self._saved.pop(number, None)
-                case Operation.APPEND | Operation.FORWARD:
-                    number, count = next(words), next(words)
-                    self._compute([number], [count], words, reads=word == Operation.FORWARD)
-                case Operation.BATCH:
-                    pairs = [(next(words), next(words)) for _ in range(next(words))]
-                    numbers, counts = zip(*pairs, strict=True)
-                    self._compute(numbers, counts, words, reads=True, batched=True)
+                case Operation.APPEND | Operation.FORWARD | Operation.BATCH as operation:
+                    self._compute(operation, words)
                 case operation:
-                    number = next(words)
-                    self._change(operation, number, words)
-                    self._ranks.agree(number, self._caches[number].length)
+                    number, *arguments = next(words), *(next(words) for _ in range(next(words)))
+                    self._change(operation, number, arguments)
         return None
 
-    def _change(self, operation: Operation, number: int, words: Iterator[int]) -> None:
+    def _change(self, operation: Operation, number: int, arguments: list[int]) -> None:
         cache = self._caches[number]
         match operation:
-            case Operation.ROLLBACK:
-                to, to_saved = next(words), next(words)
-                _drop_others(cache, words)
-                cache.rollback(to, self._saved[number] if to_saved else None)
-            case Operation.MARK:
-                cache.mark()
-            case Operation.SAVE:
+            case Operation.TRIM:
+                cache.checkpoints = [one for one in cache.checkpoints if one.length in arguments]
+                return
+            case Operation.CHECKPOINT:
                 self._saved[number] = cache.checkpoint(whole=True)
-            case Operation.KEEP:
-                _drop_others(cache, words)
-                cache.keep()
-            case Operation.SKIP:
-                cache.skip(next(words))
-            case Operation.GROW:
-                cache.grow(next(words))
+            case Operation.RETURN:
+                cache.rollback(arguments[0], self._saved[number])
             case Operation.COPY:
-                tokens, other = next(words), self._caches[next(words)]
-                _drop_others(other, words)
-                cache.copy(other, tokens)
+                cache.copy(self._caches[arguments[0]], arguments[1])
+            case _:
+                getattr(cache, operation.name.lower())(*arguments)
+        self._ranks.agree(number, cache.length)
 
-    def _compute(
-        self,
-        numbers: Sequence[int],
-        counts: Sequence[int],
-        words: Iterator[int],
-        *,
-        reads: bool,
-        batched: bool = False,
-    ) -> None:
-        """Computes a forward; what it predicts only if rank 0 reads that."""
+    def _compute(self, operation: Operation, words: Iterator[int]) -> None:
+        """Computes a forward; its logits only if rank 0 reads them."""
         self._ranks.check()
+        pairs = [(self._caches[next(words)], next(words)) for _ in range(next(words))]
+        caches, counts = zip(*pairs, strict=True)
         tokens = mx.array(list(words))
-        caches = [self._caches[number] for number in numbers]
-        with self._ranks.waiting():  # MLX waits where many operations are in flight
+        with self._ranks.guard():  # MLX waits where many operations are in flight
             try:
-                if batched:
+                if operation is Operation.BATCH:
                     logits = self._model.forward_batch(tokens, caches, counts)
                 else:
                     logits = self._model.forward(tokens, caches[0])
             except Exception:  # a model's Python may raise anything, and has done so on rank 0
                 return
-            if reads:
-                mx.async_eval(logits)  # type: ignore[no-untyped-call]
-            else:
+            if operation is Operation.APPEND:
                 caches[0].submit()
-        lengths = [cache.length for cache in caches]
-        self._ranks.agree(*(lengths if batched else (numbers[0], lengths[0])))
+            else:
+                mx.async_eval(logits)  # type: ignore[no-untyped-call]
+        self._ranks.agree(*(cache.length for cache in caches))
         self._forwards += 1
-        if not reads or self._forwards % _FORWARDS_PER_CLEANUP == 0:
+        if operation is Operation.APPEND or self._forwards % _FORWARDS_PER_CLEANUP == 0:
             mx.clear_cache()
-
-
-def _kept(cache: KVCache) -> tuple[int, ...]:
-    """The checkpoints of a cache, as words."""
-    lengths = [one.length for one in cache.checkpoints]
-    return len(lengths), *lengths
-
-
-def _drop_others(cache: KVCache, words: Iterator[int]) -> None:
-    """Drops the checkpoints that rank 0 has dropped."""
-    lengths = {next(words) for _ in range(next(words))}
-    cache.checkpoints = [one for one in cache.checkpoints if one.length in lengths]

@@ -31,7 +31,7 @@ def take_share(network: nn.Module, config: dict[str, Any], ranks: Ranks, *, pipe
         pipeline: whether to split the layers among the ranks, instead of each layer.
 
     Raises:
-        ModelLoadError: if it cannot be split in this way, or not among so many.
+        ModelLoadError: if it cannot be split in this way, or among this many ranks.
     """
     stack = getattr(network, "model", None) or getattr(network, "language_model", None)
     stack = getattr(stack, "model", None) or stack

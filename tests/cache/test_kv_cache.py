@@ -1,7 +1,6 @@
 """The cache: after any appends, rollbacks and checkpoints it equals a fresh prefill."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -11,18 +10,15 @@ from hypothesis import strategies as st
 from mlx_lm.models.cache import ArraysCache, CacheList, ChunkedKVCache, RotatingKVCache
 from mlx_lm.models.cache import KVCache as GrowingCache
 
-from akunu_py.cache.checkpoint import Checkpoint
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.cache.layers import ChunkLayerCache, LayerCache, WindowLayerCache
+from akunu_py.cache.layers import LayerCache
 from akunu_py.cache.model_cache import make_kv_cache, no_rollback_reason
 from akunu_py.cache.quantized import QuantizedLayerCache
+from akunu_py.cache.states import Checkpoint
+from akunu_py.cache.windows import ChunkLayerCache, WindowLayerCache
 from akunu_py.errors import CacheError, ContextOverflowError
-from akunu_py.loading import load_target
-from akunu_py.machine.backend import find_backend
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import KVQuantization
-from tests.caches import attention_cache
-from tests.tiny_model import write_tiny_model
 
 CAPACITY = 48
 ROOM = 1300  # for the longest history, 12 chunks
@@ -60,6 +56,10 @@ KINDS: dict[str, tuple[Callable[[], Any], ...]] = {
     "hybrid": (recurrent, GrowingCache, lambda: RotatingKVCache(max_size=WINDOW)),
     "lists": (lambda: CacheList(recurrent(), GrowingCache()),),
 }
+
+
+def attention_cache(layers: int, capacity: int) -> KVCache:
+    return KVCache(lambda capacity: [LayerCache(capacity) for _ in range(layers)], capacity)
 
 
 def feed(cache: KVCache, tokens: list[int]) -> list[list[int]]:
@@ -225,15 +225,6 @@ def test_a_model_predicts_after_rollbacks_as_after_a_fresh_prefill(
     assert mx.allclose(logits, expected, atol=1e-3), "up to the rounding of other batch sizes"
 
 
-def test_buffers_are_allocated_once_at_full_capacity() -> None:
-    layer = LayerCache(CAPACITY)
-    keys, values = layer_input([1, 2, 3])
-    layer.update_and_fetch(keys.astype(mx.bfloat16), values.astype(mx.bfloat16))
-    assert [buffer.shape for buffer in layer.state] == [(1, 2, CAPACITY, 4)] * 2
-    assert {buffer.dtype for buffer in layer.state} == {mx.bfloat16}
-    assert layer.nbytes == 2 * 2 * CAPACITY * 4 * 2
-
-
 @pytest.mark.parametrize("window", [None, 1 << 18])
 def test_writes_do_not_copy_the_buffer(window: int | None) -> None:
     capacity = 1 << 18
@@ -340,14 +331,6 @@ def test_caches_of_unknown_kinds_decode_plainly_and_say_so() -> None:
     assert cache.reach(1) == 0
     assert cache.rollback(1) == 1
     assert cache.layers[1] is not first
-
-
-def test_ordinary_models_can_be_rolled_back(tmp_path: Path) -> None:
-    model = load_target(str(write_tiny_model(tmp_path)), find_backend())
-    cache = model.make_cache(64)
-    assert no_rollback_reason(cache) is None
-    assert not cache.has_states
-    assert not cache.needs_checkpoints
 
 
 def test_a_copy_predicts_as_the_original_and_leaves_it_alone(model: TargetModel) -> None:

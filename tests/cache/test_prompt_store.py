@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from mlx_lm.models.cache import KVCache as GrowingCache
 
 from akunu_py.cache import prompt_file, prompt_store
-from akunu_py.cache.checkpoint import Checkpoint
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.model_cache import make_kv_cache
 from akunu_py.cache.prompt_file import PromptContent, PromptHead, read_head, read_prompt
 from akunu_py.cache.prompt_store import PromptStore
+from akunu_py.cache.states import Checkpoint
 from akunu_py.errors import InvalidRequestError
 from akunu_py.package import UNFINISHED
 from tests.cache.killed_writers import run as kill_writers

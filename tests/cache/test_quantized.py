@@ -1,6 +1,5 @@
 """Quantized keys and values: what mlx-lm's quantized cache holds, and the same text with drafts."""
 
-from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from random import Random
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx import nn
-from mlx.utils import tree_map
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import KVCache as GrowingCache
 from mlx_lm.models.cache import QuantizedKVCache
@@ -36,6 +34,7 @@ from akunu_py.options import (
     KVQuantization,
 )
 from akunu_py.sampling.sampler import Sampler
+from tests.architectures import make_network
 from tests.fakes import OracleDrafter, rounds_of
 
 CAPACITY = 40
@@ -122,67 +121,26 @@ def test_the_defaults_are_mlx_lms() -> None:
     assert signature(generate_step).parameters["kv_group_size"].default == DEFAULT_KV_GROUP_SIZE
 
 
-COMMON: dict[str, Any] = {
-    "vocab_size": 128,
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 32,
-    "rms_norm_eps": 1e-5,
-    "max_position_embeddings": 512,
-    "rope_theta": 10000.0,
-    "tie_word_embeddings": False,
-}
-MOE: dict[str, Any] = {
-    "moe_intermediate_size": 32,
-    "num_experts_per_tok": 2,
-    "n_routed_experts": 4,
-    "n_shared_experts": 1,
-    "first_k_dense_replace": 1,
-    "norm_topk_prob": True,
-}
-LATENT: dict[str, Any] = MOE | {
-    "q_lora_rank": 32,
-    "kv_lora_rank": 32,
-    "qk_rope_head_dim": 32,
-    "qk_nope_head_dim": 32,
-    "v_head_dim": 32,
-    "num_key_value_heads": 2,
-}
-NETWORKS: dict[str, dict[str, Any]] = {
-    "llama": {},
-    "qwen3_next": MOE | {  # recurrent layers too
-        "linear_num_value_heads": 2, "linear_num_key_heads": 1, "linear_key_head_dim": 32,
-        "linear_value_head_dim": 32, "linear_conv_kernel_dim": 4, "num_experts": 4,
-        "full_attention_interval": 2, "decoder_sparse_step": 1, "mlp_only_layers": [],
-        "shared_expert_intermediate_size": 32, "partial_rotary_factor": 0.5,
-    },
-    "gpt_oss": {  # attention sinks, and sliding windows too
-        "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8,
-        "layer_types": ["sliding_attention", "full_attention"],
-    },
-    "deepseek_v3": LATENT,
-    "deepseek_v32": LATENT | {"index_head_dim": 32, "index_n_heads": 2, "index_topk": 8},
-    "mamba2": {
-        "num_heads": 4, "head_dim": 32, "state_size": 8, "conv_kernel": 4, "n_groups": 1,
-        "use_bias": False, "use_conv_bias": True, "time_step_rank": 4, "layer_norm_epsilon": 1e-5,
-        "time_step_limit": [0.0, 100.0], "intermediate_size": 128,
-    },
+WIDE: dict[str, Any] = {
+    "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1,
+    "head_dim": HEAD, "layer_types": None,
 }  # fmt: skip
+"""Heads of as many numbers as a group has, at least."""
+LATENT: dict[str, Any] = {
+    "kv_lora_rank": HEAD, "qk_rope_head_dim": HEAD, "qk_nope_head_dim": HEAD, "v_head_dim": HEAD,
+    "index_head_dim": HEAD, "num_key_value_heads": 2,
+}  # fmt: skip
+NETWORKS: dict[str, dict[str, Any]] = {
+    "gpt_oss": {"layer_types": ["sliding_attention", "full_attention"]},
+    "deepseek_v3": LATENT,
+    "deepseek_v32": LATENT,
+    "mamba2": {"intermediate_size": 4 * HEAD},
+}
 
 
 def network_of(name: str, **changes: Any) -> nn.Module:
-    """A tiny random network of an architecture, whose favourites stand out."""
-    module = import_module(f"mlx_lm.models.{name}")
-    config = COMMON | NETWORKS[name] | changes | {"model_type": name}
-    mx.random.seed(3)
-    network = module.Model(module.ModelArgs.from_dict(config))
-    network.update(
-        tree_map(lambda weight: weight * (2.0 if weight.ndim > 1 else 1.0), network.parameters())
-    )
-    return network
+    """A tiny network of an architecture, with heads that divide into groups."""
+    return make_network(name, **(WIDE | NETWORKS.get(name, {}) | changes))
 
 
 def model_of(name: str, quantization: KVQuantization | None) -> TargetModel:

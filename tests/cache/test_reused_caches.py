@@ -1,18 +1,20 @@
-"""What is reused is what a fresh engine computes, whatever happened to the caches before."""
+"""What is reused is what a fresh engine computes, whatever ended the requests before."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import mlx.core as mx
 import pytest
+from mlx import nn
 
 import akunu_py
 from akunu_py import Options
 from akunu_py.cache.layers import LayerCache
 from akunu_py.cache.model_cache import make_kv_cache
-from akunu_py.cache.recurrence import make_recordable
+from akunu_py.cache.states import make_recordable
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.engine import Engine
 from akunu_py.loading import load_tokenizer
@@ -24,7 +26,7 @@ PLAIN = Options(12, drafter="none")
 
 
 class Script:
-    """Drafts the given tokens when so many have been emitted, and otherwise nothing."""
+    """Drafts the given tokens after that many emitted ones, and otherwise nothing."""
 
     def __init__(self, drafts: dict[int, Sequence[int]]) -> None:
         self._drafts = drafts
@@ -114,11 +116,17 @@ def test_a_copy_inside_an_accepted_draft_has_the_right_states(
 
 @pytest.mark.parametrize("name", ["lfm2", "gemma3_text"])
 def test_making_room_may_drop_the_checkpoint_to_copy(name: str, make_engine: MakeEngine) -> None:
-    engine, prompt = make_engine(name), tokens_of(5, 700)
-    for length in (100, 110, 120, 400, 700):
-        engine.generate(prompt[:length], Options(1, drafter="none"))
-    engine.generate(tokens_of(9, 600), Options(1, drafter="none"))
-    engine._prefixes.memory = sum(slot.nbytes for slot in engine.slots) + 1000
+    prompt = tokens_of(5, 700)
+
+    def used(**options: int) -> Engine:
+        engine = make_engine(name, **options)
+        for length in (100, 110, 120, 400, 700):
+            engine.generate(prompt[:length], Options(1, drafter="none"))
+        engine.generate(tokens_of(9, 600), Options(1, drafter="none"))
+        return engine
+
+    held = sum(slot.nbytes for slot in used().slots)
+    engine = used(prompt_cache_bytes=held + 1000)
     other = [*prompt[:115], *tokens_of(7, 20)]
     assert engine.generate(other, PLAIN).token_ids == as_fresh(engine, other)
 
@@ -191,23 +199,12 @@ def test_states_are_not_counted_for_every_token(make_engine: MakeEngine) -> None
     engine.generate(tokens_of(1, 20), Options(1, drafter="none"))
     engine.generate(tokens_of(2, 900), Options(1, drafter="none"))
     both = sum(slot.nbytes for slot in engine.slots)
-    engine.reset()
-    engine._prefixes.memory = both + 100_000
+    engine = make_engine("qwen3_next", max_context=1024, prompt_cache_bytes=both + 100_000)
     for turn in range(4):
         engine.generate(tokens_of(1, 20 + 10 * turn), Options(1, drafter="none"))
     engine.generate(tokens_of(2, 900), Options(1, drafter="none"))
     goes_on = engine.generate(tokens_of(1, 70), Options(1, drafter="none"))
     assert goes_on.stats.cached_tokens in (49, 50)
-
-
-def test_recordings_end_with_the_request(make_engine: MakeEngine) -> None:
-    engine, prompt = make_engine("qwen3_next"), tokens_of(5, 20)
-    answer = as_fresh(engine, prompt)
-    engine.reset()
-    drafted(engine, prompt, {0: answer[:8]}, 9)
-    cache = engine._prefixes._slots[0].cache
-    assert cache._recorded is None
-    assert cache.recording is None
 
 
 def test_models_with_code_of_their_own_are_left_alone() -> None:
@@ -218,3 +215,34 @@ def test_models_with_code_of_their_own_are_left_alone() -> None:
     make_recordable(network)
     logits = network(mx.array([[1, 2, 3]]), cache=make_kv_cache(network, 8).layers)
     assert logits.shape == (1, 3, VOCABULARY)
+
+
+@pytest.mark.parametrize("after", [2, 6], ids=["in the prefill", "in the answer"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, ValueError])
+@pytest.mark.parametrize("name", ["llama", "qwen3_next", "gemma3_text"])
+def test_a_broken_forward_leaves_no_trace(
+    name: str,
+    error: type[BaseException],
+    after: int,
+    make_engine: MakeEngine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, prompt = make_engine(name), tokens_of(5, 60)
+    options = Options(12, drafter="ngram", num_draft_tokens=3)
+    expected = engine.generate(prompt, options).token_ids
+    engine.reset()
+    layer = engine.model.network.layers[1]
+    whole = type(layer).__call__
+    left = iter(range(after))
+
+    def interrupted(self: nn.Module, *arguments: Any, **named: Any) -> Any:
+        if self is layer and next(left, None) is None:
+            raise error
+        return whole(self, *arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(layer), "__call__", interrupted)
+        with pytest.raises(error):
+            engine.generate(prompt, options)
+    assert engine.slots == ()
+    assert engine.generate(prompt, options).token_ids == expected

@@ -7,12 +7,7 @@ import pytest
 from mlx import nn
 from mlx_lm.models import llama, qwen2
 
-from akunu_py.model.cpu.attention import (
-    CausalMask,
-    FusedAttention,
-    grouped_attention,
-    projections_of,
-)
+from akunu_py.model.cpu.attention import CausalMask, FusedAttention, grouped_attention
 from akunu_py.model.cpu.rotary import RotaryTable
 from tests.tiny_model import CONFIG
 
@@ -44,9 +39,10 @@ def test_queries_keys_and_values_are_those_of_the_original(make: Any) -> None:
         projected = FusedAttention(original, table, CausalMask()).project(
             x, *table.rows(offset, count)
         )
+        layers = original.q_proj, original.k_proj, original.v_proj
         heads = original.n_heads, original.n_kv_heads, original.n_kv_heads
         for computed, layer, number, turns in zip(
-            projected, projections_of(original), heads, (True, True, False), strict=True
+            projected, layers, heads, (True, True, False), strict=True
         ):
             expected = layer(x).reshape(1, count, number, -1).swapaxes(1, 2)
             expected = original.rope(expected, offset=offset) if turns else expected

@@ -1,8 +1,9 @@
-"""Norms and rotary layers compute the same to the bit; whole networks predict the same."""
+"""Norms and rotary layers compute the same to the bit; other layers and networks nearly so."""
 
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import pytest
 from mlx import nn
 from mlx.utils import tree_flatten
@@ -12,13 +13,14 @@ from mlx_lm.models.rope_utils import Llama3RoPE, YarnRoPE
 
 from akunu_py.cache.layers import LayerCache
 from akunu_py.model.cpu.attention import FusedAttention
-from akunu_py.model.cpu.kernels import FusedRMSNorm
+from akunu_py.model.cpu.kernels import FusedRMSNorm, exponential_of
 from akunu_py.model.cpu.linear import FusedFeedForward
 from akunu_py.model.cpu.network import with_fused_layers
 from akunu_py.model.cpu.rotary import RotaryTable, TableRoPE
 from tests.tiny_model import CONFIG
 
 HEAD_DIM = 32
+HIDDEN = CONFIG["hidden_size"]
 LLAMA3 = {
     "factor": 8.0,
     "low_freq_factor": 1.0,
@@ -135,3 +137,53 @@ def test_layers_with_other_settings_have_tables_of_their_own() -> None:
     x = normal(1, 1, 2, HEAD_DIM)
     for layer, base in ((fused.near, 10000), (fused.far, 1000000)):
         assert mx.array_equal(layer(x, 9), nn.RoPE(HEAD_DIM, base=base)(x, offset=9))
+
+
+@pytest.mark.parametrize("rows", [1, 60])
+def test_a_block_computes_the_same(rows: int) -> None:
+    for layer in (
+        llama.MLP(llama.ModelArgs.from_dict(CONFIG)),
+        qwen2.MLP(HIDDEN, 2 * HIDDEN),
+    ):
+        assert FusedFeedForward.can_replace(layer)
+        own = FusedFeedForward(layer)
+        x = 8.0 * mx.random.normal((rows, HIDDEN))
+        assert mx.allclose(own(x), layer(x), rtol=1e-4, atol=1e-5)
+
+
+def test_weights_that_cannot_be_joined_stay_as_they_are() -> None:
+    layer = qwen2.MLP(HIDDEN, 2 * HIDDEN)
+    nn.quantize(layer, group_size=32)
+    assert not FusedFeedForward.can_replace(layer)
+    half = qwen2.MLP(HIDDEN, 2 * HIDDEN)
+    half.set_dtype(mx.bfloat16)
+    assert not FusedFeedForward.can_replace(half)
+
+
+exponential = exponential_of(lambda x: x)
+
+
+@pytest.mark.parametrize("count", [7, 20_000])
+def test_the_exponential_is_as_exact_as_mlxs(count: int) -> None:
+    x = mx.linspace(-80.0, 80.0, count)
+    right = np.exp(np.array(x).astype(np.float64))
+    for computed in (mx.exp(x), exponential(x)):
+        assert np.abs(np.array(computed) / right - 1).max() < 8e-6
+    near = mx.linspace(-1.0, 1.0, count)
+    right = np.exp(np.array(near).astype(np.float64))
+    assert np.abs(np.array(exponential(near)) / right - 1).max() < 5e-7
+
+
+def test_results_beyond_float32_are_clamped() -> None:
+    x = mx.array([-mx.inf, -1000.0, 0.0, 1000.0] * 1000)
+    low, lower, one, high = np.array(exponential(x)[:4])
+    assert 0 <= low < 2e-38
+    assert 0 <= lower < 2e-38
+    assert one == 1.0
+    assert 1e38 < high < float("inf")
+
+
+def test_the_argument_may_be_a_function() -> None:
+    rows, peak = mx.random.normal((100, 64)), mx.array([[2.0]])
+    shifted = exponential_of(lambda x, peak: (x - peak) * 0.5)
+    assert mx.allclose(shifted(rows, peak), mx.exp((rows - peak) * 0.5), rtol=1e-5)

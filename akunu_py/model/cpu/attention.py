@@ -1,8 +1,7 @@
 """Attention for the CPU, with the projections of Llama and Qwen2.
 
-One multiplication makes queries, keys and values; queries and keys are rotated together; and all
-heads that share keys are multiplied with them together. If there are many scores, the division of
-the softmax comes after the values are mixed, when there are fewer numbers to divide.
+One multiplication makes queries, keys and values, one rotates queries and keys, and one multiplies
+all heads that share keys with them. Many scores are divided after the values are mixed.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,18 +40,16 @@ class CausalMask:
 
 
 class FusedAttention(nn.Module):  # type: ignore[misc]
-    """An attention layer of Llama or Qwen2 in fewer operations, for the rows of one sequence, or
-    single rows of several in a batched forward.
+    """An attention layer of Llama or Qwen2 in fewer operations, alone and in a batched forward.
 
-    The original computes what this does not cover: several sequences of one shape, a forward
-    without a cache, windows, and masks that are not causal. The weights of its input projections
-    become views of the joined ones.
+    The original computes everything else: several sequences of one shape, forwards without a
+    cache, windows, and masks that are not causal. Its projections become views of joined weights.
     """
 
     def __init__(self, original: nn.Module, table: RotaryTable, mask: CausalMask) -> None:
         super().__init__()
-        self.projections = JoinedLinear(projections_of(original))
-        self.projections.share_with(projections_of(original))
+        self.projections = JoinedLinear(_projections_of(original))
+        self.projections.share_with(_projections_of(original))
         self.output = JoinedLinear([original.o_proj])
         self.scale: float = original.scale
         self._table = table
@@ -64,15 +61,14 @@ class FusedAttention(nn.Module):  # type: ignore[misc]
 
     @staticmethod
     def can_replace(layer: nn.Module) -> bool:
-        """Whether a layer is of this kind, with dense weights in float32."""
+        """Whether a layer is of this kind, with dense float32 weights."""
         return (
             type(layer) in ATTENTION_LAYERS
-            and can_join(projections_of(layer))
+            and can_join(_projections_of(layer))
             and can_join([layer.o_proj])
         )
 
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
-        """As the original: maps `[batch, count, hidden_size]`."""
         batch, count, _ = x.shape
         if hasattr(cache, "append_each") and mask is None and not cache.has_window:
             projected = self.project(x[:, 0], *self._table.rows_at(cache.rows.positions))
@@ -111,7 +107,6 @@ class FusedAttention(nn.Module):  # type: ignore[misc]
     def _attend_each(
         self, queries: mx.array, keys: mx.array, values: mx.array, cache: Any
     ) -> mx.array:
-        """The same for the rows of several sequences."""
         if cache.rows.are_joined:
             keys, values = cache.append_joined(keys.swapaxes(0, 2), values.swapaxes(0, 2))
             queries, mask = queries.swapaxes(0, 2), cache.rows.additive_mask
@@ -125,8 +120,7 @@ class FusedAttention(nn.Module):  # type: ignore[misc]
         )
 
 
-def projections_of(layer: nn.Module) -> list[nn.Module]:
-    """The layers that make the queries, the keys and the values."""
+def _projections_of(layer: nn.Module) -> list[nn.Module]:
     return [layer.q_proj, layer.k_proj, layer.v_proj]
 
 
@@ -158,7 +152,7 @@ def grouped_attention(
 def single_attentions(
     queries: mx.array, held: Sequence[tuple[mx.array, mx.array]], scale: float
 ) -> mx.array:
-    """The attentions of several sequences with one row each, in as few operations as possible.
+    """The attentions of several sequences with one row each.
 
     Args:
         queries: `[1, heads, sequences, head_dim]`, float32.
@@ -178,7 +172,6 @@ def single_attentions(
 
 
 def _mixed(scores: mx.array, values: mx.array, scale: float = 1.0) -> mx.array:
-    """The values, mixed by the softmax of the scaled scores."""
     if scores.size < FEW:
         return mx.softmax(scores if scale == 1.0 else scores * scale, axis=-1) @ values
     weights = _softmax_numerators(scale)(scores, mx.max(scores, axis=-1, keepdims=True))
@@ -187,5 +180,5 @@ def _mixed(scores: mx.array, values: mx.array, scale: float = 1.0) -> mx.array:
 
 @cache
 def _softmax_numerators(scale: float) -> Callable[..., mx.array]:
-    """The numerators, from scores that are not scaled yet and their maxima."""
+    """Computes the numerators from scores that are not scaled yet, and their maxima."""
     return exponential_of(lambda scores, peak: (scores - peak) * scale)

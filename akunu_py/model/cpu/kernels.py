@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import cache, partial
 from math import e, factorial, log, log2
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import mlx.core as mx
 from mlx import nn
@@ -15,16 +15,13 @@ _LOG2_E: Final = log2(e)
 _DEGREE: Final = 6
 _TAYLOR: Final = tuple(log(2.0) ** power / factorial(power) for power in range(_DEGREE + 1))
 _MIN_EXPONENT, _MAX_EXPONENT = -126.0, 127.0
-"""The exponents of normal floats; results beyond them are clamped."""
+"""The exponents of normal floats; others are clamped."""
 _ROUNDER: Final = 1.5 * 2.0**23
-"""A float of this size has no bits for fractions: adding it rounds, and leaves the whole number in
-the lowest bits."""
+"""Adding a float of this size rounds, and leaves the whole number in the lowest bits."""
 _MANTISSA_BITS: Final = 23
 _BIAS: Final = 127
 _MAX_FUSED_ROWS: Final = 16
-"""Above this many rows, MLX's own operations, which are vectorised, are faster than a compiled
-one."""
-
+"""For more rows, MLX's own operations, which are vectorised, are faster than a compiled one."""
 
 _compiled: Final[Callable[..., Any]] = partial(mx.compile, shapeless=True)
 _compiled_exponent: Final = _compiled(
@@ -34,24 +31,20 @@ _compiled_exponent: Final = _compiled(
 
 
 def exponential_of(argument: Callable[..., mx.array]) -> Callable[..., mx.array]:
-    """The exponential of a function of arrays, compiled together with that function.
+    """The exponential of a function of float32 arrays, compiled together with that function.
 
-    MLX computes the exponential one element after the other. Here e^x is 2^n * 2^f with a whole n
-    and f within 0.5 of zero: a polynomial gives 2^f and the exponent bits of a float give 2^n, both
-    from simple arithmetic that the compiler turns into vector instructions. The result is as exact
-    as MLX's. The function takes float32 arrays and returns one of the first one's shape.
+    MLX computes the exponential one element at a time. Here e^x is 2^n * 2^f with a whole n and f
+    within 0.5 of zero: the exponent bits of a float give 2^n and a polynomial gives 2^f, which the
+    compiler turns into vector instructions. The result is as exact as MLX's.
     """
     compiled_plain = _compiled(lambda *arrays: mx.exp(argument(*arrays)))
     compiled_parts = _compiled(lambda *arrays: _parts(argument(*arrays)))
 
     def exponential(*arrays: mx.array) -> mx.array:
-        result: mx.array
         if arrays[0].size < FEW:
-            result = compiled_plain(*arrays)
-        else:
-            whole, power = compiled_parts(*arrays)
-            result = power * _compiled_exponent(whole.view(mx.int32)).view(mx.float32)
-        return result
+            return cast(mx.array, compiled_plain(*arrays))
+        whole, power = compiled_parts(*arrays)
+        return cast(mx.array, power * _compiled_exponent(whole.view(mx.int32)).view(mx.float32))
 
     return exponential
 
@@ -70,10 +63,8 @@ def _parts(x: mx.array) -> tuple[mx.array, mx.array]:
 def swiglu(gate: mx.array, up: mx.array) -> mx.array:
     """SiLU of the gate, times the input; float32."""
     if gate.size < FEW:
-        gated: mx.array = _compiled_swiglu(gate, up)
-    else:
-        gated = _compiled_gate(gate, up, _exponential_of_negative(gate))
-    return gated
+        return cast(mx.array, _compiled_swiglu(gate, up))
+    return cast(mx.array, _compiled_gate(gate, up, _exponential_of_negative(gate)))
 
 
 _exponential_of_negative = exponential_of(mx.negative)
@@ -89,16 +80,9 @@ class FusedRMSNorm(nn.RMSNorm):  # type: ignore[misc]
         self.weight = original.weight
 
     def __call__(self, x: mx.array) -> mx.array:
-        if not _are_few(x):
-            normalised: mx.array = super().__call__(x)
-        else:
-            normalised = _compiled_rms_norm(self.eps)(x, self.weight)
-        return normalised
-
-
-def _are_few(x: mx.array) -> bool:
-    few: bool = x.size <= _MAX_FUSED_ROWS * x.shape[-1]
-    return few
+        if x.size > _MAX_FUSED_ROWS * x.shape[-1]:
+            return cast(mx.array, super().__call__(x))
+        return cast(mx.array, _compiled_rms_norm(self.eps)(x, self.weight))
 
 
 @cache

@@ -17,8 +17,8 @@ class JoinedLinear(nn.Module):  # type: ignore[misc]
     """Linear layers of the same input as one; their outputs follow each other on the last axis.
 
     Attributes:
-        matrix: `[inputs, outputs]`, the transposed view of the layers' weights: transposing them in
-            every forward would be one more operation. The weights of a single layer are not copied.
+        matrix: `[inputs, outputs]`, a transposed view of the joined weights: transposing them in
+            every forward would be one more operation.
         bias: `[outputs]`, if the layers have one.
     """
 
@@ -33,7 +33,7 @@ class JoinedLinear(nn.Module):  # type: ignore[misc]
         return mx.addmm(self.bias, x, self.matrix) if "bias" in self else x @ self.matrix
 
     def share_with(self, layers: Sequence[nn.Linear]) -> None:
-        """Makes the layers' weights views of the joined ones, so that they are kept only once."""
+        """Makes the layers' weights views of the joined ones, so that memory holds them once."""
         start = 0
         for layer in layers:
             end = start + layer.weight.shape[0]
@@ -52,23 +52,20 @@ def can_join(layers: Sequence[nn.Module]) -> bool:
 
 
 class FusedFeedForward(nn.Module):  # type: ignore[misc]
-    """A gated feed-forward block of Llama or Qwen2: one multiplication for gate and input.
-
-    The weights of the original become views of the joined ones.
-    """
+    """A gated feed-forward block of Llama or Qwen2: one multiplication for gate and input."""
 
     def __init__(self, original: nn.Module) -> None:
         super().__init__()
-        self.gate_and_up = JoinedLinear(inputs_of(original))
-        self.gate_and_up.share_with(inputs_of(original))
+        self.gate_and_up = JoinedLinear(_inputs_of(original))
+        self.gate_and_up.share_with(_inputs_of(original))
         self.down = JoinedLinear([original.down_proj])
 
     @staticmethod
     def can_replace(layer: nn.Module) -> bool:
-        """Whether a layer is such a block, with dense weights in float32."""
+        """Whether a layer is such a block, with dense float32 weights."""
         return (
             type(layer) in FEED_FORWARD_LAYERS
-            and can_join(inputs_of(layer))
+            and can_join(_inputs_of(layer))
             and can_join([layer.down_proj])
         )
 
@@ -78,6 +75,5 @@ class FusedFeedForward(nn.Module):  # type: ignore[misc]
         return self.down(swiglu(gate, up))
 
 
-def inputs_of(layer: nn.Module) -> list[nn.Module]:
-    """The layers that read the block's input."""
+def _inputs_of(layer: nn.Module) -> list[nn.Module]:
     return [layer.gate_proj, layer.up_proj]

@@ -1,7 +1,5 @@
-"""A network of mlx-lm with faster layers for the CPU instead of its own.
-
-Norms and rotary layers of every network are replaced, and the dense attentions and feed-forward
-blocks of Llama and Qwen2.
+"""A network of mlx-lm with faster layers for the CPU: norms and rotary layers of every network, and
+the dense attentions and feed-forward blocks of Llama and Qwen2.
 """
 
 from collections.abc import Hashable, Iterator
@@ -17,14 +15,13 @@ from akunu_py.model.cpu.linear import FusedFeedForward
 from akunu_py.model.cpu.rotary import ROTARY_LAYERS, RotaryTable, TableRoPE, settings_of
 
 _Tables = dict[Hashable, RotaryTable]
-"""The tables of a network's rotary layers, by the layers' settings."""
+"""By the settings of the rotary layers."""
 
 
 def with_fused_layers(network: nn.Module) -> nn.Module:
-    """A copy of a loaded network that shares its weights and has the faster layers.
+    """A copy of a loaded network with the faster layers.
 
-    Where weights are joined, those of the network become views of the joined ones: their values
-    stay, and they take no additional memory.
+    Both share all weights; where they are joined, those of the network become views.
     """
     fused: nn.Module = _copy_of(network)
     fused.update_modules(tree_unflatten(list(_replacements(network))))
@@ -32,7 +29,6 @@ def with_fused_layers(network: nn.Module) -> nn.Module:
 
 
 def _replacements(network: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The path and the faster form of each outermost layer that has one."""
     tables: _Tables = {}
     mask = CausalMask()
     outermost = None
@@ -46,20 +42,16 @@ def _replacements(network: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _faster_form(layer: nn.Module, tables: _Tables, mask: CausalMask) -> nn.Module | None:
-    form: nn.Module | None = None
     if type(layer) is nn.RMSNorm:
-        form = FusedRMSNorm(layer)
-    elif type(layer) in ROTARY_LAYERS and (table := _table_of(layer, tables)):
-        form = TableRoPE(layer, table)
-    elif FusedAttention.can_replace(layer) and (table := _table_of(layer.rope, tables)):
-        form = FusedAttention(layer, table, mask)
-    elif FusedFeedForward.can_replace(layer):
-        form = FusedFeedForward(layer)
-    return form
+        return FusedRMSNorm(layer)
+    if type(layer) in ROTARY_LAYERS and (table := _table_of(layer, tables)):
+        return TableRoPE(layer, table)
+    if FusedAttention.can_replace(layer) and (table := _table_of(layer.rope, tables)):
+        return FusedAttention(layer, table, mask)
+    return FusedFeedForward(layer) if FusedFeedForward.can_replace(layer) else None
 
 
 def _table_of(rope: nn.Module, tables: _Tables) -> RotaryTable | None:
-    """The angles of a rotary layer; None if a table would not give its results."""
     if type(rope) not in ROTARY_LAYERS:
         return None
     table = tables.setdefault(settings_of(rope), RotaryTable(rope))

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import mlx.core as mx
 from mlx import nn
@@ -20,8 +20,7 @@ _FIRST_POSITIONS: Final = 2048
 class RotaryTable:
     """The cosines and sines of a rotary layer's angles, for every position up to some length.
 
-    The layer itself computes them, from vectors of ones, so that they include any scaling of its
-    frequencies. It is called with `[..., positions, dims]` and an offset.
+    The layer itself computes them from ones, so that they include any scaling of its frequencies.
     """
 
     def __init__(self, layer: Any) -> None:
@@ -38,7 +37,7 @@ class RotaryTable:
         return bool(mx.array_equal(rotate(x, *self.rows(5, 3)), self._layer(x, offset=5)))
 
     def rows(self, offset: int, count: int) -> Angles:
-        """The angles of `count` positions, kept because all layers of a forward need the same."""
+        """The angles of `count` positions; kept, because all layers of a forward need them."""
         if self._last is None or self._last[0] != (offset, count):
             if offset + count > self._positions:
                 self._extend(offset + count)
@@ -65,10 +64,7 @@ class RotaryTable:
 
 
 class TableRoPE(nn.Module):  # type: ignore[misc]
-    """A rotary layer with a table, which all layers with the same settings share.
-
-    The original computes what the table does not cover: other types, and offsets by row.
-    """
+    """A rotary layer with a table; the original computes other types, and offsets by row."""
 
     def __init__(self, original: nn.Module, table: RotaryTable) -> None:
         super().__init__()
@@ -78,8 +74,7 @@ class TableRoPE(nn.Module):  # type: ignore[misc]
     def __call__(self, x: mx.array, offset: int | mx.array = 0) -> mx.array:
         if isinstance(offset, int) and x.dtype == mx.float32 and x.shape[-1] == self._table.dims:
             return rotate(x, *self._table.rows(offset, x.shape[-2]))
-        rotated: mx.array = self._original(x, offset=offset)
-        return rotated
+        return cast(mx.array, self._original(x, offset=offset))
 
 
 @partial(mx.compile, shapeless=True)
@@ -96,7 +91,7 @@ def rotate(x: mx.array, cosines: mx.array, sines: mx.array) -> mx.array:
 
 
 def settings_of(layer: nn.Module) -> Hashable:
-    """All numbers of a rotary layer; layers with equal numbers can share a table."""
+    """All numbers of a rotary layer; layers with the same ones can share a table."""
     return type(layer), tuple(
         (name, repr(value.tolist() if isinstance(value, mx.array) else value))
         for name, value in sorted({**vars(layer), **layer}.items())

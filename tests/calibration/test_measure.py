@@ -17,6 +17,7 @@ from akunu_py.calibration.cost_store import CostStore
 from akunu_py.calibration.forward_times import ForwardTimes
 from akunu_py.calibration.measure import (
     CONTEXTS,
+    choose_threads,
     contexts_of,
     cost_key,
     find_cost_curve,
@@ -27,7 +28,7 @@ from akunu_py.engine import Engine
 from akunu_py.errors import BackendError
 from akunu_py.loading import load_target
 from akunu_py.machine.backend import find_backend
-from akunu_py.machine.blas import Blas, load_blas
+from akunu_py.machine.blas import Blas, load_blas, thread_choices
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import KVQuantization
 from akunu_py.planning.cost_curve import DOUBTFUL, MEASURED, CostCurve, CostLevel
@@ -68,15 +69,15 @@ def edge_at_eight(model: TargetModel, monkeypatch: pytest.MonkeyPatch) -> list[t
     """Rounds over eight rows are faster than over seven; returns each context and size timed."""
     monkeypatch.setattr(model, "padding", {3: 4})
     timed: list[tuple[int, int]] = []
-    compute = ForwardTimes._round
+    compute = ForwardTimes.round
 
     def time(times: ForwardTimes, size: int) -> float:
         compute(times, size)
         assert not model.padding
-        timed.append((times._context, size))
+        timed.append((times.context, size))
         return 1e-3 * (size if size < 8 else 1.0 + 0.1 * size)
 
-    monkeypatch.setattr(ForwardTimes, "_round", time)
+    monkeypatch.setattr(ForwardTimes, "round", time)
     return timed
 
 
@@ -207,12 +208,12 @@ class TestThreads:
     ) -> None:
         blas = FakeBlas(seconds)
         measure = lambda: seconds[blas.used[-1]]  # noqa: E731
-        assert calibration._choose_threads(blas, measure, until=0.0) == chosen
+        assert choose_threads(blas, measure, until=0.0) == chosen
         assert blas.used[-1] == chosen
 
     def test_nothing_is_measured_without_a_choice(self) -> None:
-        assert calibration._choose_threads(FakeBlas({1: 0.1}), lambda: 1 / 0, until=0.0) is None
-        assert calibration._choose_threads(None, lambda: 1 / 0, until=0.0) is None
+        assert choose_threads(FakeBlas({1: 0.1}), lambda: 1 / 0, until=0.0) is None
+        assert choose_threads(None, lambda: 1 / 0, until=0.0) is None
 
     def test_the_choice_is_kept_with_the_costs(
         self, model: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -328,3 +329,48 @@ def test_no_error_of_a_measurement_ends_the_engine(
     assert engine.speculation.wants_costs
     engine.measure_costs(lambda: False)
     assert engine.speculation.wants_costs
+
+
+@pytest.mark.parametrize(
+    ("settings", "threads"),
+    [
+        ({"MKL_NUM_THREADS": "3"}, 3),
+        ({"OMP_NUM_THREADS": "5"}, 5),
+        ({"MKL_NUM_THREADS": "3", "OMP_NUM_THREADS": "5"}, 3),
+        ({"OPENBLAS_NUM_THREADS": "3", "OMP_NUM_THREADS": "5"}, 5),
+        ({"MKL_NUM_THREADS": "0", "OMP_NUM_THREADS": "many"}, None),
+        ({}, None),
+    ],
+)
+def test_the_environment_decides(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], threads: int | None
+) -> None:
+    cores = 7
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    for name in ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    assert thread_choices("mkl") == ((threads,) if threads else (6, 7, 3, 1))
+
+
+def test_a_single_core_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0}, raising=False)
+    for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    assert thread_choices("mkl") == (1,)
+
+
+def test_the_number_of_threads_changes_while_the_program_runs() -> None:
+    loaded = load_blas()
+    if loaded is None or loaded.name == "reference":
+        pytest.skip("its threads cannot be changed")
+    blas = replace(loaded, choices=(1, 2))
+    try:
+        for threads in blas.choices:
+            blas.use_threads(threads)
+            assert blas.current_threads == threads
+        blas.use_threads(3)
+        assert blas.current_threads == threads, "only a choice is taken"
+    finally:
+        replace(blas, choices=(blas.threads,)).use_threads(blas.threads)

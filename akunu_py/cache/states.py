@@ -1,24 +1,25 @@
-"""Recording what recurrent layers compute, so that a rollback repeats their recurrence alone.
+"""The states of recurrent layers: checkpoints to return to, and recordings to repeat a part of.
 
-In mlx-lm, the recurrent layers of most families are a short convolution and one of a few functions,
-from inputs over the sequence and a state to outputs and the next state. `record` keeps the inputs
-of one forward; `Recording.states_after` computes the states after a part of its tokens from them,
-which costs next to nothing compared with a forward through all layers. What was recorded is
-checked against the states that the forward left; a family that computes them in another way is
-not recorded, and its tokens are computed again.
+A checkpoint is a copy of the layers' attributes. In most families of mlx-lm, a recurrent layer is a
+short convolution and one of a few functions, from inputs over the sequence and a state to outputs
+and the next state. `record` keeps the inputs of one forward; `Recording.states_after` computes the
+states after a part of its tokens from them. That is checked against the states that the forward
+left; a family that fails is not recorded.
 """
 
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import cached_property, wraps
 from inspect import signature
 from threading import local
 from typing import Any, Final, cast
 
 import mlx.core as mx
 from mlx import nn
+from mlx.utils import tree_unflatten
+from mlx_lm.models.cache import CacheList
 
 _RECURRENCES: Final[dict[str, tuple[tuple[str, ...], int]]] = {
     "gated_delta_update": (("q", "k", "v", "a", "b"), 1),  # Qwen3-Next, Qwen3.5, Kimi Linear, OLMo
@@ -27,12 +28,68 @@ _RECURRENCES: Final[dict[str, tuple[tuple[str, ...], int]]] = {
 }
 """mlx-lm's functions that advance a state: their inputs over the sequence, and its axis in them."""
 
+_SCALARS: Final = (bool, int, float, str, type(None))
+
 _active = local()
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """What it takes to return a cache to an earlier length.
+
+    Attributes:
+        length: how many tokens it held.
+        states: the attributes of each cache that is not a `LayerCache`.
+        windows: what each sliding window held; None if they were not copied, so that the
+            checkpoint works only while they still hold it.
+    """
+
+    length: int
+    states: tuple[dict[str, Any], ...]
+    windows: tuple[tuple[mx.array, ...], ...] | None
+
+    @cached_property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in arrays_of([*self.states, self.windows]))
+
+
+def is_plain(value: Any) -> bool:
+    """Whether `copy_of` copies all of a value."""
+    if isinstance(value, dict):
+        return all(map(is_plain, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(is_plain, value))
+    return isinstance(value, (mx.array, *_SCALARS))
+
+
+def copy_of(value: Any) -> Any:
+    """A copy of a tree that later writes to the original do not change; memory is shared until
+    then."""
+    if isinstance(value, dict):
+        return {name: copy_of(held) for name, held in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(copy_of, value))
+    return mx.array(value) if isinstance(value, mx.array) else value
+
+
+def arrays_of(value: Any) -> Iterator[mx.array]:
+    """The arrays of a tree of containers."""
+    if isinstance(value, mx.array):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for held in value.values() if isinstance(value, dict) else value:
+            yield from arrays_of(held)
+
+
+def parts_of(layers: Sequence[Any]) -> Iterator[Any]:
+    """The single caches of a list that may have lists in it."""
+    for layer in layers:
+        yield from parts_of(layer.caches) if isinstance(layer, CacheList) else (layer,)
 
 
 @dataclass(frozen=True)
 class _Recurrence:
-    """One call: it left `state`, and leaves another after a part of its inputs."""
+    """One call of a recurrence, which returned `state`."""
 
     call: Callable[..., tuple[mx.array, mx.array]]
     arguments: dict[str, Any]
@@ -64,13 +121,13 @@ class Recording:
         Returns:
             A list for each cache; None if not everything was recorded.
         """
-        recurrences = {id(one.state): one for one in self.recurrences}
         convolved = iter(self.convolved)
         found = []
         for cache in caches:
             states = []
             for entry in getattr(cache, "cache", [None]):
-                if (recurrence := recurrences.get(id(entry))) is not None:
+                recurrence = next((one for one in self.recurrences if one.state is entry), None)
+                if recurrence is not None:
                     states.append(recurrence.state_after(tokens))
                     continue
                 given = next(convolved, None)
@@ -84,7 +141,7 @@ class Recording:
         return found if next(convolved, None) is None else None
 
     def is_right(self, caches: Sequence[Any], of: int) -> bool:
-        """Whether it gives the states that the forward left; waits for the forward."""
+        """Whether all of the tokens lead to the states that the forward left; waits for it."""
         repeated = self.states_after(caches, of, of)
         return repeated is not None and all(
             bool(mx.allclose(own, entry, rtol=1e-3, atol=1e-3))
@@ -95,7 +152,7 @@ class Recording:
 
 @contextmanager
 def record(recording: Recording | None) -> Generator[None, None, None]:
-    """Records the forwards that this thread builds in the meantime; None records nothing."""
+    """Records the forwards that this thread builds meanwhile; None records nothing."""
     before, _active.recording = getattr(_active, "recording", None), recording
     try:
         yield
@@ -106,12 +163,16 @@ def record(recording: Recording | None) -> Generator[None, None, None]:
 def make_recordable(network: nn.Module) -> None:
     """Lets `record` see the recurrent layers of a network from mlx-lm.
 
-    The network computes what it did before. Functions in mlx-lm's modules are replaced for the
-    whole process by ones that also note their arguments.
+    Its convolutions, and functions in mlx-lm's modules for the whole process, are replaced by ones
+    that compute the same and note what they are given.
     """
+    convolutions = [
+        (path, _RecordedConv1d(layer))
+        for path, layer in network.named_modules()
+        if type(layer) is nn.Conv1d
+    ]
+    network.update_modules(tree_unflatten(convolutions))
     for layer in network.modules():
-        if type(layer) is nn.Conv1d:
-            layer.__class__ = _RecordedConv1d
         module = sys.modules.get(type(layer).__module__)  # that of a model's own code may be absent
         for name in _RECURRENCES.keys() & (vars(module) if module else {}).keys():
             call = getattr(module, name)
@@ -120,7 +181,12 @@ def make_recordable(network: nn.Module) -> None:
 
 
 class _RecordedConv1d(nn.Conv1d):  # type: ignore[misc]
-    """A convolution that notes what it is given."""
+    """A convolution that notes what it is given; it shares the weights of the original."""
+
+    def __init__(self, original: nn.Conv1d) -> None:
+        nn.Module.__init__(self)
+        self.__dict__.update(vars(original))
+        dict.update(self, original)
 
     def __call__(self, x: mx.array) -> mx.array:
         recording: Recording | None = getattr(_active, "recording", None)
@@ -132,7 +198,6 @@ class _RecordedConv1d(nn.Conv1d):  # type: ignore[misc]
 def _recorded(
     call: Callable[..., tuple[mx.array, mx.array]], inputs: tuple[str, ...], axis: int
 ) -> Callable[..., tuple[mx.array, mx.array]]:
-    """The same function, which notes its arguments and the state that it returns."""
     parameters = signature(call)
 
     @wraps(call)

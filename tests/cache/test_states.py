@@ -1,6 +1,7 @@
 """Repeating a recurrence gives the state that the plain recurrence gives."""
 
 from typing import Any
+from weakref import ref
 
 import mlx.core as mx
 import pytest
@@ -9,8 +10,9 @@ from mlx_lm.models import gated_delta, ssm
 from mlx_lm.models.cache import ArraysCache
 
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.cache.model_cache import Rollback, make_kv_cache, rollback_of
-from akunu_py.cache.recurrence import Recording, make_recordable, record
+from akunu_py.cache.model_cache import Rollback, make_kv_cache
+from akunu_py.cache.states import Recording, make_recordable, record
+from akunu_py.model.target_model import TargetModel
 from tests.architectures import make_network
 
 ROWS = 7
@@ -63,7 +65,8 @@ def test_a_repeated_recurrence_is_the_plain_one_to_the_bit(accepted: int) -> Non
 def test_a_rejection_leaves_what_a_forward_over_the_accepted_part_leaves(name: str) -> None:
     mx.disable_compile()
     network = make_network(name)
-    assert rollback_of(network) is Rollback.RECURRENCE
+    model = TargetModel(network, None, {}, name=name, layout="dense")  # type: ignore[arg-type]
+    assert model.after_rejection is Rollback.RECURRENCE
 
     def fed(*forwards: list[int], marked: bool = False) -> KVCache:
         cache = make_kv_cache(network, 64)
@@ -86,6 +89,17 @@ def test_a_rejection_leaves_what_a_forward_over_the_accepted_part_leaves(name: s
         expected = following(fed(prompt, draft[:accepted]))
         assert mx.allclose(following(cache), expected, atol=2e-3)
     mx.enable_compile()
+
+
+def test_a_recording_ends_with_the_next_rollback() -> None:
+    cache = make_kv_cache(make_network("qwen3_next"), 8)
+    cache.mark()
+    assert cache.recording is not None
+    recording = ref(cache.recording)
+    cache.advance(2)
+    assert recording() is not None
+    cache.rollback(0)
+    assert recording() is None
 
 
 def test_what_was_recorded_wrongly_is_not_used() -> None:
