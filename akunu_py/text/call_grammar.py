@@ -19,6 +19,7 @@ from akunu_py.text.json_schema import (
     WHITESPACE,
     bounded,
     closed,
+    one_line,
     parameters_of,
     resolved,
     simplified,
@@ -352,8 +353,9 @@ def make_checked(make: Callable[[], str]) -> str:
         known = isinstance(error, InvalidRequestError)  # or the schema makes no sense
         reason = str(error) if known else f"{type(error).__name__}, {error}"
     if reason:
-        reason = " ".join(reason.split()).rstrip(".")[:300]
-        raise InvalidRequestError(f"The schemas of the tools cannot be followed: {reason}.")
+        raise InvalidRequestError(
+            f"The schemas of the tools cannot be followed: {one_line(reason)}."
+        )
     return source
 
 

@@ -69,6 +69,11 @@ def sample_arguments(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {str(key): _sample(resolved(value, schema)) for key, value in named}
 
 
+def one_line(reason: str) -> str:
+    """What llguidance says is wrong with a grammar, shortened."""
+    return " ".join(reason.split()).rstrip(".")[:300]
+
+
 def _sample(schema: Any) -> Any:
     """A value of about the shape that a schema describes."""
     schema = schema if isinstance(schema, dict) else {}

@@ -19,8 +19,7 @@ from akunu_py.drafting.ngram import NGramDrafter
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError, UnreadableRequestError
 from akunu_py.options import Grammar, Options, Sampling
-from akunu_py.sampling.constraint import Constraint
-from akunu_py.sampling.constraint_factory import ConstraintFactory
+from akunu_py.sampling.constraint import Constraint, ConstraintFactory
 from akunu_py.sampling.sampler import Sampler
 from benchmarks.seeds.ngram_model import NGramModelDrafter, bigram
 from tests.fakes import OracleDrafter, rounds_of

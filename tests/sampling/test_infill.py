@@ -9,7 +9,7 @@ import pytest
 
 from akunu_py.engine import Engine
 from akunu_py.options import Options, Sampling
-from akunu_py.sampling.infill import InfillFilter
+from akunu_py.sampling.filters import InfillFilter
 from akunu_py.sampling.sampler import Sampler
 from tests.fakes import OracleDrafter
 

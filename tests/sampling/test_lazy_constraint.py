@@ -8,8 +8,7 @@ import pytest
 
 from akunu_py.engine import Engine
 from akunu_py.options import Grammar, Options, Sampling, Wake
-from akunu_py.sampling.constraint import Constraint
-from akunu_py.sampling.constraint_factory import ConstraintFactory
+from akunu_py.sampling.constraint import Constraint, ConstraintFactory
 from tests.fakes import OracleDrafter
 
 

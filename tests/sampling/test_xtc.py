@@ -10,8 +10,8 @@ from mlx_lm.sample_utils import apply_xtc
 import akunu_py
 from akunu_py.engine import Engine
 from akunu_py.options import Options, Sampling
+from akunu_py.sampling.filters import XTCFilter
 from akunu_py.sampling.sampler import Sampler, SamplerFactory
-from akunu_py.sampling.xtc import XTCFilter
 
 VOCABULARY = 12
 ALWAYS = Sampling(temperature=1.0, xtc_probability=1.0, seed=1)
