@@ -282,8 +282,13 @@ def test_a_database_that_turns_out_to_be_damaged_starts_anew(tmp_path: Path) -> 
     folder = tmp_path / "memory"
     store = MemoryStore(folder)
     store.update(ONE, KEY, {"a": (FILE, [1])})
-    with pytest.raises(InvalidRequestError, match="index your projects"), store._changing():
-        raise sqlite3.DatabaseError("database disk image is malformed")
+    other = sqlite3.connect(folder / "projects.sqlite", isolation_level=None)
+    other.execute("PRAGMA writable_schema = ON")
+    other.execute("UPDATE sqlite_master SET sql = 'CREATE nothing' WHERE name = 'files'")
+    other.execute("PRAGMA schema_version = 99")
+    other.close()
+    with pytest.raises(InvalidRequestError, match="index your projects"):
+        held(store)
     store.close()
     again = MemoryStore(folder)
     assert again.update(ONE, KEY, {"a": (FILE, [2])})
