@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
-from akunu_py.text.call_layout import LLAMA3, CallLayout
+from akunu_py.text.call_layout import LLAMA3, CallLayout, layout_of
 from akunu_py.text.call_reader import CallBegin, CallReader, kinds_of
 from akunu_py.text.json_schema import sample_arguments
 from akunu_py.text.stream import Piece
@@ -109,11 +109,18 @@ class AnswerFormat:
 _LLAMA3_START: Final = '{"name": "'
 
 
-def answer_format_of(template: str, think_start: str, think_end: str) -> AnswerFormat:
-    """The format of a model whose calls mlx-lm cannot parse: Llama 3's are JSON without marks."""
-    if '{"name": function name, "parameters": dictionary' not in template:
-        return AnswerFormat(think_start, think_end)
-    return AnswerFormat(think_start, think_end, _LLAMA3_START, "", _parse_llama3, LLAMA3)
+def answer_format_of(wrapped: Any, template: str) -> AnswerFormat:
+    """The format of the answers of a model, by mlx-lm's wrapper around its tokenizer and its chat
+    template. mlx-lm has no parser for Llama 3's calls, which are JSON without marks."""
+    thinking = (wrapped.think_start or "", wrapped.think_end or "")
+    parse = wrapped.tool_parser
+    if parse is not None:
+        layout = layout_of(parse.__module__.rpartition(".")[2], template)
+        marks = (wrapped.tool_call_start or "", wrapped.tool_call_end or "")
+        return AnswerFormat(*thinking, *marks, parse, layout)
+    if '{"name": function name, "parameters": dictionary' in template:
+        return AnswerFormat(*thinking, _LLAMA3_START, "", _parse_llama3, LLAMA3)
+    return AnswerFormat(*thinking)
 
 
 def _parse_llama3(text: str, _: Any) -> dict[str, Any]:

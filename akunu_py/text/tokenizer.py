@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from akunu_py.errors import ContextOverflowError, InvalidRequestError, UnreadableRequestError
 from akunu_py.text.answer_parser import AnswerFormat, answer_format_of
-from akunu_py.text.call_layout import layout_of
 from akunu_py.text.stream import Detokenizer, WholeTextDetokenizer
 from akunu_py.text.token_bytes import PieceLengths, TokenBytes
 
@@ -46,13 +45,7 @@ class Tokenizer:
     @cached_property
     def answer_format(self) -> AnswerFormat:
         """The marks that the model puts around reasoning and tool calls."""
-        own, template = self.wrapped, self.template
-        thinking = (own.think_start or "", own.think_end or "")
-        if own.tool_parser is None:
-            return answer_format_of(template, *thinking)
-        layout = layout_of(own.tool_parser.__module__.rpartition(".")[2], template)
-        marks = (own.tool_call_start or "", own.tool_call_end or "")
-        return AnswerFormat(*thinking, *marks, own.tool_parser, layout)
+        return answer_format_of(self.wrapped, self.template)
 
     @cached_property
     def token_bytes(self) -> TokenBytes:
@@ -62,8 +55,7 @@ class Tokenizer:
     @cached_property
     def special_tokens(self) -> frozenset[int]:
         """The ids that spell no text, among them those that end an answer."""
-        added = self.wrapped.added_tokens_decoder.items()
-        return self.end_tokens | {token for token, entry in added if entry.special}
+        return self.end_tokens.union(self.control_tokens.values())
 
     @cached_property
     def control_tokens(self) -> dict[str, int]:
@@ -106,10 +98,9 @@ class Tokenizer:
                 )
         opening = self.wrapped.bos_token
         add = special_tokens and (opening is None or not text.startswith(opening))
-        first, *rest = text.split(_CUT)
-        tokens = self._encode(first, add_special_tokens=add)
-        for part in rest:
-            tokens += self._encode(part, add_special_tokens=False)
+        tokens: list[int] = []
+        for number, part in enumerate(text.split(_CUT)):
+            tokens += self._encode(part, add_special_tokens=add and number == 0)
         return tokens
 
     def encode_plain(self, text: str) -> list[int]:
