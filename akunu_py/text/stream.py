@@ -58,7 +58,7 @@ class Detokenizer:
 
 
 class WholeTextDetokenizer:
-    """The same for tokenizers without a Rust part: decodes the last line again for each token."""
+    """A `Detokenizer` without the Rust part: decodes the last line again for each token."""
 
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
         self._decode = decode
@@ -66,15 +66,11 @@ class WholeTextDetokenizer:
         self._shown = ""
 
     def add(self, token: int) -> str:
-        """Takes the next id and returns the text that became readable."""
         self._line.append(token)
         text = self._decode(self._line)
-        if text.endswith("\ufffd"):
-            return ""
-        return self._show(text)
+        return "" if text.endswith("\ufffd") else self._show(text)
 
     def finish(self) -> str:
-        """The text of ids that were held back because a character was incomplete."""
         return self._show(self._decode(self._line)) if self._line else ""
 
     def _show(self, text: str) -> str:
@@ -103,7 +99,6 @@ class StopScanner:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop string has appeared."""
         return self.found is not None
 
     def feed(self, text: str) -> str:
@@ -169,7 +164,6 @@ class TextStream:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop string has appeared."""
         return self._scanner.stopped
 
     def feed(self, token: int, *, drafted: bool) -> Piece:

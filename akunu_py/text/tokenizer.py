@@ -17,8 +17,8 @@ _SHORT: Final = 1 << 16
 """Any text of this many characters is encoded quickly."""
 
 _CUT: Final = "\ufdd0"
-"""Cuts the spelling of a control token in two, so that it is encoded as text. Unicode keeps this
-code point for the internal use of programs."""
+"""Cuts the spelling of a control token in two, so that it is encoded as text; a code point that
+Unicode leaves to programs."""
 
 
 class Tokenizer:
@@ -84,8 +84,8 @@ class Tokenizer:
             most: how many ids there is room for; None for any number.
 
         Raises:
-            ContextOverflowError: if the text is far too long for `most`, whatever its ids are; it
-                is not encoded then. A text that is a little too long is encoded whole.
+            ContextOverflowError: if the text is far too long for `most`, whatever its ids are. It
+                is not encoded then; one that is a little too long is.
         """
         if most is not None and len(text) > max(most, _SHORT):
             least = self._piece_lengths.least_tokens(text)
