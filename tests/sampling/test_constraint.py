@@ -22,7 +22,7 @@ from akunu_py.options import Grammar, Options, Sampling
 from akunu_py.sampling.constraint import Constraint, ConstraintFactory
 from akunu_py.sampling.sampler import Sampler
 from benchmarks.seeds.ngram_model import NGramModelDrafter, bigram
-from tests.fakes import OracleDrafter, rounds_of
+from tests.fakes import OracleDrafter, drafted_answer, rounds_of
 from tests.markov import (
     LETTERS,
     VOCABULARY,
@@ -51,19 +51,9 @@ SAMPLINGS = [
 ]
 
 
-def drafted_by(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, drafter: Drafter, options: Options
-) -> akunu_py.Completion:
-    monkeypatch.setitem(engine.speculation._factories, "told", lambda _: drafter)
-    told = {**vars(options), "drafter": "told", "num_draft_tokens": 5}
-    return engine.generate(PROMPT, Options(**told))
-
-
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("error", [0, 0.3, 1])
-def test_drafts_do_not_change_the_text(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, sampling: Sampling, error: float
-) -> None:
+def test_drafts_do_not_change_the_text(engine: Engine, sampling: Sampling, error: float) -> None:
     grammar = Grammar.json_schema(PERSON)
     options = Options(120, sampling, drafter="none", logprobs=0, grammar=grammar)
     plain = engine.generate(PROMPT, options)
@@ -75,7 +65,7 @@ def test_drafts_do_not_change_the_text(
     length = len(engine.tokenizer.encode(PROMPT))
     for silence in (0.0, 0.5, 1.0):
         oracle = OracleDrafter(length, plain.token_ids, error=error, silence=silence)
-        drafted = drafted_by(engine, monkeypatch, oracle, options)
+        drafted = drafted_answer(engine, oracle, PROMPT, options)
         assert (drafted.token_ids, drafted.finish_reason) == (plain.token_ids, "eos")
         assert (drafted.end_logprob is None) == (plain.end_logprob is None)
         assert drafted.stats.target_forwards < plain.stats.target_forwards
@@ -160,11 +150,14 @@ def _masks(constraint: Constraint, position: int, inputs: list[int]) -> Any:
 )
 @settings(deadline=None, max_examples=40)
 def test_masks_depend_on_the_tokens_before_each_row(
-    maker: ConstraintFactory, rounds: list[tuple[list[int], int]], data: st.DataObject
+    shared_engine: Engine,
+    maker: ConstraintFactory,
+    rounds: list[tuple[list[int], int]],
+    data: st.DataObject,
 ) -> None:
     """For any sequence of forwards and rollbacks."""
     grammar, start = Grammar("regex", "(ab?c)*"), 10
-    tokens = [maker._tokenizer.encode(letter)[0] for letter in "abcd"]
+    tokens = shared_engine.tokenizer.encode("abcd")
     constraint = maker.make(grammar, start)
     answer: list[int] = []
     known = 77
@@ -197,8 +190,8 @@ def _allows(mask: Any, token: int) -> bool:
     return bool(mask[token // 32] >> (token % 32) & 1)
 
 
-def test_forced_tokens_are_drafted(maker: ConstraintFactory) -> None:
-    encode = maker._tokenizer.encode
+def test_forced_tokens_are_drafted(engine: Engine, maker: ConstraintFactory) -> None:
+    encode = engine.tokenizer.encode
     constraint = maker.make(Grammar("regex", "ab(function|feature)"), 0)
     forced = steer(constraint, NO_DRAFT, 9)
     assert (list(forced.tokens), forced.source) == (encode("abf"), FORCED)

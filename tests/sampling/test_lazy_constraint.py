@@ -1,7 +1,6 @@
 """A grammar that sleeps until a mark: the same text however it was drafted."""
 
 import re
-from functools import partial
 from typing import Any
 
 import pytest
@@ -9,12 +8,7 @@ import pytest
 from akunu_py.engine import Engine
 from akunu_py.options import Grammar, Options, Sampling, Wake
 from akunu_py.sampling.constraint import Constraint, ConstraintFactory
-from tests.fakes import OracleDrafter
-
-
-def _the(oracle: OracleDrafter, _: object) -> OracleDrafter:
-    return oracle
-
+from tests.fakes import OracleDrafter, drafted_answer
 
 PROMPT = "Some text: "
 BODY = 'start: mark /[0-9]{3}/ "!"\nmark[lazy]: /(?s:.*)/ '
@@ -29,9 +23,7 @@ def constraint(engine: Engine, mark: str, **wake: Any) -> Constraint:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 3])
-def test_drafts_do_not_change_the_text(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_drafts_do_not_change_the_text(engine: Engine, seed: int) -> None:
     sampling = Sampling(temperature=1.1, seed=seed)
     free = engine.generate(PROMPT, Options(120, sampling, drafter="none")).text
     mark = next(sign for sign in free[5:] if sign.isascii() and sign.isupper())
@@ -43,9 +35,8 @@ def test_drafts_do_not_change_the_text(
     length = len(engine.tokenizer.encode(PROMPT))
     for error in (0.0, 0.3, 1.0):
         oracle = OracleDrafter(length, plain.token_ids, error=error)
-        monkeypatch.setitem(engine.speculation._factories, "told", partial(_the, oracle))
-        options = Options(120, sampling, drafter="told", num_draft_tokens=5, grammar=held)
-        assert engine.generate(PROMPT, options).token_ids == plain.token_ids
+        drafted = drafted_answer(engine, oracle, PROMPT, Options(120, sampling, grammar=held))
+        assert drafted.token_ids == plain.token_ids
 
 
 def test_once_ends_the_answer(engine: Engine) -> None:
