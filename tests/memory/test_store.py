@@ -254,15 +254,6 @@ def test_a_segment_of_another_tokenizer_is_not_used(store: MemoryStore, tmp_path
     assert held(store) == [[1, 2]]
 
 
-def test_segments_are_not_merged_beyond_what_one_may_hold(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("akunu_py.memory.store.MAX_TOKENS", 1000)
-    for number in range(10):
-        assert store.update(ONE, KEY, {f"f{number}": (FILE, range(200))})
-    assert len(held(store)) == 10
-
-
 @pytest.mark.parametrize("place", [b"first-file", b"\x07project"])
 def test_bits_that_flip_in_names_lose_no_more_than_these(tmp_path: Path, place: bytes) -> None:
     folder = tmp_path / "memory"
