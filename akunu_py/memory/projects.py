@@ -33,14 +33,8 @@ Encode = Callable[[str], Sequence[int]]
 
 @dataclass(frozen=True)
 class IndexResult:
-    """What an index of a project has changed.
-
-    Attributes:
-        files: in memory now.
-        changed: new or changed files that were encoded.
-        gone: files that are no longer in memory.
-        left_out: what was left out, and why.
-    """
+    """How many files of a project are in memory, were encoded anew, and are no longer in memory;
+    and what was left out."""
 
     files: int
     changed: int
@@ -92,7 +86,6 @@ class Memory:
             drafter.tiers.append(MemoryTier(recent, 1))
 
     def forget_requests(self) -> None:
-        """Drops the texts of earlier requests."""
         self._recent.clear()
 
 
@@ -123,8 +116,8 @@ def index_project(
     Args:
         store: where it is kept.
         project: as `project_folder` returns it.
-        fingerprint: of the tokenizer.
-        encode: the tokenizer's.
+        fingerprint: of the tokenizer that `encode` belongs to.
+        encode: makes the ids of a text.
         progress: called with the bytes examined, and those of all files.
 
     Raises:

@@ -1,9 +1,8 @@
 """MemoryStore: the tokens of projects in a private folder, for each tokenizer on its own.
 
-SQLite knows projects and their files; the tokens are in segments, which never change. An update
-adds a segment of what is new, together with older ones that are no larger or much outdated. A
-segment is written before SQLite names it and deleted after SQLite has forgotten it, so a crash
-leaves the old state or the new one. One process at a time changes the folder; others may read.
+SQLite knows projects and their files; the tokens are in segments, which never change. A segment is
+written before SQLite names it and deleted after SQLite has forgotten it, so a crash leaves the old
+state or the new one. One process at a time changes the folder; others may read.
 """
 
 from __future__ import annotations
@@ -101,7 +100,6 @@ class MemoryStore:
             raise self._unusable(error) from error
 
     def close(self) -> None:
-        """Closes the database."""
         self._database.close()
 
     def projects(self) -> list[ProjectStatus]:
@@ -130,16 +128,10 @@ class MemoryStore:
     def update(
         self, project: Path, fingerprint: bytes, documents: Documents, gone: Sequence[str] = ()
     ) -> bool:
-        """Adds or replaces files of a project, and drops others, in one step.
+        """Adds or replaces files of a project, and drops those that are gone, in one step.
 
-        Args:
-            project: its folder, absolute.
-            fingerprint: of the tokenizer, 32 bytes.
-            documents: the new files.
-            gone: the paths of files that are no longer there.
-
-        Returns:
-            False if there is no room for them; nothing has changed then.
+        The new segment also has what is left of older ones that are no larger or much outdated.
+        Returns False if there is no room; nothing has changed then.
         """
         with self._changing() as changes:
             number = self._number(project, fingerprint, make=True)
@@ -204,11 +196,8 @@ class MemoryStore:
 
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction of the only process that changes something.
-
-        A database that turns out to be damaged is deleted, so that the next one to open it starts
-        anew.
-        """
+        """A transaction of the only process that changes something. A database that turns out to
+        be damaged is deleted, so that the next one to open it starts anew."""
         database = self._database
         try:
             with self._locked():

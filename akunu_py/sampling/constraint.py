@@ -35,12 +35,8 @@ _KEPT_MATCHERS: Final = 4
 
 
 class GrammarPart:
-    """A grammar's state along a part of an answer.
-
-    Args:
-        matcher: the grammar's matcher, at the beginning of the part.
-        start: position of the part's first token.
-    """
+    """A grammar's state along a part of an answer whose first token is at position `start`;
+    `matcher` is at the beginning of the part."""
 
     def __init__(self, matcher: "LLMatcher", start: int) -> None:
         self._matcher, self._start = matcher, start
@@ -48,7 +44,6 @@ class GrammarPart:
 
     @property
     def complete(self) -> bool:
-        """Whether the grammar is satisfied and nothing can follow."""
         return self._matcher.is_stopped()
 
     def fill(self, mask: Masks) -> None:
@@ -57,11 +52,9 @@ class GrammarPart:
         self._check()
 
     def allowed_length(self, tokens: Sequence[int]) -> int:
-        """How many of these tokens, from the first on, may follow the emitted ones."""
         return self._matcher.validate_tokens(list(tokens)) if tokens else 0
 
     def forced_tokens(self) -> Sequence[int]:
-        """The next tokens, if the grammar allows only one text there."""
         forced = self._matcher.compute_ff_tokens()
         self._check()
         return forced
@@ -265,12 +258,8 @@ class Constraint:
 
 
 class ConstraintFactory:
-    """Makes constraints for a model's answers; they share one llguidance tokenizer.
-
-    Args:
-        tokenizer: the tokenizer of the model.
-        vocabulary_size: how many ids the model predicts.
-    """
+    """Makes constraints for a model, which predicts `vocabulary_size` of its tokenizer's ids; they
+    share one llguidance tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary_size: int) -> None:
         self._tokenizer = tokenizer

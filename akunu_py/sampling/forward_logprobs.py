@@ -1,8 +1,7 @@
 """Log-probabilities of a forward's tokens, and of a prompt's.
 
-The log-probabilities that a request asks for and the alternatives that a drafter learns from come
-from the same few arrays. They are computed together with the forward's choices, so that reading
-them does not wait a second time.
+What a request asks for and what a drafter learns from come from the same few arrays, computed
+together with the forward's choices, so that reading them does not wait a second time.
 """
 
 from collections.abc import Sequence
