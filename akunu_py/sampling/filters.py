@@ -41,7 +41,7 @@ def filtered(
 
     Args:
         logits: `[rows, vocabulary]`.
-        sampling: has the filters.
+        sampling: what the request asked for.
         exclude: XTC at these positions, if the request has it.
 
     Returns:
@@ -95,13 +95,8 @@ class XTCFilter:
     likely one.
 
     It excludes what mlx-lm's `apply_xtc` excludes. There, one random number decides for a whole
-    batch; here, each position has its own.
-
-    Args:
-        sampling: with the probability and the threshold of the request.
-        seed: of the request's sampler.
-        kept: ids that are never excluded: as in mlx-lm, those of a line break and those that end
-            an answer.
+    batch; here, each position has its own. `kept` are ids that are never excluded: as in mlx-lm,
+    those of a line break and those that end an answer.
     """
 
     def __init__(self, sampling: Sampling, seed: int, kept: Iterable[int] = ()) -> None:
@@ -146,12 +141,8 @@ class InfillFilter:
         self._text_of = text_of
 
     def apply(self, scores: mx.array, top_k: int) -> mx.array:
-        """The log-probabilities of the tokens left, `[rows, vocabulary]`; waits for `scores`.
-
-        Args:
-            scores: log-probabilities, up to a constant per row, `[rows, vocabulary]`.
-            top_k: the request's top-k; 0 if it has none.
-        """
+        """The log-probabilities of the tokens left, `[rows, vocabulary]`; waits for `scores`, which
+        are such, up to a constant per row. `top_k` is the request's; 0 if it has none."""
         count = min(top_k or DEFAULT_CANDIDATES, MAX_CANDIDATES, scores.shape[-1])
         ids = mx.argpartition(-scores, kth=count - 1, axis=-1)[:, :count]
         values = mx.take_along_axis(scores, ids, axis=-1)

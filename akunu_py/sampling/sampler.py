@@ -120,8 +120,7 @@ class Sampler:
         return mx.put_along_axis(mx.zeros(logits.shape), ids, probabilities, axis=-1)
 
     def logprobs(self, logits: mx.array, position: int) -> mx.array:
-        """The logarithms of the probabilities that `choose` draws with, lazy; minus infinity for
-        tokens that it cannot choose."""
+        """The logarithms of what `distributions` returns, also for greedy sampling."""
         if self.sampling.greedy and self._infill is None:
             best = mx.argmax(logits, axis=-1, keepdims=True)
             return mx.where(mx.arange(logits.shape[-1]) == best, 0.0, -mx.inf)

@@ -66,7 +66,7 @@ class CallGrammar:
         format_: the marks and the layout of the model's calls.
         tools: what may be called, in OpenAI's form.
         control_tokens: the ids of the model's control tokens by their spellings.
-        one_call: whether there is only one call between two marks.
+        one_call: whether there is only one call.
         simple: follows only names and types of arguments, so that every schema will do.
 
     Raises:
@@ -87,7 +87,7 @@ class CallGrammar:
         self._control_tokens = control_tokens
         marks = sorted(map(re.escape, control_tokens), key=len, reverse=True)
         self._pieces = re.compile(f"({'|'.join([re.escape(NUMBER), *marks])})")
-        self._simple = simple
+        self._one_call, self._simple = one_call, simple
         text_end = format_.layout.quote or format_.layout.value_end.strip()
         self._forbidden = [mark for mark in (text_end, format_.call_end) if mark]
         self._rules: list[str] = []
@@ -100,10 +100,9 @@ class CallGrammar:
         end = self._text(layout.close + format_.call_end)
         self._rules.append(f"calls: {self._text(layout.start)} call {repeats} {end}")
 
-    def calls_only(self, *, one_call: bool) -> str:
+    def calls_only(self) -> str:
         """The grammar of a whole answer that consists of calls."""
-        mark = self._text(self._format.call_start)
-        return self._lark(f"start: {mark} calls {self._again(mark, one_call=one_call)}")
+        return self._lark(f"start: {self._marked_calls()}")
 
     def after_mark(self) -> str:
         """The grammar of a mark, which may begin within a token, and the calls after it."""
@@ -116,18 +115,19 @@ class CallGrammar:
             f"start: mark {rest} calls\nmark[lazy]: /(?s:.*)/ {json.dumps(pieces[0])}"
         )
 
-    def or_answer(self, answer: str, *, one_call: bool) -> str:
+    def or_answer(self, answer: str) -> str:
         """The grammar of calls, or of an answer, which is JSON of the schema `answer`."""
-        mark = self._text(self._format.call_start)
         schema = bounded(json.loads(answer))
         if isinstance(schema, dict):
             schema |= {"x-guidance": {"whitespace_pattern": WHITESPACE}}
-        calls = f"{mark} calls {self._again(mark, one_call=one_call)}"
-        return self._lark(f"start: {calls} | answer\nanswer: %json {json.dumps(schema)}")
+        start = f"start: {self._marked_calls()} | answer"
+        return self._lark(f"{start}\nanswer: %json {json.dumps(schema)}")
 
-    def _again(self, mark: str, *, one_call: bool) -> str:
-        """More calls behind marks of their own, if there may be any."""
-        return "" if one_call or not self._format.call_end else f'("\\n"? {mark} calls)*'
+    def _marked_calls(self) -> str:
+        """Calls behind their mark, and more behind marks of their own if there may be any."""
+        calls = f"{self._text(self._format.call_start)} calls"
+        is_last = self._one_call or not self._format.call_end
+        return calls if is_last else f'{calls} ("\\n"? {calls})*'
 
     def _lark(self, start: str) -> str:
         return "\n".join(["%llguidance {}", start, *self._rules, ""])

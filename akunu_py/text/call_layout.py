@@ -1,13 +1,5 @@
-"""CallLayout: how a model family writes tool calls, in pieces that a grammar and a reader share.
-
-Between the marks that mlx-lm knows, all families write calls of this shape:
-
-    start  before_name NAME after_name ARGUMENTS end  (between, and the next call)  close
-
-The arguments are either one JSON object, or, with a `key_end`, values that each follow their names:
-
-    key_start KEY key_end VALUE value_end  (separator, and the next)
-"""
+"""CallLayout: how a model family writes tool calls between the marks that mlx-lm knows, in pieces
+that a grammar and a reader share."""
 
 import json
 from collections.abc import Mapping
@@ -21,21 +13,21 @@ TYPE: Final = "{type}"
 CDATA: Final = ("<![CDATA[", "]]>")
 MAX_NAME: Final = 256
 """Characters of the name of a function or a parameter."""
+_JSON_TYPES: Final = {str: "string", bool: "boolean", list: "array", dict: "object"}
 
 
 @dataclass(frozen=True)
 class CallLayout:
     """The pieces of text around names and arguments; one that a family does not have is empty.
 
+        start  before_name NAME after_name ARGUMENTS end  (between, and the next call)  close
+
+    The arguments are one JSON object, or, with a `key_end`, values that follow their names:
+
+        key_start KEY key_end VALUE value_end  (separator, and the next)
+
     Attributes:
-        start, close: around all calls between two marks.
-        before_name, after_name: around the name.
-        end: after the arguments.
         between: between two calls; None if each call has its own marks.
-        key_start, key_end: around the name of an argument; without `key_end`, the arguments are
-            one JSON object.
-        value_end: after a value.
-        separator: between a value and the next name.
         quote: around texts; None if they are written as JSON.
         nests: whether objects and lists within values are written in the same way.
         cdata: whether texts that look like XML are put into a CDATA section.
@@ -74,18 +66,13 @@ class CallLayout:
             return json.dumps(arguments, ensure_ascii=False)
         written = []
         for key, value in arguments.items():
-            is_text = isinstance(value, str)
-            quoted = self.quote if is_text and self.quote is not None else ""
-            raw = value if is_text and self.quote is not None else json.dumps(value)
-            named = f"{self.key_start}{key}{self.key_end}".replace(TYPE, _json_type(value))
-            written.append(f"{named}{quoted}{raw}{quoted}{self.value_end}")
+            raw = json.dumps(value)
+            if isinstance(value, str) and self.quote is not None:
+                raw = f"{self.quote}{value}{self.quote}"
+            type_ = _JSON_TYPES.get(type(value), "number")
+            named = f"{self.key_start}{key}{self.key_end}".replace(TYPE, type_)
+            written.append(f"{named}{raw}{self.value_end}")
         return self.separator.join(written)
-
-
-def _json_type(value: Any) -> str:
-    """The JSON type of a value."""
-    kinds = {str: "string", bool: "boolean", list: "array", dict: "object"}
-    return kinds.get(type(value), "number")
 
 
 LLAMA3: Final = CallLayout(after_name='", "parameters": ', end="}")

@@ -49,7 +49,6 @@ class Tokenizer:
 
     @cached_property
     def token_bytes(self) -> TokenBytes:
-        """The bytes of each id."""
         return TokenBytes(self.wrapped)
 
     @cached_property
@@ -70,7 +69,6 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the model came with a template for conversations."""
         return bool(self.wrapped.has_chat_template)
 
     def encode(
@@ -159,11 +157,11 @@ class Tokenizer:
         tools: Sequence[Any] = (),
         settings: Mapping[str, Any] | None = None,
     ) -> str:
-        """A conversation as text for `encode`, by the model's template.
+        """A conversation as text for `encode`, by the model's template; `readable` shows it to
+        people.
 
         Control tokens that are spelled out in a message or a tool are text: only the template can
-        end a turn. In the assistant's messages they are what the model wrote. `readable` shows the
-        text to people.
+        end a turn. In the assistant's messages they are what the model wrote.
 
         Args:
             messages: dictionaries with `role` and `content`.
@@ -180,18 +178,17 @@ class Tokenizer:
                 "--use-default-chat-template."
             )
         try:
-            return str(
-                self.wrapped.apply_chat_template(
-                    [
-                        dict(message) if message["role"] == "assistant" else self.as_text(message)
-                        for message in messages
-                    ],
-                    tokenize=False,
-                    add_generation_prompt=open_answer,
-                    tools=self.as_text(tools) or None,
-                    **self.template_args | dict(settings or {}),
-                )
+            rendered = self.wrapped.apply_chat_template(
+                [
+                    dict(message) if message["role"] == "assistant" else self.as_text(message)
+                    for message in messages
+                ],
+                tokenize=False,
+                add_generation_prompt=open_answer,
+                tools=self.as_text(tools) or None,
+                **self.template_args | dict(settings or {}),
             )
+            return str(rendered)
         except Exception as error:  # the template is the model's own code and may raise anything
             raise UnreadableRequestError(
                 f"The model's chat template refuses this conversation: {error}"
