@@ -33,8 +33,8 @@ Encode = Callable[[str], Sequence[int]]
 
 @dataclass(frozen=True)
 class IndexResult:
-    """How many files of a project are in memory, were encoded anew, and are no longer in memory;
-    and what was left out."""
+    """How many files of a project are in memory, how many of them are new or changed, how many
+    were dropped, and what was left out."""
 
     files: int
     changed: int

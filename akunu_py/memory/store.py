@@ -38,7 +38,7 @@ _BYTES_PER_TOKEN: Final = 8
 _USED_AGAIN_S: Final = 3600.0
 """Seconds after which another use is written down; to write takes longer than to open."""
 _OUTDATED_SHARE: Final = 1 / 8
-"""A segment with a larger share of outdated tokens is written anew."""
+"""A segment with a larger share of outdated tokens is written again."""
 
 _VERSION: Final = 1
 _TABLES: Final = f"""
@@ -197,7 +197,7 @@ class MemoryStore:
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
         """A transaction of the only process that changes something. A database that turns out to
-        be damaged is deleted, so that the next one to open it starts anew."""
+        be damaged is deleted; the next one to open it makes a new one."""
         database = self._database
         try:
             with self._locked():
@@ -325,7 +325,7 @@ class MemoryStore:
     def _unusable(self, error: Exception) -> InvalidRequestError:
         if _is_damage(error):
             return InvalidRequestError(
-                f"The memory in {self.folder} is damaged ({error}) and starts anew; index your "
+                f"The memory in {self.folder} is damaged ({error}) and was deleted; index your "
                 "projects again."
             )
         why = getattr(error, "strerror", None) or error
@@ -358,7 +358,7 @@ def _open_database(folder: Path) -> sqlite3.Connection:
         if not why:
             return database
         database.close()
-        logger.warning("%s %s; the memory starts anew, so index your projects again", path, why)
+        logger.warning("%s %s and was deleted; index your projects again", path, why)
         _delete_database(folder)
     raise InvalidRequestError(f"There can be no database in {folder}.")
 

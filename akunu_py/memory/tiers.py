@@ -21,7 +21,7 @@ ENOUGH: Final = 3
 """With fewer places left of those found earlier, a shorter match is searched again."""
 
 MAX_CARRIED: Final = 64
-"""After more new tokens than this, places are searched anew."""
+"""After more new tokens than this, places are searched again."""
 
 _SHORTER: Final = 2.0
 """What a shorter context says counts as much as this many places of the longer one."""

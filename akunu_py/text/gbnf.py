@@ -1,6 +1,6 @@
 """GBNF as llama.cpp reads it, as llguidance's variant of Lark.
 
-llguidance converts it, but for some escapes, which are rewritten before, and tokens such as
+llguidance converts it, except some escapes, which are rewritten before, and tokens such as
 `<|name|>`, `<[7]>` and `!<|name|>`, which are put in afterwards.
 """
 

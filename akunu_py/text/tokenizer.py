@@ -89,7 +89,7 @@ class Tokenizer:
             least = self._piece_lengths.least_tokens(text)
             if least > most:
                 raise ContextOverflowError(
-                    f"The prompt has {len(text)} characters, {least} tokens at the least, and "
+                    f"The prompt has {len(text)} characters, at least {least} tokens, and "
                     f"exceeds the available context size of {most}; shorten it.",
                     tokens=least,
                     limit=most,
