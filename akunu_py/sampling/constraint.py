@@ -49,21 +49,21 @@ class GrammarPart:
     def fill(self, mask: Masks) -> None:
         """Sets which tokens may follow those taken, in one row."""
         self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-        self._check()
+        self.check()
 
     def allowed_length(self, tokens: Sequence[int]) -> int:
         return self._matcher.validate_tokens(list(tokens)) if tokens else 0
 
     def forced_tokens(self) -> Sequence[int]:
         forced = self._matcher.compute_ff_tokens()
-        self._check()
+        self.check()
         return forced
 
     def take(self, token: int, position: int) -> bool:
         """Makes `token` the last one that the matcher has seen; False if it is forbidden there."""
         self.roll_back(position)
         taken = self._matcher.try_consume_tokens([token]) == 1
-        self._check()
+        self.check()
         self._taken += taken
         return taken
 
@@ -74,7 +74,8 @@ class GrammarPart:
             self._matcher.rollback(self._taken - length)
             self._taken = length
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises UnreadableRequestError if the grammar turned out to be too complex."""
         if self._matcher.is_error():
             reason = one_line(self._matcher.get_error())
             raise UnreadableRequestError(f"The grammar is too complex to follow: {reason}.")
@@ -286,6 +287,7 @@ class ConstraintFactory:
             begun = matcher.deep_copy()
             begun.consume_tokens(self._guide.tokenize_str(wake.mark, parse_special=True))
             first = GrammarPart(begun, start)
+            first.check()
         return Constraint(
             lambda position: GrammarPart(matcher.deep_copy(), position),
             self._tokenizer.token_bytes.of,
