@@ -13,7 +13,7 @@ class InvalidRequestError(AkunuError, ValueError):
 
 
 class UnreadableRequestError(InvalidRequestError):
-    """A part of a request cannot be used. The sentence may quote it, so no log may have it."""
+    """A part of a request cannot be used. The sentence may quote it, so it is never logged."""
 
 
 class ModelLoadError(AkunuError):
@@ -24,7 +24,7 @@ class ContextOverflowError(InvalidRequestError):
     """The prompt does not fit into the cache, or the cache into the model's context.
 
     Attributes:
-        tokens: how many the prompt has, or has at the least; None if no prompt is too long.
+        tokens: how many the prompt has, at least; None if no prompt is too long.
         limit: how many there is room for.
     """
 
@@ -45,11 +45,11 @@ class BackendError(AkunuError):
 
 
 class RankError(AkunuError):
-    """Another process that runs a part of the model is lost, or does something else."""
+    """Another process that runs a part of the model is lost or out of step."""
 
 
 class QueueFullError(AkunuError):
-    """As many requests wait for the engine, or as long ones, as there is room for."""
+    """The queue of the engine is full."""
 
     def __init__(self) -> None:
         super().__init__("Too many requests wait for the engine already; try again shortly.")

@@ -45,7 +45,7 @@ from akunu_py.package import __version__
 from akunu_py.ranks.group import Ranks, find_ranks
 from akunu_py.ranks.mirror import RankedModel, follow
 from akunu_py.ranks.sharding import sampled_weights, take_share
-from akunu_py.text.chat_template import ChatTemplate
+from akunu_py.text.chat import ChatTemplate
 from akunu_py.text.tokenizer import Tokenizer
 
 _FLOAT32_BYTES: Final = 4

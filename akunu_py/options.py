@@ -108,7 +108,7 @@ class Sampling:
             OpenAI's; 0 changes nothing, and a negative one makes them more likely.
         frequency_penalty: the same, for every time that a token was generated.
         infill: applies llama.cpp's `infill` sampler after the filters above; see
-            `sampling/infill.py`. Without a top-k it looks at the 40 most likely tokens.
+            `sampling/filters.py`. Without a top-k it looks at the 40 most likely tokens.
         logit_bias: pairs of an id and the number to add to its logit, before any penalty.
         seed: makes a sampled text repeatable; None takes a random one.
         xtc_probability: how often XTC excludes the top choices: all tokens above the threshold but

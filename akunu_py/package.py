@@ -13,7 +13,7 @@ CACHE_VARIABLE: Final = "AKUNU_CACHE"
 """Environment variable that names another folder for the cache."""
 
 UNFINISHED: Final = ".akunu-part"
-"""How the names of files end that are being written."""
+"""How the names of files that are being written end."""
 
 
 def cache_folder() -> Path:
@@ -39,9 +39,9 @@ def write_atomically(path: Path, text: str) -> None:
 def replacement(path: Path) -> Iterator[BinaryIO]:
     """A new file that takes the place of another one in one step, at the end of the block.
 
-    After a crash there is the old file or the new one, and perhaps a part of the new one, whose
-    name begins with `.NAME.` and ends with `UNFINISHED`. A new file is readable by the user alone;
-    an existing one keeps its mode.
+    After a crash there is the old file or the new one, and perhaps a part of the new one, named
+    `.NAME.` to `UNFINISHED`. A new file is readable only by the user; an existing one keeps its
+    mode.
 
     Raises:
         OSError: if it cannot be written; the old file is still there then.

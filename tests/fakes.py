@@ -1,6 +1,7 @@
 """Small stand-ins for the parts around the one under test."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -11,7 +12,10 @@ from akunu_py.decoding.exactness import TieBreaker
 from akunu_py.decoding.loop import Limits, decode
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter, Prospects
+from akunu_py.engine import Engine
+from akunu_py.events import Completion
 from akunu_py.model.target_model import TargetModel
+from akunu_py.options import Options
 from akunu_py.planning.drawing import DrawPlan
 from akunu_py.planning.planner import FixedPlanner, Planner, Situation
 from akunu_py.sampling.random import GOLDEN_GAMMA, draw, mix64, uniform
@@ -102,6 +106,15 @@ class BigramDrafter:
 
     def feedback(self, draft: Draft, accepted: int) -> None:
         pass
+
+
+def drafted_answer(
+    engine: Engine, drafter: Drafter, prompt: str | list[int], options: Options
+) -> Completion:
+    """An answer whose drafts, of five tokens if the options do not say, come from a drafter."""
+    engine.speculation.add_drafter("told", lambda _: drafter)
+    most = options.num_draft_tokens or 5
+    return engine.generate(prompt, replace(options, drafter="told", num_draft_tokens=most))
 
 
 def rounds_of(

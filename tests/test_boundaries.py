@@ -62,7 +62,7 @@ WITHOUT_MLX = (
     "errors.py",
     "machine/blas.py",
     "model/files.py",
-    "text/stop.py",
+    "text/stream.py",
 )
 # These import MLX only in functions, so that they load quickly and can report its absence.
 LOADS_WITHOUT_MLX = (

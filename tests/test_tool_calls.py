@@ -13,7 +13,7 @@ from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Grammar, Options, Sampling
 from akunu_py.prompt import encode_references
-from akunu_py.sampling.constraint_factory import ConstraintFactory
+from akunu_py.sampling.constraint import ConstraintFactory
 from akunu_py.server.conversation import Conversation, Tools
 from tests.random_calls import FAMILIES, MAIN, MESSAGES, check_call, engine_of, joined
 from tests.tiny_model import VOCABULARY

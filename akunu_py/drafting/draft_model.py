@@ -20,8 +20,8 @@ from akunu_py.drafting.confidence import DrawnAcceptance
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Sampling
+from akunu_py.sampling.filters import XTCFilter
 from akunu_py.sampling.sampler import Sampler
-from akunu_py.sampling.xtc import XTCFilter
 from akunu_py.tokens import common_prefix_length
 
 SOURCE: Final = "draft model"

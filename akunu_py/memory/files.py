@@ -1,7 +1,7 @@
 """Which files of a folder a memory is made of, and their text.
 
 Left out: what `.gitignore` files name, hidden folders, binaries, generated and huge files, and what
-likely holds secrets. Links are not followed.
+seems to hold a secret. Links are not followed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ _HEAD: Final = 2000
 _LONGEST_LINE: Final = 400
 """Characters of a line on average; files with longer ones are made by programs."""
 
-
 Rules = tuple[tuple[str, GitIgnoreSpec], ...]
 """What the `.gitignore` files say, those of outer folders first; each with the path of its folder,
 which is empty or ends with a slash."""
@@ -74,7 +73,6 @@ class LeftOut:
     lines: list[str] = field(default_factory=list)
 
     def add(self, reason: str) -> None:
-        """Counts a file."""
         self.counts[reason] = self.counts.get(reason, 0) + 1
 
 
@@ -111,7 +109,7 @@ def read_source(file: SourceFile, left_out: LeftOut) -> tuple[bytes, str] | None
         if file.path.suffix == ".py":
             left_out.lines.append(f"{file.name} is left out: it is no text in UTF-8.")
         return None
-    if holds_secret(text):
+    if _SECRETS.search(text):
         left_out.add("with secrets")
         left_out.lines.append(f"{file.name} is left out: it seems to hold a key or a password.")
         return None
@@ -121,14 +119,14 @@ def read_source(file: SourceFile, left_out: LeftOut) -> tuple[bytes, str] | None
     return content, text
 
 
-def holds_secret(text: str) -> bool:
-    """Whether a text seems to hold a key or a password."""
-    return _SECRETS.search(text) is not None
+def git_root(folder: Path) -> Path | None:
+    """The folder of the git project that a folder is in; None if it is in none."""
+    folders = (folder, *folder.parents)
+    return next((candidate for candidate in folders if (candidate / ".git").exists()), None)
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a text can be written as UTF-8; names of files, and JSON, can have half a surrogate
-    pair."""
+    """Whether a text can be written as UTF-8; names of files can have half a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -157,19 +155,14 @@ def _rules_above(root: Path, left_out: LeftOut) -> tuple[str, Rules]:
 
     A folder that these ignore as a whole is read all the same: somebody asked for it.
     """
-    for top in (root, *root.parents):
-        if (top / ".git").exists():
-            break
-    else:
-        return "", ()
+    top, name = git_root(root) or root, ""
     rules: Rules = ()
-    parts = root.relative_to(top).parts
-    for depth in range(len(parts)):
-        name = "".join(f"{part}/" for part in parts[:depth])
+    for part in root.relative_to(top).parts:
         rules = (*rules, *_rules_of(top, name, left_out))
-        if _ignored("".join(f"{part}/" for part in parts[: depth + 1]), rules):
+        name += f"{part}/"
+        if _ignored(name, rules):
             return "", ()
-    return "".join(f"{part}/" for part in parts), rules
+    return name, rules
 
 
 def _rules_of(top: Path, name: str, left_out: LeftOut) -> Rules:
@@ -195,20 +188,13 @@ def _rules_of(top: Path, name: str, left_out: LeftOut) -> Rules:
 def _listed(
     root: Path, name: str, prefix: str, rules: Rules, left_out: LeftOut
 ) -> tuple[list[tuple[str, Rules]], list[SourceFile]]:
-    """The folders in a folder, with the rules for what is in them, and its files.
-
-    Args:
-        root: the project.
-        name: of the folder, from the project; it is empty or ends with a slash.
-        prefix: of the project, from where the rules begin.
-        rules: of the folders above it.
-        left_out: is told what is left out.
-    """
-    folder, folders, files = root / name, [], []
+    """The folders in the folder `name` of a project, with the rules for what is in them, and its
+    files. `rules` are those of the folders above it, which count from before the `prefix`."""
+    folders, files = [], []
     try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        entries = sorted(os.scandir(root / name), key=lambda entry: entry.name)
     except OSError as error:
-        left_out.lines.append(f"{name or folder} cannot be read: {error.strerror or error}.")
+        left_out.lines.append(f"{name or root} cannot be read: {error.strerror or error}.")
         return [], []
     own_rules = _rules_of(root, name, left_out)
     rules = (*rules, *((f"{prefix}{path}", spec) for path, spec in own_rules))

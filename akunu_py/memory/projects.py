@@ -12,16 +12,8 @@ from types import MappingProxyType
 from typing import Final
 
 from akunu_py.drafting.auto import AutoDrafter
-from akunu_py.drafting.base import FIRST_BOUNDARY
 from akunu_py.errors import InvalidRequestError
-from akunu_py.memory.files import (
-    LeftOut,
-    SourceFile,
-    holds_secret,
-    is_utf8,
-    read_source,
-    source_files,
-)
+from akunu_py.memory.files import LeftOut, git_root, is_utf8, read_source, source_files
 from akunu_py.memory.recent import RecentTexts
 from akunu_py.memory.segment import Segment
 from akunu_py.memory.store import KnownFile, MemoryStore
@@ -29,9 +21,6 @@ from akunu_py.memory.tiers import MemoryTier, ProjectTexts
 
 AUTO: Final = "auto"
 """Stands for the git root of the current folder."""
-
-_LEARNT: Final = "//learnt/"
-"""Before the names of texts that are no files; no path within a folder begins with slashes."""
 
 _NO_PROJECTS: Final[Mapping[str, ProjectTexts]] = MappingProxyType({})
 
@@ -44,14 +33,8 @@ Encode = Callable[[str], Sequence[int]]
 
 @dataclass(frozen=True)
 class IndexResult:
-    """What an index of a project has changed.
-
-    Attributes:
-        files: in memory now.
-        changed: new or changed files that were encoded.
-        gone: files that are no longer in memory.
-        left_out: what was left out, and why.
-    """
+    """How many files of a project are in memory, how many of them are new or changed, how many
+    were dropped, and what was left out."""
 
     files: int
     changed: int
@@ -64,8 +47,6 @@ class Memory:
 
     Args:
         projects: the texts of each, in the engine's tokenizer, by its folder.
-        fingerprint: of that tokenizer.
-        vocabulary_size: the ids of the model; no other is ever drafted.
         notices: lines for the user, if something cannot be used.
         remembers: whether earlier requests are drafted from, too: those that named no project, or
             the same one.
@@ -76,14 +57,10 @@ class Memory:
         projects: Mapping[str, ProjectTexts] = _NO_PROJECTS,
         notices: Sequence[str] = (),
         *,
-        fingerprint: bytes = b"",
-        vocabulary_size: int = FIRST_BOUNDARY,
         remembers: bool = False,
     ) -> None:
         self.projects = projects
         self.notices = tuple(notices)
-        self._fingerprint = fingerprint
-        self._vocabulary_size = vocabulary_size
         self._remembers = remembers
         self._recent: defaultdict[str | None, RecentTexts] = defaultdict(RecentTexts)
 
@@ -108,46 +85,7 @@ class Memory:
                 drafter.keeper = recent
             drafter.tiers.append(MemoryTier(recent, 1))
 
-    def learn(self, project: str, text: str, encode: Encode) -> int:
-        """Keeps a text in the memory of a project, until the project is indexed again.
-
-        Any thread may call it. The same text is kept once.
-
-        Returns:
-            How many tokens it has.
-
-        Raises:
-            InvalidRequestError: if it is empty, holds a secret, or cannot be kept; also if the
-                project has been forgotten since, which then is drafted from no more.
-        """
-        if not text:
-            raise InvalidRequestError("There is no text to keep.")
-        if holds_secret(text):
-            raise InvalidRequestError("The text is not kept: it seems to hold a key or a password.")
-        if not is_utf8(text):
-            raise InvalidRequestError("The text is not kept: it has half of a surrogate pair.")
-        digest, tokens = sha256(text.encode()).digest(), encode(f"\n{text}")
-        if max(tokens, default=0) >= self._vocabulary_size:
-            raise InvalidRequestError("The text is not kept: the model does not have its tokens.")
-        known = KnownFile(digest, len(text), 0)
-        store = MemoryStore()
-        try:
-            if not store.files(Path(project), self._fingerprint):
-                self.projects[project].replace([])
-                raise InvalidRequestError(
-                    f"The text is not kept: the memory of {project} was deleted; index it again."
-                )
-            name = f"{_LEARNT}{digest.hex()}"
-            if not store.update(Path(project), self._fingerprint, {name: (known, tokens)}):
-                raise InvalidRequestError("The text is not kept: the memory is full.")
-            opened = store.open(Path(project), self._fingerprint)
-            self.projects[project].replace(_usable(opened, self._vocabulary_size))
-        finally:
-            store.close()
-        return len(tokens)
-
     def forget_requests(self) -> None:
-        """Drops the texts of earlier requests."""
         self._recent.clear()
 
 
@@ -178,8 +116,8 @@ def index_project(
     Args:
         store: where it is kept.
         project: as `project_folder` returns it.
-        fingerprint: of the tokenizer.
-        encode: the tokenizer's.
+        fingerprint: of the tokenizer that `encode` belongs to.
+        encode: makes the ids of a text.
         progress: called with the bytes examined, and those of all files.
 
     Raises:
@@ -190,53 +128,44 @@ def index_project(
     known = store.files(project, fingerprint)
     total, done = sum(file.size for file in files), 0
     batch: dict[str, tuple[KnownFile, Sequence[int]]] = {}
-    present, pending, changed = set(), 0, 0
-    fits = True
+    gone, pending, changed = set(known), 0, 0
 
-    def write(gone: Sequence[str] = ()) -> None:
-        nonlocal pending, changed, fits
-        if (batch or gone) and fits:
-            fits = store.update(project, fingerprint, batch, gone)
-            changed += len(batch) if fits else 0
-            if not fits:
-                first = next(iter(batch or gone))
-                left_out.lines.append(f"The memory is full: {first} and what follows is left out.")
+    def write(dropped: Sequence[str] = ()) -> bool:
+        """Writes the batch; returns False if it does not fit."""
+        nonlocal changed, pending
+        fits = not (batch or dropped) or store.update(project, fingerprint, batch, dropped)
+        if fits:
+            changed += len(batch)
+        else:
+            first = next(iter(batch or dropped))
+            left_out.lines.append(f"The memory is full: {first} and what follows is left out.")
         batch.clear()
         pending = 0
+        return fits
 
+    fits = True
     for file in files:
-        found = _examine(file, known.get(file.name), left_out)
-        if found is not None:
-            present.add(file.name)
-            if isinstance(found, tuple):
-                digest, text = found
-                tokens = encode(f"\n{text}")
+        before = known.get(file.name)
+        is_unchanged = before is not None and (before.size, before.mtime) == (file.size, file.mtime)
+        read = None if is_unchanged else read_source(file, left_out)
+        if is_unchanged or read is not None:
+            gone.discard(file.name)
+        if read is not None:
+            digest = sha256(read[0]).digest()
+            if before is None or before.digest != digest:
+                tokens = encode(f"\n{read[1]}")
                 batch[file.name] = KnownFile(digest, file.size, file.mtime), tokens
                 pending += len(tokens)
-                if pending >= _BATCH_TOKENS:
-                    write()
         done += file.size
         if progress is not None:
             progress(done, total)
-        if not fits:
+        if pending >= _BATCH_TOKENS and not write():
+            fits = False
             break
-    gone = [name for name in known if name not in present] if fits else []
-    write(gone)
-    return IndexResult(len(store.files(project, fingerprint)), changed, len(gone), left_out)
-
-
-def _examine(
-    file: SourceFile, known: KnownFile | None, left_out: LeftOut
-) -> KnownFile | tuple[bytes, str] | None:
-    """What is known of an unchanged file, the hash and the text of another, None if left out."""
-    if known is not None and (known.size, known.mtime) == (file.size, file.mtime):
-        return known
-    read = read_source(file, left_out)
-    if read is None:
-        return None
-    content, text = read
-    digest = sha256(content).digest()
-    return known if known is not None and known.digest == digest else (digest, text)
+    dropped = sorted(gone) if fits else []
+    if not write(dropped):
+        dropped = []
+    return IndexResult(len(store.files(project, fingerprint)), changed, len(dropped), left_out)
 
 
 def open_memory(
@@ -256,29 +185,18 @@ def open_memory(
     projects, notices = {}, []
     for name in asked:
         try:
-            project = _git_root(Path.cwd()) if name == AUTO else project_folder(Path(name))
+            project = _current_project() if name == AUTO else project_folder(Path(name))
             opened = _segments_of(project, fingerprint)
         except InvalidRequestError as error:
             if name != AUTO:
                 raise
             notices.append(f"--project auto: {error}")
             continue
-        usable = _usable(opened, vocabulary_size)
+        usable = [segment for segment in opened if segment.largest < vocabulary_size]
         if len(usable) < len(opened):
             notices.append(f"The memory of {project} has ids that this model does not have.")
         projects[str(project)] = ProjectTexts(usable)
-    return Memory(
-        projects,
-        notices,
-        fingerprint=fingerprint,
-        vocabulary_size=vocabulary_size,
-        remembers=remembers,
-    )
-
-
-def _usable(segments: Iterable[Segment], vocabulary_size: int) -> list[Segment]:
-    """Those whose ids the model has."""
-    return [segment for segment in segments if segment.largest < vocabulary_size]
+    return Memory(projects, notices, remembers=remembers)
 
 
 def _segments_of(project: Path, fingerprint: bytes) -> list[Segment]:
@@ -295,13 +213,7 @@ def _segments_of(project: Path, fingerprint: bytes) -> list[Segment]:
         store.close()
 
 
-def _git_root(folder: Path) -> Path:
-    """The folder of the git project that a folder is in.
-
-    Raises:
-        InvalidRequestError: if it is in none.
-    """
-    for candidate in (folder, *folder.parents):
-        if (candidate / ".git").exists():
-            return Path(os.path.realpath(candidate))
+def _current_project() -> Path:
+    if root := git_root(Path.cwd()):
+        return Path(os.path.realpath(root))
     raise InvalidRequestError("the current folder is in no git project.")

@@ -1,8 +1,7 @@
 """RecentTexts: the prompts and answers of earlier requests, in memory, for `MemoryTier` to recall.
 
-A text is kept with the index that its own drafter made of it, so keeping it takes no time, and
-where the last tokens of a request occur in no text, that is known after a few look-ups. The texts
-that were kept first go first. Nothing is written anywhere.
+A text is kept with the index that its own drafter made of it, so keeping it takes no time. The
+texts that were kept first go first. Nothing is written anywhere.
 """
 
 from __future__ import annotations
@@ -69,28 +68,26 @@ class RecentTexts:
         first, and of these the latest text."""
         if not self._texts or len(context) < 4:
             return []
-        key = key_of_four(*context[-4:])
+        key, recent = key_of_four(*context[-4:]), context[: -DEPTH - 1 : -1]
         found: list[Place] = []
         for text in self._texts:
-            if latest := text.latest_four.get(key):
-                found += _places(text, latest, context)
+            latest = text.latest_four.get(key)
+            for at in text.after_four(latest) if latest else ():
+                length = _agreement(text.tokens, at, recent)
+                if length >= 4:
+                    found.append(Place(text.tokens, at, length))
         found.sort(key=lambda place: -place.length)
         return found[:PLACES]
 
 
-def _places(text: Occurrences, latest: int, context: Sequence[int]) -> list[Place]:
-    """The places of a text with a key, where the tokens are those of the context."""
-    tokens, found = text.tokens, []
-    recent = context[: -DEPTH - 1 : -1]
-    for at in text.after_four(latest):
-        length = 0
-        for token in recent[:at]:
-            if tokens[at - 1 - length] != token:
-                break
-            length += 1
-        if length >= 4:
-            found.append(Place(tokens, at, length))
-    return found
+def _agreement(tokens: Sequence[int], at: int, recent: Sequence[int]) -> int:
+    """How many tokens before a place agree with recent ones, the last token first."""
+    length = 0
+    for token in recent[:at]:
+        if tokens[at - 1 - length] != token:
+            break
+        length += 1
+    return length
 
 
 def _holds(text: Occurrences, part: Sequence[int]) -> bool:

@@ -1,11 +1,8 @@
 """Segment: a file of tokens, and the order of their places by the tokens before them.
 
-The order is a suffix array of the text read backwards, sorted by the last `DEPTH` tokens: places
-with the same context are neighbours, and those that share more of it are closer. So one binary
-search finds the places with the longest match. The arrays are mapped into memory, not read.
-
-A file never changes, and carries a checksum that is examined when it is opened: that takes about a
-millisecond per million tokens.
+The order is a suffix array of the text read backwards, sorted by the last `DEPTH` tokens, so one
+binary search finds the places with the longest match. The arrays are mapped into memory, not read.
+A file never changes; its checksum is examined when it is opened, a millisecond per million tokens.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ Tokens = npt.NDArray[np.uint32]
 
 
 class DamagedSegmentError(ValueError):
-    """A file is no segment, or not as it was written; the text says how that is known."""
+    """A file is no segment, or not as it was written; the text says why."""
 
 
 def joined_documents(documents: Sequence[Sequence[int]]) -> Tokens:
@@ -59,8 +56,7 @@ def order_of(tokens: Tokens) -> Tokens:
     count = len(tokens)
     if count < 2:
         return np.zeros(0, np.uint32)
-    ids = tokens[tokens != END]
-    largest = int(ids.max()) if len(ids) else 0
+    largest = _largest(tokens)
     codes = np.where(tokens == END, largest + 1, tokens).astype(np.uint64) + np.uint64(1)
     bits = (largest + 2).bit_length()
     known = min(64 // bits, DEPTH)
@@ -80,6 +76,11 @@ def order_of(tokens: Tokens) -> Tokens:
     return after[after < count]
 
 
+def _largest(tokens: Tokens) -> int:
+    """The largest id; 0 if there is none."""
+    return int(tokens[tokens != END].max(initial=0))
+
+
 def _ranks(
     sorted_keys: npt.NDArray[np.uint64], order: npt.NDArray[np.intp]
 ) -> npt.NDArray[np.uint64]:
@@ -92,23 +93,18 @@ def _ranks(
 
 
 def write_segment(path: Path, fingerprint: bytes, tokens: Tokens) -> int:
-    """Sorts tokens and writes a file in one step.
+    """Sorts tokens, at most `MAX_TOKENS`, and writes a file in one step; returns its bytes.
 
     Args:
-        path: of the new file; only the user may read it.
+        path: of the new file, which only the user may read.
         fingerprint: of the tokenizer, 32 bytes.
-        tokens: at most `MAX_TOKENS`, as `joined_documents` makes them.
-
-    Returns:
-        The bytes of the file.
+        tokens: as `joined_documents` makes them.
 
     Raises:
         OSError: if it cannot be written; there is no file then.
     """
     arrays = np.concatenate([tokens, order_of(tokens)]).astype("<u4").tobytes()
-    ids = tokens[tokens != END]
-    largest = int(ids.max()) if len(ids) else 0
-    head = _HEADER.pack(_MAGIC, fingerprint, len(tokens), largest, 0)[:-4]
+    head = _HEADER.pack(_MAGIC, fingerprint, len(tokens), _largest(tokens), 0)[:-4]
     with replacement(path) as file:
         file.write(head + struct.pack("<I", _checksum(head, arrays)))
         file.write(arrays)
@@ -155,11 +151,8 @@ class Segment:
         return len(self.tokens)
 
     def nearest(self, context: Sequence[int], most: int) -> list[tuple[int, int]]:
-        """The places whose tokens before them agree longest with the end of a context.
-
-        Args:
-            context: tokens; the last `DEPTH` of them count.
-            most: how many places are wanted.
+        """The places, `most` at most, whose tokens before them agree longest with the end of a
+        context, of which the last `DEPTH` tokens count.
 
         Returns:
             The length of each match, 1 or more and the longest first, and its place: the index of

@@ -1,10 +1,8 @@
 """MemoryStore: the tokens of projects in a private folder, for each tokenizer on its own.
 
-SQLite knows projects and their files; the tokens are in segments (`segment.py`), which never
-change. An update adds a segment of what is new, together with older ones that are no larger or have
-much that is outdated. A segment is written before SQLite names it, and deleted after SQLite has
-forgotten it, so a crash leaves the old state or the new one. One process at a time changes the
-folder; others may read meanwhile.
+SQLite knows projects and their files; the tokens are in segments, which never change. A segment is
+written before SQLite names it and deleted after SQLite has forgotten it, so a crash leaves the old
+state or the new one. One process at a time changes the folder; others may read.
 """
 
 from __future__ import annotations
@@ -15,15 +13,15 @@ import os
 import secrets
 import shutil
 import sqlite3
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from time import time
 from typing import Final
 
 from akunu_py.errors import InvalidRequestError
-from akunu_py.memory.database import delete_database, make_private, open_database
 from akunu_py.memory.segment import (
     MAX_TOKENS,
     DamagedSegmentError,
@@ -40,7 +38,20 @@ _BYTES_PER_TOKEN: Final = 8
 _USED_AGAIN_S: Final = 3600.0
 """Seconds after which another use is written down; to write takes longer than to open."""
 _OUTDATED_SHARE: Final = 1 / 8
-"""A segment with a larger share of outdated tokens is written anew."""
+"""A segment with a larger share of outdated tokens is written again."""
+
+_VERSION: Final = 1
+_TABLES: Final = f"""
+    CREATE TABLE projects (
+        id INTEGER PRIMARY KEY, path TEXT, fingerprint BLOB, used REAL, UNIQUE (path, fingerprint));
+    CREATE TABLE segments (
+        name TEXT PRIMARY KEY, project INTEGER, tokens INTEGER, bytes INTEGER);
+    CREATE TABLE files (
+        project INTEGER, path TEXT, digest BLOB, size INTEGER, mtime INTEGER, segment TEXT,
+        first INTEGER, tokens INTEGER, PRIMARY KEY (project, path));
+    PRAGMA user_version = {_VERSION};
+"""
+
 logger = logging.getLogger(__name__)
 
 
@@ -65,15 +76,16 @@ class ProjectStatus:
     used: float
 
 
+Documents = Mapping[str, tuple[KnownFile, Sequence[int]]]
+"""What is known of each file, and its tokens, by its path."""
+
+
 class MemoryStore:
-    """The memory of one user.
+    """The memory of one user. All methods raise InvalidRequestError if the folder cannot be used.
 
     Args:
         folder: None takes the user's cache folder. It is made if there is none.
         limit: bytes that all segments may take; the projects that were used longest ago go first.
-
-    Raises:
-        InvalidRequestError: if the folder cannot be used.
     """
 
     def __init__(self, folder: Path | None = None, *, limit: int = DEFAULT_BYTES) -> None:
@@ -81,22 +93,17 @@ class MemoryStore:
         self._limit = limit
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            make_private(self.folder, 0o700)
+            _make_private(self.folder, 0o700)
             with self._locked():
-                self._database = open_database(self.folder)
+                self._database = _open_database(self.folder)
         except (OSError, sqlite3.OperationalError) as error:
             raise self._unusable(error) from error
 
     def close(self) -> None:
-        """Closes the database."""
         self._database.close()
 
     def projects(self) -> list[ProjectStatus]:
-        """All projects, the last used first.
-
-        Raises:
-            InvalidRequestError: if the folder cannot be used.
-        """
+        """All projects, the last used first."""
         with self._changing() as database:
             rows = database.execute(
                 "SELECT path, fingerprint,"
@@ -116,28 +123,15 @@ class MemoryStore:
             rows = database.execute(
                 "SELECT path, digest, size, mtime FROM files WHERE project = ?", (number,)
             ).fetchall()
-        return {path: KnownFile(digest, size, mtime) for path, digest, size, mtime in rows}
+        return {path: KnownFile(*known) for path, *known in rows}
 
     def update(
-        self,
-        project: Path,
-        fingerprint: bytes,
-        documents: Mapping[str, tuple[KnownFile, Sequence[int]]],
-        gone: Sequence[str] = (),
+        self, project: Path, fingerprint: bytes, documents: Documents, gone: Sequence[str] = ()
     ) -> bool:
-        """Adds or replaces files of a project, and drops others, in one step.
+        """Adds or replaces files of a project, and drops those that are gone, in one step.
 
-        Args:
-            project: its folder, absolute.
-            fingerprint: of the tokenizer, 32 bytes.
-            documents: by path, what is known of each new file, and its tokens.
-            gone: the paths of files that are no longer there.
-
-        Returns:
-            False if there is no room for them; nothing has changed then.
-
-        Raises:
-            InvalidRequestError: if the folder cannot be written.
+        The new segment also has what is left of older ones that are no larger or much outdated.
+        Returns False if there is no room; nothing has changed then.
         """
         with self._changing() as changes:
             number = self._number(project, fingerprint, make=True)
@@ -146,44 +140,37 @@ class MemoryStore:
                 [(number, path) for path in (*gone, *documents)],
             )
             merged = self._to_merge(number, sum(len(held) + 1 for _, held in documents.values()))
-            parts, rows = self._rewritten(fingerprint, merged)
-            for path, (known, held) in documents.items():
-                parts.append(held)
-                rows.append((path, known.digest, known.size, known.mtime, len(held)))
-            added = sum(map(len, parts)) + len(parts)
-            kept = sum(held for name, held in self._sizes(number).items() if name not in merged)
+            written = self._documents_in(merged, fingerprint) | dict(documents)
+            added = sum(len(held) + 1 for _, held in written.values())
+            kept = sum(held for name, held in self._segments(number).items() if name not in merged)
             if added > MAX_TOKENS or kept + _BYTES_PER_TOKEN * added > self._limit:
                 changes.rollback()
                 return False
-            if parts:
-                self._write(number, fingerprint, parts, rows)
+            if written:
+                self._write(number, fingerprint, written)
             changes.executemany("DELETE FROM segments WHERE name = ?", [(one,) for one in merged])
             changes.execute("UPDATE projects SET used = ? WHERE id = ?", (time(), number))
             self._trim(number)
         return True
 
     def open(self, project: Path, fingerprint: bytes) -> list[Segment]:
-        """The segments of a project for a tokenizer; damaged ones are dropped.
-
-        Raises:
-            InvalidRequestError: if the folder cannot be used.
-        """
+        """The segments of a project for a tokenizer; damaged ones are dropped."""
         with self._changing() as changes:
             number, now = self._number(project, fingerprint), time()
             changes.execute(
                 "UPDATE projects SET used = ? WHERE id = ? AND used < ?",
                 (now, number, now - _USED_AGAIN_S),
             )
-            names = self._segments(number)
-            opened = [self._open_segment(name, fingerprint) for name in names]
+            opened = [self._open_segment(name, fingerprint) for name in self._segments(number)]
         return [segment for segment in opened if segment is not None]
 
     def forget(self, project: Path) -> bool:
         """Deletes all that is known of a project; False if nothing is."""
         with self._changing() as changes:
-            found = changes.execute("SELECT id FROM projects WHERE path = ?", (str(project),))
-            numbers = [number for (number,) in found]
-            for number in numbers:
+            numbers = changes.execute(
+                "SELECT id FROM projects WHERE path = ?", (str(project),)
+            ).fetchall()
+            for (number,) in numbers:
                 self._drop(number)
         with self._locked():
             self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -209,35 +196,24 @@ class MemoryStore:
 
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction of the only process that changes something.
-
-        Raises:
-            InvalidRequestError: if the folder cannot be used. A database that turns out to be
-                damaged is deleted, so that the next one to open it starts anew.
-        """
+        """A transaction of the only process that changes something. A database that turns out to
+        be damaged is deleted; the next one to open it makes a new one."""
+        database = self._database
         try:
             with self._locked():
                 try:
-                    self._database.execute("BEGIN IMMEDIATE")
-                    changes = self._database.total_changes
-                    try:
-                        yield self._database
-                    except BaseException:
-                        self._database.rollback()
-                        raise
-                    changed = self._database.in_transaction
-                    changed &= self._database.total_changes > changes
-                    self._database.commit()
+                    database.execute("BEGIN IMMEDIATE")
+                    changes = database.total_changes
+                    yield database
+                    changed = database.in_transaction and database.total_changes > changes
+                    database.commit()
                     if changed:
                         self._remove_strays()
-                except sqlite3.DatabaseError as error:
-                    if type(error) is not sqlite3.DatabaseError:
-                        raise
-                    delete_database(self.folder)  # it is none, or is malformed
-                    raise InvalidRequestError(
-                        f"The memory in {self.folder} is damaged ({error}) and starts anew; "
-                        "index your projects again."
-                    ) from error
+                except BaseException as error:
+                    database.rollback()
+                    if _is_damage(error):
+                        _delete_database(self.folder)
+                    raise
         except (OSError, sqlite3.DatabaseError) as error:
             raise self._unusable(error) from error
 
@@ -253,15 +229,11 @@ class MemoryStore:
         ).fetchone()
         return int(row[0]) if row else 0
 
-    def _segments(self, number: int) -> list[str]:
-        rows = self._database.execute("SELECT name FROM segments WHERE project = ?", (number,))
-        return [name for (name,) in rows]
-
-    def _sizes(self, number: int) -> dict[str, int]:
-        rows = self._database.execute(
-            "SELECT name, bytes FROM segments WHERE project = ?", (number,)
+    def _segments(self, number: int) -> dict[str, int]:
+        """The names of a project's segments, and their bytes."""
+        return dict(
+            self._database.execute("SELECT name, bytes FROM segments WHERE project = ?", (number,))
         )
-        return dict(rows.fetchall())
 
     def _open_segment(self, name: str, fingerprint: bytes) -> Segment | None:
         """Opens a segment; one that cannot be used is forgotten, with its files."""
@@ -273,15 +245,12 @@ class MemoryStore:
             return segment
         except (OSError, DamagedSegmentError) as error:
             logger.warning("%s is ignored: %s; index its project again", path, error)
-            for statement in (
-                "DELETE FROM files WHERE segment = ?",
-                "DELETE FROM segments WHERE name = ?",
-            ):
-                self._database.execute(statement, (name,))
+            for column in ("files WHERE segment", "segments WHERE name"):
+                self._database.execute(f"DELETE FROM {column} = ?", (name,))
             return None
 
     def _to_merge(self, number: int, new: int) -> list[str]:
-        """The segments that are written together with so many new tokens."""
+        """The segments that are written together with this many new tokens."""
         rows = self._database.execute(
             "SELECT name, tokens, (SELECT COALESCE(SUM(tokens + 1), 0) FROM files"
             " WHERE segment = name) FROM segments WHERE project = ? ORDER BY tokens",
@@ -295,47 +264,37 @@ class MemoryStore:
                 new += live
         return merged
 
-    def _rewritten(
-        self, fingerprint: bytes, merged: Sequence[str]
-    ) -> tuple[list[Sequence[int]], list[tuple[str, bytes, int, int, int]]]:
-        """The tokens and the rows of the files in segments."""
-        parts: list[Sequence[int]] = []
-        rows = []
-        for name in merged:
-            segment = self._open_segment(name, fingerprint)
-            if segment is None:
-                continue
-            for path, digest, size, mtime, first, tokens in self._database.execute(
-                "SELECT path, digest, size, mtime, first, tokens FROM files WHERE segment = ?",
-                (name,),
-            ).fetchall():
-                held = segment.tokens[first : first + tokens]
-                parts.append(held)
-                rows.append((path, digest, size, mtime, len(held)))
-        return parts, rows
+    def _documents_in(
+        self, names: Sequence[str], fingerprint: bytes
+    ) -> dict[str, tuple[KnownFile, Sequence[int]]]:
+        """The files in some segments."""
+        found: dict[str, tuple[KnownFile, Sequence[int]]] = {}
+        for name in names:
+            if (segment := self._open_segment(name, fingerprint)) is not None:
+                for path, first, tokens, *known in self._database.execute(
+                    "SELECT path, first, tokens, digest, size, mtime FROM files WHERE segment = ?",
+                    (name,),
+                ).fetchall():
+                    found[path] = KnownFile(*known), segment.tokens[first : first + tokens]
+        return found
 
-    def _write(
-        self,
-        number: int,
-        fingerprint: bytes,
-        parts: Sequence[Sequence[int]],
-        rows: Sequence[tuple[str, bytes, int, int, int]],
-    ) -> None:
+    def _write(self, number: int, fingerprint: bytes, documents: Documents) -> None:
         """Writes a segment and names it."""
-        name, tokens, first = f"{secrets.token_hex(8)}.segment", joined_documents(parts), 0
+        name, first = f"{secrets.token_hex(8)}.segment", 0
+        tokens = joined_documents([held for _, held in documents.values()])
         nbytes = write_segment(self.folder / name, fingerprint, tokens)
         self._database.execute(
             "INSERT INTO segments VALUES (?, ?, ?, ?)", (name, number, len(tokens), nbytes)
         )
-        for path, digest, size, mtime, count in rows:
+        for path, (known, held) in documents.items():
             self._database.execute(
                 "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (number, path, digest, size, mtime, name, first, count),
+                (number, path, *astuple(known), name, first, len(held)),
             )
-            first += count + 1
+            first += len(held) + 1
 
     def _trim(self, kept: int) -> None:
-        """Drops the projects that were used longest ago, but for one, until the others fit."""
+        """Drops the projects that were used longest ago, except one, until the others fit."""
         rows = self._database.execute(
             "SELECT id, (SELECT COALESCE(SUM(bytes), 0) FROM segments WHERE project = id)"
             " FROM projects ORDER BY id = ? DESC, used DESC",
@@ -348,12 +307,8 @@ class MemoryStore:
                 self._drop(number)
 
     def _drop(self, number: int) -> None:
-        for statement in (
-            "DELETE FROM files WHERE project = ?",
-            "DELETE FROM segments WHERE project = ?",
-            "DELETE FROM projects WHERE id = ?",
-        ):
-            self._database.execute(statement, (number,))
+        for column in ("files WHERE project", "segments WHERE project", "projects WHERE id"):
+            self._database.execute(f"DELETE FROM {column} = ?", (number,))
 
     def _remove_strays(self) -> None:
         """Deletes segments without a row, which deletions and crashes leave.
@@ -368,5 +323,78 @@ class MemoryStore:
                     path.unlink()
 
     def _unusable(self, error: Exception) -> InvalidRequestError:
+        if _is_damage(error):
+            return InvalidRequestError(
+                f"The memory in {self.folder} is damaged ({error}) and was deleted; index your "
+                "projects again."
+            )
         why = getattr(error, "strerror", None) or error
         return InvalidRequestError(f"The memory in {self.folder} cannot be used: {why}.")
+
+
+def _open_database(folder: Path) -> sqlite3.Connection:
+    """Opens the database of a folder; one that is damaged or of another version is replaced.
+
+    Raises:
+        InvalidRequestError: if there can be none.
+        OSError: if the folder cannot be used, and so does `sqlite3.OperationalError`.
+    """
+    path = folder / "projects.sqlite"
+    for _ in range(2):
+        path.touch(mode=0o600)
+        for held in (path, *folder.glob("projects.sqlite-*")):
+            _make_private(held, 0o600)
+        database = sqlite3.connect(path, timeout=20, isolation_level=None)
+        # A text that is damaged becomes another one, which no file has.
+        database.text_factory = lambda raw: raw.decode(errors="replace")
+        try:
+            why = _prepare(database)
+        except sqlite3.OperationalError as error:
+            if "no such" not in str(error):
+                raise
+            why = "is damaged"
+        except (sqlite3.DatabaseError, UnicodeDecodeError):  # a name of a column
+            why = "is damaged"
+        if not why:
+            return database
+        database.close()
+        logger.warning("%s %s and was deleted; index your projects again", path, why)
+        _delete_database(folder)
+    raise InvalidRequestError(f"There can be no database in {folder}.")
+
+
+def _prepare(database: sqlite3.Connection) -> str:
+    """Makes the tables if there are none; returns why the database cannot be used, or nothing."""
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute("PRAGMA secure_delete = ON")
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    (tables,) = database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+    (health,) = database.execute("PRAGMA quick_check(1)").fetchone()
+    if not tables:
+        database.executescript(f"BEGIN; {_TABLES} COMMIT;")
+        return ""
+    if version != _VERSION:
+        return "is of another version"
+    for table in ("projects", "segments", "files"):
+        database.execute(f"SELECT * FROM {table} LIMIT 1").fetchone()
+    return "" if health == "ok" else "is damaged"
+
+
+def _delete_database(folder: Path) -> None:
+    for old in folder.glob("projects.sqlite*"):
+        old.unlink()
+
+
+def _is_damage(error: BaseException) -> bool:
+    """Whether SQLite says that a file is no database, or is malformed: it has no type for that."""
+    return type(error) is sqlite3.DatabaseError
+
+
+def _make_private(path: Path, mode: int) -> None:
+    """Takes rights from what another program has made, or a user has copied.
+
+    Raises:
+        OSError: if it is somebody else's.
+    """
+    if stat.S_IMODE(path.stat().st_mode) & ~mode:
+        path.chmod(mode)

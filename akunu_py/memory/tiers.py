@@ -1,8 +1,7 @@
 """MemoryTier: what followed the last tokens of a request in other texts.
 
-Behind the request's own occurrences, which are drafted from where they are more likely to be right.
-How often its guesses are accepted is learnt by `drafting/expectation.py`, for each length of the
-match and each agreement of the places on their own; where that falls, nothing is drafted.
+How often its guesses are accepted is learnt by the drafter, for each length of the match and each
+agreement of the places; where that falls, nothing is drafted.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ ENOUGH: Final = 3
 """With fewer places left of those found earlier, a shorter match is searched again."""
 
 MAX_CARRIED: Final = 64
-"""After more new tokens than this, places are searched anew."""
+"""After more new tokens than this, places are searched again."""
 
 _SHORTER: Final = 2.0
 """What a shorter context says counts as much as this many places of the longer one."""
@@ -56,20 +55,12 @@ class Texts(Protocol):
 
 
 class ProjectTexts:
-    """The files of a project.
+    """The files of a project, in `segments` of the request's tokenizer."""
 
-    Attributes:
-        segments: of the request's tokenizer.
-    """
+    version = 0
 
     def __init__(self, segments: Sequence[Segment]) -> None:
-        self.version = 0
         self.segments = segments
-
-    def replace(self, segments: Sequence[Segment]) -> None:
-        """Recalls from other segments from now on; any thread may call it."""
-        self.segments = segments
-        self.version += 1
 
     def nearest(self, context: Sequence[int]) -> list[Place]:
         """See `Texts`."""
@@ -113,8 +104,7 @@ class Recall:
         shares = dict.fromkeys(counts, 0.0)
         for number, found in reversed(levels):
             for token, share in shares.items():
-                count = found.get(token, 0)
-                shares[token] = (count + _SHORTER * share) / (number + _SHORTER)
+                shares[token] = (found.get(token, 0) + _SHORTER * share) / (number + _SHORTER)
         best = max(shares, key=shares.__getitem__)
         self.shares = shares
         self.share = shares[best]
@@ -146,35 +136,23 @@ class Recall:
 
 
 class MemoryTier:
-    """Recalls from texts; the state of one drafter.
-
-    Args:
-        texts: of the request's tokenizer.
-        number: of the tier: what is learnt of one does not count for another.
-    """
+    """Recalls from texts of the request's tokenizer; the state of one drafter. What is learnt of
+    one tier `number` does not count for another."""
 
     def __init__(self, texts: Texts, number: int = 0) -> None:
-        self._texts = texts
-        self._number = number
-        self._version = texts.version
+        self._texts, self._number, self._version = texts, number, texts.version
         self._recalled: Recall | None = None
         self._size = 0
 
     def recall(self, tokens: Sequence[int]) -> Recall | None:
-        """What followed the last tokens of a request; None if nothing is likely enough.
-
-        Args:
-            tokens: all of them. They may be fewer than in the last call, or those of another
-                request.
-        """
+        """What followed the last of these tokens, which may be fewer than in the last call, or
+        those of another request; None if nothing is likely enough."""
         recalled = self._recalled and self._carried(tokens)
         if recalled is None:
             places = self._texts.nearest(tokens[-DEPTH:])
             recalled = Recall(places, self._number) if places else None
         self._recalled, self._size, self._version = recalled, len(tokens), self._texts.version
-        if recalled is None or recalled.token is None:
-            return None
-        return recalled
+        return None if recalled is None or recalled.token is None else recalled
 
     def _carried(self, tokens: Sequence[int]) -> Recall | None:
         """The last recall, moved on by the tokens since; None if it has to be searched again."""

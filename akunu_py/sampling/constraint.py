@@ -1,12 +1,12 @@
-"""Constraint: keeps an answer within a grammar, whether its tokens were drafted or not.
+"""Constraint: a logits processor that keeps an answer within a grammar, drafted or not.
 
-A constraint is a logits processor: for each row it masks the tokens that the grammar forbids after
-the tokens before that row. It also says how far a draft is allowed and which tokens the grammar
-forces. A grammar may hold for parts of an answer only, such as its tool calls: it sleeps until the
-model emits a mark. The state is keyed by position: a forward that begins earlier undoes what came
-after. llguidance does the work.
+It also says how far a draft is allowed and which tokens the grammar forces. A grammar may hold for
+parts of an answer only, such as its tool calls: it sleeps until the model emits a mark. The state
+is keyed by position: a forward that begins earlier undoes what came after.
 """
 
+import json
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -16,60 +16,56 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from akunu_py.errors import UnreadableRequestError
-from akunu_py.options import Wake
+from akunu_py.errors import InvalidRequestError, UnreadableRequestError
+from akunu_py.options import Grammar, Wake
+from akunu_py.text.json_schema import WHITESPACE, bounded, one_line
+from akunu_py.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher
+    from llguidance import LLMatcher, LLTokenizer
+
+Masks = npt.NDArray[np.uint32]
+"""Which tokens are allowed, one bit per token, `[rows, words of 32 bits]`."""
 
 _BITS: Final = 32
+_WHOLE: Final = Wake("", awake=True, once=True)
+"""Of a grammar that holds for the whole answer."""
+_KEPT_MATCHERS: Final = 4
+"""Agents send the same tools with every request; a hundred of them take long to compile."""
 
 
 class GrammarPart:
-    """A grammar's state along a part of an answer, or all of it.
-
-    Args:
-        matcher: the grammar's matcher, at its beginning.
-        start: position of the part's first token.
-    """
+    """A grammar's state along a part of an answer whose first token is at position `start`;
+    `matcher` is at the beginning of the part."""
 
     def __init__(self, matcher: "LLMatcher", start: int) -> None:
-        self._matcher = matcher
-        self._start = start
+        self._matcher, self._start = matcher, start
         self._taken = 0  # tokens of the part that the matcher has seen
 
     @property
     def complete(self) -> bool:
-        """Whether the grammar is satisfied and nothing can follow."""
         return self._matcher.is_stopped()
 
-    def fill(self, mask: npt.NDArray[np.uint32]) -> None:
-        """Sets which tokens may follow those taken, one bit per token."""
+    def fill(self, mask: Masks) -> None:
+        """Sets which tokens may follow those taken, in one row."""
         self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-        self._check()
+        self.check()
 
     def allowed_length(self, tokens: Sequence[int]) -> int:
-        """How many of these tokens, from the first on, may follow the emitted ones."""
         return self._matcher.validate_tokens(list(tokens)) if tokens else 0
 
-    def forced_tokens(self, limit: int) -> tuple[int, ...]:
-        """The next tokens, `limit` at most, if the grammar allows only one text there."""
-        forced = tuple(self._matcher.compute_ff_tokens()[:limit])
-        self._check()
+    def forced_tokens(self) -> Sequence[int]:
+        forced = self._matcher.compute_ff_tokens()
+        self.check()
         return forced
 
     def take(self, token: int, position: int) -> bool:
         """Makes `token` the last one that the matcher has seen; False if it is forbidden there."""
         self.roll_back(position)
         taken = self._matcher.try_consume_tokens([token]) == 1
-        self._check()
+        self.check()
         self._taken += taken
         return taken
-
-    def skip(self, tokens: Sequence[int]) -> None:
-        """Takes tokens that are the end of the prompt."""
-        self._matcher.consume_tokens(list(tokens))
-        self._check()
 
     def roll_back(self, position: int) -> None:
         """Forgets the tokens at a position and after it."""
@@ -78,7 +74,8 @@ class GrammarPart:
             self._matcher.rollback(self._taken - length)
             self._taken = length
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises UnreadableRequestError if the grammar turned out to be too complex."""
         if self._matcher.is_error():
             reason = one_line(self._matcher.get_error())
             raise UnreadableRequestError(f"The grammar is too complex to follow: {reason}.")
@@ -91,7 +88,7 @@ class _State:
     Attributes:
         tail: the last bytes, in which a mark may have begun.
         thinking: whether it is inside reasoning.
-        part: the constraint of the part that it is in, if any.
+        part: the part that it is in, if any.
         ended: whether nothing may follow.
     """
 
@@ -125,15 +122,18 @@ class Constraint:
         vocabulary: int,
         predicted: int,
     ) -> None:
-        self._begin, self._start, self._spell = begin, start, spell
+        self._begin, self._spell, self._start = begin, spell, start
         self._words = (vocabulary + _BITS - 1) // _BITS
         self._predicted = predicted
-        self._predicts_all = predicted >= vocabulary
+        self._predictable: Masks | None = None  # of all tokens, if the model lacks some
+        if predicted < vocabulary:
+            bits = np.packbits(np.arange(self._words * _BITS) < predicted, bitorder="little")
+            self._predictable = bits.view(np.uint32)
         self._once = wake.once
-        self._mark, self._think_start, self._think_end = (
+        self._mark, self._think_start, self._think_end = marks = [
             mark.encode() for mark in (wake.mark, wake.think_start, wake.think_end)
-        )
-        self._reach = max(1, *map(len, (self._mark, self._think_start, self._think_end))) - 1
+        ]
+        self._reach = max(1, *map(len, marks)) - 1
         self._tokens: list[int] = []
         self._states = [_State(thinking=wake.thinking, part=first)]  # the one before them, first
 
@@ -148,11 +148,14 @@ class Constraint:
         Waits for `inputs` if they are lazy.
         """
         masks = self.masks(position, np.asarray(inputs).tolist())
-        return logits if masks is None else masked(logits, masks)
+        if masks is None:
+            return logits
+        bits = (mx.array(masks)[:, :, None] >> mx.arange(_BITS, dtype=mx.uint32)) & 1
+        allowed = bits.reshape(len(masks), -1)[:, : logits.shape[-1]]
+        return mx.where(allowed.astype(mx.bool_), logits, -mx.inf)
 
-    def masks(self, position: int, inputs: Sequence[int]) -> npt.NDArray[np.uint32] | None:
-        """Which tokens may follow each input, one bit per token, `[inputs, words of 32 bits]`; None
-        if all may.
+    def masks(self, position: int, inputs: Sequence[int]) -> Masks | None:
+        """Which tokens may follow each input; None if all may.
 
         Rows after a forbidden input allow everything, because nothing is read from them.
 
@@ -165,12 +168,15 @@ class Constraint:
             if not self._take(token, position - 1 + row):
                 break
             part = self._states[-1].part
-            if part is not None:
-                if masks is None:
-                    masks = np.full((len(inputs), self._words), 0xFFFFFFFF, dtype=np.uint32)
-                part.fill(masks[row])
-                if not self._predicts_all:
-                    self._check_predicted(masks[row])
+            if part is None:
+                continue
+            if masks is None:
+                masks = np.full((len(inputs), self._words), 0xFFFFFFFF, dtype=np.uint32)
+            part.fill(masks[row])
+            if self._predictable is not None and not (masks[row] & self._predictable).any():
+                raise UnreadableRequestError(
+                    "The grammar needs a token that the tokenizer has and the model lacks."
+                )
         return masks
 
     def extend(self, position: int, tokens: Sequence[int]) -> int:
@@ -199,15 +205,8 @@ class Constraint:
     def forced_tokens(self, limit: int) -> tuple[int, ...]:
         """The next tokens, `limit` at most, if the grammar allows only one text there."""
         part = self._states[-1].part
-        forced = () if part is None else part.forced_tokens(limit)
+        forced = () if part is None else part.forced_tokens()[:limit]
         return tuple(takewhile(lambda token: token < self._predicted, forced))
-
-    def _check_predicted(self, mask: npt.NDArray[np.uint32]) -> None:
-        whole, rest = divmod(self._predicted, _BITS)
-        if not mask[:whole].any() and not (rest and mask[whole] & ((1 << rest) - 1)):
-            raise UnreadableRequestError(
-                "The grammar needs a token that the tokenizer has and the model lacks."
-            )
 
     def _take(self, token: int, position: int) -> bool:
         """Makes `token` the last one; False if it is forbidden there."""
@@ -238,12 +237,11 @@ class Constraint:
             return _State(ended=self._once) if state.part.complete else state
         text, thinking = state.tail + self._spell(token), state.thinking
         while True:
-            mark, other = (self._think_end, b"") if thinking else (self._mark, self._think_start)
-            found = [(at, each) for each in (mark, other) if each and (at := text.find(each)) >= 0]
+            marks = (self._think_end,) if thinking else (self._mark, self._think_start)
+            found = [(at, each) for each in marks if each and (at := text.find(each)) >= 0]
             if not found:
-                return replace(
-                    state, tail=text[-self._reach :] if self._reach else b"", thinking=thinking
-                )
+                tail = text[-self._reach :] if self._reach else b""
+                return replace(state, tail=tail, thinking=thinking)
             at, each = min(found)
             if each == self._mark and not thinking:
                 part = self._woken(len(text) - at, token, position)
@@ -255,19 +253,82 @@ class Constraint:
         tokens = [token]
         while sum(len(self._spell(each)) for each in tokens) < reach:
             tokens.insert(0, self._tokens[-len(tokens)])
-        part = self._begin(position + 1 - len(tokens))
-        places = range(position + 1 - len(tokens), position + 1)
-        return part if all(map(part.take, tokens, places)) else None
+        first = position + 1 - len(tokens)
+        part = self._begin(first)
+        return part if all(map(part.take, tokens, range(first, position + 1))) else None
 
 
-def masked(logits: mx.array, masks: npt.NDArray[np.uint32]) -> mx.array:
-    """Logits `[rows, vocabulary]` with the tokens that masks forbid at minus infinity."""
-    words = mx.array(masks)
-    bits = (words[:, :, None] >> mx.arange(_BITS, dtype=mx.uint32)) & 1
-    allowed = bits.reshape(words.shape[0], -1)[:, : logits.shape[-1]]
-    return mx.where(allowed.astype(mx.bool_), logits, -mx.inf)
+class ConstraintFactory:
+    """Makes constraints for a model, which predicts `vocabulary_size` of its tokenizer's ids; they
+    share one llguidance tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer, vocabulary_size: int) -> None:
+        self._tokenizer = tokenizer
+        self._predicted = vocabulary_size
+        self._vocabulary = max(vocabulary_size, len(tokenizer.wrapped))
+        self._guide: LLTokenizer | None = None
+        self._matchers: OrderedDict[Grammar, LLMatcher] = OrderedDict()
+
+    def make(self, grammar: Grammar, start: int) -> Constraint:
+        """A constraint for the answer whose first token is at position `start`.
+
+        Raises:
+            InvalidRequestError: if the grammar is invalid, or llguidance cannot read the model's
+                tokenizer.
+        """
+        if self._guide is None:
+            self._guide = self._make_guide()
+        matcher = self._matchers.pop(grammar, None) or _make_matcher(self._guide, grammar)
+        self._matchers[grammar] = matcher
+        if len(self._matchers) > _KEPT_MATCHERS:
+            self._matchers.popitem(last=False)
+        wake, first = grammar.wake or _WHOLE, None
+        if wake.awake:
+            begun = matcher.deep_copy()
+            begun.consume_tokens(self._guide.tokenize_str(wake.mark, parse_special=True))
+            first = GrammarPart(begun, start)
+            first.check()
+        return Constraint(
+            lambda position: GrammarPart(matcher.deep_copy(), position),
+            self._tokenizer.token_bytes.of,
+            wake,
+            first=first,
+            start=start,
+            vocabulary=self._vocabulary,
+            predicted=self._predicted,
+        )
+
+    def _make_guide(self) -> "LLTokenizer":
+        from llguidance.hf import from_tokenizer  # noqa: PLC0415  (most requests do not need it)
+
+        wrapped = self._tokenizer.wrapped
+        fast = getattr(wrapped, "_tokenizer", wrapped)
+        ends = sorted(self._tokenizer.end_tokens) or None
+        try:
+            return from_tokenizer(fast, self._vocabulary, eos_token=ends)
+        except ValueError as error:
+            raise InvalidRequestError(
+                f"This model's answers cannot be constrained: {one_line(str(error))}."
+            ) from error
 
 
-def one_line(reason: str) -> str:
-    """What llguidance says, shortened."""
-    return " ".join(reason.split()).rstrip(".")[:300]
+def _make_matcher(guide: "LLTokenizer", grammar: Grammar) -> "LLMatcher":
+    from llguidance import LLMatcher  # noqa: PLC0415  (most requests do not need it)
+
+    try:
+        if grammar.kind == "json_schema":
+            source = LLMatcher.grammar_from_json_schema(
+                json.dumps(bounded(json.loads(grammar.source))),
+                defaults={"whitespace_pattern": WHITESPACE},
+            )
+        elif grammar.kind == "regex":
+            source = LLMatcher.grammar_from_regex(grammar.source)
+        else:
+            source = LLMatcher.grammar_from_lark(grammar.source)
+        matcher = LLMatcher(guide, source, log_level=0)
+        reason = matcher.get_error()
+    except (ValueError, RecursionError) as error:
+        reason = str(error)
+    if reason:
+        raise UnreadableRequestError(f"The {grammar.name} cannot be followed: {one_line(reason)}.")
+    return matcher

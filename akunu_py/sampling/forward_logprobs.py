@@ -1,8 +1,7 @@
 """Log-probabilities of a forward's tokens, and of a prompt's.
 
-The log-probabilities that a request asks for and the alternatives that a drafter learns from come
-from the same few arrays. They are computed together with the forward's choices, so that reading
-them does not wait a second time.
+What a request asks for and what a drafter learns from come from the same few arrays, computed
+together with the forward's choices, so that reading them does not wait a second time.
 """
 
 from collections.abc import Sequence
@@ -19,31 +18,27 @@ SCORING_STEP: Final = 128
 
 
 class ForwardLogprobs:
-    """The model's own distribution after each position of one forward.
+    """The distribution after each position of one forward.
 
     Args:
-        logits: `[rows, vocabulary]`, as the model computed them.
+        logits: `[rows, vocabulary]`.
         choices: the tokens that `logprobs` will probably be called with, `[rows]`, lazy; None if
             they are not known before the forward has been read.
-        logprob_request: what will be read; nothing else is computed.
+        wanted: what will be read; nothing else is computed.
 
     Attributes:
         lazy: the arrays to evaluate together with the choices.
     """
 
-    def __init__(
-        self, logits: mx.array, choices: mx.array | None, logprob_request: LogprobRequest
-    ) -> None:
-        self._logprob_request = logprob_request
-        self._logits = logits
+    def __init__(self, logits: mx.array, choices: mx.array | None, wanted: LogprobRequest) -> None:
+        self._logits, self._choices, self._wanted = logits, choices, wanted
         self.lazy: list[mx.array] = []
-        count = min(max(logprob_request.top_ids, logprob_request.logprobs or 0), logits.shape[-1])
+        count = min(max(wanted.top_ids, wanted.logprobs or 0), logits.shape[-1])
         if count:
             self._ids = mx.argpartition(-logits, kth=count - 1, axis=-1)[:, :count]
             self._values = mx.take_along_axis(logits, self._ids, axis=-1).astype(mx.float32)
             self.lazy += [self._ids, self._values]
-        self._choices = choices
-        if logprob_request.logprobs is not None:
+        if wanted.logprobs is not None:
             self._normaliser = mx.logsumexp(logits.astype(mx.float32), axis=-1)
             self.lazy.append(self._normaliser)
             if choices is not None:
@@ -52,39 +47,32 @@ class ForwardLogprobs:
 
     def logprobs(self, tokens: Sequence[int]) -> tuple[TokenLogprob, ...]:
         """One entry for each token, in order; empty if the request asked for none."""
-        wanted = self._logprob_request.logprobs
+        wanted, rows = self._wanted.logprobs, len(tokens)
         if wanted is None:
             return ()
-        if self._choices is not None and _first(self._choices, len(tokens)) == list(tokens):
+        if self._choices is not None and _first(self._choices, rows).tolist() == list(tokens):
             values = self._chosen
         else:  # the draft was verified by its probabilities, or a near-tie was decided again
             values = self._logprobs_of(mx.array(list(tokens)))
-        found = _first(values, len(tokens))
-        alternatives = self._alternatives(len(tokens), wanted) if wanted else [()] * len(tokens)
-        return tuple(map(TokenLogprob, tokens, found, alternatives))
+        alternatives: list[tuple[tuple[int, float], ...]] = [()] * rows
+        if wanted:
+            ids, logits = self._ranked(rows, wanted)
+            likely = (logits - _first(self._normaliser, rows)[:, None]).tolist()
+            alternatives = [
+                tuple(zip(*row, strict=True)) for row in zip(ids.tolist(), likely, strict=True)
+            ]
+        return tuple(map(TokenLogprob, tokens, _first(values, rows).tolist(), alternatives))
 
     def top_ids(self, rows: int) -> list[list[int]]:
         """The most likely ids of the first rows, the most likely first."""
-        count = self._logprob_request.top_ids
-        if not count:
-            return []
-        ids, order = self._ordered(rows)
-        return [row.tolist() for row in np.take_along_axis(ids, order, axis=-1)[:, :count]]
+        count = self._wanted.top_ids
+        return self._ranked(rows, count)[0].tolist() if count else []
 
-    def _alternatives(self, rows: int, count: int) -> list[tuple[tuple[int, float], ...]]:
-        ids, order = self._ordered(rows)
-        values = np.asarray(self._values)[:rows] - np.asarray(self._normaliser)[:rows, None]
-        ids = np.take_along_axis(ids, order, axis=-1)[:, :count]
-        values = np.take_along_axis(values, order, axis=-1)[:, :count]
-        return [
-            tuple(zip(row, of_row, strict=True))
-            for row, of_row in zip(ids.tolist(), values.tolist(), strict=True)
-        ]
-
-    def _ordered(self, rows: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """The most likely ids of the first rows, and the order that sorts each row."""
-        ids, values = np.asarray(self._ids)[:rows], np.asarray(self._values)[:rows]
-        return ids, np.lexsort((ids, -values), axis=-1)
+    def _ranked(self, rows: int, count: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """The most likely ids of the first rows and their logits, the most likely first."""
+        ids, values = _first(self._ids, rows), _first(self._values, rows)
+        order = np.lexsort((ids, -values), axis=-1)[:, :count]
+        return np.take_along_axis(ids, order, axis=-1), np.take_along_axis(values, order, axis=-1)
 
     def _logprobs_of(self, tokens: mx.array) -> mx.array:
         rows = tokens.size
@@ -102,7 +90,7 @@ class PromptScorer:
 
     def __init__(self, prompt: Sequence[int], alternatives: int) -> None:
         self._prompt = prompt
-        self._logprob_request = LogprobRequest(alternatives)
+        self._wanted = LogprobRequest(alternatives)
         self._found: list[TokenLogprob] = []
 
     @property
@@ -119,13 +107,11 @@ class PromptScorer:
         following = self._prompt[start : start + logits.shape[0]]
         if not following:
             return
-        rows = logits[: len(following)]
-        forward_logprobs = ForwardLogprobs(rows, mx.array(list(following)), self._logprob_request)
-        mx.eval(forward_logprobs.lazy)
-        self._found.extend(forward_logprobs.logprobs(following))
+        scored = ForwardLogprobs(logits[: len(following)], mx.array(list(following)), self._wanted)
+        mx.eval(scored.lazy)
+        self._found.extend(scored.logprobs(following))
 
 
-def _first(values: mx.array, count: int) -> list[float]:
+def _first(values: mx.array, count: int) -> npt.NDArray[Any]:
     """The first values of an array; slicing it with MLX would wait for the busy device."""
-    found: list[float] = np.asarray(values)[:count].tolist()
-    return found
+    return np.asarray(values)[:count]

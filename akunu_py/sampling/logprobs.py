@@ -1,7 +1,4 @@
-"""Log-probabilities as plain records: what a request asks for, and what it gets.
-
-Plain Python: `forward_logprobs.py` computes them.
-"""
+"""Log-probabilities as plain records, without MLX: what a request asks for, and what it gets."""
 
 from dataclasses import dataclass
 
@@ -43,12 +40,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobs:
-    """The log-probabilities of a prompt's tokens.
-
-    Attributes:
-        first: the id that it begins with, which nothing predicts.
-        following: one entry for every other token.
-    """
+    """The id that a prompt begins with, which nothing predicts, and an entry for each other one."""
 
     first: int
     following: tuple[TokenLogprob, ...]

@@ -44,16 +44,14 @@ class _TokensBefore:
     """The input tokens of all forwards, by position.
 
     Args:
-        prompt: as for `make_penalties`.
-        size: how many tokens before a row matter; None keeps all from the prompt's last one on.
-        generated: as for `make_penalties`.
+        kept: the prompt's last tokens that matter, 1 at least.
+        end: the position after them.
+        size: how many tokens before a row matter; None for all of them.
     """
 
-    def __init__(self, prompt: Sequence[int], size: int | None, generated: int = 0) -> None:
-        self._size = size
-        self._end = len(prompt)
-        kept = prompt[-1 - (generated if size is None else size) :]
+    def __init__(self, kept: Sequence[int], end: int, size: int | None = None) -> None:
         self._tokens = mx.array(list(kept), dtype=mx.int32)
+        self._end, self._size = end, size
 
     def take(self, position: int, inputs: mx.array) -> mx.array:
         """Adds the inputs of a forward; returns all tokens up to the last of them."""
@@ -71,16 +69,12 @@ class RepetitionPenalty:
 
     Their logits are divided by the penalty if they are positive, else multiplied by it. A token
     that occurs more than once is penalised once.
-
-    Args:
-        sampling: has the penalty and how far it looks back.
-        prompt: the request's prompt.
     """
 
     def __init__(self, sampling: Sampling, prompt: Sequence[int]) -> None:
         self._penalty = sampling.repetition_penalty
         self._size = sampling.repetition_context_size
-        self._before = _TokensBefore(prompt, self._size)
+        self._before = _TokensBefore(prompt[-1 - self._size :], len(prompt), self._size)
 
     def process(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
         rows = inputs.size
@@ -99,16 +93,12 @@ class CountPenalty:
     """OpenAI's presence and frequency penalties, over the generated tokens, not the prompt.
 
     A token that was generated `n` times loses `presence_penalty + n * frequency_penalty`.
-
-    Args:
-        sampling: has the penalties.
-        prompt, generated: as for `make_penalties`.
     """
 
     def __init__(self, sampling: Sampling, prompt: Sequence[int], generated: int = 0) -> None:
         self._presence = sampling.presence_penalty
         self._frequency = sampling.frequency_penalty
-        self._before = _TokensBefore(prompt, None, generated)
+        self._before = _TokensBefore(prompt[-1 - generated :], len(prompt))
 
     def process(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
         rows, vocabulary = logits.shape

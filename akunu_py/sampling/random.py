@@ -1,6 +1,5 @@
-"""Repeatable random numbers: each depends only on a seed, a position and a stream.
+"""Repeatable random numbers: each depends only on a seed, the position of a token and a stream.
 
-A random decision is keyed by the position of its token, never by how many tokens were drawn before.
 Streams separate the numbers that one position needs: drafters use stream 0 and verification uses
 others, so that the two are independent.
 """

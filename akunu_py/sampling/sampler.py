@@ -6,22 +6,20 @@ decoding would have drawn it: sample-and-match.
 """
 
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property, partial
 from typing import Final
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.sample_utils import apply_min_p, apply_top_k, make_logits_processors
+from mlx_lm.sample_utils import make_logits_processors
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options, Sampling
-from akunu_py.sampling.constraint import Constraint
-from akunu_py.sampling.constraint_factory import ConstraintFactory
-from akunu_py.sampling.infill import InfillFilter
+from akunu_py.sampling.constraint import Constraint, ConstraintFactory
+from akunu_py.sampling.filters import InfillFilter, XTCFilter, filtered, sorts_in_numpy
 from akunu_py.sampling.penalties import make_penalties
 from akunu_py.sampling.random import GOLDEN_GAMMA, mix64, uniform
-from akunu_py.sampling.xtc import XTCFilter
 from akunu_py.text.tokenizer import Tokenizer
 
 _TO_ACCEPT: Final = 1
@@ -85,7 +83,7 @@ class Sampler:
 
         Args:
             logits: `[rows, vocabulary]`; row `i` predicts the token at `position + i`.
-            position: the position of the token that the first row predicts.
+            position: the position of the token that the first row predicts, 0-based.
             inputs: the input tokens of the forward, `[rows]`; `inputs[i]` is the token just before
                 the one that row `i` predicts. They may be lazy, and the last ones draft tokens.
         """
@@ -96,12 +94,7 @@ class Sampler:
         return logits
 
     def choose(self, logits: mx.array, position: int) -> mx.array:
-        """The tokens for processed logits `[rows, vocabulary]`, as a lazy array `[rows]`.
-
-        Args:
-            logits: row `i` predicts the token at `position + i`.
-            position: the position of the token that the first row predicts, 0-based.
-        """
+        """The tokens for processed logits, as a lazy array `[rows]`; see `process_logits`."""
         if self.sampling.greedy and self._infill is None:
             return mx.argmax(logits, axis=-1)
         scores, ids = self._scores(logits, position)
@@ -127,8 +120,7 @@ class Sampler:
         return mx.put_along_axis(mx.zeros(logits.shape), ids, probabilities, axis=-1)
 
     def logprobs(self, logits: mx.array, position: int) -> mx.array:
-        """The logarithms of the probabilities that `choose` draws with, lazy; minus infinity for
-        tokens that it cannot choose."""
+        """The logarithms of what `distributions` returns, also for greedy sampling."""
         if self.sampling.greedy and self._infill is None:
             best = mx.argmax(logits, axis=-1, keepdims=True)
             return mx.where(mx.arange(logits.shape[-1]) == best, 0.0, -mx.inf)
@@ -153,12 +145,7 @@ class Sampler:
 
 
 class SamplerFactory:
-    """Makes samplers that fit a model's vocabulary.
-
-    Args:
-        tokenizer: the tokenizer of the model.
-        vocabulary_size: how many ids the model predicts.
-    """
+    """Makes samplers for a model, which predicts `vocabulary_size` of its tokenizer's ids."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary_size: int) -> None:
         self._tokenizer = tokenizer
@@ -168,37 +155,31 @@ class SamplerFactory:
     def make(
         self, options: Options, prompt: Sequence[int], end_tokens: frozenset[int] = frozenset()
     ) -> Sampler:
-        """The sampler for the answer to `prompt`.
-
-        Args:
-            options: the options of the request.
-            prompt: its ids.
-            end_tokens: ids that end this answer, besides the model's usual ones.
+        """The sampler for the answer to `prompt`, which `end_tokens` end besides the model's own.
 
         Raises:
             InvalidRequestError: if a bias is for a token that the model does not have, or the
                 grammar cannot be followed.
         """
-        vocabulary = self._vocabulary_size
         for token, _ in options.sampling.logit_bias:
-            if token >= vocabulary:
+            if token >= self._vocabulary_size:
                 raise InvalidRequestError(
-                    f"There is no token {token} to bias; the vocabulary has {vocabulary}."
+                    f"There is no token {token} to bias; "
+                    f"the vocabulary has {self._vocabulary_size}."
                 )
         constraint = None
         if options.grammar is not None:
             constraint = self._constraints.make(options.grammar, len(prompt))
-        infill = self._infill(end_tokens) if options.sampling.infill else None
         return Sampler(
             options.sampling,
             prompt,
             constraint=constraint,
-            infill=infill,
+            infill=self._infill(end_tokens) if options.sampling.infill else None,
             never_excluded=self._never_excluded,
         )
 
     @cached_property
-    def _never_excluded(self) -> frozenset[int]:
+    def _never_excluded(self) -> set[int]:
         return self._predicted(self._tokenizer.end_tokens.union(self._tokenizer.encode("\n")))
 
     def _infill(self, end_tokens: frozenset[int]) -> InfillFilter:
@@ -209,75 +190,9 @@ class SamplerFactory:
             lambda token: b"" if token in special else spell(token),
         )
 
-    def _predicted(self, tokens: frozenset[int]) -> frozenset[int]:
+    def _predicted(self, tokens: Iterable[int]) -> set[int]:
         """Those that the model has: a tokenizer may know more, and MLX does not check ids."""
-        return frozenset(token for token in tokens if token < self._vocabulary_size)
-
-
-def filtered(
-    logits: mx.array,
-    sampling: Sampling,
-    exclude: Callable[[mx.array], mx.array] | None = None,
-) -> tuple[mx.array, mx.array | None]:
-    """What the filters leave of a model's distribution, before the temperature, as in mlx-lm.
-
-    With a top-k, only the k most likely tokens are looked at: what the other filters keep of these
-    is what mlx-lm keeps, which applies the top-k last. XTC needs all tokens, because less likely
-    ones take the places of those that it excludes.
-
-    Args:
-        logits: `[rows, vocabulary]`.
-        sampling: has the filters.
-        exclude: XTC at these positions, if the request has it.
-
-    Returns:
-        Log-probabilities, float32, those that were filtered out at minus infinity, and the ids that
-        they belong to: both `[rows, candidates]`, or no ids if all tokens are candidates.
-    """
-    logits = logits.astype(mx.float32)
-    total = mx.logsumexp(logits, axis=-1, keepdims=True)
-    ids = None
-    has_top_k = 0 < sampling.top_k < logits.shape[-1]
-    if has_top_k and exclude is None:
-        ids = mx.argpartition(-logits, kth=sampling.top_k - 1, axis=-1)[:, : sampling.top_k]
-        logits = mx.take_along_axis(logits, ids, axis=-1)
-    scores = logits - total
-    if sampling.top_p < 1:
-        if ids is None and sorts_in_numpy(sampling):
-            ordered = mx.array(np.sort(np.asarray(scores), axis=-1))
-        else:
-            ordered = mx.sort(scores, axis=-1)
-        scores = keep_top_p(scores, ordered, sampling.top_p)
-    if sampling.min_p > 0:
-        scores = apply_min_p(scores, sampling.min_p)
-    if exclude is not None:
-        scores = exclude(scores)
-        if has_top_k:
-            scores = apply_top_k(scores, sampling.top_k)
-    return scores, ids
-
-
-def sorts_in_numpy(sampling: Sampling) -> bool:
-    """Whether `filtered` waits for the logits and sorts them with NumPy: on a CPU, if it has to
-    sort the whole vocabulary, because NumPy takes a fortieth of MLX's time there."""
-    sorts_all = sampling.top_p < 1 and (not sampling.top_k or sampling.xtc_probability > 0)
-    return sorts_all and mx.default_device() == mx.Device(mx.cpu)
-
-
-def keep_top_p(scores: mx.array, ordered: mx.array, top_p: float) -> mx.array:
-    """Drops the tokens before which more likely ones have a probability of `top_p` together.
-
-    mlx-lm's rule, for log-probabilities of all tokens or of the most likely ones.
-
-    Args:
-        scores: log-probabilities, `[rows, candidates]`.
-        ordered: the same, sorted, the most likely last.
-        top_p: above 0.
-    """
-    mass_above = mx.cumsum(mx.exp(ordered), axis=-1, reverse=True, inclusive=False)
-    num_dropped = (mass_above >= top_p).sum(axis=-1, keepdims=True)
-    least = mx.take_along_axis(ordered, num_dropped, axis=-1)
-    return mx.where(scores < least, -mx.inf, scores)
+        return {token for token in tokens if token < self._vocabulary_size}
 
 
 def random_keys(seed: int, positions: Sequence[int]) -> mx.array:

@@ -147,9 +147,9 @@ def hold_calls(
             simple=simple,
         )
         if chooses_answer and answer is not None:
-            return grammar.or_answer(answer.source, one_call=tools.one_call)
+            return grammar.or_answer(answer.source)
         if tools.must_call:
-            return grammar.calls_only(one_call=tools.one_call)
+            return grammar.calls_only()
         return grammar.after_mark()
 
     try:

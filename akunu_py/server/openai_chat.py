@@ -22,7 +22,7 @@ from akunu_py.server.wire import (
     logprob_entries,
 )
 from akunu_py.stats import Finish
-from akunu_py.text.chat_template import reserved_names
+from akunu_py.text.chat import reserved_names
 from akunu_py.text.token_bytes import TokenBytes
 
 _KIND: Final = ResponseKind("chatcmpl-", "chat.completion", "chat.completion.chunk")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
-from akunu_py.text.call_layout import LLAMA3, CallLayout
+from akunu_py.text.call_layout import LLAMA3, CallLayout, layout_of
 from akunu_py.text.call_reader import CallBegin, CallReader, kinds_of
 from akunu_py.text.json_schema import sample_arguments
 from akunu_py.text.stream import Piece
@@ -31,7 +31,7 @@ class ToolCall:
 
     @property
     def complete(self) -> bool:
-        """Whether the arguments are whole; they are not if the answer was cut within the call."""
+        """Whether the answer was not cut within the arguments."""
         try:
             json.loads(self.arguments)
         except ValueError:
@@ -40,10 +40,8 @@ class ToolCall:
 
     @property
     def input(self) -> dict[str, Any]:
-        """The arguments, as an object; empty if they are none, as in a call that was cut short.
-
-        Models write numbers that no float can hold; these become the largest ones.
-        """
+        """The arguments as an object; empty if they are none, as in a call that was cut short.
+        Numbers that no float can hold become the largest ones."""
         try:
             given = json.loads(self.arguments, parse_float=_clamped)
         except ValueError:
@@ -59,8 +57,8 @@ class AnswerFormat:
         think_start, think_end: around reasoning.
         call_start, call_end: around tool calls; if only the end is empty, calls reach to the end
             of the answer.
-        parse: mlx-lm's parser of the text between the marks, called with that and the tools; None
-            if the model cannot call tools.
+        parse: mlx-lm's parser of the text between the marks, which gets the tools, too; None if
+            the model cannot call tools.
         layout: how calls are written between the marks; None if that is not known.
     """
 
@@ -73,20 +71,18 @@ class AnswerFormat:
 
     @property
     def has_tools(self) -> bool:
-        """Whether the model can call tools."""
         return self.parse is not None
 
     def sample_calls(self, tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-        """A call of each tool, with its marks, all its keys, and made-up values: what calls that
-        the model writes may be drafted from. None if the layout is not known."""
+        """A call of each tool, with its marks, all its keys and made-up values, to draft calls
+        from; none if the layout is not known."""
         layout = self.layout
         if layout is None:
             return ()
-        return tuple(
-            f"{self.call_start}{layout.written(tool['function']['name'], sample_arguments(tool))}"
-            f"{self.call_end}"
-            for tool in tools
+        written = (
+            layout.written(tool["function"]["name"], sample_arguments(tool)) for tool in tools
         )
+        return tuple(f"{self.call_start}{call}{self.call_end}" for call in written)
 
     def is_thinking(self, prompt: str) -> bool:
         """Whether a prompt ends inside reasoning; some templates open it themselves."""
@@ -109,11 +105,18 @@ class AnswerFormat:
 _LLAMA3_START: Final = '{"name": "'
 
 
-def answer_format_of(template: str, think_start: str, think_end: str) -> AnswerFormat:
-    """The format of a model whose calls mlx-lm cannot parse: Llama 3's are JSON without marks."""
-    if '{"name": function name, "parameters": dictionary' not in template:
-        return AnswerFormat(think_start, think_end)
-    return AnswerFormat(think_start, think_end, _LLAMA3_START, "", _parse_llama3, LLAMA3)
+def answer_format_of(wrapped: Any, template: str) -> AnswerFormat:
+    """The format of the answers of a model, by mlx-lm's wrapper around its tokenizer and its chat
+    template. mlx-lm has no parser for Llama 3's calls, which are JSON without marks."""
+    thinking = (wrapped.think_start or "", wrapped.think_end or "")
+    parse = wrapped.tool_parser
+    if parse is not None:
+        layout = layout_of(parse.__module__.rpartition(".")[2], template)
+        marks = (wrapped.tool_call_start or "", wrapped.tool_call_end or "")
+        return AnswerFormat(*thinking, *marks, parse, layout)
+    if '{"name": function name, "parameters": dictionary' in template:
+        return AnswerFormat(*thinking, _LLAMA3_START, "", _parse_llama3, LLAMA3)
+    return AnswerFormat(*thinking)
 
 
 def _parse_llama3(text: str, _: Any) -> dict[str, Any]:
@@ -142,10 +145,9 @@ class _State(Enum):
 class AnswerParser:
     """Splits one answer into its parts; where the stream is cut makes no difference.
 
-    Content and reasoning are released immediately, except for text that may begin a mark; calls
-    are released when they are complete, or, if a grammar makes sure that they will be, as they are
-    written. A call that cannot be read is released as content, with its marks, so that nothing is
-    lost. White space after a mark is dropped.
+    Content and reasoning are released immediately, except for text that may begin a mark. Calls are
+    released when they are complete, or as they are written if a grammar holds them. A call that
+    cannot be read is released as content, with its marks. White space after a mark is dropped.
 
     Args:
         format_: the marks to look for.
@@ -166,40 +168,37 @@ class AnswerParser:
 
         self._format = format_
         self._tools = tools or ()
-        self._call = ""
+        self._call = ""  # the text of the call that is being written
         self._reader: CallReader | None = None
         calls = _State.READ_CALLS if holds_calls else _State.CALLS
+        call_start = "" if tools is None else format_.call_start
         state = _State.CONTENT
-        if tools is not None and format_.has_tools and prompt.endswith(format_.call_start):
+        if call_start and prompt.endswith(call_start):
             state = calls
         elif format_.is_thinking(prompt):
             state = _State.REASONING
         self._after_mark = state is _State.REASONING
-        marks = {
-            _State.CONTENT: [
-                (format_.think_start, _State.REASONING),
-                (format_.call_start if tools is not None else "", calls),
-            ],
-            _State.REASONING: [(format_.think_end, _State.CONTENT)],
-            _State.CALLS: [(format_.call_end, _State.CONTENT)],
-            _State.READ_CALLS: [],
-        }
+        marks = (
+            (_State.CONTENT, format_.think_start, _State.REASONING),
+            (_State.CONTENT, call_start, calls),
+            (_State.REASONING, format_.think_end, _State.CONTENT),
+            (_State.CALLS, format_.call_end, _State.CONTENT),
+        )
         self._machine = TextStateMachine(
-            {state: [(mark, to) for mark, to in found if mark] for state, found in marks.items()}
+            {one: [(mark, to) for at, mark, to in marks if at is one and mark] for one in _State}
         )
         self._position = self._machine.make_state(state)
 
     def feed(self, text: str) -> list[Part]:
         """Takes the next piece of text and returns the parts that are certain now."""
-        self._position, stretches = self._machine.split(self._position, text)
+        self._position, (*ended, (state, rest)) = self._machine.split(self._position, text)
         parts: list[Part] = []
-        for state, stretch in stretches[:-1]:
-            parts += self._release(state, stretch, end=self._format.call_end)
+        for before, stretch in ended:
+            parts += self._release(before, stretch, end=self._format.call_end)
             self._after_mark = True
-        state, stretch = stretches[-1]
-        if state is _State.READ_CALLS:
-            return parts + self._read(stretch)
-        return parts + self._release(state, stretch)
+        return parts + (
+            self._read(rest) if state is _State.READ_CALLS else self._release(state, rest)
+        )
 
     def finish(self) -> list[Part]:
         """The text that was held back because it might have begun a mark."""
@@ -224,9 +223,8 @@ class AnswerParser:
             return self._unread()
         if not reader.done:
             return parts
-        self._call = ""
-        self._position, self._reader = self._machine.make_state(_State.CONTENT), None
-        self._after_mark = True
+        self._position = self._machine.make_state(_State.CONTENT)
+        self._call, self._reader, self._after_mark = "", None, True
         return parts + (self.feed(reader.rest) if reader.rest else [])
 
     def _unread(self) -> list[Part]:
@@ -256,12 +254,8 @@ class AnswerParser:
 
 
 class ReasoningCounter:
-    """Counts the tokens of an answer that are reasoning, with the marks around it.
-
-    Args:
-        format_: the marks.
-        prompt: the prompt of the answer, which may end inside reasoning.
-    """
+    """Counts the tokens of an answer that are reasoning, with the marks around it. The `prompt`
+    may end inside reasoning."""
 
     def __init__(self, format_: AnswerFormat, prompt: str) -> None:
         self._marks = (format_.think_start, format_.think_end)

@@ -14,12 +14,14 @@ from typing import Any, Final
 from akunu_py.errors import InvalidRequestError
 from akunu_py.text.answer_parser import AnswerFormat
 from akunu_py.text.call_layout import CDATA, MAX_NAME, NUMBER, TYPE
-from akunu_py.text.expressions import containing, lengths, may_be_empty, whole_pattern
 from akunu_py.text.json_schema import (
     WHITESPACE,
     bounded,
     closed,
+    get,
+    one_line,
     parameters_of,
+    properties_of,
     resolved,
     simplified,
     value_kind,
@@ -42,8 +44,8 @@ _OF_ALL: Final = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else")
 _OF_LISTS: Final = (
     "prefixItems", "uniqueItems", "contains", "minContains", "maxContains", "const", "enum",
 )  # fmt: skip
-_OF_TEXTS: Final = ("minLength", "maxLength", "pattern")
-_OF_NUMBERS: Final = (
+_OF_SCALARS: Final = (
+    "minLength", "maxLength", "pattern",
     "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
 )  # fmt: skip
 """What schemas may demand of values. Grammars that are not llguidance's own refuse what they do not
@@ -53,6 +55,8 @@ _PYTHON: Final[Mapping[str, tuple[type, ...]]] = {
     "null": (type(None),), "object": (dict,), "array": (list,),
 }  # fmt: skip
 _NOTHING: Final = '""'
+_CLASSES: Final = {"\\w": "0-9A-Za-z_", "\\d": "0-9"}
+"""In the patterns of schemas these are ASCII; in llguidance's expressions they are not."""
 
 
 class CallGrammar:
@@ -62,7 +66,7 @@ class CallGrammar:
         format_: the marks and the layout of the model's calls.
         tools: what may be called, in OpenAI's form.
         control_tokens: the ids of the model's control tokens by their spellings.
-        one_call: whether there is only one call between two marks.
+        one_call: whether there is only one call.
         simple: follows only names and types of arguments, so that every schema will do.
 
     Raises:
@@ -83,7 +87,9 @@ class CallGrammar:
         self._control_tokens = control_tokens
         marks = sorted(map(re.escape, control_tokens), key=len, reverse=True)
         self._pieces = re.compile(f"({'|'.join([re.escape(NUMBER), *marks])})")
-        self._simple = simple
+        self._one_call, self._simple = one_call, simple
+        text_end = format_.layout.quote or format_.layout.value_end.strip()
+        self._forbidden = [mark for mark in (text_end, format_.call_end) if mark]
         self._rules: list[str] = []
         self._parts = 0
         calls = [self._call(tool) for tool in tools]
@@ -94,10 +100,9 @@ class CallGrammar:
         end = self._text(layout.close + format_.call_end)
         self._rules.append(f"calls: {self._text(layout.start)} call {repeats} {end}")
 
-    def calls_only(self, *, one_call: bool) -> str:
+    def calls_only(self) -> str:
         """The grammar of a whole answer that consists of calls."""
-        mark = self._text(self._format.call_start)
-        return self._lark(f"start: {mark} calls {self._again(mark, one_call=one_call)}")
+        return self._lark(f"start: {self._marked_calls()}")
 
     def after_mark(self) -> str:
         """The grammar of a mark, which may begin within a token, and the calls after it."""
@@ -110,18 +115,19 @@ class CallGrammar:
             f"start: mark {rest} calls\nmark[lazy]: /(?s:.*)/ {json.dumps(pieces[0])}"
         )
 
-    def or_answer(self, answer: str, *, one_call: bool) -> str:
+    def or_answer(self, answer: str) -> str:
         """The grammar of calls, or of an answer, which is JSON of the schema `answer`."""
-        mark = self._text(self._format.call_start)
         schema = bounded(json.loads(answer))
         if isinstance(schema, dict):
             schema |= {"x-guidance": {"whitespace_pattern": WHITESPACE}}
-        calls = f"{mark} calls {self._again(mark, one_call=one_call)}"
-        return self._lark(f"start: {calls} | answer\nanswer: %json {json.dumps(schema)}")
+        start = f"start: {self._marked_calls()} | answer"
+        return self._lark(f"{start}\nanswer: %json {json.dumps(schema)}")
 
-    def _again(self, mark: str, *, one_call: bool) -> str:
-        """More calls behind marks of their own, if there may be any."""
-        return "" if one_call or not self._format.call_end else f'("\\n"? {mark} calls)*'
+    def _marked_calls(self) -> str:
+        """Calls behind their mark, and more behind marks of their own if there may be any."""
+        calls = f"{self._text(self._format.call_start)} calls"
+        is_last = self._one_call or not self._format.call_end
+        return calls if is_last else f'{calls} ("\\n"? {calls})*'
 
     def _lark(self, start: str) -> str:
         return "\n".join(["%llguidance {}", start, *self._rules, ""])
@@ -145,8 +151,7 @@ class CallGrammar:
     def _members(self, schema: Mapping[str, Any], root: Any, depth: int) -> str:
         """The names and values of an object, in the schema's order; what is optional may be left
         out. Each rule is for the rest of the members; it begins with a separator or not."""
-        properties = schema.get("properties")
-        properties = dict(properties) if isinstance(properties, dict) else {}
+        properties = dict(properties_of(schema))
         required = schema.get("required")
         required = required if isinstance(required, list) else []
         others = schema.get("additionalProperties", {})
@@ -165,7 +170,7 @@ class CallGrammar:
                     f"The parameter {key!r} cannot be written in this model's calls."
                 )
             kind = resolved(value, root)
-            type_ = "string" if value_kind(value, root) != "json" else _get(kind, "type")
+            type_ = "string" if value_kind(value, root) != "json" else get(kind, "type")
             named = f"{layout.key_start}{key}{layout.key_end}".replace(TYPE, str(type_ or "object"))
             member = f"{self._text(named)} {self._value(value, root, depth)} {rest}"
             member = self._rule("member", member)
@@ -180,111 +185,91 @@ class CallGrammar:
     def _value(self, schema: Any, root: Any, depth: int) -> str:
         """A value and what comes after it."""
         layout = self._layout
-        end = self._text(layout.value_end)
-        if layout.quote:
-            return self._rule("value", self._quoted(schema, root, depth))
-        if layout.quote is None or value_kind(schema, root) == "json":
-            return self._rule("value", f"{self._json(schema, root)} {end}")
-        return self._rule("value", " | ".join(self._texts(schema, root)))
+        if not layout.quote and (layout.quote is None or value_kind(schema, root) == "json"):
+            body = f"{self._json(schema, root)} {self._text(layout.value_end)}"
+        else:
+            body = " | ".join(self._ways(schema, root, depth))
+        return self._rule("value", body)
 
-    def _texts(self, schema: Any, root: Any) -> Iterator[str]:
-        """The ways to write a raw text, or null, and the mark after it."""
-        self._count()
+    def _ways(self, schema: Any, root: Any, depth: int) -> Iterator[str]:
+        """The ways to write a value whose texts are raw or stand between the family's quotes, and
+        what comes after it."""
+        self._parts += 1
+        if self._parts > _MAX_PARTS:
+            raise InvalidRequestError("The schema of a tool says too much through its references.")
+        if depth > _MAX_DEPTH:
+            raise InvalidRequestError("The schema of a tool is nested too deeply.")
         schema = resolved(schema, root)
-        end = self._layout.value_end
-        if "const" in schema or "enum" in schema:
-            for value in self._choices(schema, end.strip()):
-                yield self._text(("null" if value is None else value) + end)
+        schema = schema if isinstance(schema, dict) else {}
+        wrapped = schema.get("allOf")
+        if isinstance(wrapped, list) and len(wrapped) == 1:  # how some libraries add a description
+            _refuse_unread(schema, *_OF_ALL, *_OF_SCALARS, "type", but="allOf")
+            yield from self._ways(wrapped[0], root, depth + 1)
+            return
+        if "enum" in schema or "const" in schema:
+            quote = self._layout.quote or ""
+            for value in self._choices(schema):
+                text = f"{quote}{value}{quote}" if isinstance(value, str) else json.dumps(value)
+                yield self._text(f"{text}{self._layout.value_end}")
             return
         for name in ("anyOf", "oneOf"):
             if name in schema:
-                _refuse_unread(schema, *_OF_ALL, *_OF_TEXTS, but=name)
+                _refuse_unread(schema, *_OF_ALL, *_OF_SCALARS, *_OF_OBJECTS, *_OF_LISTS, but=name)
                 for each in schema[name]:
-                    yield from self._texts(each, root)
+                    yield from self._ways(each, root, depth + 1)
                 return
-        types = schema["type"]
         _refuse_unread(schema, *_OF_ALL)
-        if "null" in types:
-            yield self._text(f"null{end}")
-        if "string" in types:
-            yield self._raw(schema, end)
+        types = schema.get("type", ["string", "number", "boolean", "null"])
+        for kind in [types] if isinstance(types, str) else types:
+            yield self._typed(kind, schema, root, depth + 1)
 
-    def _raw(self, schema: Mapping[str, Any], end: str) -> str:
-        """A text that reaches to a mark."""
-        forbidden = [mark for mark in (end.strip(), self._format.call_end) if mark]
-        allowed = [lengths(schema), f"~{containing(forbidden)}", "~/(?i:null)/"]
+    def _typed(self, kind: str, schema: dict[str, Any], root: Any, depth: int) -> str:
+        if kind == "string":
+            return self._string(schema)
+        if kind == "null":
+            return self._text(f"null{self._layout.value_end}")
+        if kind in ("object", "array"):
+            return self._nested(kind, schema, root, depth)
+        return self._json(schema | {"type": kind}, root)  # with quotes no mark follows a value
+
+    def _string(self, schema: Mapping[str, Any]) -> str:
+        """A text that reaches to a mark, or to the quote after it."""
+        layout, quote = self._layout, self._layout.quote or ""
+        least, most = schema.get("minLength", 0), schema.get("maxLength", "")
+        allowed = [f"/(?s:.{{{least},{most}}})/", f"~{_containing(self._forbidden)}"]
+        if not quote:
+            allowed.append("~/(?i:null)/")
+        elif not layout.nests:
+            allowed.append("/[^}]*/")  # mlx-lm's parser ends the call there
         if isinstance(pattern := schema.get("pattern"), str) and not self._simple:
-            allowed.append(whole_pattern(pattern))
-        expression = " & ".join(allowed)
-        if self._layout.cdata:
-            inner = self._rule("TEXT", f"({expression} & ~{containing([CDATA[1]])})")
-            inner += "?" if may_be_empty(schema) else ""
+            allowed.append(_whole_pattern(pattern))
+        expression, end = " & ".join(allowed), quote or layout.value_end
+        optional = "?" if _may_be_empty(schema) else ""
+        if layout.cdata:
+            inner = self._rule("TEXT", f"({expression} & ~{_containing(CDATA[1:])})")
             plain = self._rule("TEXT", f"({expression} & /[^<&\\n]*/) {json.dumps(end)}")
-            return f"{plain} | {json.dumps(CDATA[0])} {inner} {json.dumps(CDATA[1] + end)}"
-        if end in self._control_tokens or self._split(end)[0] in self._control_tokens:
+            inside = f"{json.dumps(CDATA[0])} {inner}{optional} {json.dumps(CDATA[1] + end)}"
+            return f"{plain} | {inside}"
+        if quote or self._split(end)[0] in self._control_tokens:
             text = self._rule("TEXT", f"({expression} & /(?s:.+)/)")
-            return f"{text}{'?' if may_be_empty(schema) else ''} {self._text(end)}"
+            return f"{self._text(quote)} {text}{optional} {self._text(end)}"
         return self._rule("TEXT", f"({expression}) {json.dumps(end)}")
 
-    def _quoted(self, schema: Any, root: Any, depth: int) -> str:
-        """A value of which texts stand between quotes."""
-        self._count()
-        schema = resolved(schema, root)
-        if depth > _MAX_DEPTH:
-            raise InvalidRequestError("The schema of a tool is nested too deeply.")
-        schema = schema if isinstance(schema, dict) else {}
-        quote = self._text(self._layout.quote or "")
-        wrapped = schema.get("allOf")
-        if isinstance(wrapped, list) and len(wrapped) == 1:  # how some libraries add a description
-            _refuse_unread(schema, *_OF_ALL, *_OF_TEXTS, *_OF_NUMBERS, "type", but="allOf")
-            return self._quoted(wrapped[0], root, depth + 1)
-        if "enum" in schema or "const" in schema:
-            values = self._choices(schema, self._layout.quote or "")
-            if any(isinstance(value, dict | list) for value in values):
-                raise InvalidRequestError("This model's calls cannot have such constants in them.")
-            return " | ".join(
-                self._text(f"{self._layout.quote}{value}{self._layout.quote}")
-                if isinstance(value, str)
-                else self._text(json.dumps(value))
-                for value in values
-            )
-        for name in ("anyOf", "oneOf"):
-            if name in schema:
-                _refuse_unread(
-                    schema, *_OF_ALL, *_OF_TEXTS, *_OF_NUMBERS, *_OF_OBJECTS, *_OF_LISTS, but=name
-                )
-                return " | ".join(self._quoted(each, root, depth + 1) for each in schema[name])
-        types = schema.get("type", ["string", "number", "boolean", "null"])
-        _refuse_unread(schema, *_OF_ALL)
-        ways = []
-        for kind in [types] if isinstance(types, str) else types:
-            if kind == "string":
-                forbidden = [self._layout.quote or "", self._format.call_end]
-                expression = f"{lengths(schema)} & ~{containing(forbidden)}"
-                if isinstance(pattern := schema.get("pattern"), str) and not self._simple:
-                    expression += f" & {whole_pattern(pattern)}"
-                if not self._layout.nests:
-                    expression += " & /[^}]*/"  # mlx-lm's parser ends the call there
-                text = self._rule("TEXT", f"({expression} & /(?s:.+)/)")
-                ways.append(f"{quote} {text}{'?' if may_be_empty(schema) else ''} {quote}")
-            elif kind in ("object", "array"):
-                ways.append(self._nested(kind, schema, root, depth + 1))
-            else:
-                ways.append(self._json(schema | {"type": kind}, root))
-        return " | ".join(ways)
-
-    def _choices(self, schema: Mapping[str, Any], end: str) -> list[Any]:
+    def _choices(self, schema: Mapping[str, Any]) -> list[Any]:
         """The values of `enum` or `const`, which may not have a mark in them."""
-        _refuse_unread(schema, *_OF_ALL, *_OF_TEXTS, *_OF_NUMBERS)
+        _refuse_unread(schema, *_OF_ALL, *_OF_SCALARS)
         types = schema.get("type")
         types = [types] if isinstance(types, str) else types or ()
         kinds = tuple(kind for name in types for kind in _PYTHON[name])
         values = schema["enum"] if "enum" in schema else [schema["const"]]
         values = [each for each in values if not kinds or _is_one(each, kinds)]
-        marks = [end, self._format.call_end, *self._control_tokens]
+        marks = [*self._forbidden, *self._control_tokens]
         marks += CDATA if self._layout.cdata else ()
-        texts = [value for value in values if isinstance(value, str)]
-        if not values or any(mark in text for text in texts for mark in marks if mark):
+        if not values or any(
+            isinstance(value, dict | list)
+            or (isinstance(value, str) and any(mark in value for mark in marks))
+            for value in values
+        ):
             raise InvalidRequestError("This model's calls cannot have such constants in them.")
         return values
 
@@ -294,7 +279,7 @@ class CallGrammar:
         if kind == "object":
             return f'"{{" {self._members(schema, root, depth)} "}}"'
         _refuse_unread(schema, *_OF_LISTS)
-        item = self._rule("item", self._quoted(schema.get("items", {}), root, depth))
+        item = self._rule("item", " | ".join(self._ways(schema.get("items", {}), root, depth)))
         least, most = schema.get("minItems", 0), schema.get("maxItems")
         if most == 0:
             return '"[]"'
@@ -307,16 +292,6 @@ class CallGrammar:
         held = {name: root[name] for name in ("$defs", "definitions") if name in root}
         style = _JSON_STYLE | ({"lenient": True} if self._simple else {})
         return f"%json {json.dumps(held | schema | {'x-guidance': style})}"
-
-    def _count(self) -> None:
-        """Counts a part of the grammar.
-
-        Raises:
-            InvalidRequestError: if there are too many.
-        """
-        self._parts += 1
-        if self._parts > _MAX_PARTS:
-            raise InvalidRequestError("The schema of a tool says too much through its references.")
 
     def _rule(self, name: str, body: str) -> str:
         """The name of a new rule."""
@@ -352,8 +327,9 @@ def make_checked(make: Callable[[], str]) -> str:
         known = isinstance(error, InvalidRequestError)  # or the schema makes no sense
         reason = str(error) if known else f"{type(error).__name__}, {error}"
     if reason:
-        reason = " ".join(reason.split()).rstrip(".")[:300]
-        raise InvalidRequestError(f"The schemas of the tools cannot be followed: {reason}.")
+        raise InvalidRequestError(
+            f"The schemas of the tools cannot be followed: {one_line(reason)}."
+        )
     return source
 
 
@@ -380,5 +356,31 @@ def _refuse_unread(schema: Mapping[str, Any], *names: str, but: str = "") -> Non
         raise InvalidRequestError(f"{unread[0]} is not served in this model's calls.")
 
 
-def _get(schema: Any, name: str) -> Any:
-    return schema.get(name) if isinstance(schema, dict) else None
+def _may_be_empty(schema: Mapping[str, Any]) -> bool:
+    """Whether an empty text is what a schema says."""
+    pattern = schema.get("pattern")
+    if schema.get("minLength") or not isinstance(pattern, str):
+        return not schema.get("minLength")
+    try:
+        return re.search(pattern, "") is not None
+    except re.error:
+        return False
+
+
+def _containing(marks: Sequence[str]) -> str:
+    """The expression of texts with one of these marks in them."""
+    found = "|".join(re.escape(mark).replace("/", "\\/") for mark in marks)
+    return f"/(?s:.*)({found})(?s:.*)/"
+
+
+def _whole_pattern(pattern: str) -> str:
+    """A schema's pattern, which looks for a place in the text, as an expression of the whole."""
+    begin = "" if pattern.startswith("^") else "(?s:.*)"
+    is_anchored = pattern.endswith("$") and not pattern.endswith("\\$")
+    inner = pattern.removeprefix("^")[: -1 if is_anchored else None]
+    in_class, signs = False, []
+    for sign in re.findall(r"\\?.", inner, re.DOTALL):
+        in_class = sign == "[" or (in_class and sign != "]")
+        meant = _CLASSES.get(sign, "\\/" if sign == "/" else sign)
+        signs.append(f"[{meant}]" if sign in _CLASSES and not in_class else meant)
+    return f"/{begin}({''.join(signs)}){'' if is_anchored else '(?s:.*)'}/"

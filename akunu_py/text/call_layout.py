@@ -1,13 +1,5 @@
-"""CallLayout: how a model family writes tool calls, in pieces that a grammar and a reader share.
-
-Between the marks that mlx-lm knows, all families write calls of this shape:
-
-    start  before_name NAME after_name ARGUMENTS end  (between, and the next call)  close
-
-The arguments are either one JSON object, or, with a `key_end`, values that each follow their names:
-
-    key_start KEY key_end VALUE value_end  (separator, and the next)
-"""
+"""CallLayout: how a model family writes tool calls between the marks that mlx-lm knows, in pieces
+that a grammar and a reader share."""
 
 import json
 from collections.abc import Mapping
@@ -21,21 +13,21 @@ TYPE: Final = "{type}"
 CDATA: Final = ("<![CDATA[", "]]>")
 MAX_NAME: Final = 256
 """Characters of the name of a function or a parameter."""
+_JSON_TYPES: Final = {str: "string", bool: "boolean", list: "array", dict: "object"}
 
 
 @dataclass(frozen=True)
 class CallLayout:
     """The pieces of text around names and arguments; one that a family does not have is empty.
 
+        start  before_name NAME after_name ARGUMENTS end  (between, and the next call)  close
+
+    The arguments are one JSON object, or, with a `key_end`, values that follow their names:
+
+        key_start KEY key_end VALUE value_end  (separator, and the next)
+
     Attributes:
-        start, close: around all calls between two marks.
-        before_name, after_name: around the name.
-        end: after the arguments.
         between: between two calls; None if each call has its own marks.
-        key_start, key_end: around the name of an argument; without `key_end`, the arguments are
-            one JSON object.
-        value_end: after a value.
-        separator: between a value and the next name.
         quote: around texts; None if they are written as JSON.
         nests: whether objects and lists within values are written in the same way.
         cdata: whether texts that look like XML are put into a CDATA section.
@@ -74,22 +66,44 @@ class CallLayout:
             return json.dumps(arguments, ensure_ascii=False)
         written = []
         for key, value in arguments.items():
-            is_text = isinstance(value, str)
-            quoted = self.quote if is_text and self.quote is not None else ""
-            raw = value if is_text and self.quote is not None else json.dumps(value)
-            named = f"{self.key_start}{key}{self.key_end}".replace(TYPE, _json_type(value))
-            written.append(f"{named}{quoted}{raw}{quoted}{self.value_end}")
+            raw = json.dumps(value)
+            if isinstance(value, str) and self.quote is not None:
+                raw = f"{self.quote}{value}{self.quote}"
+            type_ = _JSON_TYPES.get(type(value), "number")
+            named = f"{self.key_start}{key}{self.key_end}".replace(TYPE, type_)
+            written.append(f"{named}{raw}{self.value_end}")
         return self.separator.join(written)
 
 
-def _json_type(value: Any) -> str:
-    """The JSON type of a value."""
-    kinds = {str: "string", bool: "boolean", list: "array", dict: "object"}
-    return kinds.get(type(value), "number")
-
-
-HERMES: Final = CallLayout(before_name='\n{"name": "', after_name='", "arguments": ', end="}\n")
 LLAMA3: Final = CallLayout(after_name='", "parameters": ', end="}")
+
+
+def _tagged(prefix: str = "", line: str = "") -> CallLayout:
+    """GLM's arguments, whose names and values stand in tags of their own."""
+    return CallLayout(
+        after_name=line,
+        key_start=f"<{prefix}arg_key>",
+        key_end=f"</{prefix}arg_key>{line}<{prefix}arg_value>",
+        value_end=f"</{prefix}arg_value>{line}",
+        quote="",
+    )
+
+
+def _invoked(prefix: str = "") -> CallLayout:
+    """MiniMax's calls, whose tags name functions and parameters in attributes."""
+    return CallLayout(
+        start="\n",
+        before_name=f'<{prefix}invoke name="',
+        after_name='">\n',
+        end=f"</{prefix}invoke>\n",
+        between="",
+        key_start=f'<{prefix}parameter name="',
+        key_end='">',
+        value_end=f"</{prefix}parameter>\n",
+        quote="",
+    )
+
+
 _MISTRAL_LIST: Final = CallLayout(
     start="[",
     before_name='{"name": "',
@@ -98,104 +112,54 @@ _MISTRAL_LIST: Final = CallLayout(
     between=", ",
     close="]",
 )
-_MISTRAL: Final = CallLayout(after_name="[ARGS]", between="[TOOL_CALLS]")
-_KIMI_K2: Final = CallLayout(
-    before_name="<|tool_call_begin|>functions.",
-    after_name=f":{NUMBER}<|tool_call_argument_begin|>",
-    end="<|tool_call_end|>",
-    between="",
-    id=f"functions.{{name}}:{NUMBER}",
-)
-_KIMI_K3: Final = CallLayout(
-    before_name='<|open|>call tool="',
-    after_name=f'" index="{NUMBER}"<|sep|>',
-    end="<|close|>call<|sep|>",
-    between="",
-    key_start='<|open|>argument key="',
-    key_end=f'" type="{TYPE}"<|sep|>',
-    value_end="<|close|>argument<|sep|>",
-    quote="",
-)
-_QWEN3_CODER: Final = CallLayout(
-    before_name="\n<function=",
-    after_name=">\n",
-    end="</function>\n",
-    key_start="<parameter=",
-    key_end=">\n",
-    value_end="\n</parameter>\n",
-    quote="",
-)
-_GLM: Final = CallLayout(
-    after_name="\n",
-    key_start="<arg_key>",
-    key_end="</arg_key>\n<arg_value>",
-    value_end="</arg_value>\n",
-    quote="",
-)
-_GLM_ON_ONE_LINE: Final = CallLayout(
-    key_start="<arg_key>", key_end="</arg_key><arg_value>", value_end="</arg_value>", quote=""
-)
-_LONGCAT: Final = CallLayout(
-    after_name="\n",
-    key_start="<longcat_arg_key>",
-    key_end="</longcat_arg_key>\n<longcat_arg_value>",
-    value_end="</longcat_arg_value>\n",
-    quote="",
-)
-_MINIMAX: Final = CallLayout(
-    start="\n",
-    before_name='<invoke name="',
-    after_name='">\n',
-    end="</invoke>\n",
-    between="",
-    key_start='<parameter name="',
-    key_end='">',
-    value_end="</parameter>\n",
-    quote="",
-)
-_MINICPM: Final = CallLayout(
-    before_name='"',
-    after_name='">',
-    key_start='<param name="',
-    key_end='">',
-    value_end="</param>",
-    quote="",
-    cdata=True,
-)
-_MUSE_SPARK: Final = CallLayout(
-    start="\n",
-    before_name='<atem:invoke name="',
-    after_name='">\n',
-    end="</atem:invoke>\n",
-    between="",
-    key_start='<atem:parameter name="',
-    key_end='">',
-    value_end="</atem:parameter>\n",
-    quote="",
-)
-_PYTHONIC: Final = CallLayout(
-    start="[", after_name="(", end=")", between=", ", close="]", key_end="=", separator=", "
-)
 _FUNCTION_GEMMA: Final = CallLayout(
     before_name="call:", after_name="{", end="}", key_end=":", separator=",", quote="<escape>"
 )
-_GEMMA4: Final = CallLayout(
-    before_name="call:", after_name="{", end="}", key_end=":", separator=",", quote='<|"|>',
-    nests=True,
-)  # fmt: skip
-
 _BY_PARSER: Final[Mapping[str, CallLayout]] = {
     "function_gemma": _FUNCTION_GEMMA,
-    "gemma4": _GEMMA4,
-    "json_tools": HERMES,
-    "kimi_k2": _KIMI_K2,
-    "kimi_k3": _KIMI_K3,
-    "longcat": _LONGCAT,
-    "minicpm5": _MINICPM,
-    "minimax_m2": _MINIMAX,
-    "muse_spark": _MUSE_SPARK,
-    "pythonic": _PYTHONIC,
-    "qwen3_coder": _QWEN3_CODER,
+    "gemma4": replace(_FUNCTION_GEMMA, quote='<|"|>', nests=True),
+    "json_tools": CallLayout(before_name='\n{"name": "', after_name='", "arguments": ', end="}\n"),
+    "kimi_k2": CallLayout(
+        before_name="<|tool_call_begin|>functions.",
+        after_name=f":{NUMBER}<|tool_call_argument_begin|>",
+        end="<|tool_call_end|>",
+        between="",
+        id=f"functions.{{name}}:{NUMBER}",
+    ),
+    "kimi_k3": CallLayout(
+        before_name='<|open|>call tool="',
+        after_name=f'" index="{NUMBER}"<|sep|>',
+        end="<|close|>call<|sep|>",
+        between="",
+        key_start='<|open|>argument key="',
+        key_end=f'" type="{TYPE}"<|sep|>',
+        value_end="<|close|>argument<|sep|>",
+        quote="",
+    ),
+    "longcat": _tagged("longcat_", "\n"),
+    "minicpm5": CallLayout(
+        before_name='"',
+        after_name='">',
+        key_start='<param name="',
+        key_end='">',
+        value_end="</param>",
+        quote="",
+        cdata=True,
+    ),
+    "minimax_m2": _invoked(),
+    "muse_spark": _invoked("atem:"),
+    "pythonic": CallLayout(
+        start="[", after_name="(", end=")", between=", ", close="]", key_end="=", separator=", "
+    ),
+    "qwen3_coder": CallLayout(
+        before_name="\n<function=",
+        after_name=">\n",
+        end="</function>\n",
+        key_start="<parameter=",
+        key_end=">\n",
+        value_end="\n</parameter>\n",
+        quote="",
+    ),
 }
 
 
@@ -208,9 +172,9 @@ def layout_of(parser: str, template: str) -> CallLayout | None:
         template: the model's chat template, which tells the variants of a family apart.
     """
     if parser in ("glm47", "laguna"):
-        return _GLM_ON_ONE_LINE if "</arg_key><arg_value>" in template else _GLM
+        return _tagged(line="" if "</arg_key><arg_value>" in template else "\n")
     if parser == "mistral":
         if "[ARGS]" in template:
-            return _MISTRAL
-        return replace(_MISTRAL_LIST, start=" [") if "[TOOL_CALLS] [" in template else _MISTRAL_LIST
+            return CallLayout(after_name="[ARGS]", between="[TOOL_CALLS]")
+        return replace(_MISTRAL_LIST, start=" [" if "[TOOL_CALLS] [" in template else "[")
     return _BY_PARSER.get(parser)

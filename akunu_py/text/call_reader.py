@@ -4,18 +4,19 @@ The name is released first, then the arguments as JSON text, piece by piece.
 """
 
 import json
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from akunu_py.text.call_layout import CDATA, MAX_NAME, NUMBER, TYPE, CallLayout
-from akunu_py.text.json_schema import ValueKind, parameters_of, value_kind
-from akunu_py.text.stop import pending_length
+from akunu_py.text.json_schema import ValueKind, parameters_of, properties_of, value_kind
+from akunu_py.text.stream import pending_length
 
 Kinds = Mapping[str, Mapping[str, ValueKind]]
 """How each parameter of each function is written."""
 
 _Steps = Generator[None, None, None]
+"""A part of the reading; it yields where it needs more text."""
 _AFTER_SCALARS: Final = ",)]}<\n "
 
 
@@ -32,9 +33,7 @@ def kinds_of(tools: Sequence[Any]) -> dict[str, dict[str, ValueKind]]:
     found = {}
     for tool in tools:
         schema = parameters_of(tool)
-        named = schema.get("properties")
-        named = named if isinstance(named, dict) else {}
-        kinds = {key: value_kind(value, schema) for key, value in named.items()}
+        kinds = {key: value_kind(value, schema) for key, value in properties_of(schema).items()}
         found[tool["function"]["name"]] = kinds
     return found
 
@@ -69,12 +68,13 @@ class CallReader:
         self.rest += text
         self.done = next(self._steps, True) is True
         released, self._released = self._released, []
-        return list(_merged(released))
+        return released
 
     def _calls(self) -> _Steps:
         layout = self._layout
         yield from self._expect(f"{layout.start}{layout.before_name}")
         again = None if layout.between is None else f"{layout.between}{layout.before_name}"
+        closing = f"{layout.close}{self._end}"
         while True:
             kinds = yield from self._begin()
             if layout.has_json:
@@ -82,7 +82,6 @@ class CallReader:
             else:
                 yield from self._members(kinds, layout.end or self._end)
             yield from self._expect(layout.end)
-            closing = f"{layout.close}{self._end}"
             if again is None or (yield from self._is_next(closing, again)):
                 yield from self._expect(closing)
                 return
@@ -93,11 +92,11 @@ class CallReader:
         layout = self._layout
         before, numbered, after = layout.after_name.partition(NUMBER)
         ends = [before] if before else [layout.key_start, self._end]
-        name = yield from self._word(ends)
+        name = yield from self._word(*ends)
         yield from self._expect(before)
         number = ""
         if numbered:
-            number = yield from self._word([after])
+            number = yield from self._word(after)
             yield from self._expect(after)
         self.begun = True
         named = layout.id.replace("{name}", name).replace(NUMBER, number)
@@ -113,69 +112,67 @@ class CallReader:
             if separator != "{":
                 yield from self._expect(layout.separator)
             yield from self._expect(layout.key_start)
-            key = yield from self._word([before_type])
+            key = yield from self._word(before_type)
             yield from self._expect(before_type)
             if typed:
-                yield from self._word([after_type])
+                yield from self._word(after_type)
                 yield from self._expect(after_type)
-            self._released.append(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
+            self._say(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
             separator = ", "
             yield from self._value(kinds.get(key, "json"))
             yield from self._expect(layout.value_end)
-        self._released.append("}" if separator != "{" else "{}")
+        self._say("}" if separator != "{" else "{}")
 
     def _value(self, kind: ValueKind) -> _Steps:
         layout = self._layout
-        quote = layout.quote
-        if quote:
-            yield from self._quoted(quote)
-        elif quote is None or kind == "json":
+        if layout.quote:
+            yield from self._quoted(layout.quote)
+        elif layout.quote is None or kind == "json":
             yield from self._json()
-        elif layout.cdata and (yield from self._is_next(CDATA[0], "")):
-            yield from self._expect(CDATA[0])
-            yield from self._raw(CDATA[1])
-            yield from self._expect(CDATA[1])
-        elif kind == "text or null" and (yield from self._is_next(f"null{layout.value_end}", "")):
-            yield from self._expect("null")
-            self._released.append("null")
+        elif layout.cdata and (yield from self._is_next(CDATA[0])):
+            yield from self._between(*CDATA)
+        elif kind == "text or null" and (yield from self._is_next(f"null{layout.value_end}")):
+            yield from self._json()
         else:
             yield from self._raw(layout.value_end)
 
     def _quoted(self, quote: str) -> _Steps:
         """A value in which texts stand between quotes of the family's own."""
-        if (yield from self._is_next(quote, "")):
-            yield from self._expect(quote)
-            yield from self._raw(quote)
-            yield from self._expect(quote)
+        if (yield from self._is_next(quote)):
+            yield from self._between(quote, quote)
         elif self.rest[0] == "{":
             yield from self._expect("{")
             yield from self._members({}, "}")
             yield from self._expect("}")
         elif self.rest[0] == "[":
             yield from self._expect("[")
-            self._released.append("[")
-            while not (yield from self._is_next("]", "")):
+            self._say("[")
+            while not (yield from self._is_next("]")):
                 if self.rest[0] == ",":
                     yield from self._expect(",")
-                    self._released.append(", ")
+                    self._say(", ")
                 yield from self._quoted(quote)
             yield from self._expect("]")
-            self._released.append("]")
+            self._say("]")
         else:
             yield from self._json()
 
+    def _between(self, begin: str, end: str) -> _Steps:
+        yield from self._expect(begin)
+        yield from self._raw(end)
+        yield from self._expect(end)
+
     def _raw(self, end: str) -> _Steps:
         """A raw text up to a mark, which is left, as JSON."""
-        self._released.append('"')
+        self._say('"')
         while True:
             at = self.rest.find(end)
             ready = at if at >= 0 else len(self.rest) - pending_length(self.rest, (end,))
-            self._released.append(json.dumps(self.rest[:ready], ensure_ascii=False)[1:-1])
-            self.rest = self.rest[ready:]
+            self._say(json.dumps(self._take(ready), ensure_ascii=False)[1:-1])
             if at >= 0:
                 break
-            yield from self._wait()
-        self._released.append('"')
+            yield
+        self._say('"')
 
     def _json(self) -> _Steps:
         """One JSON value, as it is."""
@@ -187,7 +184,7 @@ class CallReader:
                     escaped = sign == "\\" and not escaped
                     ends = not quoted and not depth
                 elif not depth and begun and sign in _AFTER_SCALARS:
-                    self._release(at)
+                    self._say(self._take(at))
                     return
                 else:
                     quoted = sign == '"'
@@ -195,27 +192,32 @@ class CallReader:
                     ends = sign in "}]" and not depth
                 begun = True
                 if ends:
-                    self._release(at + 1)
+                    self._say(self._take(at + 1))
                     return
-            self._release(len(self.rest))
-            yield from self._wait()
+            self._say(self._take(len(self.rest)))
+            yield
 
-    def _release(self, length: int) -> None:
-        self._released.append(self.rest[:length])
-        self.rest = self.rest[length:]
+    def _say(self, text: str) -> None:
+        """Releases JSON text, as one piece with what has just been released."""
+        last = self._released[-1] if self._released else None
+        if isinstance(last, str):
+            self._released[-1] = last + text
+        elif text:
+            self._released.append(text)
 
-    def _wait(self) -> _Steps:
-        yield
+    def _take(self, length: int) -> str:
+        taken, self.rest = self.rest[:length], self.rest[length:]
+        return taken
 
     def _expect(self, text: str) -> _Steps:
         """Takes a text that has to be there."""
         while text and not self.rest.startswith(text):
             if not text.startswith(self.rest):
                 raise ValueError(f"a call has no {text.strip()!r} where it should be")
-            yield from self._wait()
-        self.rest = self.rest[len(text) :]
+            yield
+        self._take(len(text))
 
-    def _is_next(self, text: str, other: str) -> Generator[None, None, bool]:
+    def _is_next(self, text: str, other: str = "") -> Generator[None, None, bool]:
         """Whether a text comes next, and not the other one; waits until it is certain."""
         while True:
             if other and self.rest.startswith(other):
@@ -224,30 +226,14 @@ class CallReader:
                 return True
             if self.rest and not text.startswith(self.rest) and not other.startswith(self.rest):
                 return False
-            yield from self._wait()
+            yield
 
-    def _word(self, ends: Sequence[str]) -> Generator[None, None, str]:
+    def _word(self, *ends: str) -> Generator[None, None, str]:
         """A short text up to one of some marks, which is left."""
         while True:
             found = [at for end in ends if end and (at := self.rest.find(end)) >= 0]
             if found:
-                word, self.rest = self.rest[: min(found)], self.rest[min(found) :]
-                return word
+                return self._take(min(found))
             if len(self.rest) > MAX_NAME + max(map(len, ends)):
                 raise ValueError("a call has no name")
-            yield from self._wait()
-
-
-def _merged(released: Sequence[CallBegin | str]) -> Iterator[CallBegin | str]:
-    """Neighbouring pieces as one; nothing that is empty."""
-    text = ""
-    for each in released:
-        if isinstance(each, str):
-            text += each
-            continue
-        if text:
-            yield text
-        text = ""
-        yield each
-    if text:
-        yield text
+            yield

@@ -1,21 +1,14 @@
 """Fill-in-the-middle prompts, in the layout that belongs to the model's own special tokens.
 
-Two layouts are in use. Prefix-suffix-middle ends with the token that opens the middle;
-suffix-prefix-middle ends with the prefix. While somebody types, each prompt should begin as the one
-before it did, so that little of it has to be computed. Therefore:
-
-- In prefix-suffix-middle, the line with the cursor goes after the token that opens the middle: the
-  answer continues it, and a keystroke changes only the end of the prompt. All families know middles
-  that begin with a line, and llama.cpp's clients send this too. It is the default.
-- Suffix-prefix-middle only ever appends, beyond the end of a line too. Codestral was trained for
-  it. Others were rarely or never trained for it (Qwen2.5-Coder, DeepSeek-Coder), and their special
-  tokens do not show that, so a request has to ask for it.
-- What does not fit is cut in coarse steps, far from the gap.
+While somebody types, each prompt should begin as the one before it did. So in prefix-suffix-middle
+the line with the cursor goes after the token that opens the middle, as llama.cpp's clients send it,
+and what does not fit is cut in coarse steps, far from the gap. Suffix-prefix-middle only appends,
+but few models were trained for it and their tokens do not show it, so a request has to ask for it.
 """
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from akunu_py.errors import InvalidRequestError
@@ -39,9 +32,8 @@ class FillFormat:
         suffix_first: whether the layout is suffix-prefix-middle.
         repository: opens the name of a repository.
         file: opens a file's name and, on the next line, its text.
-        name_inside: whether the name of the file with the gap comes after the prefix token instead
-            of before it.
-        marker: one more token, which only this family has among those with the same tokens.
+        name_inside: whether the name of the file with the gap comes after the prefix token.
+        marker: a token that only this family has among those with the same three.
         enders: further special tokens that end an answer.
     """
 
@@ -57,7 +49,15 @@ class FillFormat:
 
 
 _PIPED: Final = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
-_PLAIN: Final = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
+_STARCODER: Final = FillFormat(
+    "<fim_prefix>",
+    "<fim_suffix>",
+    "<fim_middle>",
+    repository="<reponame>",
+    file="<filename>",
+    name_inside=True,
+    enders=("<fim_pad>", "<|endoftext|>"),
+)
 _DEEPSEEK: Final = ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>")  # noqa: RUF001
 
 FILL_FORMATS: Final = (
@@ -79,22 +79,9 @@ FILL_FORMATS: Final = (
         enders=("<|fim_pad|>", "<|endoftext|>"),
     ),
     # StarCoder2
-    FillFormat(
-        *_PLAIN,
-        repository="<repo_name>",
-        file="<file_sep>",
-        name_inside=True,
-        marker="<file_sep>",
-        enders=("<fim_pad>", "<|endoftext|>"),
-    ),
+    replace(_STARCODER, repository="<repo_name>", file="<file_sep>", marker="<file_sep>"),
     # Granite Code, StarCoder
-    FillFormat(
-        *_PLAIN,
-        repository="<reponame>",
-        file="<filename>",
-        name_inside=True,
-        enders=("<fim_pad>", "<|endoftext|>"),
-    ),
+    _STARCODER,
     # DeepSeek-Coder, which calls the prefix begin, the suffix hole, and the middle end
     FillFormat(*_DEEPSEEK, enders=("<|EOT|>",)),
     # CodeLlama
@@ -133,8 +120,8 @@ class FillRequest:
 
 @dataclass(frozen=True)
 class FillPrompt:
-    """The ids of a prompt that asks for the text in a gap, and the ids that end the answer, besides
-    the model's usual ones."""
+    """The ids of a prompt that asks for the text in a gap, and those that end the answer besides
+    the model's own."""
 
     tokens: list[int]
     end_tokens: frozenset[int]
@@ -243,7 +230,7 @@ class _Layout:
         return frozenset(token for name in names for token in self._special(name))
 
     def split(self, prefix: str) -> tuple[str, str]:
-        """The parts of a prefix that come before the suffix and after it."""
+        """The parts of a prefix before the suffix and after it."""
         start = 0 if self._suffix_first else prefix.rfind("\n") + 1
         return prefix[:start], prefix[start:]
 

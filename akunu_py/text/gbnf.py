@@ -1,7 +1,7 @@
 """GBNF as llama.cpp reads it, as llguidance's variant of Lark.
 
-llguidance converts most of it. Escapes that its converter does not know are rewritten before, and
-tokens, `<|name|>`, `<[7]>` and `!<|name|>`, are put in afterwards.
+llguidance converts it, except some escapes, which are rewritten before, and tokens such as
+`<|name|>`, `<[7]>` and `!<|name|>`, which are put in afterwards.
 """
 
 import re

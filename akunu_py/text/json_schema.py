@@ -9,14 +9,11 @@ from typing import Any, Final, Literal
 
 _TOO_LARGE: Final = 10**18
 """Numbers stay below it: an integer of 18 digits fits 64 bits, and no double becomes infinite."""
-_HOLDS_SCHEMA: Final = (
-    "items", "additionalProperties", "contains", "propertyNames", "not", "if", "then", "else",
-    "additionalItems", "unevaluatedItems", "unevaluatedProperties",
-)  # fmt: skip
-_HOLDS_LIST: Final = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _HOLDS_NAMED: Final = (
     "properties", "patternProperties", "$defs", "definitions", "dependentSchemas",
+    "dependentRequired", "dependencies",
 )  # fmt: skip
+_HOLDS_DATA: Final = ("const", "enum", "default", "example", "examples", "x-guidance")
 _OPEN_OBJECT: Final = (
     "additionalProperties", "patternProperties", "unevaluatedProperties",
     "$ref", "allOf", "anyOf", "oneOf", "if",
@@ -42,14 +39,19 @@ def closed(schema: Any) -> Any:
 def resolved(schema: Any, root: Any) -> Any:
     """The schema that a reference within `root` leads to; the schema itself if it is none."""
     for _ in range(_MAX_REFERENCES):
-        reference = schema.get("$ref") if isinstance(schema, dict) else None
+        reference = get(schema, "$ref")
         if not isinstance(reference, str) or not reference.startswith("#/"):
             return schema
         found: Any = root
         for step in reference[2:].split("/"):
-            found = found.get(step) if isinstance(found, dict) else None
+            found = get(found, step)
         schema = found
     return schema
+
+
+def get(schema: Any, name: str) -> Any:
+    """What a schema says under a name; None if it is no object or does not say."""
+    return schema.get(name) if isinstance(schema, dict) else None
 
 
 def parameters_of(tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,21 +63,29 @@ def parameters_of(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "object"} | schema if isinstance(schema, dict) else {"type": "object"}
 
 
+def properties_of(schema: Any) -> dict[str, Any]:
+    """The schemas of an object's properties, by their names."""
+    properties = get(schema, "properties")
+    return properties if isinstance(properties, dict) else {}
+
+
 def sample_arguments(tool: Mapping[str, Any]) -> dict[str, Any]:
     """Made-up arguments of a tool, one for each property that its schema names."""
     schema = parameters_of(tool)
-    properties = schema.get("properties")
-    named = properties.items() if isinstance(properties, dict) else ()
+    named = properties_of(schema).items()
     return {str(key): _sample(resolved(value, schema)) for key, value in named}
+
+
+def one_line(reason: str) -> str:
+    """What llguidance says is wrong with a grammar, shortened."""
+    return " ".join(reason.split()).rstrip(".")[:300]
 
 
 def _sample(schema: Any) -> Any:
     """A value of about the shape that a schema describes."""
-    schema = schema if isinstance(schema, dict) else {}
-    values = schema.get("enum")
+    values, kind = get(schema, "enum"), get(schema, "type")
     if isinstance(values, list) and values:
         return values[0]
-    kind = schema.get("type")
     kind = kind[0] if isinstance(kind, list) and kind else kind
     samples = {"integer": 1, "number": 1, "boolean": True, "array": [], "object": {}, "null": None}
     return samples.get(kind, "x") if isinstance(kind, str) else "x"
@@ -83,7 +93,7 @@ def _sample(schema: Any) -> Any:
 
 def value_kind(schema: Any, root: Any) -> ValueKind:
     """Whether the values of a schema are texts, which can then be written without quotes."""
-    types = _types(schema, root)
+    types = _types(schema, root, set())
     if types == {"string"}:
         return "text"
     return "text or null" if types == {"string", "null"} else "json"
@@ -91,32 +101,29 @@ def value_kind(schema: Any, root: Any) -> ValueKind:
 
 def simplified(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Only the names and types of an object's properties, which every grammar can follow."""
-    properties = schema.get("properties")
-    if not isinstance(properties, dict):
+    if not isinstance(schema.get("properties"), dict):
         return {"type": "object"}
-    kept = {
-        name: {"type": kind}
-        if isinstance(kind := _get(resolved(each, schema), "type"), str)
-        else {}
-        for name, each in properties.items()
-    }
+    kept = {}
+    for name, each in properties_of(schema).items():
+        kind = get(resolved(each, schema), "type")
+        kept[name] = {"type": kind} if isinstance(kind, str) else {}
     required = [name for name in schema.get("required") or () if name in kept]
     return {"type": "object", "properties": kept, "required": required}
 
 
-def _types(schema: Any, root: Any, seen: set[int] | None = None) -> set[str]:
+def _types(schema: Any, root: Any, seen: set[int]) -> set[str]:
     """The types that values can have; `any` stands for all that cannot be told. Those that have
     been `seen` add nothing: references may lead to the same schema in a million ways."""
     schema = resolved(schema, root)
     if not isinstance(schema, dict):
         return {"any"}
-    seen = set() if seen is None else seen
     if id(schema) in seen:
         return set()
     seen.add(id(schema))
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(values, list) and values:
-        return {_type_of(value) for value in values}
+        names = {str: "string", type(None): "null"}
+        return {names.get(type(value), "other") for value in values}
     for name in ("anyOf", "oneOf"):
         if isinstance(schema.get(name), list):
             return set().union(*(_types(each, root, seen) for each in schema[name]))
@@ -124,16 +131,6 @@ def _types(schema: Any, root: Any, seen: set[int] | None = None) -> set[str]:
     if isinstance(given, str):
         return {given}
     return set(map(str, given)) if isinstance(given, list) and given else {"any"}
-
-
-def _type_of(value: Any) -> str:
-    if isinstance(value, str):
-        return "string"
-    return "null" if value is None else "other"
-
-
-def _get(schema: Any, name: str) -> Any:
-    return schema.get(name) if isinstance(schema, dict) else None
 
 
 def _mapped(
@@ -144,23 +141,21 @@ def _mapped(
         return schema
     kept: dict[str, Any] = {}
     for name, held in schema.items():
-        if name in _HOLDS_NAMED and isinstance(held, dict) and name not in but:
-            kept[name] = {key: _mapped(each, change, but) for key, each in held.items()}
-        elif name in _HOLDS_LIST and isinstance(held, list) and name not in but:
-            kept[name] = [_mapped(each, change, but) for each in held]
-        elif name in _HOLDS_SCHEMA and name not in but:
-            kept[name] = _mapped(held, change, but)
-        else:
+        if name in but or name in _HOLDS_DATA:
             kept[name] = held
+        elif name in _HOLDS_NAMED and isinstance(held, dict):
+            kept[name] = {key: _mapped(each, change, but) for key, each in held.items()}
+        elif isinstance(held, list):
+            kept[name] = [_mapped(each, change, but) for each in held]
+        else:
+            kept[name] = _mapped(held, change, but)
     return change(kept)
 
 
 def _bound(schema: dict[str, Any]) -> dict[str, Any]:
     given = schema.get("type")
     types = given if isinstance(given, list) else [given]
-    if not {"integer", "number"}.intersection(filter(_is_text, types)):
-        return schema
-    if "enum" in schema or "const" in schema:
+    if not ("integer" in types or "number" in types) or "enum" in schema or "const" in schema:
         return schema
     least = _number(schema, "minimum", "exclusiveMinimum")
     most = _number(schema, "maximum", "exclusiveMaximum")
@@ -185,7 +180,3 @@ def _number(schema: dict[str, Any], *names: str) -> float | None:
     values = (schema.get(name) for name in names)
     numbers = [each for each in values if isinstance(each, int | float) and each is not True]
     return numbers[0] if numbers else None
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)

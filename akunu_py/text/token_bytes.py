@@ -38,12 +38,11 @@ class TokenBytes:
 
 
 class PieceLengths:
-    """A lower bound on the tokens of a text, found without encoding it.
+    """A lower bound on the tokens of a text: encoding megabytes takes seconds and cannot be
+    interrupted, counting their bytes takes milliseconds.
 
-    Encoding megabytes takes seconds and cannot be interrupted; counting their bytes takes
-    milliseconds. Assumes that every byte of a text belongs to a token that spells it, as in
-    byte-level vocabularies and in those that fall back to bytes; `pieces` are the bytes of all
-    vocabulary entries.
+    Assumes that every byte of a text belongs to a token that spells it, as in byte-level
+    vocabularies and in those that fall back to bytes; `pieces` are the bytes of all entries.
     """
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
@@ -54,11 +53,8 @@ class PieceLengths:
         self._shares = np.array([1 / length if length else 0.0 for length in longest])
 
     def least_tokens(self, text: str) -> int:
-        """The bound for a text.
-
-        Each byte counts as 1 / the length of the longest entry that has such a byte. So the bytes
-        of one token add up to 1 at most.
-        """
+        """The bound for a text. Each byte counts as 1 / the length of the longest entry that has
+        such a byte, so the bytes of one token add up to 1 at most."""
         octets = np.frombuffer(text.encode(errors="replace"), np.uint8)
         counts = np.bincount(octets, minlength=_BYTES)
         return floor(float(counts @ self._shares) + _ROUNDING)

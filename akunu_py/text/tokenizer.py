@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from akunu_py.errors import ContextOverflowError, InvalidRequestError, UnreadableRequestError
 from akunu_py.text.answer_parser import AnswerFormat, answer_format_of
-from akunu_py.text.call_layout import layout_of
 from akunu_py.text.stream import Detokenizer, WholeTextDetokenizer
 from akunu_py.text.token_bytes import PieceLengths, TokenBytes
 
@@ -18,8 +17,8 @@ _SHORT: Final = 1 << 16
 """Any text of this many characters is encoded quickly."""
 
 _CUT: Final = "\ufdd0"
-"""Cuts the spelling of a control token in two, so that it is encoded as text. Unicode keeps this
-code point for the internal use of programs."""
+"""Cuts the spelling of a control token in two, so that it is encoded as text; a code point that
+Unicode leaves to programs."""
 
 
 class Tokenizer:
@@ -46,24 +45,16 @@ class Tokenizer:
     @cached_property
     def answer_format(self) -> AnswerFormat:
         """The marks that the model puts around reasoning and tool calls."""
-        own, template = self.wrapped, self.template
-        thinking = (own.think_start or "", own.think_end or "")
-        if own.tool_parser is None:
-            return answer_format_of(template, *thinking)
-        layout = layout_of(own.tool_parser.__module__.rpartition(".")[2], template)
-        marks = (own.tool_call_start or "", own.tool_call_end or "")
-        return AnswerFormat(*thinking, *marks, own.tool_parser, layout)
+        return answer_format_of(self.wrapped, self.template)
 
     @cached_property
     def token_bytes(self) -> TokenBytes:
-        """The bytes of each id."""
         return TokenBytes(self.wrapped)
 
     @cached_property
     def special_tokens(self) -> frozenset[int]:
         """The ids that spell no text, among them those that end an answer."""
-        added = self.wrapped.added_tokens_decoder.items()
-        return self.end_tokens | {token for token, entry in added if entry.special}
+        return self.end_tokens.union(self.control_tokens.values())
 
     @cached_property
     def control_tokens(self) -> dict[str, int]:
@@ -78,7 +69,6 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the model came with a template for conversations."""
         return bool(self.wrapped.has_chat_template)
 
     def encode(
@@ -92,24 +82,23 @@ class Tokenizer:
             most: how many ids there is room for; None for any number.
 
         Raises:
-            ContextOverflowError: if the text is far too long for `most`, whatever its ids are; it
-                is not encoded then. A text that is a little too long is encoded whole.
+            ContextOverflowError: if the text is far too long for `most`, whatever its ids are. It
+                is not encoded then; one that is a little too long is.
         """
         if most is not None and len(text) > max(most, _SHORT):
             least = self._piece_lengths.least_tokens(text)
             if least > most:
                 raise ContextOverflowError(
-                    f"The prompt has {len(text)} characters, {least} tokens at the least, and "
+                    f"The prompt has {len(text)} characters, at least {least} tokens, and "
                     f"exceeds the available context size of {most}; shorten it.",
                     tokens=least,
                     limit=most,
                 )
         opening = self.wrapped.bos_token
         add = special_tokens and (opening is None or not text.startswith(opening))
-        first, *rest = text.split(_CUT)
-        tokens = self._encode(first, add_special_tokens=add)
-        for part in rest:
-            tokens += self._encode(part, add_special_tokens=False)
+        tokens: list[int] = []
+        for number, part in enumerate(text.split(_CUT)):
+            tokens += self._encode(part, add_special_tokens=add and number == 0)
         return tokens
 
     def encode_plain(self, text: str) -> list[int]:
@@ -168,11 +157,11 @@ class Tokenizer:
         tools: Sequence[Any] = (),
         settings: Mapping[str, Any] | None = None,
     ) -> str:
-        """A conversation as text for `encode`, by the model's template.
+        """A conversation as text for `encode`, by the model's template; `readable` shows it to
+        people.
 
         Control tokens that are spelled out in a message or a tool are text: only the template can
-        end a turn. In the assistant's messages they are what the model wrote. `readable` shows the
-        text to people.
+        end a turn. In the assistant's messages they are what the model wrote.
 
         Args:
             messages: dictionaries with `role` and `content`.
@@ -189,18 +178,17 @@ class Tokenizer:
                 "--use-default-chat-template."
             )
         try:
-            return str(
-                self.wrapped.apply_chat_template(
-                    [
-                        dict(message) if message["role"] == "assistant" else self.as_text(message)
-                        for message in messages
-                    ],
-                    tokenize=False,
-                    add_generation_prompt=open_answer,
-                    tools=self.as_text(tools) or None,
-                    **self.template_args | dict(settings or {}),
-                )
+            rendered = self.wrapped.apply_chat_template(
+                [
+                    dict(message) if message["role"] == "assistant" else self.as_text(message)
+                    for message in messages
+                ],
+                tokenize=False,
+                add_generation_prompt=open_answer,
+                tools=self.as_text(tools) or None,
+                **self.template_args | dict(settings or {}),
             )
+            return str(rendered)
         except Exception as error:  # the template is the model's own code and may raise anything
             raise UnreadableRequestError(
                 f"The model's chat template refuses this conversation: {error}"

@@ -8,14 +8,7 @@ from pathlib import Path
 import pytest
 
 from akunu_py.errors import InvalidRequestError
-from akunu_py.memory import files
-from akunu_py.memory.files import (
-    MAX_FILE_BYTES,
-    LeftOut,
-    holds_secret,
-    read_source,
-    source_files,
-)
+from akunu_py.memory.files import MAX_FILE_BYTES, LeftOut, SourceFile, read_source, source_files
 from akunu_py.memory.projects import IndexResult, index_project, open_memory, project_folder
 from akunu_py.memory.store import MemoryStore
 from akunu_py.package import CACHE_VARIABLE
@@ -93,17 +86,15 @@ def test_only_changes_are_encoded_again(store: MemoryStore, project: Path) -> No
 def test_an_unreadable_file_is_named_and_the_others_are_read(
     store: MemoryStore, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = files._content
+    def vanishing(root: Path, left_out: LeftOut) -> list[SourceFile]:
+        found = list(source_files(root, left_out))
+        (root / "main.py").unlink()
+        return found
 
-    def refuse(path: Path) -> bytes:
-        if path.name == "main.py":
-            raise PermissionError(13, "Permission denied")
-        return read(path)
-
-    monkeypatch.setattr(files, "_content", refuse)
+    monkeypatch.setattr("akunu_py.memory.projects.source_files", vanishing)
     result = index(store, project)
     assert result.files == 4
-    assert "main.py cannot be read: Permission denied." in result.left_out.lines
+    assert "main.py cannot be read: No such file or directory." in result.left_out.lines
 
 
 def test_a_project_that_does_not_fit_says_so(project: Path) -> None:
@@ -250,27 +241,9 @@ def test_folders_may_be_nested_deeper_than_calls(tmp_path: Path) -> None:
         "sk_live_" + "a" * 24,
     ],
 )
-def test_keys_of_known_forms_are_noticed(secret: str) -> None:
-    assert holds_secret(f"key = {secret!r}\n")
-
-
-def test_ids_that_the_model_does_not_have_are_not_learnt(store: MemoryStore, project: Path) -> None:
-    index(store, project)
-    memory = open_memory([str(project)], KEY, 50)
-    with pytest.raises(InvalidRequestError, match="does not have its tokens"):
-        memory.learn(str(project), "text", encode)
-    memory.learn(str(project), "11", encode)
-    assert [segment.largest < 50 for segment in memory.projects[str(project)].segments] == [True]
-    with pytest.raises(InvalidRequestError, match="half of a surrogate pair"):
-        memory.learn(str(project), "\ud800", lambda _: [1])
-
-
-def test_a_forgotten_project_learns_no_more(store: MemoryStore, project: Path) -> None:
-    index(store, project)
-    memory = open_memory([str(project)], KEY, 1000)
-    assert memory.learn(str(project), "11", encode)
-    store.forget(project)
-    with pytest.raises(InvalidRequestError, match="was deleted; index it again"):
-        memory.learn(str(project), "12", encode)
-    assert not memory.projects[str(project)].segments
-    assert not store.projects()
+def test_files_with_keys_of_known_forms_are_left_out(tmp_path: Path, secret: str) -> None:
+    (tmp_path / "a.py").write_text(f"key = {secret!r}\n")
+    left_out = LeftOut()
+    (file,) = source_files(tmp_path, left_out)
+    assert read_source(file, left_out) is None
+    assert left_out.counts == {"with secrets": 1}

@@ -1,6 +1,7 @@
 """Answers within a grammar: the same text however it was drafted, from the right distribution."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,10 @@ from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.drafting.ngram import NGramDrafter
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError, UnreadableRequestError
-from akunu_py.options import Grammar, Options, Sampling
-from akunu_py.sampling.constraint import Constraint
-from akunu_py.sampling.constraint_factory import ConstraintFactory
+from akunu_py.options import Grammar, Options, Sampling, Wake
+from akunu_py.sampling.constraint import Constraint, ConstraintFactory
 from akunu_py.sampling.sampler import Sampler
-from tests.fakes import BigramDrafter, OracleDrafter, rounds_of
+from tests.fakes import BigramDrafter, OracleDrafter, drafted_answer, rounds_of
 from tests.markov import (
     LETTERS,
     VOCABULARY,
@@ -51,19 +51,9 @@ SAMPLINGS = [
 ]
 
 
-def drafted_by(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, drafter: Drafter, options: Options
-) -> akunu_py.Completion:
-    monkeypatch.setitem(engine.speculation._factories, "told", lambda _: drafter)
-    told = {**vars(options), "drafter": "told", "num_draft_tokens": 5}
-    return engine.generate(PROMPT, Options(**told))
-
-
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("error", [0, 0.3, 1])
-def test_drafts_do_not_change_the_text(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, sampling: Sampling, error: float
-) -> None:
+def test_drafts_do_not_change_the_text(engine: Engine, sampling: Sampling, error: float) -> None:
     grammar = Grammar.json_schema(PERSON)
     options = Options(120, sampling, drafter="none", logprobs=0, grammar=grammar)
     plain = engine.generate(PROMPT, options)
@@ -75,7 +65,7 @@ def test_drafts_do_not_change_the_text(
     length = len(engine.tokenizer.encode(PROMPT))
     for silence in (0.0, 0.5, 1.0):
         oracle = OracleDrafter(length, plain.token_ids, error=error, silence=silence)
-        drafted = drafted_by(engine, monkeypatch, oracle, options)
+        drafted = drafted_answer(engine, oracle, PROMPT, options)
         assert (drafted.token_ids, drafted.finish_reason) == (plain.token_ids, "eos")
         assert (drafted.end_logprob is None) == (plain.end_logprob is None)
         assert drafted.stats.target_forwards < plain.stats.target_forwards
@@ -160,11 +150,14 @@ def _masks(constraint: Constraint, position: int, inputs: list[int]) -> Any:
 )
 @settings(deadline=None, max_examples=40)
 def test_masks_depend_on_the_tokens_before_each_row(
-    maker: ConstraintFactory, rounds: list[tuple[list[int], int]], data: st.DataObject
+    shared_engine: Engine,
+    maker: ConstraintFactory,
+    rounds: list[tuple[list[int], int]],
+    data: st.DataObject,
 ) -> None:
     """For any sequence of forwards and rollbacks."""
     grammar, start = Grammar("regex", "(ab?c)*"), 10
-    tokens = [maker._tokenizer.encode(letter)[0] for letter in "abcd"]
+    tokens = shared_engine.tokenizer.encode("abcd")
     constraint = maker.make(grammar, start)
     answer: list[int] = []
     known = 77
@@ -197,8 +190,8 @@ def _allows(mask: Any, token: int) -> bool:
     return bool(mask[token // 32] >> (token % 32) & 1)
 
 
-def test_forced_tokens_are_drafted(maker: ConstraintFactory) -> None:
-    encode = maker._tokenizer.encode
+def test_forced_tokens_are_drafted(engine: Engine, maker: ConstraintFactory) -> None:
+    encode = engine.tokenizer.encode
     constraint = maker.make(Grammar("regex", "ab(function|feature)"), 0)
     forced = steer(constraint, NO_DRAFT, 9)
     assert (list(forced.tokens), forced.source) == (encode("abf"), FORCED)
@@ -245,3 +238,60 @@ def test_a_grammar_that_needs_a_token_which_the_model_lacks_says_so(tmp_path: Pa
     options = Options(8, grammar=Grammar("regex", "(ab )+"))
     with pytest.raises(UnreadableRequestError, match="the model lacks"):
         engine.generate("ab", options)
+
+
+BODY = 'start: mark /[0-9]{3}/ "!"\nmark[lazy]: /(?s:.*)/ '
+
+
+def waking(mark: str, **wake: Any) -> Grammar:
+    return Grammar("lark", f'{BODY}"{mark}"', Wake(mark, **wake))
+
+
+def sleeping(engine: Engine, mark: str, **wake: Any) -> Constraint:
+    return ConstraintFactory(engine.tokenizer, 320).make(waking(mark, **wake), 5)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 3])
+def test_drafts_do_not_change_an_answer_that_wakes_it(engine: Engine, seed: int) -> None:
+    sampling = Sampling(temperature=1.1, seed=seed)
+    free = engine.generate(PROMPT, Options(120, sampling, drafter="none")).text
+    mark = next(sign for sign in free[5:] if sign.isascii() and sign.isupper())
+    held = waking(mark)
+    plain = engine.generate(PROMPT, Options(120, sampling, drafter="none", grammar=held))
+    assert re.search(f"{mark}[0-9]{{3}}!", plain.text)
+    for found in re.finditer(mark, plain.text[:-5]):
+        assert re.match(r"[0-9]{3}!", plain.text[found.end() :])
+    length = len(engine.tokenizer.encode(PROMPT))
+    for error in (0.0, 0.3, 1.0):
+        oracle = OracleDrafter(length, plain.token_ids, error=error)
+        drafted = drafted_answer(engine, oracle, PROMPT, Options(120, sampling, grammar=held))
+        assert drafted.token_ids == plain.token_ids
+
+
+def test_once_ends_the_answer(engine: Engine) -> None:
+    held = waking("<c>", awake=True, once=True)
+    completion = engine.generate(f"{PROMPT}<c>", Options(50, grammar=held))
+    assert re.fullmatch(r"[0-9]{3}!", completion.text)
+    assert completion.finish_reason == "eos"
+
+
+def test_reasoning_does_not_wake_it(engine: Engine) -> None:
+    encode = engine.tokenizer.encode_plain
+    held = sleeping(engine, "<c>", thinking=True, think_start="<t>", think_end="</t>")
+    said = encode("Use <c> here.</t><t><c></t> Now <c>12")
+    assert held.extend(5, said) == len(said)
+    assert held.forced_tokens(9) == ()  # a digit is missing
+    assert held.allowed_length(encode("3!<c>x")) == 2
+    assert held.extend(5 + len(said), encode("3")) == 1
+    assert held.forced_tokens(9) == tuple(encode("!"))
+    assert held.extend(5 + len(said), encode("x")) == 0
+
+
+def test_a_draft_may_wake_it(engine: Engine) -> None:
+    encode = engine.tokenizer.encode_plain
+    held = sleeping(engine, "<c>")
+    assert held.allowed_length(encode("a<c>1x")) == 5
+    assert held.forced_tokens(9) == ()
+    assert held.extend(5, encode("a<c>x")) == 4
+    assert held.extend(5, encode("abc <")) == 5
+    assert held.allowed_length(encode("c>1!")) == 3

@@ -1,6 +1,7 @@
 """Log-probabilities are the model's own, however tokens were drafted and chosen."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import mlx.core as mx
@@ -14,7 +15,7 @@ from akunu_py.events import Completion
 from akunu_py.options import Options, Sampling
 from akunu_py.sampling.forward_logprobs import ForwardLogprobs
 from akunu_py.sampling.logprobs import LogprobRequest
-from tests.fakes import BigramDrafter, OracleDrafter
+from tests.fakes import BigramDrafter, OracleDrafter, drafted_answer
 from tests.tiny_model import VOCABULARY
 
 PROMPT = [Random(8).randrange(256) for _ in range(30)]
@@ -47,31 +48,25 @@ def assert_of_the_model(engine: Engine, answer: Completion, alternatives: int) -
 )
 @pytest.mark.parametrize("alternatives", [0, 3])
 def test_drafted_and_plain_values_are_the_models(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, sampling: Sampling, alternatives: int
+    engine: Engine, sampling: Sampling, alternatives: int
 ) -> None:
     asked = Options(40, sampling, drafter="none", logprobs=alternatives)
     plain = engine.generate(PROMPT, asked)
     assert_of_the_model(engine, plain, alternatives)
 
     oracle = OracleDrafter(len(PROMPT), plain.token_ids, error=0.3, silence=0.3)
-    monkeypatch.setitem(engine.speculation._factories, "told", lambda _: oracle)
-    drafted = engine.generate(
-        PROMPT, Options(40, sampling, drafter="told", num_draft_tokens=4, logprobs=alternatives)
-    )
+    drafted = drafted_answer(engine, oracle, PROMPT, asked)
     assert drafted.token_ids == plain.token_ids
     assert 0 < drafted.stats.accepted < drafted.stats.drafted
     assert_of_the_model(engine, drafted, alternatives)
 
 
-def test_values_are_right_if_drafts_are_rejected_at_random(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_values_are_right_if_drafts_are_rejected_at_random(engine: Engine) -> None:
     text = [Random(1).randrange(VOCABULARY) for _ in range(2000)]
     drafter = BigramDrafter(text, VOCABULARY, seed=2)
-    monkeypatch.setitem(engine.speculation._factories, "told", lambda _: drafter)
-    asked = Options(40, Sampling(temperature=2.0, seed=3), drafter="told", num_draft_tokens=3)
-    answer = engine.generate(PROMPT, Options(**{**vars(asked), "logprobs": 2}))
-    assert answer.token_ids == engine.generate(PROMPT, asked).token_ids
+    asked = Options(40, Sampling(temperature=2.0, seed=3), num_draft_tokens=3)
+    answer = drafted_answer(engine, drafter, PROMPT, replace(asked, logprobs=2))
+    assert answer.token_ids == drafted_answer(engine, drafter, PROMPT, asked).token_ids
     assert answer.stats.drafted
     assert_of_the_model(engine, answer, 2)
 
@@ -140,12 +135,9 @@ class Listener:
         pass
 
 
-def test_a_drafter_gets_the_most_likely_tokens_at_every_position(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_drafter_gets_the_most_likely_tokens_at_every_position(engine: Engine) -> None:
     listener = Listener(PROMPT)
-    monkeypatch.setitem(engine.speculation._factories, "told", lambda _: listener)
-    answer = engine.generate(PROMPT, Options(40, drafter="told", num_draft_tokens=2, logprobs=5))
+    answer = drafted_answer(engine, listener, PROMPT, Options(40, num_draft_tokens=2, logprobs=5))
     expected = [[token for token, _ in entry.alternatives[:3]] for entry in answer.logprobs]
     assert listener.heard == expected
     assert [row[0] for row in listener.heard] == answer.token_ids

@@ -1,6 +1,4 @@
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -63,19 +61,6 @@ def test_choices_follow_the_distribution_asked_for(sampling: Sampling) -> None:
     assert statistic < 37.4
 
 
-def test_filters_keep_the_right_tokens() -> None:
-    row = mx.log(mx.array([[0.5, 0.3, 0.15, 0.05]]))
-
-    def kept(sampling: Sampling) -> list[int]:
-        found = np.array(Sampler(sampling).distributions(row, 0)[0])
-        return [int(token) for token in np.flatnonzero(found)]
-
-    assert kept(Sampling(temperature=1, top_k=2)) == [0, 1]
-    assert kept(Sampling(temperature=1, top_p=0.79)) == [0, 1]
-    assert kept(Sampling(temperature=1, min_p=0.25)) == [0, 1, 2]
-    assert kept(Sampling(temperature=1, top_k=99)) == [0, 1, 2, 3]
-
-
 FILTERS = [
     Sampling(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, seed=1),
     Sampling(temperature=1.0, top_k=20, top_p=0.6, seed=2),
@@ -127,25 +112,6 @@ def test_a_cpu_keeps_the_tokens_that_other_devices_keep(monkeypatch: pytest.Monk
     assert chosen[0] == chosen[1]
     monkeypatch.undo()
     assert not Sampler(Sampling(top_p=0.9)).blocks
-
-
-def test_with_a_top_k_the_vocabulary_is_partitioned_once_and_not_sorted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sorted_sizes: list[int] = []
-    for name in ("sort", "argsort", "partition", "argpartition", "topk"):
-        monkeypatch.setattr(mx, name, partial(noting, sorted_sizes, getattr(mx, name)))
-    wide = mx.random.normal((2, 777), key=mx.random.key(1))
-    sampler = Sampler(Sampling(temperature=0.8, top_k=41, top_p=0.95, min_p=0.05, seed=1))
-    sampler.choose(wide, 0)
-    assert sorted(sorted_sizes) == [41, 777]
-
-
-def noting(
-    sizes: list[int], function: Callable[..., mx.array], *args: Any, **more: Any
-) -> mx.array:
-    sizes.append(args[0].shape[-1])
-    return function(*args, **more)
 
 
 def test_streams_of_neighbouring_positions_are_unrelated() -> None:

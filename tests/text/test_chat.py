@@ -1,12 +1,6 @@
-import json
-import shutil
-from pathlib import Path
-
 import pytest
 
-import akunu_py
 from akunu_py.engine import Engine
-from akunu_py.errors import InvalidRequestError
 from akunu_py.text.chat import ChatTranscript
 
 
@@ -59,16 +53,3 @@ def test_replaced_messages_are_rendered_afresh(engine: Engine, transcript: ChatT
     transcript.replace([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
     text = engine.tokenizer.decode(transcript.prompt_for("c"))
     assert text.startswith("<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>")
-
-
-def test_a_model_without_a_template_is_refused_in_a_sentence(
-    tiny_model_dir: Path, tmp_path: Path
-) -> None:
-
-    folder = Path(shutil.copytree(tiny_model_dir, tmp_path / "plain"))
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    del settings["chat_template"]
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    plain = akunu_py.load(str(folder))
-    with pytest.raises(InvalidRequestError, match="no chat template"):
-        ChatTranscript(plain.tokenizer).prompt_for("hello")

@@ -11,8 +11,7 @@ import akunu_py
 from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
 from akunu_py.loading import load_target
 from akunu_py.machine.backend import find_backend
-from akunu_py.text.chat import ChatTranscript
-from akunu_py.text.chat_template import ChatTemplate
+from akunu_py.text.chat import ChatTemplate, ChatTranscript
 
 OTHER = "{{ messages[0]['content'] }}|{{ enable_thinking }}|{{ mood }}"
 CHATML = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"

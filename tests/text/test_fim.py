@@ -223,14 +223,3 @@ def test_only_the_text_near_the_gap_of_a_giant_file_is_encoded(newline: str) -> 
     assert tokens[-1] == ord("x")
     assert ord("y") in tokens
     assert tokenizer.encoded < 20_000
-
-
-def test_typing_in_a_giant_file_changes_little_of_the_prompt() -> None:
-    before, after = "line\n" * 40_000, "line\n" * 10_000
-    anew, last = 0, list[int]()
-    for typed in range(100):
-        request = FillRequest(before + "x" * typed, after)
-        tokens = fill_prompt(make(*QWEN), request, 2_000).tokens
-        anew += len(tokens) - common_prefix_length(last, tokens) > 102
-        last = tokens
-    assert anew <= 1 + 2

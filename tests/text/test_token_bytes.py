@@ -65,14 +65,6 @@ def test_the_bound_holds_for_texts_of_the_longest_entries(text: str) -> None:
     assert BOUND.least_tokens(text) <= len(EMBER.encode(text, special_tokens=False)) == 50
 
 
-def test_each_byte_counts_by_the_longest_entry_that_has_it() -> None:
-    bound = PieceLengths([b"a", b"ab", b"    "])
-    assert bound.least_tokens("a" * 10) == 5
-    assert bound.least_tokens(" " * 10) == 2
-    assert bound.least_tokens("ab" * 2 + " " * 4) == 3
-    assert bound.least_tokens("ccc") == 0, "a text that no entry spells may be one token, or none"
-
-
 def test_a_text_that_is_far_too_long_is_not_encoded() -> None:
     with pytest.raises(ContextOverflowError, match=r"4194304 characters, .* context size of 2048"):
         EMBER.encode("a" * (4 << 20), most=2048)

@@ -1,9 +1,59 @@
+"""Text comes through whole, and ends at the first stop string, wherever the stream is cut."""
+
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from akunu_py.engine import Engine
-from akunu_py.text.stream import Detokenizer, WholeTextDetokenizer
+from akunu_py.errors import InvalidRequestError
+from akunu_py.text.stream import Detokenizer, StopScanner, WholeTextDetokenizer
+
+letters = st.text(alphabet="ab\n", max_size=24)
+stop_strings = st.lists(st.text(alphabet="ab\n", min_size=1, max_size=4), max_size=3)
+
+
+def cut_anywhere(text: str, cuts: list[int]) -> list[str]:
+    borders = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
+    return [text[start:end] for start, end in pairwise(borders)]
+
+
+@given(text=letters, stops=stop_strings, cuts=st.lists(st.integers(0, 24)))
+def test_the_text_ends_at_the_first_stop_wherever_the_stream_is_cut(
+    text: str, stops: list[str], cuts: list[int]
+) -> None:
+    scanner = StopScanner(stops)
+    shown = "".join(scanner.feed(part) for part in cut_anywhere(text, cuts)) + scanner.flush()
+
+    found = [text.find(stop) for stop in stops if stop in text]
+    assert shown == (text[: min(found)] if found else text)
+    assert scanner.stopped == bool(found)
+
+
+@given(text=letters, stops=stop_strings)
+def test_exactly_what_may_become_a_stop_string_is_held_back(text: str, stops: list[str]) -> None:
+    scanner = StopScanner(stops)
+    beginnings = {stop[:length] for stop in stops for length in range(len(stop))}
+    shown = ""
+    for end, letter in enumerate(text, start=1):
+        shown += scanner.feed(letter)
+        if scanner.stopped:
+            break
+        held = max((part for part in beginnings if text[:end].endswith(part)), key=len, default="")
+        assert shown + held == text[:end]
+
+
+def test_text_without_a_possible_stop_is_not_held_back() -> None:
+    scanner = StopScanner(["\n\n"])
+    assert scanner.feed("one line") == "one line"
+    assert scanner.feed("\n") == ""
+    assert scanner.feed("another") == "\nanother"
+
+
+def test_an_empty_stop_string_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="must not be empty"):
+        StopScanner(["x", ""])
 
 
 def streamed(detokenizer: Detokenizer | WholeTextDetokenizer, tokens: list[int]) -> str:

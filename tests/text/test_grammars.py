@@ -1,11 +1,11 @@
-"""GBNF's escapes and tokens, as llama.cpp writes them."""
+"""Grammars of requests, and GBNF's escapes and tokens as llama.cpp writes them."""
 
 import pytest
 
 from akunu_py.engine import Engine
-from akunu_py.errors import UnreadableRequestError
+from akunu_py.errors import InvalidRequestError, UnreadableRequestError
 from akunu_py.options import Grammar
-from akunu_py.sampling.constraint_factory import ConstraintFactory
+from akunu_py.sampling.constraint import ConstraintFactory
 from akunu_py.text.gbnf import gbnf_to_lark
 
 
@@ -48,3 +48,27 @@ def test_lark_stays_as_it_is(engine: Engine) -> None:
 def test_what_cannot_be_read_is_a_value_error(engine: Engine, grammar: str) -> None:
     with pytest.raises((ValueError, UnreadableRequestError)):
         gbnf_to_lark(grammar, engine.tokenizer.token_id)
+
+
+def test_a_schema_may_be_an_object_or_text() -> None:
+    schema = {"type": "array", "items": {"type": "number"}}
+    assert Grammar.json_schema(schema) == Grammar(
+        "json_schema", '{"type": "array", "items": {"type": "number"}}'
+    )
+    assert Grammar.json_schema(True).source == "true"
+
+
+@pytest.mark.parametrize("source", ["", "{", '["a"]', "3", "[" * 100_000])
+def test_invalid_schemas_are_refused(source: str) -> None:
+    with pytest.raises(InvalidRequestError, match="JSON schema"):
+        Grammar("json_schema", source)
+
+
+def test_values_that_json_cannot_hold_are_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="not JSON"):
+        Grammar.json_schema({"enum": [object()]})
+
+
+def test_unknown_kinds_are_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="gbnf"):
+        Grammar("gbnf", "root ::= x")  # type: ignore[arg-type]

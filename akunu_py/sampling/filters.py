@@ -1,0 +1,195 @@
+"""What a request leaves of a model's distribution: top-p, min-p, top-k, XTC and infill.
+
+The result for a row depends on that row and its position alone, so it is the same whether a token
+is decoded alone or verified with a draft.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.sample_utils import apply_min_p, apply_top_k
+
+from akunu_py.options import Sampling
+from akunu_py.sampling.random import uniform
+
+DEFAULT_CANDIDATES: Final = 40
+"""What llama.cpp's top-k leaves if a request sets none."""
+MAX_CANDIDATES: Final = 128
+
+_END_WEIGHT: Final = 3
+"""End tokens win if their probability, times this and the number of candidates, exceeds the
+probability of the others."""
+_MIN_PROB: Final = 0.2
+"""Less likely texts are dropped; texts that begin alike count as one."""
+_TO_EXCLUDE: Final = 3
+"""The stream of random numbers that decide at which positions XTC excludes."""
+
+
+def filtered(
+    logits: mx.array,
+    sampling: Sampling,
+    exclude: Callable[[mx.array], mx.array] | None = None,
+) -> tuple[mx.array, mx.array | None]:
+    """What the filters leave of a model's distribution, before the temperature, as in mlx-lm.
+
+    With a top-k, only the k most likely tokens are looked at: what the other filters keep of these
+    is what mlx-lm keeps, which applies the top-k last. XTC needs all tokens, because less likely
+    ones take the places of those that it excludes.
+
+    Args:
+        logits: `[rows, vocabulary]`.
+        sampling: what the request asked for.
+        exclude: XTC at these positions, if the request has it.
+
+    Returns:
+        Log-probabilities, float32, those that were filtered out at minus infinity, and the ids that
+        they belong to: both `[rows, candidates]`, or no ids if all tokens are candidates.
+    """
+    logits = logits.astype(mx.float32)
+    total = mx.logsumexp(logits, axis=-1, keepdims=True)
+    ids = None
+    has_top_k = 0 < sampling.top_k < logits.shape[-1]
+    if has_top_k and exclude is None:
+        ids = mx.argpartition(-logits, kth=sampling.top_k - 1, axis=-1)[:, : sampling.top_k]
+        logits = mx.take_along_axis(logits, ids, axis=-1)
+    scores = logits - total
+    if sampling.top_p < 1:
+        if ids is None and sorts_in_numpy(sampling):
+            ordered = mx.array(np.sort(np.asarray(scores), axis=-1))
+        else:
+            ordered = mx.sort(scores, axis=-1)
+        scores = keep_top_p(scores, ordered, sampling.top_p)
+    if sampling.min_p > 0:
+        scores = apply_min_p(scores, sampling.min_p)
+    if exclude is not None:
+        scores = exclude(scores)
+        if has_top_k:
+            scores = apply_top_k(scores, sampling.top_k)
+    return scores, ids
+
+
+def sorts_in_numpy(sampling: Sampling) -> bool:
+    """Whether `filtered` waits for the logits and sorts them with NumPy: on a CPU, if it has to
+    sort the whole vocabulary, because NumPy takes a fortieth of MLX's time there."""
+    sorts_all = sampling.top_p < 1 and (not sampling.top_k or sampling.xtc_probability > 0)
+    return sorts_all and mx.default_device() == mx.Device(mx.cpu)
+
+
+def keep_top_p(scores: mx.array, ordered: mx.array, top_p: float) -> mx.array:
+    """Drops the tokens before which more likely ones have a probability of `top_p` together.
+
+    mlx-lm's rule, for log-probabilities `[rows, candidates]` of all tokens or of the most likely
+    ones; `ordered` has the same, sorted, the most likely last.
+    """
+    mass_above = mx.cumsum(mx.exp(ordered), axis=-1, reverse=True, inclusive=False)
+    num_dropped = (mass_above >= top_p).sum(axis=-1, keepdims=True)
+    least = mx.take_along_axis(ordered, num_dropped, axis=-1)
+    return mx.where(scores < least, -mx.inf, scores)
+
+
+class XTCFilter:
+    """XTC, "exclude top choices": at some positions, drops all likely tokens except the least
+    likely one.
+
+    It excludes what mlx-lm's `apply_xtc` excludes. There, one random number decides for a whole
+    batch; here, each position has its own. `kept` are ids that are never excluded: as in mlx-lm,
+    those of a line break and those that end an answer.
+    """
+
+    def __init__(self, sampling: Sampling, seed: int, kept: Iterable[int] = ()) -> None:
+        self._probability = sampling.xtc_probability
+        self._threshold = sampling.xtc_threshold
+        self._seed = seed
+        self._kept = sorted(kept)
+
+    def apply(self, scores: mx.array, position: int) -> mx.array:
+        """Log-probabilities `[rows, vocabulary]` with excluded tokens at minus infinity; row `i`
+        predicts the token at `position + i`."""
+        excludes = [
+            uniform(self._seed, position + row, _TO_EXCLUDE) < self._probability
+            for row in range(scores.shape[0])
+        ]
+        if not any(excludes):
+            return scores
+        probabilities = mx.softmax(scores, axis=-1)
+        likely = mx.where(probabilities > self._threshold, probabilities, mx.inf)
+        top = (probabilities > mx.min(likely, axis=-1, keepdims=True)) & mx.array(excludes)[:, None]
+        if self._kept:
+            top[:, mx.array(self._kept)] = False
+        return mx.where(top, -mx.inf, scores)
+
+
+class InfillFilter:
+    """llama.cpp's `infill` sampler, which ends a fill-in-the-middle answer in time.
+
+    It looks at the few tokens that top-k and top-p left. If the end tokens are likely enough, it
+    keeps only these. Otherwise tokens whose texts begin alike count as one, unlikely ones are
+    dropped, and if none is left the answer ends.
+    Source: the description of `llama_sampler_init_infill` in llama.cpp's `llama.h`.
+
+    Args:
+        end_tokens: ids that end the answer; the first is used if no other token is left.
+        text_of: returns the bytes of a token's text, empty for special tokens.
+    """
+
+    def __init__(self, end_tokens: Sequence[int], text_of: Callable[[int], bytes]) -> None:
+        self._end_tokens = frozenset(end_tokens)
+        self._last_resort = end_tokens[0] if end_tokens else None
+        self._text_of = text_of
+
+    def apply(self, scores: mx.array, top_k: int) -> mx.array:
+        """The log-probabilities of the tokens left, `[rows, vocabulary]`; waits for `scores`, which
+        are such, up to a constant per row. `top_k` is the request's; 0 if it has none."""
+        count = min(top_k or DEFAULT_CANDIDATES, MAX_CANDIDATES, scores.shape[-1])
+        ids = mx.argpartition(-scores, kth=count - 1, axis=-1)[:, :count]
+        values = mx.take_along_axis(scores, ids, axis=-1)
+        slots = np.array(ids)
+        chosen = np.full(slots.shape, -np.inf, dtype=np.float32)
+        for row, likely in enumerate(np.exp(np.array(values, dtype=np.float64))):
+            left = self.left_of(dict(zip(slots[row].tolist(), likely.tolist(), strict=True)))
+            missing = left.keys() - set(slots[row].tolist())
+            slots[row, : len(missing)] = list(missing)
+            for slot, token in enumerate(slots[row].tolist()):
+                if probability := left.get(token):
+                    chosen[row, slot] = math.log(probability)
+        nothing = mx.full(scores.shape, -mx.inf)
+        return mx.put_along_axis(nothing, mx.array(slots), mx.array(chosen), axis=-1)
+
+    def left_of(self, candidates: dict[int, float]) -> dict[int, float]:
+        """The tokens that the sampler leaves, with their probabilities, normalised."""
+        ordered = sorted(candidates.items(), key=lambda pair: (-pair[1], pair[0]))
+        shares = _normalised({token: value for token, value in ordered if value > 0})
+        ends = {token: value for token, value in shares.items() if token in self._end_tokens}
+        if _END_WEIGHT * sum(ends.values()) * len(shares) > 1 - sum(ends.values()):
+            return _normalised(ends)
+        texts = self._merged({token: shares[token] for token in shares if token not in ends})
+        kept = {token: value for token, value in texts.items() if value >= _MIN_PROB}
+        if not kept:
+            token = next(iter(texts)) if self._last_resort is None else self._last_resort
+            return {token: 1.0}
+        least = 1 / (len(kept) + 1)
+        kept = _normalised(kept | ends)
+        return _normalised(
+            {token: value for token, value in kept.items() if value >= least or token in ends}
+        )
+
+    def _merged(self, candidates: dict[int, float]) -> dict[int, float]:
+        """The candidates; of two that begin alike, the more likely one with the sum of both."""
+        texts = {token: self._text_of(token) for token in candidates}
+        merged = dict(candidates)
+        for short, text in texts.items():
+            for long, other in texts.items():
+                if short not in merged:
+                    break
+                if text and long != short and long in merged and other.startswith(text):
+                    winner, loser = (long, short) if merged[long] > merged[short] else (short, long)
+                    merged[winner] += merged.pop(loser)
+        return merged
+
+
+def _normalised(values: dict[int, float]) -> dict[int, float]:
+    total = sum(values.values())
+    return {token: value / total for token, value in values.items()}
