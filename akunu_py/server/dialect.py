@@ -22,8 +22,7 @@ from akunu_py.options import (
 )
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest
-from akunu_py.server.fields import read_text
-from akunu_py.server.projects import read_project
+from akunu_py.server.fields import read_project, read_text
 from akunu_py.text.gbnf import gbnf_to_lark
 
 if TYPE_CHECKING:

@@ -1,10 +1,15 @@
 """Fields that several contracts share: texts, messages, tools, log-probabilities and choices."""
 
+import os
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final
 
+from akunu_py.memory.projects import Memory
 from akunu_py.server.body import Body, parse_json
+from akunu_py.server.errors import ApiError
 from akunu_py.server.job import Job
 
 Message = dict[str, Any]
@@ -126,3 +131,34 @@ def offered(function: Body, schema: str = "parameters") -> dict[str, Any]:
     if schema in function.names():
         kept["parameters"] = function.any(schema)
     return {"type": "function", "function": kept}
+
+
+def read_project(body: Body, memory: Memory) -> str | None:
+    """The only project that a request drafts from; None for all.
+
+    Args:
+        body: may have a `project`; without one, a file of `input_extra` stands for its project.
+        memory: the server's.
+
+    Raises:
+        ApiError: if the server was not started with it, whether or not there is such a folder.
+    """
+    given = body.text("project", default=None)
+    if given is None:
+        names = [extra.text("filename", default="") for extra in body.objects("input_extra")]
+        paths = [Path(os.path.normpath(name)) for name in names]
+        within = (key for path in paths for key in memory.projects if path.is_relative_to(key))
+        return next(within, None)
+    if not given or given in memory.projects:
+        return given
+    wanted = os.path.normpath(given)
+    for key in memory.projects:
+        if wanted in (key, Path(key).name):
+            return key
+    raise ApiError(
+        HTTPStatus.FORBIDDEN,
+        "The field `project` names none of the folders that this server was started with; see "
+        "`serve --project`.",
+        "permission_error",
+        param="project",
+    )

@@ -22,7 +22,6 @@ from akunu_py.server.llama_request import (
 )
 from akunu_py.server.metrics import prometheus_lines
 from akunu_py.server.openai_chat import read_conversation
-from akunu_py.server.projects import learn
 from akunu_py.server.wire import (
     JSON,
     CompactJSONResponse,
@@ -375,7 +374,6 @@ LLAMA: Final = Contract(
         Endpoint("GET", "/slots", slots),
         Endpoint("GET", "/metrics", metrics),
         Endpoint("GET", "/lora-adapters", lora_adapters),
-        Endpoint("POST", "/project/learn", learn),
         *(
             Endpoint("POST", path, refuse_embeddings)
             for path in ("/embedding", "/embeddings", "/rerank", "/reranking")

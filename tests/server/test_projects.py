@@ -1,4 +1,4 @@
-"""Projects over HTTP: which one a request drafts from, what it may not see, and what is learnt."""
+"""Projects over HTTP: which one a request drafts from, and what it may not see."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,34 +69,3 @@ def test_a_file_of_a_project_stands_for_it(server: LiveServer, folders: list[Pat
         extra = [{"filename": name, "text": "x = 1\n"}]
         answer = post(server, "/infill", PATHS["/infill"] | {"input_extra": extra})
         assert answer.status_code == 200
-
-
-def test_an_accepted_text_is_learnt_and_drafted_from(server: LiveServer) -> None:
-    texts = server.service.engine.memory.projects
-    before = {name: sum(map(len, held.segments)) for name, held in texts.items()}
-    learn = {"project": "shop", "text": "total = price() * count\n"}
-    learnt = post(server, "/project/learn", learn).json()["tokens"]
-    assert learnt > 10
-    assert post(server, "/project/learn", learn).json() == {"tokens": learnt}  # once
-    after = {name: sum(map(len, held.segments)) for name, held in texts.items()}
-    grown = {name: after[name] - before[name] for name in after}
-    assert sorted(grown.values()) == [0, learnt + 1]
-
-
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        ({"text": "x"}, 400),
-        ({"project": "shop"}, 400),
-        ({"project": "", "text": "x"}, 400),
-        ({"project": "third", "text": "x"}, 403),
-        ({"project": "shop", "text": "KEY = 'AKIA" + "ABCDEFGHIJKLMNOP'"}, 400),
-        ({"project": 5, "text": "x"}, 400),
-    ],
-)
-def test_what_cannot_be_learnt_is_refused(
-    server: LiveServer, body: dict[str, Any], status: int
-) -> None:
-    refused = post(server, "/project/learn", body)
-    assert refused.status_code == status
-    assert refused.json()["error"]["message"]
