@@ -170,7 +170,7 @@ def _serve(pipe: Connection) -> None:
     settings, memory = ServerSettings(), Served("", os.getpid())
     worker = EngineWorker(lambda: akunu_py.load(max_context=_CONTEXT), queue_limit=settings.queue)
     worker.loading.result()
-    http = HttpServer(create_app(Service(worker, settings), settings))
+    http = HttpServer(create_app(Service(worker, settings)))
 
     async def run() -> None:
         watch = LoopWatch(asyncio.get_running_loop())

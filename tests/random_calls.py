@@ -18,7 +18,7 @@ import akunu_py
 from akunu_py.engine import Engine
 from akunu_py.options import Options, Sampling
 from akunu_py.request import Completion
-from akunu_py.server.conversation import Conversation, Tools
+from akunu_py.server.conversation import ChatJob, Tools
 from akunu_py.text.answer_parser import Part, ToolCall
 from tests.tiny_model import CHAT_TEMPLATE, write_tiny_model
 
@@ -71,15 +71,15 @@ def check_call(engine: Engine, seed: int) -> Completion:
     and whole, and its arguments are valid."""
     tools = random_tools(seed)
     options = Options(900, Sampling(temperature=1.0, seed=seed), drafter="ngram")
-    conversation = Conversation.begin(
+    job = ChatJob.begin(
         engine, MESSAGES, options, Tools(tuple(tools), must_call=True, one_call=True), {}
     )
-    completion = engine.generate(str(conversation.job.prompt), conversation.job.options)
+    completion = engine.generate(str(job.prompt), job.options)
     assert completion.finish_reason == "eos", completion.text
-    parser = conversation.parser()
+    parser = job.parser()
     streamed = [part for piece in completion.pieces for part in parser.feed(piece.text)]
     found = joined(streamed + parser.finish())
-    whole = conversation.parser()
+    whole = job.parser()
     assert joined(whole.feed(completion.text) + whole.finish()) == found
     (call,) = found.calls
     assert not found.content

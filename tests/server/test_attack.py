@@ -14,8 +14,8 @@ import akunu_py
 from akunu_py.decoding.scheduler import Sequence
 from akunu_py.event_stream import EventStream
 from akunu_py.server import http
-from akunu_py.server.contract import ApiRequest
-from akunu_py.server.job import Job
+from akunu_py.server.body import Body
+from akunu_py.server.service import Job
 from akunu_py.server.settings import Limits, ServerSettings
 from tests.server.live import FRIEND, PATIENCE_S, LiveServer, serve
 
@@ -80,7 +80,7 @@ def test_refused_requests_leave_nothing_behind(live: LiveServer) -> None:
         alive = gc.get_objects()
         return [sum(isinstance(one, kind) for one in alive) for kind in kinds]
 
-    kinds = (ApiRequest, Job, EventStream, Sequence)
+    kinds = (Body, Job, EventStream, Sequence)
     gc.collect()
     gc.disable()
     try:

@@ -7,7 +7,7 @@ import pytest
 
 from akunu_py.decoding.scheduler import Kind
 from akunu_py.options import Options
-from akunu_py.server.job import Job
+from akunu_py.server.service import Job
 from akunu_py.server.settings import ServerSettings
 from akunu_py.text.fim import FillRequest
 from tests.server.live import HeldEngine, LiveServer
