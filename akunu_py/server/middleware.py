@@ -85,10 +85,11 @@ class RequestLog:
             if STATUS in scope:
                 api_error_of(error)  # for the log
                 return None
-            told = noted_error(scope, error)
-            value = self._error_form(scope["path"])(told)
-            return JSONAnswer(value, told.status, told.headers)
+            return self._response_to(noted_error(scope, error), scope["path"])
         return None
+
+    def _response_to(self, error: ApiError, path: str) -> Response:
+        return JSONAnswer(self._error_form(path)(error), error.status, error.headers)
 
 
 def allow_pages(app: ASGIApp, origins: Collection[str]) -> ASGIApp:

@@ -128,6 +128,7 @@ def _read(service: Service, body: Body) -> tuple[ChatJob, dict[str, str]]:
     truncation = body.text("truncation", default="disabled")
     if truncation not in ("disabled", "auto"):
         body.refuse("truncation", "must be disabled or auto")
+    body.flag("store", default=False)  # refuses what is no flag
     body.integer("max_output_tokens", default=None, least=1)
     grammar = read_format(body.object("text"), "format")
     options = read_options(service, body, _DIALECT, grammar=grammar)
