@@ -3,7 +3,6 @@
 Messages and tools come in OpenAI's form, which templates expect.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -194,7 +193,7 @@ class ChatJob(Job):
             messages[:-1] if begun else messages,
             open_answer=opens or begun,
             tools=tools.offered,
-            settings=_variables(tokenizer, tools.offered) | dict(settings),
+            settings=_variables(tokenizer) | dict(settings),
         )
         thinking = format_.is_thinking(prompt)
         if thinking and (begun or tools.must_call or (holds and is_answer)):
@@ -233,17 +232,12 @@ def count_tokens(service: Service, job: ChatJob, **head: str) -> JSONAnswer:
     return JSONAnswer(head | {"input_tokens": len(tokens)})
 
 
-def _variables(tokenizer: "Tokenizer", tools: Sequence[Any]) -> dict[str, str]:
-    """What llama-server gives to some templates, unless the user has set it: to Llama 3's today's
-    date, without which they say that it is July 2024; to Firefunction's the tools, too."""
-    now, found = datetime.now(UTC), {}
-    if "date_string" in tokenizer.template:
-        found["date_string"] = now.strftime("%d %b %Y")
-    if "functools[" in tokenizer.template:
-        functions = json.dumps(tools, indent=2) if tools else ""
-        found["functions"] = str(tokenizer.as_text(functions))
-        found["datetime"] = now.strftime("%b %d %Y %H:%M:%S GMT")
-    return {name: value for name, value in found.items() if name not in tokenizer.template_args}
+def _variables(tokenizer: "Tokenizer") -> dict[str, str]:
+    """Today's date for templates of Llama 3, as from llama-server: without it, they say that it is
+    July 2024. The user may have set another."""
+    if "date_string" not in tokenizer.template or "date_string" in tokenizer.template_args:
+        return {}
+    return {"date_string": datetime.now(UTC).strftime("%d %b %Y")}
 
 
 BlockKind = Literal["reasoning", "text", "call"]

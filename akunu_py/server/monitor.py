@@ -59,8 +59,8 @@ def _health(service: Service, _body: Body) -> Response:
 
 
 def _slots(service: Service, _: Body) -> Response:
-    """What the requests do that are answered now, and the places for others; more than that while
-    urgent ones make others pause. `/status` has the caches."""
+    """An entry for each running request and for each free place. There are more entries than
+    places while urgent requests make others pause. `/status` has the caches."""
     engine, running = service.engine, service.places
     nbytes = {slot.id: slot.nbytes for slot in engine.slots}
     places = max([service.scheduler.parallel, *(place + 1 for place in running)])
@@ -113,7 +113,7 @@ def _prometheus_lines(service: Service) -> Iterator[str]:
         ("counter", "tokens_predicted_total", "Tokens generated.", sums.generated_tokens),
         ("counter", "tokens_predicted_seconds_total",
          "Seconds of generating; those of requests at the same time are added.", sums.decode_s),
-        ("counter", "n_decode_total", "Forwards while generating.",
+        ("counter", "n_decode_total", "Forward passes while generating.",
          sums.target_forwards - sums.shared_forwards),
         ("counter", "n_tokens_max", "The most tokens of a prompt and its answer.", metrics.longest),
         ("counter", "requests_total", "Requests that have ended.", metrics.answers),

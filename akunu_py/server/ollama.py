@@ -23,7 +23,7 @@ from akunu_py.server.dialect import OLLAMA as DIALECT
 from akunu_py.server.dialect import read_options
 from akunu_py.server.errors import ApiError, NotFoundError
 from akunu_py.server.fields import read_logprobs, read_messages, read_offered_tools
-from akunu_py.server.service import Job, Service
+from akunu_py.server.service import Job, Service, before_gap
 from akunu_py.server.wire import (
     FINISH_REASONS,
     NDJSON,
@@ -79,7 +79,8 @@ def _generate(service: Service, body: Body) -> Response:
     if not prompt and (is_bare or not suffix):
         return _loaded(service, {"response": ""})
     if is_bare or suffix:
-        return _respond(service, body, Job(prompt, options, None if is_bare else suffix))
+        gap = before_gap(prompt, None if is_bare else suffix)
+        return _respond(service, body, Job(gap, options))
     tokens = [*context, *_encode_question(engine, system, prompt, opens=not context)]
     return _respond(service, body, Job(tokens, options, is_chat=True), context=tokens)
 

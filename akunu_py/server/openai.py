@@ -55,11 +55,8 @@ class Choice(Protocol):
     def chunk_choices(self, event: Event) -> list[dict[str, Any]]:
         """The choices of the chunks for the next event of a stream."""
 
-    def nothing(self) -> dict[str, Any]:
-        """The choice of a chunk that adds nothing."""
-
-    def end(self, finish: Finish) -> dict[str, Any]:
-        """The choice of the chunk that ends a stream."""
+    def empty(self, finish: Finish | None = None) -> dict[str, Any]:
+        """The choice of a chunk without text, which may end the stream."""
 
     def whole(self, completion: Completion) -> dict[str, Any]:
         """The choice of a response that is not streamed."""
@@ -123,7 +120,7 @@ class _Reply:
         timed = {"timings": timings(event.stats, event.prompt_done)} if self._times_tokens else {}
         choices = self._choices[index].chunk_choices(event)
         if extra and not choices:
-            choices = [self._choices[index].nothing()]
+            choices = [self._choices[index].empty()]
         for choice in choices:
             # As in llama-server, the first chunk has a role, and no timings.
             more = (timed if self._begun or extra else {}) | extra
@@ -141,7 +138,7 @@ class _Reply:
         extra = figures if is_last and not self._reports_usage else {}
         if not self._ends_with_usage:
             extra = {name: value for name, value in extra.items() if name != "usage"}
-        yield sse(self._chunk_head | {"choices": [choice.end(finish)]} | extra)
+        yield sse(self._chunk_head | {"choices": [choice.empty(finish)]} | extra)
         if is_last and self._reports_usage:
             yield sse(self._head | {"choices": []} | figures)
         if is_last:

@@ -124,11 +124,8 @@ class _ChatChoice:
             choices[-1]["logprobs"] = self._logprobs(event.logprobs)
         return choices
 
-    def nothing(self) -> dict[str, Any]:
-        return self._nothing
-
-    def end(self, finish: Finish) -> dict[str, Any]:
-        return self._nothing | {"finish_reason": self._finish_reason(finish)}
+    def empty(self, finish: Finish | None = None) -> dict[str, Any]:
+        return self._nothing | {"finish_reason": finish and self._finish_reason(finish)}
 
     def whole(self, completion: Completion) -> dict[str, Any]:
         self._blocks.take_all(completion)

@@ -18,7 +18,7 @@ from akunu_py.server.body import Body
 from akunu_py.server.contract import Contract, Endpoint
 from akunu_py.server.dialect import OPENAI, read_options
 from akunu_py.server.openai import PREFIX, ResponseKind, error_body, respond
-from akunu_py.server.service import Job, Service
+from akunu_py.server.service import Job, Service, before_gap
 from akunu_py.server.wire import FINISH_REASONS, bounded, spell
 from akunu_py.stats import Finish
 from akunu_py.text.token_bytes import TokenBytes
@@ -53,7 +53,7 @@ def _complete(service: Service, body: Body) -> Response:
         echo = job.prompt_text(spelled) if echoes else ""
         return _CompletionChoice(index, echo, None if logprobs is None else _Logprobs(spelling))
 
-    jobs = [Job(prompt, options, suffix) for prompt in _read_prompts(body)]
+    jobs = [Job(before_gap(prompt, suffix), options) for prompt in _read_prompts(body)]
     return respond(service, body, jobs, _COMPLETION, make_choice)
 
 
@@ -62,7 +62,7 @@ def _fill(service: Service, body: Body) -> Response:
     there is no suffix."""
     body.require("prompt")
     prompt, suffix = body.text("prompt", default=""), body.text("suffix", default=None)
-    job = Job(prompt, read_options(service, body, OPENAI), suffix)
+    job = Job(before_gap(prompt, suffix), read_options(service, body, OPENAI))
     return respond(service, body, [job], _FIM, lambda index, _: _FimChoice(index))
 
 
@@ -113,11 +113,8 @@ class _CompletionChoice:
             return []
         return [self._choice(text, logprobs, None)]
 
-    def nothing(self) -> dict[str, Any]:
-        return self._choice("", None, None)
-
-    def end(self, finish: Finish) -> dict[str, Any]:
-        return self._choice("", None, FINISH_REASONS[finish])
+    def empty(self, finish: Finish | None = None) -> dict[str, Any]:
+        return self._choice("", None, finish and FINISH_REASONS[finish])
 
     def whole(self, completion: Completion) -> dict[str, Any]:
         text = self._echo + completion.text

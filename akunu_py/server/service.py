@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from akunu_py.decoding.scheduler import Kind, Scheduler
+from akunu_py.errors import InvalidRequestError
 from akunu_py.event_stream import EventStream
 from akunu_py.options import Options
 from akunu_py.request import Completion, Event
@@ -40,9 +41,8 @@ class Job:
 
     Attributes:
         prompt: text, token ids, or a gap with its surroundings.
-        suffix: text after the gap, if `prompt` is the text before it; None for no gap.
-        predict_s: seconds from the first token on after which the completion ends, as soon as it
-            has a whole line, so that a slow machine still completes something; None for no limit.
+        predict_s: this many seconds after its first token, the completion ends; but not before it
+            has a whole line, so that a slow machine still completes something. None for no limit.
         slot: the client's number for what it works on; None for none. It is not a cache: plugins
             send the same number for every file, and the engine finds the best cache by content.
         is_chat: whether it continues a conversation.
@@ -52,7 +52,6 @@ class Job:
 
     prompt: "PromptInput"
     options: Options
-    suffix: str | None = None
     predict_s: float | None = None
     slot: int | None = None
     is_chat: bool = False
@@ -64,8 +63,7 @@ class Job:
         """How urgent it is to the scheduler."""
         if self.is_chat:
             return Kind.CHAT
-        fills = self.suffix is not None or isinstance(self.prompt, FillRequest)
-        return Kind.FILL_IN if fills else Kind.COMPLETION
+        return Kind.FILL_IN if isinstance(self.prompt, FillRequest) else Kind.COMPLETION
 
     def prompt_text(self, decode: Callable[[Sequence[int]], str]) -> str:
         """The prompt as text; of a gap, the text before it."""
@@ -98,7 +96,20 @@ class Job:
         """The text that grows while the user types, and the rest."""
         if isinstance(self.prompt, FillRequest):
             return self.prompt.prefix, replace(self.prompt, prefix="")
-        return self.prompt, self.suffix
+        return self.prompt, None
+
+
+def before_gap(prompt: "PromptInput", suffix: str | None) -> "PromptInput":
+    """A prompt with the gap between it and a suffix, if there is one.
+
+    Raises:
+        InvalidRequestError: if there is one and the prompt is not text.
+    """
+    if suffix is None:
+        return prompt
+    if not isinstance(prompt, str):
+        raise InvalidRequestError("A suffix needs a prompt that is text.")
+    return FillRequest(prompt, suffix)
 
 
 @dataclass(slots=True)
@@ -297,10 +308,8 @@ class Service:
             if job.replaces(older):
                 older.events.abort(ApiError(HTTPStatus.CONFLICT, _SUPERSEDED, "superseded_error"))
         if self.settings.log_prompts:
-            logger.info("prompt: %r, suffix: %r", job.prompt, job.suffix)
-        job.events = self._worker.stream(
-            job.prompt, job.options, suffix=job.suffix, kind=job.kind, queues=is_first
-        )
+            logger.info("prompt: %r", job.prompt)
+        job.events = self._worker.stream(job.prompt, job.options, kind=job.kind, queues=is_first)
         self.active.append(job)
         # A deadline needs each event when it happens.
         end_only = end_only and job.predict_s is None

@@ -193,10 +193,10 @@ def test_template_variables_of_a_request_replace_those_of_the_start(tiny_model_d
 
 
 def test_a_template_that_asks_for_the_date_gets_todays(tiny_model_dir: Path) -> None:
-    said = "{{ date_string[-4:] }}, {{ datetime[-3:] }}{{ functions }}{# functools[ #}"
+    said = "{{ date_string[-4:] }}"
     with serve(lambda: akunu_py.load(str(tiny_model_dir), chat_template=said)) as server:
         prompt = server.post("/apply-template", {"messages": USER}).json()["prompt"]
-        assert prompt in (f"{datetime.now(UTC).year}, GMT", f"{datetime.now(UTC).year - 1}, GMT")
+        assert prompt in (f"{datetime.now(UTC).year}", f"{datetime.now(UTC).year - 1}")
 
 
 def tool(name: str) -> dict[str, Any]:

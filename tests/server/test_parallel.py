@@ -160,6 +160,5 @@ def test_lower_priorities_go_first(
 def test_the_kinds_of_jobs() -> None:
     options = Options()
     assert Job("a", options).kind is Kind.COMPLETION
-    assert Job("a", options, suffix="b").kind is Kind.FILL_IN
     assert Job(FillRequest("a", "b"), options).kind is Kind.FILL_IN
     assert Job("a", options, is_chat=True).kind is Kind.CHAT
