@@ -174,6 +174,13 @@ def test_the_model_is_shown_under_any_name(live: LiveServer) -> None:
         assert ".Suffix" in shown["template"]
 
 
+def test_pulling_the_model_that_is_served_succeeds(live: LiveServer) -> None:
+    assert live.post("/api/pull", {"model": "tiny:latest"}).text == '{"status":"success"}\n'
+    assert live.post("/api/pull", {"name": "tiny", "stream": False}).json() == {"status": "success"}
+    other = live.post("/api/pull", {"model": "qwen3"})
+    assert (other.status_code, "serve --model" in other.json()["error"]) == (404, True)
+
+
 def test_the_version_is_one_that_clients_take(live: LiveServer) -> None:
     version = live.get("/api/version").json()["version"]
     assert tuple(map(int, version.split("."))) >= (0, 6, 4)

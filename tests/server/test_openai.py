@@ -49,6 +49,7 @@ USUAL = {
         ("chat", {"messages": [{"content": "a"}]}, "messages[0].role"),
         ("chat", {"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
         ("chat", {"top_logprobs": 2}, "top_logprobs"),
+        ("chat", {"tool_choice": "required"}, "tool_choice"),
         ("chat", {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ("chat", {"response_format": {"type": "xml"}}, "response_format.type"),
         (

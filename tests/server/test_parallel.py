@@ -116,14 +116,6 @@ def test_choices_that_are_made_together_take_their_time_once(held: LiveServer) -
     assert max(alone) <= together["predicted_ms"] < sum(alone)
 
 
-def test_the_choices_of_a_request_take_one_place_in_the_queue(
-    held: LiveServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(held.worker, "_limit", 1)
-    answers = held.post("/completion", LONG | {"n": 8, "n_predict": 3, "id_slot": 0})
-    assert len(answers.json()) == 8
-
-
 def test_lower_priorities_go_first(
     held: LiveServer, engine: HeldEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,8 +4,6 @@ instructor; the model repeats what it was told, as far as the grammar lets it.""
 import json
 from typing import Any
 
-import pytest
-
 from tests.server.live import LiveServer
 
 PATH = "/v1/chat/completions"
@@ -67,15 +65,6 @@ def test_the_ai_sdk_puts_deltas_together(parrot: LiveServer) -> None:
                 calls[delta["index"]]["arguments"] += delta["function"]["arguments"]
     assert [json.loads(each["arguments"]) for each in calls] == [ANSWER, ANSWER]
     assert all(each["pieces"] > 2 for each in calls)
-
-
-@pytest.mark.parametrize(
-    "choice", ["required", {"type": "function", "function": {"name": "get_weather"}}]
-)
-def test_langchain_and_instructor_demand_a_call(parrot: LiveServer, choice: Any) -> None:
-    fields = {"tool_choice": choice, "parallel_tool_calls": False}
-    (made,) = message(parrot, "\n" + call(ANSWER)[len("<tool_call>\n") :], **fields)["tool_calls"]
-    assert json.loads(made["function"]["arguments"]).keys() == ANSWER.keys()
 
 
 def test_a_call_follows_its_schema_from_where_it_begins(parrot: LiveServer) -> None:
