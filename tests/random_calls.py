@@ -1,19 +1,24 @@
-"""Random schemas of tools, and calls of them by a model that says random tokens."""
+"""Random schemas of tools, and calls of them by a model that says random tokens.
+
+`python -m tests.random_calls NUMBER` checks that many schemas for each of the main families.
+"""
 
 import json
 import random
 import re
 import string
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import akunu_py
 from akunu_py.engine import Engine
 from akunu_py.events import Completion
 from akunu_py.options import Options, Sampling
-from akunu_py.server.conversation import Conversation, Tools
+from akunu_py.server.conversation import ChatJob, Tools
 from akunu_py.text.answer_parser import Part, ToolCall
 from tests.tiny_model import CHAT_TEMPLATE, write_tiny_model
 
@@ -66,15 +71,15 @@ def check_call(engine: Engine, seed: int) -> Completion:
     and whole, and its arguments are valid."""
     tools = random_tools(seed)
     options = Options(900, Sampling(temperature=1.0, seed=seed), drafter="ngram")
-    conversation = Conversation.begin(
+    job = ChatJob.begin(
         engine, MESSAGES, options, Tools(tuple(tools), must_call=True, one_call=True), {}
     )
-    completion = engine.generate(str(conversation.job.prompt), conversation.job.options)
+    completion = engine.generate(str(job.prompt), job.options)
     assert completion.finish_reason == "eos", completion.text
-    parser = conversation.parser()
+    parser = job.parser()
     streamed = [part for piece in completion.pieces for part in parser.feed(piece.text)]
     found = joined(streamed + parser.finish())
-    whole = conversation.parser()
+    whole = job.parser()
     assert joined(whole.feed(completion.text) + whole.finish()) == found
     (call,) = found.calls
     assert not found.content
@@ -169,3 +174,17 @@ def _value(rng: random.Random, depth: int) -> dict[str, Any]:  # noqa: PLR0911  
         items = _value(rng, depth - 1)
         return {"type": "array", "items": items, "minItems": least, "maxItems": least + 2}
     return _object(rng, depth - 1)
+
+
+def main() -> None:
+    """Checks the main families."""
+    number = int(sys.argv[1])
+    for family in MAIN:
+        with TemporaryDirectory() as folder:
+            engine = engine_of(family, Path(folder) / "tiny")
+            drafted = sum(check_call(engine, seed).stats.accepted for seed in range(number))
+        print(f"{family}: {number} calls are valid; {drafted} tokens were drafted")
+
+
+if __name__ == "__main__":
+    main()

@@ -14,7 +14,7 @@ from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Grammar, Options, Sampling
 from akunu_py.prompt import encode_references
 from akunu_py.sampling.constraint import ConstraintFactory
-from akunu_py.server.conversation import Conversation, Tools
+from akunu_py.server.conversation import ChatJob, Tools
 from tests.random_calls import FAMILIES, MAIN, MESSAGES, check_call, engine_of, joined
 from tests.tiny_model import VOCABULARY
 
@@ -44,9 +44,9 @@ WRITE = {
 }
 
 
-def begin(engine: Engine, *tools: dict[str, Any], **changes: Any) -> Conversation:
+def begin(engine: Engine, *tools: dict[str, Any], **changes: Any) -> ChatJob:
     options = Options(grammar=changes.pop("grammar", None))
-    return Conversation.begin(engine, MESSAGES, options, Tools(tools, **changes), {})
+    return ChatJob.begin(engine, MESSAGES, options, Tools(tools, **changes), {})
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def begin(engine: Engine, *tools: dict[str, Any], **changes: Any) -> Conversatio
 )
 def test_what_a_call_begins_with_is_drafted(family_engine: Any, family: str, skeleton: str) -> None:
     engine = family_engine(family)
-    conversation = begin(engine, WRITE, must_call=True)
-    grammar = conversation.job.options.grammar
+    job = begin(engine, WRITE, must_call=True)
+    grammar = job.options.grammar
     assert grammar is not None
     constraint = ConstraintFactory(engine.tokenizer, VOCABULARY).make(grammar, 10)
     draft = steer(constraint, NO_DRAFT, 100)
@@ -105,12 +105,12 @@ def test_an_answer_is_a_call_or_keeps_to_a_schema(family_engine: Any, opening: s
     engine = family_engine("hermes")
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"],
               "additionalProperties": False}  # fmt: skip
-    conversation = begin(engine, WRITE, grammar=Grammar.json_schema(schema), one_call=True)
+    job = begin(engine, WRITE, grammar=Grammar.json_schema(schema), one_call=True)
     (wanted,) = engine.tokenizer.encode_plain(opening)
     sampling = Sampling(temperature=1.0, seed=1, logit_bias=((wanted, 30.0),))
-    options = replace(conversation.job.options, sampling=sampling, max_tokens=200)
-    text = engine.generate(str(conversation.job.prompt), options).text
-    parser = conversation.parser()
+    options = replace(job.options, sampling=sampling, max_tokens=200)
+    text = engine.generate(str(job.prompt), options).text
+    parser = job.parser()
     answer = joined(parser.feed(text) + parser.finish())
     if opening == "<":
         assert [call.name for call in answer.calls] == ["write_file"]
@@ -176,12 +176,12 @@ def test_gemmas_values_keep_to_their_schemas(family_engine: Any, value: dict[str
     engine = family_engine("gemma4")
     schema = {"type": "object", "properties": {"a": value}, "required": ["a"]}
     tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    conversation = begin(engine, tool, must_call=True, one_call=True)
+    job = begin(engine, tool, must_call=True, one_call=True)
     found = set()
     for seed in range(3):
-        options = replace(conversation.job.options, sampling=Sampling(1.0, seed=seed))
-        completion = engine.generate(str(conversation.job.prompt), replace(options, max_tokens=90))
-        parser = conversation.parser()
+        options = replace(job.options, sampling=Sampling(1.0, seed=seed))
+        completion = engine.generate(str(job.prompt), replace(options, max_tokens=90))
+        parser = job.parser()
         (call,) = joined(parser.feed(completion.text) + parser.finish()).calls
         found.add(call.input["a"])
     assert found <= {1, 0, "foo", "bar"}
@@ -193,8 +193,8 @@ def test_a_required_name_without_a_schema_has_that_of_additional_properties(
     engine = family_engine("qwen3_coder")
     schema = {"type": "object", "required": ["a"], "additionalProperties": {"enum": [7]}}
     tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    conversation = begin(engine, tool, must_call=True, one_call=True)
-    completion = engine.generate(str(conversation.job.prompt), conversation.job.options)
+    job = begin(engine, tool, must_call=True, one_call=True)
+    completion = engine.generate(str(job.prompt), job.options)
     assert "<parameter=a>\n7\n</parameter>" in completion.text
 
 
@@ -202,10 +202,10 @@ def test_a_required_name_without_a_schema_has_that_of_additional_properties(
 def test_an_answer_that_has_to_call_consists_of_calls(family_engine: Any, family: str) -> None:
     engine = family_engine(family)
     tools = [{"type": "function", "function": {"name": name}} for name in ("first", "second")]
-    conversation = begin(engine, *tools, must_call=True)
-    options = replace(conversation.job.options, sampling=Sampling(1.0, seed=2), max_tokens=200)
-    completion = engine.generate(str(conversation.job.prompt), options)
-    parser = conversation.parser()
+    job = begin(engine, *tools, must_call=True)
+    options = replace(job.options, sampling=Sampling(1.0, seed=2), max_tokens=200)
+    completion = engine.generate(str(job.prompt), options)
+    parser = job.parser()
     found = joined(parser.feed(completion.text) + parser.finish())
     assert found.calls
     assert {call.name for call in found.calls} <= {"first", "second"}
@@ -233,13 +233,13 @@ def test_sample_calls_are_as_the_model_writes_them(family_engine: Any, family: s
     """What they are drafted from: mlx-lm reads them, and the grammar of calls allows them."""
     engine = family_engine(family)
     format_ = engine.tokenizer.answer_format
-    conversation = begin(engine, WRITE, one_call=True)
-    (sample,) = conversation.job.options.sample_calls
+    job = begin(engine, WRITE, one_call=True)
+    (sample,) = job.options.sample_calls
     inner = sample.removeprefix(format_.call_start).removesuffix(format_.call_end)
     (call,) = format_.read_calls(inner, [WRITE])
     assert (call.name, call.input) == ("write_file", {"path": "x", "mode": "a"})
     (tokens,) = encode_references(engine.tokenizer, (), 100, [sample])
-    grammar = conversation.job.options.grammar
+    grammar = job.options.grammar
     assert grammar is not None
     constraint = ConstraintFactory(engine.tokenizer, VOCABULARY).make(grammar, 0)
     if family != "gemma4":  # its quotes are control tokens, which the tiny model does not have

@@ -77,7 +77,7 @@ async def _serve(
     from akunu_py.server.service import Service  # noqa: PLC0415
 
     service = Service(worker, settings.server)
-    server = HttpServer(create_app(service, settings.server))
+    server = HttpServer(create_app(service))
     loop = asyncio.get_running_loop()
 
     def stop() -> None:

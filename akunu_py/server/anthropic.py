@@ -6,27 +6,28 @@ blocks again. Tools that Anthropic's own service runs are refused; so is what is
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
-from uuid import uuid4
 
 from starlette.responses import Response
 
 from akunu_py.events import Completion, Event
 from akunu_py.options import Grammar
 from akunu_py.server.body import Body
-from akunu_py.server.contract import ApiRequest, Contract, Endpoint
-from akunu_py.server.conversation import (
-    Block,
-    Blocks,
-    Conversation,
-    Step,
-    ToolChoice,
-    select_tools,
-)
+from akunu_py.server.contract import Contract, Endpoint
+from akunu_py.server.conversation import Block, Blocks, ChatJob, Step, Tools, select_tools
+from akunu_py.server.conversation import count_tokens as count
 from akunu_py.server.dialect import OPENAI, read_format, read_options
 from akunu_py.server.errors import ApiError
-from akunu_py.server.fields import MAX_MESSAGES, MAX_TOOLS, call_of, offered, read_text
-from akunu_py.server.responses_request import merged
-from akunu_py.server.wire import FINISH_REASONS, CompactJSONResponse, named_sse, respond
+from akunu_py.server.fields import (
+    MAX_TOOLS,
+    Message,
+    call_of,
+    merged,
+    offered,
+    read_text,
+    some_messages,
+)
+from akunu_py.server.service import Service
+from akunu_py.server.wire import FINISH_REASONS, JobAnswer, named_sse, new_id
 from akunu_py.stats import Stats
 
 _TYPES: Final = {
@@ -39,6 +40,8 @@ _TYPES: Final = {
     503: "overloaded_error",
 }
 _STOP_REASONS: Final = {"stop": "end_turn", "length": "max_tokens"}
+_CHOICES: Final = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
+"""The words of `tool_choice`, and OpenAI's for them."""
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
@@ -47,12 +50,27 @@ def error_body(error: ApiError) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": error.message}}
 
 
-def messages(request: ApiRequest) -> Response:
+def _answer(service: Service, body: Body) -> Response:
     """`/v1/messages`: continues a conversation."""
-    conversation = _read(request)
-    reply = _Reply(conversation.blocks(), request.model_name)
-    streams = request.body.flag("stream", default=False)
-    return respond(request.service, [conversation.job], reply, streams=streams)
+    job = _read(service, body)
+    reply = _Reply(job.blocks(), service.model_name)
+    return JobAnswer(service, [job], reply, streams=body.flag("stream", default=False))
+
+
+def _count_tokens(service: Service, body: Body) -> Response:
+    """`/v1/messages/count_tokens`: how long the prompt of such a request is."""
+    return count(service, _read(service, body))
+
+
+ANTHROPIC: Final = Contract(
+    name="anthropic",
+    endpoints=(
+        Endpoint("POST", "/v1/messages", _answer),
+        Endpoint("POST", "/v1/messages/count_tokens", _count_tokens),
+    ),
+    error_body=error_body,
+    prefixes=("/v1/messages",),
+)
 
 
 class _Reply:
@@ -61,12 +79,7 @@ class _Reply:
     def __init__(self, blocks: Blocks, model: str) -> None:
         self._blocks = blocks
         self._begun = False
-        self._head = {
-            "id": f"msg_{uuid4().hex}",
-            "type": "message",
-            "role": "assistant",
-            "model": model,
-        }
+        self._head = {"id": new_id("msg_"), "type": "message", "role": "assistant", "model": model}
 
     def feed(self, _: int, event: Event) -> Iterator[bytes]:
         if not self._begun:
@@ -79,46 +92,36 @@ class _Reply:
         for step in self._blocks.feed(event):
             for name, fields in _events(step):
                 yield named_sse(name, {"index": step[1].index} | fields)
-
-    def end(self, _: int, completion: Completion) -> Iterator[bytes]:
-        delta, usage = _ending(completion, self._blocks), _usage(completion.stats)
-        yield named_sse("message_delta", {"delta": delta, "usage": usage})
-        yield named_sse("message_stop", {})
+        if event.finish_reason is not None:
+            delta, usage = self._ending(event), _usage(event.stats)
+            yield named_sse("message_delta", {"delta": delta, "usage": usage})
+            yield named_sse("message_stop", {})
 
     def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
         (completion,) = completions
-        list(self._blocks.feed(completion))
+        self._blocks.take_all(completion)
         content = {"content": [_content(block) for block in self._blocks.done]}
-        ending = _ending(completion, self._blocks)
+        ending = self._ending(completion)
         return self._head | content | ending | {"usage": _usage(completion.stats)}
 
     def report(self, error: ApiError) -> bytes:
         return named_sse("error", error_body(error))
 
-
-def count_tokens(request: ApiRequest) -> Response:
-    """`/v1/messages/count_tokens`: how long the prompt of such a request is."""
-    tokens = _read(request).count_tokens(request.engine.tokenizer)
-    return CompactJSONResponse({"input_tokens": tokens})
-
-
-ANTHROPIC: Final = Contract(
-    name="anthropic",
-    endpoints=(
-        Endpoint("POST", "/v1/messages", messages),
-        Endpoint("POST", "/v1/messages/count_tokens", count_tokens),
-    ),
-    error_body=error_body,
-    prefixes=("/v1/messages",),
-)
+    def _ending(self, source: Event | Completion) -> dict[str, Any]:
+        """Why the answer ended."""
+        assert source.finish_reason is not None
+        reason = _STOP_REASONS[FINISH_REASONS[source.finish_reason]]
+        if self._blocks.has_whole_calls and reason == "end_turn":
+            return {"stop_reason": "tool_use", "stop_sequence": None}
+        reason = "stop_sequence" if source.stop else reason
+        return {"stop_reason": reason, "stop_sequence": source.stop}
 
 
 def _events(step: Step) -> Iterator[tuple[str, dict[str, Any]]]:
     """The events for what happens to a block."""
     what, block, text = step
     if what == "start":
-        empty = Block(block.index, block.kind, id=block.id, call=block.call)
-        content = _content(empty) | ({"input": {}} if block.call else {})
+        content = _content(block) | ({"input": {}} if block.call else {})
         yield "content_block_start", {"content_block": content}
     elif what == "stop":
         if block.kind == "reasoning":
@@ -134,20 +137,11 @@ def _events(step: Step) -> Iterator[tuple[str, dict[str, Any]]]:
 def _content(block: Block) -> dict[str, Any]:
     """A content block. The input of a call is always an object, because clients read it as one."""
     if block.call is not None:
-        name, id_ = block.call.name, block.call.id or f"toolu_{block.id[:24]}"
-        return {"type": "tool_use", "id": id_, "name": name, "input": block.call.input}
+        return {"type": "tool_use", "id": block.call_id("toolu_"), "name": block.call.name,
+                "input": block.call.input}  # fmt: skip
     if block.kind == "reasoning":
         return {"type": "thinking", "thinking": block.text, "signature": ""}
     return {"type": "text", "text": block.text}
-
-
-def _ending(completion: Completion, blocks: Blocks) -> dict[str, Any]:
-    """Why the answer ended."""
-    reason = _STOP_REASONS[FINISH_REASONS[completion.finish_reason]]
-    if blocks.has_whole_calls and reason == "end_turn":
-        return {"stop_reason": "tool_use", "stop_sequence": None}
-    reason = "stop_sequence" if completion.stop else reason
-    return {"stop_reason": reason, "stop_sequence": completion.stop}
 
 
 def _usage(stats: Stats) -> dict[str, int]:
@@ -160,32 +154,21 @@ def _usage(stats: Stats) -> dict[str, int]:
     }
 
 
-def _read(request: ApiRequest) -> Conversation:
-    """A body as a conversation.
+def _read(service: Service, body: Body) -> ChatJob:
+    """A body as a job.
 
     Raises:
         BodyError: if a field cannot be served.
     """
-    body, engine = request.body, request.engine
-    grammar = _read_format(body)
-    options = read_options(request, OPENAI, stops="stop_sequences", grammar=grammar)
-    given = body.object("tool_choice")
-    word = given.text("type", default="auto")
-    if word not in ("auto", "any", "tool", "none"):
-        given.refuse("type", "must be auto, any, tool or none")
-    among = [given.text("name", default="")] if word == "tool" else None
-    tools = select_tools(
-        body,
-        [_tool(tool) for tool in body.objects("tools", most=MAX_TOOLS)],
-        ToolChoice(word != "none", word in ("any", "tool"), among),
-        parallel=not given.flag("disable_parallel_tool_use", default=False),
-        model_has_tools=engine.tokenizer.answer_format.has_tools,
+    options = read_options(
+        service, body, OPENAI, stops="stop_sequences", grammar=_read_format(body)
     )
+    tools = _read_tools(body, service.engine.tokenizer.answer_format.has_tools)
     thinking = body.object("thinking").text("type", default=None)
     effort = body.object("output_config").text("effort", default=None)
     settings: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
     settings |= {} if thinking is None else {"enable_thinking": thinking != "disabled"}
-    return Conversation.begin(engine, _read_messages(body), options, tools, settings)
+    return ChatJob.begin(service.engine, _read_messages(body), options, tools, settings)
 
 
 def _read_format(body: Body) -> Grammar | None:
@@ -198,21 +181,34 @@ def _read_format(body: Body) -> Grammar | None:
     return read_format(holder, name)
 
 
+def _read_tools(body: Body, model_has_tools: bool) -> Tools:
+    """The tools, and which of them are to be called, by OpenAI's fields for that."""
+    given = body.object("tool_choice")
+    word = given.text("type", default="auto")
+    if word not in _CHOICES:
+        given.refuse("type", "must be auto, any, tool or none")
+    choice: Any = _CHOICES[word]
+    if word == "tool":
+        choice = {"type": "allowed_tools", "mode": choice,
+                  "tools": [{"name": given.text("name", default="")}]}  # fmt: skip
+    parallel = not given.flag("disable_parallel_tool_use", default=False)
+    tools = [_tool(tool) for tool in body.objects("tools", most=MAX_TOOLS)]
+    fields = {"tool_choice": choice, "parallel_tool_calls": parallel}
+    return select_tools(Body(fields, body.limits), tools, model_has_tools=model_has_tools)
+
+
 def _tool(tool: Body) -> dict[str, Any]:
     """A tool in OpenAI's form."""
     if tool.text("type", default="custom") != "custom":
         tool.refuse("type", "must be custom: this server runs no tools of its own")
-    kept = ("name", "description", "input_schema", "strict")
-    return offered(tool.only(*kept), "input_schema")
+    return offered(tool.only("name", "description", "input_schema", "strict"), "input_schema")
 
 
-def _read_messages(body: Body) -> list[dict[str, Any]]:
+def _read_messages(body: Body) -> list[Message]:
     """The conversation in OpenAI's form."""
-    given = body.objects("messages", most=MAX_MESSAGES)
-    if not given:
-        body.refuse("messages", "must have at least one message")
+    given = some_messages(body)
     system = read_text(body, "system")
-    found: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
+    found: list[Message] = [{"role": "system", "content": system}] if system else []
     for message in given:
         role = message.text("role", default="")
         if role not in ("user", "assistant", "system"):
@@ -221,7 +217,7 @@ def _read_messages(body: Body) -> list[dict[str, Any]]:
     return merged(found)
 
 
-def _messages(message: Body, role: str) -> Iterator[dict[str, Any]]:
+def _messages(message: Body, role: str) -> Iterator[Message]:
     """What a message is in OpenAI's form: results of tools are messages of their own there."""
     if not isinstance(message.any("content"), list):
         yield {"role": role, "content": message.text("content", default="")}
@@ -244,6 +240,6 @@ def _messages(message: Body, role: str) -> Iterator[dict[str, Any]]:
             block.refuse("type", "must be text, tool_use, tool_result or thinking")
     if texts or calls or not has_results:
         joint = "" if role == "assistant" else "\n\n"  # what it said stays as it was
-        said: dict[str, Any] = {"role": role, "content": joint.join(texts)}
+        said: Message = {"role": role, "content": joint.join(texts)}
         said |= {"tool_calls": calls} if calls else {}
         yield said | ({"reasoning_content": "".join(thoughts)} if thoughts else {})

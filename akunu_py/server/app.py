@@ -5,37 +5,39 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import Final
 
-from starlette.datastructures import QueryParams
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from akunu_py.server.anthropic import ANTHROPIC
 from akunu_py.server.body import Body
-from akunu_py.server.contract import ApiRequest, Contract, Endpoint, refuse_disabled
+from akunu_py.server.contract import Contract, Endpoint, refuse_disabled
 from akunu_py.server.errors import ApiError, NotFoundError
 from akunu_py.server.llama import LLAMA
 from akunu_py.server.middleware import (
+    BODY,
     AccessMiddleware,
-    CORSMiddleware,
     DisconnectMiddleware,
-    ErrorMiddleware,
     RequestLog,
+    allow_pages,
 )
+from akunu_py.server.monitor import MONITOR, PAGE
 from akunu_py.server.ollama import OLLAMA
-from akunu_py.server.openai import OPENAI
-from akunu_py.server.page import PAGE
-from akunu_py.server.response_store import ResponseStore
+from akunu_py.server.openai import MODELS
+from akunu_py.server.openai_chat import CHAT
+from akunu_py.server.openai_completions import COMPLETIONS
+from akunu_py.server.responses import RESPONSES
 from akunu_py.server.service import Service
-from akunu_py.server.settings import ServerSettings
 
-CONTRACTS: Final[tuple[Contract, ...]] = (LLAMA, ANTHROPIC, OPENAI, OLLAMA, PAGE)
+CONTRACTS: Final[tuple[Contract, ...]] = (
+    LLAMA, MONITOR, ANTHROPIC, CHAT, COMPLETIONS, RESPONSES, MODELS, OLLAMA, PAGE,
+)  # fmt: skip
 """The first contract also reports the errors of paths that belong to no contract."""
 
 
-def create_app(service: Service, settings: ServerSettings) -> ASGIApp:
+def create_app(service: Service) -> ASGIApp:
     """Makes the application. It expects HTTP requests only: no lifespan events, no websockets."""
+    settings = service.settings
     endpoints = [
         replace(endpoint, handler=refuse_disabled)
         if endpoint.path[1:] in settings.disabled
@@ -47,9 +49,8 @@ def create_app(service: Service, settings: ServerSettings) -> ASGIApp:
     open_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.is_open)
     polled_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.is_polled)
     paths: dict[str, _Path] = {}
-    responses = ResponseStore()
     for endpoint in endpoints:
-        path = paths.setdefault(endpoint.path, _Path(service, settings, responses))
+        path = paths.setdefault(endpoint.path, _Path(service))
         path.endpoints[endpoint.method] = endpoint
     app: ASGIApp = Router(
         [Route(path, handler) for path, handler in paths.items()],
@@ -58,9 +59,8 @@ def create_app(service: Service, settings: ServerSettings) -> ASGIApp:
     )
     app = DisconnectMiddleware(app, settings.limits)
     app = AccessMiddleware(app, settings, open_paths)
-    app = ErrorMiddleware(app, lambda path: _contract_of(path).error_body)
-    app = CORSMiddleware(app, settings.origins)
-    return RequestLog(app, polled_paths)
+    app = RequestLog(app, lambda path: _contract_of(path).error_body, polled_paths)
+    return allow_pages(app, settings.origins) if settings.origins else app
 
 
 def _contract_of(path: str) -> Contract:
@@ -87,16 +87,12 @@ class _Path:
     once more for a function, and every streamed token passes through all wrappers.
     """
 
-    def __init__(
-        self, service: Service, settings: ServerSettings, responses: ResponseStore
-    ) -> None:
-        self._responses = responses
+    def __init__(self, service: Service) -> None:
         self.endpoints: dict[str, Endpoint] = {}  # by their methods
         self._service = service
-        self._settings = settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        method = scope["method"]
+        method, raw = scope["method"], scope.pop(BODY)
         endpoint = self.endpoints.get("GET" if method == "HEAD" else method)
         if endpoint is None:
             allowed = ", ".join(self.endpoints)
@@ -105,25 +101,19 @@ class _Path:
                 f"{scope['path']} takes {allowed}, not {method}.",
                 headers={"Allow": allowed},
             )
-        raw = await Request(scope, receive).body() if method == "POST" else b""
-        if len(raw) > _QUICKLY_READ:
-            response = await asyncio.to_thread(self._answer, endpoint, raw, scope)
+        if method != "POST":
+            path = Body(scope["path_params"], self._service.settings.limits)
+            response = endpoint.handler(self._service, path)
+        elif len(raw) > _QUICKLY_READ:
+            response = await asyncio.to_thread(self._answer, endpoint, raw)
         else:
-            response = self._answer(endpoint, raw, scope)
+            response = self._answer(endpoint, raw)
         del raw
         await response(scope, receive, send)
 
-    def _answer(self, endpoint: Endpoint, raw: bytes, scope: Scope) -> Response:
-        body = Body.parse(raw, self._settings.limits)
-        request = ApiRequest(
-            self._service,
-            self._settings,
-            body,
-            scope["path_params"],
-            QueryParams(scope["query_string"]),
-            self._responses,
-        )
-        return endpoint.handler(request)
+    def _answer(self, endpoint: Endpoint, raw: bytes) -> Response:
+        body = Body.parse(raw, self._service.settings.limits)
+        return endpoint.handler(self._service, body)
 
 
 async def _not_found(scope: Scope, _receive: Receive, _send: Send) -> None:

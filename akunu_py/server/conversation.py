@@ -3,7 +3,6 @@
 Messages and tools come in OpenAI's form, which templates expect.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -15,23 +14,14 @@ from akunu_py.errors import InvalidRequestError
 from akunu_py.events import Completion, Event
 from akunu_py.options import Grammar, Options, Wake
 from akunu_py.server.body import Body
-from akunu_py.server.job import Job
-from akunu_py.server.wire import FINISH_REASONS
-from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ReasoningCounter, ToolCall
+from akunu_py.server.service import Job, Service
+from akunu_py.server.wire import FINISH_REASONS, JSONAnswer
+from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, ReasoningCounter, ToolCall
 from akunu_py.text.call_grammar import CallGrammar, make_checked
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
     from akunu_py.text.tokenizer import Tokenizer
-
-
-@dataclass(frozen=True)
-class ToolChoice:
-    """Whether a tool may or must be called, and the names of those that may; None for all."""
-
-    may_call: bool = True
-    must_call: bool = False
-    among: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -46,67 +36,50 @@ class Tools:
     one_call: bool = False
 
 
-def read_tool_choice(body: Body) -> ToolChoice:
-    """`tool_choice` of OpenAI's contracts: a word, or an object that names a tool by its name or
-    by its type, or several that are allowed.
-
-    Raises:
-        BodyError: if it is neither.
-    """
-    if not isinstance(body.any("tool_choice"), dict):
-        word = body.text("tool_choice", default="auto")
-        if word not in ("auto", "none", "required"):
-            body.refuse("tool_choice", "must be auto, none, required, or name a tool")
-        return ToolChoice(may_call=word != "none", must_call=word == "required")
-    given = body.object("tool_choice")
-    if given.text("type", default="") == "allowed_tools":
-        allowed = given.object("allowed_tools") if given.has("allowed_tools") else given
-        names = (tool.object("function") if tool.has("function") else tool
-                 for tool in allowed.objects("tools"))  # fmt: skip
-        must_call = allowed.any("mode") == "required"
-        return ToolChoice(must_call=must_call, among=[n.text("name", default="") for n in names])
-    function = given.object("function") if given.has("function") else given
-    name = function.text("name", default="") or given.text("type", default="")
-    if name in ("", "function"):
-        given.refuse("function.name", "is missing")
-    return ToolChoice(must_call=True, among=[name])
-
-
-def select_tools(
-    body: Body,
-    offered: Sequence[dict[str, Any]],
-    choice: ToolChoice | None = None,
-    *,
-    parallel: bool | None = None,
-    model_has_tools: bool,
-) -> Tools:
-    """The tools that a request lets the model call. If the model's template has no tools, they are
-    ignored, unless a call is required.
-
-    Args:
-        body: has `tool_choice` and `parallel_tool_calls`, unless a contract has its own.
-        offered: the tools, in OpenAI's form.
-        choice, parallel: what a contract with its own fields has read.
-        model_has_tools: whether the template has tools.
+def select_tools(body: Body, offered: Sequence[dict[str, Any]], *, model_has_tools: bool) -> Tools:
+    """The tools that `tool_choice` and `parallel_tool_calls` let the model call. If the model's
+    template has no tools, they are ignored, unless a call is required.
 
     Raises:
         BodyError: if `tool_choice` cannot be served.
     """
-    choice = choice or read_tool_choice(body)
-    if parallel is None:
-        parallel = body.flag("parallel_tool_calls", default=True)
-    if choice.among is not None:
-        offered = [tool for tool in offered if tool["function"]["name"] in choice.among]
-    if choice.must_call:
-        if choice.among is not None and not offered:
+    may_call, must_call, among = _read_tool_choice(body)
+    parallel = body.flag("parallel_tool_calls", default=True)
+    if among is not None:
+        offered = [tool for tool in offered if tool["function"]["name"] in among]
+    if must_call:
+        if among is not None and not offered:
             body.refuse("tool_choice", "names a function that is not among `tools`")
         if not offered:
             body.refuse("tool_choice", "needs `tools` to choose from")
         if not model_has_tools:
             body.refuse("tool_choice", "cannot be served: this model's chat template has no tools")
-    if not choice.may_call or not model_has_tools:
+    if not may_call or not model_has_tools:
         return Tools()
-    return Tools(tuple(offered), choice.must_call, bool(offered) and not parallel)
+    return Tools(tuple(offered), must_call, bool(offered) and not parallel)
+
+
+def _read_tool_choice(body: Body) -> tuple[bool, bool, list[str] | None]:
+    """Whether a tool may and whether one must be called, and the names of those that may; None for
+    all. The field is a word, or an object that names one tool by its name or by its type, or
+    several that are allowed."""
+    if not isinstance(body.any("tool_choice"), dict):
+        word = body.text("tool_choice", default="auto")
+        if word not in ("auto", "none", "required"):
+            body.refuse("tool_choice", "must be auto, none, required, or name a tool")
+        return word != "none", word == "required", None
+    given = body.object("tool_choice")
+    if given.text("type", default="") == "allowed_tools":
+        allowed = given.object("allowed_tools") if given.has("allowed_tools") else given
+        names = (tool.object("function") if tool.has("function") else tool
+                 for tool in allowed.objects("tools"))  # fmt: skip
+        among = [name.text("name", default="") for name in names]
+        return True, allowed.any("mode") == "required", among
+    function = given.object("function") if given.has("function") else given
+    name = function.text("name", default="") or given.text("type", default="")
+    if name in ("", "function"):
+        given.refuse("function.name", "is missing")
+    return True, True, [name]
 
 
 def hold_calls(
@@ -173,15 +146,19 @@ def hold_calls(
     return Grammar("lark", source, wake), True
 
 
-@dataclass(frozen=True)
-class Conversation:
-    """A conversation as a job; `tools` are those that its answer may call."""
+@dataclass(eq=False, kw_only=True)
+class ChatJob(Job):
+    """A job that continues a conversation.
 
-    job: Job
+    Attributes:
+        tools: those that its answer may call.
+        format: how the answer marks reasoning and calls.
+        holds_calls: whether a grammar holds its calls to the format.
+    """
+
     tools: Tools
-    _format: AnswerFormat
-    _prompt: str
-    _holds_calls: bool
+    format: AnswerFormat
+    holds_calls: bool
 
     @classmethod
     def begin(
@@ -194,7 +171,7 @@ class Conversation:
         *,
         continues: bool = True,
         opens: bool = True,
-    ) -> "Conversation":
+    ) -> "ChatJob":
         """Renders a conversation by the model's template.
 
         If the last message is the assistant's, and text, the answer continues it, unless
@@ -216,7 +193,7 @@ class Conversation:
             messages[:-1] if begun else messages,
             open_answer=opens or begun,
             tools=tools.offered,
-            settings=_variables(tokenizer, tools.offered) | dict(settings),
+            settings=_variables(tokenizer) | dict(settings),
         )
         thinking = format_.is_thinking(prompt)
         if thinking and (begun or tools.must_call or (holds and is_answer)):
@@ -233,37 +210,37 @@ class Conversation:
         parsed_as = AnswerFormat() if is_answer and not holds else format_
         samples = format_.sample_calls(tools.offered)
         options = replace(options, grammar=grammar, sample_calls=samples)
-        return cls(Job(prompt, options, is_chat=True), tools, parsed_as, prompt, holds)
-
-    def count_tokens(self, tokenizer: "Tokenizer") -> int:
-        """How long its prompt is."""
-        return len(tokenizer.encode(self._prompt))
+        return cls(prompt, options, is_chat=True, tools=tools, format=parsed_as, holds_calls=holds)
 
     def blocks(self) -> "Blocks":
         """The blocks of an answer that has not begun."""
-        return Blocks(self.parser(), ReasoningCounter(self._format, self._prompt))
+        return Blocks(self.parser(), ReasoningCounter(self.format, str(self.prompt)))
 
     def parser(self) -> AnswerParser:
         """A new parser of an answer."""
         return AnswerParser(
-            self._format,
+            self.format,
             self.tools.offered or None,
-            self._prompt,
-            holds_calls=self._holds_calls,
+            str(self.prompt),
+            holds_calls=self.holds_calls,
         )
 
 
-def _variables(tokenizer: "Tokenizer", tools: Sequence[Any]) -> dict[str, str]:
-    """What llama-server gives to some templates, unless the user has set it: to Llama 3's today's
-    date, without which they say that it is July 2024; to Firefunction's the tools, too."""
-    now, found = datetime.now(UTC), {}
-    if "date_string" in tokenizer.template:
-        found["date_string"] = now.strftime("%d %b %Y")
-    if "functools[" in tokenizer.template:
-        functions = json.dumps(tools, indent=2) if tools else ""
-        found["functions"] = str(tokenizer.as_text(functions))
-        found["datetime"] = now.strftime("%b %d %Y %H:%M:%S GMT")
-    return {name: value for name, value in found.items() if name not in tokenizer.template_args}
+def count_tokens(service: Service, job: ChatJob, **head: str) -> JSONAnswer:
+    """The response that says how long the prompt of a job is."""
+    tokens = service.engine.tokenizer.encode(str(job.prompt))
+    return JSONAnswer(head | {"input_tokens": len(tokens)})
+
+
+def _variables(tokenizer: "Tokenizer") -> dict[str, str]:
+    """Today's date for templates of Llama 3, as from llama-server: without it, they say that it is
+    July 2024. The user may have set another."""
+    if "date_string" not in tokenizer.template or "date_string" in tokenizer.template_args:
+        return {}
+    return {"date_string": datetime.now(UTC).strftime("%d %b %Y")}
+
+
+BlockKind = Literal["reasoning", "text", "call"]
 
 
 @dataclass
@@ -274,11 +251,16 @@ class Block:
     """
 
     index: int
-    kind: Literal["reasoning", "text", "call"]
+    kind: BlockKind
     text: str = ""
     call: ToolCall | None = None
     cut: bool = False
     id: str = field(default_factory=lambda: uuid4().hex)
+
+    def call_id(self, prefix: str) -> str:
+        """The id that the model gave its call, or else one of ours."""
+        assert self.call is not None
+        return self.call.id or f"{prefix}{self.id[:24]}"
 
 
 Step = tuple[Literal["start", "delta", "stop"], Block, str]
@@ -310,49 +292,47 @@ class Blocks:
         return "".join(block.text for block in self.done if block.kind == kind)
 
     def feed(self, source: Event | Completion) -> Iterator[Step]:
-        """Takes the next event, or a whole answer; at its end, closes what is open."""
-        ends = source.finish_reason is not None
+        """Takes the next event, or a whole answer; at its end, closes what is open. Blocks grow
+        while the steps are read."""
+        finish = source.finish_reason
         self.reasoning_tokens += self._counter.count(source.pieces)
         parts = self._parser.feed(source.text)
-        if ends:
+        if finish is not None:
             parts += self._parser.finish()
         for part in parts:
-            yield from self._add(part)
-        if ends:
+            for call in part.calls:
+                yield from self._start("call", replace(call, arguments=""))
+                if call.arguments:
+                    yield self._argue(call.arguments)
+            if part.arguments:
+                yield self._argue(part.arguments)
+            if text := part.reasoning or part.content:
+                kind: BlockKind = "reasoning" if part.reasoning else "text"
+                if self._open is None or self._open.kind != kind:
+                    yield from self._start(kind)
+                block = self._open
+                assert block is not None
+                block.text += text
+                yield "delta", block, text
+        if finish is not None:
             if self._open is not None:
-                assert source.finish_reason is not None
-                self._open.cut = FINISH_REASONS[source.finish_reason] == "length"
+                self._open.cut = FINISH_REASONS[finish] == "length"
             yield from self._close()
 
-    def _add(self, part: Part) -> Iterator[Step]:
-        for call in part.calls:
-            yield from self._start("call", replace(call, arguments=""))
-            yield from self._argue(call.arguments)
-        yield from self._argue(part.arguments)
-        if part.reasoning or part.content:
-            kind: Literal["reasoning", "text"] = "reasoning" if part.reasoning else "text"
-            if self._open is None or self._open.kind != kind:
-                yield from self._start(kind)
-            text = part.reasoning or part.content
-            self._current.text += text
-            yield "delta", self._current, text
+    def take_all(self, completion: Completion) -> None:
+        """Takes a whole answer."""
+        for _ in self.feed(completion):
+            pass
 
-    def _argue(self, text: str) -> Iterator[Step]:
+    def _argue(self, text: str) -> Step:
         """Adds to the arguments of the call that is open."""
-        if text:
-            block = self._current
-            assert block.call is not None
-            block.call = replace(block.call, arguments=block.call.arguments + text)
-            yield "delta", block, text
+        block = self._open
+        assert block is not None
+        assert block.call is not None
+        block.call = replace(block.call, arguments=block.call.arguments + text)
+        return "delta", block, text
 
-    @property
-    def _current(self) -> Block:
-        assert self._open is not None
-        return self._open
-
-    def _start(
-        self, kind: Literal["reasoning", "text", "call"], call: ToolCall | None = None
-    ) -> Iterator[Step]:
+    def _start(self, kind: BlockKind, call: ToolCall | None = None) -> Iterator[Step]:
         yield from self._close()
         self._open = Block(len(self.done), kind, call=call)
         yield "start", self._open, ""

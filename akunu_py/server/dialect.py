@@ -21,8 +21,8 @@ from akunu_py.options import (
     Sampling,
 )
 from akunu_py.server.body import Body
-from akunu_py.server.contract import ApiRequest
 from akunu_py.server.fields import read_project, read_text
+from akunu_py.server.service import Service
 from akunu_py.text.gbnf import gbnf_to_lark
 
 if TYPE_CHECKING:
@@ -102,10 +102,11 @@ _UNSERVED: Final[Mapping[str, tuple[Any, ...]]] = {
 
 
 def read_options(
-    request: ApiRequest,
+    service: Service,
+    whole: Body,
     dialect: Dialect,
     *,
-    body: Body | None = None,
+    part: Body | None = None,
     stops: str = "stop",
     logprobs: int | None = None,
     grammar: Grammar | None = None,
@@ -113,10 +114,10 @@ def read_options(
     """How to complete.
 
     Args:
-        request: has the body, the server's defaults, which come before the dialect's, and the
-            tokenizer.
+        service: has the server's defaults, which come before the dialect's, and the tokenizer.
+        whole: the body.
         dialect: of the contract.
-        body: the part of the body with these fields, if it is not the whole.
+        part: the part of the body with these fields, if it is not the whole.
         stops: the name of the stop strings.
         logprobs: see `Options`.
         grammar: that of a field of the contract's own.
@@ -124,8 +125,8 @@ def read_options(
     Raises:
         BodyError: if a field cannot be served.
     """
-    body, defaults = body or request.body, request.settings.defaults
-    tokenizer = request.engine.tokenizer
+    body, defaults = part or whole, service.settings.defaults
+    tokenizer = service.engine.tokenizer
     usual = dialect.max_tokens if defaults.max_tokens is None else defaults.max_tokens
     wanted = body.integer(*dialect.limits, default=usual)
     constrained = _read_grammar(body, tokenizer)
@@ -133,7 +134,7 @@ def read_options(
         body.refuse("response_format", "cannot be combined with another grammar")
     return Options(
         max_tokens=None if wanted is None or wanted < dialect.least_limit else wanted,
-        sampling=_read_sampling(request, body, dialect),
+        sampling=_read_sampling(service, body, dialect),
         stop=_read_stops(body, stops),
         drafter=defaults.drafter,
         num_draft_tokens=_read_num_draft_tokens(body, defaults.num_draft_tokens),
@@ -145,7 +146,7 @@ def read_options(
         and body.flag("stream", default=False),
         grammar=grammar or constrained,
         priority=body.integer("priority", default=0),  # vLLM's: lower numbers go first
-        project=read_project(request.body, request.engine.memory),
+        project=read_project(whole, service.engine.memory),
     )
 
 
@@ -159,12 +160,12 @@ def read_samplers(body: Body) -> tuple[str, ...]:
     return tuple(name for name in body.texts("samplers") if name in SAMPLERS)
 
 
-def _read_sampling(request: ApiRequest, body: Body, dialect: Dialect) -> Sampling:
+def _read_sampling(service: Service, body: Body, dialect: Dialect) -> Sampling:
     for name, neutral in _UNSERVED.items():
         value = body.any(name)
         if value is not None and value not in neutral:
             body.refuse(name, "is not served; leave it out")
-    defaults, samplers = request.settings.defaults, read_samplers(body)
+    defaults, samplers = service.settings.defaults, read_samplers(body)
 
     def number(*names: str, default: float, most: float | None) -> float:
         least = None if dialect.clamps else 0
@@ -200,7 +201,7 @@ def _read_sampling(request: ApiRequest, body: Body, dialect: Dialect) -> Samplin
         seed=_read_seed(body, defaults.seed),
         repetition_penalty=repetition or 1.0 if penalizes else 1.0,
         repetition_context_size=recent if recent > 0 else _MAX_RECENT,
-        logit_bias=_read_biases(body, request.engine.tokenizer),
+        logit_bias=_read_biases(body, service.engine.tokenizer),
         presence_penalty=penalty("presence_penalty"),
         frequency_penalty=penalty("frequency_penalty"),
     )

@@ -1,8 +1,8 @@
 """The errors that clients see: a status, a sentence and a kind. Each contract has its own JSON for
 them.
 
-No internal detail ever reaches a client: an error that is not an `AkunuError` becomes a 500 in
-general words, and its details go to the log.
+No internal detail reaches a client: an error that is not an `AkunuError` becomes a 500 in general
+words, and its details go to the log.
 """
 
 import logging
@@ -49,13 +49,13 @@ class ApiError(AkunuError):
         quotes: bool = False,
     ) -> None:
         super().__init__(message)
-        self.facts = facts or {}
         self.status = status
-        self.quotes = quotes
         self.message = message
         self.kind = kind
         self.param = param
         self.headers = headers or {}
+        self.facts = facts or {}
+        self.quotes = quotes
 
 
 class BodyError(ApiError):
@@ -99,9 +99,9 @@ _ENGINE_ERRORS: Final = (
 
 
 def noted_error(scope: MutableMapping[str, Any], error: Exception) -> ApiError:
-    """What a client sees of an error, after a sentence for the log has been left in the scope.
+    """What a client sees of an error; leaves a sentence for the log in the scope.
 
-    Only text is left there, and the caller keeps the error in no variable: its traceback holds the
+    Only text is left there, and callers keep the error in no variable: its traceback holds the
     request, which would otherwise live until the next full garbage collection.
     """
     found = api_error_of(error)

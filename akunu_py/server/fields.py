@@ -1,4 +1,5 @@
-"""Fields that several contracts share: texts, messages, tools, log-probabilities and choices."""
+"""Fields that several contracts share: texts, messages, tools, log-probabilities, choices and the
+project. Messages and tools come out in OpenAI's form, which templates expect."""
 
 import os
 from collections.abc import Collection, Sequence
@@ -10,10 +11,9 @@ from typing import Any, Final
 from akunu_py.memory.projects import Memory
 from akunu_py.server.body import Body, parse_json
 from akunu_py.server.errors import ApiError
-from akunu_py.server.job import Job
+from akunu_py.server.service import Job
 
 Message = dict[str, Any]
-"""A message in OpenAI's form, which templates expect."""
 
 MAX_MESSAGES: Final = 4096
 MAX_TOOLS: Final = 512
@@ -69,10 +69,15 @@ def read_messages(body: Body) -> list[Message]:
     Raises:
         BodyError: if there are none, or one has no role, or content that is not text.
     """
+    return [_message(message) for message in some_messages(body)]
+
+
+def some_messages(body: Body) -> list[Body]:
+    """The messages as they came, at least one."""
     messages = body.objects("messages", most=MAX_MESSAGES)
     if not messages:
         body.refuse("messages", "must have at least one message")
-    return [_message(message) for message in messages]
+    return messages
 
 
 def _message(message: Body) -> Message:
@@ -91,6 +96,26 @@ def _message(message: Body) -> Message:
     return kept | {"role": role, "content": read_text(message, "content")}
 
 
+def merged(messages: Sequence[Message]) -> list[Message]:
+    """Messages in an order that all templates accept: one system message, at the beginning; then
+    users and the assistant in turn. Later system messages become the user's."""
+    found: list[Message] = []
+    for given in messages:
+        message = dict(given)
+        last = found[-1] if found else {"role": "system"}
+        if message["role"] == "system" and last["role"] != "system":
+            message["role"] = "user"
+        if not found or last["role"] != message["role"] or message["role"] == "tool":
+            found.append(message)
+        elif message["role"] == "assistant":
+            calls = [*last.get("tool_calls", ()), *message.get("tool_calls", ())]
+            last["content"] += message["content"]
+            last |= {"tool_calls": calls} if calls else {}
+        else:
+            last["content"] += f"\n\n{message['content']}"
+    return found
+
+
 def call_of(function: Body, id_: Any, field: str = "arguments") -> dict[str, Any]:
     """An earlier call, whose arguments are in a field of an object with its name. Templates expect
     them as an object, so they are parsed if they are JSON."""
@@ -102,13 +127,13 @@ def call_of(function: Body, id_: Any, field: str = "arguments") -> dict[str, Any
 
 
 def made_call(name: str, arguments: Any, id_: Any) -> dict[str, Any]:
-    """A call in OpenAI's form, but for its arguments, which are an object."""
+    """A call with its arguments as they are given."""
     named = {"type": "function", "function": {"name": name, "arguments": arguments}}
     return named if id_ is None else {"id": id_} | named
 
 
 def read_offered_tools(body: Body) -> list[dict[str, Any]]:
-    """The tools that the model may call, in OpenAI's form, which templates expect.
+    """The tools that the model may call.
 
     Raises:
         BodyError: if one is not a function, or has no name.
@@ -134,11 +159,10 @@ def offered(function: Body, schema: str = "parameters") -> dict[str, Any]:
 
 
 def read_project(body: Body, memory: Memory) -> str | None:
-    """The only project that a request drafts from; None for all.
+    """The only project that a request drafts from: a folder that the server was started with, or
+    its last name. None for all projects, an empty text for none.
 
-    Args:
-        body: may have a `project`; without one, a file of `input_extra` stands for its project.
-        memory: the server's.
+    Without the field, a file of `input_extra` stands for its project.
 
     Raises:
         ApiError: if the server was not started with it, whether or not there is such a folder.

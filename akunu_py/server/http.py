@@ -15,12 +15,12 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+SECONDS_TO_SEND: Final = 60
+"""Seconds in which a request must have arrived: many megabytes, even by a slow network."""
 _SECONDS_TO_FINISH: Final = 1
 _SECONDS_OF_SILENCE: Final = 75
 """Seconds between two requests of a connection, as in nginx. Most clients close idle connections
 sooner: if the server closes first, a client may be writing its next request at that moment."""
-_SECONDS_TO_SEND: Final = 60
-"""Seconds in which a request must have arrived: many megabytes, even by a slow network."""
 _HEAD_BYTES: Final = 64 << 10
 """The size of a request's head, beyond its first packet."""
 _DISCARDED_BYTES: Final = 64 << 20
@@ -61,7 +61,7 @@ class HttpServer:
         self._server.should_exit = True
 
 
-def _most_connections() -> int:
+def most_connections() -> int:
     """How many connections there are descriptors for, beside the files of the process."""
     return max(_FEW, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_DESCRIPTORS)
 
@@ -83,7 +83,7 @@ class _Protocol(HttpToolsProtocol):
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._await_request()
-        if len(self.connections) > _most_connections():
+        if len(self.connections) > most_connections():
             others = (other for other in self.connections if isinstance(other, _Protocol))
             waiting = [other for other in others if other._waits_for_client]
             min(waiting, key=lambda other: other._waits_since).transport.close()
@@ -97,7 +97,7 @@ class _Protocol(HttpToolsProtocol):
         """Gives the client some time from now on to send a whole request."""
         self._stop_waiting()
         self._waits_since = self.loop.time()
-        self._deadline = self.loop.call_later(_SECONDS_TO_SEND, self._refuse_slow)
+        self._deadline = self.loop.call_later(SECONDS_TO_SEND, self._refuse_slow)
 
     def _refuse_slow(self) -> None:
         if self.pipeline:  # reading is paused until the requests before this one are answered

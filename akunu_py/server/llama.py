@@ -1,42 +1,52 @@
-"""llama-server's contract, which llama.vim, llama.vscode, Tabby, Twinny and Continue rely on."""
+"""llama-server's contract, which llama.vim, llama.vscode, Tabby, Twinny and Continue rely on.
+
+`monitor.py` has its endpoints that tell how the server is.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
-from time import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 
 from akunu_py.events import Completion, Event
-from akunu_py.options import Options
+from akunu_py.options import MAX_ALTERNATIVES, Options
 from akunu_py.package import __version__
 from akunu_py.sampling.logprobs import TokenLogprob
-from akunu_py.server.contract import ApiRequest, Contract, Endpoint, refuse_embeddings
-from akunu_py.server.dialect import DEFAULT_SAMPLERS, FORBIDDEN
-from akunu_py.server.errors import ApiError
-from akunu_py.server.llama_request import (
-    CompletionRequest,
-    read_completion,
-    read_completion_options,
-    read_infill,
+from akunu_py.server.body import Body
+from akunu_py.server.contract import Contract, Endpoint, refuse_embeddings
+from akunu_py.server.dialect import (
+    DEFAULT_SAMPLERS,
+    FORBIDDEN,
+    read_options,
+    read_samplers,
 )
-from akunu_py.server.metrics import prometheus_lines
-from akunu_py.server.openai_chat import read_conversation
+from akunu_py.server.dialect import (
+    LLAMA as DIALECT,
+)
+from akunu_py.server.errors import ApiError
+from akunu_py.server.fields import read_choices
+from akunu_py.server.openai_chat import read_chat
+from akunu_py.server.service import Job, Service
 from akunu_py.server.wire import (
-    JSON,
-    CompactJSONResponse,
+    Answer,
+    JobAnswer,
+    JSONAnswer,
     compact_json,
     logprob_entries,
     prompt_progress,
-    respond,
     sse,
     timings,
 )
 from akunu_py.stats import Finish
+from akunu_py.text.fim import FillRequest, RepositoryFile
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
+    from akunu_py.prompt import PromptInput
 
+_MAX_FILES: Final = 1024
 _STOP_TYPES: Final = {
     Finish.EOS: "eos",
     Finish.STOP: "word",
@@ -47,7 +57,6 @@ _STOP_TYPES: Final = {
 _MIN_LOGPROB: Final = -1e9
 """The log-probability of an impossible token, because JSON has no infinity."""
 _ABSENT: Final = object()
-_STARTED: Final = int(time())
 _OFF: Final = {"typical_p": 1.0, "dynatemp_range": 0.0, "mirostat": 0, "dry_multiplier": 0.0,
                "top_n_sigma": -1.0, "adaptive_target": -1.0, "adaptive_decay": 0.9}  # fmt: skip
 """llama-server's settings of samplers that are not served: they are always off."""
@@ -59,45 +68,123 @@ def error_body(error: ApiError) -> dict[str, Any]:
     return {"error": {**named, **error.facts}}
 
 
-def complete(request: ApiRequest) -> Response:
+def _complete(service: Service, body: Body) -> Response:
     """`/completion`: continues a prompt, or several."""
-    return _respond(request, read_completion(request))
+    options = _read_options(service, body)
+    return _respond(service, body, _read_prompts(body, service.engine), options)
 
 
-def infill(request: ApiRequest) -> Response:
+def _infill(service: Service, body: Body) -> Response:
     """`/infill`: fills the gap between two texts."""
-    return _respond(request, read_infill(request))
+    body.require("input_prefix", "input_suffix")
+    files = tuple(  # pieces of other files, the latest last
+        _file(extra) for extra in body.objects("input_extra", most=_MAX_FILES)
+    )
+    gap = FillRequest(
+        body.text("input_prefix", default="") + body.text("prompt", default=""),
+        body.text("input_suffix", default=""),
+        files,
+    )
+    # Drafts may be copied even from files that do not fit into the prompt.
+    options = _read_options(service, body)
+    references = (*options.references, *(file.text for file in files))
+    return _respond(service, body, [gap], replace(options, references=references))
 
 
-def _respond(request: ApiRequest, wanted: CompletionRequest) -> Response:
-    """Does the jobs; one result is sent as an object, several as a list."""
-    return respond(request.service, wanted.jobs, _Reply(request, wanted), streams=wanted.streams)
+def _respond(
+    service: Service, body: Body, prompts: "Sequence[PromptInput]", options: Options
+) -> Response:
+    """Completes some prompts, each with every choice. An `id_slot` of -1 names no slot, and a
+    `t_max_predict_ms` of 0 or less sets no limit."""
+    slot = body.integer("id_slot", default=-1, least=-1)
+    predict_ms = body.number("t_max_predict_ms", default=0.0)
+    predict_s = predict_ms / 1000 if predict_ms > 0 else None
+    jobs = [
+        Job(prompt, options, predict_s=predict_s, slot=None if slot < 0 else slot)
+        for prompt in prompts
+    ]
+    _, variants = read_choices(body, jobs, "n_cmpl", "n")
+    reply = _Reply(service, body, variants)
+    return JobAnswer(service, variants, reply, streams=body.flag("stream", default=False))
+
+
+def _file(extra: Body) -> RepositoryFile:
+    extra.require("text")
+    return RepositoryFile(extra.text("filename", default=""), extra.text("text", default=""))
+
+
+def _read_options(service: Service, body: Body) -> Options:
+    alternatives = body.integer("n_probs", default=0, least=0, most=MAX_ALTERNATIVES)
+    return read_options(service, body, DIALECT, logprobs=alternatives or None)
+
+
+def _read_prompts(body: Body, engine: "Engine") -> list[str | list[int]]:
+    """The prompts: one, or several if `prompt` is a list of texts or of lists."""
+    body.require("prompt")
+    given = body.any("prompt")
+    if isinstance(given, list) and given and not any(isinstance(part, int) for part in given):
+        return [_prompt(body, f"prompt[{i}]", part, engine) for i, part in enumerate(given)]
+    return [_prompt(body, "prompt", given, engine)]
+
+
+def _prompt(body: Body, name: str, given: Any, engine: "Engine") -> str | list[int]:
+    """A text, an object with one, a list of ids, or a list that mixes ids and texts."""
+    if isinstance(given, dict):
+        if given.get("multimodal_data"):
+            body.refuse(f"{name}.multimodal_data", "cannot be served; this model reads only text")
+        given = given.get("prompt_string")
+    most = body.limits.prompt_characters
+    parts = [given] if isinstance(given, str) else given
+    if not isinstance(parts, list):
+        body.refuse(name, "must be a string, or a list of token ids and strings")
+    if sum(len(part) for part in parts if isinstance(part, str)) > most:
+        body.refuse(name, f"is longer than {most} characters")
+    if isinstance(given, str):
+        return given
+    tokens: list[int] = []
+    for index, part in enumerate(parts):
+        if isinstance(part, str):
+            tokens += engine.tokenizer.encode(
+                part, special_tokens=index == 0, most=engine.context_limit
+            )
+        elif isinstance(part, int) and not isinstance(part, bool):
+            tokens.append(part)
+        else:
+            body.refuse(f"{name}[{index}]", "must be a token id or a string")
+    return tokens
 
 
 class _Reply:
     """Writes results: chunks have the text as it is generated, the last one the statistics."""
 
-    def __init__(self, request: ApiRequest, wanted: CompletionRequest) -> None:
-        self._engine = request.engine
-        self._model = request.model_name
-        self._wanted = wanted
+    def __init__(self, service: Service, body: Body, jobs: Sequence[Job]) -> None:
+        self._engine = service.engine
+        self._model = service.model_name
+        self._jobs = jobs
+        self._has_newline = [False] * len(jobs)
+        self._samplers = read_samplers(body)
+        self._returns_tokens = body.flag("return_tokens", default=False)
+        self._times_tokens = body.flag("timings_per_token", default=False)
+        self._fields = body.texts("response_fields")
 
     def feed(self, index: int, event: Event) -> Iterator[bytes]:
         """A chunk, or one for each token with its probabilities."""
-        stats, job = event.stats, self._wanted.jobs[index]
-        progress = prompt_progress(event)
+        stats, progress = event.stats, prompt_progress(event)
         chunk: dict[str, Any] = {
             "index": index,
             "stop": False,
-            "id_slot": job.slot or 0,
+            "id_slot": self._jobs[index].slot or 0,
             "tokens_predicted": stats.generated_tokens,
             "tokens_evaluated": stats.prompt_tokens,
         }
-        if self._wanted.times_tokens:
+        if self._times_tokens:
             chunk["timings"] = timings(stats, event.prompt_done)
         contents = [{"content": "", "tokens": []}] if progress else self._contents(event)
         for content in contents:
+            self._has_newline[index] |= "\n" in content["content"]
             yield sse(chunk | content | progress)
+        if event.finish_reason is not None:
+            yield sse(self._result(index, event, {"content": "", "tokens": []}))
 
     def _contents(self, event: Event) -> Iterator[dict[str, Any]]:
         if not event.logprobs:
@@ -110,49 +197,48 @@ class _Reply:
             content = {"content": "".join([piece.text for piece in pieces]), "tokens": [token]}
             yield content | self._probabilities([entry])
 
-    def end(self, index: int, completion: Completion) -> Iterator[bytes]:
-        text = {"content": "", "tokens": []}
-        yield sse(_pick(self._result(index, completion) | text, self._wanted.fields))
-
     def whole(self, completions: Sequence[Completion]) -> Any:
-        results = [
-            _pick(
-                self._result(index, completion) | self._probabilities(completion.logprobs),
-                self._wanted.fields,
-            )
-            for index, completion in enumerate(completions)
-        ]
+        results = []
+        for index, completion in enumerate(completions):
+            self._has_newline[index] = "\n" in completion.text
+            tokens = completion.token_ids if self._returns_tokens else []
+            own = {"content": completion.text, "tokens": tokens}
+            own |= self._probabilities(completion.logprobs)
+            results.append(self._result(index, completion, own))
         return results[0] if len(results) == 1 else results
 
     def report(self, error: ApiError) -> bytes:
         return sse(error_body(error))
 
-    def _result(self, index: int, completion: Completion) -> dict[str, Any]:
-        stats, text, job = completion.stats, completion.text, self._wanted.jobs[index]
-        return {
+    def _result(
+        self, index: int, source: Event | Completion, own: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The fields that are wanted of a result, which has some of its `own`."""
+        stats, job = source.stats, self._jobs[index]
+        assert source.finish_reason is not None
+        result = {
             "index": index,
-            "content": text,
-            "tokens": completion.token_ids if self._wanted.returns_tokens else [],
+            "content": "",
+            "tokens": [],
             "id_slot": job.slot or 0,
             "stop": True,
             "model": self._model,
             "tokens_predicted": stats.generated_tokens,
             "tokens_evaluated": stats.prompt_tokens,
-            "generation_settings": _generation_settings(
-                self._engine, job.options, self._wanted.samplers
-            ),
+            "generation_settings": _generation_settings(self._engine, job.options, self._samplers),
             "prompt": job.prompt_text(self._engine.tokenizer.decode),
-            "has_new_line": "\n" in text,
-            "truncated": completion.finish_reason is Finish.CONTEXT,
-            "stop_type": _STOP_TYPES[completion.finish_reason],
-            "stopping_word": completion.stop or "",
+            "has_new_line": self._has_newline[index],
+            "truncated": source.finish_reason is Finish.CONTEXT,
+            "stop_type": _STOP_TYPES[source.finish_reason],
+            "stopping_word": source.stop or "",
             "tokens_cached": stats.cached_tokens,
             "timings": timings(stats),
         }
+        return _pick(result | own, self._fields)
 
     def _probabilities(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
         """`completion_probabilities`, if `n_probs` asked for them."""
-        options = self._wanted.jobs[0].options
+        options = self._jobs[0].options
         if options.logprobs is None:
             return {}
         entries = logprob_entries(logprobs, self._probability)
@@ -224,11 +310,10 @@ def _pick(result: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
     return picked
 
 
-def tokenize(request: ApiRequest) -> Response:
+def _tokenize(service: Service, body: Body) -> Response:
     """`content` as ids. `add_special` puts the opening token before them; `parse_special: false`
     takes spelled-out special tokens for plain text; `with_pieces` adds the text of each id."""
-    body, tokenizer = request.body, request.engine.tokenizer
-    content = body.text("content", default="")
+    tokenizer, content = service.engine.tokenizer, body.text("content", default="")
     if len(content) > body.limits.tokenized_characters:
         body.refuse("content", f"is longer than {body.limits.tokenized_characters} characters")
     opens = body.flag("add_special", default=False)
@@ -238,49 +323,38 @@ def tokenize(request: ApiRequest) -> Response:
         opening = tokenizer.encode("") if opens else []
         tokens = opening + tokenizer.encode_plain(content)
     if not body.flag("with_pieces", default=False):
-        return CompactJSONResponse({"tokens": tokens})
+        return JSONAnswer({"tokens": tokens})
     pieces = (compact_json({"id": token, "piece": tokenizer.decode([token])}) for token in tokens)
     # One by one, because nothing else runs while JSON is written.
-    return Response(b'{"tokens":[' + b",".join(pieces) + b"]}", media_type=JSON)
+    whole = b'{"tokens":[' + b",".join(pieces) + b"]}"
+    return Answer(whole, media_type=JSONAnswer.media_type)
 
 
-def detokenize(request: ApiRequest) -> Response:
+def _detokenize(service: Service, body: Body) -> Response:
     """The text of `tokens`."""
-    engine, body = request.engine, request.body
-    tokens = body.values("tokens")
+    engine, tokens = service.engine, body.values("tokens")
     for index, token in enumerate(tokens):
         if type(token) is not int or not 0 <= token < engine.model.vocabulary_size:
             body.refuse(f"tokens[{index}]", "must be an id of the model's vocabulary")
-    text = engine.tokenizer.decode(tokens)
-    return CompactJSONResponse({"content": text})
+    return JSONAnswer({"content": engine.tokenizer.decode(tokens)})
 
 
-def apply_template(request: ApiRequest) -> Response:
+def _apply_template(service: Service, body: Body) -> Response:
     """The prompt of a request for `/v1/chat/completions`, whose body it takes."""
-    prompt = str(read_conversation(request).job.prompt)
-    return CompactJSONResponse({"prompt": request.engine.tokenizer.readable(prompt)})
+    prompt = str(read_chat(service, body).prompt)
+    return JSONAnswer({"prompt": service.engine.tokenizer.readable(prompt)})
 
 
-def health(request: ApiRequest) -> Response:
-    """`{"status": "ok"}`, or an error while the model loads."""
-    _ = request.engine
-    return CompactJSONResponse({"status": "ok"})
-
-
-def props(request: ApiRequest) -> Response:
+def _props(service: Service, nothing: Body) -> Response:
     """The properties of the model, and the default options."""
-    engine = request.engine
+    engine = service.engine
     wrapped = engine.tokenizer.wrapped
-    return CompactJSONResponse(
+    params = _generation_settings(engine, _read_options(service, nothing), DEFAULT_SAMPLERS)
+    return JSONAnswer(
         {
-            "default_generation_settings": {
-                "n_ctx": engine.context_limit,
-                "params": _generation_settings(
-                    engine, read_completion_options(request), DEFAULT_SAMPLERS
-                ),
-            },
-            "total_slots": request.service.scheduler.parallel,
-            "model_alias": request.model_name,
+            "default_generation_settings": {"n_ctx": engine.context_limit, "params": params},
+            "total_slots": service.scheduler.parallel,
+            "model_alias": service.model_name,
             "model_path": engine.model.name,
             "modalities": {"vision": False, "audio": False},
             "chat_template": engine.tokenizer.template,
@@ -295,84 +369,23 @@ def _text_or_nothing(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def slots(request: ApiRequest) -> Response:
-    """What the requests do that are answered now, and the places for others; more than that while
-    urgent ones make others pause. `/status` has the caches."""
-    engine, service = request.engine, request.service
-    held = {slot.id: slot for slot in engine.slots}
-    running: dict[int, dict[str, Any]] = {}
-    for job, sequence in service.active:
-        if sequence not in service.scheduler.running:
-            continue
-        stats, slot, most = sequence.stats, sequence.slot, job.options.max_tokens
-        left = -1 if most is None else most - stats.generated_tokens
-        cache = None if slot is None else held.get(slot.id)
-        running[sequence.place] = {
-            "id_task": sequence.arrival,
-            "n_prompt_tokens": stats.prompt_tokens,
-            "n_prompt_tokens_processed": sequence.computed_tokens,
-            "n_prompt_tokens_cache": stats.cached_tokens,
-            "next_token": [
-                {"has_next_token": True, "n_remain": left, "n_decoded": stats.generated_tokens}
-            ],
-            "kind": job.kind,
-            "phase": sequence.phase,
-            "n_bytes": 0 if cache is None else cache.nbytes,
-        }
-    places = max([service.scheduler.parallel, *(place + 1 for place in running)])
-    return CompactJSONResponse(
-        [
-            {
-                "id": place,
-                "n_ctx": engine.context_limit,
-                "speculative": engine.speculation.why_impossible is None,
-                "batched": service.why_in_turns is None,
-                "is_processing": place in running,
-                **running.get(place, {}),
-            }
-            for place in range(places)
-        ]
-    )
-
-
-def metrics(request: ApiRequest) -> Response:
-    """Sums for Prometheus; they are available while the model loads, too."""
-    service = request.service
-    lines = prometheus_lines(
-        service.metrics,
-        processing=service.processing,
-        waiting=service.waiting,
-        rounds=service.scheduler.rounds,
-        advanced=service.scheduler.advanced,
-    )
-    return PlainTextResponse(
-        "\n".join(lines) + "\n",
-        headers={"Process-Start-Time-Unix": str(_STARTED)},
-        media_type="text/plain; version=0.0.4",
-    )
-
-
-def lora_adapters(request: ApiRequest) -> Response:
+def _lora_adapters(service: Service, _body: Body) -> Response:
     """None: an adapter is a part of the model from the start."""
-    _ = request.engine
-    return CompactJSONResponse([])
+    _ = service.engine
+    return JSONAnswer([])
 
 
 LLAMA: Final = Contract(
     name="llama",
     endpoints=(
-        Endpoint("POST", "/infill", infill),
-        Endpoint("POST", "/completion", complete),
-        Endpoint("POST", "/completions", complete),
-        Endpoint("POST", "/tokenize", tokenize),
-        Endpoint("POST", "/detokenize", detokenize),
-        Endpoint("POST", "/apply-template", apply_template),
-        Endpoint("GET", "/health", health, is_open=True),
-        Endpoint("GET", "/v1/health", health, is_open=True),
-        Endpoint("GET", "/props", props),
-        Endpoint("GET", "/slots", slots),
-        Endpoint("GET", "/metrics", metrics),
-        Endpoint("GET", "/lora-adapters", lora_adapters),
+        Endpoint("POST", "/infill", _infill),
+        Endpoint("POST", "/completion", _complete),
+        Endpoint("POST", "/completions", _complete),
+        Endpoint("POST", "/tokenize", _tokenize),
+        Endpoint("POST", "/detokenize", _detokenize),
+        Endpoint("POST", "/apply-template", _apply_template),
+        Endpoint("GET", "/props", _props),
+        Endpoint("GET", "/lora-adapters", _lora_adapters),
         *(
             Endpoint("POST", path, refuse_embeddings)
             for path in ("/embedding", "/embeddings", "/rerank", "/reranking")

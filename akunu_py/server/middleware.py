@@ -17,125 +17,91 @@ from time import perf_counter
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from akunu_py.errors import QueueFullError
 from akunu_py.server.errors import NOTED_ERROR, ApiError, api_error_of, noted_error
 from akunu_py.server.settings import Limits, ServerSettings
-from akunu_py.server.wire import CompactJSONResponse
+from akunu_py.server.wire import STATUS, JSONAnswer
 
 logger = logging.getLogger("akunu_py.server")
 
+BODY: Final = "akunu_py.body"
+"""The key in a request's scope for its body, which `DisconnectMiddleware` has read."""
+
 _CLIENT_LEFT: Final = 499
 """The status in the log if none was sent, as in nginx."""
-_STATUS: Final = "akunu_py.status"
 _HELD: Final = "akunu_py.held"
 _BEARER: Final = "bearer "
+_LOCAL_PAGES: Final = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
+"""The origins of web pages that this machine serves; the origin `localhost` stands for them."""
 
 
 class RequestLog:
-    """Logs a line for each request: method, path, status, duration, and why it was refused. The
-    line never has any content of the request. The status is in the scope for `ErrorMiddleware`,
-    because every streamed token passes through every function that wraps `send`.
+    """Turns errors into responses, unless a response has begun, and logs a line for each request:
+    method, path, status, duration, and why it was refused.
 
-    Requests to the `polled_paths` are logged at level DEBUG.
+    The line has no content of the request. The application leaves the status in the scope: if this
+    class wrapped `send`, every streamed token would pass through the wrapper.
+
+    Args:
+        app: the application.
+        error_form: returns, for a path, the function that makes the JSON object for an error.
+        polled_paths: requests to these are logged at level DEBUG.
     """
 
-    def __init__(self, app: ASGIApp, polled_paths: Collection[str]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        error_form: Callable[[str], Callable[[ApiError], dict[str, Any]]],
+        polled_paths: Collection[str],
+    ) -> None:
         self._app = app
+        self._error_form = error_form
         self._polled_paths = polled_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = perf_counter()
-
-        async def watched_send(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                scope[_STATUS] = message["status"]
-            await send(message)
-
         try:
-            await self._app(scope, receive, watched_send)
+            response = await self._run(scope, receive, send)
+            if response is not None:
+                await response(scope, receive, send)
         finally:
             took_ms = (perf_counter() - begun) * 1000
-            path, status = ascii(scope["path"])[1:-1], scope.get(_STATUS, _CLIENT_LEFT)
+            path, status = ascii(scope["path"])[1:-1], scope.get(STATUS, _CLIENT_LEFT)
             error = scope.get(NOTED_ERROR)
             why = "" if error is None else f": {ascii(error)[1:-1]}"
             level = logging.DEBUG if scope["path"] in self._polled_paths else logging.INFO
             logger.log(level, "%s %s %d %.1f ms%s", scope["method"], path, status, took_ms, why)
 
-
-class ErrorMiddleware:
-    """Turns errors into responses, unless a response has begun; inside `RequestLog`. `error_form`
-    returns, for a path, the function that makes the JSON object for an error."""
-
-    def __init__(
-        self, app: ASGIApp, error_form: Callable[[str], Callable[[ApiError], dict[str, Any]]]
-    ) -> None:
-        self._app = app
-        self._error_form = error_form
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> Response | None:
+        """Runs the application; the response to its error, if that can still be sent."""
         try:
             await self._app(scope, receive, send)
         except Exception as error:
-            if _STATUS in scope:
+            if STATUS in scope:
                 api_error_of(error)  # for the log
-                return
-            response = self._response_to(noted_error(scope, error), scope["path"])
-        else:
-            return
-        await response(scope, receive, send)
+                return None
+            return self._response_to(noted_error(scope, error), scope["path"])
+        return None
 
     def _response_to(self, error: ApiError, path: str) -> Response:
-        return CompactJSONResponse(self._error_form(path)(error), error.status, error.headers)
+        return JSONAnswer(self._error_form(path)(error), error.status, error.headers)
 
 
-_LOCAL_PAGES: Final = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
-"""The origins of web pages that this machine serves; the origin `localhost` stands for them."""
-
-
-def _allows(origins: Collection[str], origin: str) -> bool:
-    """Whether a web page of an origin may use the server and read its answers."""
-    if "localhost" in origins and _LOCAL_PAGES.fullmatch(origin):
-        return True
-    return origin in origins or "*" in origins
-
-
-class CORSMiddleware:
-    """Tells browsers which web pages may read answers: those of the `origins`.
-
-    Every question that a browser asks beforehand is answered, as by llama-server; pages of other
-    origins get no permission with it.
-    """
-
-    def __init__(self, app: ASGIApp, origins: Collection[str]) -> None:
-        self._app = app
-        self._origins = origins
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope)
-        origin, wanted = headers.get("origin"), headers.get("access-control-request-method")
-        allowed = {}
-        if origin is not None and _allows(self._origins, origin):
-            allowed = {"Access-Control-Allow-Origin": origin, "Vary": "Origin"}
-        if scope["method"] == "OPTIONS" and wanted is not None:
-            if allowed:
-                # Libraries send many headers of their own, and more with each version.
-                asked = headers.get("access-control-request-headers", "*")
-                allowed |= {"Access-Control-Allow-Credentials": "true",
-                            "Access-Control-Allow-Methods": "GET, POST, DELETE, OPTIONS",
-                            "Access-Control-Allow-Headers": asked}  # fmt: skip
-            await Response(headers=allowed)(scope, receive, send)
-            return
-
-        async def permitting_send(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(allowed)
-            await send(message)
-
-        await self._app(scope, receive, permitting_send if allowed else send)
+def allow_pages(app: ASGIApp, origins: Collection[str]) -> ASGIApp:
+    """Tells browsers which web pages may read answers: those of the `origins`."""
+    return CORSMiddleware(
+        app,
+        allow_origins=origins,
+        allow_origin_regex=_LOCAL_PAGES if "localhost" in origins else None,
+        allow_methods=("GET", "POST", "DELETE", "OPTIONS"),
+        allow_headers=("*",),  # libraries send many headers of their own, and more each version
+        allow_private_network=True,  # their user named them
+    )
 
 
 class AccessMiddleware:
@@ -165,7 +131,9 @@ class AccessMiddleware:
             raise _forbidden("This server does not have that Host name; see --allow-host.")
 
     def _check_origin(self, origin: str | None, host: str) -> None:
-        if origin is None or _allows(self._origins, origin):
+        if origin is None or origin in self._origins or "*" in self._origins:
+            return
+        if "localhost" in self._origins and re.fullmatch(_LOCAL_PAGES, origin):
             return
         if origin.lower() not in (f"http://{host.lower()}", f"https://{host.lower()}"):
             raise _forbidden("Web pages of that Origin may not use this server; see --cors.")
@@ -207,13 +175,12 @@ def _is_address(name: str) -> bool:
 
 
 class DisconnectMiddleware:
-    """Reads the body, then runs the application while the client is connected.
+    """Reads the body into the scope, then runs the application while the client is connected.
 
     The application is cancelled when the client disconnects, whether or not it is sending. This
-    closes the generator that feeds its response, which cancels the job on the engine's thread.
-    The application gets the whole body with its first `receive`. A body of too many bytes is
-    refused, before it is read if its size is declared; so is one that does not fit beside those of
-    all other requests.
+    closes the iteration over the events, which cancels the jobs on the engine's thread. A body of
+    too many bytes is refused, before it is read if its size is declared; so is one that does not
+    fit beside those of all other requests.
     """
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
@@ -226,18 +193,13 @@ class DisconnectMiddleware:
         try:
             body = await self._read(scope, receive)
             if body is not None:
-                await self._run(body, scope, receive, send)
+                scope[BODY] = body
+                await self._run(scope, receive, send)
         finally:
             self._held_bytes -= scope.pop(_HELD, 0)
 
-    async def _run(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-        async def replay() -> Message:
-            # Only this class learns of a disconnect, so a second `receive` waits forever.
-            return unread.pop() if unread else await asyncio.get_running_loop().create_future()
-
-        work = asyncio.ensure_future(self._app(scope, replay, send))
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        work = asyncio.ensure_future(self._app(scope, _nothing_more, send))
         left = asyncio.create_task(_disconnect(receive))
         try:
             await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
@@ -279,6 +241,12 @@ class DisconnectMiddleware:
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                 f"The body is larger than {self._body_bytes} bytes.",
             )
+
+
+async def _nothing_more() -> Message:
+    """What the application may receive: only `DisconnectMiddleware` learns of a disconnect."""
+    never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    return await never
 
 
 async def _disconnect(receive: Receive) -> None:

@@ -4,6 +4,7 @@ There is one model, under any name. Missing fields have Ollama's defaults, excep
 `repeat_penalty` is 1, because code repeats itself on purpose.
 """
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -14,35 +15,40 @@ from starlette.responses import Response
 
 from akunu_py.events import Completion, Event
 from akunu_py.options import Grammar, Options
-from akunu_py.sampling.logprobs import TokenLogprob
+from akunu_py.package import __version__
 from akunu_py.server.body import Body
-from akunu_py.server.contract import ApiRequest, Contract, Endpoint, refuse_embeddings
-from akunu_py.server.conversation import Blocks, Conversation, Step, Tools
-from akunu_py.server.dialect import OLLAMA as OLLAMA_DIALECT
+from akunu_py.server.contract import Contract, Endpoint, refuse_embeddings
+from akunu_py.server.conversation import Blocks, ChatJob, Step, Tools
+from akunu_py.server.dialect import OLLAMA as DIALECT
 from akunu_py.server.dialect import read_options
-from akunu_py.server.errors import ApiError
+from akunu_py.server.errors import ApiError, NotFoundError
 from akunu_py.server.fields import read_logprobs, read_messages, read_offered_tools
-from akunu_py.server.job import Job
-from akunu_py.server.ollama_models import ps, pull, served_name, show, tags, timestamp, version
+from akunu_py.server.service import Job, Service, before_gap
 from akunu_py.server.wire import (
     FINISH_REASONS,
     NDJSON,
-    CompactJSONResponse,
+    Answer,
+    JobAnswer,
+    JSONAnswer,
     describe_logprob,
     json_line,
     logprob_entries,
-    respond,
 )
-from akunu_py.text.fim import FILL_FORMATS
-from akunu_py.text.stream import Piece
+from akunu_py.text.fim import FILL_FORMATS, FillFormat, find_format
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
+
+SPOKEN_VERSION: Final = "0.12.6"
+"""The version of Ollama with this API; clients refuse servers that look too old."""
 
 _EFFORTS: Final = ("low", "medium", "high")
 _BARE_TEMPLATES: Final = ("{{.Prompt}}", "{{ .Prompt }}")
 """Templates that add nothing to the prompt, as `raw` does."""
 _NANOSECONDS: Final = 1_000_000_000
+_STARTED: Final = datetime.now(UTC)
+_NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
+_NOTHING: Final = {"message": {"role": "assistant", "content": ""}}
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
@@ -50,13 +56,13 @@ def error_body(error: ApiError) -> dict[str, Any]:
     return {"error": error.message}
 
 
-def generate(request: ApiRequest) -> Response:
+def _generate(service: Service, body: Body) -> Response:
     """`/api/generate`: completes a prompt; an empty one only checks that the model is loaded.
 
     The prompt is put into the model's chat template, except with `raw`, with a `suffix`, or if it
     contains the model's fill-in-the-middle tokens: then the client made the whole prompt itself.
     """
-    body, engine = request.body, request.engine
+    engine = service.engine
     _refuse_images(body)
     prompt = body.text("prompt", default="")
     suffix = body.text("suffix", default="") or None
@@ -68,51 +74,44 @@ def generate(request: ApiRequest) -> Response:
     raw = body.flag("raw", default=False)
     if raw and (system or context):
         body.refuse("raw", "cannot be combined with `system` or `context`")
-    options = _read_options(request)
+    options = _read_options(service, body)
     is_bare = raw or template or _spells_fill_tokens(engine, prompt)
     if not prompt and (is_bare or not suffix):
-        return _loaded(request, {"response": ""})
+        return _loaded(service, {"response": ""})
     if is_bare or suffix:
-        job = Job(prompt, options, None if is_bare else suffix)
-        return _respond(request, job, _Reply(request))
+        gap = before_gap(prompt, None if is_bare else suffix)
+        return _respond(service, body, Job(gap, options))
     tokens = [*context, *_encode_question(engine, system, prompt, opens=not context)]
-    return _respond(request, Job(tokens, options, is_chat=True), _Reply(request, prompt=tokens))
+    return _respond(service, body, Job(tokens, options, is_chat=True), context=tokens)
 
 
-def chat(request: ApiRequest) -> Response:
+def _chat(service: Service, body: Body) -> Response:
     """`/api/chat`: continues a conversation; one without messages only checks that the model is
     loaded. Tools are ignored if the model's template has none."""
-    body, tokenizer = request.body, request.engine.tokenizer
-    options = _read_options(request)
+    engine = service.engine
+    options = _read_options(service, body)
     offered = read_offered_tools(body)
-    tools = offered if tokenizer.answer_format.has_tools else []
+    tools = offered if engine.tokenizer.answer_format.has_tools else []
     settings = _read_think(body)
     if not body.values("messages"):
-        return _loaded(request, _message(()))
+        return _loaded(service, _NOTHING)
     for message in body.objects("messages"):
         _refuse_images(message)
-    conversation = Conversation.begin(
-        request.engine, read_messages(body), options, Tools(tuple(tools)), settings
-    )
-    return _respond(request, conversation.job, _Reply(request, conversation.blocks()))
+    job = ChatJob.begin(engine, read_messages(body), options, Tools(tuple(tools)), settings)
+    return _respond(service, body, job, job.blocks())
 
 
-OLLAMA: Final = Contract(
-    name="ollama",
-    endpoints=(
-        Endpoint("POST", "/api/generate", generate),
-        Endpoint("POST", "/api/chat", chat),
-        Endpoint("POST", "/api/show", show),
-        Endpoint("POST", "/api/pull", pull),
-        Endpoint("POST", "/api/embed", refuse_embeddings),
-        Endpoint("POST", "/api/embeddings", refuse_embeddings),
-        Endpoint("GET", "/api/tags", tags),
-        Endpoint("GET", "/api/ps", ps),
-        Endpoint("GET", "/api/version", version),
-    ),
-    error_body=error_body,
-    prefixes=("/api/",),
-)
+def _respond(
+    service: Service,
+    body: Body,
+    job: Job,
+    blocks: Blocks | None = None,
+    context: Sequence[int] = (),
+) -> Response:
+    """Does a job; the response is streamed unless `stream` is false. See `_Reply`."""
+    streams = body.flag("stream", default=True)
+    reply = _Reply(service, body, blocks, context)
+    return JobAnswer(service, [job], reply, streams=streams, media_type=NDJSON)
 
 
 class _Reply:
@@ -122,36 +121,39 @@ class _Reply:
     and each piece says whether it was drafted.
 
     Args:
-        request: says whether drafts are shown.
+        service: has the model's name and tokens.
+        body: says whether drafts are shown.
         blocks: the reasoning, content and tool calls for `message`; None puts the text into
             `response`.
-        prompt: the ids before a `response`, which `context` then repeats; empty for no `context`.
+        context: the ids before a `response`, which the end repeats; empty for no `context`.
     """
 
     def __init__(
-        self, request: ApiRequest, blocks: Blocks | None = None, prompt: Sequence[int] = ()
+        self, service: Service, body: Body, blocks: Blocks | None, context: Sequence[int]
     ) -> None:
         self._begun = perf_counter()
-        self._name = served_name(request)
-        self._shows_drafts = request.body.flag("show_drafts", default=False)
+        self._name = _served_name(service)
+        self._shows_drafts = body.flag("show_drafts", default=False)
         self._blocks = blocks
-        self._spelling = request.engine.tokenizer.token_bytes
-        self._prompt = prompt
+        self._spelling = service.engine.tokenizer.token_bytes
+        self._context = list(context)
+        self._no_text: dict[str, Any] = {"response": ""} if blocks is None else _NOTHING
 
     def feed(self, _: int, event: Event) -> Iterator[bytes]:
-        text = self._text(event)
-        shown = self._pieces(event.pieces) | self._logprobs(event.logprobs)
+        text, shown = self._text(event), self._shown(event)
         if text or any(shown.values()):
-            yield json_line(_head(self._name) | (text or self._no_text()) | {"done": False} | shown)
-
-    def end(self, _: int, completion: Completion) -> Iterator[bytes]:
-        yield json_line(_head(self._name) | self._no_text() | self._end(completion))
+            yield json_line(_head(self._name) | (text or self._no_text) | {"done": False} | shown)
+        if self._context:
+            self._context += event.tokens
+        if event.finish_reason is not None:
+            yield json_line(_head(self._name) | self._no_text | self._end(event))
 
     def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
         (completion,) = completions
-        text = self._text(completion) or self._no_text()
-        shown = self._pieces(completion.pieces) | self._logprobs(completion.logprobs)
-        return _head(self._name) | text | shown | self._end(completion)
+        text = self._text(completion) or self._no_text
+        if self._context:
+            self._context += completion.token_ids
+        return _head(self._name) | text | self._shown(completion) | self._end(completion)
 
     def report(self, error: ApiError) -> bytes:
         return json_line(error_body(error))
@@ -161,28 +163,28 @@ class _Reply:
         if self._blocks is None:
             return {"response": source.text} if source.text else {}
         message = _message(self._blocks.feed(source))
-        return {} if message == _message(()) else message
+        return {} if message == _NOTHING else message
 
-    def _no_text(self) -> dict[str, Any]:
-        return {"response": ""} if self._blocks is None else _message(())
+    def _shown(self, source: Event | Completion) -> dict[str, Any]:
+        """The drafts and the log-probabilities, one object for each token, if they are wanted."""
+        shown: dict[str, Any] = {}
+        if self._shows_drafts:
+            shown["pieces"] = [
+                {"text": piece.text, "drafted": piece.drafted}
+                for piece in source.pieces
+                if piece.text
+            ]
+        if source.logprobs:
+            describe = partial(describe_logprob, self._spelling)
+            shown["logprobs"] = logprob_entries(source.logprobs, describe)
+        return shown
 
-    def _pieces(self, pieces: Sequence[Piece]) -> dict[str, Any]:
-        if not self._shows_drafts:
-            return {}
-        shown = [{"text": piece.text, "drafted": piece.drafted} for piece in pieces if piece.text]
-        return {"pieces": shown}
-
-    def _logprobs(self, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
-        """One object for each token, if log-probabilities are wanted."""
-        if not entries:
-            return {}
-        return {"logprobs": logprob_entries(entries, partial(describe_logprob, self._spelling))}
-
-    def _end(self, completion: Completion) -> dict[str, Any]:
-        stats = completion.stats
+    def _end(self, source: Event | Completion) -> dict[str, Any]:
+        stats = source.stats
+        assert source.finish_reason is not None
         figures = {
             "done": True,
-            "done_reason": FINISH_REASONS[completion.finish_reason],
+            "done_reason": FINISH_REASONS[source.finish_reason],
             "total_duration": _nanoseconds(perf_counter() - self._begun),
             "load_duration": 0,
             "prompt_eval_count": stats.prompt_tokens,
@@ -197,25 +199,17 @@ class _Reply:
                 "draft_count": stats.drafted,
                 "draft_accepted_count": stats.accepted,
             }
-        if self._prompt:
-            figures["context"] = [*self._prompt, *completion.token_ids]
-        return figures
+        return figures | ({"context": self._context} if self._context else {})
 
 
 def _head(name: str) -> dict[str, Any]:
-    return {"model": name, "created_at": timestamp(datetime.now(UTC))}
+    return {"model": name, "created_at": _timestamp(datetime.now(UTC))}
 
 
-def _loaded(request: ApiRequest, nothing: dict[str, Any]) -> Response:
+def _loaded(service: Service, nothing: dict[str, Any]) -> Response:
     """The response to a request that only checks that the model is loaded."""
     done = {"done": True, "done_reason": "load"}
-    return CompactJSONResponse(_head(served_name(request)) | nothing | done)
-
-
-def _respond(request: ApiRequest, job: Job, reply: _Reply) -> Response:
-    """Does a job; the response is streamed unless `stream` is false."""
-    streams = request.body.flag("stream", default=True)
-    return respond(request.service, [job], reply, streams=streams, media_type=NDJSON)
+    return JSONAnswer(_head(_served_name(service)) | nothing | done)
 
 
 def _message(steps: Iterable[Step]) -> dict[str, Any]:
@@ -237,20 +231,17 @@ def _nanoseconds(seconds: float) -> int:
     return round(seconds * _NANOSECONDS)
 
 
-def _read_options(request: ApiRequest) -> Options:
+def _read_options(service: Service, body: Body) -> Options:
     """How to complete: `format`, and `options`.
 
     Without a positive `num_predict` the completion lasts to the end of the context. `num_ctx` is
     ignored: the context is as long as the server's.
-
-    Raises:
-        BodyError: if a field cannot be served.
     """
-    body = request.body
     return read_options(
-        request,
-        OLLAMA_DIALECT,
-        body=body.object("options"),
+        service,
+        body,
+        DIALECT,
+        part=body.object("options"),
         grammar=_read_format(body),
         logprobs=read_logprobs(body),
     )
@@ -311,3 +302,153 @@ def _spells_fill_tokens(engine: "Engine", prompt: str) -> bool:
         layout.prefix in prompt and engine.tokenizer.token_id(layout.prefix) is not None
         for layout in FILL_FORMATS
     )
+
+
+def _served_name(service: Service) -> str:
+    """The model's name with a tag, which every name in Ollama has."""
+    return f"{service.model_name}:latest"
+
+
+def _timestamp(moment: datetime) -> str:
+    """A moment as Go writes it: RFC 3339, in UTC."""
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _version(_service: Service, _body: Body) -> Response:
+    """The version of Ollama's API, and of this server."""
+    return JSONAnswer({"version": SPOKEN_VERSION, "akunu_py": __version__})
+
+
+def _tags(service: Service, _: Body) -> Response:
+    """All models: there is one."""
+    entry = _entry(service) | {"modified_at": _timestamp(_STARTED)}
+    return JSONAnswer({"models": [entry]})
+
+
+def _ps(service: Service, _: Body) -> Response:
+    """The models in memory: the same one, which stays there."""
+    engine = service.engine
+    entry = _entry(service) | {
+        "expires_at": _timestamp(_NEVER),
+        "size_vram": 0 if engine.backend.device == "cpu" else engine.model.parameter_bytes,
+        "context_length": engine.context_limit,
+    }
+    return JSONAnswer({"models": [entry]})
+
+
+def _pull(service: Service, body: Body) -> Response:
+    """Succeeds if the model is the one that is served: it is here already.
+
+    Raises:
+        NotFoundError: if it is another one.
+    """
+    name = service.model_name
+    wanted = body.text("model", "name", default="").removesuffix(":latest")
+    if wanted not in ("", name, *service.settings.aliases):
+        raise NotFoundError(
+            f"This server has {name} only; start one with `serve --model NAME` for another model."
+        )
+    done = {"status": "success"}
+    if body.flag("stream", default=True):
+        return Answer(json_line(done), media_type=NDJSON)
+    return JSONAnswer(done)
+
+
+def _show(service: Service, _: Body) -> Response:
+    """The model in detail, whatever name the request contains."""
+    engine = service.engine
+    model, config = engine.model, engine.model.config
+    family = _family(engine)
+    layout = find_format(engine.tokenizer.token_id)
+    info = {
+        "general.architecture": family,
+        "general.basename": model.name,
+        "general.parameter_count": model.parameter_count,
+        f"{family}.context_length": engine.context_limit,
+        f"{family}.block_count": config.get("num_hidden_layers"),
+        f"{family}.embedding_length": config.get("hidden_size"),
+        f"{family}.vocab_size": model.vocabulary_size,
+    }
+    return JSONAnswer(
+        {
+            "modelfile": f"FROM {model.name}\n",
+            "parameters": f"num_ctx {engine.context_limit}",
+            "template": _template(layout),
+            "details": _details(engine),
+            "model_info": info,
+            "capabilities": _capabilities(engine, layout),
+            "modified_at": _timestamp(_STARTED),
+        }
+    )
+
+
+def _entry(service: Service) -> dict[str, Any]:
+    name, engine = _served_name(service), service.engine
+    identity = f"{name} {engine.model.parameter_count} {engine.model.config}"
+    return {
+        "name": name,
+        "model": name,
+        "size": engine.model.parameter_bytes,
+        "digest": hashlib.sha256(identity.encode()).hexdigest(),
+        "details": _details(engine),
+    }
+
+
+def _details(engine: "Engine") -> dict[str, Any]:
+    return {
+        "parent_model": "",
+        "format": "safetensors",
+        "family": _family(engine),
+        "families": [_family(engine)],
+        "parameter_size": engine.model.size,
+        "quantization_level": _quantization(engine.model.config),
+    }
+
+
+def _family(engine: "Engine") -> str:
+    return str(engine.model.config.get("model_type", "llama"))
+
+
+def _quantization(config: dict[str, Any]) -> str:
+    """The format of the weights in the model's files."""
+    quantization = config.get("quantization")
+    if isinstance(quantization, dict) and "bits" in quantization:
+        return f"Q{quantization['bits']}"
+    dtype = str(config.get("torch_dtype") or config.get("dtype") or "unknown")
+    return {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}.get(dtype, dtype)
+
+
+def _template(layout: FillFormat | None) -> str:
+    """The layout of a prompt in Ollama's template language, from which clients see whether the
+    model can fill gaps. The chat template is in another language and is not shown here."""
+    if layout is None:
+        return "{{ .Prompt }}"
+    return "{{ if .Suffix }}{{ .Prompt }}{{ .Suffix }}{{ else }}{{ .Prompt }}{{ end }}"
+
+
+def _capabilities(engine: "Engine", layout: FillFormat | None) -> list[str]:
+    format_ = engine.tokenizer.answer_format
+    return [
+        "completion",
+        *(["insert"] if layout is not None else []),
+        *(["tools"] if format_.has_tools else []),
+        *(["thinking"] if format_.think_start else []),
+    ]
+
+
+OLLAMA: Final = Contract(
+    name="ollama",
+    endpoints=(
+        Endpoint("POST", "/api/generate", _generate),
+        Endpoint("POST", "/api/chat", _chat),
+        Endpoint("POST", "/api/show", _show),
+        Endpoint("POST", "/api/pull", _pull),
+        Endpoint("POST", "/api/embed", refuse_embeddings),
+        Endpoint("POST", "/api/embeddings", refuse_embeddings),
+        Endpoint("GET", "/api/tags", _tags),
+        Endpoint("GET", "/api/ps", _ps),
+        Endpoint("GET", "/api/version", _version),
+    ),
+    error_body=error_body,
+    prefixes=("/api/",),
+)

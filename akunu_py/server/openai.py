@@ -1,46 +1,216 @@
-"""OpenAI's contract, which Zed, minuet, Continue, Cline and every client library rely on.
+"""What OpenAI's endpoints have in common: errors, chunks, choices, usage; and its models."""
 
-It includes Mistral's endpoint for filling gaps. Each endpoint has a file of its own; this one has
-the models and the list of endpoints.
-"""
-
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from time import time
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from starlette.responses import Response
 
-from akunu_py.server.contract import ApiRequest, Contract, Endpoint, refuse_embeddings
-from akunu_py.server.errors import NotFoundError
-from akunu_py.server.openai_chat import chat, count_tokens
-from akunu_py.server.openai_common import error_body
-from akunu_py.server.openai_completions import complete, fill
-from akunu_py.server.response_store import delete_response, list_input_items, show_response
-from akunu_py.server.responses import count_tokens as count_response_tokens
-from akunu_py.server.responses import respond
-from akunu_py.server.wire import CompactJSONResponse
+from akunu_py.events import Completion, Event
+from akunu_py.package import __version__
+from akunu_py.server.body import Body
+from akunu_py.server.contract import Contract, Endpoint, refuse_embeddings
+from akunu_py.server.errors import ApiError, NotFoundError
+from akunu_py.server.fields import read_choices
+from akunu_py.server.service import Job, Service
+from akunu_py.server.wire import JobAnswer, JSONAnswer, new_id, prompt_progress, sse, timings
+from akunu_py.stats import Finish, Stats
 
+PREFIX: Final = "/v1/"
+_DONE: Final = b"data: [DONE]\n\n"
 _STARTED: Final = int(time())
+_CODES: Final = {
+    "exceed_context_size_error": "context_length_exceeded",
+    "authentication_error": "invalid_api_key",
+    "rate_limit_error": "rate_limit_exceeded",
+    "not_found_error": "not_found",
+}
 
 
-def list_models(request: ApiRequest) -> Response:
+def error_body(error: ApiError) -> dict[str, Any]:
+    """`{"error": {"message", "type", "param", "code"}}`."""
+    kind = "invalid_request_error" if error.kind == "not_found_error" else error.kind
+    named = {"message": error.message, "type": kind, "param": error.param}
+    return {"error": {**named, "code": _CODES.get(error.kind), **error.facts}}
+
+
+@dataclass(frozen=True)
+class ResponseKind:
+    """The names in an endpoint's responses, and whether the last chunk always has the usage."""
+
+    id_prefix: str
+    name: str
+    chunk_name: str
+    ends_with_usage: bool = False
+
+
+class Choice(Protocol):
+    """Formats one completion as a choice of a response, or of chunks; `reasoning_tokens` are those
+    of its tokens that were reasoning."""
+
+    @property
+    def reasoning_tokens(self) -> int: ...
+
+    def chunk_choices(self, event: Event) -> list[dict[str, Any]]:
+        """The choices of the chunks for the next event of a stream."""
+
+    def empty(self, finish: Finish | None = None) -> dict[str, Any]:
+        """The choice of a chunk without text, which may end the stream."""
+
+    def whole(self, completion: Completion) -> dict[str, Any]:
+        """The choice of a response that is not streamed."""
+
+
+def respond(
+    service: Service,
+    body: Body,
+    prompt_jobs: Sequence[Job],
+    kind: ResponseKind,
+    make_choice: Callable[[int, Job], Choice],
+) -> Response:
+    """Does the job of every prompt, as often as the client wants choices of it.
+
+    Raises:
+        BodyError: if these are more than the server allows.
+    """
+    per_prompt, jobs = read_choices(body, prompt_jobs, "n")
+    choices = [make_choice(index, job) for index, job in enumerate(jobs)]
+    streams = body.flag("stream", default=False)
+    reply = _Reply(service, body, kind, choices, per_prompt, streams=streams)
+    if body.flag("verbose", default=False):  # llama-server's: the prompt of the template
+        tokenizer = service.engine.tokenizer
+        prompt = tokenizer.readable(jobs[0].prompt_text(tokenizer.decode))
+        reply.verbose = {"__verbose": {"prompt": prompt}}
+    return JobAnswer(service, jobs, reply, streams=streams)
+
+
+class _Reply:
+    """Puts choices into one response, or into chunks, the last of which has the timings."""
+
+    def __init__(
+        self,
+        service: Service,
+        body: Body,
+        kind: ResponseKind,
+        choices: Sequence[Choice],
+        per_prompt: int,
+        *,
+        streams: bool,
+    ) -> None:
+        self.verbose: dict[str, Any] = {}
+        self._choices = choices
+        self._per_prompt = per_prompt
+        self._done: dict[int, tuple[Stats, int]] = {}  # by the choice's index
+        self._ends_with_usage = kind.ends_with_usage
+        self._times_tokens = body.flag("timings_per_token", default=False)
+        self._reports_usage = body.object("stream_options").flag("include_usage", default=False)
+        self._begun = False
+        self._head = {
+            "id": new_id(kind.id_prefix),
+            "object": kind.chunk_name if streams else kind.name,
+            "created": int(time()),
+            "model": service.model_name,
+            "system_fingerprint": f"b{__version__}-akunu-py",
+        }
+        self._chunk_head = self._head | ({"usage": None} if self._reports_usage else {})
+
+    def feed(self, index: int, event: Event) -> Iterator[bytes]:
+        extra = prompt_progress(event)
+        timed = {"timings": timings(event.stats, event.prompt_done)} if self._times_tokens else {}
+        choices = self._choices[index].chunk_choices(event)
+        if extra and not choices:
+            choices = [self._choices[index].empty()]
+        for choice in choices:
+            # As in llama-server, the first chunk has a role, and no timings.
+            more = (timed if self._begun or extra else {}) | extra
+            yield sse({**self._chunk_head, "choices": [choice], **more})
+            self._begun = True
+        if event.finish_reason is not None:
+            yield from self._end(index, event.stats, event.finish_reason)
+
+    def _end(self, index: int, stats: Stats, finish: Finish) -> Iterator[bytes]:
+        """The chunks that end a choice."""
+        choice = self._choices[index]
+        self._done[index] = stats, choice.reasoning_tokens
+        is_last = len(self._done) == len(self._choices)
+        figures = _figures(self._done, self._per_prompt) | self.verbose
+        extra = figures if is_last and not self._reports_usage else {}
+        if not self._ends_with_usage:
+            extra = {name: value for name, value in extra.items() if name != "usage"}
+        yield sse(self._chunk_head | {"choices": [choice.empty(finish)]} | extra)
+        if is_last and self._reports_usage:
+            yield sse(self._head | {"choices": []} | figures)
+        if is_last:
+            yield _DONE
+
+    def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
+        made = []
+        for index, completion in enumerate(completions):
+            made.append(self._choices[index].whole(completion))
+            self._done[index] = completion.stats, self._choices[index].reasoning_tokens
+        figures = _figures(self._done, self._per_prompt)
+        return self._head | {"choices": made} | figures | self.verbose
+
+    def report(self, error: ApiError) -> bytes:
+        return sse(error_body(error))
+
+
+def _figures(done: Mapping[int, tuple[Stats, int]], per_prompt: int) -> dict[str, Any]:
+    """OpenAI's `usage` and llama-server's `timings`: sums over all choices, from the statistics
+    and the reasoning tokens of each, by its index.
+
+    A prompt counts once, however many choices it has. All draft tokens count as predicted ones, not
+    only those drafted from the client's `prediction`. The time of decoding is from the first
+    choice's beginning to the last one's end, because they are decoded together.
+    """
+    sums, prompts = Stats(), Stats()
+    for index, (stats, _) in done.items():
+        sums.include(stats)
+        if index % per_prompt == 0:
+            prompts.include(stats)
+    spans = [
+        (stats.decode_since, stats.decode_since + stats.decode_s)
+        for stats, _ in done.values()
+        if stats.decode_since is not None
+    ]
+    if spans:
+        sums.decode_s = max(end for _, end in spans) - min(begin for begin, _ in spans)
+    usage = {
+        "prompt_tokens": prompts.prompt_tokens,
+        "completion_tokens": sums.generated_tokens,
+        "total_tokens": prompts.prompt_tokens + sums.generated_tokens,
+        "prompt_tokens_details": {"cached_tokens": prompts.cached_tokens},
+        "completion_tokens_details": {
+            "reasoning_tokens": sum(
+                min(few, stats.generated_tokens) for stats, few in done.values()
+            ),
+            "accepted_prediction_tokens": sums.accepted,
+            "rejected_prediction_tokens": sums.drafted - sums.accepted,
+        },
+    }
+    return {"usage": usage, "timings": timings(sums)}
+
+
+def _list_models(service: Service, _: Body) -> Response:
     """A list of one model."""
-    return CompactJSONResponse({"object": "list", "data": [_entry(request)]})
+    return JSONAnswer({"object": "list", "data": [_entry(service)]})
 
 
-def show_model(request: ApiRequest) -> Response:
+def _show_model(service: Service, path: Body) -> Response:
     """The model, if it has the name in the path."""
-    entry = _entry(request)
-    if request.path_params["model"] not in (entry["id"], *entry["aliases"]):
+    entry = _entry(service)
+    if path.any("model") not in (entry["id"], *entry["aliases"]):
         raise NotFoundError(f"There is no such model; this server has {entry['id']}.")
-    return CompactJSONResponse(entry)
+    return JSONAnswer(entry)
 
 
-def _entry(request: ApiRequest) -> dict[str, Any]:
+def _entry(service: Service) -> dict[str, Any]:
     """A model object, with what llama-server adds to it."""
-    engine = request.engine
+    engine = service.engine
     return {
-        "id": request.model_name,
-        "aliases": list(request.settings.aliases),
+        "id": service.model_name,
+        "aliases": list(service.settings.aliases),
         "tags": [],
         "object": "model",
         "created": _STARTED,
@@ -54,29 +224,15 @@ def _entry(request: ApiRequest) -> dict[str, Any]:
     }
 
 
-OPENAI: Final = Contract(
+MODELS: Final = Contract(
     name="openai",
     endpoints=(
-        Endpoint("POST", "/v1/completions", complete),
-        Endpoint("POST", "/v1/fim/completions", fill),
-        Endpoint("POST", "/v1/chat/completions", chat),
-        Endpoint("POST", "/chat/completions", chat),
-        Endpoint("POST", "/v1/chat/completions/input_tokens", count_tokens),
-        Endpoint("POST", "/chat/completions/input_tokens", count_tokens),
-        Endpoint("POST", "/fim/completions", fill),
-        Endpoint("POST", "/v1/beta/completions", complete),
+        Endpoint("GET", "/v1/models", _list_models),
+        Endpoint("GET", "/models", _list_models),
+        Endpoint("GET", "/v1/models/{model:path}", _show_model),
         Endpoint("POST", "/v1/embeddings", refuse_embeddings),
         Endpoint("POST", "/v1/rerank", refuse_embeddings),
-        Endpoint("POST", "/v1/responses", respond),
-        Endpoint("POST", "/responses", respond),
-        Endpoint("POST", "/v1/responses/input_tokens", count_response_tokens),
-        Endpoint("GET", "/v1/responses/{id}", show_response),
-        Endpoint("DELETE", "/v1/responses/{id}", delete_response),
-        Endpoint("GET", "/v1/responses/{id}/input_items", list_input_items),
-        Endpoint("GET", "/v1/models", list_models),
-        Endpoint("GET", "/models", list_models),
-        Endpoint("GET", "/v1/models/{model:path}", show_model),
     ),
     error_body=error_body,
-    prefixes=("/v1/",),
+    prefixes=(PREFIX,),
 )

@@ -1,6 +1,6 @@
 """OpenAI's chat completions: content, reasoning and tool calls."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -9,18 +9,13 @@ from starlette.responses import Response
 from akunu_py.events import Completion, Event
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.body import Body
-from akunu_py.server.contract import ApiRequest
-from akunu_py.server.conversation import Block, Blocks, Conversation, Step, select_tools
+from akunu_py.server.contract import Contract, Endpoint
+from akunu_py.server.conversation import Block, Blocks, ChatJob, count_tokens, select_tools
 from akunu_py.server.dialect import OPENAI, read_format, read_options
 from akunu_py.server.fields import made_call, read_logprobs, read_messages, read_offered_tools
-from akunu_py.server.job import Job
-from akunu_py.server.openai_common import ResponseKind, respond
-from akunu_py.server.wire import (
-    FINISH_REASONS,
-    CompactJSONResponse,
-    describe_logprob,
-    logprob_entries,
-)
+from akunu_py.server.openai import PREFIX, ResponseKind, error_body, respond
+from akunu_py.server.service import Service
+from akunu_py.server.wire import FINISH_REASONS, describe_logprob, logprob_entries
 from akunu_py.stats import Finish
 from akunu_py.text.chat import reserved_names
 from akunu_py.text.token_bytes import TokenBytes
@@ -30,38 +25,20 @@ _MAX_EFFORT_LENGTH: Final = 16
 """Characters of a `reasoning_effort`; each model has its own words for it."""
 
 
-def chat(request: ApiRequest) -> Response:
-    """`/v1/chat/completions`: continues a conversation."""
-    conversation = read_conversation(request)
-    job = conversation.job
-    spelling = None if job.options.logprobs is None else request.engine.tokenizer.token_bytes
-
-    def make_choice(index: int, _: Job) -> _ChatChoice:
-        return _ChatChoice(index, conversation.blocks(), spelling)
-
-    return respond(request, [job], _KIND, make_choice)
-
-
-def count_tokens(request: ApiRequest) -> Response:
-    """`/v1/chat/completions/input_tokens`: how long the prompt of such a request is."""
-    tokens = read_conversation(request).count_tokens(request.engine.tokenizer)
-    return CompactJSONResponse({"object": "response.input_tokens", "input_tokens": tokens})
-
-
-def read_conversation(request: ApiRequest) -> Conversation:
-    """A body as a conversation.
+def read_chat(service: Service, body: Body) -> ChatJob:
+    """A body as a job.
 
     Raises:
         BodyError: if a field cannot be served.
     """
-    body, tokenizer = request.body, request.engine.tokenizer
+    tokenizer = service.engine.tokenizer
     grammar = read_format(body, "response_format")
     for name in ("functions", "function_call"):
         if body.has(name):
             body.refuse(name, "is obsolete; send `tools` and `tool_choice` instead")
     has_tools = tokenizer.answer_format.has_tools
     tools = select_tools(body, read_offered_tools(body), model_has_tools=has_tools)
-    options = read_options(request, OPENAI, logprobs=read_logprobs(body), grammar=grammar)
+    options = read_options(service, body, OPENAI, logprobs=read_logprobs(body), grammar=grammar)
     messages = read_messages(body)
     opens = body.flag("add_generation_prompt", default=None)
     continues = body.flag("continue_final_message", default=None)
@@ -71,8 +48,8 @@ def read_conversation(request: ApiRequest) -> Conversation:
         body.refuse("continue_final_message", "needs a last message of the assistant")
     if continues is not False and [each["role"] for each in messages[-2:]] == ["assistant"] * 2:
         body.refuse("messages", "must not end with two messages of the assistant; join them")
-    return Conversation.begin(
-        request.engine,
+    return ChatJob.begin(
+        service.engine,
         messages,
         options,
         tools,
@@ -82,42 +59,77 @@ def read_conversation(request: ApiRequest) -> Conversation:
     )
 
 
+def _chat(service: Service, body: Body) -> Response:
+    """`/v1/chat/completions`: continues a conversation."""
+    job = read_chat(service, body)
+    spelling = None if job.options.logprobs is None else service.engine.tokenizer.token_bytes
+    return respond(
+        service, body, [job], _KIND, lambda index, _: _ChatChoice(index, job.blocks(), spelling)
+    )
+
+
+def _count_tokens(service: Service, body: Body) -> Response:
+    """`/v1/chat/completions/input_tokens`: how long the prompt of such a request is."""
+    return count_tokens(service, read_chat(service, body), object="response.input_tokens")
+
+
+CHAT: Final = Contract(
+    name="openai",
+    endpoints=(
+        Endpoint("POST", "/v1/chat/completions", _chat),
+        Endpoint("POST", "/chat/completions", _chat),
+        Endpoint("POST", "/v1/chat/completions/input_tokens", _count_tokens),
+        Endpoint("POST", "/chat/completions/input_tokens", _count_tokens),
+    ),
+    error_body=error_body,
+    prefixes=(PREFIX,),
+)
+
+
 class _ChatChoice:
     """A choice of `/v1/chat/completions`; `spelling` is None if no log-probabilities are wanted."""
 
     def __init__(self, index: int, blocks: Blocks, spelling: TokenBytes | None) -> None:
-        self._index = index
         self._blocks = blocks
         self._spelling = spelling
-        self._has_begun = False
         self._num_calls = 0
+        self._has_begun = False
+        self._nothing = {"index": index, "delta": {}, "logprobs": None, "finish_reason": None}
 
     @property
     def reasoning_tokens(self) -> int:
         return self._blocks.reasoning_tokens
 
     def chunk_choices(self, event: Event) -> list[dict[str, Any]]:
-        deltas = [delta for step in self._blocks.feed(event) for delta in self._deltas(step)]
-        if event.logprobs and not deltas:
-            deltas = [{"content": ""}]
+        deltas: list[dict[str, Any]] = []
         if not self._has_begun:
             self._has_begun = True
-            deltas = [{"role": "assistant", "content": None}, *deltas]
-        choices = [self._choice(delta) for delta in deltas]
+            deltas.append({"role": "assistant", "content": None})
+        begun = len(deltas)
+        for what, block, text in self._blocks.feed(event):
+            if block.call is None:
+                if what == "delta":
+                    name = "reasoning_content" if block.kind == "reasoning" else "content"
+                    deltas.append({name: text})
+            elif what == "start":
+                deltas.append({"tool_calls": [{"index": self._num_calls} | _tool_call(block)]})
+                self._num_calls += 1
+            elif what == "delta":
+                more = {"index": self._num_calls - 1, "function": {"arguments": text}}
+                deltas.append({"tool_calls": [more]})
+        if event.logprobs and len(deltas) == begun:
+            deltas.append({"content": ""})
+        choices = [{**self._nothing, "delta": delta} for delta in deltas]
         if event.logprobs:
             choices[-1]["logprobs"] = self._logprobs(event.logprobs)
         return choices
 
-    def nothing(self) -> dict[str, Any]:
-        return self._choice({})
-
-    def end(self, finish: Finish) -> dict[str, Any]:
-        return self._choice({}) | {"finish_reason": self._finish_reason(finish)}
+    def empty(self, finish: Finish | None = None) -> dict[str, Any]:
+        return self._nothing | {"finish_reason": finish and self._finish_reason(finish)}
 
     def whole(self, completion: Completion) -> dict[str, Any]:
-        list(self._blocks.feed(completion))
+        self._blocks.take_all(completion)
         calls, reasoning = self._blocks.calls, self._blocks.text("reasoning")
-        self._num_calls = len(calls)
         content = self._blocks.text("text") or (None if calls else "")
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if reasoning:
@@ -125,24 +137,11 @@ class _ChatChoice:
         if calls:
             message["tool_calls"] = [_tool_call(block) for block in calls]
         return {
-            "index": self._index,
+            "index": self._nothing["index"],
             "message": message,
             "logprobs": self._logprobs(completion.logprobs),
             "finish_reason": self._finish_reason(completion.finish_reason),
         }
-
-    def _deltas(self, step: Step) -> Iterator[dict[str, Any]]:
-        """The `delta` for a step of a stream, if there is one."""
-        what, block, text = step
-        if block.call is None:
-            if what == "delta":
-                yield {"reasoning_content" if block.kind == "reasoning" else "content": text}
-        elif what == "start":
-            yield {"tool_calls": [{"index": self._num_calls} | _tool_call(block)]}
-            self._num_calls += 1
-        elif what == "delta":
-            more = {"index": self._num_calls - 1, "function": {"arguments": text}}
-            yield {"tool_calls": [more]}
 
     def _finish_reason(self, finish: Finish) -> str:
         reason = FINISH_REASONS[finish]
@@ -155,14 +154,10 @@ class _ChatChoice:
         content = logprob_entries(entries, partial(describe_logprob, self._spelling))
         return {"content": content, "refusal": None}
 
-    def _choice(self, delta: dict[str, Any]) -> dict[str, Any]:
-        return {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": None}
-
 
 def _tool_call(block: Block) -> dict[str, Any]:
     assert block.call is not None
-    id_ = block.call.id or f"call_{block.id[:24]}"
-    return made_call(block.call.name, block.call.arguments, id_)
+    return made_call(block.call.name, block.call.arguments, block.call_id("call_"))
 
 
 def _read_template_settings(body: Body) -> dict[str, Any]:

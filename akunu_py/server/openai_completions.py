@@ -15,10 +15,10 @@ from akunu_py.events import Completion, Event
 from akunu_py.options import MAX_ALTERNATIVES
 from akunu_py.sampling.logprobs import PromptLogprobs, TokenLogprob
 from akunu_py.server.body import Body
-from akunu_py.server.contract import ApiRequest
+from akunu_py.server.contract import Contract, Endpoint
 from akunu_py.server.dialect import OPENAI, read_options
-from akunu_py.server.job import Job
-from akunu_py.server.openai_common import ResponseKind, respond
+from akunu_py.server.openai import PREFIX, ResponseKind, error_body, respond
+from akunu_py.server.service import Job, Service, before_gap
 from akunu_py.server.wire import FINISH_REASONS, bounded, spell
 from akunu_py.stats import Finish
 from akunu_py.text.token_bytes import TokenBytes
@@ -27,10 +27,12 @@ _COMPLETION: Final = ResponseKind("cmpl-", "text_completion", "text_completion")
 _FIM: Final = ResponseKind("fim-", "chat.completion", "chat.completion.chunk", ends_with_usage=True)
 _DIALECT: Final = replace(OPENAI, max_tokens=16)
 
+Lists = dict[str, list[Any]]
+"""Log-probabilities, as `_Logprobs` makes them."""
 
-def complete(request: ApiRequest) -> Response:
+
+def _complete(service: Service, body: Body) -> Response:
     """`/v1/completions`: completes a prompt, or several."""
-    body = request.body
     logprobs = body.integer("logprobs", default=None, least=0, most=MAX_ALTERNATIVES)
     echoes = body.flag("echo", default=False)
     scores_prompt = echoes and logprobs is not None
@@ -40,9 +42,9 @@ def complete(request: ApiRequest) -> Response:
     best_of = body.integer("best_of", default=None, least=1)
     if best_of is not None and best_of != body.integer("n", default=1):
         body.refuse("best_of", "must equal `n` or be left out: every choice is returned")
-    options = read_options(request, _DIALECT, logprobs=logprobs)
+    options = read_options(service, body, _DIALECT, logprobs=logprobs)
     options = replace(options, scores_prompt=scores_prompt)
-    spelling = request.engine.tokenizer.token_bytes
+    spelling = service.engine.tokenizer.token_bytes
 
     def spelled(tokens: Sequence[int]) -> str:
         return b"".join(map(spelling.of, tokens)).decode(errors="replace")
@@ -51,18 +53,30 @@ def complete(request: ApiRequest) -> Response:
         echo = job.prompt_text(spelled) if echoes else ""
         return _CompletionChoice(index, echo, None if logprobs is None else _Logprobs(spelling))
 
-    jobs = [Job(prompt, options, suffix) for prompt in _read_prompts(body)]
-    return respond(request, jobs, _COMPLETION, make_choice)
+    jobs = [Job(before_gap(prompt, suffix), options) for prompt in _read_prompts(body)]
+    return respond(service, body, jobs, _COMPLETION, make_choice)
 
 
-def fill(request: ApiRequest) -> Response:
+def _fill(service: Service, body: Body) -> Response:
     """`/v1/fim/completions`: fills the gap between `prompt` and `suffix`, or continues `prompt` if
     there is no suffix."""
-    body = request.body
     body.require("prompt")
     prompt, suffix = body.text("prompt", default=""), body.text("suffix", default=None)
-    job = Job(prompt, read_options(request, OPENAI), suffix)
-    return respond(request, [job], _FIM, lambda index, _: _FimChoice(index))
+    job = Job(before_gap(prompt, suffix), read_options(service, body, OPENAI))
+    return respond(service, body, [job], _FIM, lambda index, _: _FimChoice(index))
+
+
+COMPLETIONS: Final = Contract(
+    name="openai",
+    endpoints=(
+        Endpoint("POST", "/v1/completions", _complete),
+        Endpoint("POST", "/v1/beta/completions", _complete),
+        Endpoint("POST", "/v1/fim/completions", _fill),
+        Endpoint("POST", "/fim/completions", _fill),
+    ),
+    error_body=error_body,
+    prefixes=(PREFIX,),
+)
 
 
 def _read_prompts(body: Body) -> list[str | list[int]]:
@@ -99,21 +113,32 @@ class _CompletionChoice:
             return []
         return [self._choice(text, logprobs, None)]
 
-    def nothing(self) -> dict[str, Any]:
-        return self._choice("", None, None)
-
-    def end(self, finish: Finish) -> dict[str, Any]:
-        return self._choice("", None, FINISH_REASONS[finish])
+    def empty(self, finish: Finish | None = None) -> dict[str, Any]:
+        return self._choice("", None, finish and FINISH_REASONS[finish])
 
     def whole(self, completion: Completion) -> dict[str, Any]:
         text = self._echo + completion.text
         logprobs = None if self._logprobs is None else self._logprobs.take(completion, text)
         return self._choice(text, logprobs, FINISH_REASONS[completion.finish_reason])
 
-    def _choice(
-        self, text: str, logprobs: dict[str, Any] | None, finish: str | None
-    ) -> dict[str, Any]:
+    def _choice(self, text: str, logprobs: Lists | None, finish: str | None) -> dict[str, Any]:
         return {"index": self._index, "text": text, "logprobs": logprobs, "finish_reason": finish}
+
+
+class _FimChoice(_CompletionChoice):
+    """A choice of `/v1/fim/completions`. Every delta has a text, even an empty one, because Tabby
+    reads nothing else."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index, "", None)
+
+    def whole(self, completion: Completion) -> dict[str, Any]:
+        choice = super().whole(completion)
+        return {{"delta": "message"}.get(name, name): value for name, value in choice.items()}
+
+    def _choice(self, text: str, _: Lists | None, finish: str | None) -> dict[str, Any]:
+        delta = {"role": "assistant", "content": text}
+        return {"index": self._index, "delta": delta, "finish_reason": finish}
 
 
 class _Logprobs:
@@ -125,7 +150,7 @@ class _Logprobs:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._scores_prompt = False
 
-    def take(self, source: Event | Completion, text: str) -> dict[str, Any]:
+    def take(self, source: Event | Completion, text: str) -> Lists:
         """The lists for an event or for a whole completion, and their text."""
         prompt = source.prompt_logprobs
         self._scores_prompt = self._scores_prompt or prompt is not None
@@ -135,9 +160,7 @@ class _Logprobs:
             entries.append(source.end_logprob)
         return self._lists(entries) if prompt is None else self._with_prompt(prompt, text, entries)
 
-    def _with_prompt(
-        self, prompt: PromptLogprobs, text: str, entries: list[TokenLogprob]
-    ) -> dict[str, Any]:
+    def _with_prompt(self, prompt: PromptLogprobs, text: str, entries: list[TokenLogprob]) -> Lists:
         """The lists, which begin with those of the echoed prompt; its first token has no values."""
         first = self._spelling.of(prompt.first)
         if text.encode(errors="replace").startswith(first):  # not if the tokenizer added it
@@ -151,7 +174,7 @@ class _Logprobs:
         following = self._lists([*prompt.following, *entries])
         return {name: [opening[name], *values] for name, values in following.items()}
 
-    def _lists(self, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+    def _lists(self, entries: Sequence[TokenLogprob]) -> Lists:
         """The lists for the next tokens; the alternatives always include the token itself."""
         offsets = []
         for entry in entries:
@@ -169,29 +192,3 @@ class _Logprobs:
             ],
             "text_offset": offsets,
         }
-
-
-class _FimChoice:
-    """A choice of `/v1/fim/completions`. Every delta has a text, even an empty one, because Tabby
-    reads nothing else."""
-
-    reasoning_tokens = 0
-
-    def __init__(self, index: int) -> None:
-        self._index = index
-
-    def chunk_choices(self, event: Event) -> list[dict[str, Any]]:
-        return [self._choice("delta", event.text, None)] if event.text else []
-
-    def nothing(self) -> dict[str, Any]:
-        return self._choice("delta", "", None)
-
-    def end(self, finish: Finish) -> dict[str, Any]:
-        return self._choice("delta", "", FINISH_REASONS[finish])
-
-    def whole(self, completion: Completion) -> dict[str, Any]:
-        return self._choice("message", completion.text, FINISH_REASONS[completion.finish_reason])
-
-    def _choice(self, name: str, text: str, finish: str | None) -> dict[str, Any]:
-        message = {"role": "assistant", "content": text}
-        return {"index": self._index, name: message, "finish_reason": finish}

@@ -1,6 +1,8 @@
 """OpenAI's Responses, which Codex, the `openai` libraries and the AI SDK speak.
 
-The blocks of an answer become items, streamed as typed events or whole.
+The blocks of an answer become items, streamed as typed events or whole. Codex's custom tools and
+its shell are offered to the model as functions; tools that OpenAI's own service runs are left out.
+Nothing is stored: each request has the whole conversation.
 """
 
 from bisect import bisect_left
@@ -8,64 +10,117 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from time import time
-from typing import TYPE_CHECKING, Any, Final
-from uuid import uuid4
+from typing import Any, Final, NoReturn
 
 from starlette.responses import Response
 
 from akunu_py.errors import ContextOverflowError
 from akunu_py.events import Completion, Event
-from akunu_py.options import Options, Sampling
-from akunu_py.server.contract import ApiRequest
+from akunu_py.server.body import Body
+from akunu_py.server.contract import Contract, Endpoint
 from akunu_py.server.conversation import (
     Block,
-    Blocks,
-    Conversation,
+    ChatJob,
     Step,
     Tools,
+    count_tokens,
+    select_tools,
 )
 from akunu_py.server.dialect import OPENAI, read_format, read_options
-from akunu_py.server.errors import ApiError
-from akunu_py.server.fields import Message, made_call
-from akunu_py.server.response_store import History, input_items
-from akunu_py.server.responses_request import (
-    SHELL_NAME,
+from akunu_py.server.errors import ApiError, NotFoundError
+from akunu_py.server.fields import (
+    MAX_MESSAGES,
+    MAX_TOOLS,
+    Message,
+    call_of,
+    made_call,
     merged,
-    read_input,
-    read_tools,
-    without_oldest,
+    read_offered_tools,
+    read_text,
 )
+from akunu_py.server.openai import PREFIX, error_body
+from akunu_py.server.service import Service
 from akunu_py.server.wire import (
     FINISH_REASONS,
-    CompactJSONResponse,
+    JobAnswer,
     named_sse,
+    new_id,
     prompt_progress,
     timings,
 )
-from akunu_py.server.wire import respond as send
-
-if TYPE_CHECKING:
-    from akunu_py.engine import Engine
 
 _DIALECT: Final = replace(OPENAI, limits=("max_output_tokens", *OPENAI.limits))
+_INPUT: Final = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+}
+_SHELL: Final = {
+    "type": "object",
+    "properties": {
+        "command": {"type": "array", "items": {"type": "string"}},
+        "timeout_ms": {"type": "integer"},
+        "working_directory": {"type": "string"},
+    },
+    "required": ["command"],
+}
+_SHELL_NAME: Final = "local_shell"
+_ID_PREFIXES: Final = {"text": "msg_", "reasoning": "rs_", "function": "fc_", "custom": "ctc_",
+                       _SHELL_NAME: "lsh_"}  # fmt: skip
+_STREAMED: Final = {
+    "text": ("output_text", "text"),
+    "reasoning": ("reasoning_text", "text"),
+    "function": ("function_call_arguments", "arguments"),
+    "custom": ("custom_tool_call_input", "input"),
+}
+"""The names of the events for kinds of items, and the field that they fill."""
+_ROLES: Final = ("user", "assistant", "system", "developer")
+_TEXTS: Final = ("input_text", "output_text", "text", "refusal", "summary_text")
+_UNSTORED: Final = "this server stores no responses; send the whole conversation as `input`"
 
 
-def count_tokens(request: ApiRequest) -> Response:
+def _respond(service: Service, body: Body) -> Response:
+    """`/v1/responses`: continues a conversation."""
+    job, kinds = _read(service, body)
+    reply = _Reply(service, body, job, kinds)
+    return JobAnswer(service, [job], reply, streams=body.flag("stream", default=False))
+
+
+def _count_tokens(service: Service, body: Body) -> Response:
     """`/v1/responses/input_tokens`: how long the prompt of such a request is."""
-    tokens = _read(request)[0].count_tokens(request.engine.tokenizer)
-    return CompactJSONResponse({"object": "response.input_tokens", "input_tokens": tokens})
+    return count_tokens(service, _read(service, body)[0], object="response.input_tokens")
 
 
-def _read(request: ApiRequest) -> tuple[Conversation, dict[str, str], History]:
-    """A body as a conversation, the kinds of its tools by their names, and what it consists of.
+def _refuse_stored(_service: Service, _path: Body) -> NoReturn:
+    """Says why there is no response to show or to delete."""
+    raise NotFoundError(f"There is no such response: {_UNSTORED}.")
+
+
+RESPONSES: Final = Contract(
+    name="openai",
+    endpoints=(
+        Endpoint("POST", "/v1/responses", _respond),
+        Endpoint("POST", "/responses", _respond),
+        Endpoint("POST", "/v1/responses/input_tokens", _count_tokens),
+        Endpoint("GET", "/v1/responses/{id:path}", _refuse_stored),
+        Endpoint("DELETE", "/v1/responses/{id:path}", _refuse_stored),
+    ),
+    error_body=error_body,
+    prefixes=(PREFIX,),
+)
+
+
+def _read(service: Service, body: Body) -> tuple[ChatJob, dict[str, str]]:
+    """A body as a job, and the kinds of its tools by their names.
 
     Raises:
-        ApiError: if a field cannot be served.
+        BodyError: if a field cannot be served.
     """
-    body, engine = request.body, request.engine
     for name in ("background", "conversation", "prompt"):
         if body.any(name):
             body.refuse(name, "is not served")
+    if body.text("previous_response_id", default=None) is not None:
+        body.refuse("previous_response_id", f"cannot be served: {_UNSTORED}")
     if body.integer("top_logprobs", default=0):
         body.refuse("top_logprobs", "is not served here; chat completions have it")
     if "message.output_text.logprobs" in body.texts("include"):
@@ -73,56 +128,125 @@ def _read(request: ApiRequest) -> tuple[Conversation, dict[str, str], History]:
     truncation = body.text("truncation", default="disabled")
     if truncation not in ("disabled", "auto"):
         body.refuse("truncation", "must be disabled or auto")
+    body.flag("store", default=False)  # refuses what is no flag
     body.integer("max_output_tokens", default=None, least=1)
     grammar = read_format(body.object("text"), "format")
-    options = read_options(request, _DIALECT, grammar=grammar)
-    kinds, tools = read_tools(body, model_has_tools=engine.tokenizer.answer_format.has_tools)
-    earlier = body.text("previous_response_id", default=None)
-    history = History() if earlier is None else request.responses.get(earlier).history
-    messages = read_input(body)
-    history = history.followed_by(input_items(body), messages)
+    options = read_options(service, body, _DIALECT, grammar=grammar)
+    engine = service.engine
+    kinds, tools = _read_tools(body, engine.tokenizer.answer_format.has_tools)
+    messages = _read_input(body)
     instructions = body.text("instructions", default=None)
     opening = [{"role": "system", "content": instructions}] if instructions else []
     effort = body.object("reasoning").text("effort", default=None)
-    conversation = _begin(
-        engine,
-        merged([*opening, *history.messages]),
-        options,
-        tools,
-        {} if effort is None else {"reasoning_effort": effort},
-        truncates=truncation == "auto",
-    )
-    return conversation, kinds, history
+    settings = {} if effort is None else {"reasoning_effort": effort}
+    ways = [merged([*opening, *messages])]  # with fewer and fewer turns, if it may be truncated
+    while truncation == "auto" and (rest := _without_oldest(ways[-1])):
+        ways.append(rest)
+    room = engine.context_limit - min(options.max_tokens or 1, engine.context_limit // 2)
+
+    def begun(way: int) -> ChatJob:
+        return ChatJob.begin(engine, ways[way], options, tools, settings)
+
+    def fits(way: int) -> bool:
+        try:
+            return len(engine.tokenizer.encode(str(begun(way).prompt), most=room)) <= room
+        except ContextOverflowError:
+            return False
+
+    # Each trial renders what is left, so there must be few; the last way is taken as it is.
+    return begun(bisect_left(range(len(ways) - 1), True, key=fits)), kinds
 
 
-def respond(request: ApiRequest) -> Response:
-    """`/v1/responses`: continues a conversation."""
-    conversation, kinds, history = _read(request)
-    sampling = conversation.job.options.sampling
-    reply = _Reply(request, sampling, _Items(conversation.blocks(), kinds), history)
-    streams = request.body.flag("stream", default=False)
-    return send(request.service, [conversation.job], reply, streams=streams)
+def _read_tools(body: Body, model_has_tools: bool) -> tuple[dict[str, str], Tools]:
+    """The kind of each tool by its name, and the tools as functions."""
+    kinds: dict[str, str] = {}
+    functions: list[dict[str, Any]] = []
+    for tool in body.objects("tools", most=MAX_TOOLS):
+        kind = tool.text("type", default="function")
+        if kind not in ("function", "custom", _SHELL_NAME):
+            continue  # OpenAI's service would run it; Codex offers such tools to every model
+        function = {
+            name: tool.any(name) for name in ("name", "description", "strict") if tool.has(name)
+        }
+        if kind == "function":
+            function["parameters"] = tool.any("parameters") or {}
+        elif kind == "custom":
+            function["parameters"] = _INPUT
+            if tool.object("format").has("definition"):
+                grammar = tool.object("format").text("definition", default="")
+                function["description"] = f"{function.get('description', '')}\n{grammar}"
+        else:
+            function |= {"name": _SHELL_NAME, "parameters": _SHELL,
+                         "description": "Runs a command on the user's machine."}  # fmt: skip
+        functions.append({"type": "function", "function": function})
+        kinds[str(function.get("name"))] = kind
+    offered = read_offered_tools(Body({"tools": functions}, body.limits))
+    return kinds, select_tools(body, offered, model_has_tools=model_has_tools)
+
+
+def _read_input(body: Body) -> list[Message]:
+    """`input`: a text, or items."""
+    body.require("input")
+    if not isinstance(body.any("input"), list):
+        return [{"role": "user", "content": body.text("input", default="")}]
+    items = body.objects("input", most=MAX_MESSAGES)
+    found = [message for item in items for message in _messages(item)]
+    if not found:
+        body.refuse("input", "must have at least one message")
+    return found
+
+
+def _messages(item: Body) -> Iterator[Message]:
+    """The message of an item; none for reasoning, which models do not read again, and for calls
+    that OpenAI's service has done itself."""
+    kind = item.text("type", default="message")
+    if kind == "message":
+        role = item.text("role", default="user")
+        if role not in _ROLES:
+            item.refuse("role", "must be user, assistant, system or developer")
+        role = "system" if role == "developer" else role
+        yield {"role": role, "content": read_text(item, "content", _TEXTS)}
+    elif kind in ("function_call", "custom_tool_call", "local_shell_call"):
+        id_ = item.text("call_id", default="")
+        if kind == "function_call":
+            call = call_of(item, id_)
+        elif kind == "custom_tool_call":
+            text = item.text("input", default="")
+            call = made_call(item.text("name", default=""), {"input": text}, id_)
+        else:
+            words = item.object("action").values("command")
+            call = made_call(_SHELL_NAME, {"command": words}, id_)
+        yield {"role": "assistant", "content": "", "tool_calls": [call]}
+    elif kind in ("function_call_output", "custom_tool_call_output", "local_shell_call_output"):
+        id_ = item.text("call_id", "id", default="")
+        yield {"role": "tool", "tool_call_id": id_, "content": read_text(item, "output", _TEXTS)}
+    elif kind == "item_reference":
+        item.refuse("type", "cannot be served: nothing is stored; send the item")
+    elif kind != "reasoning" and not kind.endswith("_call"):
+        item.refuse("type", "is not served")
+
+
+def _without_oldest(messages: list[Message]) -> list[Message]:
+    """The messages without the oldest turn: all up to the second of the user's, but for those of
+    the system's in the beginning; none if there is no second one."""
+    first = next((at for at, each in enumerate(messages) if each["role"] != "system"), 0)
+    turns = [at for at, each in enumerate(messages) if each["role"] == "user" and at > first]
+    return [*messages[:first], *messages[turns[0] :]] if turns else []
 
 
 class _Reply:
     """Writes an answer as a response with items, or as the events that tell how they grow."""
 
     def __init__(
-        self,
-        request: ApiRequest,
-        sampling: Sampling,
-        items: "_Items",
-        history: History,
+        self, service: Service, body: Body, job: ChatJob, kinds: Mapping[str, str]
     ) -> None:
-        body = request.body
-        self._items = items
-        self._history = history
-        self._store = request.responses if body.flag("store", default=True) else None
+        self._blocks = job.blocks()
+        self._kinds = kinds
         self._times_tokens = body.flag("timings_per_token", default=False)
         self._numbers = count()
         self._begun = False
         self._head = {
-            "id": f"resp_{uuid4().hex}",
+            "id": new_id("resp_"),
             "object": "response",
             "created_at": int(time()),
             "status": "in_progress",
@@ -131,17 +255,17 @@ class _Reply:
             "instructions": body.any("instructions"),
             "max_output_tokens": body.any("max_output_tokens"),
             "metadata": body.any("metadata") or {},
-            "model": request.model_name,
+            "model": service.model_name,
             "output": [],
             "parallel_tool_calls": body.flag("parallel_tool_calls", default=True),
-            "previous_response_id": body.any("previous_response_id"),
+            "previous_response_id": None,
             "reasoning": {"effort": body.object("reasoning").any("effort"), "summary": None},
-            "store": self._store is not None,
-            "temperature": sampling.temperature,
+            "store": False,
+            "temperature": job.options.sampling.temperature,
             "text": {"format": body.object("text").any("format") or {"type": "text"}},
             "tool_choice": body.any("tool_choice") or "auto",
             "tools": body.any("tools") or [],
-            "top_p": sampling.top_p,
+            "top_p": job.options.sampling.top_p,
             "truncation": body.text("truncation", default="disabled"),
             "usage": None,
             "user": body.any("user"),
@@ -155,17 +279,17 @@ class _Reply:
         if progress := prompt_progress(event):
             yield self._event("in_progress", {"response": self._head} | progress)
         timed = {"timings": timings(event.stats)} if self._times_tokens else {}
-        for name, fields in self._items.feed(event):
-            yield self._event(name, fields | (timed if name.endswith(".delta") else {}))
-
-    def end(self, _: int, completion: Completion) -> Iterator[bytes]:
-        response = self._final(completion)
-        timed = {"timings": timings(completion.stats)} if self._times_tokens else {}
-        yield self._event(response["status"], {"response": response} | timed)
+        for step in self._blocks.feed(event):
+            for name, fields in self._events(step):
+                yield self._event(name, fields | (timed if name.endswith(".delta") else {}))
+        if event.finish_reason is not None:
+            response = self._final(event)
+            timed = {"timings": timings(event.stats)} if self._times_tokens else {}
+            yield self._event(response["status"], {"response": response} | timed)
 
     def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
         (completion,) = completions
-        list(self._items.feed(completion))
+        self._blocks.take_all(completion)
         return self._final(completion)
 
     def report(self, error: ApiError) -> bytes:
@@ -175,172 +299,89 @@ class _Reply:
     def _event(self, name: str, fields: Mapping[str, Any]) -> bytes:
         return named_sse(f"response.{name}", {"sequence_number": next(self._numbers), **fields})
 
-    def _final(self, completion: Completion) -> dict[str, Any]:
-        response = self._head | _ending(completion, self._items) | {"output": self._items.done}
-        if self._store is not None:
-            self._store.add(response, self._history, self._items.as_message())
-        return response
-
-
-def _begin(
-    engine: "Engine",
-    messages: list[Message],
-    options: Options,
-    tools: Tools,
-    settings: Mapping[str, Any],
-    *,
-    truncates: bool,
-) -> Conversation:
-    """A conversation; if it may be truncated, without the oldest turns if they leave no room."""
-    limit = engine.context_limit
-    room = limit - min(options.max_tokens or 1, limit // 2)
-    ways = [messages]
-    while truncates and (rest := without_oldest(ways[-1])):
-        ways.append(rest)
-
-    def begun(way: int) -> Conversation:
-        return Conversation.begin(engine, ways[way], options, tools, settings)
-
-    # Each trial renders what is left, so there must be few; the last way is taken as it is.
-    way = bisect_left(range(len(ways) - 1), True, key=lambda way: _fits(engine, begun(way), room))
-    return begun(way)
-
-
-def _fits(engine: "Engine", conversation: Conversation, room: int) -> bool:
-    """Whether a conversation's prompt has so many tokens or fewer."""
-    try:
-        return len(engine.tokenizer.encode(str(conversation.job.prompt), most=room)) <= room
-    except ContextOverflowError:
-        return False
-
-
-def _ending(completion: Completion, items: "_Items") -> dict[str, Any]:
-    """How a response ended, and its usage. With a call that a stop string has cut it is incomplete:
-    clients parse all calls of a complete one."""
-    stats = completion.stats
-    reason = None
-    if FINISH_REASONS[completion.finish_reason] == "length":
-        reason = "max_output_tokens"
-    elif items.has_cut_call:
-        reason = "stop"
-    return {
-        "status": "incomplete" if reason else "completed",
-        "incomplete_details": {"reason": reason} if reason else None,
-        "usage": {
-            "input_tokens": stats.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": stats.cached_tokens},
-            "output_tokens": stats.generated_tokens,
-            "output_tokens_details": {
-                "reasoning_tokens": min(items.reasoning_tokens, stats.generated_tokens)
+    def _final(self, source: Event | Completion) -> dict[str, Any]:
+        """The whole response. With a call that a stop string has cut it is incomplete: clients
+        parse all calls of a complete one."""
+        stats, reason = source.stats, None
+        assert source.finish_reason is not None
+        if FINISH_REASONS[source.finish_reason] == "length":
+            reason = "max_output_tokens"
+        elif any(block.cut for block in self._blocks.calls):
+            reason = "stop"
+        reasoning = min(self._blocks.reasoning_tokens, stats.generated_tokens)
+        return self._head | {
+            "status": "incomplete" if reason else "completed",
+            "incomplete_details": {"reason": reason} if reason else None,
+            "usage": {
+                "input_tokens": stats.prompt_tokens,
+                "input_tokens_details": {"cached_tokens": stats.cached_tokens},
+                "output_tokens": stats.generated_tokens,
+                "output_tokens_details": {"reasoning_tokens": reasoning},
+                "total_tokens": stats.prompt_tokens + stats.generated_tokens,
             },
-            "total_tokens": stats.prompt_tokens + stats.generated_tokens,
-        },
-    }
-
-
-class _Items:
-    """The output items of an answer, and the events that tell how they grow."""
-
-    def __init__(self, blocks: Blocks, kinds: Mapping[str, str]) -> None:
-        self._blocks = blocks
-        self._kinds = kinds
-
-    @property
-    def done(self) -> list[dict[str, Any]]:
-        """The items that are complete."""
-        return [self._item(block, _status(block)) for block in self._blocks.done]
-
-    def as_message(self) -> Message:
-        """The whole answer as a message of the conversation."""
-        done = self._blocks.done
-        calls = [
-            made_call(block.call.name, block.call.input, item["call_id"])
-            for block, item in zip(done, self.done, strict=True)
-            if block.call is not None
-        ]
-        said = self._blocks.text("text")
-        return {"role": "assistant", "content": said} | ({"tool_calls": calls} if calls else {})
-
-    @property
-    def has_cut_call(self) -> bool:
-        """Whether the answer ended within a call."""
-        return any(block.cut for block in self._blocks.calls)
-
-    @property
-    def reasoning_tokens(self) -> int:
-        """How many tokens of the answer were reasoning."""
-        return self._blocks.reasoning_tokens
-
-    def feed(self, source: Event | Completion) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Takes what comes next of the answer and returns the events for it."""
-        for step in self._blocks.feed(source):
-            yield from self._events(step)
+            "output": [
+                self._item(self._kind(block), block, _status(block)) for block in self._blocks.done
+            ],
+        }
 
     def _events(self, step: Step) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The events for what happens to a block."""
         what, block, text = step
-        item = self._item(block, _status(block) if what == "stop" else "in_progress")
-        place = {"output_index": block.index, "item_id": item["id"]}
-        if block.call is not None:
-            field = {"function_call": "arguments", "custom_tool_call": "input"}.get(item["type"])
-            name = "function_call_arguments" if field == "arguments" else "custom_tool_call_input"
-            if what == "delta":
-                if field == "arguments":
-                    yield f"{name}.delta", place | {"delta": text}
-                return
-            if what == "stop" and field == "input":  # the text is known only now
-                yield f"{name}.delta", place | {"delta": item[field]}
-            if what == "stop" and field is not None:
-                yield f"{name}.done", place | {"name": block.call.name, field: item[field]}
-            if what == "start" and field is not None:
-                item |= {field: ""}
-        else:
-            place |= {"content_index": 0}
-            name = "output_text" if block.kind == "text" else "reasoning_text"
-            (part,) = item["content"] or [None]
-            extra: dict[str, Any] = {"logprobs": []} if block.kind == "text" else {}
-            if what == "delta":
+        kind = self._kind(block)
+        place: dict[str, Any] = {"output_index": block.index, "item_id": _item_id(kind, block)}
+        place |= {"content_index": 0} if block.call is None else {}
+        name, field = _STREAMED.get(kind, ("", ""))
+        extra: dict[str, Any] = {"logprobs": []} if kind == "text" else {}
+        if what == "delta":
+            if kind not in ("custom", _SHELL_NAME):  # their form is known only at the end
                 yield f"{name}.delta", place | {"delta": text} | extra
-                return
-            if what == "stop":
-                yield f"{name}.done", place | {"text": block.text} | extra
-                yield "content_part.done", place | {"part": part}
-        if what == "stop":
-            yield "output_item.done", {"output_index": block.index, "item": item}
             return
-        opened = item | ({"content": []} if block.call is None else {})
-        yield "output_item.added", {"output_index": block.index, "item": opened}
+        item = self._item(kind, block, _status(block) if what == "stop" else "in_progress")
+        output = {"output_index": block.index, "item": item}
+        if what == "start":
+            opened = item | ({"content": []} if block.call is None else {})
+            yield "output_item.added", output | {"item": opened}
+            if block.call is None:
+                yield "content_part.added", place | {"part": item["content"][0]}
+            return
         if block.call is None:
-            yield "content_part.added", place | {"part": item["content"][0]}
+            yield f"{name}.done", place | {"text": block.text} | extra
+            yield "content_part.done", place | {"part": item["content"][0]}
+        elif field:
+            if kind == "custom":
+                yield f"{name}.delta", place | {"delta": item[field]}
+            yield f"{name}.done", place | {"name": block.call.name, field: item[field]}
+        yield "output_item.done", output
 
-    def _item(self, block: Block, status: str) -> dict[str, Any]:
-        if block.call is not None:
-            return self._call(block, status)
-        if block.kind == "reasoning":
-            content = [{"type": "reasoning_text", "text": block.text}]
-            own: dict[str, Any] = {"id": f"rs_{block.id}", "type": "reasoning", "content": content}
-            return own | {"summary": [], "encrypted_content": None, "status": status}
-        part = {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}
-        return {"id": f"msg_{block.id}", "type": "message", "role": "assistant",
-                "content": [part], "status": status}  # fmt: skip
+    def _kind(self, block: Block) -> str:
+        """What kind of item a block is: text, reasoning, or the kind of the tool that it calls."""
+        if block.call is None:
+            return block.kind
+        return self._kinds.get(block.call.name, "function")
 
-    def _call(self, block: Block, status: str) -> dict[str, Any]:
-        """A call, in the form of the tool that it calls."""
-        assert block.call is not None
-        name, arguments = block.call.name, block.call.arguments
-        head = {"call_id": block.call.id or f"call_{block.id[:24]}", "status": status}
-        kind = self._kinds.get(name, "function")
-        given = block.call.input
-        own: dict[str, Any]
+    def _item(self, kind: str, block: Block, status: str) -> dict[str, Any]:
+        id_ = _item_id(kind, block)
+        if block.call is None:
+            if kind == "reasoning":
+                content = [{"type": "reasoning_text", "text": block.text}]
+                return {"id": id_, "type": "reasoning", "content": content, "summary": [],
+                        "encrypted_content": None, "status": status}  # fmt: skip
+            part = {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}
+            return {"id": id_, "type": "message", "role": "assistant", "content": [part],
+                    "status": status}  # fmt: skip
+        call = block.call
+        head = {"call_id": block.call_id("call_"), "status": status, "id": id_}
         if kind == "custom":
-            text = str(given.get("input", ""))
-            own = {"id": f"ctc_{block.id}", "type": "custom_tool_call", "name": name, "input": text}
-        elif kind == SHELL_NAME:
-            action: dict[str, Any] = {"type": "exec", "command": [], "env": {}} | given
-            own = {"id": f"lsh_{block.id}", "type": "local_shell_call", "action": action}
-        else:
-            own = {"id": f"fc_{block.id}", "type": "function_call", "name": name,
-                   "arguments": arguments}  # fmt: skip
-        return head | own
+            text = str(call.input.get("input", ""))
+            return head | {"type": "custom_tool_call", "name": call.name, "input": text}
+        if kind == _SHELL_NAME:
+            action = {"type": "exec", "command": [], "env": {}} | call.input
+            return head | {"type": "local_shell_call", "action": action}
+        return head | {"type": "function_call", "name": call.name, "arguments": call.arguments}
+
+
+def _item_id(kind: str, block: Block) -> str:
+    return f"{_ID_PREFIXES[kind]}{block.id}"
 
 
 def _status(block: Block) -> str:

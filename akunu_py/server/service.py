@@ -10,23 +10,25 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from collections.abc import Sequence as Many
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
+from akunu_py.errors import InvalidRequestError
 from akunu_py.events import Completion, Event, EventStream
+from akunu_py.options import Options
 from akunu_py.scheduler import Scheduler
-from akunu_py.sequence import Sequence
+from akunu_py.sequence import Kind, Sequence
 from akunu_py.server.errors import ApiError, LoadingError, UnavailableError
-from akunu_py.server.job import Job
-from akunu_py.server.metrics import Metrics
 from akunu_py.server.settings import ServerSettings
 from akunu_py.stats import Finish, Stats
+from akunu_py.text.fim import FillRequest
 from akunu_py.worker import EngineWorker
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
+    from akunu_py.prompt import PromptInput
 
 logger = logging.getLogger(__name__)
 
@@ -35,23 +37,123 @@ _SUPERSEDED: Final = "A newer request has replaced this one."
 
 
 @dataclass(eq=False)
-class _ActiveJob:
-    """A job that waits or runs. It is overdue if its deadline has passed."""
+class Job:
+    """One completion that a client wants, and how it goes.
 
-    job: Job
-    sequence: Sequence
-    events: EventStream
-    overdue: bool = False
+    Attributes:
+        prompt: text, token ids, or a gap with its surroundings.
+        predict_s: this many seconds after its first token, the completion ends; but not before it
+            has a whole line, so that a slow machine still completes something. None for no limit.
+        slot: the client's number for what it works on; None for none. It is not a cache: plugins
+            send the same number for every file, and the engine finds the best cache by content.
+        is_chat: whether it continues a conversation.
+        sequence: what it is to the engine, once it has started, and `events` what comes of it.
+        overdue: whether its deadline has passed.
+    """
+
+    prompt: "PromptInput"
+    options: Options
+    predict_s: float | None = None
+    slot: int | None = None
+    is_chat: bool = False
+    sequence: Sequence = field(init=False)
+    events: EventStream = field(init=False)
+    overdue: bool = field(default=False, init=False)
+
+    @property
+    def kind(self) -> Kind:
+        """How urgent it is to the scheduler."""
+        if self.is_chat:
+            return Kind.CHAT
+        return Kind.FILL_IN if isinstance(self.prompt, FillRequest) else Kind.COMPLETION
+
+    def prompt_text(self, decode: Callable[[Many[int]], str]) -> str:
+        """The prompt as text; of a gap, the text before it."""
+        if isinstance(self.prompt, str):
+            return self.prompt
+        if isinstance(self.prompt, FillRequest):
+            return self.prompt.prefix
+        return decode(self.prompt)
+
+    def variant(self, choice: int) -> Self:
+        """The job for one of several choices. With a seed, choices are repeatable but differ, also
+        from those of other seeds below 2^32."""
+        if not choice:
+            return self
+        sampling = self.options.sampling
+        if sampling.seed is not None:
+            sampling = replace(sampling, seed=sampling.seed + (choice << 32))
+        return replace(self, options=replace(self.options, sampling=sampling))
+
+    def replaces(self, older: "Job") -> bool:
+        """Whether a client sends this job in place of an older one: it names the same slot, and
+        the user has typed or deleted text before the same gap."""
+        if self.slot is None or self.slot != older.slot:
+            return False
+        (before, gap), (old_before, old_gap) = self._split(), older._split()
+        shared = min(len(before), len(old_before))
+        return gap == old_gap and before[:shared] == old_before[:shared]
+
+    def _split(self) -> tuple[str | Many[int], object]:
+        """The text that grows while the user types, and the rest."""
+        if isinstance(self.prompt, FillRequest):
+            return self.prompt.prefix, replace(self.prompt, prefix="")
+        return self.prompt, None
+
+
+def before_gap(prompt: "PromptInput", suffix: str | None) -> "PromptInput":
+    """A prompt with the gap between it and a suffix, if there is one.
+
+    Raises:
+        InvalidRequestError: if there is one and the prompt is not text.
+    """
+    if suffix is None:
+        return prompt
+    if not isinstance(prompt, str):
+        raise InvalidRequestError("A suffix needs a prompt that is text.")
+    return FillRequest(prompt, suffix)
+
+
+@dataclass(slots=True)
+class Metrics:
+    """What the server has done since it started; a request counts when it has ended.
+
+    Attributes:
+        answers: how many requests have ended, including cancelled ones.
+        cancelled: how many of them were cancelled.
+        longest: the most tokens that a prompt and its answer had together.
+        computed_tokens: prompt tokens computed, without those found in a cache. Prompts that were
+            cancelled before their end do not count.
+        sums: of all requests, and `by_kind` of each kind of them.
+    """
+
+    answers: int = 0
+    cancelled: int = 0
+    longest: int = 0
+    computed_tokens: int = 0
+    sums: Stats = field(default_factory=Stats)
+    by_kind: dict[Kind, Stats] = field(default_factory=lambda: {kind: Stats() for kind in Kind})
+
+    def add(self, stats: Stats, kind: Kind, *, cancelled: bool) -> None:
+        """Adds a request that has ended."""
+        self.answers += 1
+        self.cancelled += cancelled
+        self.longest = max(self.longest, stats.prompt_tokens + stats.generated_tokens)
+        if stats.generated_tokens or not cancelled:
+            self.computed_tokens += stats.prompt_tokens - stats.cached_tokens
+        self.sums.include(stats)
+        self.by_kind[kind].include(stats)
 
 
 class Service:
     """Does jobs on an engine's thread. Use it only in one event loop."""
 
     def __init__(self, worker: EngineWorker, settings: ServerSettings) -> None:
+        self.settings = settings
         self.metrics = Metrics()
+        self.active: list[Job] = []
+        """The jobs that wait or run."""
         self._worker = worker
-        self._logs_prompts = settings.log_prompts
-        self._active: list[_ActiveJob] = []
         self._stopping = False
 
     @property
@@ -65,6 +167,11 @@ class Service:
         if not self._worker.loading.done():
             raise LoadingError
         return self._worker.loading.result()
+
+    @property
+    def model_name(self) -> str:
+        """The model's name for clients."""
+        return self.settings.aliases[0] if self.settings.aliases else self.engine.model.name
 
     @property
     def processing(self) -> int:
@@ -83,58 +190,97 @@ class Service:
 
     @property
     def why_in_turns(self) -> str | None:
-        """Why jobs that run at the same time do not share forwards; None if they do."""
+        """Why jobs that run at the same time do not share forward passes; None if they do."""
         return self.engine.batch.why_impossible if self.scheduler.parallel > 1 else None
 
     @property
-    def active(self) -> list[tuple[Job, Sequence]]:
-        """The jobs that wait or run."""
-        return [(active.job, active.sequence) for active in self._active]
+    def running_stats(self) -> list[Stats]:
+        """The statistics of the active jobs so far."""
+        return [job.events.last.stats for job in self.active if job.events.last]
 
     @property
-    def running(self) -> list[Stats]:
-        """The statistics of the active jobs so far."""
-        return [active.events.last.stats for active in self._active if active.events.last]
+    def sequences(self) -> list[dict[str, Any]]:
+        """What every active job is and has done."""
+        return [_described(job.sequence) for job in self.active]
 
-    def stream(self, job: Job, *, end_only: bool = False) -> AsyncGenerator[Event, None]:
-        """Completes a prompt, round by round; the last event, and only it, has a finish reason.
+    @property
+    def places(self) -> dict[int, tuple[dict[str, Any], int | None]]:
+        """What is in the places of the scheduler: what the job is and has done, and the id of its
+        cache."""
+        return {
+            one.place: (_described(one), None if (slot := one.slot) is None else slot.id)
+            for one in self.scheduler.running
+        }
 
-        Leaving the iteration cancels the job, so iterate within `contextlib.aclosing`.
-        With `end_only`, all events may come together at the end, which spares the event loop from
-        waking up for each round.
+    def stream(
+        self, jobs: Many[Job], *, end_only: bool = False
+    ) -> AsyncGenerator[tuple[int, Event], None]:
+        """Does the jobs of one request, as many at a time as the engine answers.
+
+        Each event comes with the index of its job; the last event of a job, and only it, has a
+        finish reason. Leaving the iteration cancels the jobs, so iterate within
+        `contextlib.aclosing`. The limit of the queue holds for the first job, so that a request
+        that has begun is not refused any more. With `end_only`, all events of a job may come
+        together at its end, which spares the event loop from waking up for each round.
 
         Raises:
             LoadingError: while there is no engine.
             QueueFullError: if too many jobs wait already.
-            ApiError: if a newer job replaces this one, or the server is about to end.
-            AkunuError: if the job cannot be done.
+            ApiError: if a newer job replaces one of these, or the server is about to end.
+            AkunuError: if a job cannot be done.
         """
-        return self._read(lambda: self._start(job, end_only=end_only))
+        if len(jobs) == 1:
+            return self._read(0, jobs[0], end_only=end_only)
+        return self._read_together(jobs, end_only=end_only)
 
-    async def stream_all(
-        self, jobs: Many[Job], *, end_only: bool = False
+    async def complete(self, jobs: Many[Job]) -> list[Completion]:
+        """Does the jobs of one request and returns the whole; see `stream`. Cancelling the call
+        cancels the jobs."""
+        completions = [Completion(self.engine.model.name) for _ in jobs]
+        async with aclosing(self.stream(jobs, end_only=True)) as events:
+            async for index, event in events:
+                completions[index].add(event)
+        return completions
+
+    def stop(self) -> None:
+        """Ends all active jobs and accepts no more."""
+        self._stopping = True
+        for job in self.active:
+            job.events.abort(UnavailableError(_SHUTTING_DOWN))
+
+    async def _read(
+        self, index: int, job: Job, *, end_only: bool, started: bool = False
     ) -> AsyncGenerator[tuple[int, Event], None]:
-        """Completes the prompts of one request, as many at a time as the engine answers.
+        """The events of a job, which starts with the first; see `stream`."""
+        if not started:
+            self._start(job, end_only=end_only, is_first=not index)
+        deadline, has_line = None, False
+        try:
+            async for event in job.events:
+                if job.predict_s is not None:
+                    if deadline is None and event.tokens:
+                        deadline = perf_counter() + job.predict_s
+                    has_line = has_line or "\n" in event.text
+                    if has_line and deadline is not None and perf_counter() > deadline:
+                        job.overdue = True
+                        job.events.cancel()
+                yield index, event
+        finally:
+            job.events.cancel()
 
-        Each event comes with the index of its job; see `stream`. The limit of the queue holds for
-        the first job, so that a request that has begun is not refused any more.
-        """
-        if len(jobs) == 1:  # errors of tasks are in reference cycles
-            async with aclosing(self.stream(jobs[0], end_only=end_only)) as events:
-                async for event in events:
-                    yield 0, event
-            return
+    async def _read_together(
+        self, jobs: Many[Job], *, end_only: bool
+    ) -> AsyncGenerator[tuple[int, Event], None]:
+        """The events of several jobs as they come; see `stream`."""
         arrived: asyncio.Queue[tuple[int, Event] | None] = asyncio.Queue()
         free = asyncio.Semaphore(self.scheduler.parallel)
-        first = self._start(jobs[0], end_only=end_only)
+        self._start(jobs[0], end_only=end_only)
 
         async def read(index: int, job: Job) -> None:
-            def start() -> _ActiveJob:
-                return self._start(job, end_only=end_only, is_first=False) if index else first
-
-            async with free, aclosing(self._read(start)) as events:
-                async for event in events:
-                    arrived.put_nowait((index, event))
+            events = self._read(index, job, end_only=end_only, started=not index)
+            async with free, aclosing(events):
+                async for entry in events:
+                    arrived.put_nowait(entry)
 
         def ended(reading: asyncio.Future[list[None]]) -> None:
             if not reading.cancelled():
@@ -149,80 +295,58 @@ class Service:
                 yield entry
             await reading
         finally:
-            first.events.cancel()
+            jobs[0].events.cancel()
             for task in tasks:
                 task.cancel()
 
-    async def complete(self, job: Job) -> Completion:
-        """Completes a prompt and returns the whole; see `complete_all`."""
-        (completion,) = await self.complete_all([job])
-        return completion
-
-    async def complete_all(self, jobs: Many[Job]) -> list[Completion]:
-        """Completes several prompts and returns the whole; see `stream_all`. Cancelling the call
-        cancels the jobs."""
-        completions = [Completion(self.engine.model.name) for _ in jobs]
-        async with aclosing(self.stream_all(jobs, end_only=True)) as events:
-            async for index, event in events:
-                completions[index].add(event)
-        return completions
-
-    async def _read(self, start: Callable[[], _ActiveJob]) -> AsyncGenerator[Event, None]:
-        """The events of a job, which begins with the first; see `stream`."""
-        active = start()
-        job, deadline, has_line = active.job, None, False
-        try:
-            async for event in active.events:
-                if job.predict_s is not None:
-                    if deadline is None and event.tokens:
-                        deadline = perf_counter() + job.predict_s
-                    has_line = has_line or "\n" in event.text
-                    if has_line and deadline is not None and perf_counter() > deadline:
-                        active.overdue = True
-                        active.events.cancel()
-                yield event
-        finally:
-            active.events.cancel()
-
-    def stop(self) -> None:
-        """Ends all active jobs and accepts no more."""
-        self._stopping = True
-        for active in self._active:
-            active.events.abort(UnavailableError(_SHUTTING_DOWN))
-
-    def _start(self, job: Job, *, end_only: bool, is_first: bool = True) -> _ActiveJob:
-        """Begins a job; the first of a request may be refused, and may replace older jobs."""
+    def _start(self, job: Job, *, end_only: bool, is_first: bool = True) -> None:
+        """Starts a job; the first of a request may be refused, and may replace older jobs."""
         if self._stopping:
             raise UnavailableError(_SHUTTING_DOWN)
         _ = self.engine  # raises while there is none
-        for older in self._active if is_first else ():
-            if job.replaces(older.job):
+        for older in self.active if is_first else ():
+            if job.replaces(older):
                 older.events.abort(ApiError(HTTPStatus.CONFLICT, _SUPERSEDED, "superseded_error"))
-        if self._logs_prompts:
-            logger.info("prompt: %r, suffix: %r", job.prompt, job.suffix)
-        sequence = Sequence(job.asked, job.options, job.kind)
-        events = self._worker.stream(sequence, queues=is_first)
-        active = _ActiveJob(job, sequence, events)
-        self._active.append(active)
+        if self.settings.log_prompts:
+            logger.info("prompt: %r", job.prompt)
+        job.sequence = Sequence(job.prompt, job.options, job.kind)
+        job.events = self._worker.stream(job.sequence, queues=is_first)
+        self.active.append(job)
         # A deadline needs each event when it happens.
         end_only = end_only and job.predict_s is None
-        events.attach(lambda: self._finish(active), end_only=end_only)
-        return active
+        job.events.attach(lambda: self._finish(job), end_only=end_only)
 
-    def _finish(self, active: _ActiveJob) -> None:
+    def _finish(self, job: Job) -> None:
         """Counts a job that has ended, whether or not its events were read to the end."""
-        self._active.remove(active)
-        last = active.events.last
-        if last is not None:
-            cancelled = last.finish_reason is Finish.CANCELLED and not active.overdue
-            self.metrics.add(last.stats, active.job.kind, cancelled=cancelled)
-            stats = last.stats
-            logger.debug(
-                "%d prompt tokens (%d cached), %d generated (%d of %d drafts), %s",
-                stats.prompt_tokens,
-                stats.cached_tokens,
-                stats.generated_tokens,
-                stats.accepted,
-                stats.drafted,
-                "cancelled" if cancelled else last.finish_reason,
-            )
+        self.active.remove(job)
+        last = job.events.last
+        if last is None:
+            return
+        stats, cancelled = last.stats, last.finish_reason is Finish.CANCELLED and not job.overdue
+        self.metrics.add(stats, job.kind, cancelled=cancelled)
+        logger.debug(
+            "%d prompt tokens (%d cached), %d generated (%d of %d drafts), %s",
+            stats.prompt_tokens,
+            stats.cached_tokens,
+            stats.generated_tokens,
+            stats.accepted,
+            stats.drafted,
+            "cancelled" if cancelled else last.finish_reason,
+        )
+
+
+def _described(sequence: Sequence) -> dict[str, Any]:
+    """What a request is and has done."""
+    stats = sequence.stats
+    return {
+        "id": sequence.arrival,
+        "kind": sequence.kind,
+        "phase": "waiting for memory" if sequence.lacks_memory else sequence.phase,
+        "prompt_tokens": stats.prompt_tokens,
+        "cached_tokens": stats.cached_tokens,
+        "computed_tokens": sequence.computed_tokens,
+        "generated_tokens": stats.generated_tokens,
+        "max_tokens": sequence.options.max_tokens,
+        "drafted": stats.drafted,
+        "accepted": stats.accepted,
+    }

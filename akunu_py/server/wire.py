@@ -1,24 +1,26 @@
-"""What several contracts send alike: compact JSON, streams of it, timings and finish reasons."""
+"""What several contracts send alike: responses, compact JSON and streams of it, timings, finish
+reasons and log-probabilities."""
 
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, Protocol
+from uuid import uuid4
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from akunu_py.events import Completion, Event
 from akunu_py.sampling.logprobs import TokenLogprob
-from akunu_py.server.errors import NOTED_ERROR, ApiError, noted_error
-from akunu_py.server.job import Job
+from akunu_py.server.errors import ApiError, noted_error
 from akunu_py.stats import Finish, Stats
 from akunu_py.text.token_bytes import TokenBytes
 
 if TYPE_CHECKING:
-    from akunu_py.server.service import Service
+    from akunu_py.server.service import Job, Service
 
-JSON: Final = "application/json"
+STATUS: Final = "akunu_py.status"
+"""The key in a request's scope for the status, once a response has begun."""
 EVENT_STREAM: Final = "text/event-stream"
 NDJSON: Final = "application/x-ndjson"
 
@@ -63,10 +65,23 @@ def json_line(value: Any) -> bytes:
     return compact_json(value) + b"\n"
 
 
-class CompactJSONResponse(Response):
-    """Responds with one JSON value."""
+def new_id(prefix: str) -> str:
+    """An id for a response or a part of it."""
+    return f"{prefix}{uuid4().hex}"
 
-    media_type = JSON
+
+class Answer(Response):
+    """A response that is there as a whole. It leaves its status in the scope, for the log."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[STATUS] = self.status_code
+        await super().__call__(scope, receive, send)
+
+
+class JSONAnswer(Answer):
+    """One JSON value."""
+
+    media_type = "application/json"
 
     def __init__(
         self, value: Any, status_code: int = 200, headers: Mapping[str, str] | None = None
@@ -74,67 +89,12 @@ class CompactJSONResponse(Response):
         super().__init__(compact_json(value), status_code, headers)
 
 
-class WholeResponse(Response):
-    """Responds with one JSON value, which `make` makes once the response is to be sent."""
-
-    def __init__(self, make: Callable[[], Awaitable[Any]]) -> None:
-        super().__init__()
-        self._make = make
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await CompactJSONResponse(await self._make())(scope, receive, send)
-
-
-class StreamedResponse(Response):
-    """Sends what a generator yields.
-
-    It waits for the first chunk before it sends the status, so that an error before the first chunk
-    is an error response. A later error is reported within the stream. The generator is closed when
-    all is sent, sending fails, or the client disconnects.
-    """
-
-    def __init__(
-        self,
-        chunks: AsyncGenerator[bytes, None],
-        media_type: str,
-        error_chunk: Callable[[ApiError], bytes],
-    ) -> None:
-        super().__init__(media_type=media_type, headers={"Cache-Control": "no-cache"})
-        del self.headers["content-length"]
-        self._chunks = chunks
-        self._error_chunk = error_chunk
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with aclosing(self._chunks) as chunks:
-            first = await anext(chunks, b"")
-            await send(
-                {
-                    "type": "http.response.start",
-                    "status": self.status_code,
-                    "headers": self.raw_headers,
-                }
-            )
-            await send(_body(first))
-            while NOTED_ERROR not in scope:
-                try:
-                    chunk = await anext(chunks)
-                except StopAsyncIteration:
-                    break
-                except Exception as error:
-                    chunk = self._error_chunk(noted_error(scope, error))
-                await send(_body(chunk))
-            await send({"type": "http.response.body", "body": b""})
-
-
 class Reply(Protocol):
     """Writes the answers to the jobs of one request, in the form of a contract; the index says
     which of them."""
 
     def feed(self, index: int, event: Event) -> Iterable[bytes]:
-        """The chunks of a stream for the next event."""
-
-    def end(self, index: int, completion: Completion) -> Iterable[bytes]:
-        """The chunks after the last event; the completion is all of them together."""
+        """The chunks of a stream for the next event; the last event has a finish reason."""
 
     def whole(self, completions: Sequence[Completion]) -> Any:
         """The value of a response that is not streamed."""
@@ -143,33 +103,54 @@ class Reply(Protocol):
         """The chunk for an error after the first chunk."""
 
 
-def respond(
-    service: "Service",
-    jobs: Sequence[Job],
-    reply: Reply,
-    *,
-    streams: bool,
-    media_type: str = EVENT_STREAM,
-) -> Response:
-    """Does jobs and sends the answers; their streams come together."""
+class JobAnswer(Response):
+    """Does jobs when it is sent, and sends what a reply makes of their events: one JSON value, or
+    chunks as the events come.
 
-    async def chunks() -> AsyncGenerator[bytes, None]:
-        completions = [Completion("") for _ in jobs]
-        async with aclosing(service.stream_all(jobs)) as events:
-            async for index, event in events:
-                completions[index].add(event)
-                for chunk in reply.feed(index, event):
-                    yield chunk
-                if event.finish_reason is not None:
-                    for chunk in reply.end(index, completions[index]):
-                        yield chunk
+    The status of a stream waits for the first chunk, so that an error before it is an error
+    response. The jobs are cancelled when sending fails or the client disconnects.
+    """
 
-    async def whole() -> Any:
-        return reply.whole(await service.complete_all(jobs))
+    def __init__(
+        self,
+        service: "Service",
+        jobs: "Sequence[Job]",
+        reply: Reply,
+        *,
+        streams: bool,
+        media_type: str = EVENT_STREAM,
+    ) -> None:
+        super().__init__(media_type=media_type, headers={"Cache-Control": "no-cache"})
+        del self.headers["content-length"]
+        self._service = service
+        self._jobs = jobs
+        self._reply = reply
+        self._streams = streams
 
-    if not streams:
-        return WholeResponse(whole)
-    return StreamedResponse(chunks(), media_type, reply.report)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._streams:
+            await self._stream(scope, send)
+        else:
+            value = self._reply.whole(await self._service.complete(self._jobs))
+            await JSONAnswer(value)(scope, receive, send)
+
+    async def _stream(self, scope: Scope, send: Send) -> None:
+        body = "http.response.body"
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        try:
+            async with aclosing(self._service.stream(self._jobs)) as events:
+                async for index, event in events:
+                    for chunk in self._reply.feed(index, event):
+                        if STATUS not in scope:
+                            scope[STATUS] = self.status_code
+                            await send(start)
+                        await send({"type": body, "body": chunk, "more_body": True})
+        except Exception as error:
+            if STATUS not in scope:
+                raise
+            chunk = self._reply.report(noted_error(scope, error))
+            await send({"type": body, "body": chunk, "more_body": True})
+        await send({"type": body, "body": b""})
 
 
 def describe_logprob(spelling: TokenBytes, token: int, logprob: float) -> dict[str, Any]:
@@ -200,10 +181,6 @@ def logprob_entries(
         | {"top_logprobs": [describe(*other) for other in entry.alternatives]}
         for entry in entries
     ]
-
-
-def _body(chunk: bytes) -> dict[str, Any]:
-    return {"type": "http.response.body", "body": chunk, "more_body": True}
 
 
 def timings(stats: Stats, done: int | None = None) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def serve(
     settings = settings or ServerSettings()
     worker = EngineWorker(load, queue_limit=settings.queue, parallel=settings.parallel)
     service = Service(worker, settings)
-    server = HttpServer(create_app(service, settings))
+    server = HttpServer(create_app(service))
     log = RequestLines()
     logger = logging.getLogger("akunu_py.server")
     logger.setLevel(logging.INFO)

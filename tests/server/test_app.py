@@ -122,7 +122,7 @@ def test_no_page_may_read_by_default(live: LiveServer) -> None:
     asked = live.client.options(
         "/completion", headers={"Origin": live.url, "Access-Control-Request-Method": "POST"}
     )
-    assert (asked.status_code, "access-control-allow-origin" in asked.headers) == (200, False)
+    assert not any(name.startswith("access-control-") for name in asked.headers)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import akunu_py
 from akunu_py.events import EventStream
 from akunu_py.sequence import Sequence
 from akunu_py.server import http
-from akunu_py.server.contract import ApiRequest
-from akunu_py.server.job import Job
+from akunu_py.server.body import Body
+from akunu_py.server.service import Job
 from akunu_py.server.settings import Limits, ServerSettings
 from tests.server.live import FRIEND, PATIENCE_S, LiveServer, serve
 
@@ -80,7 +80,7 @@ def test_refused_requests_leave_nothing_behind(live: LiveServer) -> None:
         alive = gc.get_objects()
         return [sum(isinstance(one, kind) for one in alive) for kind in kinds]
 
-    kinds = (ApiRequest, Job, EventStream, Sequence)
+    kinds = (Body, Job, EventStream, Sequence)
     gc.collect()
     gc.disable()
     try:
@@ -124,7 +124,7 @@ def test_all_bodies_together_have_a_limit(tiny_model_dir: Path) -> None:
 @pytest.fixture
 def hurried(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> LiveServer:
     """A server that gives clients little time."""
-    monkeypatch.setattr(http, "_SECONDS_TO_SEND", 0.05)
+    monkeypatch.setattr(http, "SECONDS_TO_SEND", 0.05)
     return live
 
 
@@ -146,7 +146,7 @@ def test_a_request_that_does_not_come_to_its_end_is_dropped(
 def test_idle_connections_make_room_for_others(
     live: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "_most_connections", lambda: 10)
+    monkeypatch.setattr(http, "most_connections", lambda: 10)
     port = int(live.url.rpartition(":")[2])
     idle = [socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) for _ in range(40)]
     try:
@@ -159,7 +159,7 @@ def test_idle_connections_make_room_for_others(
 
 def test_there_are_descriptors_left_for_files() -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert http._most_connections() < soft
+    assert http.most_connections() < soft
 
 
 def test_a_browser_may_send_what_openais_library_sends(guarded: LiveServer) -> None:

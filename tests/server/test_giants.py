@@ -17,7 +17,7 @@ def _watched(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if a long text reaches the model's tokenizer."""
 
     def watch(engine: Engine) -> None:
-        tokenizer = engine.tokenizer.wrapped._tokenizer
+        tokenizer = engine.tokenizer.wrapped.backend_tokenizer
         encode = tokenizer.encode
 
         def watched(text: str, **settings: Any) -> Any:

@@ -31,12 +31,6 @@ def test_an_answer_has_what_clients_read(live: LiveServer) -> None:
     assert (settings["n_ctx"], settings["n_predict"], settings["temperature"]) == (1024, 6, 0)
 
 
-def test_json_is_on_one_line_and_without_spaces(live: LiveServer) -> None:
-    text = live.post("/completion", {"prompt": "a", "n_predict": 1}).text
-    assert '"content":"' in text
-    assert "\n" not in text
-
-
 def test_streamed_and_whole_say_the_same(live: LiveServer) -> None:
     whole = ask(live)
     body = {"prompt": "hello", "n_predict": 6, "top_k": 1}
@@ -83,14 +77,6 @@ def test_several_prompts_and_choices_are_several_results(live: LiveServer) -> No
     assert answers[3]["prompt"] == "other"
 
 
-def test_a_seed_repeats_all_choices_but_not_each_other(live: LiveServer) -> None:
-    body = {"top_k": 0, "top_p": 1, "min_p": 0, "temperature": 3, "n_cmpl": 2, "n_predict": 12}
-    first, second = ask(live, seed=5, **body), ask(live, seed=5, **body)
-    texts = [answer["content"] for answer in first]
-    assert texts == [answer["content"] for answer in second]
-    assert texts[0] != texts[1]
-
-
 def test_seeds_of_choices_are_no_seeds_of_other_requests(live: LiveServer) -> None:
     body = {"top_k": 0, "top_p": 1, "min_p": 0, "temperature": 3, "n_predict": 12}
     _, second = ask(live, seed=5, n_cmpl=2, **body)
@@ -120,12 +106,6 @@ def test_speculation_can_be_turned_off(live: LiveServer) -> None:
     drafted = ask(live, **body, num_draft_tokens=4)
     assert 0 <= drafted["timings"].get("draft_n_accepted", 0) <= drafted["tokens_predicted"]
     assert {drafted["content"]} == texts
-
-
-@pytest.mark.parametrize("name", ["max_tokens", "n_predict"])
-def test_twinny_says_max_tokens(live: LiveServer, name: str) -> None:
-    body = {"prompt": "hello", name: 3}
-    assert live.post("/completion", body).json()["tokens_predicted"] == 3
 
 
 def test_samplers_that_are_not_named_are_not_applied(live: LiveServer) -> None:
@@ -252,13 +232,6 @@ def test_properties(live: LiveServer) -> None:
     assert str(Path.home()) not in str(props)
 
 
-def test_the_model_is_listed(live: LiveServer) -> None:
-    for path in ("/models", "/v1/models"):
-        (entry,) = live.get(path).json()["data"]
-        assert entry["id"] == "tiny"
-        assert entry["meta"]["n_ctx_train"] == 1024
-
-
 def test_there_is_a_slot_for_every_request_that_may_run(live: LiveServer) -> None:
     live.settle()
     slots = live.get("/slots").json()
@@ -321,15 +294,6 @@ def test_the_template_is_the_models_own(live: LiveServer) -> None:
         "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\na\n\nb<|im_end|>\n"
         "<|im_start|>assistant\n"
     )
-
-
-@pytest.mark.parametrize(
-    "messages",
-    [None, [], "hello", [5], [{"content": "no role"}], [{"role": "user", "content": 5}],
-     [{"role": "user", "content": [{"type": "image_url"}]}]],
-)  # fmt: skip
-def test_invalid_messages_are_refused(live: LiveServer, messages: object) -> None:
-    assert live.post("/apply-template", {"messages": messages}).status_code == 400
 
 
 def test_with_probabilities_each_chunk_has_one_token(live: LiveServer) -> None:

@@ -6,83 +6,73 @@ import pytest
 
 from tests.server.live import LiveServer
 
-CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
-TEXT = {"prompt": "hello", "max_tokens": 2}
+TEXT: dict[str, Any] = {"prompt": "hello", "max_tokens": 2}
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
+USUAL = {
+    "text": ("/v1/completions", TEXT),
+    "fim": ("/v1/fim/completions", TEXT),
+    "chat": ("/v1/chat/completions", CHAT),
+}
 
 
 @pytest.mark.parametrize(
-    ("fields", "param"),
+    ("endpoint", "fields", "param"),
     [
-        ({"prompt": None}, "prompt"),
-        ({"prompt": 3}, "prompt"),
-        ({"prompt": [1, "a"]}, "prompt[0]"),
-        ({"prompt": ["a"] * 17}, "prompt"),
-        ({"prompt": ["a"] * 9, "n": 2}, "prompt"),
-        ({"max_tokens": "many"}, "max_tokens"),
-        ({"temperature": -1}, "temperature"),
-        ({"top_p": 2}, "top_p"),
-        ({"presence_penalty": 2.5}, "presence_penalty"),
-        ({"frequency_penalty": "x"}, "frequency_penalty"),
-        ({"logprobs": 101}, "logprobs"),
-        ({"echo": True, "logprobs": 1, "suffix": "b"}, "logprobs"),
-        ({"n": 0}, "n"),
-        ({"best_of": 4}, "best_of"),
-        ({"suffix": 1}, "suffix"),
-        ({"stop": [1]}, "stop[0]"),
-        ({"stop": ["x"] * 65}, "stop"),
-        ({"stream": "yes"}, "stream"),
-        ({"stream_options": 1}, "stream_options"),
-        ({"logit_bias": {"": 1}}, "logit_bias"),
-        ({"prediction": {"type": "guess"}}, "prediction.type"),
+        ("text", {"prompt": None}, "prompt"),
+        ("text", {"prompt": 3}, "prompt"),
+        ("text", {"prompt": [1, "a"]}, "prompt[0]"),
+        ("text", {"prompt": ["a"] * 17}, "prompt"),
+        ("text", {"prompt": ["a"] * 9, "n": 2}, "prompt"),
+        ("text", {"max_tokens": "many"}, "max_tokens"),
+        ("text", {"temperature": -1}, "temperature"),
+        ("text", {"top_p": 2}, "top_p"),
+        ("text", {"presence_penalty": 2.5}, "presence_penalty"),
+        ("text", {"frequency_penalty": "x"}, "frequency_penalty"),
+        ("text", {"logprobs": 101}, "logprobs"),
+        ("text", {"echo": True, "logprobs": 1, "suffix": "b"}, "logprobs"),
+        ("text", {"n": 0}, "n"),
+        ("text", {"best_of": 4}, "best_of"),
+        ("text", {"suffix": 1}, "suffix"),
+        ("text", {"stop": [1]}, "stop[0]"),
+        ("text", {"stop": ["x"] * 65}, "stop"),
+        ("text", {"stream": "yes"}, "stream"),
+        ("text", {"stream_options": 1}, "stream_options"),
+        ("text", {"logit_bias": {"": 1}}, "logit_bias"),
+        ("text", {"prediction": {"type": "guess"}}, "prediction.type"),
+        ("fim", {"prompt": None}, "prompt"),
+        ("fim", {"prompt": ["a"]}, "prompt"),
+        ("fim", {"suffix": 1}, "suffix"),
+        ("fim", {"random_seed": "x"}, "random_seed"),
+        ("fim", {"min_tokens": 3, "max_tokens": "x"}, "max_tokens"),
+        ("chat", {"messages": []}, "messages"),
+        ("chat", {"messages": None}, "messages"),
+        ("chat", {"messages": [{"content": "a"}]}, "messages[0].role"),
+        ("chat", {"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
+        ("chat", {"top_logprobs": 2}, "top_logprobs"),
+        ("chat", {"tool_choice": "required"}, "tool_choice"),
+        ("chat", {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ("chat", {"response_format": {"type": "xml"}}, "response_format.type"),
+        (
+            "chat",
+            {"response_format": {"type": "json_schema"}},
+            "response_format.json_schema.schema",
+        ),
+        (
+            "chat",
+            {"chat_template_kwargs": {"enable_thinking": 1}},
+            "chat_template_kwargs.enable_thinking",
+        ),
     ],
-)
-def test_completions_name_the_field_at_fault(
-    live: LiveServer, fields: dict[str, Any], param: str
+)  # fmt: skip
+def test_the_field_at_fault_is_named(
+    live: LiveServer, endpoint: str, fields: dict[str, Any], param: str
 ) -> None:
-    response = live.post("/v1/completions", TEXT | fields)
+    path, usual = USUAL[endpoint]
+    response = live.post(path, usual | fields)
     assert response.status_code == 400, response.text
     error = response.json()["error"]
-    assert error["type"] == "invalid_request_error"
-    assert error["param"] == param
+    assert (error["type"], error["param"]) == ("invalid_request_error", param)
     assert param in error["message"]
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"prompt": None}, "prompt"),
-        ({"prompt": ["a"]}, "prompt"),
-        ({"suffix": 1}, "suffix"),
-        ({"random_seed": "x"}, "random_seed"),
-        ({"min_tokens": 3, "max_tokens": "x"}, "max_tokens"),
-    ],
-)
-def test_gaps_name_the_field_at_fault(live: LiveServer, fields: dict[str, Any], param: str) -> None:
-    response = live.post("/v1/fim/completions", TEXT | fields)
-    assert response.status_code == 400, response.text
-    assert response.json()["error"]["param"] == param
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"messages": []}, "messages"),
-        ({"messages": None}, "messages"),
-        ({"messages": [{"content": "a"}]}, "messages[0].role"),
-        ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
-        ({"top_logprobs": 2}, "top_logprobs"),
-        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
-        ({"response_format": {"type": "xml"}}, "response_format.type"),
-        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
-        ({"chat_template_kwargs": {"enable_thinking": 1}}, "chat_template_kwargs.enable_thinking"),
-    ],
-)
-def test_chats_name_the_field_at_fault(
-    live: LiveServer, fields: dict[str, Any], param: str
-) -> None:
-    response = live.post("/v1/chat/completions", CHAT | fields)
-    assert response.status_code == 400, response.text
-    assert response.json()["error"]["param"] == param
 
 
 def test_a_prompt_that_does_not_fit_has_openais_code(live: LiveServer) -> None:

@@ -76,13 +76,6 @@ def test_usage_ends_a_stream_that_asks_for_it(live: LiveServer) -> None:
     )
 
 
-def test_both_names_of_the_limit(live: LiveServer) -> None:
-    for name in ("max_tokens", "max_completion_tokens"):
-        body = {"messages": USER, "temperature": 0, name: 3}
-        usage = live.post("/v1/chat/completions", body).json()["usage"]
-        assert usage["completion_tokens"] <= 3
-
-
 def test_content_may_come_in_parts(parrot: LiveServer) -> None:
     parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo."}]
     assert content_of(parrot, messages=[{"role": "user", "content": parts}]) == "Hel\n\nlo."
@@ -94,14 +87,6 @@ def test_developers_write_the_system_message(live: LiveServer) -> None:
         for role in ("system", "developer")
     }
     assert len(texts) == 1
-
-
-def test_other_content_is_refused(live: LiveServer) -> None:
-    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-    body = {"messages": [{"role": "user", "content": [image]}]}
-    response = live.post("/v1/chat/completions", body)
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] == "messages[0].content[0].type"
 
 
 def test_logprobs_are_one_object_per_token(live: LiveServer) -> None:
@@ -193,10 +178,10 @@ def test_template_variables_of_a_request_replace_those_of_the_start(tiny_model_d
 
 
 def test_a_template_that_asks_for_the_date_gets_todays(tiny_model_dir: Path) -> None:
-    said = "{{ date_string[-4:] }}, {{ datetime[-3:] }}{{ functions }}{# functools[ #}"
+    said = "{{ date_string[-4:] }}"
     with serve(lambda: akunu_py.load(str(tiny_model_dir), chat_template=said)) as server:
         prompt = server.post("/apply-template", {"messages": USER}).json()["prompt"]
-        assert prompt in (f"{datetime.now(UTC).year}, GMT", f"{datetime.now(UTC).year - 1}, GMT")
+        assert prompt in (f"{datetime.now(UTC).year}", f"{datetime.now(UTC).year - 1}")
 
 
 def tool(name: str) -> dict[str, Any]:
@@ -287,6 +272,7 @@ def test_without_tools_a_call_is_text(parrot: LiveServer, fields: dict[str, Any]
         "required",
         {"type": "function", "function": {"name": "read_file"}},
         {"type": "function", "name": "read_file"},
+        {"type": "allowed_tools", "mode": "required", "tools": [{"name": "read_file"}]},
     ],
 )
 def test_a_call_can_be_required(parrot: LiveServer, wanted: Any) -> None:
@@ -355,12 +341,6 @@ def test_contradictory_fields_are_refused(
     response = parrot.post("/v1/chat/completions", tools_body("Hello", **fields))
     assert response.status_code == 400, response.text
     assert response.json()["error"]["param"] == param
-
-
-def test_a_model_without_tools_cannot_be_made_to_call_one(live: LiveServer) -> None:
-    response = live.post("/v1/chat/completions", tools_body("Hi", tool_choice="required"))
-    assert response.status_code == 400
-    assert "no tools" in response.json()["error"]["message"]
 
 
 def test_an_answer_is_begun_continued_or_left_alone(parrot: LiveServer) -> None:

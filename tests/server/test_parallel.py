@@ -7,7 +7,7 @@ import pytest
 
 from akunu_py.options import Options
 from akunu_py.sequence import Kind, Sequence
-from akunu_py.server.job import Job
+from akunu_py.server.service import Job
 from akunu_py.server.settings import ServerSettings
 from akunu_py.text.fim import FillRequest
 from tests.server.live import HeldEngine, LiveServer
@@ -116,14 +116,6 @@ def test_choices_that_are_made_together_take_their_time_once(held: LiveServer) -
     assert max(alone) <= together["predicted_ms"] < sum(alone)
 
 
-def test_the_choices_of_a_request_take_one_place_in_the_queue(
-    held: LiveServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(held.worker, "_limit", 1)
-    answers = held.post("/completion", LONG | {"n": 8, "n_predict": 3, "id_slot": 0})
-    assert len(answers.json()) == 8
-
-
 def test_lower_priorities_go_first(
     held: LiveServer, engine: HeldEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +152,5 @@ def test_lower_priorities_go_first(
 def test_the_kinds_of_jobs() -> None:
     options = Options()
     assert Job("a", options).kind is Kind.COMPLETION
-    assert Job("a", options, suffix="b").kind is Kind.FILL_IN
     assert Job(FillRequest("a", "b"), options).kind is Kind.FILL_IN
     assert Job("a", options, is_chat=True).kind is Kind.CHAT

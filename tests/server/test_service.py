@@ -50,6 +50,11 @@ def test_a_full_queue_says_when_to_retry(held: LiveServer, engine: HeldEngine) -
     assert refused.json()["error"]["type"] == "rate_limit_error"
 
 
+def test_the_choices_of_a_request_take_one_place_in_the_queue(held: LiveServer) -> None:
+    answers = held.post("/completion", completion(n=8, n_predict=3)).json()
+    assert len(answers) == 8
+
+
 @pytest.mark.parametrize("streams", [True, False])
 def test_a_newer_request_with_the_same_slot_replaces_the_older_one(
     held: LiveServer, engine: HeldEngine, streams: bool

@@ -3,15 +3,12 @@ read of the answers."""
 
 import json
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from tests.parrot import parrot_engine
-from tests.server.live import LiveServer, serve
+from tests.server.live import LiveServer
 
 CALL = '<tool_call>\n{"name": "Read", "arguments": {"file_path": "/a.py"}}\n</tool_call>'
 READ = {
@@ -25,14 +22,6 @@ READ = {
         "additionalProperties": False,
     },
 }
-
-
-@pytest.fixture(scope="module")
-def parrot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    """One on a model that repeats the last message, and knows tools."""
-    folder: Path = tmp_path_factory.mktemp("models") / "parrot"
-    with serve(lambda: parrot_engine(folder)) as server:
-        yield server
 
 
 def body(text: str, **fields: Any) -> dict[str, Any]:

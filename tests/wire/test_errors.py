@@ -39,14 +39,6 @@ def test_embeddings_are_not_implemented(live: LiveServer, path: str) -> None:
     assert "llama-server --embedding" in answer.text
 
 
-def test_pulling_the_model_that_is_served_succeeds(live: LiveServer) -> None:
-    (name,) = (model["name"] for model in live.get("/api/tags").json()["models"])
-    assert live.post("/api/pull", {"model": name}).text == '{"status":"success"}\n'
-    assert live.post("/api/pull", {"name": name, "stream": False}).json() == {"status": "success"}
-    other = live.post("/api/pull", {"model": "qwen3"})
-    assert (other.status_code, "serve --model" in other.json()["error"]) == (404, True)
-
-
 def test_continues_other_providers_find_their_endpoints(live: LiveServer) -> None:
     gap = {"prompt": "def a():\n", "suffix": "\n", "max_tokens": 2, "stream": False}
     filled = live.post("/fim/completions", gap).json()

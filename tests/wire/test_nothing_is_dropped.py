@@ -77,30 +77,6 @@ def test_ollamas_logprobs(live: LiveServer) -> None:
     assert streamed == [each["token"] for each in whole["logprobs"]]
 
 
-def test_a_final_message_is_continued_or_not(live: LiveServer) -> None:
-    turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "I am"}]
-    body = {"messages": turns, "max_tokens": 1, "temperature": 0}
-    lengths = []
-    accepted: list[dict[str, Any]] = [
-        {"continue_final_message": True, "add_generation_prompt": False},
-        {},
-        {"continue_final_message": False},
-        {"add_generation_prompt": True},
-        {"add_generation_prompt": False, "continue_final_message": False},
-    ]
-    for fields in accepted:
-        answer = live.post("/v1/chat/completions", body | fields).json()
-        lengths.append(answer["usage"]["prompt_tokens"])
-    assert lengths[0] == lengths[1] < lengths[4] < lengths[2] == lengths[3]
-    refused: list[dict[str, Any]] = [
-        {"continue_final_message": True, "add_generation_prompt": True},
-        {"continue_final_message": True, "messages": turns[:1]},
-    ]
-    for fields in refused:
-        answer = live.post("/v1/chat/completions", body | fields)
-        assert (answer.status_code, next(iter(fields)) in answer.text) == (400, True)
-
-
 def test_a_bias_by_text(live: LiveServer) -> None:
     body = {"prompt": "x", "n_predict": 1, "temperature": 0}
     (token,) = live.post("/tokenize", {"content": "q"}).json()["tokens"]

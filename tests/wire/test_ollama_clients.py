@@ -24,120 +24,81 @@ def lines(live: LiveServer, path: str, body: Any) -> list[Any]:
     return [json.loads(line) for line in response.text.split("\n") if line.strip()]
 
 
-class TestContinue:
-    def test_it_learns_the_context_and_whether_gaps_can_be_filled(self, live: LiveServer) -> None:
-        shown = live.post("/api/show", {"name": "ember"}).json()
-        for line in shown["parameters"].split("\n"):
-            assert re.match(r'^(\S+)\s+((?:".*")|\S+)$', line)
-        assert "num_ctx 2048" in shown["parameters"]
-        assert ".Suffix" in shown["template"]
-
-    def test_it_fills_a_gap(self, live: LiveServer) -> None:
-        body = {
-            "model": "ember",
-            "prompt": PREFIX,
-            "suffix": SUFFIX,
-            "options": {
-                "temperature": 0.01,
-                "num_predict": 16,
-                "stop": [
-                    "\n\n",
-                    "/src/",
-                    "#- coding: utf-8",
-                    "```",
-                    "\ndef",
-                    "\nclass",
-                    "\r\n\r\n",
-                ],
-                "num_ctx": 2048,
-            },
-            "keep_alive": 1800,
-            "stream": True,
-        }
-        answered = lines(live, "/api/generate", body)
-        assert all("error" not in line for line in answered)
-        assert all(isinstance(line["response"], str) for line in answered)
-        assert answered[-1]["done"] is True
-
-    def test_an_error_has_a_form_that_it_can_raise(self, live: LiveServer) -> None:
-        body = {"model": "ember", "prompt": "words " * 4096, "stream": True}
-        response = live.post("/api/generate", body)
-        assert response.status_code == 400
-        assert "context" in response.json()["error"]
-
-    def test_it_chats(self, live: LiveServer) -> None:
-        body = {
-            "model": "ember",
-            "messages": [
-                {"role": "system", "content": "You are brief."},
-                {"role": "user", "content": "hello"},
-            ],
-            "options": {"num_predict": 8, "num_ctx": 2048},
-            "keep_alive": 1800,
-            "stream": True,
-        }
-        answered = lines(live, "/api/chat", body)
-        assert {line["message"]["role"] for line in answered} == {"assistant"}
+FILL = f"<|fim_prefix|>{PREFIX}<|fim_suffix|>{SUFFIX}<|fim_middle|>"
+HELLO = {"role": "user", "content": "hello"}
+BODIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "Continue fills a gap": ("/api/generate", {
+        "model": "ember", "prompt": PREFIX, "suffix": SUFFIX, "keep_alive": 1800, "stream": True,
+        "options": {
+            "temperature": 0.01, "num_predict": 16, "num_ctx": 2048,
+            "stop": ["\n\n", "/src/", "#- coding: utf-8", "```", "\ndef", "\nclass",
+                     "\r\n\r\n"],
+        },
+    }),
+    "Continue chats": ("/api/chat", {
+        "model": "ember", "messages": [{"role": "system", "content": "You are brief."}, HELLO],
+        "options": {"num_predict": 8, "num_ctx": 2048}, "keep_alive": 1800, "stream": True,
+    }),
+    "Zed predicts an edit": ("/api/generate", {
+        "model": "ember", "prompt": FILL, "raw": True, "stream": False,
+        "options": {"num_predict": 16, "temperature": 0.2,
+                    "stop": ["<|endoftext|>", "<|file_sep|>"]},
+    }),
+    "Zed asks the agent": ("/api/chat", {
+        "model": "ember:latest", "messages": [HELLO], "stream": True, "keep_alive": -1,
+        "options": {"num_ctx": 2048, "num_predict": 8, "stop": [], "temperature": 1.0},
+        "tools": [], "think": None,
+    }),
+    "Twinny fills a gap": ("/api/generate", {
+        "model": "ember", "prompt": FILL, "stream": True, "keep_alive": "5m",
+        "options": {
+            "temperature": 0.2, "num_predict": 16,
+            "stop": ["<|endoftext|>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"],
+        },
+    }),
+}  # fmt: skip
 
 
-class TestZed:
-    def test_it_predicts_an_edit(self, live: LiveServer) -> None:
-        body = {
-            "model": "ember",
-            "prompt": f"<|fim_prefix|>{PREFIX}<|fim_suffix|>{SUFFIX}<|fim_middle|>",
-            "raw": True,
-            "stream": False,
-            "options": {
-                "num_predict": 16,
-                "temperature": 0.2,
-                "stop": ["<|endoftext|>", "<|file_sep|>"],
-            },
-        }
-        answer = live.post("/api/generate", body).json()
-        assert isinstance(answer["response"], str)
-        assert isinstance(answer["created_at"], str)
-
-    def test_it_lists_models(self, live: LiveServer) -> None:
-        for model in live.get("/api/tags").json()["models"]:
-            assert isinstance(model["size"], int)
-            assert all(isinstance(model[key], str) for key in ("name", "modified_at", "digest"))
-            for key in ("format", "family", "parameter_size", "quantization_level"):
-                assert isinstance(model["details"][key], str)
-
-    def test_it_asks_the_agent(self, live: LiveServer) -> None:
-        body = {
-            "model": "ember:latest",
-            "messages": [{"role": "user", "content": "hello"}],
-            "stream": True,
-            "keep_alive": -1,
-            "options": {"num_ctx": 2048, "num_predict": 8, "stop": [], "temperature": 1.0},
-            "tools": [],
-            "think": None,
-        }
-        *parts, last = lines(live, "/api/chat", body)
-        assert [part["done"] for part in parts] == [False] * len(parts)
-        assert last["prompt_eval_count"] > 0
-        assert last["eval_count"] > 0
+@pytest.mark.parametrize("client", BODIES)
+def test_every_line_has_what_clients_read(live: LiveServer, client: str) -> None:
+    path, body = BODIES[client]
+    *parts, last = lines(live, path, body)
+    assert [part["done"] for part in parts] == [False] * len(parts)
+    assert (last["done"], last["prompt_eval_count"] > 0, last["eval_count"] > 0) == (True,) * 3
+    for line in (*parts, last):
+        assert isinstance(line["created_at"], str)
+        text = line["message"]["content"] if path == "/api/chat" else line["response"]
+        assert isinstance(text, str)
+        assert path == "/api/generate" or line["message"]["role"] == "assistant"
 
 
-class TestTwinny:
-    def test_it_fills_a_gap_with_a_prompt_of_its_own(self, live: LiveServer) -> None:
-        prompt = f"<|fim_prefix|>{PREFIX}<|fim_suffix|>{SUFFIX}<|fim_middle|>"
-        body = {
-            "model": "ember",
-            "prompt": prompt,
-            "stream": True,
-            "keep_alive": "5m",
-            "options": {
-                "temperature": 0.2,
-                "num_predict": 16,
-                "stop": ["<|endoftext|>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"],
-            },
-        }
-        *parts, last = lines(live, "/api/generate", body)
-        assert all(isinstance(part["response"], str) for part in parts)
-        raw = lines(live, "/api/generate", body | {"raw": True, "stream": False})[0]
-        assert last["prompt_eval_count"] == raw["prompt_eval_count"]
+def test_twinnys_own_layout_of_a_gap_is_not_put_into_a_template(live: LiveServer) -> None:
+    path, body = BODIES["Twinny fills a gap"]
+    raw = lines(live, path, body | {"raw": True, "stream": False})[0]
+    assert lines(live, path, body)[-1]["prompt_eval_count"] == raw["prompt_eval_count"]
+
+
+def test_continue_learns_the_context_and_whether_gaps_can_be_filled(live: LiveServer) -> None:
+    shown = live.post("/api/show", {"name": "ember"}).json()
+    for line in shown["parameters"].split("\n"):
+        assert re.match(r'^(\S+)\s+((?:".*")|\S+)$', line)
+    assert "num_ctx 2048" in shown["parameters"]
+    assert ".Suffix" in shown["template"]
+
+
+def test_continue_can_raise_an_error(live: LiveServer) -> None:
+    body = {"model": "ember", "prompt": "words " * 4096, "stream": True}
+    response = live.post("/api/generate", body)
+    assert response.status_code == 400
+    assert "context" in response.json()["error"]
+
+
+def test_zed_lists_models(live: LiveServer) -> None:
+    for model in live.get("/api/tags").json()["models"]:
+        assert isinstance(model["size"], int)
+        assert all(isinstance(model[key], str) for key in ("name", "modified_at", "digest"))
+        for key in ("format", "family", "parameter_size", "quantization_level"):
+            assert isinstance(model["details"][key], str)
 
 
 GREEDY = {"num_predict": 8, "temperature": 0}

@@ -2,15 +2,9 @@
 instructor; the model repeats what it was told, as far as the grammar lets it."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from akunu_py.server.settings import ServerSettings
-from tests.parrot import parrot_engine
-from tests.server.live import LiveServer, serve
+from tests.server.live import LiveServer
 
 PATH = "/v1/chat/completions"
 WEATHER = {
@@ -34,14 +28,6 @@ ANSWER = {"location": "Rome", "days": 3}
 def call(arguments: Any) -> str:
     made = json.dumps({"name": "get_weather", "arguments": arguments})
     return f"<tool_call>\n{made}\n</tool_call>"
-
-
-@pytest.fixture(scope="module")
-def parrot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    folder: Path = tmp_path_factory.mktemp("models") / "parrot"
-    settings = ServerSettings(aliases=("gpt-4o",))
-    with serve(lambda: parrot_engine(folder), settings) as server:
-        yield server
 
 
 def body(said: str, **fields: Any) -> dict[str, Any]:
@@ -81,15 +67,6 @@ def test_the_ai_sdk_puts_deltas_together(parrot: LiveServer) -> None:
     assert all(each["pieces"] > 2 for each in calls)
 
 
-@pytest.mark.parametrize(
-    "choice", ["required", {"type": "function", "function": {"name": "get_weather"}}]
-)
-def test_langchain_and_instructor_demand_a_call(parrot: LiveServer, choice: Any) -> None:
-    fields = {"tool_choice": choice, "parallel_tool_calls": False}
-    (made,) = message(parrot, "\n" + call(ANSWER)[len("<tool_call>\n") :], **fields)["tool_calls"]
-    assert json.loads(made["function"]["arguments"]).keys() == ANSWER.keys()
-
-
 def test_a_call_follows_its_schema_from_where_it_begins(parrot: LiveServer) -> None:
     said = call({"location": "Rome", "days": "three"})
     (made,) = message(parrot, said)["tool_calls"]
@@ -123,12 +100,6 @@ def test_a_schema_that_refers_to_itself_forever_is_no_defect(parrot: LiveServer)
     assert parrot.post(PATH, body("Hello", tools=[tool])).status_code == 200
     answer = parrot.post(PATH, body("Hello", tools=[tool], tool_choice="required"))
     assert answer.status_code in (200, 400)
-
-
-def test_clients_see_the_alias(parrot: LiveServer) -> None:
-    assert parrot.get("/v1/models").json()["data"][0]["id"] == "gpt-4o"
-    assert parrot.get("/api/tags").json()["models"][0]["name"] == "gpt-4o:latest"
-    assert parrot.post(PATH, body("Hello")).json()["model"] == "gpt-4o"
 
 
 def test_a_call_that_a_stop_string_cuts_is_not_to_be_made(parrot: LiveServer) -> None:

@@ -1,0 +1,284 @@
+"""What the server tells about itself: `/health`, `/slots` and `/metrics` as from llama-server, and
+the status page.
+
+The page is one HTML file at `/`; it polls its figures at `/status`. It contains no secret, so it
+needs no API key; its figures do. Its Content-Security-Policy allows its own script only, by the
+digest of what is in the file, and requests to this server only.
+"""
+
+import hashlib
+import re
+from base64 import b64encode
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+from itertools import zip_longest
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import Response
+
+from akunu_py.package import __version__
+from akunu_py.planning.cost_curve import CostCurve
+from akunu_py.server.body import Body
+from akunu_py.server.contract import Contract, Endpoint
+from akunu_py.server.errors import LoadingError
+from akunu_py.server.llama import error_body
+from akunu_py.server.service import Service
+from akunu_py.server.wire import Answer, JSONAnswer
+
+if TYPE_CHECKING:
+    from akunu_py.engine import Engine
+
+_BEGUN: Final = time()
+_STARTED: Final = monotonic()
+_PREFIX: Final = "llamacpp:"
+_BY_KIND: Final = (
+    ("queue_seconds_by_kind_total", "Seconds that requests waited", "queue_s"),
+    ("tokens_predicted_by_kind_total", "Tokens generated", "generated_tokens"),
+    ("draft_tokens_by_kind_total", "Tokens drafted", "drafted"),
+    ("accepted_tokens_by_kind_total", "Draft tokens accepted", "accepted"),
+)
+_SUMMED: Final = {
+    "prompt_tokens": "prompt_tokens",
+    "cached_tokens": "cached_tokens",
+    "generated_tokens": "generated_tokens",
+    "target_calls": "target_forwards",
+    "drafted": "drafted",
+    "accepted": "accepted",
+    "prefill_s": "prefill_s",
+    "decode_s": "decode_s",
+}
+"""The keys of the sums, which clients know, and the statistics behind them."""
+
+
+def _health(service: Service, _body: Body) -> Response:
+    """`{"status": "ok"}`, or an error while the model loads."""
+    _ = service.engine
+    return JSONAnswer({"status": "ok"})
+
+
+def _slots(service: Service, _: Body) -> Response:
+    """An entry for each running request and for each free place. There are more entries than
+    places while urgent requests make others pause. `/status` has the caches."""
+    engine, running = service.engine, service.places
+    nbytes = {slot.id: slot.nbytes for slot in engine.slots}
+    places = max([service.scheduler.parallel, *(place + 1 for place in running)])
+    slots = []
+    for place in range(places):
+        slot: dict[str, Any] = {
+            "id": place,
+            "n_ctx": engine.context_limit,
+            "speculative": engine.speculation.why_impossible is None,
+            "batched": service.why_in_turns is None,
+            "is_processing": place in running,
+        }
+        if place in running:
+            does, cache_id = running[place]
+            most, generated = does["max_tokens"], does["generated_tokens"]
+            left = -1 if most is None else most - generated
+            slot |= {
+                "id_task": does["id"],
+                "n_prompt_tokens": does["prompt_tokens"],
+                "n_prompt_tokens_processed": does["computed_tokens"],
+                "n_prompt_tokens_cache": does["cached_tokens"],
+                "next_token": [{"has_next_token": True, "n_remain": left, "n_decoded": generated}],
+                "kind": does["kind"],
+                "phase": does["phase"],
+                "n_bytes": 0 if cache_id is None else nbytes.get(cache_id, 0),
+            }
+        slots.append(slot)
+    return JSONAnswer(slots)
+
+
+def _metrics(service: Service, _: Body) -> Response:
+    """Sums for Prometheus; they are available while the model loads, too."""
+    return Answer(
+        "\n".join(_prometheus_lines(service)) + "\n",
+        headers={"Process-Start-Time-Unix": str(int(_BEGUN))},
+        media_type="text/plain; version=0.0.4",
+    )
+
+
+def _prometheus_lines(service: Service) -> Iterator[str]:
+    """The lines of Prometheus's text format, under llama-server's names."""
+    metrics, scheduler = service.metrics, service.scheduler
+    sums, computed = metrics.sums, metrics.computed_tokens
+    computed_per_s = computed / sums.prefill_s if sums.prefill_s else 0.0
+    entries: tuple[tuple[str, str, str, float], ...] = (
+        ("counter", "prompt_tokens_total", "Prompt tokens computed, not cached.", computed),
+        ("counter", "prompt_seconds_total", "Seconds spent on prompts.", sums.prefill_s),
+        ("counter", "prompt_tokens_cached_total", "Cached prompt tokens.", sums.cached_tokens),
+        ("counter", "queue_seconds_total", "Seconds that requests waited.", sums.queue_s),
+        ("counter", "tokens_predicted_total", "Tokens generated.", sums.generated_tokens),
+        ("counter", "tokens_predicted_seconds_total",
+         "Seconds of generating; those of requests at the same time are added.", sums.decode_s),
+        ("counter", "n_decode_total", "Forward passes while generating.",
+         sums.target_forwards - sums.shared_forwards),
+        ("counter", "n_tokens_max", "The most tokens of a prompt and its answer.", metrics.longest),
+        ("counter", "requests_total", "Requests that have ended.", metrics.answers),
+        ("counter", "requests_cancelled_total", "Requests cancelled.", metrics.cancelled),
+        ("counter", "spec_decode_num_drafts_total", "Drafts verified.",
+         sum(sums.accepted_counts.values())),
+        ("counter", "spec_decode_num_draft_tokens_total", "Tokens drafted.", sums.drafted),
+        ("counter", "spec_decode_num_accepted_tokens_total", "Draft tokens accepted.",
+         sums.accepted),
+        ("gauge", "prompt_tokens_seconds", "Prompt tokens per second.", computed_per_s),
+        ("gauge", "predicted_tokens_seconds", "Tokens per second of a request on average.",
+         sums.tokens_per_s),
+        ("gauge", "n_busy_slots_per_decode", "Sequences per round of generating.",
+         scheduler.advanced / scheduler.rounds if scheduler.rounds else 0.0),
+        ("gauge", "requests_processing", "Requests being worked on.", service.processing),
+        ("gauge", "requests_deferred", "Requests that wait.", service.waiting),
+    )  # fmt: skip
+    for kind, name, meaning, value in entries:
+        yield from _comments(name, meaning, kind)
+        yield f"{_PREFIX}{name} {value:.12g}"
+    for name, meaning, read in _BY_KIND:
+        yield from _comments(name, f"{meaning}, by kind of request.", "counter")
+        for kind_, part in metrics.by_kind.items():
+            yield f'{_PREFIX}{name}{{kind="{kind_}"}} {getattr(part, read):.12g}'
+    name = "spec_decode_num_accepted_tokens_per_pos_total"
+    yield from _comments(name, "Draft tokens accepted, by their position in the draft.", "counter")
+    for position, count in enumerate(sums.accepted_by_position):
+        yield f'{_PREFIX}{name}{{position="{position}"}} {count}'
+
+
+def _comments(name: str, meaning: str, kind: str) -> tuple[str, str]:
+    return f"# HELP {_PREFIX}{name} {meaning}", f"# TYPE {_PREFIX}{name} {kind}"
+
+
+def _page(_service: Service, _body: Body) -> Response:
+    """The page, with its policy for the browser."""
+    text, policy = _read()
+    return Answer(
+        text,
+        media_type="text/html",
+        headers={
+            "Content-Security-Policy": policy,
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+            "Cache-Control": "no-cache",
+        },
+    )
+
+
+def _status(service: Service, _: Body) -> Response:
+    """The figures; fewer while the model loads. They contain no text of users."""
+    found = {
+        "version": __version__,
+        "uptime_s": round(monotonic() - _STARTED, 3),
+        "queue": {
+            "processing": service.processing,
+            "waiting": service.waiting,
+            "limit": service.settings.queue,
+            "parallel": service.scheduler.parallel,
+        },
+        "sequences": service.sequences,
+        "answers": service.metrics.answers,
+        "cancelled": service.metrics.cancelled,
+        "sums": _sums(service),
+    }
+    try:
+        engine = service.engine
+    except LoadingError:
+        return JSONAnswer({"state": "loading"} | found)
+    turns = {"why_in_turns": service.why_in_turns}
+    return JSONAnswer({"state": "ready"} | found | turns | _engine_status(engine))
+
+
+MONITOR: Final = Contract(
+    name="llama",
+    endpoints=(
+        Endpoint("GET", "/health", _health, is_open=True),
+        Endpoint("GET", "/v1/health", _health, is_open=True),
+        Endpoint("GET", "/slots", _slots),
+        Endpoint("GET", "/metrics", _metrics),
+    ),
+    error_body=error_body,
+)
+PAGE: Final = Contract(
+    name="page",
+    endpoints=(
+        Endpoint("GET", "/", _page, is_open=True),
+        Endpoint("GET", "/status", _status, is_polled=True),
+    ),
+    error_body=error_body,
+)
+
+
+@cache
+def _read() -> tuple[str, str]:
+    """The page and its policy."""
+    text = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
+    policy = (
+        "default-src 'none'; "
+        f"script-src {_digest(text, 'script')}; "
+        f"style-src {_digest(text, 'style')}; "
+        "img-src data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return text, policy
+
+
+def _digest(text: str, element: str) -> str:
+    """The source expression that allows the only element of this kind."""
+    found = re.findall(rf"<{element}>(.*?)</{element}>", text, re.DOTALL)
+    digest = hashlib.sha256(found[0].encode()).digest()
+    return f"'sha256-{b64encode(digest).decode()}'"
+
+
+def _engine_status(engine: "Engine") -> dict[str, Any]:
+    model, backend, now = engine.model, engine.backend, time()
+    curve = engine.speculation.cost_curve
+    return {
+        "model": {
+            "name": model.name,
+            "context": engine.context_limit,
+            "parameters": model.parameter_count,
+            "bytes": model.parameter_bytes,
+            "layout": model.layout,
+        },
+        "device": {
+            "kind": backend.device,
+            "chip": backend.chip,
+            "blas": backend.blas,
+            "threads": backend.current_threads,
+        },
+        "notices": engine.notices,
+        "caches": [
+            {
+                "id": slot.id,
+                "tokens": slot.tokens,
+                "capacity": slot.capacity,
+                "bytes": slot.nbytes,
+                "busy": slot.busy,
+                "idle_s": 0.0 if slot.busy else round(max(now - slot.last_used, 0.0), 1),
+            }
+            for slot in engine.slots
+        ],
+        "costs": None if curve is None else _costs(curve),
+    }
+
+
+def _sums(service: Service) -> dict[str, Any]:
+    """Sums over all requests, including what the active ones have done so far."""
+    parts = [service.metrics.sums, *service.running_stats]
+    by_position = zip_longest(*(list(part.accepted_by_position) for part in parts), fillvalue=0)
+    sums: dict[str, Any] = {
+        key: round(sum(getattr(part, name) for part in parts), 6) for key, name in _SUMMED.items()
+    }
+    return sums | {"accepted_by_position": [sum(counts) for counts in by_position]}
+
+
+def _costs(curve: CostCurve) -> list[dict[str, Any]]:
+    """The measured milliseconds for each context: per pipelined step, and per forward by its
+    number of tokens."""
+    return [
+        {
+            "context": level.context,
+            "step_ms": round(curve.decode_s(level.context) * 1000, 4),
+            "rounds_ms": [[size, round(cost * 1000, 4)] for size, cost in level.verify_s],
+        }
+        for level in curve.levels
+    ]
