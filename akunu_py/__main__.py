@@ -16,9 +16,10 @@ from typing import Final, NoReturn, TextIO, cast
 
 from akunu_py.cli.parser import PROGRAM, Invocation, parse
 from akunu_py.cli.render import printable
-from akunu_py.cli.settings import ModelSettings, SpeedupSettings
+from akunu_py.cli.settings import SpeedupSettings
 from akunu_py.errors import AkunuError, InvalidRequestError, RankError
 from akunu_py.machine.backend import find_backend, launched_rank
+from akunu_py.options import ModelOptions
 
 DEBUG_VARIABLE: Final = "AKUNU_DEBUG"
 """With this environment variable, errors are printed with their traceback."""
@@ -64,7 +65,7 @@ def _run(invocation: Invocation) -> int:
     model = getattr(settings, "model", None)
     if rank:
         signal(SIGINT, SIG_IGN)  # in a terminal, all processes get it; rank 0 knows what it means
-    if rank is not None and isinstance(model, ModelSettings):
+    if rank is not None and isinstance(model, ModelOptions):
         if isinstance(settings, SpeedupSettings) or getattr(settings, "report", None):
             raise InvalidRequestError(
                 "bench speedup and doctor --report compare with mlx-lm, which runs in one process "
@@ -76,7 +77,7 @@ def _run(invocation: Invocation) -> int:
         connect()
     if not rank:
         return int(import_module(invocation.command.module).run(settings))
-    if isinstance(model, ModelSettings):
+    if isinstance(model, ModelOptions):
         from akunu_py.cli.loading import load_engine  # noqa: PLC0415  (`--help` does without)
 
         try:

@@ -22,10 +22,8 @@ from rich.text import Text
 
 from akunu_py.cli.conversation import Conversation
 from akunu_py.cli.loading import load_engine
-from akunu_py.cli.settings import ModelSettings
 from akunu_py.cli.terminal import TerminalScreen
-from akunu_py.model.files import BUNDLED_MODEL
-from akunu_py.options import Options
+from akunu_py.options import BUNDLED_MODEL, ModelOptions, Options
 from akunu_py.worker import EngineWorker
 
 QUESTION = """\
@@ -53,7 +51,7 @@ MAX_ANSWER_TOKENS = 96
 """Tokens; a long answer does not fit a picture."""
 
 
-def record_turn(settings: ModelSettings, question: str) -> str:
+def record_turn(settings: ModelOptions, question: str) -> str:
     """What `chat` writes to a terminal while one question is asked and answered."""
     worker = EngineWorker(lambda: load_engine(settings))
     recording = Recording()
@@ -90,7 +88,7 @@ def main() -> None:
     words = parser.parse_args()
     os.environ["TERM"] = "xterm-256color"  # so that the picture is the same in every terminal
     os.environ.pop("NO_COLOR", None)
-    printed = record_turn(ModelSettings(words.model), QUESTION)
+    printed = record_turn(ModelOptions(words.model), QUESTION)
     words.output.parent.mkdir(parents=True, exist_ok=True)
     words.output.write_text(draw(printed), encoding="utf-8")
     print(printed)

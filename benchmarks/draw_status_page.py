@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from PIL import Image
 
-from akunu_py.model.files import BUNDLED_MODEL
+from akunu_py.options import BUNDLED_MODEL
 from benchmarks.chromium import Tab, find_chromium, open_tab
 from benchmarks.served import served
 

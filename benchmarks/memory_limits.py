@@ -20,9 +20,9 @@ from typing import Any, Final
 from akunu_py.bench.held_out import HeldOut, hold_out
 from akunu_py.bench.replay import replay
 from akunu_py.drafting.auto import AutoDrafter
-from akunu_py.loading import load_tokenizer
 from akunu_py.memory.segment import DEPTH, Segment
 from akunu_py.memory.tiers import PLACES, MemoryTier, ProjectTexts
+from akunu_py.model.loading import load_tokenizer
 from akunu_py.planning.planner import FixedPlanner
 from benchmarks.project_memory import MEASURED, TOKENS, folder_of
 from benchmarks.records import markdown_table, progress_line, record

@@ -25,11 +25,11 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from akunu_py.loading import load_tokenizer
 from akunu_py.memory.projects import open_memory
 from akunu_py.memory.segment import DEPTH
 from akunu_py.memory.store import KnownFile, MemoryStore
 from akunu_py.memory.tiers import MemoryTier
+from akunu_py.model.loading import load_tokenizer
 from akunu_py.package import CACHE_VARIABLE
 from benchmarks.records import record
 

@@ -16,7 +16,7 @@ from typing import Final
 import akunu_py
 from akunu_py.bench.measurement import describe_machine, machine_line
 from akunu_py.engine import Engine
-from akunu_py.model.files import BUNDLED_MODEL
+from akunu_py.options import BUNDLED_MODEL
 from benchmarks.records import markdown_table, record
 
 SIZES: Final = (64, 128, 256, 512, 1024, 2048)

@@ -16,7 +16,7 @@ from pathlib import Path
 from akunu_py.bench.curve_sources import find_curves
 from akunu_py.bench.replay import replay
 from akunu_py.drafting import make_drafter
-from akunu_py.loading import load_tokenizer
+from akunu_py.model.loading import load_tokenizer
 from akunu_py.planning.planner import DraftPlanner
 from akunu_py.stats import Round
 from benchmarks.records import markdown_table, record

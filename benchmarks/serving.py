@@ -32,7 +32,7 @@ from urllib.parse import urlsplit
 import akunu_py
 from akunu_py.bench.measurement import Spread, describe_machine, machine_line
 from akunu_py.engine import Engine
-from akunu_py.model.files import BUNDLED_MODEL
+from akunu_py.options import BUNDLED_MODEL
 from benchmarks.records import markdown_table, record
 from benchmarks.served import PATIENCE_S, served
 from benchmarks.turns import paired_ratios, time_in_turns

@@ -26,7 +26,7 @@ import httpx2
 
 from akunu_py.bench.measurement import Spread, describe_machine, machine_line
 from akunu_py.machine.backend import find_backend
-from akunu_py.model.files import BUNDLED_MODEL
+from akunu_py.options import BUNDLED_MODEL
 from benchmarks.records import markdown_table, record
 from benchmarks.served import PATIENCE_S, served
 from benchmarks.serving import first_token_s, post

@@ -19,7 +19,7 @@ import httpx2
 
 from akunu_py.bench.measurement import describe_machine, machine_line
 from akunu_py.machine.backend import find_backend
-from akunu_py.model.files import BUNDLED_MODEL
+from akunu_py.options import BUNDLED_MODEL
 from benchmarks.load import Load
 from benchmarks.records import markdown_table, record
 from benchmarks.served import LOOK_AGAIN_S, PATIENCE_S, Served, counts, served

@@ -28,7 +28,7 @@ from akunu_py.bench.replay import replay_rounds
 from akunu_py.bench.samples import encode_samples
 from akunu_py.bench.workloads import make_workloads
 from akunu_py.drafting import make_drafter
-from akunu_py.loading import load_tokenizer
+from akunu_py.model.loading import load_tokenizer
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.planner import DraftPlanner
 from akunu_py.stats import Round

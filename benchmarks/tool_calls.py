@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
 from akunu_py.drafting.auto import AutoDrafter
-from akunu_py.loading import load_tokenizer
+from akunu_py.model.loading import load_tokenizer
 from akunu_py.options import Grammar, Wake
 from akunu_py.planning.planner import FixedPlanner
 from akunu_py.prompt import encode_references

@@ -9,7 +9,6 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
 from akunu_py.cli.conversation import Conversation
-from akunu_py.cli.greeting import greeting_for
 from akunu_py.cli.loading import fetch_model, load_engine
 from akunu_py.cli.screen import Screen
 from akunu_py.cli.settings import ChatSettings
@@ -115,5 +114,4 @@ def _terminal_screen_maker(settings: ChatSettings) -> "Callable[[Future[Engine]]
         open_history,
     )
 
-    greeting = greeting_for(settings)
-    return lambda loading: TerminalScreen(loading, settings.model.name, open_history(), greeting)
+    return lambda loading: TerminalScreen(loading, settings, open_history())

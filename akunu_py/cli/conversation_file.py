@@ -11,9 +11,8 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Final
 
-from akunu_py.cli.option_table import BENCH_DRAFTERS, USER_DRAFTERS
 from akunu_py.errors import InvalidRequestError, SessionFileError
-from akunu_py.options import Options, Sampling
+from akunu_py.options import DRAFTERS, Options, Sampling
 from akunu_py.package import write_atomically
 from akunu_py.text.tokenizer import Message
 
@@ -117,10 +116,8 @@ def _read_options(saved: dict[str, Any]) -> Options:
     biases = [(_typed(token, int), _typed(bias, float, int)) for token, bias in
               sampling["logit_bias"]]  # fmt: skip
     drafter = settings["drafter"]
-    if drafter not in USER_DRAFTERS:
-        if drafter not in BENCH_DRAFTERS:
-            raise ValueError(f"the unknown drafter {drafter!r}")
-        drafter = "auto"  # chats of version 0.1 also had the drafters that only `bench` has now
+    if drafter not in DRAFTERS:
+        drafter = "auto"  # a chat may have been saved with a drafter that is gone
     try:
         return Options(
             max_tokens=_typed(limit, int, NoneType),

@@ -62,7 +62,9 @@ def _load(settings: ServeSettings) -> "Engine":
     """Loads the engine and warms it up: the first answer measures and compiles."""
     engine = load_engine(settings.model)
     defaults = settings.server.defaults
-    options = Options(2, drafter=defaults.drafter, num_draft_tokens=defaults.num_draft_tokens)
+    options = Options(
+        max_tokens=2, drafter=defaults.drafter, num_draft_tokens=defaults.num_draft_tokens
+    )
     engine.generate("\n", options)
     engine.reset()
     return engine

@@ -4,9 +4,8 @@ A command takes the conversation and the words after its name, and returns a tex
 turn to answer. It raises an `AkunuError` if the words make no sense, and changes nothing then.
 """
 
-from argparse import ArgumentTypeError
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import fill
@@ -18,13 +17,19 @@ from akunu_py.cli.conversation_file import (
     load_conversation,
     save_conversation,
 )
-from akunu_py.cli.option_table import USER_DRAFTERS, Option, did_you_mean, options_of
-from akunu_py.cli.readers import PLANNED, draft_tokens, file_path, token_limit
+from akunu_py.cli.parser import did_you_mean
 from akunu_py.cli.render import count, stats_line
 from akunu_py.cli.settings import check_xtc
-from akunu_py.drafting import MODEL_DRAFTER
 from akunu_py.errors import InvalidRequestError
-from akunu_py.options import Options, Sampling
+from akunu_py.option_field import (
+    PLANNED,
+    Option,
+    UnreadableWordError,
+    file_path,
+    options_in,
+    token_limit,
+)
+from akunu_py.options import DRAFTERS, Options, Sampling
 from akunu_py.stats import Stats
 
 Reply = str | Turn
@@ -34,10 +39,11 @@ _OFF: Final = ("off", "none")
 _WIDTH: Final = 80
 _SAMPLING: Final = {
     option.flag.removeprefix("--"): option
-    for option in options_of("chat")
-    if option.name in {field.name for field in fields(Sampling)} and not option.repeated
+    for option in options_in(Sampling).values()
+    if option.flag and not option.repeated
 }
-"""The options of the command line that a conversation can change, by their flags."""
+"""The options of the sampling that a conversation can change, by their flags."""
+_OPTIONS: Final = options_in(Options)
 _FILTERS: Final = ("top-p", "top-k", "min-p", "xtc-probability", "xtc-threshold")
 _SAMPLER_USAGE: Final = f"greedy, or any of {', '.join(_SAMPLING)}, each with a number"
 
@@ -52,7 +58,7 @@ class SlashCommand:
 
     Attributes:
         arguments: what may follow the name, in the notation of `/help`.
-        run: does it; raises `ArgumentTypeError` if the words after the name make no sense.
+        run: does it; raises `UnreadableWordError` if the words after the name make no sense.
         choices: words that may follow, for completion.
     """
 
@@ -80,7 +86,7 @@ def run_command(conversation: Conversation, line: str) -> Reply | None:
         if name in (command.name, *_ALIASES.get(command.name, ())):
             try:
                 return command.run(conversation, rest[0].strip() if rest else "")
-            except ArgumentTypeError as error:
+            except UnreadableWordError as error:
                 usage = f"{command.name} {command.arguments.strip('[]')}"
                 reason = str(error)
                 raise InvalidRequestError(f"{reason[0].upper()}{reason[1:]}: {usage}.") from None
@@ -166,11 +172,11 @@ def _speculate(options: Options, rest: str) -> Options:
 
 
 def _drafter(conversation: Conversation, rest: str) -> Reply:
-    if rest and rest not in USER_DRAFTERS:
+    if rest and rest not in DRAFTERS:
         raise InvalidRequestError(
-            f"There is no drafter {rest}; choose one of {', '.join(USER_DRAFTERS)}."
+            f"There is no drafter {rest}; choose one of {', '.join(DRAFTERS)}."
         )
-    if rest == MODEL_DRAFTER:
+    if rest == "model":
         conversation.worker.loading.result().speculation.required_draft_model()
     if rest:
         conversation.options = replace(conversation.options, drafter=rest)
@@ -179,7 +185,7 @@ def _drafter(conversation: Conversation, rest: str) -> Reply:
 
 @_setting
 def _num_draft_tokens(options: Options, rest: str) -> Options:
-    return replace(options, num_draft_tokens=draft_tokens(rest))
+    return replace(options, num_draft_tokens=_OPTIONS["num_draft_tokens"].read_word(rest))
 
 
 @_setting
@@ -196,7 +202,7 @@ def _sampling_field(option: Option) -> Callable[[Conversation, str], Reply]:
     """A command that changes one field of the sampling, as the option of the same name does."""
 
     def change(options: Options, rest: str) -> Options:
-        value = option.default if rest in _OFF else option.read(rest)
+        value = option.default if rest in _OFF else option.read_word(rest)
         given: dict[str, Any] = {option.name: value}
         sampling = replace(options.sampling, **given)
         if value != option.default:
@@ -210,7 +216,7 @@ def _sampling_field(option: Option) -> Callable[[Conversation, str], Reply]:
 def _max_tokens(options: Options, rest: str) -> Options:
     limit = token_limit(rest)
     if limit == 0:
-        raise ArgumentTypeError("an answer needs 1 token or more")
+        raise UnreadableWordError("an answer needs 1 token or more")
     return replace(options, max_tokens=limit)
 
 
@@ -290,8 +296,8 @@ def read_sampling(words: str, now: Sampling) -> Sampling:
             if name not in _SAMPLING:
                 raise InvalidRequestError(f"There is no sampler {name} here; try {_SAMPLER_USAGE}.")
             bare = name == "temp" and (not left or left[0] in _SAMPLING)
-            given[name] = 1.0 if bare else _SAMPLING[name].read(left.pop(0) if left else "")
-    except ArgumentTypeError as error:
+            given[name] = 1.0 if bare else _SAMPLING[name].read_word(left.pop(0) if left else "")
+    except UnreadableWordError as error:
         raise InvalidRequestError(f"{error}: {_SAMPLER_USAGE}.") from None
     changes: dict[str, Any] = {_SAMPLING[name].name: value for name, value in given.items()}
     sampling = replace(now, **changes)
@@ -301,13 +307,13 @@ def read_sampling(words: str, now: Sampling) -> Sampling:
 
 def _file(word: str) -> Path:
     if not word:
-        raise ArgumentTypeError("the name of a file is missing")
+        raise UnreadableWordError("the name of a file is missing")
     return file_path(word)
 
 
 def _on_or_off(word: str) -> bool:
     if word not in _SWITCH:
-        raise ArgumentTypeError(f"{word!r} is neither on nor off")
+        raise UnreadableWordError(f"{word!r} is neither on nor off")
     return word == "on"
 
 
@@ -328,10 +334,11 @@ COMMANDS: Final = (
     SlashCommand("/sampler", "[HOW]", "greedy, or settings, e.g. temp 0.8 top-k 40", _sampler,
                  ("greedy", *_SAMPLING)),
     SlashCommand("/speculate", "[on|off]", "turn drafting on or off", _speculate, _SWITCH),
-    SlashCommand("/drafter", "[NAME]", "choose the drafter", _drafter, USER_DRAFTERS),
+    SlashCommand("/drafter", "[NAME]", "choose the drafter", _drafter, DRAFTERS),
     SlashCommand("/num-draft-tokens", f"[N|{PLANNED}]", "maximum of draft tokens per round",
                  _num_draft_tokens, (PLANNED,)),
-    SlashCommand("/exact", "[on|off]", "let drafts change no token", _exact, _SWITCH),
+    SlashCommand("/exact", "[on|off]", "guarantee the same tokens as without drafts", _exact,
+                 _SWITCH),
     SlashCommand("/show-drafts", "[on|off]", "colour accepted draft tokens", _show_drafts, _SWITCH),
     SlashCommand("/stats", "", "tokens, forwards and time so far", _stats),
     SlashCommand("/quit", "", "leave", _quit),

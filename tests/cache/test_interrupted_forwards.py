@@ -10,7 +10,7 @@ from mlx import nn
 import akunu_py
 from akunu_py import Options
 from akunu_py.engine import Engine
-from akunu_py.loading import load_tokenizer
+from akunu_py.model.loading import load_tokenizer
 from akunu_py.model.target_model import TargetModel
 from tests.architectures import config, make_network
 from tests.planning.curves import FLAT

@@ -17,8 +17,8 @@ from akunu_py.cache.layers import ChunkLayerCache, LayerCache, WindowLayerCache
 from akunu_py.cache.model_cache import make_kv_cache, no_rollback_reason
 from akunu_py.cache.quantized import QuantizedLayerCache
 from akunu_py.errors import CacheError, ContextOverflowError
-from akunu_py.loading import load_target
 from akunu_py.machine.backend import find_backend
+from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import KVQuantization
 from tests.caches import attention_cache

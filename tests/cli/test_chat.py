@@ -13,6 +13,7 @@ from akunu_py.__main__ import main
 from akunu_py.cli.chat import Chat
 from akunu_py.cli.conversation import Conversation
 from akunu_py.cli.screen import Screen
+from akunu_py.cli.settings import ChatSettings
 from akunu_py.cli.terminal import TerminalScreen
 from akunu_py.errors import ContextOverflowError, InvalidRequestError, ModelLoadError
 from akunu_py.options import Options
@@ -24,7 +25,7 @@ PASTE_BEGINS, PASTE_ENDS = "\x1b[200~", "\x1b[201~"
 
 
 def talk_on_terminal(worker: EngineWorker) -> Conversation:
-    screen = TerminalScreen(worker.loading, "fake", InMemoryHistory())
+    screen = TerminalScreen(worker.loading, ChatSettings(quiet=True), InMemoryHistory())
     conversation = Conversation(worker, Options(), progress=screen.progress)
     Chat(conversation, screen).run()
     return conversation

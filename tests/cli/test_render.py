@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from akunu_py.cli import render
-from akunu_py.cli.progress import prefill_bar
 from akunu_py.cli.render import (
     PLAIN,
     AnswerWriter,
     palette_for,
+    prefill_bar,
     printable,
     stats_line,
     wrapped,

@@ -232,7 +232,7 @@ def test_sizes_are_read_as_mlx_lms_server_reads_them(word: str, nbytes: int) -> 
         ("--queue 0", "--queue must be 1 or more"),
         ("--parallel 9", "--parallel must be from 1 to 8"),
         ("--api-key=", "--api-key must not be empty"),
-        ("--temp -1", "temperature must be 0 or more"),
+        ("--temp -1", "--temp must be from 0 to 1000"),
         ("--max-tokens -2", "--max-tokens must be -1 or more"),
         ("--num-draft-tokens 5000", "from 0 to 1024"),
         ("--drafter model", "needs --draft-model NAME"),

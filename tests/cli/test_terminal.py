@@ -20,8 +20,8 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from akunu_py.cli.greeting import EXAMPLES
 from akunu_py.cli.terminal import (
+    EXAMPLES,
     SlashCompleter,
     _key_bindings,
     open_history,

@@ -16,8 +16,8 @@ from akunu_py.decoding.scheduler import Phase
 from akunu_py.drafting.base import NO_DRAFT
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError
-from akunu_py.loading import load_target
 from akunu_py.machine.backend import find_backend
+from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
 from tests.decoding.company import SMALLEST, joining, members_of, prompt_of

@@ -178,7 +178,9 @@ def test_template_variables_of_a_request_replace_those_of_the_start(tiny_model_d
     start = {"mood": "calm", "enable_thinking": True, "date_string": ""}
 
     def load() -> Engine:
-        return akunu_py.load(str(tiny_model_dir), chat_template=said, chat_template_args=start)
+        return akunu_py.load(
+            akunu_py.ModelOptions(str(tiny_model_dir), chat_template=said, chat_template_args=start)
+        )
 
     with serve(load) as server:
         for given, prompt in (
@@ -194,7 +196,9 @@ def test_template_variables_of_a_request_replace_those_of_the_start(tiny_model_d
 
 def test_a_template_that_asks_for_the_date_gets_todays(tiny_model_dir: Path) -> None:
     said = "{{ date_string[-4:] }}, {{ datetime[-3:] }}{{ functions }}{# functools[ #}"
-    with serve(lambda: akunu_py.load(str(tiny_model_dir), chat_template=said)) as server:
+    with serve(
+        lambda: akunu_py.load(akunu_py.ModelOptions(str(tiny_model_dir), chat_template=said))
+    ) as server:
         prompt = server.post("/apply-template", {"messages": USER}).json()["prompt"]
         assert prompt in (f"{datetime.now(UTC).year}, GMT", f"{datetime.now(UTC).year - 1}, GMT")
 
