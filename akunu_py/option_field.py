@@ -117,13 +117,23 @@ class Option:
         """Whether it takes no word."""
         return isinstance(self.default, bool)
 
+    @property
+    def word(self) -> str:
+        """The flag without dashes."""
+        return (self.flag or "").lstrip("-")
+
     def read_word(self, word: str) -> Any:
-        """The value that a word stands for.
+        """The value that a word stands for; `on` and `off` for a switch.
 
         Raises:
             UnreadableWordError: if it stands for none.
         """
-        return self.read(word) if self.read is not None else text(word)
+        if self.is_switch:
+            return on_or_off(word)
+        value = (self.read or text)(word)
+        if self.choices is not None and value not in self.choices:
+            raise UnreadableWordError(f"{word!r} is not one of {', '.join(self.choices)}")
+        return value
 
 
 @dataclass(frozen=True)
@@ -175,7 +185,9 @@ def options_in(kind: type) -> Mapping[str, Option]:
         if declared is not None:
             flag = f"--{it.name.replace('_', '-')}" if declared.flag == "" else declared.flag
             element = _element(hints[it.name])
-            metavar = declared.metavar or (None if declared.choices else _METAVARS.get(element))
+            metavar = declared.metavar or _METAVARS.get(element)
+            if declared.choices and declared.metavar is None:
+                metavar = f"{{{','.join(declared.choices)}}}"
             found[it.name] = replace(
                 declared,
                 name=it.name,
@@ -202,13 +214,14 @@ def check_options(options: Any) -> None:
     Raises:
         InvalidRequestError: if one is outside its range.
     """
-    for name, declared in options_in(type(options)).items():
+    for name, declared in options_in(options.__class__).items():
         value = getattr(options, name)
         if declared.within is None or value is None:
             continue
         for number in value if isinstance(value, tuple) else (value,):
             if number is not None and number not in declared.within:
-                raise InvalidRequestError(f"`{name}` must be {declared.within}, not {number}.")
+                found = f"{number:g}" if isinstance(number, float) else number
+                raise InvalidRequestError(f"`{name}` must be {declared.within}, not {found}.")
 
 
 def text(word: str) -> str:
@@ -218,6 +231,13 @@ def text(word: str) -> str:
     except UnicodeEncodeError:
         raise UnreadableWordError("the text is not valid UTF-8") from None
     return word
+
+
+def on_or_off(word: str) -> bool:
+    """Reads `on` or `off`."""
+    if word not in ("on", "off"):
+        raise UnreadableWordError(f"{word!r} is neither on nor off")
+    return word == "on"
 
 
 def whole_number(word: str) -> int:

@@ -458,12 +458,13 @@ class Options:
         f"maximum of draft tokens per round, up to {MAX_DRAFT_TOKENS}",
         within=Range(0, MAX_DRAFT_TOKENS),
         read=draft_tokens,
+        metavar=f"N|{PLANNED}",
         shown=f"{PLANNED}, chosen in each round",
         group=SPECULATION,
     )
     exact: bool = option(
         False,  # see `decoding/exactness.py`
-        "guarantee the same tokens as without drafts, despite rounding; slower",
+        "guarantee the same tokens as without drafts; slower",
         group=SPECULATION,
     )
     slot: int | None = option(

@@ -22,6 +22,7 @@ from rich.text import Text
 
 from akunu_py.cli.conversation import Conversation
 from akunu_py.cli.loading import load_engine
+from akunu_py.cli.settings import ChatSettings
 from akunu_py.cli.terminal import TerminalScreen
 from akunu_py.options import BUNDLED_MODEL, ModelOptions, Options
 from akunu_py.worker import EngineWorker
@@ -51,16 +52,17 @@ MAX_ANSWER_TOKENS = 96
 """Tokens; a long answer does not fit a picture."""
 
 
-def record_turn(settings: ModelOptions, question: str) -> str:
+def record_turn(model: ModelOptions, question: str) -> str:
     """What `chat` writes to a terminal while one question is asked and answered."""
-    worker = EngineWorker(lambda: load_engine(settings))
+    worker = EngineWorker(lambda: load_engine(model))
     recording = Recording()
     with (
         create_app_session(input=DummyInput(), output=DummyOutput()),
         redirect_stdout(recording),
     ):
         list(Conversation(worker, Options(max_tokens=16)).ask("Hello."))  # the first is slower
-        screen = TerminalScreen(worker.loading, settings.name, InMemoryHistory())
+        settings = ChatSettings(quiet=True, model=model)
+        screen = TerminalScreen(worker.loading, settings, InMemoryHistory())
         options = Options(max_tokens=MAX_ANSWER_TOKENS)
         conversation = Conversation(worker, options, progress=screen.progress)
         first, *rest = question.splitlines()

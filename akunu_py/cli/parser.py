@@ -8,7 +8,7 @@ immediate.
 import re
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, _ActionsContainer
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn
 
@@ -190,7 +190,7 @@ def _add_argument(group: _ActionsContainer, option: Option) -> None:
     if option.is_switch:
         keywords |= {"action": "store_const", "const": not option.default}
     else:
-        keywords |= {"type": _type(option), "metavar": option.metavar, "choices": option.choices}
+        keywords |= {"type": _type(option), "metavar": option.metavar}
         if option.repeated:
             keywords["action"] = "append"
         elif option.nargs:
@@ -253,7 +253,7 @@ def _in_flags(sentence: str, options: Mapping[str, Option]) -> str:
     return re.sub(r"`(\w+)`", typed, sentence)
 
 
-def _about_unknown(word: str, command: Command, options: Iterator[Option]) -> str:
+def _about_unknown(word: str, command: Command, options: Iterable[Option]) -> str:
     """What to say about a word that no option takes."""
     flag = word.partition("=")[0]
     flags = [option.flag for option in options if option.flag]

@@ -22,14 +22,13 @@ from akunu_py.cli.render import count, stats_line
 from akunu_py.cli.settings import check_xtc
 from akunu_py.errors import InvalidRequestError
 from akunu_py.option_field import (
-    PLANNED,
     Option,
     UnreadableWordError,
     file_path,
+    on_or_off,
     options_in,
-    token_limit,
 )
-from akunu_py.options import DRAFTERS, Options, Sampling
+from akunu_py.options import Options, Sampling
 from akunu_py.stats import Stats
 
 Reply = str | Turn
@@ -38,7 +37,7 @@ _SWITCH: Final = ("on", "off")
 _OFF: Final = ("off", "none")
 _WIDTH: Final = 80
 _SAMPLING: Final = {
-    option.flag.removeprefix("--"): option
+    option.word: option
     for option in options_in(Sampling).values()
     if option.flag and not option.repeated
 }
@@ -151,78 +150,62 @@ def _retry(conversation: Conversation, _: str) -> Reply:
     return conversation.retry()
 
 
-def _setting(change: Callable[[Options, str], Options]) -> Callable[[Conversation, str], Reply]:
-    """A command that changes the options, if words follow its name, and shows them."""
-
-    def run(conversation: Conversation, rest: str) -> Reply:
-        if rest:
-            conversation.options = change(conversation.options, rest)
-        return describe_options(conversation.options)
-
-    return run
-
-
-@_setting
-def _speculate(options: Options, rest: str) -> Options:
-    drafts = _on_or_off(rest)
-    if drafts == options.drafts:
-        return options
-    most = options.num_draft_tokens or None  # a maximum of none would draft nothing
-    return replace(options, drafter="auto" if drafts else "none", num_draft_tokens=most)
-
-
-def _drafter(conversation: Conversation, rest: str) -> Reply:
-    if rest and rest not in DRAFTERS:
-        raise InvalidRequestError(
-            f"There is no drafter {rest}; choose one of {', '.join(DRAFTERS)}."
-        )
-    if rest == "model":
-        conversation.worker.loading.result().speculation.required_draft_model()
-    if rest:
-        conversation.options = replace(conversation.options, drafter=rest)
+def _speculate(conversation: Conversation, rest: str) -> Reply:
+    options = conversation.options
+    if rest and on_or_off(rest) != options.drafts:
+        # A maximum of 0 draft tokens would draft nothing.
+        most, drafter = options.num_draft_tokens or None, "none" if options.drafts else "auto"
+        conversation.options = replace(options, drafter=drafter, num_draft_tokens=most)
     return describe_options(conversation.options)
 
 
-@_setting
-def _num_draft_tokens(options: Options, rest: str) -> Options:
-    return replace(options, num_draft_tokens=_OPTIONS["num_draft_tokens"].read_word(rest))
+def _sampler(conversation: Conversation, rest: str) -> Reply:
+    if rest:
+        sampling = read_sampling(rest, conversation.options.sampling)
+        conversation.options = replace(conversation.options, sampling=sampling)
+    return describe_options(conversation.options)
 
 
-@_setting
-def _sampler(options: Options, rest: str) -> Options:
-    return replace(options, sampling=read_sampling(rest, options.sampling))
+def _option_command(name: str) -> "SlashCommand":
+    """A command that sets an option of the answer, as the command line does, and shows all."""
+    option = _OPTIONS[name]
+
+    def run(conversation: Conversation, rest: str) -> Reply:
+        if rest:
+            changes: dict[str, Any] = {name: option.read_word(rest)}
+            changed = replace(conversation.options, **changes)
+            if changed.max_tokens == 0:
+                raise UnreadableWordError("an answer needs 1 token or more")
+            if changed.drafter == "model":
+                conversation.worker.loading.result().speculation.required_draft_model()
+            conversation.options = changed
+        return describe_options(conversation.options)
+
+    choices = _SWITCH if option.is_switch else option.choices or ()
+    words = "on|off" if option.is_switch else option.metavar
+    return SlashCommand(f"/{option.word}", f"[{words}]", option.help, run, choices)
 
 
-@_setting
-def _exact(options: Options, rest: str) -> Options:
-    return replace(options, exact=_on_or_off(rest))
+def _sampling_command(option: Option) -> "SlashCommand":
+    """A command that sets one option of the sampling; `off` is its default."""
 
+    def run(conversation: Conversation, rest: str) -> Reply:
+        if rest:
+            value = option.default if rest in _OFF else option.read_word(rest)
+            changes: dict[str, Any] = {option.name: value}
+            sampling = replace(conversation.options.sampling, **changes)
+            if value != option.default:
+                check_xtc(sampling)
+            conversation.options = replace(conversation.options, sampling=sampling)
+        return describe_options(conversation.options)
 
-def _sampling_field(option: Option) -> Callable[[Conversation, str], Reply]:
-    """A command that changes one field of the sampling, as the option of the same name does."""
-
-    def change(options: Options, rest: str) -> Options:
-        value = option.default if rest in _OFF else option.read_word(rest)
-        given: dict[str, Any] = {option.name: value}
-        sampling = replace(options.sampling, **given)
-        if value != option.default:
-            check_xtc(sampling)
-        return replace(options, sampling=sampling)
-
-    return _setting(change)
-
-
-@_setting
-def _max_tokens(options: Options, rest: str) -> Options:
-    limit = token_limit(rest)
-    if limit == 0:
-        raise UnreadableWordError("an answer needs 1 token or more")
-    return replace(options, max_tokens=limit)
+    words = f"[{option.metavar}|off]"
+    return SlashCommand(f"/{option.word}", words, option.help, run, _OFF)
 
 
 def _show_drafts(conversation: Conversation, rest: str) -> Reply:
     if rest:
-        conversation.show_drafts = _on_or_off(rest)
+        conversation.show_drafts = on_or_off(rest)
     if conversation.show_drafts:
         return "Draft tokens are coloured."
     return "Draft tokens are not marked; `/show-drafts on` colours them."
@@ -311,12 +294,6 @@ def _file(word: str) -> Path:
     return file_path(word)
 
 
-def _on_or_off(word: str) -> bool:
-    if word not in _SWITCH:
-        raise UnreadableWordError(f"{word!r} is neither on nor off")
-    return word == "on"
-
-
 COMMANDS: Final = (
     SlashCommand("/help", "", "this list", _help),
     SlashCommand("/reset", "", "forget the conversation, keep the system message", _reset),
@@ -324,21 +301,14 @@ COMMANDS: Final = (
     SlashCommand("/system", "[TEXT|none]", "set the system message", _system, ("none",)),
     SlashCommand("/save", "FILE", "save the conversation", _save, takes_file=True),
     SlashCommand("/load", "FILE", "continue a saved conversation", _load, takes_file=True),
-    SlashCommand("/max-tokens", "[N]", "maximum length of an answer; -1 sets no limit",
-                 _max_tokens),
-    *(
-        SlashCommand(f"/{name}", f"[{option.metavar}|off]", option.help, _sampling_field(option),
-                     _OFF)
-        for name, option in _SAMPLING.items()
-    ),
+    _option_command("max_tokens"),
+    *map(_sampling_command, _SAMPLING.values()),
     SlashCommand("/sampler", "[HOW]", "greedy, or settings, e.g. temp 0.8 top-k 40", _sampler,
                  ("greedy", *_SAMPLING)),
     SlashCommand("/speculate", "[on|off]", "turn drafting on or off", _speculate, _SWITCH),
-    SlashCommand("/drafter", "[NAME]", "choose the drafter", _drafter, DRAFTERS),
-    SlashCommand("/num-draft-tokens", f"[N|{PLANNED}]", "maximum of draft tokens per round",
-                 _num_draft_tokens, (PLANNED,)),
-    SlashCommand("/exact", "[on|off]", "guarantee the same tokens as without drafts", _exact,
-                 _SWITCH),
+    _option_command("drafter"),
+    _option_command("num_draft_tokens"),
+    _option_command("exact"),
     SlashCommand("/show-drafts", "[on|off]", "colour accepted draft tokens", _show_drafts, _SWITCH),
     SlashCommand("/stats", "", "tokens, forwards and time so far", _stats),
     SlashCommand("/quit", "", "leave", _quit),

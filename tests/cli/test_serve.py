@@ -237,7 +237,7 @@ def test_sizes_are_read_as_mlx_lms_server_reads_them(word: str, nbytes: int) -> 
         ("--num-draft-tokens 5000", "from 0 to 1024"),
         ("--drafter model", "needs --draft-model NAME"),
         ("--prefill-step-size 0", "--prefill-step-size must be 1 or more"),
-        ("--log-level loud", "invalid choice"),
+        ("--log-level loud", "'loud' is not one of DEBUG"),
         ("--prompt-cache-bytes 4TB", "'4TB' is not a number of bytes such as 4GB or 500MB"),
     ],
 )

@@ -170,7 +170,7 @@ def test_leaving(conversation: Conversation, line: str) -> None:
         ("/save ~nosuchuser/talk.json", "~nosuchuser/talk.json: No such file"),
         ("/load a\0b", "A file name cannot contain a null character: /load FILE"),
         ("/save a\0b", "A file name cannot contain a null character: /save FILE"),
-        ("/drafter nobody", "There is no drafter nobody"),
+        ("/drafter nobody", "'nobody' is not one of auto"),
         ("/num-draft-tokens many", "'many' is not a whole number"),
         ("/num-draft-tokens -1", "from 0 to 1024"),
         ("/max-tokens -5", "0 or more, or -1 for no limit, not -5"),
