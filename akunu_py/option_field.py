@@ -29,8 +29,8 @@ _UNITS: Final = {"": 1, "M": 10**6, "G": 10**9}
 
 
 class UnreadableWordError(InvalidRequestError):
-    """A word that no value can be made of. The sentence has no capital and no full stop, so that it
-    can follow the name of an option."""
+    """A word is not a value of an option. The sentence follows the option's name: it has no capital
+    and no full stop."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,17 @@ class Option:
     def word(self) -> str:
         """The flag without dashes."""
         return (self.flag or "").lstrip("-")
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The ends of its range; infinite if it has none."""
+        within = self.within
+        return (within.least, within.most) if isinstance(within, Range) else (-math.inf, math.inf)
+
+    @property
+    def wire_names(self) -> tuple[str, ...]:
+        """The names of the field in requests to the server."""
+        return (self.name, *self.wire)
 
     def read_word(self, word: str) -> Any:
         """The value that a word stands for; `on` and `off` for a switch.

@@ -94,113 +94,54 @@ class ModelOptions:
         InvalidRequestError: if a number is out of its range, or two options exclude each other.
     """
 
-    name: str = option(
-        BUNDLED_MODEL,
-        f"a folder, a name on the hub, or `{BUNDLED_MODEL}`, the bundled model",
-        flag="--model",
-    )
-    weights: str = option(
-        "auto",
-        "layout of the weights in memory; auto takes the fastest on this machine",
-        choices=WEIGHT_LAYOUTS,
-    )
-    max_context: int | None = option(
-        None,
-        "the most tokens that a prompt and its answer may have together",
-        within=Range(1),
-        shown="the model's",
-    )
-    adapter_path: str | None = option(
-        None,
-        "the folder of an adapter (LoRA, DoRA) that mlx-lm trained on the model",
-        metavar="FOLDER",
-    )
+    # fmt: off
+    name: str = option(BUNDLED_MODEL, f"a folder, a name on the hub, or `{BUNDLED_MODEL}`, the "
+        "bundled model", flag="--model")
+    weights: str = option("auto", "layout of the weights in memory; auto takes the fastest on this "
+        "machine", choices=WEIGHT_LAYOUTS)
+    max_context: int | None = option(None, "the most tokens that a prompt and its answer may have "
+        "together", within=Range(1), shown="the model's")
+    adapter_path: str | None = option(None, "the folder of an adapter (LoRA, DoRA) that mlx-lm "
+        "trained on the model", metavar="FOLDER")
     trust_remote_code: bool = option(False, "run Python code that comes with the model")
-    chat_template: str | None = option(
-        None,
-        "a Jinja template instead of the model's own, or a file with one",
-        read=chat_template,
-        metavar="TEMPLATE",
-    )
+    chat_template: str | None = option(None, "a Jinja template instead of the model's own, or a "
+        "file with one", read=chat_template, metavar="TEMPLATE")
     use_default_chat_template: bool = option(False, "use ChatML if the model has no chat template")
-    chat_template_args: Mapping[str, Any] | None = option(
-        None,
+    chat_template_args: Mapping[str, Any] | None = option(None,
         """variables for the chat template as JSON, such as '{"enable_thinking": false}'""",
-        read=json_object,
-        metavar="JSON",
-    )
-    prefill_step_size: int | None = option(
-        None,
-        "prompt tokens per forward pass; a cancelled request ends after the current pass",
-        within=Range(1),
-        shown="chosen by the machine",
-    )
-    prompt_cache_bytes: int | None = option(
-        None,
-        "memory that computed prompts may take (4GB, 500MB; 0 keeps one prompt only), and the same "
-        "again on disk for a server's folder",
-        within=Range(0),
-        read=byte_count,
-        shown="a quarter of the free memory; 8GB on disk",
-    )
-    prompt_cache_dir: Path | None = option(
-        None,
-        "keep computed prompts in this folder, so that a server that starts again need not compute "
-        "them",
-        metavar="DIR",
-    )
-    prompt_cache_file: Path | None = option(
-        None,
-        "keep the computed prompt in this file, so that a later answer need not compute it again; "
-        "/save and /load keep a chat's messages",
-    )
-    kv_bits: int | None = option(
-        None,
-        "quantize the keys and values of layers with full attention to 4 or 8 bits",
-        within=OneOf(KV_BITS),
-    )
-    kv_group_size: int = option(
-        DEFAULT_KV_GROUP_SIZE,
-        "numbers that share a scale: 32, 64 or 128",
-        within=OneOf(KV_GROUP_SIZES),
-    )
-    quantized_kv_start: int = option(
-        DEFAULT_QUANTIZED_KV_START,
-        "tokens of context before keys and values are quantized",
-        within=Range(0),
-    )
-    max_kv_size: int | None = option(
-        None,
-        "tokens that layers with full attention keep, at least 16: the first 4 and the last ones; "
-        "the model forgets those between",
-        within=Range(16),
-        shown="all",
-    )
-    pipeline: bool = option(
-        False, "with `mlx.launch`: give each process some of the layers, instead of a part of each"
-    )
-    rank_timeout: float = option(
-        60.0,  # a chunk of a prompt takes less, even where the processes are far apart
-        "with `mlx.launch`: seconds after which a process that does not answer counts as lost",
-        within=Range(0, MAX_WAIT_S, above=True),
-        metavar="S",
-        shown="60",
-    )
-    draft_model: str | None = option(
-        None, "a smaller model with the same tokenizer, for the drafter `model`"
-    )
-    projects: tuple[str, ...] = option(
-        (),
-        "draft from this indexed folder too; auto takes the git root of the current folder; may be "
-        "repeated",
-        flag="--project",
-        metavar="PATH",
-        group=SPECULATION,
-        repeated=True,
-    )
-    remembers: bool = option(
-        False, "do not draft from earlier requests", flag="--no-memory", group=SPECULATION
-    )
+        read=json_object, metavar="JSON")
+    prefill_step_size: int | None = option(None, "prompt tokens per forward pass; a cancelled "
+        "request ends after the current pass", within=Range(1), shown="chosen by the machine")
+    prompt_cache_bytes: int | None = option(None, "memory that computed prompts may take (4GB, "
+        "500MB; 0 keeps one prompt only), and the same again on disk for a server's folder",
+        within=Range(0), read=byte_count, shown="a quarter of the free memory; 8GB on disk")
+    prompt_cache_dir: Path | None = option(None, "keep computed prompts in this folder, so that a "
+        "server that starts again need not compute them", metavar="DIR")
+    prompt_cache_file: Path | None = option(None, "keep the computed prompt in this file, so that "
+        "a later answer need not compute it again; /save and /load keep a chat's messages")
+    kv_bits: int | None = option(None, "quantize the keys and values of layers with full attention "
+        "to 4 or 8 bits", within=OneOf(KV_BITS))
+    kv_group_size: int = option(DEFAULT_KV_GROUP_SIZE, "numbers that share a scale: 32, 64 or 128",
+        within=OneOf(KV_GROUP_SIZES))
+    quantized_kv_start: int = option(DEFAULT_QUANTIZED_KV_START,
+        "tokens of context before keys and values are quantized", within=Range(0))
+    max_kv_size: int | None = option(None, "tokens that layers with full attention keep, at least "
+        "16: the first 4 and the last ones; the model forgets those between", within=Range(16),
+        shown="all")
+    pipeline: bool = option(False, "with `mlx.launch`: give each process some of the layers, "
+        "instead of a part of each")
+    # A chunk of a prompt takes less, even where the processes are far apart.
+    rank_timeout: float = option(60.0, "with `mlx.launch`: seconds after which a process that does "
+        "not answer counts as lost", within=Range(0, MAX_WAIT_S, above=True), metavar="S",
+        shown="60")
+    draft_model: str | None = option(None, "a smaller model with the same tokenizer, for the "
+        "drafter `model`")
+    projects: tuple[str, ...] = option((), "draft from this indexed folder too; auto takes the git "
+        "root of the current folder; may be repeated", flag="--project", metavar="PATH",
+        group=SPECULATION, repeated=True)
+    remembers: bool = option(False, "do not draft from earlier requests", flag="--no-memory",
+        group=SPECULATION)
+    # fmt: on
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -232,91 +173,36 @@ class Sampling:
         InvalidRequestError: if a value is out of its range.
     """
 
-    temperature: float = option(
-        0.0,  # so is a temperature below 1e-5
-        "temperature",
-        within=Range(0, _STRONGEST),
-        flag="--temp",
-        metavar="T",
-        shown="0, greedy",
-        wire=("temp",),
-    )
-    top_p: float = option(
-        1.0,
-        "sample from the most likely tokens that make up P",
-        within=Range(0, 1, above=True),
-        metavar="P",
-        shown="1, all",
-    )
-    top_k: int = option(
-        0, "sample from the K most likely tokens", within=Range(0), metavar="K", shown="0, all"
-    )
-    min_p: float = option(
-        0.0,
-        "sample from tokens at least P times as likely as the most likely one",
-        within=_SHARE,
-        metavar="P",
-        shown="0, all",
-    )
-    seed: int | None = option(
-        None,
-        "repeat a sampled answer",
-        wire=("random_seed",),  # Mistral's name
-    )
-    xtc_probability: float = option(
-        0.0,
-        "how often to exclude all likely tokens except the least likely one",
-        within=_SHARE,
-        metavar="P",
-        shown="0, never",
-    )
-    xtc_threshold: float = option(
-        DEFAULT_XTC_THRESHOLD,
-        "how likely such a token is, at most 0.5",
-        within=Range(0, MAX_XTC_THRESHOLD),
-        metavar="P",
-    )
-    repetition_penalty: float = option(
-        1.0,
-        "make recent tokens less likely, those of the prompt too; above 1",
-        within=Range(0, _STRONGEST, above=True),
-        metavar="R",
-        shown="1, off",
-        wire=("repeat_penalty",),
-    )
-    repetition_context_size: int = option(
-        DEFAULT_REPETITION_CONTEXT,
-        "how many tokens are recent",
-        within=Range(1),
-        wire=("repeat_last_n",),
-    )
-    presence_penalty: float = option(
-        0.0,
-        "make generated tokens less likely; above 0",
-        within=Range(-_STRONGEST, _STRONGEST),
-        metavar="P",
-        shown="0, off",
-    )
-    frequency_penalty: float = option(
-        0.0,
-        "the same, for each time that a token was generated",
-        within=Range(-_STRONGEST, _STRONGEST),
-        metavar="P",
-        shown="0, off",
-    )
-    logit_bias: tuple[tuple[int, float], ...] = option(
-        (),
-        "add VALUE to the logit of the token ID, before any penalty; may be repeated",
-        read=token_bias,
-        metavar="ID=VALUE",
-        repeated=True,
-    )
-    infill: bool = option(
-        False,
-        "apply llama.cpp's `infill` sampler after the filters; without a top-k, it looks at the 40 "
-        "most likely tokens",
-        flag=None,
-    )
+    # fmt: off
+    temperature: float = option(0.0, "temperature", within=Range(0, _STRONGEST), flag="--temp",
+        metavar="T", shown="0, greedy", wire=("temp",))
+    top_p: float = option(1.0, "sample from the most likely tokens that make up P",
+        within=Range(0, 1, above=True), metavar="P", shown="1, all")
+    top_k: int = option(0, "sample from the K most likely tokens", within=Range(0), metavar="K",
+        shown="0, all")
+    min_p: float = option(0.0, "sample from tokens at least P times as likely as the most likely "
+        "one", within=_SHARE, metavar="P", shown="0, all")
+    # Mistral has another name for it.
+    seed: int | None = option(None, "repeat a sampled answer", wire=("random_seed",))
+    xtc_probability: float = option(0.0, "how often to exclude all likely tokens except the least "
+        "likely one", within=_SHARE, metavar="P", shown="0, never")
+    xtc_threshold: float = option(DEFAULT_XTC_THRESHOLD, "how likely such a token is, at most 0.5",
+        within=Range(0, MAX_XTC_THRESHOLD), metavar="P")
+    repetition_penalty: float = option(1.0, "make recent tokens less likely, those of the prompt "
+        "too; above 1", within=Range(0, _STRONGEST, above=True), metavar="R", shown="1, off",
+        wire=("repeat_penalty",))
+    repetition_context_size: int = option(DEFAULT_REPETITION_CONTEXT, "how many tokens are recent",
+        within=Range(1), wire=("repeat_last_n",))
+    presence_penalty: float = option(0.0, "make generated tokens less likely; above 0",
+        within=Range(-_STRONGEST, _STRONGEST), metavar="P", shown="0, off")
+    frequency_penalty: float = option(0.0, "the same, for each time that a token was generated",
+        within=Range(-_STRONGEST, _STRONGEST), metavar="P", shown="0, off")
+    logit_bias: tuple[tuple[int, float], ...] = option((), "add VALUE to the logit of the token "
+        "ID, before any penalty; may be repeated", read=token_bias, metavar="ID=VALUE",
+        repeated=True)
+    infill: bool = option(False, "apply llama.cpp's `infill` sampler after the filters; without a "
+        "top-k, it looks at the 40 most likely tokens", flag=None)
+    # fmt: on
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -434,89 +320,45 @@ class Options:
             scored without log-probabilities.
     """
 
-    max_tokens: int | None = option(  # None: to the end of the context; 0: only fills the cache
-        DEFAULT_MAX_TOKENS,
-        "tokens to generate at most; -1 sets no limit",
-        within=Range(0),
-        read=token_limit,
-        short="-m",
-    )
+    # fmt: off
+    # None continues to the end of the context; 0 only computes the prompt's cache.
+    max_tokens: int | None = option(DEFAULT_MAX_TOKENS,
+        "tokens to generate at most; -1 sets no limit", within=Range(0), read=token_limit,
+        short="-m")
     sampling: Sampling = part(Sampling)
-    stop: tuple[str, ...] = option(
-        (), "end the answer before this text; may be repeated", metavar="TEXT", repeated=True
-    )
-    drafter: str = option(
-        "auto",
-        f"the drafter: {', '.join(DRAFTERS)}",
-        choices=DRAFTERS,
-        metavar="NAME",
-        group=SPECULATION,
-        off=("--no-speculate", "none", "decode plainly, as with --drafter none"),
-    )
-    num_draft_tokens: int | None = option(
-        None,
-        f"maximum of draft tokens per round, up to {MAX_DRAFT_TOKENS}",
-        within=Range(0, MAX_DRAFT_TOKENS),
-        read=draft_tokens,
-        metavar=f"N|{PLANNED}",
-        shown=f"{PLANNED}, chosen in each round",
-        group=SPECULATION,
-    )
-    exact: bool = option(
-        False,  # see `decoding/exactness.py`
-        "guarantee the same tokens as without drafts; slower",
-        group=SPECULATION,
-    )
-    slot: int | None = option(
-        None,
-        "which cache of an earlier request to use, if no other request uses it; None takes the one "
-        "that holds most of the prompt",
-        within=Range(0, MAX_SLOTS - 1),
-        flag=None,
-    )
-    references: tuple[str, ...] = option(
-        (),
-        "texts that the answer may repeat, such as open files: drafts are copied from them, and "
-        "the model does not see them",
-        flag=None,
-    )
-    logprobs: int | None = option(
-        None,
-        "report each token's log-probability in the model's own distribution, and this many of the "
-        "most likely tokens; None reports nothing",
-        within=Range(0, MAX_ALTERNATIVES),
-        flag=None,
-    )
-    drawn_logprobs: bool = option(
-        False,
-        "report those of the distribution that tokens are drawn from: after bias, penalties, "
-        "grammar, filters and temperature",
-        flag=None,
-    )
-    reports_progress: bool = option(
-        False, "send events without text while the prompt is computed", flag=None
-    )
-    scores_prompt: bool = option(
-        False,
-        "report the log-probabilities of the prompt's tokens too, and so compute all of it",
-        flag=None,
-    )
-    grammar: Grammar | None = option(
-        None, "answer in JSON that matches this JSON schema", flag="--schema", read=_schema_file
-    )
+    stop: tuple[str, ...] = option((), "end the answer before this text; may be repeated",
+        metavar="TEXT", repeated=True)
+    drafter: str = option("auto", f"the drafter: {', '.join(DRAFTERS)}", choices=DRAFTERS,
+        metavar="NAME", group=SPECULATION,
+        off=("--no-speculate", "none", "decode plainly, as with --drafter none"))
+    num_draft_tokens: int | None = option(None, "maximum of draft tokens per round, up to "
+        f"{MAX_DRAFT_TOKENS}", within=Range(0, MAX_DRAFT_TOKENS), read=draft_tokens,
+        metavar=f"N|{PLANNED}", shown=f"{PLANNED}, chosen in each round", group=SPECULATION)
+    # See `decoding/exactness.py`.
+    exact: bool = option(False, "guarantee the same tokens as without drafts; slower",
+        group=SPECULATION)
+    slot: int | None = option(None, "which cache of an earlier request to use, if no other request "
+        "uses it; None takes the one that holds most of the prompt", within=Range(0, MAX_SLOTS - 1),
+        flag=None)
+    references: tuple[str, ...] = option((), "texts that the answer may repeat, such as open "
+        "files: drafts are copied from them, and the model does not see them", flag=None)
+    logprobs: int | None = option(None, "report each token's log-probability in the model's own "
+        "distribution, and this many of the most likely tokens; None reports nothing",
+        within=Range(0, MAX_ALTERNATIVES), flag=None)
+    drawn_logprobs: bool = option(False, "report those of the distribution that tokens are drawn "
+        "from: after bias, penalties, grammar, filters and temperature", flag=None)
+    reports_progress: bool = option(False, "send events without text while the prompt is computed",
+        flag=None)
+    scores_prompt: bool = option(False, "report the log-probabilities of the prompt's tokens too, "
+        "and so compute all of it", flag=None)
+    grammar: Grammar | None = option(None, "answer in JSON that matches this JSON schema",
+        flag="--schema", read=_schema_file)
     priority: int = option(0, "requests with a lower number go first, as in vLLM", flag=None)
-    project: str | None = option(
-        None,
-        "the only one of the engine's indexed folders to draft from; None takes all, an empty name "
-        "none",
-        flag=None,
-    )
-    sample_calls: tuple[str, ...] = option(
-        (),
-        "calls of tools as the model would write them, with its control tokens; drafts are copied "
-        "from them",
-        flag=None,
-    )
+    project: str | None = option(None, "the only one of the engine's indexed folders to draft "
+        "from; None takes all, an empty name none", flag=None)
+    sample_calls: tuple[str, ...] = option((), "calls of tools as the model would write them, with "
+        "its control tokens; drafts are copied from them", flag=None)
+    # fmt: on
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -79,34 +79,24 @@ def _check_memory(model: ModelOptions) -> None:
 class GenerateSettings:
     """One completion; the prompt `-` stands for standard input."""
 
-    prompt: str = option(
-        "",
-        "the text to continue; - reads it from standard input",
-        short="-p",
-        metavar="TEXT",
-        required=True,
-    )
-    suffix: str | None = option(
-        None, "fill the gap between the prompt and this text", metavar="TEXT"
-    )
-    as_question: bool = option(
-        False, "ask the prompt as a question, with the chat template", flag="--chat"
-    )
+    # fmt: off
+    prompt: str = option("", "the text to continue; - reads it from standard input", short="-p",
+        metavar="TEXT", required=True)
+    suffix: str | None = option(None, "fill the gap between the prompt and this text",
+        metavar="TEXT")
+    as_question: bool = option(False, "ask the prompt as a question, with the chat template",
+        flag="--chat")
     system_prompt: str | None = option(None, "the system message", metavar="TEXT")
-    prefill_response: str | None = option(
-        None, "how the answer begins, with --chat; it is not printed again", metavar="TEXT"
-    )
+    prefill_response: str | None = option(None, "how the answer begins, with --chat; it is not "
+        "printed again", metavar="TEXT")
     show_drafts: bool = option(False, "colour the draft tokens that the model accepted")
-    verbose: bool = option(
-        False, "report speed and peak memory, even if standard error is not a terminal"
-    )
+    verbose: bool = option(False, "report speed and peak memory, even if standard error is not a "
+        "terminal")
     as_json: bool = option(False, "print one JSON object", flag="--json")
-    model: ModelOptions = part(
-        ModelOptions,
-        _MODEL,
-        without=("prompt_cache_bytes", "prompt_cache_dir", "remembers"),
-    )
+    model: ModelOptions = part(ModelOptions, _MODEL,
+        without=("prompt_cache_bytes", "prompt_cache_dir", "remembers"))
     options: Options = part(Options, _ANSWER)
+    # fmt: on
 
     def __post_init__(self) -> None:
         if self.as_question and self.suffix is not None:
@@ -127,15 +117,15 @@ class GenerateSettings:
 class ChatSettings:
     """A conversation, until slash commands change it."""
 
+    # fmt: off
     system_prompt: str | None = borrowed(GenerateSettings, "system_prompt")
     show_drafts: bool = borrowed(GenerateSettings, "show_drafts")
     quiet: bool = option(False, "begin without a greeting")
-    model: ModelOptions = part(
-        ModelOptions, _MODEL, without=("prompt_cache_dir",), defaults={"remembers": True}
-    )
-    options: Options = part(
-        Options, _ANSWER, without=("grammar",), defaults={"max_tokens": _CHAT_MAX_TOKENS}
-    )
+    model: ModelOptions = part(ModelOptions, _MODEL, without=("prompt_cache_dir",),
+        defaults={"remembers": True})
+    options: Options = part(Options, _ANSWER, without=("grammar",),
+        defaults={"max_tokens": _CHAT_MAX_TOKENS})
+    # fmt: on
 
     def __post_init__(self) -> None:
         if self.options.max_tokens == 0:
@@ -149,18 +139,14 @@ class ChatSettings:
 class ServeSettings:
     """A server."""
 
+    # fmt: off
     server: ServerSettings = part(ServerSettings, "server")
-    log_level: str = option(
-        "INFO",
-        "how much to log: DEBUG, INFO, WARNING, ERROR or CRITICAL",
-        read=str.upper,
-        metavar="LEVEL",
-        choices=("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"),
-        group="server",
-    )
-    model: ModelOptions = part(
-        ModelOptions, _MODEL, without=("prompt_cache_file",), defaults={"remembers": True}
-    )
+    log_level: str = option("INFO", "how much to log: DEBUG, INFO, WARNING, ERROR or CRITICAL",
+        read=str.upper, metavar="LEVEL", choices=("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"),
+        group="server")
+    model: ModelOptions = part(ModelOptions, _MODEL, without=("prompt_cache_file",),
+        defaults={"remembers": True})
+    # fmt: on
 
     def __post_init__(self) -> None:
         defaults = self.server.defaults
@@ -172,16 +158,13 @@ class ServeSettings:
 class CostSettings:
     """A measurement of what forward passes cost."""
 
-    seconds: float = option(
-        10.0,
-        "how long to measure the cost of forward passes",
-        within=Range(0, MAX_WAIT_S, above=True),
-        metavar="S",
-        shown="10",
-    )
+    # fmt: off
+    seconds: float = option(10.0, "how long to measure the cost of forward passes",
+        within=Range(0, MAX_WAIT_S, above=True), metavar="S", shown="10")
     as_json: bool = borrowed(GenerateSettings, "as_json")
     plot: Path | None = option(None, "draw the result into a .png, .svg or .pdf file")
     model: ModelOptions = part(ModelOptions, _MODEL, without=(*_NOT_MEASURED, *_TEMPLATE))
+    # fmt: on
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -195,54 +178,32 @@ class SpeedupSettings:
     planner.
     """
 
-    drafters: tuple[str, ...] = option(
-        ("auto", "ngram"),
-        f"the drafters: {', '.join(BENCH_DRAFTERS)}, or {EVERY}",
-        flag="--drafter",
-        metavar="NAME",
-        choices=(*BENCH_DRAFTERS, EVERY),
-        nargs="+",
-        shown="auto ngram",
-    )
-    num_draft_tokens: tuple[int | None, ...] = option(
-        (None, 4, 8, 16),
+    # fmt: off
+    drafters: tuple[str, ...] = option(("auto", "ngram"),
+        f"the drafters: {', '.join(BENCH_DRAFTERS)}, or {EVERY}", flag="--drafter", metavar="NAME",
+        choices=(*BENCH_DRAFTERS, EVERY), nargs="+", shown="auto ngram")
+    num_draft_tokens: tuple[int | None, ...] = option((None, 4, 8, 16),
         f"maximum of draft tokens per round; with {PLANNED}, the planner chooses",
-        within=Range(0, MAX_DRAFT_TOKENS),
-        read=draft_tokens,
-        nargs="+",
-        shown=f"{PLANNED} 4 8 16",
-    )
-    workloads: tuple[str, ...] = option(
-        WORKLOADS,
-        f"built-in requests to run: {', '.join(WORKLOADS)}",
-        metavar="KIND",
-        choices=WORKLOADS,
-        nargs="*",
-        shown="all",
-    )
-    data: tuple[Path, ...] = option(
-        (),
-        "files of further requests, as for `bench replay`; each is a workload",
-        nargs="+",
-    )
-    answers: str = option(
-        "both",
-        "own: the model's own answers; forced: the reference answers, as a better model would give "
-        "them, with all forward passes computed",
-        choices=(*ANSWERS, "both"),
-    )
+        within=Range(0, MAX_DRAFT_TOKENS), read=draft_tokens, nargs="+", shown=f"{PLANNED} 4 8 16")
+    workloads: tuple[str, ...] = option(WORKLOADS,
+        f"built-in requests to run: {', '.join(WORKLOADS)}", metavar="KIND", choices=WORKLOADS,
+        nargs="*", shown="all")
+    data: tuple[Path, ...] = option((), "files of further requests, as for `bench replay`; each is "
+        "a workload", nargs="+")
+    answers: str = option("both", "own: the model's own answers; forced: the reference answers, as "
+        "a better model would give them, with all forward passes computed",
+        choices=(*ANSWERS, "both"))
     prompts: int = option(4, "requests of each workload and file", within=Range(1), quick=2)
-    rounds: int = option(
-        3, "how often each contestant answers each request", within=Range(1), quick=1
-    )
-    max_tokens: int = option(
-        192, "tokens to generate at most", within=Range(2), short="-m", quick=64
-    )
+    rounds: int = option(3, "how often each contestant answers each request", within=Range(1),
+        quick=1)
+    max_tokens: int = option(192, "tokens to generate at most", within=Range(2), short="-m",
+        quick=64)
     quick: bool = option(False, "2 requests, 1 round, 64 tokens: a rough result")
     seconds: float = borrowed(CostSettings, "seconds")
     as_json: bool = borrowed(GenerateSettings, "as_json")
     plot: Path | None = borrowed(CostSettings, "plot")
     model: ModelOptions = part(ModelOptions, _MODEL, without=_NOT_MEASURED)
+    # fmt: on
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -258,38 +219,25 @@ class ReplaySettings:
     planner. Without `costs`, all known ones are used.
     """
 
-    files: tuple[Path, ...] = option(
-        (),
-        "JSON lines, gzipped or not: prompts and their answers",
-        flag="FILE",
-        nargs="*",
-    )
+    # fmt: off
+    files: tuple[Path, ...] = option((), "JSON lines, gzipped or not: prompts and their answers",
+        flag="FILE", nargs="*")
     drafters: tuple[str, ...] = borrowed(SpeedupSettings, "drafters")
-    num_draft_tokens: tuple[int | None, ...] = borrowed(
-        SpeedupSettings, "num_draft_tokens", (None,), shown=PLANNED
-    )
-    memory: tuple[Path, ...] = option(
-        (),
-        "replay a fifth of the files in a folder without and with a memory of the others",
-        metavar="PATH",
-        nargs="+",
-    )
-    model: str = option(
-        BUNDLED_MODEL, "the model whose tokenizer to use; its weights are not needed"
-    )
-    costs: tuple[str, ...] = option(
-        (),
-        "published costs by name (m4-pro, m5-max ...), a file made by `bench cost --json`, or "
-        "`here`",
-        nargs="+",
-        shown="all published ones, and those measured here",
-    )
+    num_draft_tokens: tuple[int | None, ...] = borrowed(SpeedupSettings, "num_draft_tokens",
+        (None,), shown=PLANNED)
+    memory: tuple[Path, ...] = option((), "replay a fifth of the files in a folder without and "
+        "with a memory of the others", metavar="PATH", nargs="+")
+    model: str = option(BUNDLED_MODEL, "the model whose tokenizer to use; its weights are not "
+        "needed")
+    costs: tuple[str, ...] = option((), "published costs by name (m4-pro, m5-max ...), a file made "
+        "by `bench cost --json`, or `here`", nargs="+",
+        shown="all published ones, and those measured here")
     keeps: bool = option(False, "let drafters use the text of earlier requests", flag="--keep")
-    max_requests: int | None = option(
-        None, "take the first N requests of each file", within=Range(1), shown="all"
-    )
+    max_requests: int | None = option(None, "take the first N requests of each file",
+        within=Range(1), shown="all")
     as_json: bool = borrowed(GenerateSettings, "as_json")
     plot: Path | None = borrowed(CostSettings, "plot")
+    # fmt: on
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -305,20 +253,16 @@ class ReplaySettings:
 class IndexSettings:
     """What to do with the memory of projects: one thing at a time."""
 
-    paths: tuple[Path, ...] = option(
-        (), "the folders of projects to learn, or to learn again", flag="PATH", nargs="*"
-    )
+    # fmt: off
+    paths: tuple[Path, ...] = option((), "the folders of projects to learn, or to learn again",
+        flag="PATH", nargs="*")
     lists: bool = option(False, "list the projects in memory", flag="--list")
     stats: bool = option(False, "list them with what they take")
-    forgotten: tuple[Path, ...] = option(
-        (),
-        "delete what is known of the project in this folder; may be repeated",
-        flag="--forget",
-        metavar="PATH",
-        repeated=True,
-    )
+    forgotten: tuple[Path, ...] = option((), "delete what is known of the project in this folder; "
+        "may be repeated", flag="--forget", metavar="PATH", repeated=True)
     forgets_all: bool = option(False, "delete what is known of all projects", flag="--forget-all")
     model: str = borrowed(ReplaySettings, "model")
+    # fmt: on
 
     def __post_init__(self) -> None:
         asked = [self.paths, self.lists or self.stats, self.forgotten, self.forgets_all]
@@ -332,14 +276,12 @@ class IndexSettings:
 class DoctorSettings:
     """What `doctor` examines; `report` names the two files to write, without their suffixes."""
 
+    # fmt: off
     as_json: bool = borrowed(GenerateSettings, "as_json")
-    report: Path | None = option(
-        None,
-        "measure for a few minutes and write FILE.md and FILE.json, to be shared",
-        nargs="?",
-        const=Path("akunu-report"),
-    )
+    report: Path | None = option(None, "measure for a few minutes and write FILE.md and FILE.json, "
+        "to be shared", nargs="?", const=Path("akunu-report"))
     model: ModelOptions = part(ModelOptions, _MODEL, without=(*_NOT_MEASURED, *_TEMPLATE))
+    # fmt: on
 
     def __post_init__(self) -> None:
         if self.report is not None and self.report.suffix in (".md", ".json"):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from akunu_py.option_field import Range, options_in
+from akunu_py.option_field import options_in
 from akunu_py.options import (
     DEFAULT_REPETITION_CONTEXT,
     DEFAULT_XTC_THRESHOLD,
@@ -76,6 +76,7 @@ DEFAULT_SAMPLERS: Final = SAMPLERS[:-1]
 FORBIDDEN: Final = -1e9
 """The logit bias that forbids a token: far below every logit, and still a finite number."""
 
+_SAMPLING: Final = options_in(Sampling)
 _LETTERS: Final = {"e": "penalties", "k": "top_k", "p": "top_p", "m": "min_p", "x": "xtc",
                    "t": "temperature", "i": "infill"}  # fmt: skip
 _LLAMA_RANDOM_SEED: Final = (1 << 32) - 1
@@ -167,13 +168,14 @@ def _read_sampling(request: ApiRequest, body: Body, dialect: Dialect) -> Samplin
     defaults, samplers = request.settings.defaults, read_samplers(body)
 
     def number(name: str, usual: float) -> float:
-        least, most = _range_of(name)
-        found = body.number(*_names_of(name), default=_either(getattr(defaults, name, None), usual),
-                            least=None if dialect.clamps else least, most=most)  # fmt: skip
-        return max(found, least)
+        least, most = _SAMPLING[name].bounds
+        default = _either(getattr(defaults, name, None), usual)
+        lower = None if dialect.clamps else least
+        names = _SAMPLING[name].wire_names
+        return max(body.number(*names, default=default, least=lower, most=most), least)
 
     def penalty(name: str) -> float:
-        most = dialect.most_penalty or _range_of(name)[1]
+        most = dialect.most_penalty or _SAMPLING[name].bounds[1]
         found = body.number(name, default=0.0, least=-most, most=most)
         return found if penalizes else 0.0
 
@@ -186,7 +188,7 @@ def _read_sampling(request: ApiRequest, body: Body, dialect: Dialect) -> Samplin
     excludes = "xtc" in samplers and xtc_threshold <= MAX_XTC_THRESHOLD  # as llama-server
     repetition = number("repetition_penalty", 1.0)
     recent = body.integer(
-        *_names_of("repetition_context_size"), default=dialect.recent, most=_MAX_RECENT
+        *_SAMPLING["repetition_context_size"].wire_names, default=dialect.recent, most=_MAX_RECENT
     )
     penalizes = "penalties" in samplers and recent != 0
     return Sampling(
@@ -206,19 +208,6 @@ def _read_sampling(request: ApiRequest, body: Body, dialect: Dialect) -> Samplin
     )
 
 
-def _range_of(name: str) -> tuple[float, float]:
-    """The least and the most number of an option of `Sampling`."""
-    within = options_in(Sampling)[name].within
-    if not isinstance(within, Range):
-        raise TypeError(f"{name} has no range")
-    return within.least, within.most
-
-
-def _names_of(name: str) -> tuple[str, ...]:
-    """The names of an option of `Sampling` in requests."""
-    return (name, *options_in(Sampling)[name].wire)
-
-
 def _either(given: N | None, usual: N) -> N:
     return usual if given is None else given
 
@@ -234,7 +223,7 @@ def _read_stops(body: Body, name: str) -> tuple[str, ...]:
 def _read_seed(body: Body, usual: int | None) -> int | None:
     """The seed; None for a random one, which negative seeds and llama.cpp's largest one ask for,
     too."""
-    seed = body.integer(*_names_of("seed"), default=usual)
+    seed = body.integer(*_SAMPLING["seed"].wire_names, default=usual)
     return None if seed is None or seed < 0 or seed == _LLAMA_RANDOM_SEED else seed % _SEEDS
 
 

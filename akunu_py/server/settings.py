@@ -58,26 +58,21 @@ def _filter(name: str) -> Any:
 class Defaults:
     """The values of fields that a request leaves out; None means the contract's own default."""
 
-    max_tokens: int | None = borrowed(
-        Options,
-        "max_tokens",
-        None,
-        within=Range(NO_LIMIT),
-        read=whole_number,
-        shown=_API_DEFAULT,
-    )
+    # fmt: off
+    max_tokens: int | None = borrowed(Options, "max_tokens", None, within=Range(NO_LIMIT),
+        read=whole_number, shown=_API_DEFAULT)
     temperature: float | None = _filter("temperature")
     top_p: float | None = _filter("top_p")
     top_k: int | None = _filter("top_k")
     min_p: float | None = _filter("min_p")
     xtc_probability: float | None = _filter("xtc_probability")
     xtc_threshold: float | None = _filter("xtc_threshold")
-    seed: int | None = borrowed(
-        Sampling, "seed", None, help="the seed of sampled answers", within=Range(0), shown="random"
-    )
+    seed: int | None = borrowed(Sampling, "seed", None, help="the seed of sampled answers",
+        within=Range(0), shown="random")
     drafter: str = borrowed(Options, "drafter", "auto")
     num_draft_tokens: int | None = borrowed(Options, "num_draft_tokens", None)
     exact: bool = borrowed(Options, "exact", False)
+    # fmt: on
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -91,54 +86,28 @@ class ServerSettings:
         InvalidRequestError: if a number is out of its range, or the key is empty.
     """
 
-    host: str = option(
-        "127.0.0.1",
-        "the address to listen on, or several with commas between",
-        metavar="HOST",
-        shown="127.0.0.1, this machine only",
-    )
+    # fmt: off
+    host: str = option("127.0.0.1", "the address to listen on, or several with commas between",
+        metavar="HOST", shown="127.0.0.1, this machine only")
     port: int = option(8080, "the port; 0 takes a free one", within=Range(0, _MAX_PORT))
-    api_key: str | None = option(
-        None, "what clients must send as a Bearer token", metavar="KEY", is_secret=True
-    )
-    aliases: tuple[str, ...] = option(
-        (),
-        "the model's name for clients, or several with commas between; answers have the first one",
-        flag="--alias",
-        read=name_list,
-        shown="its own",
-    )
-    origins: tuple[str, ...] = option(
-        (),
-        "let web pages of this origin use the server; `localhost` stands for all pages of this "
-        "machine; may be repeated",
-        flag="--cors",
-        read=page_origin,
-        metavar="ORIGIN",
-        repeated=True,
-    )
-    hosts: tuple[str, ...] = option(
-        (),
-        "another name of this server for its clients; may be repeated",
-        flag="--allow-host",
-        repeated=True,
-    )
-    disabled: tuple[str, ...] = option(
-        (),
-        "do without this page: page, slots or metrics; may be repeated",
-        flag="--disable",
-        metavar="NAME",
-        choices=("page", "slots", "metrics"),
-        repeated=True,
-    )
+    api_key: str | None = option(None, "what clients must send as a Bearer token", metavar="KEY",
+        is_secret=True)
+    aliases: tuple[str, ...] = option((), "the model's name for clients, or several with commas "
+        "between; answers have the first one", flag="--alias", read=name_list, shown="its own")
+    origins: tuple[str, ...] = option((), "let web pages of this origin use the server; "
+        "`localhost` stands for all pages of this machine; may be repeated", flag="--cors",
+        read=page_origin, metavar="ORIGIN", repeated=True)
+    hosts: tuple[str, ...] = option((), "another name of this server for its clients; may be "
+        "repeated", flag="--allow-host", repeated=True)
+    disabled: tuple[str, ...] = option((), "do without this page: page, slots or metrics; may be "
+        "repeated", flag="--disable", metavar="NAME", choices=("page", "slots", "metrics"),
+        repeated=True)
     queue: int = option(512, "requests that may wait", within=Range(1))
-    parallel: int = option(
-        DEFAULT_PARALLEL,
-        "requests answered at a time, fewer if memory is short",
-        within=Range(1, MAX_PARALLEL),
-    )
+    parallel: int = option(DEFAULT_PARALLEL,
+        "requests answered at a time, fewer if memory is short", within=Range(1, MAX_PARALLEL))
     log_prompts: bool = option(False, "allow prompts in the log")
     defaults: Defaults = part(Defaults, "answer, unless the request sets it")
+    # fmt: on
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
