@@ -1,6 +1,6 @@
-"""Conversation: questions in, turns out, and the messages in between; no terminal.
+"""Conversation: questions in, turns out; it keeps the messages and knows no terminal.
 
-A turn is one task of the worker: its thread renders the prompt, encodes it and answers.
+A turn is one request to the worker, whose thread renders the prompt, encodes it and answers.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""`doctor`: the machine, the model, what forwards cost, and whether drafting pays here."""
+"""`doctor`: the machine, the model, what forward passes cost, and whether drafting pays here."""
 
 import json
 import os

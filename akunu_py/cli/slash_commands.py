@@ -1,7 +1,7 @@
 """Slash commands: what a line that begins with `/` does to a conversation.
 
-A command takes the conversation and the words after its name, and returns a text to show, or a
-turn to answer. It raises an `AkunuError` if the words make no sense, and changes nothing then.
+A command takes the conversation and the words after its name, and returns a text to show or a turn
+to answer. If it raises an `AkunuError`, it has changed nothing.
 """
 
 from collections.abc import Callable
@@ -57,7 +57,7 @@ class SlashCommand:
 
     Attributes:
         arguments: what may follow the name, in the notation of `/help`.
-        run: does it; raises `UnreadableWordError` if the words after the name make no sense.
+        run: raises `UnreadableWordError` if it cannot read the words after the name.
         choices: words that may follow, for completion.
     """
 
@@ -72,10 +72,10 @@ class SlashCommand:
 def run_command(conversation: Conversation, line: str) -> Reply | None:
     """Runs the command that a line calls; None if the line is a question.
 
-    Several lines that begin with a slash are a question unless they begin with a command's name.
+    A text of several lines is a question unless it begins with the name of a command.
 
     Raises:
-        AkunuError: if there is no such command, its words make no sense, or it cannot be done.
+        AkunuError: if there is no such command, its words cannot be read, or it fails.
         LeaveChatError: if the command is to leave.
     """
     if not line.startswith("/"):
@@ -111,7 +111,7 @@ def _help(_: Conversation, __: str) -> Reply:
         for usage, it in zip(usages, listed, strict=True)
     ]
     settings = ", ".join(f"/{name}" for name in _SAMPLING)
-    each = f"One setting of the sampler each, with its value or off (see chat --help): {settings}."
+    each = f"Options of the sampler, each with a value or off (see chat --help): {settings}."
     lines += [fill(line, columns, break_on_hyphens=False) for line in ("", each, *_KEYS)]
     return "\n".join(lines)
 
@@ -224,7 +224,7 @@ def _stats(conversation: Conversation, _: str) -> Reply:
             f"{count(len(conversation.stats), 'answer')}: {stats_line(total)}",
             f"prompts: {count(total.prompt_tokens, 'token')}, "
             f"{total.cached_tokens:,} of them cached from earlier turns",
-            f"forwards: {total.target_forwards:,}, over {count(total.target_tokens, 'position')}; "
+            f"forward passes: {total.target_forwards:,}, over {count(total.target_tokens, 'position')}; "
             f"draft tokens: {total.drafted:,}, {total.accepted:,} accepted",
             f"time: {total.prefill_s:.2f} s for prefill, {total.decode_s:.2f} s for decoding, "
             f"{total.draft_s:.2f} s of that for drafting",
@@ -263,11 +263,12 @@ def describe_options(options: Options) -> str:
 def read_sampling(words: str, now: Sampling) -> Sampling:
     """Reads `greedy`, or pairs such as `temp 0.8 top-k 40`, named like the options.
 
-    `sample` is another word for `temp`; without a number, it means a temperature of 1. The filters
-    that are not named are off; the rest stays as it is `now`, but for a temperature of 0.
+    `sample` is another word for `temp`; without a number, it means a temperature of 1. Filters that
+    are not named are turned off. Other options stay as they are `now`, except that a temperature of
+    0 becomes 1.
 
     Raises:
-        InvalidRequestError: if the words make no sense.
+        InvalidRequestError: if the words cannot be read.
     """
     given = {name: _SAMPLING[name].default for name in _FILTERS}
     given["temp"] = 0.0 if words == "greedy" else 1.0 if now.greedy else now.temperature
@@ -310,7 +311,7 @@ COMMANDS: Final = (
     _option_command("num_draft_tokens"),
     _option_command("exact"),
     SlashCommand("/show-drafts", "[on|off]", "colour accepted draft tokens", _show_drafts, _SWITCH),
-    SlashCommand("/stats", "", "tokens, forwards and time so far", _stats),
+    SlashCommand("/stats", "", "tokens, forward passes and time so far", _stats),
     SlashCommand("/quit", "", "leave", _quit),
 )  # fmt: skip
 _ALIASES: Final = {
@@ -324,5 +325,5 @@ _ALIASES: Final = {
 }
 _KEYS: Final = (
     "Alt-Enter, or a backslash before Enter, starts a new line; Tab completes.",
-    "Ctrl-C stops an answer; Ctrl-D, or exit typed alone, leaves. In a pipe, errors end the chat.",
+    "Ctrl-C stops an answer; Ctrl-D or `exit` leaves. In a pipe, an error ends the chat.",
 )

@@ -66,9 +66,9 @@ _CONTINUATION: Final = ". "
 _STYLE: Final = Style.from_dict({"prompt": "bold", "placeholder": "ansibrightblack"})
 _ERASE_LINE: Final = "\r\x1b[K"
 _LEAVING: Final = ("exit", "quit", "exit()", "quit()")
-"""Typed alone, these end a Python prompt or a shell, and are not meant for the model."""
+"""These end a Python prompt or a shell, so a line with nothing else is not for the model."""
 _PATIENCE: Final = 3
-"""The third press of Ctrl-C no longer waits for the answer to stop."""
+"""The press of Ctrl-C that no longer waits for the answer to stop."""
 _NOT_KEPT: Final = "interrupted before the first token; the question is not kept"
 
 
@@ -244,8 +244,8 @@ def _drafting(engine: "Engine", options: Options) -> str:
 
 
 def _key_bindings(examples: Sequence[str] = ()) -> KeyBindings:
-    """Enter sends; a backslash before it, or Alt-Enter, starts a new line. Where nothing else is
-    typed, Tab takes the next example. The search of the history has keys of its own."""
+    """Enter sends; a backslash before it, or Alt-Enter, starts a new line. In a line that is empty
+    or an example, Tab takes the next example. The search of the history has its own keys."""
     bindings = KeyBindings()
     following = cycle(examples)
     # A dumb terminal cannot take back what it has shown.
@@ -279,12 +279,11 @@ def _key_bindings(examples: Sequence[str] = ()) -> KeyBindings:
 
 
 def _has_nothing_but(examples: Sequence[str]) -> bool:
-    """Whether the line is empty or one of the examples."""
     return get_app().current_buffer.text in ("", *examples)
 
 
 class SlashCompleter(Completer):
-    """Completes slash commands and their arguments, at the start of a line only."""
+    """Completes a slash command and its arguments in the first line."""
 
     def __init__(self) -> None:
         self._paths = PathCompleter(expanduser=True)
@@ -331,7 +330,7 @@ class _ForgivingHistory(FileHistory):
 
 @contextmanager
 def unseen_keys() -> Iterator[None]:
-    """A context in which keys are not echoed; they wait for the next prompt, except Ctrl-C."""
+    """A context in which keys are not echoed: they go to the next prompt, except Ctrl-C."""
     if not sys.stdin.isatty():
         yield
         return
@@ -345,10 +344,9 @@ def unseen_keys() -> Iterator[None]:
 
 @contextmanager
 def stopped_by_ctrl_c(stop: Callable[[], None]) -> Iterator[None]:
-    """A context in which Ctrl-C calls `stop`, in a signal handler, instead of raising.
+    """A context in which Ctrl-C calls `stop` instead of raising; for the main thread only.
 
-    The third press raises `KeyboardInterrupt` after all, if that did not help. For the main thread
-    only, where signals arrive.
+    The third press raises `KeyboardInterrupt`, in case the answer does not stop.
     """
     presses = count(1)
 

@@ -111,7 +111,7 @@ class TestTerminal:
         assert said_in(conversation) == ["Hello?", "Hi.", "Done?", "Bye."]
         shown = capsys.readouterr().out
         assert "It is only a fake." in shown
-        assert "Hi.\n3 tokens · 1.50 per forward · 100% of drafts accepted" in shown
+        assert "Hi.\n3 tokens · 1.50 tokens per pass · 100% of drafts accepted" in shown
 
     @pytest.mark.parametrize(
         "typed", ["one\\\rtwo\r", "one\x1b\rtwo\r", f"{PASTE_BEGINS}one\ntwo\n{PASTE_ENDS}\r"]

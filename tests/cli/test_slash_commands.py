@@ -125,7 +125,7 @@ def test_stats_of_all_turns(conversation: Conversation) -> None:
     ask(conversation, "Hello?")
     ask(conversation, "And?")
     shown = say(conversation, "/stats")
-    assert shown.startswith("2 answers: 5 tokens · 1.50 per forward")
+    assert shown.startswith("2 answers: 5 tokens · 1.50 tokens per pass")
     assert "of 1,000 tokens in use" in shown
 
 
