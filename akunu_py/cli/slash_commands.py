@@ -224,7 +224,8 @@ def _stats(conversation: Conversation, _: str) -> Reply:
             f"{count(len(conversation.stats), 'answer')}: {stats_line(total)}",
             f"prompts: {count(total.prompt_tokens, 'token')}, "
             f"{total.cached_tokens:,} of them cached from earlier turns",
-            f"forward passes: {total.target_forwards:,}, over {count(total.target_tokens, 'position')}; "
+            f"forward passes: {total.target_forwards:,}, "
+            f"over {count(total.target_tokens, 'position')}; "
             f"draft tokens: {total.drafted:,}, {total.accepted:,} accepted",
             f"time: {total.prefill_s:.2f} s for prefill, {total.decode_s:.2f} s for decoding, "
             f"{total.draft_s:.2f} s of that for drafting",
