@@ -24,8 +24,9 @@ Start = Callable[[FakeEngine], EngineWorker]
 PASTE_BEGINS, PASTE_ENDS = "\x1b[200~", "\x1b[201~"
 
 
-def talk_on_terminal(worker: EngineWorker) -> Conversation:
-    screen = TerminalScreen(worker.loading, ChatSettings(quiet=True), InMemoryHistory())
+def talk_on_terminal(worker: EngineWorker, *typed_before: str) -> Conversation:
+    history = InMemoryHistory(typed_before)
+    screen = TerminalScreen(worker.loading, ChatSettings(quiet=True), history)
     conversation = Conversation(worker, Options(), progress=screen.progress)
     Chat(conversation, screen).run()
     return conversation
@@ -123,6 +124,10 @@ class TestTerminal:
     def test_empty_lines_are_ignored(self, start: Start, keys: PipeInput) -> None:
         keys.send_text("\r  \r\x03Hello?\x03\x03/quit\r")
         assert said_in(talk_on_terminal(start(FakeEngine()))) == []
+
+    def test_the_search_of_the_history_keeps_its_keys(self, start: Start, keys: PipeInput) -> None:
+        keys.send_text("\x12rename\r\r\x04")  # Ctrl-R
+        assert said_in(talk_on_terminal(start(FakeEngine()), "rename x to y"))[0] == "rename x to y"
 
     def test_commands_and_mistakes_keep_the_session(
         self, start: Start, keys: PipeInput, capsys: pytest.CaptureFixture[str]
