@@ -278,7 +278,7 @@ class TestRefusals:
         with pytest.raises(ContextOverflowError, match="raise --max-context"):
             small.stream([1] * 17)
 
-    @pytest.mark.parametrize("capacity", [0, -5, 1025])
+    @pytest.mark.parametrize("capacity", [1025, 10**6])
     def test_a_context_beyond_the_models_is_refused(
         self, tiny_model_dir: Path, capacity: int
     ) -> None:
@@ -302,7 +302,7 @@ class TestRefusals:
             engine.stream(PROMPT, Options(sampling=Sampling(logit_bias=((320, 1.0),))))
 
     def test_a_prefill_step_without_tokens_is_refused(self, tiny_model_dir: Path) -> None:
-        with pytest.raises(InvalidRequestError, match="1 token or more, not 0"):
+        with pytest.raises(InvalidRequestError, match="must be 1 or more, not 0"):
             akunu_py.load(akunu_py.ModelOptions(str(tiny_model_dir), prefill_step_size=0))
 
     def test_a_negative_number_of_tokens_is_refused(self) -> None:
