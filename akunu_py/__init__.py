@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from akunu_py.errors import AkunuError
 from akunu_py.machine.blas import load_blas
-from akunu_py.options import Grammar, Options, Sampling
+from akunu_py.options import Grammar, ModelOptions, Options, Sampling
 from akunu_py.package import __version__
 
 load_blas()  # the one thing done at import, because it must come before MLX: see blas.py
@@ -30,6 +30,7 @@ __all__ = [
     "Engine",
     "Event",
     "Grammar",
+    "ModelOptions",
     "Options",
     "Piece",
     "Sampling",

@@ -1,8 +1,7 @@
 """Runs a command of the command line, and ends with an exit code.
 
 0: success. 1: a defect of the program. 2: a request that cannot be served, with one sentence.
-3: another process that runs a part of the model was lost. 130: the user interrupted it.
-141: the reader of its output closed the pipe.
+3: another rank was lost. 130: the user interrupted it. 141: the reader closed the pipe.
 """
 
 import os
@@ -16,9 +15,10 @@ from typing import Final, NoReturn, TextIO, cast
 
 from akunu_py.cli.parser import PROGRAM, Invocation, parse
 from akunu_py.cli.render import printable
-from akunu_py.cli.settings import ModelSettings, SpeedupSettings
+from akunu_py.cli.settings import SpeedupSettings
 from akunu_py.errors import AkunuError, InvalidRequestError, RankError
 from akunu_py.machine.backend import find_backend, launched_rank
+from akunu_py.options import ModelOptions
 
 DEBUG_VARIABLE: Final = "AKUNU_DEBUG"
 """With this environment variable, errors are printed with their traceback."""
@@ -59,12 +59,12 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _run(invocation: Invocation) -> int:
-    """Runs the command; other processes of `mlx.launch` than rank 0 compute what that one says."""
+    """Runs the command; under `mlx.launch`, only rank 0 does, and the others compute for it."""
     settings, rank = invocation.settings, launched_rank()
     model = getattr(settings, "model", None)
     if rank:
-        signal(SIGINT, SIG_IGN)  # in a terminal, all processes get it; rank 0 knows what it means
-    if rank is not None and isinstance(model, ModelSettings):
+        signal(SIGINT, SIG_IGN)  # a terminal sends it to all processes, and rank 0 handles it
+    if rank is not None and isinstance(model, ModelOptions):
         if isinstance(settings, SpeedupSettings) or getattr(settings, "report", None):
             raise InvalidRequestError(
                 "bench speedup and doctor --report compare with mlx-lm, which runs in one process "
@@ -76,8 +76,8 @@ def _run(invocation: Invocation) -> int:
         connect()
     if not rank:
         return int(import_module(invocation.command.module).run(settings))
-    if isinstance(model, ModelSettings):
-        from akunu_py.cli.loading import load_engine  # noqa: PLC0415  (`--help` does without)
+    if isinstance(model, ModelOptions):
+        from akunu_py.cli.loading import load_engine  # noqa: PLC0415  (`--help` does not need it)
 
         try:
             load_engine(model)
@@ -106,12 +106,12 @@ def run() -> NoReturn:
     code = main()
     if code == _RANK_LOST:
         sys.stdout.flush()
-        os._exit(code)  # MLX may wait for ever for the lost one
+        os._exit(code)  # MLX may wait forever for the lost rank
     if threading.active_count() > 1:
-        from akunu_py.worker import THREAD_NAME  # noqa: PLC0415  (`--help` does without)
+        from akunu_py.worker import THREAD_NAME  # noqa: PLC0415  (`--help` does not need it)
 
         if any(thread.name == THREAD_NAME for thread in threading.enumerate()):
-            # That thread runs library code that cannot be stopped, and would crash during exit.
+            # That thread runs library code, which cannot be stopped and would crash during exit.
             sys.stdout.flush()
             os._exit(code)
     if launched_rank() is not None:

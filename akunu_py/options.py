@@ -1,45 +1,67 @@
-"""The options of a request: frozen, and checked when they are made.
+"""The options of a model and of a request: frozen, and checked when they are made.
 
-Plain Python, so that the command line can refuse a wrong option before it loads any library.
+Each is declared here once; `option_field.py` says how. Plain Python, so that the command line can
+refuse a wrong option before it loads any library.
 """
 
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from akunu_py.errors import InvalidRequestError
+from akunu_py.option_field import (
+    PLANNED,
+    OneOf,
+    Range,
+    UnreadableWordError,
+    byte_count,
+    chat_template,
+    check_options,
+    draft_tokens,
+    file_text,
+    json_object,
+    option,
+    part,
+    token_bias,
+    token_limit,
+)
+
+BUNDLED_MODEL: Final = "ember"
+"""The name of the model that comes with the package."""
+WEIGHT_LAYOUTS: Final = ("auto", "quantized", "dense")
+DRAFTERS: Final = ("auto", "ngram", "model", "none")
+"""The drafters that a user can choose."""
 
 DEFAULT_MAX_TOKENS: Final = 256
 DEFAULT_REPETITION_CONTEXT: Final = 20
 DEFAULT_XTC_THRESHOLD: Final = 0.1
-"""Both as in mlx-lm."""
+KV_BITS: Final = (4, 8)
+KV_GROUP_SIZES: Final = (32, 64, 128)
+DEFAULT_KV_GROUP_SIZE: Final = 64
+DEFAULT_QUANTIZED_KV_START: Final = 5000
+"""These are mlx-lm's defaults, except for the first."""
 MAX_XTC_THRESHOLD: Final = 0.5
 """No two tokens can both be more likely than this, so nothing would be excluded."""
 MAX_DRAFT_TOKENS: Final = 1024
 """A longer draft would be more like a prefill than a guess at the next few tokens."""
 MAX_SLOTS: Final = 16
 """The most caches of earlier requests that an engine keeps."""
-
-KVForm = Literal["packed", "dequantized", "bytewise"]
-
-KV_BITS: Final = (4, 8)
-KV_GROUP_SIZES: Final = (32, 64, 128)
-DEFAULT_KV_GROUP_SIZE: Final = 64
-DEFAULT_QUANTIZED_KV_START: Final = 5000
-"""Both as in mlx-lm."""
-
 MAX_ALTERNATIVES: Final = 100
 """The most alternatives reported with a token's log-probability."""
+MAX_WAIT_S: Final = 3600.0
 
-MIN_KV_SIZE: Final = 16
-
-DEFAULT_RANK_TIMEOUT_S: Final = 60.0
-"""Longer than a chunk of a prompt takes, even where the processes are far apart."""
+SPECULATION: Final = "speculation: the same text in fewer forward passes"
+"""The heading of the options that change the speed and not the text."""
 
 _COLDEST: Final = 1e-5
 """Scores divided by a lower temperature would exceed the range of float32."""
+_SHARE: Final = Range(0, 1)
+_STRONGEST: Final = 1e3
+
+KVForm = Literal["packed", "dequantized", "bytewise"]
 
 
 @dataclass(frozen=True)
@@ -52,9 +74,6 @@ class KVQuantization:
         start: how many tokens of context there are before anything is quantized.
         form: how attention reads them: `packed`, as mlx-lm's does; `dequantized` by MLX's kernel
             for each forward; or dequantized `bytewise`, which is faster on a CPU.
-
-    Raises:
-        InvalidRequestError: if a value is out of its range.
     """
 
     bits: int
@@ -62,94 +81,131 @@ class KVQuantization:
     start: int = DEFAULT_QUANTIZED_KV_START
     form: KVForm = "dequantized"
 
-    def __post_init__(self) -> None:
-        if self.bits not in KV_BITS:
-            raise InvalidRequestError(f"--kv-bits must be 4 or 8, not {self.bits}.")
-        if self.group_size not in KV_GROUP_SIZES:
-            raise InvalidRequestError(
-                f"--kv-group-size must be 32, 64 or 128, not {self.group_size}."
-            )
-        if self.start < 0:
-            raise InvalidRequestError(f"--quantized-kv-start must be 0 or more, not {self.start}.")
-
     def __str__(self) -> str:
         begin = f" from token {self.start:,} on" if self.start else ""
         return f"{self.bits} bits in groups of {self.group_size}{begin}"
 
 
-def check_max_kv_size(size: int | None, kv_bits: int | None) -> None:
-    """Refuses a bound on the cache that makes no sense.
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model to load, and how.
 
     Raises:
-        InvalidRequestError: if it is too small, or the cache is quantized as well.
+        InvalidRequestError: if a number is out of its range, or two options exclude each other.
     """
-    if size is None:
-        return
-    if size < MIN_KV_SIZE:
-        raise InvalidRequestError(f"--max-kv-size must be {MIN_KV_SIZE} or more, not {size}.")
-    if kv_bits is not None:
-        raise InvalidRequestError("A bounded cache is not quantized; omit --kv-bits.")
+
+    # fmt: off
+    name: str = option(BUNDLED_MODEL, f"a folder, a name on the hub, or `{BUNDLED_MODEL}`, the "
+        "bundled model", flag="--model")
+    weights: str = option("auto", "layout of the weights in memory; auto takes the fastest on this "
+        "machine", choices=WEIGHT_LAYOUTS)
+    max_context: int | None = option(None, "the most tokens that a prompt and its answer may have "
+        "together", within=Range(1), shown="the model's")
+    adapter_path: str | None = option(None, "the folder of an adapter (LoRA, DoRA) that mlx-lm "
+        "trained on the model", metavar="FOLDER")
+    trust_remote_code: bool = option(False, "run Python code that comes with the model")
+    chat_template: str | None = option(None, "a Jinja template instead of the model's own, or a "
+        "file with one", read=chat_template, metavar="TEMPLATE")
+    use_default_chat_template: bool = option(False, "use ChatML if the model has no chat template")
+    chat_template_args: Mapping[str, Any] | None = option(None,
+        """variables for the chat template as JSON, such as '{"enable_thinking": false}'""",
+        read=json_object, metavar="JSON")
+    prefill_step_size: int | None = option(None, "prompt tokens per forward pass; a cancelled "
+        "request ends after the current pass", within=Range(1), shown="chosen by the machine")
+    prompt_cache_bytes: int | None = option(None, "memory that computed prompts may take (4GB, "
+        "500MB; 0 keeps one prompt only), and the same again on disk for a server's folder",
+        within=Range(0), read=byte_count, shown="a quarter of the free memory; 8GB on disk")
+    prompt_cache_dir: Path | None = option(None, "keep computed prompts in this folder, so that a "
+        "server that starts again need not compute them", metavar="DIR")
+    prompt_cache_file: Path | None = option(None, "keep the computed prompt in this file, so that "
+        "a later answer need not compute it again; /save and /load keep a chat's messages")
+    kv_bits: int | None = option(None, "quantize the keys and values of layers with full attention "
+        "to 4 or 8 bits", within=OneOf(KV_BITS))
+    kv_group_size: int = option(DEFAULT_KV_GROUP_SIZE, "numbers that share a scale: 32, 64 or 128",
+        within=OneOf(KV_GROUP_SIZES))
+    quantized_kv_start: int = option(DEFAULT_QUANTIZED_KV_START,
+        "tokens of context before keys and values are quantized", within=Range(0))
+    max_kv_size: int | None = option(None, "tokens that layers with full attention keep, at least "
+        "16: the first 4 and the last ones; the model forgets those between", within=Range(16),
+        shown="all")
+    pipeline: bool = option(False, "with `mlx.launch`: give each process some of the layers, "
+        "instead of a part of each")
+    # A chunk of a prompt takes less, even where the processes are far apart.
+    rank_timeout: float = option(60.0, "with `mlx.launch`: seconds after which a process that does "
+        "not answer counts as lost", within=Range(0, MAX_WAIT_S, above=True), metavar="S",
+        shown="60")
+    draft_model: str | None = option(None, "a smaller model with the same tokenizer, for the "
+        "drafter `model`")
+    projects: tuple[str, ...] = option((), "draft from this indexed folder too; auto takes the git "
+        "root of the current folder; may be repeated", flag="--project", metavar="PATH",
+        group=SPECULATION, repeated=True)
+    remembers: bool = option(False, "do not draft from earlier requests", flag="--no-memory",
+        group=SPECULATION)
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.kv_bits is None:
+            if self.kv_group_size != DEFAULT_KV_GROUP_SIZE:
+                raise InvalidRequestError("`kv_group_size` needs `kv_bits`.")
+            if self.quantized_kv_start != DEFAULT_QUANTIZED_KV_START:
+                raise InvalidRequestError("`quantized_kv_start` needs `kv_bits`.")
+        elif self.max_kv_size is not None:
+            raise InvalidRequestError("A bounded cache is not quantized; omit `kv_bits`.")
+        if self.prompt_cache_dir is not None and self.prompt_cache_file is not None:
+            raise InvalidRequestError(
+                "Prompts are kept in a folder or in a file: set `prompt_cache_dir` or "
+                "`prompt_cache_file`, not both."
+            )
+
+    def kv_quantization(self, form: KVForm) -> KVQuantization | None:
+        """How keys and values are quantized, if they are, with the form that suits the machine."""
+        if self.kv_bits is None:
+            return None
+        return KVQuantization(self.kv_bits, self.kv_group_size, self.quantized_kv_start, form)
 
 
 @dataclass(frozen=True)
 class Sampling:
     """How tokens are chosen. The default is greedy; the filters work like mlx-lm's.
 
-    Attributes:
-        temperature: 0, or anything below 1e-5, takes the most likely token; 1 samples from the
-            model's distribution.
-        top_p: keeps the most likely tokens whose probabilities reach this sum; 1 keeps all.
-        top_k: keeps this many tokens; 0 keeps all.
-        min_p: keeps tokens at least this likely, relative to the most likely one.
-        repetition_penalty: divides the positive logits of recent tokens and multiplies the
-            negative ones; 1 changes nothing.
-        repetition_context_size: how many tokens are recent, the prompt's included.
-        presence_penalty: subtracted from the logits of tokens that were generated before, like
-            OpenAI's; 0 changes nothing, and a negative one makes them more likely.
-        frequency_penalty: the same, for every time that a token was generated.
-        infill: applies llama.cpp's `infill` sampler after the filters above; see
-            `sampling/filters.py`. Without a top-k it looks at the 40 most likely tokens.
-        logit_bias: pairs of an id and the number to add to its logit, before any penalty.
-        seed: makes a sampled text repeatable; None takes a random one.
-        xtc_probability: how often XTC excludes the top choices: all tokens above the threshold but
-            the least likely of them; 0 never does. Greedy answers stay as they are.
-        xtc_threshold: how likely a token has to be to count as a top choice, at most 0.5.
-
     Raises:
         InvalidRequestError: if a value is out of its range.
     """
 
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int | None = None
-    repetition_penalty: float = 1.0
-    repetition_context_size: int = DEFAULT_REPETITION_CONTEXT
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    infill: bool = False
-    xtc_probability: float = 0.0
-    xtc_threshold: float = DEFAULT_XTC_THRESHOLD
+    # fmt: off
+    temperature: float = option(0.0, "temperature", within=Range(0, _STRONGEST), flag="--temp",
+        metavar="T", shown="0, greedy", wire=("temp",))
+    top_p: float = option(1.0, "sample from the most likely tokens that make up P",
+        within=Range(0, 1, above=True), metavar="P", shown="1, all")
+    top_k: int = option(0, "sample from the K most likely tokens", within=Range(0), metavar="K",
+        shown="0, all")
+    min_p: float = option(0.0, "sample from tokens at least P times as likely as the most likely "
+        "one", within=_SHARE, metavar="P", shown="0, all")
+    # Mistral has another name for it.
+    seed: int | None = option(None, "repeat a sampled answer", wire=("random_seed",))
+    xtc_probability: float = option(0.0, "how often to exclude all likely tokens except the least "
+        "likely one", within=_SHARE, metavar="P", shown="0, never")
+    xtc_threshold: float = option(DEFAULT_XTC_THRESHOLD, "how likely such a token is, at most 0.5",
+        within=Range(0, MAX_XTC_THRESHOLD), metavar="P")
+    repetition_penalty: float = option(1.0, "make recent tokens less likely, those of the prompt "
+        "too; above 1", within=Range(0, _STRONGEST, above=True), metavar="R", shown="1, off",
+        wire=("repeat_penalty",))
+    repetition_context_size: int = option(DEFAULT_REPETITION_CONTEXT, "how many tokens are recent",
+        within=Range(1), wire=("repeat_last_n",))
+    presence_penalty: float = option(0.0, "make generated tokens less likely; above 0",
+        within=Range(-_STRONGEST, _STRONGEST), metavar="P", shown="0, off")
+    frequency_penalty: float = option(0.0, "the same, for each time that a token was generated",
+        within=Range(-_STRONGEST, _STRONGEST), metavar="P", shown="0, off")
+    logit_bias: tuple[tuple[int, float], ...] = option((), "add VALUE to the logit of the token "
+        "ID, before any penalty; may be repeated", read=token_bias, metavar="ID=VALUE",
+        repeated=True)
+    infill: bool = option(False, "apply llama.cpp's `infill` sampler after the filters; without a "
+        "top-k, it looks at the 40 most likely tokens", flag=None)
+    # fmt: on
 
     def __post_init__(self) -> None:
-        checks = (
-            ("temperature", "0 or more", 0 <= self.temperature < math.inf),
-            ("top-p", "above 0 and at most 1", 0 < self.top_p <= 1),
-            ("top-k", "0 or more", self.top_k >= 0),
-            ("min-p", "from 0 to 1", 0 <= self.min_p <= 1),
-            ("xtc probability", "from 0 to 1", 0 <= self.xtc_probability <= 1),
-            ("xtc threshold", "from 0 to 0.5", 0 <= self.xtc_threshold <= MAX_XTC_THRESHOLD),
-            ("repetition penalty", "above 0", 0 < self.repetition_penalty < math.inf),
-            ("repetition context size", "1 or more", self.repetition_context_size > 0),
-            ("presence penalty", "a number", math.isfinite(self.presence_penalty)),
-            ("frequency penalty", "a number", math.isfinite(self.frequency_penalty)),
-        )
-        for name, expected, holds in checks:
-            if not holds:
-                value = getattr(self, name.replace("-", "_").replace(" ", "_"))
-                raise InvalidRequestError(f"The {name} must be {expected}, not {value}.")
+        check_options(self)
         for token, bias in self.logit_bias:
             if token < 0 or not math.isfinite(bias):
                 raise InvalidRequestError(f"The logit bias must be ID=NUMBER, not {token}={bias}.")
@@ -246,84 +302,66 @@ class Grammar:
         return GRAMMAR_NAMES[self.kind]
 
 
+def _schema_file(word: str) -> Grammar:
+    try:
+        return Grammar("json_schema", file_text(word))
+    except UnreadableWordError:
+        raise
+    except InvalidRequestError as error:
+        raise UnreadableWordError(str(error)) from None
+
+
 @dataclass(frozen=True)
 class Options:
     """The options of a request.
-
-    Attributes:
-        max_tokens: how many tokens to generate at most; None continues to the end of the context,
-            and 0 only computes the prompt's cache.
-        sampling: how tokens are chosen; greedy by default.
-        stop: strings to stop at; none of them appears in the text.
-        drafter: the name of the drafter; `auto` is the recommended one and combines n-grams with
-            the draft model that the engine was loaded with, if any; `model` is the draft model
-            alone, and `none` decodes plainly.
-        num_draft_tokens: the most draft tokens that one forward verifies; 0 decodes plainly, and
-            None leaves the number to the planner.
-        exact: drafts leave every token of the answer as it is without them. Greedy answers of
-            float32 models are those of single-token forwards; other answers are those that the same
-            options give with the drafter `none`. See `decoding/exactness.py`.
-        slot: which of the caches of earlier requests to use, 0 to 15; None takes the one that holds
-            most of the prompt. While another request uses it, another one is taken.
-        references: texts that the answer may repeat, such as a predicted answer or open files.
-            Drafts are copied from them; the model does not see them, and they do not change the
-            text.
-        logprobs: reports each token's log-probability in the model's own distribution, and this
-            many of the most likely tokens there; None reports nothing. See `sampling/logprobs.py`.
-        drawn_logprobs: reports those of the distribution that tokens are drawn from instead: after
-            bias, penalties, grammar, filters and temperature.
-        reports_progress: sends events without text while the prompt is computed.
-        scores_prompt: reports the log-probabilities of the prompt's own tokens too, and so computes
-            the whole prompt, even if a cache holds it.
-        grammar: a grammar that the text must match; the text ends when it is complete.
-        priority: where several requests wait or run, those with a lower number go first, as in
-            vLLM.
-        project: of the indexed folders that the engine was loaded with, the only one to draft from;
-            None takes all, an empty name none.
-        sample_calls: calls of tools as the model would write them, with its control tokens; drafts
-            are copied from them, as from references.
 
     Raises:
         InvalidRequestError: if a number is out of its range, a stop string is empty, or a prompt is
             scored without log-probabilities.
     """
 
-    max_tokens: int | None = DEFAULT_MAX_TOKENS
-    sampling: Sampling = field(default_factory=Sampling)
-    stop: tuple[str, ...] = ()
-    drafter: str = "auto"
-    num_draft_tokens: int | None = None
-    exact: bool = False
-    slot: int | None = None
-    references: tuple[str, ...] = ()
-    logprobs: int | None = None
-    drawn_logprobs: bool = False
-    reports_progress: bool = False
-    scores_prompt: bool = False
-    grammar: Grammar | None = None
-    priority: int = 0
-    project: str | None = None
-    sample_calls: tuple[str, ...] = ()
+    # fmt: off
+    # None continues to the end of the context; 0 only computes the prompt's cache.
+    max_tokens: int | None = option(DEFAULT_MAX_TOKENS,
+        "tokens to generate at most; -1 sets no limit", within=Range(0), read=token_limit,
+        short="-m")
+    sampling: Sampling = part(Sampling)
+    stop: tuple[str, ...] = option((), "end the answer before this text; may be repeated",
+        metavar="TEXT", repeated=True)
+    drafter: str = option("auto", f"the drafter: {', '.join(DRAFTERS)}", choices=DRAFTERS,
+        metavar="NAME", group=SPECULATION,
+        off=("--no-speculate", "none", "decode plainly, as with --drafter none"))
+    num_draft_tokens: int | None = option(None, "maximum of draft tokens per round, up to "
+        f"{MAX_DRAFT_TOKENS}", within=Range(0, MAX_DRAFT_TOKENS), read=draft_tokens,
+        metavar=f"N|{PLANNED}", shown=f"{PLANNED}, chosen in each round", group=SPECULATION)
+    # See `decoding/exactness.py`.
+    exact: bool = option(False, "guarantee the same tokens as without drafts; slower",
+        group=SPECULATION)
+    slot: int | None = option(None, "which cache of an earlier request to use, if no other request "
+        "uses it; None takes the one that holds most of the prompt", within=Range(0, MAX_SLOTS - 1),
+        flag=None)
+    references: tuple[str, ...] = option((), "texts that the answer may repeat, such as open "
+        "files: drafts are copied from them, and the model does not see them", flag=None)
+    logprobs: int | None = option(None, "report each token's log-probability in the model's own "
+        "distribution, and this many of the most likely tokens; None reports nothing",
+        within=Range(0, MAX_ALTERNATIVES), flag=None)
+    drawn_logprobs: bool = option(False, "report those of the distribution that tokens are drawn "
+        "from: after bias, penalties, grammar, filters and temperature", flag=None)
+    reports_progress: bool = option(False, "send events without text while the prompt is computed",
+        flag=None)
+    scores_prompt: bool = option(False, "report the log-probabilities of the prompt's tokens too, "
+        "and so compute all of it", flag=None)
+    grammar: Grammar | None = option(None, "answer in JSON that matches this JSON schema",
+        flag="--schema", read=_schema_file)
+    priority: int = option(0, "requests with a lower number go first, as in vLLM", flag=None)
+    project: str | None = option(None, "the only one of the engine's indexed folders to draft "
+        "from; None takes all, an empty name none", flag=None)
+    sample_calls: tuple[str, ...] = option((), "calls of tools as the model would write them, with "
+        "its control tokens; drafts are copied from them", flag=None)
+    # fmt: on
 
     def __post_init__(self) -> None:
-        if self.max_tokens is not None and self.max_tokens < 0:
-            raise InvalidRequestError(
-                f"The number of tokens to generate must be 0 or more, not {self.max_tokens}."
-            )
-        if not 0 <= (self.num_draft_tokens or 0) <= MAX_DRAFT_TOKENS:
-            raise InvalidRequestError(
-                f"The number of draft tokens must be from 0 to {MAX_DRAFT_TOKENS}, "
-                f"not {self.num_draft_tokens}."
-            )
-        if self.slot is not None and not 0 <= self.slot < MAX_SLOTS:
-            raise InvalidRequestError(
-                f"The slot must be from 0 to {MAX_SLOTS - 1}, not {self.slot}."
-            )
-        if not 0 <= (self.logprobs or 0) <= MAX_ALTERNATIVES:
-            raise InvalidRequestError(
-                "The number of alternatives to report log-probabilities of must be from 0 to "
-                f"{MAX_ALTERNATIVES}, not {self.logprobs}."
-            )
+        check_options(self)
         if self.scores_prompt and self.logprobs is None:
             raise InvalidRequestError("To score a prompt, set `logprobs`.")
         if "" in self.stop:

@@ -27,7 +27,7 @@ from akunu_py.drafting.alignment import Alignment, Rewrites
 from akunu_py.drafting.confidence import PRIOR
 from akunu_py.drafting.expectation import Expectations
 from akunu_py.drafting.occurrences import Consensus, Occurrences
-from akunu_py.loading import load_tokenizer
+from akunu_py.model.loading import load_tokenizer
 from akunu_py.planning import acceptance, live_costs, policies
 from akunu_py.planning.acceptance import DeclinedDraft
 from akunu_py.planning.cost_curve import CostCurve, CostLevel

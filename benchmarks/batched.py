@@ -28,8 +28,8 @@ from akunu_py.bench.workloads import make_workloads
 from akunu_py.calibration.measure import measure_cost_curve
 from akunu_py.engine import Engine
 from akunu_py.events import Completion
-from akunu_py.loading import fastest_network
 from akunu_py.machine.backend import Backend
+from akunu_py.model.loading import fastest_network
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
 from akunu_py.sequence import Sequence as Requested

@@ -21,8 +21,8 @@ from akunu_py.bench.measurement import Spread, describe_machine, machine_line
 from akunu_py.calibration.measure import measure_cost_curve
 from akunu_py.drafting.draft_model import DraftModel
 from akunu_py.engine import Engine
-from akunu_py.loading import load_target
 from akunu_py.machine.backend import find_backend
+from akunu_py.model.loading import load_target
 from akunu_py.options import Options
 from akunu_py.sequence import Sequence as Requested
 from benchmarks.records import markdown_table, record
@@ -87,9 +87,11 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         target, draft = (
             load_target(
-                str(write_tiny_model(Path(folder) / name, vocab_size=VOCABULARY, **sizes)),
+                akunu_py.ModelOptions(
+                    str(write_tiny_model(Path(folder) / name, vocab_size=VOCABULARY, **sizes)),
+                    weights="auto",
+                ),
                 backend,
-                "auto",
             )
             for name, sizes in _SIZES.items()
         )

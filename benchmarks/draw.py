@@ -31,10 +31,9 @@ from rich.text import Text
 
 from akunu_py.cli.conversation import Conversation
 from akunu_py.cli.loading import load_engine
-from akunu_py.cli.settings import ModelSettings
+from akunu_py.cli.settings import ChatSettings
 from akunu_py.cli.terminal import TerminalScreen
-from akunu_py.model.files import BUNDLED_MODEL
-from akunu_py.options import Options
+from akunu_py.options import BUNDLED_MODEL, ModelOptions, Options
 from akunu_py.worker import EngineWorker
 from benchmarks.records import RESULTS
 from benchmarks.served import served
@@ -86,16 +85,17 @@ MAX_ANSWER_TOKENS = 96
 """Tokens; a long answer does not fit a picture."""
 
 
-def record_turn(settings: ModelSettings, question: str) -> str:
+def record_turn(model: ModelOptions, question: str) -> str:
     """What `chat` writes to a terminal while one question is asked and answered."""
-    worker = EngineWorker(lambda: load_engine(settings))
+    worker = EngineWorker(lambda: load_engine(model))
     recording = Recording()
     with (
         create_app_session(input=DummyInput(), output=DummyOutput()),
         redirect_stdout(recording),
     ):
         list(Conversation(worker, Options(max_tokens=16)).ask("Hello."))  # the first is slower
-        screen = TerminalScreen(worker.loading, settings.name, InMemoryHistory())
+        settings = ChatSettings(quiet=True, model=model)
+        screen = TerminalScreen(worker.loading, settings, InMemoryHistory())
         options = Options(max_tokens=MAX_ANSWER_TOKENS)
         conversation = Conversation(worker, options, progress=screen.progress)
         first, *rest = question.splitlines()
@@ -119,7 +119,7 @@ def draw_chat(model: str) -> None:
     """Draws a chat."""
     os.environ["TERM"] = "xterm-256color"  # so that the picture is the same in every terminal
     os.environ.pop("NO_COLOR", None)
-    printed = record_turn(ModelSettings(model), TURN)
+    printed = record_turn(ModelOptions(model), TURN)
     (RESULTS / "chat.svg").write_text(draw(printed), encoding="utf-8")
     print(printed)
 

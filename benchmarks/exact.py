@@ -22,9 +22,8 @@ from akunu_py.bench.identity import KINDS, Prompt, first_difference, make_prompt
 from akunu_py.bench.measurement import describe_machine, machine_line
 from akunu_py.decoding.exactness import measure_difference
 from akunu_py.engine import Engine
-from akunu_py.model.files import BUNDLED_MODEL
 from akunu_py.model.target_model import TargetModel
-from akunu_py.options import Options, Sampling
+from akunu_py.options import BUNDLED_MODEL, Options, Sampling
 from akunu_py.stats import Stats
 from benchmarks.records import markdown_table, progress_line, record
 from tests.rounding import attention_by_size, round_as_gpus_do
@@ -46,7 +45,9 @@ def load_engine(name: str) -> tuple[Engine, float]:
         The engine, and how far apart logits of forwards of different sizes are as MLX computes them
         on this machine.
     """
-    engine = akunu_py.load(name, weights="dense" if name == BUNDLED_MODEL else "quantized")
+    engine = akunu_py.load(
+        akunu_py.ModelOptions(name, weights="dense" if name == BUNDLED_MODEL else "quantized")
+    )
     loaded = engine.model
     if name != BUNDLED_MODEL:
         return engine, measure_difference(loaded, _DRAFT)

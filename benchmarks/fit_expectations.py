@@ -26,7 +26,7 @@ import numpy.typing as npt
 from akunu_py.bench.replay import ReplayCase
 from akunu_py.drafting import auto, expectation
 from akunu_py.drafting.expectation import EVIDENCE, POSITIONS, Expectations
-from akunu_py.loading import load_tokenizer
+from akunu_py.model.loading import load_tokenizer
 from akunu_py.planning.planner import MAX_PLANNED_TOKENS
 from benchmarks.records import markdown_table, record
 from benchmarks.replay_data import DATA_SETS

@@ -127,9 +127,11 @@ class Examinee:
 def load_engine(arguments: argparse.Namespace, drafters: Sequence[str]) -> Engine:
     """The engine; if `model` is among the drafters, the model drafts for itself."""
     return akunu_py.load(
-        arguments.model,
-        weights=arguments.weights,
-        draft_model=arguments.model if MODEL_DRAFTER in drafters else None,
+        akunu_py.ModelOptions(
+            arguments.model,
+            weights=arguments.weights,
+            draft_model=arguments.model if MODEL_DRAFTER in drafters else None,
+        )
     )
 
 

@@ -44,10 +44,10 @@ from akunu_py.drafting.expectation import (
     support_of,
 )
 from akunu_py.engine import Engine
-from akunu_py.loading import load_tokenizer
 from akunu_py.memory.projects import Memory
 from akunu_py.memory.segment import Segment
 from akunu_py.memory.tiers import MemoryTier, ProjectTexts
+from akunu_py.model.loading import load_tokenizer
 from akunu_py.planning.planner import FixedPlanner
 from akunu_py.text.tokenizer import Tokenizer
 from benchmarks.records import markdown_table, progress_line, record

@@ -36,7 +36,7 @@ import httpx2
 
 from akunu_py.bench.measurement import Spread, describe_machine, machine_line
 from akunu_py.machine.backend import find_backend
-from akunu_py.model.files import BUNDLED_MODEL
+from akunu_py.options import BUNDLED_MODEL
 from benchmarks.records import markdown_table, paired_ratios, record, time_in_turns
 from benchmarks.served import LOOK_AGAIN_S, PATIENCE_S, Served, counts, served
 from tests.server.load import Load

@@ -11,8 +11,8 @@ from hypothesis import settings
 import akunu_py
 from akunu_py.calibration import measure as calibration
 from akunu_py.engine import Engine
-from akunu_py.loading import load_target
 from akunu_py.machine.backend import find_backend
+from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
 from akunu_py.package import CACHE_VARIABLE
 from tests.planning.curves import FLAT

@@ -11,8 +11,8 @@ from typing import Any
 import mlx.core as mx
 
 from akunu_py.engine import Engine
-from akunu_py.loading import load_target
 from akunu_py.machine.backend import find_backend
+from akunu_py.model.loading import load_target
 from tests.tiny_model import VOCABULARY, write_tiny_model
 
 TEMPLATE = (

@@ -38,7 +38,7 @@ def answers(folder: str, *, whole: bool = True, pipeline: bool = False) -> dict[
         whole: whether to answer all of them; ranks that share few cores take long.
         pipeline: how the ranks split the model.
     """
-    engine = akunu_py.load(folder, pipeline=pipeline)
+    engine = akunu_py.load(akunu_py.ModelOptions(folder, pipeline=pipeline))
     found: dict[str, Any] = {}
     for name in CASES if whole else SHORT:
         prompt = LONGER if name.startswith("sampled") else REPEATING

@@ -14,9 +14,9 @@ from mlx_lm.utils import load_model
 
 import akunu_py
 from akunu_py.errors import ModelLoadError
-from akunu_py.loading import load_target
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.cpu.attention import FusedAttention
+from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
 from tests.tiny_model import VOCABULARY
@@ -58,7 +58,9 @@ def logits(model: TargetModel) -> mx.array:
 
 def load(model: Path, weights: str, adapter: Path | None = None) -> TargetModel:
     path = None if adapter is None else str(adapter)
-    return load_target(str(model), find_backend(), weights, adapter_path=path)
+    return load_target(
+        akunu_py.ModelOptions(str(model), weights=weights, adapter_path=path), find_backend()
+    )
 
 
 @pytest.fixture
@@ -98,7 +100,9 @@ def test_dense_weights_take_it_in_and_keep_the_faster_layers(
 
 def test_drafts_leave_its_answers_alone(tmp_path: Path, tiny_model_dir: Path) -> None:
     adapter = write_adapter(tmp_path / "lora", tiny_model_dir)
-    engine = akunu_py.load(str(tiny_model_dir), adapter_path=str(adapter), weights="quantized")
+    engine = akunu_py.load(
+        akunu_py.ModelOptions(str(tiny_model_dir), adapter_path=str(adapter), weights="quantized")
+    )
     prompt = "one two one two one two"
     plain = engine.generate(prompt, Options(24, drafter="none"))
     assert engine.generate(prompt, Options(24, num_draft_tokens=4)).token_ids == plain.token_ids

@@ -34,7 +34,7 @@ MIXED = (
 @pytest.fixture
 def stepped(tiny_model_dir: Path) -> Engine:
     """An engine with short chunks."""
-    return akunu_py.load(str(tiny_model_dir), prefill_step_size=16)
+    return akunu_py.load(akunu_py.ModelOptions(str(tiny_model_dir), prefill_step_size=16))
 
 
 def told(completion: Completion) -> tuple[object, ...]:
@@ -88,7 +88,9 @@ def test_answers_that_grow_in_one_round_keep_within_memory(
     """The second has more tokens and fewer rounds, so that both caches are full at once."""
     sizes = akunu_py.load(str(tiny_model_dir)).model.cache_bytes
     small, large = sizes(512), sizes(1024)
-    engine = akunu_py.load(str(tiny_model_dir), prompt_cache_bytes=int(small + large))
+    engine = akunu_py.load(
+        akunu_py.ModelOptions(str(tiny_model_dir), prompt_cache_bytes=int(small + large))
+    )
     grow, most = PrefixPool.grow, 0
 
     def watched(pool: PrefixPool, slot: PrefixSlot, tokens: int) -> None:
@@ -138,7 +140,7 @@ def test_an_answer_waits_for_memory_and_goes_on(
     roomy = akunu_py.load(str(tiny_model_dir))
     alone = [told(roomy.generate(prompt, Options(20))) for prompt in PROMPTS]
     one = max(slot.nbytes for slot in roomy.slots)
-    tight = akunu_py.load(str(tiny_model_dir), prompt_cache_bytes=2 * one)
+    tight = akunu_py.load(akunu_py.ModelOptions(str(tiny_model_dir), prompt_cache_bytes=2 * one))
     tight.generate(PROMPTS[0], Options(1))  # now it knows how large a cache is
     grow, most = PrefixPool.grow, 0
 

@@ -21,8 +21,8 @@ from akunu_py.cache.windows import SLACK
 from akunu_py.drafting.base import Draft
 from akunu_py.engine import Engine
 from akunu_py.events import Completion
-from akunu_py.loading import load_tokenizer
 from akunu_py.machine.backend import find_backend
+from akunu_py.model.loading import load_tokenizer
 from akunu_py.model.target_model import TargetModel
 from akunu_py.text.tokenizer import Tokenizer
 from tests.architectures import (

@@ -18,6 +18,7 @@ PACKAGE = Path(akunu_py.__file__).parent
 # From the bottom up; a part imports only parts of lower rows.
 LAYERS = (
     ("errors", "package", "tokens"),
+    ("option_field",),
     ("options",),
     ("machine", "text"),
     ("cache",),
@@ -54,6 +55,7 @@ WITHOUT_MLX = (
     "decoding/verification.py",
     "sampling/random.py",
     "sampling/logprobs.py",
+    "option_field.py",
     "options.py",
     "tokens.py",
     "events.py",
@@ -151,7 +153,7 @@ def test_only_loading_knows_the_layers_of_a_device() -> None:
         for file in files("", but=("model/cpu/",))
         if any(module.startswith("akunu_py.model.cpu") for module in imports(file))
     ]
-    assert used == ["loading.py"]
+    assert used == ["model/loading.py"]
 
 
 def test_every_library_is_declared() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from akunu_py.cli.greeting import EXAMPLES
 from akunu_py.cli.parser import parse
+from akunu_py.cli.terminal import EXAMPLES
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

@@ -9,9 +9,10 @@ import mlx.core as mx
 import pytest
 
 from akunu_py.errors import InvalidRequestError, ModelLoadError
-from akunu_py.loading import load_target, load_tokenizer
 from akunu_py.machine.backend import Backend, find_backend
-from akunu_py.model.files import BUNDLED_MODEL, bundled_model, find_model, model_name
+from akunu_py.model.files import bundled_model, find_model, model_name
+from akunu_py.model.loading import load_target, load_tokenizer
+from akunu_py.options import BUNDLED_MODEL, ModelOptions
 
 
 @pytest.fixture
@@ -186,14 +187,14 @@ def test_code_of_a_model_runs_only_if_it_is_trusted(copy: Path) -> None:
     with pytest.raises(ModelLoadError):
         load_target(str(copy), find_backend())
     assert not ran.exists()
-    load_target(str(copy), find_backend(), trust_remote_code=True)
+    load_target(ModelOptions(str(copy), trust_remote_code=True), find_backend())
     assert ran.exists()
 
 
 def test_weights_have_the_wanted_layout(quantized_model_dir: Path) -> None:
     backend = find_backend()
-    quantized = load_target(str(quantized_model_dir), backend, "quantized")
-    dense = load_target(str(quantized_model_dir), backend, "dense")
+    quantized = load_target(ModelOptions(str(quantized_model_dir), weights="quantized"), backend)
+    dense = load_target(ModelOptions(str(quantized_model_dir), weights="dense"), backend)
     assert (quantized.layout, dense.layout) == ("quantized", "dense")
     assert quantized.parameter_bytes < dense.parameter_bytes
     prompt = mx.array([1, 2, 3])
@@ -201,7 +202,7 @@ def test_weights_have_the_wanted_layout(quantized_model_dir: Path) -> None:
     right = dense.forward(prompt, dense.make_cache(8))
     assert mx.allclose(left, right, atol=1e-2)
     with pytest.raises(InvalidRequestError, match="no weight layout 'tiny'"):
-        load_target(str(quantized_model_dir), backend, "tiny")
+        load_target(ModelOptions(str(quantized_model_dir), weights="tiny"), backend)
 
 
 def test_auto_is_quantized_on_a_gpu_and_dense_on_a_cpu_if_it_fits() -> None:

@@ -11,8 +11,8 @@ from akunu_py import Options, worker
 from akunu_py.cache.prompt_store import PromptStore
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
-from akunu_py.loading import load_tokenizer
 from akunu_py.machine.backend import find_backend
+from akunu_py.model.loading import load_tokenizer
 from akunu_py.model.target_model import TargetModel
 from akunu_py.text.tokenizer import Tokenizer
 from akunu_py.worker import EngineWorker
@@ -128,7 +128,11 @@ class TestWorker:
     def test_closing_writes(self, tiny_model_dir: Path, folder: Path) -> None:
         prompt = list(range(200))
         for cached in (0, 199):
-            load = EngineWorker(lambda: akunu_py.load(str(tiny_model_dir), prompt_cache_dir=folder))
+            load = EngineWorker(
+                lambda: akunu_py.load(
+                    akunu_py.ModelOptions(str(tiny_model_dir), prompt_cache_dir=folder)
+                )
+            )
             answer = list(load.stream(prompt, Options(max_tokens=1)))
             assert answer[-1].stats.cached_tokens == cached
             assert load.close(0.0) or load.close(60)
@@ -137,7 +141,9 @@ class TestWorker:
         folder.mkdir()
         file = folder / "talk"
         for cached in (0, 199):
-            engine = akunu_py.load(str(tiny_model_dir), prompt_cache_file=file)
+            engine = akunu_py.load(
+                akunu_py.ModelOptions(str(tiny_model_dir), prompt_cache_file=file)
+            )
             answer = engine.generate(list(range(200)), Options(max_tokens=1))
             assert answer.stats.cached_tokens == cached
             close(engine)
@@ -145,7 +151,9 @@ class TestWorker:
 
     def test_a_folder_and_a_file_exclude_each_other(self, folder: Path) -> None:
         with pytest.raises(InvalidRequestError, match="not both"):
-            akunu_py.load(prompt_cache_dir=folder, prompt_cache_file=folder / "talk")
+            akunu_py.load(
+                akunu_py.ModelOptions(prompt_cache_dir=folder, prompt_cache_file=folder / "talk")
+            )
 
     def test_an_idle_worker_writes(
         self, tiny_model_dir: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -162,7 +170,8 @@ class TestWorker:
             return more
 
         monkeypatch.setattr(Engine, "save_prompts", watched)
-        own = EngineWorker(lambda: akunu_py.load(str(tiny_model_dir), prompt_cache_dir=folder))
+        asked = akunu_py.ModelOptions(str(tiny_model_dir), prompt_cache_dir=folder)
+        own = EngineWorker(lambda: akunu_py.load(asked))
         list(own.stream(list(range(200)), Options(max_tokens=1)))
         assert saved.wait(60)
         assert own.close(60)
@@ -171,4 +180,6 @@ class TestWorker:
 def test_a_folder_that_cannot_be_made_is_a_sentence(tiny_model_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InvalidRequestError, match="Prompts cannot be kept in"):
-        akunu_py.load(str(tiny_model_dir), prompt_cache_dir=tmp_path / "file")
+        akunu_py.load(
+            akunu_py.ModelOptions(str(tiny_model_dir), prompt_cache_dir=tmp_path / "file")
+        )

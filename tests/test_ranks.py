@@ -23,7 +23,7 @@ import pytest
 import akunu_py
 from akunu_py.__main__ import main
 from akunu_py.errors import AkunuError
-from akunu_py.model.files import BUNDLED_MODEL
+from akunu_py.options import BUNDLED_MODEL
 from akunu_py.ranks.group import Ranks
 from akunu_py.ranks.joining import connect, has_closed, ring_sockets
 from akunu_py.ranks.mirror import Follower, Operation
@@ -356,7 +356,7 @@ def test_what_cannot_be_split_is_refused_in_a_sentence(
 ) -> None:
     monkeypatch.setattr("akunu_py.loading.find_ranks", lambda _: FakeRanks())
     with pytest.raises(AkunuError, match=sentence):
-        akunu_py.load(**options)
+        akunu_py.load(akunu_py.ModelOptions(**options))
 
 
 def test_a_pipeline_needs_ranks(capsys: pytest.CaptureFixture[str]) -> None:

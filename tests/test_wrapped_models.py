@@ -15,8 +15,8 @@ from mlx_lm.generate import generate_step
 from mlx_lm.utils import load_model
 
 import akunu_py
-from akunu_py.loading import load_target
 from akunu_py.machine.backend import find_backend
+from akunu_py.model.loading import load_target
 from akunu_py.options import Options
 from tests.tiny_model import VOCABULARY, write_tokenizer
 

@@ -5,7 +5,7 @@ Results go to standard output, progress to standard error.
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,8 +21,15 @@ from akunu_py.bench.replay import ReplayCase
 from akunu_py.bench.replay_report import Policy, ReplayReport, replay_policies
 from akunu_py.bench.samples import MAX_REQUESTS, HeldOut, encode_samples, hold_out, read_samples
 from akunu_py.cli.loading import load_engine, measure_costs_with_bar
-from akunu_py.cli.progress import ProgressBar
-from akunu_py.cli.settings import CostSettings, ReplaySettings, SpeedupSettings
+from akunu_py.cli.render import ProgressBar
+from akunu_py.cli.settings import (
+    ANSWERS,
+    BENCH_DRAFTERS,
+    EVERY,
+    CostSettings,
+    ReplaySettings,
+    SpeedupSettings,
+)
 from akunu_py.errors import InvalidRequestError
 from akunu_py.machine.backend import find_backend, free_memory_bytes
 from akunu_py.memory.projects import project_folder
@@ -101,20 +108,12 @@ def _measure_alone(engine: "Engine", settings: CostSettings) -> "CostCurve | Non
     """The costs of the whole model on rank 0, while the other ranks sleep; None if the memory does
     not hold it."""
     from akunu_py.calibration.measure import measure_cost_curve  # noqa: PLC0415  (needs MLX)
-    from akunu_py.loading import load_target  # noqa: PLC0415
+    from akunu_py.model.loading import load_target  # noqa: PLC0415
 
     if engine.model.whole_bytes > free_memory_bytes():
         print("One rank alone is not measured: it cannot hold the whole model.", file=sys.stderr)
         return None
-    model = settings.model
-    whole = load_target(
-        model.name,
-        engine.backend,
-        engine.model.layout,
-        trust_remote_code=model.trust_remote_code,
-        kv_quantization=engine.model.kv_quantization,
-        max_kv_size=engine.model.max_kv_size,
-    )
+    whole = load_target(replace(settings.model, weights=engine.model.layout), engine.backend)
     engine.model.rest(settings.seconds)
     with ProgressBar(sys.stderr, "measuring one rank") as bar:
         return measure_cost_curve(whole, budget_s=settings.seconds, progress=bar)
@@ -136,12 +135,12 @@ def _measure_speedup(settings: SpeedupSettings) -> Result:
     )
     if not sets:
         raise InvalidRequestError("No request fits the model's context; lower --max-tokens.")
-    tasks = make_tasks(sets, settings.max_tokens, settings.answers)
-    policies = [(name, most) for name in settings.drafters for most in settings.num_draft_tokens]
+    answers = ANSWERS if settings.answers == "both" else (settings.answers,)
+    tasks = make_tasks(sets, settings.max_tokens, answers)
     contestants: list[Contestant] = [
         MlxLm(),
         Akunu("none"),
-        *(Akunu(*policy) for policy in policies),
+        *(Akunu(*policy) for policy in _policies(settings)),
     ]
     curve = measure_costs_with_bar(engine, settings.seconds)
     with ProgressBar(sys.stderr, "answering", counts=True) as bar:
@@ -159,9 +158,7 @@ def _replay(settings: ReplaySettings) -> Result:
     """What drafting would gain on known answers; no model is loaded."""
     curves = find_curves(settings.costs, settings.model)
     sets, memories = _read_sets(settings), {}
-    policies = [
-        Policy(name, most) for name in settings.drafters for most in settings.num_draft_tokens
-    ]
+    policies = [Policy(*policy) for policy in _policies(settings)]
     with TemporaryDirectory() as folder:
         for path in settings.memory:
             held_out = _hold_out(path, Path(folder), settings)
@@ -184,6 +181,14 @@ def _replay(settings: ReplaySettings) -> Result:
         ReplayReport(sets, curves, rows, settings.model),
         after="Nothing here was measured: speedups are predicted from these costs:\n" + costs,
     )
+
+
+def _policies(settings: SpeedupSettings | ReplaySettings) -> list[tuple[str, int | None]]:
+    """Every drafter with every number of draft tokens."""
+    drafters = settings.drafters
+    if EVERY in drafters:
+        drafters = tuple(name for name in BENCH_DRAFTERS if name != "none")
+    return [(name, most) for name in drafters for most in settings.num_draft_tokens]
 
 
 def _hold_out(path: Path, folder: Path, settings: ReplaySettings) -> HeldOut:
@@ -209,6 +214,6 @@ def _read_sets(settings: ReplaySettings) -> dict[str, list[ReplayCase]]:
 
 def _tokenizer(settings: ReplaySettings) -> "Tokenizer":
     find_backend()  # without MLX this fails with a clear sentence
-    from akunu_py.loading import load_tokenizer  # noqa: PLC0415
+    from akunu_py.model.loading import load_tokenizer  # noqa: PLC0415
 
     return load_tokenizer(settings.model)

@@ -9,7 +9,6 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
 from akunu_py.cli.conversation import Conversation
-from akunu_py.cli.greeting import greeting_for
 from akunu_py.cli.loading import fetch_model, load_engine
 from akunu_py.cli.screen import Screen
 from akunu_py.cli.settings import ChatSettings
@@ -100,20 +99,19 @@ class Chat:
 
 
 def _load(settings: ChatSettings, *, on_terminal: bool) -> "Engine":
-    """Loads the engine. On a terminal, what drafting needs is measured while the user types."""
+    """Loads the engine. On a terminal, costs are measured while the user types."""
     options = settings.options
     engine = load_engine(settings.model)
     if on_terminal and options.drafts and not engine.speculation.why_impossible:
-        engine.speculation.find_costs()  # so that they are wanted
+        engine.speculation.find_costs()  # asks for the measurement
     return engine
 
 
 def _terminal_screen_maker(settings: ChatSettings) -> "Callable[[Future[Engine]], Screen]":
-    """Imports what the screen needs before the engine's thread competes for the interpreter."""
+    """Imports the line editor before the engine's thread competes for the interpreter."""
     from akunu_py.cli.terminal import (  # noqa: PLC0415  (a pipe needs no line editor)
         TerminalScreen,
         open_history,
     )
 
-    greeting = greeting_for(settings)
-    return lambda loading: TerminalScreen(loading, settings.model.name, open_history(), greeting)
+    return lambda loading: TerminalScreen(loading, settings, open_history())

@@ -1,11 +1,10 @@
-"""Conversation: questions in, turns out, and the messages in between; no terminal.
+"""Conversation: questions in, turns out; it keeps the messages and knows no terminal.
 
-A turn is one task of the worker: its thread renders the prompt, encodes it and answers.
+A turn is one request to the worker, whose thread renders the prompt, encodes it and answers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from akunu_py.errors import InvalidRequestError
@@ -18,8 +17,6 @@ from akunu_py.worker import EngineWorker
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
-
-MakeTranscript = Callable[["Engine"], ChatTranscript]
 
 
 class Conversation:
@@ -57,9 +54,7 @@ class Conversation:
 
     def ask(self, question: str) -> "Turn":
         """A turn that asks a question; iterating over it answers it."""
-        if self._last is not None:
-            return Turn(self, self.messages, question, self._last.transcript_after)
-        return Turn(self, self.messages, question, partial(_begin_transcript, self.messages))
+        return Turn(self, self.messages, question, previous=self._last)
 
     def retry(self) -> "Turn":
         """A turn that asks the last question again; its answer replaces the one before.
@@ -67,14 +62,12 @@ class Conversation:
         Raises:
             InvalidRequestError: if the conversation does not end with an answer.
         """
-        last = self._last
-        if last is not None:
-            return Turn(self, last.messages_before, last.question, last.transcript_before)
-        roles = [message["role"] for message in self.messages[-2:]]
-        if roles != ["user", "assistant"]:
+        if [message["role"] for message in self.messages[-2:]] != ["user", "assistant"]:
             raise InvalidRequestError("There is no answer yet to try again.")
-        before, question = self.messages[:-2], self.messages[-2]["content"]
-        return Turn(self, before, question, partial(_begin_transcript, before))
+        turn = Turn(self, self.messages[:-2], self.messages[-2]["content"])
+        if self._last is not None:
+            turn.transcript = self._last.transcript
+        return turn
 
     def keep(self, turn: "Turn") -> None:
         """Makes a finished turn part of the conversation; `Turn` calls this."""
@@ -93,7 +86,7 @@ class Conversation:
         self.stats = []
 
     def reset(self) -> None:
-        """Forgets all messages but the system message."""
+        """Forgets all messages except the system message."""
         self.go_on_from(_system_messages(self.system))
 
     def set_system(self, text: str | None) -> None:
@@ -107,8 +100,11 @@ class Turn:
     """A question and its answer; iterating over the turn produces the answer.
 
     At the end the conversation keeps both, even if the answer was cut short. Only a turn that was
-    cancelled before its first token leaves no trace. `transcript_before` makes the transcript of
-    `messages_before`, on the worker's thread.
+    cancelled before its first token leaves no trace.
+
+    Attributes:
+        transcript: the conversation before this turn; None until the worker's thread has made it,
+            from that of the `previous` turn or from the messages.
     """
 
     def __init__(
@@ -116,17 +112,19 @@ class Turn:
         conversation: Conversation,
         messages_before: Sequence[Message],
         question: str,
-        transcript_before: MakeTranscript,
+        *,
+        previous: "Turn | None" = None,
     ) -> None:
         self.messages_before = messages_before
         self.question = question
+        self.transcript: ChatTranscript | None = None
         self.prompt: list[int] = []
         self.tokens: list[int] = []
         self.text = ""
         self.stats = Stats()
         self.finish: Finish | None = None
         self._conversation = conversation
-        self._make_transcript = transcript_before
+        self._previous = previous
         self._events: EventStream | None = None
         self._cancelled = False
 
@@ -159,27 +157,22 @@ class Turn:
         if self._events is not None:
             self._events.cancel()
 
-    def transcript_before(self, engine: "Engine") -> ChatTranscript:
-        """The transcript without this turn; for the worker's thread."""
-        transcript = self._make_transcript(engine)
-        self._make_transcript = lambda _: transcript  # made once; this frees the turn before
-        return transcript
-
-    def transcript_after(self, engine: "Engine") -> ChatTranscript:
-        """The transcript with this turn, once it is finished; for the worker's thread."""
-        transcript = self.transcript_before(engine).copy()
-        transcript.add_turn(self.question, self.prompt, self.text, self.tokens)
-        return transcript
-
     def _encode(self, engine: "Engine") -> list[int]:
-        self.prompt = self.transcript_before(engine).prompt_for(self.question)
+        if self.transcript is None:
+            self.transcript = self._transcript_before(engine)
+            self._previous = None  # or each turn would hold all earlier ones
+        self.prompt = self.transcript.prompt_for(self.question)
         return self.prompt
 
-
-def _begin_transcript(messages: Sequence[Message], engine: "Engine") -> ChatTranscript:
-    transcript = ChatTranscript(engine.tokenizer)
-    transcript.replace(list(messages))
-    return transcript
+    def _transcript_before(self, engine: "Engine") -> ChatTranscript:
+        last = self._previous
+        if last is None or last.transcript is None:
+            transcript = ChatTranscript(engine.tokenizer)
+            transcript.replace(list(self.messages_before))
+            return transcript
+        transcript = last.transcript.copy()
+        transcript.add_turn(last.question, last.prompt, last.text, last.tokens)
+        return transcript
 
 
 def _system_messages(text: str | None) -> list[Message]:

@@ -11,9 +11,8 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Final
 
-from akunu_py.cli.option_table import USER_DRAFTERS
 from akunu_py.errors import InvalidRequestError, SessionFileError
-from akunu_py.options import Options, Sampling
+from akunu_py.options import DRAFTERS, Options, Sampling
 from akunu_py.package import write_atomically
 from akunu_py.text.tokenizer import Message
 
@@ -117,7 +116,7 @@ def _read_options(saved: dict[str, Any]) -> Options:
     biases = [(_typed(token, int), _typed(bias, float, int)) for token, bias in
               sampling["logit_bias"]]  # fmt: skip
     drafter = settings["drafter"]
-    if drafter not in USER_DRAFTERS:
+    if drafter not in DRAFTERS:
         drafter = "auto"  # a chat may have been saved with a drafter that is gone
     try:
         return Options(

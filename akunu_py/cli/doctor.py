@@ -1,4 +1,4 @@
-"""`doctor`: the machine, the model, what forwards cost, and whether drafting pays here."""
+"""`doctor`: the machine, the model, what forward passes cost, and whether drafting pays here."""
 
 import json
 import os
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from akunu_py.bench.cost_report import CostReport, curve_lines
 from akunu_py.bench.measurement import describe_machine, describe_model, write_report
 from akunu_py.cli.loading import load_engine, measure_costs_with_bar
-from akunu_py.cli.progress import ProgressBar
-from akunu_py.cli.render import count, tell
+from akunu_py.cli.render import ProgressBar, count, tell
 from akunu_py.cli.settings import DoctorSettings
 from akunu_py.errors import BackendError, InvalidRequestError
 from akunu_py.machine.backend import free_memory_bytes

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from akunu_py.cli.loading import load_engine
-from akunu_py.cli.progress import prefill_bar
-from akunu_py.cli.render import AnswerWriter, prompt_line, stats_line, tell
+from akunu_py.cli.render import AnswerWriter, prefill_bar, prompt_line, stats_line, tell
 from akunu_py.cli.screen import read_text
 from akunu_py.cli.settings import GenerateSettings
 from akunu_py.events import Completion

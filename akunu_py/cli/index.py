@@ -8,8 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from akunu_py.cli.progress import ProgressBar
-from akunu_py.cli.render import count, printable
+from akunu_py.cli.render import ProgressBar, count, printable
 from akunu_py.cli.settings import IndexSettings
 from akunu_py.errors import InvalidRequestError
 from akunu_py.machine.backend import find_backend
@@ -52,7 +51,7 @@ def run(settings: IndexSettings) -> int:
 def _learn(store: MemoryStore, folders: list[Path], model: str) -> None:
     fingerprint = tokenizer_fingerprint(find_model(model, weights=False))
     find_backend()  # without MLX this fails with a clear sentence
-    from akunu_py.loading import load_tokenizer  # noqa: PLC0415  (takes a second)
+    from akunu_py.model.loading import load_tokenizer  # noqa: PLC0415  (takes a second)
 
     encode = load_tokenizer(model).encode_plain
     for folder in folders:

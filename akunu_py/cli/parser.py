@@ -1,23 +1,17 @@
 """The command line's grammar: words in, a command and its frozen settings out.
 
-A command is a line in `COMMANDS`. Its module is imported only when it runs, so that `--help` and
-the refusal of a wrong option are immediate.
+A command is a line in `COMMANDS`; its options are declared in the dataclass of its settings. Its
+module is imported only when it runs, so that `--help` and the refusal of a wrong option are
+immediate.
 """
 
+import re
 import sys
-from argparse import SUPPRESS, ArgumentParser, _ArgumentGroup
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Final, NoReturn, get_type_hints
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, _ActionsContainer
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NoReturn
 
-from akunu_py.cli.option_table import (
-    ANSWERS,
-    BENCH_DRAFTERS,
-    EVERY,
-    Option,
-    did_you_mean,
-    options_of,
-)
 from akunu_py.cli.settings import (
     ChatSettings,
     CostSettings,
@@ -28,11 +22,14 @@ from akunu_py.cli.settings import (
     ServeSettings,
     SpeedupSettings,
 )
-from akunu_py.drafting import MODEL_DRAFTER
 from akunu_py.errors import InvalidRequestError
+from akunu_py.option_field import Option, Part, UnreadableWordError, options_in, parts_in
+from akunu_py.options import SPECULATION
 from akunu_py.package import __version__
 
 PROGRAM: Final = "akunu-py"
+
+_MAX_HINTS: Final = 3
 
 
 @dataclass(frozen=True)
@@ -53,8 +50,8 @@ COMMANDS: Final = (
     Command("chat", "a conversation; from a pipe, one turn per line", ChatSettings),
     Command("generate", "one completion of a prompt", GenerateSettings),
     Command("serve", "the completion backend for editors and agents", ServeSettings),
-    Command("bench cost", "what a forward of M tokens costs here, and when drafting pays; saves "
-            "the costs, which the engine then uses",
+    Command("bench cost", "what a forward pass of M tokens costs here, and when drafting pays; "
+            "saves the costs, which the engine then uses",
             CostSettings),
     Command("bench speedup", "how much faster than mlx-lm answers are, on several kinds of text",
             SpeedupSettings),
@@ -77,6 +74,7 @@ _NAMES_OF_MLX_LM: Final = {
     "serve --prompt-cache-size": "did you mean --prompt-cache-bytes?",
 }
 """What to say about options of mlx-lm that have another name or no use here."""
+_WHOLE: Final = Part()
 _FAMILIES: Final = {"bench": "measurements of this machine"}
 
 
@@ -102,9 +100,31 @@ def parse(words: Sequence[str]) -> Invocation:
     named, unknown = parser.parse_known_args(words)
     given = vars(named)
     command: Command = given.pop("command")
+    options = {option.name: option for option in _options_of(command.settings)}
     if unknown:
-        raise InvalidRequestError(_about_unknown(unknown[0], command))
-    return Invocation(command, _fill(command.settings, _values(options_of(command.name), given)))
+        raise InvalidRequestError(_about_unknown(unknown[0], command, options.values()))
+    if "draft_model" in given:
+        given.setdefault("drafter", "model")
+    if given.get("quick"):
+        sizes = {it.name: it.quick for it in options.values() if it.quick is not None}
+        given = sizes | given
+    try:
+        return Invocation(command, _fill(command.settings, given, _WHOLE))
+    except InvalidRequestError as error:
+        raise InvalidRequestError(_in_flags(str(error), options)) from None
+
+
+def did_you_mean(word: str, names: Sequence[str]) -> str:
+    """A question that names what the user may have meant; empty if no name is similar.
+
+    A name that begins with the word, or that the word begins with, is preferred.
+    """
+    from difflib import get_close_matches  # noqa: PLC0415  (needed only when something is wrong)
+
+    meant = [name for name in names if name.startswith(word) or word.startswith(name)]
+    if not 0 < len(meant) <= _MAX_HINTS:
+        meant = get_close_matches(word, names, n=1)
+    return f"did you mean {' or '.join(meant)}?" if meant else ""
 
 
 class _Parser(ArgumentParser):
@@ -134,12 +154,16 @@ def _make_parser() -> ArgumentParser:
             )
         own = families.get(family, commands).add_parser(name, **_described(command.summary))
         own.set_defaults(command=command)
-        groups: dict[str, ArgumentParser | _ArgumentGroup] = {"": own}
-        for option in options_of(command.name):
+        groups: dict[str, _ActionsContainer] = {"": own}
+        for option in sorted(_options_of(command.settings), key=_comes_last):
             if option.group not in groups:
                 groups[option.group] = own.add_argument_group(option.group)
             _add_argument(groups[option.group], option)
     return parser
+
+
+def _comes_last(option: Option) -> bool:
+    return option.group == SPECULATION  # its options are those of several dataclasses
 
 
 def _described(summary: str) -> dict[str, Any]:
@@ -150,98 +174,89 @@ def _described(summary: str) -> dict[str, Any]:
     }
 
 
-def _add_argument(group: ArgumentParser | _ArgumentGroup, option: Option) -> None:
-    keywords: dict[str, Any] = {"help": option.described, "default": SUPPRESS}
-    if option.const is not None and option.nargs is None:
-        keywords |= {"action": "store_const", "const": option.const}
+def _options_of(kind: type, place: Part = _WHOLE) -> Iterator[Option]:
+    """The options of the command line in a dataclass, and in those that it holds."""
+    for option in options_in(kind).values():
+        if option.flag is not None and option.name not in place.without:
+            default = place.defaults.get(option.name, option.default)
+            yield replace(option, default=default, group=option.group or place.group)
+    for inner, part in parts_in(kind).values():
+        yield from _options_of(inner, part if part.group else place)
+
+
+def _add_argument(group: _ActionsContainer, option: Option) -> None:
+    flag = option.flag or ""
+    keywords: dict[str, Any] = {"help": _help(option), "default": SUPPRESS}
+    if option.is_switch:
+        keywords |= {"action": "store_const", "const": not option.default}
     else:
-        keywords |= {"type": option.read, "metavar": option.metavar, "choices": option.choices}
+        keywords |= {"type": _type(option), "metavar": option.metavar}
         if option.repeated:
             keywords["action"] = "append"
         elif option.nargs:
             keywords |= {"nargs": option.nargs, "const": option.const}
-    if option.flag.startswith("-"):
-        flags = [option.flag, option.short] if option.short else [option.flag]
-        group.add_argument(*flags, dest=option.name, required=option.required, **keywords)
-    else:
-        group.add_argument(option.name, **(keywords | {"metavar": option.flag}))
+    if not flag.startswith("-"):
+        group.add_argument(option.name, **(keywords | {"metavar": flag}))
+        return
+    if option.off is not None:
+        group = group.add_mutually_exclusive_group()
+    flags = [flag, option.short] if option.short else [flag]
+    group.add_argument(*flags, dest=option.name, required=option.required, **keywords)
+    if option.off is not None:
+        flag, value, help_text = option.off
+        keywords = {"action": "store_const", "const": value, "default": SUPPRESS}
+        group.add_argument(flag, dest=option.name, help=help_text, **keywords)
 
 
-def _values(options: Sequence[Option], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The value of every field that a command's options fill.
+def _help(option: Option) -> str:
+    """The help, with the default."""
+    shown = option.shown
+    if shown is None and not option.is_switch and option.default not in (None, (), ""):
+        shown = str(option.default)
+    return option.help if shown is None else f"{option.help} (default: {shown})"
 
-    Raises:
-        InvalidRequestError: if a number is out of its range, or two options do not go together.
-    """
-    quick = given.get("quick", False)
+
+def _type(option: Option) -> Callable[[str], Any]:
+    """The reader of an option, with errors that argparse shows as they are."""
+
+    def reader(word: str) -> Any:
+        try:
+            return option.read_word(word)
+        except UnreadableWordError as error:
+            raise ArgumentTypeError(str(error)) from None
+
+    return reader
+
+
+def _fill(kind: type, given: Mapping[str, Any], place: Part) -> Any:
+    """Makes a dataclass, and those that it holds, of the values that were given."""
     values: dict[str, Any] = {}
-    for option in options:
-        if option.name in given:
-            value = given[option.name]
-            if option.nargs in ("+", "*"):
-                value = tuple(dict.fromkeys(value))  # each once
-            elif option.repeated:
-                value = tuple(value)
-            _check_range(option, value)
-            values[option.name] = value
-        else:
-            default = option.default if option.quick is None or not quick else option.quick
-            values.setdefault(option.name, default)
-    if EVERY in values.get("drafters", ()):
-        values["drafters"] = tuple(name for name in BENCH_DRAFTERS if name != "none")
-    if "answers" in values:
-        values["answers"] = ANSWERS if values["answers"] == "both" else (values["answers"],)
-    if "drafter" in values:
-        _settle_drafter(values)
-    return values
+    for name, option in options_in(kind).items():
+        if name in given:
+            value = given[name]
+            if isinstance(value, list):
+                value = tuple(dict.fromkeys(value) if option.nargs else value)
+            values[name] = value
+        elif name in place.defaults:
+            values[name] = place.defaults[name]
+    for name, (inner, part) in parts_in(kind).items():
+        values[name] = _fill(inner, given, part)
+    return kind(**values)
 
 
-def _settle_drafter(values: dict[str, Any]) -> None:
-    """Sets the drafter of a command that answers.
+def _in_flags(sentence: str, options: Mapping[str, Option]) -> str:
+    """A sentence that names options as they are typed, instead of the fields in backticks."""
 
-    Raises:
-        InvalidRequestError: if another option does not go with it.
-    """
-    if values["no_speculate"]:
-        for name, harmless in (("drafter", "none"), ("num_draft_tokens", 0)):
-            if values[name] not in (None, harmless):
-                flag = f"--{name.replace('_', '-')} {values[name]}"
-                raise InvalidRequestError(f"--no-speculate turns drafting off; omit {flag}.")
-        values["drafter"] = "none"
-    if values["drafter"] == MODEL_DRAFTER and values["draft_model"] is None:
-        raise InvalidRequestError("--drafter model needs --draft-model NAME.")
-    values["drafter"] = values["drafter"] or "auto"
-    if values["projects"] and values["drafter"] != "auto":
-        raise InvalidRequestError(
-            "--project needs the drafter auto; omit --project, --drafter or --no-speculate."
-        )
-    if values["projects"] and not values.get("remembers", True):
-        raise InvalidRequestError("--no-memory turns all memory off; omit --project.")
+    def typed(found: re.Match[str]) -> str:
+        return str(options[found[1]].flag) if found[1] in options else found[0]
+
+    return re.sub(r"`(\w+)`", typed, sentence)
 
 
-def _check_range(option: Option, value: Any) -> None:
-    for number in value if isinstance(value, tuple) else (value,):
-        if option.within is not None and number is not None and number not in option.within:
-            raise InvalidRequestError(f"{option.flag} must be {option.within}, not {number:g}.")
-
-
-def _fill(kind: Any, values: Mapping[str, Any]) -> Any:
-    """Makes a dataclass from values by the names of its fields, and the dataclasses in it."""
-    hints = get_type_hints(kind)
-    filled: dict[str, Any] = {}
-    for field in fields(kind):
-        if is_dataclass(hints[field.name]):
-            filled[field.name] = _fill(hints[field.name], values)
-        elif field.name in values:
-            filled[field.name] = values[field.name]
-    return kind(**filled)
-
-
-def _about_unknown(word: str, command: Command) -> str:
+def _about_unknown(word: str, command: Command, options: Iterable[Option]) -> str:
     """What to say about a word that no option takes."""
     flag = word.partition("=")[0]
-    hint = _NAMES_OF_MLX_LM.get(f"{command.name} {flag}") or did_you_mean(
-        flag, [option.flag for option in options_of(command.name)]
-    )
+    flags = [option.flag for option in options if option.flag]
+    hint = _NAMES_OF_MLX_LM.get(f"{command.name} {flag}") or did_you_mean(flag, flags)
     refusal = "has no option" if word.startswith("-") else "does not take the word"
     return f"{command.name} {refusal} {flag}; {hint or f'see `{PROGRAM} {command.name} --help`.'}"

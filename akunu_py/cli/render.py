@@ -1,4 +1,4 @@
-"""Text for the user: answers as they grow, and the line of statistics after them.
+"""What the user sees: answers as they grow, lines of statistics, and progress bars.
 
 A model may write anything, even terminal commands. So a terminal shows every control character
 except newline and tab as a symbol; a pipe gets the text unchanged.
@@ -10,12 +10,15 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, TextIO
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, Self, TextIO
 from unicodedata import category, east_asian_width
 
 from akunu_py.stats import Finish, Stats
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from akunu_py.text.stream import Piece
 
 _DELETE: Final = 0x7F
@@ -30,7 +33,9 @@ _FENCE: Final = re.compile(r" *(`{3,}|~{3,})([^`]*)")
 _PARTS: Final = re.compile(
     "(\\s|[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\uff00-\uff60])"
 )
-"""Where a line may break: at spaces, and beside the wide characters of East Asian scripts."""
+"""Lines may break at these: spaces, and the wide characters of East Asian scripts."""
+_LONG_PROMPT: Final = 4096
+_LONG_WAIT_S: Final = 1.0
 _NO_WIDTH: Final = frozenset(("Mn", "Me", "Cf"))
 _NEARLY_FULL: Final = 0.75
 _ENDINGS: Final = {
@@ -50,14 +55,14 @@ def printable(text: str) -> str:
 
 @dataclass(frozen=True)
 class Palette:
-    """The escape sequence for each kind of text; empty if the stream shows no styles."""
+    """The escape sequence of each style; empty if the stream shows no styles."""
 
     dim: str = ""
     drafted: str = ""
     error: str = ""
 
     def paint(self, style: str, text: str) -> str:
-        """The text in one of these styles."""
+        """The text in a style of this palette."""
         return f"{style}{text}\x1b[0m" if style and text else text
 
 
@@ -67,7 +72,7 @@ _COLOURED: Final = Palette(dim="\x1b[2m", drafted="\x1b[32m", error="\x1b[31m")
 
 
 def palette_for(stream: TextIO) -> Palette:
-    """The styles that a stream can show: none unless it is a terminal; see no-color.org."""
+    """The styles that a stream shows: none if it is not a terminal, few with NO_COLOR."""
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         return PLAIN
     return _MONOCHROME if os.environ.get("NO_COLOR") else _COLOURED
@@ -114,9 +119,9 @@ class AnswerWriter:
     Args:
         stream: where the answer goes.
         show_drafts: whether to mark drafted pieces.
-        wrap: whether a terminal gets prose with breaks between words; by itself, it breaks lines
-            anywhere. A word is held back until it is complete, with the space before it. Lines of
-            code stay as they are.
+        wrap: whether prose is broken between words on a terminal, which breaks lines anywhere. A
+            word is held back until it is complete, with the space before it. Lines of code stay as
+            they are.
     """
 
     def __init__(self, stream: TextIO, *, show_drafts: bool = False, wrap: bool = False) -> None:
@@ -155,7 +160,6 @@ class AnswerWriter:
         return bool(self._fence) or self._line.startswith(("    ", "\t"))
 
     def _take(self, part: str, columns: int, *, drafted: bool) -> None:
-        """Takes a space, a line break, a part of a word, or a wide character."""
         if _PARTS.fullmatch(part):
             self._end_word()
         if part == "\n" or (part == " " and self._indents) or (self._line and self._is_code):
@@ -168,7 +172,6 @@ class AnswerWriter:
             self._end_word()
 
     def _end_word(self) -> None:
-        """Sends on what was held back, on a new line if it does not fit into this one."""
         held, self._held, self._held_width = self._held, [], 0
         text = "".join(part for part, _ in held)
         fits = self._columns is None or self._column + width(text) <= self._columns
@@ -201,9 +204,9 @@ class AnswerWriter:
 
 
 def _fence_after(line: str, fence: str) -> str:
-    """The marks of the block of code that goes on after a line, as CommonMark has it; or nothing.
+    """The marks of the block of code that is open after a line, as in CommonMark; empty if none.
 
-    `fence` are the marks before the line.
+    `fence` are the marks of the one that is open before the line.
     """
     found = _FENCE.fullmatch(line)
     if not fence:
@@ -212,18 +215,85 @@ def _fence_after(line: str, fence: str) -> str:
     return "" if closes else fence
 
 
-def stats_line(stats: Stats, finish: Finish | None = None, context_limit: int = 0) -> str:
-    """Tokens, tokens per forward, acceptance, speed, and why the answer ended if not by itself.
+class ProgressBar:
+    """A progress bar; call it with the work done and the work in total.
 
-    Tokens per forward include the token that ended the text, which a forward produced too. So
-    plain decoding has 1.00. If a `context_limit` is given, the line also says how full the context
-    is, once it is nearly full.
+    It appears with the first call if the stream is a terminal, and disappears when it is closed.
+    `counts` shows the work as numbers too. A `patient` bar appears only for long work, and
+    disappears when all is done.
+    """
+
+    def __init__(
+        self, stream: TextIO, title: str, *, counts: bool = False, patient: bool = False
+    ) -> None:
+        self._stream = stream
+        self._title = title
+        self._counts = counts
+        self._patient = patient
+        self._bar: Progress | None = None
+        self._started: float | None = None
+
+    def __call__(self, done: float, total: float) -> None:
+        """Shows the work done and in total."""
+        if self._patient and done >= total:
+            self.close()
+            return
+        self._started = self._started or perf_counter()
+        waited = perf_counter() - self._started
+        brief = self._patient and total <= _LONG_PROMPT and waited <= _LONG_WAIT_S
+        if brief or not self._stream.isatty():
+            return
+        if self._bar is None:
+            self._bar = _start_bar(self._stream, self._title, total, counts=self._counts)
+        self._bar.update(self._bar.task_ids[0], completed=done, total=total)
+
+    def close(self) -> None:
+        """Removes the bar; the next call starts another."""
+        self._started = None
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def prefill_bar(stream: TextIO) -> ProgressBar:
+    """A bar for the tokens of a prompt, if they take long."""
+    return ProgressBar(stream, "reading the prompt", counts=True, patient=True)
+
+
+def _start_bar(stream: TextIO, title: str, total: float, *, counts: bool) -> "Progress":
+    from rich.console import Console  # noqa: PLC0415  (most waits are short)
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = [TextColumn(title), BarColumn(), *([MofNCompleteColumn()] if counts else [])]
+    bar = Progress(*columns, TimeRemainingColumn(), console=Console(file=stream), transient=True)
+    bar.add_task("", total=total)
+    bar.start()
+    return bar
+
+
+def stats_line(stats: Stats, finish: Finish | None = None, context_limit: int = 0) -> str:
+    """Tokens, tokens per forward pass, acceptance, speed, and why the answer was cut, if it was.
+
+    The token that ended the text counts as well, so plain decoding has 1.00 tokens per pass. With a
+    `context_limit`, the line also says when the context is nearly full.
     """
     facts = [count(stats.generated_tokens, "token")]
     if stats.generated_tokens:
         rounds = stats.target_forwards - stats.recheck_forwards
         computed = max(stats.generated_tokens, stats.accepted + rounds)
-        facts.append(f"{computed / stats.target_forwards:.2f} per forward")
+        facts.append(f"{computed / stats.target_forwards:.2f} tokens per pass")
     if stats.drafted:
         facts.append(f"{stats.acceptance_rate:.0%} of drafts accepted")
     if stats.rechecked:
@@ -239,7 +309,7 @@ def stats_line(stats: Stats, finish: Finish | None = None, context_limit: int = 
 
 
 def prompt_line(stats: Stats) -> str:
-    """The tokens of the prompt, those that were cached, and how fast the others were computed."""
+    """The tokens of the prompt, how many were cached, and how fast the others were computed."""
     facts = [f"prompt: {count(stats.prompt_tokens, 'token')}, {stats.cached_tokens:,} cached"]
     computed = stats.prompt_tokens - stats.cached_tokens
     if stats.prefill_s and computed:

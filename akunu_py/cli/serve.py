@@ -28,7 +28,7 @@ logger = logging.getLogger("akunu_py.server")
 _BACKLOG: Final = 128
 _SECONDS_TO_STOP: Final = 2.0
 _SECONDS_TO_SAVE: Final = 20.0
-"""How long the current forward may take to end, so that prompts are saved after it."""
+"""How long the current forward pass may take before prompts are saved."""
 
 
 def run(settings: ServeSettings) -> int:
@@ -59,10 +59,12 @@ def run(settings: ServeSettings) -> int:
 
 
 def _load(settings: ServeSettings) -> "Engine":
-    """Loads the engine and warms it up: the first answer measures and compiles."""
+    """Loads the engine and warms it up, because the first answer measures and compiles."""
     engine = load_engine(settings.model)
     defaults = settings.server.defaults
-    options = Options(2, drafter=defaults.drafter, num_draft_tokens=defaults.num_draft_tokens)
+    options = Options(
+        max_tokens=2, drafter=defaults.drafter, num_draft_tokens=defaults.num_draft_tokens
+    )
     engine.generate("\n", options)
     engine.reset()
     return engine
@@ -106,7 +108,7 @@ async def _serve(
 
 
 def tell_ready(service: "Service", where: str, wanted: int) -> None:
-    """Prints what is served, how many requests at a time, and why not as many as wanted."""
+    """Prints what is served, and how many requests at a time; if fewer than wanted, why."""
     for notice in service.engine.notices:
         logger.warning("%s", notice)
     print(f"Serving {where}")
@@ -120,7 +122,7 @@ def tell_ready(service: "Service", where: str, wanted: int) -> None:
 
 
 def _listen(hosts: str, port: int) -> list[socket.socket]:
-    """Listening sockets, one for each of the hosts, which have commas between, on one port.
+    """A listening socket for each host of a list with commas, all on one port.
 
     Raises:
         InvalidRequestError: if the address is in use, or not an address of this machine.

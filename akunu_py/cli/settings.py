@@ -1,63 +1,46 @@
-"""What each command was asked to do: frozen dataclasses, checked when they are made.
+"""What each command was asked to do: frozen dataclasses that declare the command's own options.
 
-The parser fills them from `option_table.py`, which describes every field. Plain Python: a wrong
-option is refused before any library is loaded.
+Plain Python: a wrong option is refused before any library is loaded.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 from akunu_py.errors import InvalidRequestError
-from akunu_py.model.files import BUNDLED_MODEL
+from akunu_py.option_field import (
+    PLANNED,
+    Range,
+    borrowed,
+    check_options,
+    draft_tokens,
+    option,
+    part,
+)
 from akunu_py.options import (
-    DEFAULT_KV_GROUP_SIZE,
-    DEFAULT_QUANTIZED_KV_START,
-    DEFAULT_RANK_TIMEOUT_S,
+    BUNDLED_MODEL,
     DEFAULT_XTC_THRESHOLD,
-    KVQuantization,
+    MAX_DRAFT_TOKENS,
+    MAX_WAIT_S,
+    ModelOptions,
     Options,
     Sampling,
-    check_max_kv_size,
 )
 from akunu_py.server.settings import ServerSettings
 
+BENCH_DRAFTERS: Final = ("auto", "ngram", "none")
+EVERY: Final = "all"
+ANSWERS: Final = ("own", "forced")
+WORKLOADS: Final = ("edit", "fill-in", "structure", "question", "novel")
 
-@dataclass(frozen=True)
-class ModelSettings:
-    """Which model to load, and how; see `akunu_py.load`."""
-
-    name: str = BUNDLED_MODEL
-    weights: str = "auto"
-    max_context: int | None = None
-    draft_model: str | None = None
-    prefill_step_size: int | None = None
-    adapter_path: str | None = None
-    trust_remote_code: bool = False
-    chat_template: str | None = None
-    use_default_chat_template: bool = False
-    chat_template_args: Mapping[str, Any] | None = None
-    prompt_cache_bytes: int | None = None
-    prompt_cache_dir: Path | None = None
-    prompt_cache_file: Path | None = None
-    kv_bits: int | None = None
-    kv_group_size: int = DEFAULT_KV_GROUP_SIZE
-    quantized_kv_start: int = DEFAULT_QUANTIZED_KV_START
-    max_kv_size: int | None = None
-    projects: tuple[str, ...] = ()
-    remembers: bool = False
-    pipeline: bool = False
-    rank_timeout: float = DEFAULT_RANK_TIMEOUT_S
-
-    def __post_init__(self) -> None:
-        check_max_kv_size(self.max_kv_size, self.kv_bits)
-        if self.kv_bits is not None:
-            KVQuantization(self.kv_bits, self.kv_group_size, self.quantized_kv_start)
-        elif self.kv_group_size != DEFAULT_KV_GROUP_SIZE:
-            raise InvalidRequestError("--kv-group-size needs --kv-bits.")
-        elif self.quantized_kv_start != DEFAULT_QUANTIZED_KV_START:
-            raise InvalidRequestError("--quantized-kv-start needs --kv-bits.")
+_CHAT_MAX_TOKENS: Final = 1024  # an answer in a conversation often repeats a whole file
+_MODEL: Final = "model"
+_ANSWER: Final = "answer"
+_TEMPLATE: Final = ("chat_template", "use_default_chat_template", "chat_template_args")
+_NOT_MEASURED: Final = (
+    "draft_model", "projects", "remembers", "prompt_cache_bytes", "prompt_cache_dir",
+    "prompt_cache_file",
+)  # fmt: skip
 
 
 def check_xtc(sampling: Sampling) -> None:
@@ -67,108 +50,219 @@ def check_xtc(sampling: Sampling) -> None:
         InvalidRequestError: if there are such.
     """
     if sampling.greedy and sampling.xtc_probability:
-        raise InvalidRequestError("xtc-probability changes sampled answers only; set temp too.")
+        raise InvalidRequestError(
+            "`xtc_probability` changes sampled answers only; set `temperature` too."
+        )
     if sampling.xtc_threshold != DEFAULT_XTC_THRESHOLD and not sampling.xtc_probability:
-        raise InvalidRequestError("xtc-threshold needs xtc-probability.")
+        raise InvalidRequestError("`xtc_threshold` needs `xtc_probability`.")
+
+
+def _check_drafting(model: ModelOptions, drafter: str, num_draft_tokens: int | None) -> None:
+    if drafter == "none" and num_draft_tokens:
+        raise InvalidRequestError(
+            f"Without a drafter there are no drafts; omit `num_draft_tokens` {num_draft_tokens}."
+        )
+    if drafter == "model" and model.draft_model is None:
+        raise InvalidRequestError("`drafter` model needs `draft_model` NAME.")
+    if drafter != "auto" and model.projects:
+        raise InvalidRequestError(
+            f"`projects` needs the drafter auto, not {drafter}; omit one of the two."
+        )
+
+
+def _check_memory(model: ModelOptions) -> None:
+    if model.projects and not model.remembers:
+        raise InvalidRequestError("`remembers` turns all memory off; omit `projects`.")
 
 
 @dataclass(frozen=True)
 class GenerateSettings:
     """One completion; the prompt `-` stands for standard input."""
 
-    model: ModelSettings
-    options: Options
-    prompt: str
-    suffix: str | None
-    as_question: bool
-    system_prompt: str | None
-    prefill_response: str | None
-    as_json: bool
-    show_drafts: bool
-    verbose: bool
+    # fmt: off
+    prompt: str = option("", "the text to continue; - reads it from standard input", short="-p",
+        metavar="TEXT", required=True)
+    suffix: str | None = option(None, "fill the gap between the prompt and this text",
+        metavar="TEXT")
+    as_question: bool = option(False, "ask the prompt as a question, with the chat template",
+        flag="--chat")
+    system_prompt: str | None = option(None, "the system message", metavar="TEXT")
+    prefill_response: str | None = option(None, "how the answer begins, with --chat; it is not "
+        "printed again", metavar="TEXT")
+    show_drafts: bool = option(False, "colour the draft tokens that the model accepted")
+    verbose: bool = option(False, "report speed and peak memory, even if standard error is not a "
+        "terminal")
+    as_json: bool = option(False, "print one JSON object", flag="--json")
+    model: ModelOptions = part(ModelOptions, _MODEL,
+        without=("prompt_cache_bytes", "prompt_cache_dir", "remembers"))
+    options: Options = part(Options, _ANSWER)
+    # fmt: on
 
     def __post_init__(self) -> None:
         if self.as_question and self.suffix is not None:
-            raise InvalidRequestError("--suffix fills a gap in plain text; leave --chat out.")
+            raise InvalidRequestError("`suffix` fills a gap in plain text; omit `as_question`.")
         if not self.as_question:
-            for flag, given in (
-                ("--system-prompt", self.system_prompt),
-                ("--prefill-response", self.prefill_response),
-                ("--chat-template", self.model.chat_template),
-                ("--use-default-chat-template", self.model.use_default_chat_template or None),
-                ("--chat-template-args", self.model.chat_template_args),
-            ):
-                if given is not None:
-                    raise InvalidRequestError(f"{flag} needs --chat.")
+            given = {name: getattr(self, name) for name in ("system_prompt", "prefill_response")}
+            given |= {name: getattr(self.model, name) for name in _TEMPLATE}
+            for name, value in given.items():
+                if value is not None and value is not False:
+                    raise InvalidRequestError(f"`{name}` needs `as_question`.")
         if self.as_json and self.show_drafts:
-            raise InvalidRequestError("--show-drafts marks printed text; leave --json out.")
+            raise InvalidRequestError("`show_drafts` marks printed text; omit `as_json`.")
         check_xtc(self.options.sampling)
+        _check_drafting(self.model, self.options.drafter, self.options.num_draft_tokens)
 
 
 @dataclass(frozen=True)
 class ChatSettings:
     """A conversation, until slash commands change it."""
 
-    model: ModelSettings
-    options: Options
-    system_prompt: str | None
-    show_drafts: bool
-    quiet: bool
+    # fmt: off
+    system_prompt: str | None = borrowed(GenerateSettings, "system_prompt")
+    show_drafts: bool = borrowed(GenerateSettings, "show_drafts")
+    quiet: bool = option(False, "begin without a greeting")
+    model: ModelOptions = part(ModelOptions, _MODEL, without=("prompt_cache_dir",),
+        defaults={"remembers": True})
+    options: Options = part(Options, _ANSWER, without=("grammar",),
+        defaults={"max_tokens": _CHAT_MAX_TOKENS})
+    # fmt: on
 
     def __post_init__(self) -> None:
         if self.options.max_tokens == 0:
-            raise InvalidRequestError("A chat needs --max-tokens of 1 or more, or -1 for no limit.")
+            raise InvalidRequestError("A chat needs `max_tokens` of 1 or more, or -1 for no limit.")
         check_xtc(self.options.sampling)
+        _check_drafting(self.model, self.options.drafter, self.options.num_draft_tokens)
+        _check_memory(self.model)
 
 
 @dataclass(frozen=True)
 class ServeSettings:
     """A server."""
 
-    model: ModelSettings
-    server: ServerSettings
-    log_level: str
+    # fmt: off
+    server: ServerSettings = part(ServerSettings, "server")
+    log_level: str = option("INFO", "how much to log: DEBUG, INFO, WARNING, ERROR or CRITICAL",
+        read=str.upper, metavar="LEVEL", choices=("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"),
+        group="server")
+    model: ModelOptions = part(ModelOptions, _MODEL, without=("prompt_cache_file",),
+        defaults={"remembers": True})
+    # fmt: on
 
     def __post_init__(self) -> None:
-        if self.server.api_key == "":
-            raise InvalidRequestError("--api-key must not be empty.")
-        defaults = self.server.defaults  # within the limits of a request's fields
-        names = {field.name for field in fields(Sampling)}
-        given = {
-            name: value
-            for name, value in vars(defaults).items()
-            if name in names and value is not None
-        }
-        Options(
-            max_tokens=None if defaults.max_tokens == -1 else defaults.max_tokens,
-            sampling=Sampling(**given),
-            num_draft_tokens=defaults.num_draft_tokens,
-        )
+        defaults = self.server.defaults
+        _check_drafting(self.model, defaults.drafter, defaults.num_draft_tokens)
+        _check_memory(self.model)
 
 
 @dataclass(frozen=True)
-class DoctorSettings:
-    """What `doctor` examines; `report` names the two files to write, without their suffixes."""
+class CostSettings:
+    """A measurement of what forward passes cost."""
 
-    model: ModelSettings
-    as_json: bool
-    report: Path | None = None
+    # fmt: off
+    seconds: float = option(10.0, "how long to measure the cost of forward passes",
+        within=Range(0, MAX_WAIT_S, above=True), metavar="S", shown="10")
+    as_json: bool = borrowed(GenerateSettings, "as_json")
+    plot: Path | None = option(None, "draw the result into a .png, .svg or .pdf file")
+    model: ModelOptions = part(ModelOptions, _MODEL, without=(*_NOT_MEASURED, *_TEMPLATE))
+    # fmt: on
 
     def __post_init__(self) -> None:
-        if self.report is not None and self.report.suffix in (".md", ".json"):
-            object.__setattr__(self, "report", self.report.with_suffix(""))
+        check_options(self)
+
+
+@dataclass(frozen=True)
+class SpeedupSettings:
+    """A contest with mlx-lm.
+
+    Every drafter is a contestant with every number of draft tokens; None leaves the number to the
+    planner.
+    """
+
+    # fmt: off
+    drafters: tuple[str, ...] = option(("auto", "ngram"),
+        f"the drafters: {', '.join(BENCH_DRAFTERS)}, or {EVERY}", flag="--drafter", metavar="NAME",
+        choices=(*BENCH_DRAFTERS, EVERY), nargs="+", shown="auto ngram")
+    num_draft_tokens: tuple[int | None, ...] = option((None, 4, 8, 16),
+        f"maximum of draft tokens per round; with {PLANNED}, the planner chooses",
+        within=Range(0, MAX_DRAFT_TOKENS), read=draft_tokens, nargs="+", shown=f"{PLANNED} 4 8 16")
+    workloads: tuple[str, ...] = option(WORKLOADS,
+        f"built-in requests to run: {', '.join(WORKLOADS)}", metavar="KIND", choices=WORKLOADS,
+        nargs="*", shown="all")
+    data: tuple[Path, ...] = option((), "files of further requests, as for `bench replay`; each is "
+        "a workload", nargs="+")
+    answers: str = option("both", "own: the model's own answers; forced: the reference answers, as "
+        "a better model would give them, with all forward passes computed",
+        choices=(*ANSWERS, "both"))
+    prompts: int = option(4, "requests of each workload and file", within=Range(1), quick=2)
+    rounds: int = option(3, "how often each contestant answers each request", within=Range(1),
+        quick=1)
+    max_tokens: int = option(192, "tokens to generate at most", within=Range(2), short="-m",
+        quick=64)
+    quick: bool = option(False, "2 requests, 1 round, 64 tokens: a rough result")
+    seconds: float = borrowed(CostSettings, "seconds")
+    as_json: bool = borrowed(GenerateSettings, "as_json")
+    plot: Path | None = borrowed(CostSettings, "plot")
+    model: ModelOptions = part(ModelOptions, _MODEL, without=_NOT_MEASURED)
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if not (self.workloads or self.data):
+            raise InvalidRequestError("There is nothing to time; name `workloads` or `data`.")
+
+
+@dataclass(frozen=True)
+class ReplaySettings:
+    """A replay of known answers with the tokenizer of a model.
+
+    Every drafter is replayed with every number of draft tokens; None leaves the number to the
+    planner. Without `costs`, all known ones are used.
+    """
+
+    # fmt: off
+    files: tuple[Path, ...] = option((), "JSON lines, gzipped or not: prompts and their answers",
+        flag="FILE", nargs="*")
+    drafters: tuple[str, ...] = borrowed(SpeedupSettings, "drafters")
+    num_draft_tokens: tuple[int | None, ...] = borrowed(SpeedupSettings, "num_draft_tokens",
+        (None,), shown=PLANNED)
+    memory: tuple[Path, ...] = option((), "replay a fifth of the files in a folder without and "
+        "with a memory of the others", metavar="PATH", nargs="+")
+    model: str = option(BUNDLED_MODEL, "the model whose tokenizer to use; its weights are not "
+        "needed")
+    costs: tuple[str, ...] = option((), "published costs by name (m4-pro, m5-max ...), a file made "
+        "by `bench cost --json`, or `here`", nargs="+",
+        shown="all published ones, and those measured here")
+    keeps: bool = option(False, "let drafters use the text of earlier requests", flag="--keep")
+    max_requests: int | None = option(None, "take the first N requests of each file",
+        within=Range(1), shown="all")
+    as_json: bool = borrowed(GenerateSettings, "as_json")
+    plot: Path | None = borrowed(CostSettings, "plot")
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if not (self.files or self.memory):
+            raise InvalidRequestError(
+                "There is nothing to replay; name a `files` or `memory` PATH."
+            )
+        if self.memory and not {"auto", EVERY} & {*self.drafters}:
+            raise InvalidRequestError("`memory` needs the drafter auto; add it to `drafters`.")
 
 
 @dataclass(frozen=True)
 class IndexSettings:
     """What to do with the memory of projects: one thing at a time."""
 
-    paths: tuple[Path, ...]
-    model: str
-    lists: bool
-    stats: bool
-    forgotten: tuple[Path, ...]
-    forgets_all: bool
+    # fmt: off
+    paths: tuple[Path, ...] = option((), "the folders of projects to learn, or to learn again",
+        flag="PATH", nargs="*")
+    lists: bool = option(False, "list the projects in memory", flag="--list")
+    stats: bool = option(False, "list them with what they take")
+    forgotten: tuple[Path, ...] = option((), "delete what is known of the project in this folder; "
+        "may be repeated", flag="--forget", metavar="PATH", repeated=True)
+    forgets_all: bool = option(False, "delete what is known of all projects", flag="--forget-all")
+    model: str = borrowed(ReplaySettings, "model")
+    # fmt: on
 
     def __post_init__(self) -> None:
         asked = [self.paths, self.lists or self.stats, self.forgotten, self.forgets_all]
@@ -179,63 +273,16 @@ class IndexSettings:
 
 
 @dataclass(frozen=True)
-class CostSettings:
-    """A measurement of what forwards cost."""
+class DoctorSettings:
+    """What `doctor` examines; `report` names the two files to write, without their suffixes."""
 
-    model: ModelSettings
-    seconds: float
-    as_json: bool
-    plot: Path | None
-
-
-@dataclass(frozen=True)
-class ReplaySettings:
-    """A replay of known answers with the tokenizer of a model.
-
-    Every drafter is replayed with every number of draft tokens; None leaves the number to the
-    planner. Without `costs`, all known ones are used. A fifth of the files in each folder of
-    `memory` is replayed without and with a memory of the others.
-    """
-
-    files: tuple[Path, ...]
-    model: str
-    drafters: tuple[str, ...]
-    num_draft_tokens: tuple[int | None, ...]
-    costs: tuple[str, ...]
-    keeps: bool
-    max_requests: int | None
-    as_json: bool
-    plot: Path | None
-    memory: tuple[Path, ...] = ()
+    # fmt: off
+    as_json: bool = borrowed(GenerateSettings, "as_json")
+    report: Path | None = option(None, "measure for a few minutes and write FILE.md and FILE.json, "
+        "to be shared", nargs="?", const=Path("akunu-report"))
+    model: ModelOptions = part(ModelOptions, _MODEL, without=(*_NOT_MEASURED, *_TEMPLATE))
+    # fmt: on
 
     def __post_init__(self) -> None:
-        if not (self.files or self.memory):
-            raise InvalidRequestError("There is nothing to replay: name a FILE or --memory PATH.")
-        if self.memory and "auto" not in self.drafters:
-            raise InvalidRequestError("--memory needs the drafter auto; add it to --drafter.")
-
-
-@dataclass(frozen=True)
-class SpeedupSettings:
-    """A contest with mlx-lm.
-
-    Every drafter is a contestant with every number of draft tokens; None leaves the number to the
-    planner. `answers` holds `own`, `forced` or both.
-    """
-
-    model: ModelSettings
-    drafters: tuple[str, ...]
-    num_draft_tokens: tuple[int | None, ...]
-    workloads: tuple[str, ...]
-    answers: tuple[str, ...]
-    data: tuple[Path, ...]
-    prompts: int
-    rounds: int
-    max_tokens: int
-    seconds: float
-    as_json: bool
-    plot: Path | None
-
-    def __post_init__(self) -> None:
-        if not (self.workloads or self.data):
-            raise InvalidRequestError("There is nothing to time: name --workloads or --data.")
+        if self.report is not None and self.report.suffix in (".md", ".json"):
+            object.__setattr__(self, "report", self.report.with_suffix(""))

@@ -1,12 +1,11 @@
 """Slash commands: what a line that begins with `/` does to a conversation.
 
-A command takes the conversation and the words after its name, and returns a text to show, or a
-turn to answer. It raises an `AkunuError` if the words make no sense, and changes nothing then.
+A command takes the conversation and the words after its name, and returns a text to show or a turn
+to answer. If it raises an `AkunuError`, it has changed nothing.
 """
 
-from argparse import ArgumentTypeError
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import fill
@@ -18,12 +17,17 @@ from akunu_py.cli.conversation_file import (
     load_conversation,
     save_conversation,
 )
-from akunu_py.cli.option_table import USER_DRAFTERS, Option, did_you_mean, options_of
-from akunu_py.cli.readers import PLANNED, draft_tokens, file_path, token_limit
+from akunu_py.cli.parser import did_you_mean
 from akunu_py.cli.render import count, stats_line
 from akunu_py.cli.settings import check_xtc
-from akunu_py.drafting import MODEL_DRAFTER
 from akunu_py.errors import InvalidRequestError
+from akunu_py.option_field import (
+    Option,
+    UnreadableWordError,
+    file_path,
+    on_or_off,
+    options_in,
+)
 from akunu_py.options import Options, Sampling
 from akunu_py.stats import Stats
 
@@ -33,11 +37,12 @@ _SWITCH: Final = ("on", "off")
 _OFF: Final = ("off", "none")
 _WIDTH: Final = 80
 _SAMPLING: Final = {
-    option.flag.removeprefix("--"): option
-    for option in options_of("chat")
-    if option.name in {field.name for field in fields(Sampling)} and not option.repeated
+    option.word: option
+    for option in options_in(Sampling).values()
+    if option.flag and not option.repeated
 }
-"""The options of the command line that a conversation can change, by their flags."""
+"""The options of the sampling that a conversation can change, by their flags."""
+_OPTIONS: Final = options_in(Options)
 _FILTERS: Final = ("top-p", "top-k", "min-p", "xtc-probability", "xtc-threshold")
 _SAMPLER_USAGE: Final = f"greedy, or any of {', '.join(_SAMPLING)}, each with a number"
 
@@ -52,7 +57,7 @@ class SlashCommand:
 
     Attributes:
         arguments: what may follow the name, in the notation of `/help`.
-        run: does it; raises `ArgumentTypeError` if the words after the name make no sense.
+        run: raises `UnreadableWordError` if it cannot read the words after the name.
         choices: words that may follow, for completion.
     """
 
@@ -67,10 +72,10 @@ class SlashCommand:
 def run_command(conversation: Conversation, line: str) -> Reply | None:
     """Runs the command that a line calls; None if the line is a question.
 
-    Several lines that begin with a slash are a question unless they begin with a command's name.
+    A text of several lines is a question unless it begins with the name of a command.
 
     Raises:
-        AkunuError: if there is no such command, its words make no sense, or it cannot be done.
+        AkunuError: if there is no such command, its words cannot be read, or it fails.
         LeaveChatError: if the command is to leave.
     """
     if not line.startswith("/"):
@@ -80,7 +85,7 @@ def run_command(conversation: Conversation, line: str) -> Reply | None:
         if name in (command.name, *_ALIASES.get(command.name, ())):
             try:
                 return command.run(conversation, rest[0].strip() if rest else "")
-            except ArgumentTypeError as error:
+            except UnreadableWordError as error:
                 usage = f"{command.name} {command.arguments.strip('[]')}"
                 reason = str(error)
                 raise InvalidRequestError(f"{reason[0].upper()}{reason[1:]}: {usage}.") from None
@@ -106,7 +111,7 @@ def _help(_: Conversation, __: str) -> Reply:
         for usage, it in zip(usages, listed, strict=True)
     ]
     settings = ", ".join(f"/{name}" for name in _SAMPLING)
-    each = f"One setting of the sampler each, with its value or off (see chat --help): {settings}."
+    each = f"Options of the sampler, each with a value or off (see chat --help): {settings}."
     lines += [fill(line, columns, break_on_hyphens=False) for line in ("", each, *_KEYS)]
     return "\n".join(lines)
 
@@ -145,78 +150,62 @@ def _retry(conversation: Conversation, _: str) -> Reply:
     return conversation.retry()
 
 
-def _setting(change: Callable[[Options, str], Options]) -> Callable[[Conversation, str], Reply]:
-    """A command that changes the options, if words follow its name, and shows them."""
-
-    def run(conversation: Conversation, rest: str) -> Reply:
-        if rest:
-            conversation.options = change(conversation.options, rest)
-        return describe_options(conversation.options)
-
-    return run
-
-
-@_setting
-def _speculate(options: Options, rest: str) -> Options:
-    drafts = _on_or_off(rest)
-    if drafts == options.drafts:
-        return options
-    most = options.num_draft_tokens or None  # a maximum of none would draft nothing
-    return replace(options, drafter="auto" if drafts else "none", num_draft_tokens=most)
-
-
-def _drafter(conversation: Conversation, rest: str) -> Reply:
-    if rest and rest not in USER_DRAFTERS:
-        raise InvalidRequestError(
-            f"There is no drafter {rest}; choose one of {', '.join(USER_DRAFTERS)}."
-        )
-    if rest == MODEL_DRAFTER:
-        conversation.worker.loading.result().speculation.required_draft_model()
-    if rest:
-        conversation.options = replace(conversation.options, drafter=rest)
+def _speculate(conversation: Conversation, rest: str) -> Reply:
+    options = conversation.options
+    if rest and on_or_off(rest) != options.drafts:
+        # A maximum of 0 draft tokens would draft nothing.
+        most, drafter = options.num_draft_tokens or None, "none" if options.drafts else "auto"
+        conversation.options = replace(options, drafter=drafter, num_draft_tokens=most)
     return describe_options(conversation.options)
 
 
-@_setting
-def _num_draft_tokens(options: Options, rest: str) -> Options:
-    return replace(options, num_draft_tokens=draft_tokens(rest))
+def _sampler(conversation: Conversation, rest: str) -> Reply:
+    if rest:
+        sampling = read_sampling(rest, conversation.options.sampling)
+        conversation.options = replace(conversation.options, sampling=sampling)
+    return describe_options(conversation.options)
 
 
-@_setting
-def _sampler(options: Options, rest: str) -> Options:
-    return replace(options, sampling=read_sampling(rest, options.sampling))
+def _option_command(name: str) -> "SlashCommand":
+    """A command that sets an option of the answer, as the command line does, and shows all."""
+    option = _OPTIONS[name]
+
+    def run(conversation: Conversation, rest: str) -> Reply:
+        if rest:
+            changes: dict[str, Any] = {name: option.read_word(rest)}
+            changed = replace(conversation.options, **changes)
+            if changed.max_tokens == 0:
+                raise UnreadableWordError("an answer needs 1 token or more")
+            if changed.drafter == "model":
+                conversation.worker.loading.result().speculation.required_draft_model()
+            conversation.options = changed
+        return describe_options(conversation.options)
+
+    choices = _SWITCH if option.is_switch else option.choices or ()
+    words = "on|off" if option.is_switch else option.metavar
+    return SlashCommand(f"/{option.word}", f"[{words}]", option.help, run, choices)
 
 
-@_setting
-def _exact(options: Options, rest: str) -> Options:
-    return replace(options, exact=_on_or_off(rest))
+def _sampling_command(option: Option) -> "SlashCommand":
+    """A command that sets one option of the sampling; `off` is its default."""
 
+    def run(conversation: Conversation, rest: str) -> Reply:
+        if rest:
+            value = option.default if rest in _OFF else option.read_word(rest)
+            changes: dict[str, Any] = {option.name: value}
+            sampling = replace(conversation.options.sampling, **changes)
+            if value != option.default:
+                check_xtc(sampling)
+            conversation.options = replace(conversation.options, sampling=sampling)
+        return describe_options(conversation.options)
 
-def _sampling_field(option: Option) -> Callable[[Conversation, str], Reply]:
-    """A command that changes one field of the sampling, as the option of the same name does."""
-
-    def change(options: Options, rest: str) -> Options:
-        value = option.default if rest in _OFF else option.read(rest)
-        given: dict[str, Any] = {option.name: value}
-        sampling = replace(options.sampling, **given)
-        if value != option.default:
-            check_xtc(sampling)
-        return replace(options, sampling=sampling)
-
-    return _setting(change)
-
-
-@_setting
-def _max_tokens(options: Options, rest: str) -> Options:
-    limit = token_limit(rest)
-    if limit == 0:
-        raise ArgumentTypeError("an answer needs 1 token or more")
-    return replace(options, max_tokens=limit)
+    words = f"[{option.metavar}|off]"
+    return SlashCommand(f"/{option.word}", words, option.help, run, _OFF)
 
 
 def _show_drafts(conversation: Conversation, rest: str) -> Reply:
     if rest:
-        conversation.show_drafts = _on_or_off(rest)
+        conversation.show_drafts = on_or_off(rest)
     if conversation.show_drafts:
         return "Draft tokens are coloured."
     return "Draft tokens are not marked; `/show-drafts on` colours them."
@@ -235,7 +224,8 @@ def _stats(conversation: Conversation, _: str) -> Reply:
             f"{count(len(conversation.stats), 'answer')}: {stats_line(total)}",
             f"prompts: {count(total.prompt_tokens, 'token')}, "
             f"{total.cached_tokens:,} of them cached from earlier turns",
-            f"forwards: {total.target_forwards:,}, over {count(total.target_tokens, 'position')}; "
+            f"forward passes: {total.target_forwards:,}, "
+            f"over {count(total.target_tokens, 'position')}; "
             f"draft tokens: {total.drafted:,}, {total.accepted:,} accepted",
             f"time: {total.prefill_s:.2f} s for prefill, {total.decode_s:.2f} s for decoding, "
             f"{total.draft_s:.2f} s of that for drafting",
@@ -274,11 +264,12 @@ def describe_options(options: Options) -> str:
 def read_sampling(words: str, now: Sampling) -> Sampling:
     """Reads `greedy`, or pairs such as `temp 0.8 top-k 40`, named like the options.
 
-    `sample` is another word for `temp`; without a number, it means a temperature of 1. The filters
-    that are not named are off; the rest stays as it is `now`, but for a temperature of 0.
+    `sample` is another word for `temp`; without a number, it means a temperature of 1. Filters that
+    are not named are turned off. Other options stay as they are `now`, except that a temperature of
+    0 becomes 1.
 
     Raises:
-        InvalidRequestError: if the words make no sense.
+        InvalidRequestError: if the words cannot be read.
     """
     given = {name: _SAMPLING[name].default for name in _FILTERS}
     given["temp"] = 0.0 if words == "greedy" else 1.0 if now.greedy else now.temperature
@@ -290,8 +281,8 @@ def read_sampling(words: str, now: Sampling) -> Sampling:
             if name not in _SAMPLING:
                 raise InvalidRequestError(f"There is no sampler {name} here; try {_SAMPLER_USAGE}.")
             bare = name == "temp" and (not left or left[0] in _SAMPLING)
-            given[name] = 1.0 if bare else _SAMPLING[name].read(left.pop(0) if left else "")
-    except ArgumentTypeError as error:
+            given[name] = 1.0 if bare else _SAMPLING[name].read_word(left.pop(0) if left else "")
+    except UnreadableWordError as error:
         raise InvalidRequestError(f"{error}: {_SAMPLER_USAGE}.") from None
     changes: dict[str, Any] = {_SAMPLING[name].name: value for name, value in given.items()}
     sampling = replace(now, **changes)
@@ -301,14 +292,8 @@ def read_sampling(words: str, now: Sampling) -> Sampling:
 
 def _file(word: str) -> Path:
     if not word:
-        raise ArgumentTypeError("the name of a file is missing")
+        raise UnreadableWordError("the name of a file is missing")
     return file_path(word)
-
-
-def _on_or_off(word: str) -> bool:
-    if word not in _SWITCH:
-        raise ArgumentTypeError(f"{word!r} is neither on nor off")
-    return word == "on"
 
 
 COMMANDS: Final = (
@@ -318,22 +303,16 @@ COMMANDS: Final = (
     SlashCommand("/system", "[TEXT|none]", "set the system message", _system, ("none",)),
     SlashCommand("/save", "FILE", "save the conversation", _save, takes_file=True),
     SlashCommand("/load", "FILE", "continue a saved conversation", _load, takes_file=True),
-    SlashCommand("/max-tokens", "[N]", "maximum length of an answer; -1 sets no limit",
-                 _max_tokens),
-    *(
-        SlashCommand(f"/{name}", f"[{option.metavar}|off]", option.help, _sampling_field(option),
-                     _OFF)
-        for name, option in _SAMPLING.items()
-    ),
+    _option_command("max_tokens"),
+    *map(_sampling_command, _SAMPLING.values()),
     SlashCommand("/sampler", "[HOW]", "greedy, or settings, e.g. temp 0.8 top-k 40", _sampler,
                  ("greedy", *_SAMPLING)),
     SlashCommand("/speculate", "[on|off]", "turn drafting on or off", _speculate, _SWITCH),
-    SlashCommand("/drafter", "[NAME]", "choose the drafter", _drafter, USER_DRAFTERS),
-    SlashCommand("/num-draft-tokens", f"[N|{PLANNED}]", "maximum of draft tokens per round",
-                 _num_draft_tokens, (PLANNED,)),
-    SlashCommand("/exact", "[on|off]", "let drafts change no token", _exact, _SWITCH),
+    _option_command("drafter"),
+    _option_command("num_draft_tokens"),
+    _option_command("exact"),
     SlashCommand("/show-drafts", "[on|off]", "colour accepted draft tokens", _show_drafts, _SWITCH),
-    SlashCommand("/stats", "", "tokens, forwards and time so far", _stats),
+    SlashCommand("/stats", "", "tokens, forward passes and time so far", _stats),
     SlashCommand("/quit", "", "leave", _quit),
 )  # fmt: skip
 _ALIASES: Final = {
@@ -347,5 +326,5 @@ _ALIASES: Final = {
 }
 _KEYS: Final = (
     "Alt-Enter, or a backslash before Enter, starts a new line; Tab completes.",
-    "Ctrl-C stops an answer; Ctrl-D, or exit typed alone, leaves. In a pipe, errors end the chat.",
+    "Ctrl-C stops an answer; Ctrl-D or `exit` leaves. In a pipe, an error ends the chat.",
 )

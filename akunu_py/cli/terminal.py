@@ -1,4 +1,8 @@
-"""TerminalScreen: a conversation on a terminal, with line editing, history and completion."""
+"""TerminalScreen: a conversation on a terminal, with line editing, history and completion.
+
+The bundled model first says what it is for and offers requests to try. A model of the user's own is
+described in one line once it is loaded.
+"""
 
 import asyncio
 import os
@@ -28,32 +32,43 @@ from prompt_toolkit.styles import Style
 from prompt_toolkit.utils import is_dumb_terminal
 
 from akunu_py.cli.conversation import Turn
-from akunu_py.cli.greeting import CLOSING, NO_GREETING, OPENING, Greeting
-from akunu_py.cli.progress import prefill_bar
 from akunu_py.cli.render import (
     AnswerWriter,
     columns_of,
     palette_for,
+    prefill_bar,
     printable,
     stats_line,
     wrapped,
 )
 from akunu_py.cli.screen import CONTEXT_FULL, Screen
+from akunu_py.cli.settings import ChatSettings
 from akunu_py.cli.slash_commands import COMMANDS
 from akunu_py.errors import AkunuError
+from akunu_py.options import BUNDLED_MODEL, Options
 from akunu_py.stats import Finish
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
 
+EXAMPLES: Final = (
+    "Rename `x` to `total` in: def f(x): return x + 1",
+    "Add a docstring to: def area(w, h): return w * h",
+    "Make this function async: def fetch(url): return get(url)",
+)
+"""Requests that the bundled model answers right, alone and in this order."""
+
+_OPENING: Final = f"{BUNDLED_MODEL} is a small model that edits short Python code. Tab shows one:"
+_CLOSING: Final = "A model of your own: --model FOLDER, or its hub name. /help lists commands."
+_MEBI: Final = 1 << 20
 _PROMPT: Final = "> "
 _CONTINUATION: Final = ". "
 _STYLE: Final = Style.from_dict({"prompt": "bold", "placeholder": "ansibrightblack"})
 _ERASE_LINE: Final = "\r\x1b[K"
 _LEAVING: Final = ("exit", "quit", "exit()", "quit()")
-"""Typed alone, these end a Python prompt or a shell, and are not meant for the model."""
+"""These end a Python prompt or a shell, so a line with nothing else is not for the model."""
 _PATIENCE: Final = 3
-"""The third press of Ctrl-C no longer waits for the answer to stop."""
+"""The press of Ctrl-C that no longer waits for the answer to stop."""
 _NOT_KEPT: Final = "interrupted before the first token; the question is not kept"
 
 
@@ -62,22 +77,18 @@ class TerminalScreen(Screen):
 
     Args:
         loading: the engine, as soon as it is loaded.
-        model: the name of its model.
+        settings: of the conversation.
         history: what the user typed in earlier conversations.
-        greeting: what to say first.
     """
 
-    def __init__(
-        self,
-        loading: "Future[Engine]",
-        model: str,
-        history: History,
-        greeting: Greeting = NO_GREETING,
-    ) -> None:
+    def __init__(self, loading: "Future[Engine]", settings: ChatSettings, history: History) -> None:
         super().__init__(loading)
-        self._model = printable(model)
-        self._greeting = greeting
-        self._describe = greeting.describe
+        model = settings.model
+        self._model = printable(model.name)
+        self._options = settings.options
+        is_bundled = model.name == BUNDLED_MODEL and model.adapter_path is None
+        self._examples = EXAMPLES if is_bundled and not settings.quiet else ()
+        self._describes = not is_bundled and not settings.quiet
         self._palette = palette_for(sys.stdout)
         self._bar = prefill_bar(sys.stdout)
         self._session: PromptSession[str] = PromptSession(
@@ -89,18 +100,18 @@ class TerminalScreen(Screen):
             ],
             completer=SlashCompleter(),
             complete_while_typing=Condition(lambda: get_app().current_buffer.text.startswith("/")),
-            key_bindings=_key_bindings(greeting.examples),
+            key_bindings=_key_bindings(self._examples),
             placeholder=self._placeholder,
             style=_STYLE,
         )
 
     def session(self) -> AbstractContextManager[None]:
-        if self._greeting.examples:
-            self.notice(OPENING)
+        if self._examples:
+            self.notice(_OPENING)
             columns = columns_of(sys.stdout)
-            for example in self._greeting.examples:
+            for example in self._examples:
                 self._write(indent(wrapped(example, columns and columns - 2), "  ") + "\n")
-            self.notice(CLOSING)
+            self.notice(_CLOSING)
             self._write("\n")
         return unseen_keys()
 
@@ -169,16 +180,16 @@ class TerminalScreen(Screen):
             AkunuError: if it does not load.
         """
         engine = self._loading.result()
-        if self._describe is not None:
-            describe, self._describe = self._describe, None
-            self.notice(describe(engine))
+        if self._describes:
+            self._describes = False
+            self.notice(describe_model(engine, self._options))
 
     def _placeholder(self) -> StyleAndTextTuples:
         if get_app().is_done or get_app().layout.is_searching:
             return []
         text = f"loading {self._model} ..."
         if self._loading.done():
-            example = "Tab for an example, " if self._greeting.examples else ""
+            example = "Tab for an example, " if self._examples else ""
             text = f"a message, {example}or /help"
         return [("class:placeholder", text)]
 
@@ -203,9 +214,38 @@ class TerminalScreen(Screen):
         sys.stdout.flush()
 
 
+def describe_model(engine: "Engine", options: Options) -> str:
+    """The loaded model in one line: its name, its size, its context, and whether drafting pays."""
+    model = engine.model
+    facts = (
+        model.full_name,
+        f"{model.size} parameters, {model.parameter_bytes / _MEBI:,.0f} MiB",
+        f"context {engine.context_limit:,} tokens",
+        _drafting(engine, options),
+    )
+    return " · ".join(facts)
+
+
+def _drafting(engine: "Engine", options: Options) -> str:
+    from akunu_py.bench.cost_report import CostReport  # noqa: PLC0415  (not for the first prompt)
+
+    if not options.drafts:
+        return "drafting is off"
+    if engine.speculation.why_impossible:
+        return "no drafting with this model"
+    if options.num_draft_tokens is not None:
+        return f"up to {options.num_draft_tokens} draft tokens per round"
+    if (curve := engine.speculation.cost_curve) is None:
+        return "drafting where it pays"
+    payoff = CostReport({}, {}, curve).payoff
+    if payoff.acceptance is None or not payoff.pays:
+        return "drafting does not pay here"
+    return f"drafting pays from {payoff.acceptance:.0%} acceptance"
+
+
 def _key_bindings(examples: Sequence[str] = ()) -> KeyBindings:
-    """Enter sends; a backslash before it, or Alt-Enter, starts a new line. Where nothing else is
-    typed, Tab takes the next example. The search of the history has keys of its own."""
+    """Enter sends; a backslash before it, or Alt-Enter, starts a new line. In a line that is empty
+    or an example, Tab takes the next example. The search of the history has its own keys."""
     bindings = KeyBindings()
     following = cycle(examples)
     # A dumb terminal cannot take back what it has shown.
@@ -239,12 +279,11 @@ def _key_bindings(examples: Sequence[str] = ()) -> KeyBindings:
 
 
 def _has_nothing_but(examples: Sequence[str]) -> bool:
-    """Whether the line is empty or one of the examples."""
     return get_app().current_buffer.text in ("", *examples)
 
 
 class SlashCompleter(Completer):
-    """Completes slash commands and their arguments, at the start of a line only."""
+    """Completes a slash command and its arguments in the first line."""
 
     def __init__(self) -> None:
         self._paths = PathCompleter(expanduser=True)
@@ -291,7 +330,7 @@ class _ForgivingHistory(FileHistory):
 
 @contextmanager
 def unseen_keys() -> Iterator[None]:
-    """A context in which keys are not echoed; they wait for the next prompt, except Ctrl-C."""
+    """A context in which keys are not echoed: they go to the next prompt, except Ctrl-C."""
     if not sys.stdin.isatty():
         yield
         return
@@ -305,10 +344,9 @@ def unseen_keys() -> Iterator[None]:
 
 @contextmanager
 def stopped_by_ctrl_c(stop: Callable[[], None]) -> Iterator[None]:
-    """A context in which Ctrl-C calls `stop`, in a signal handler, instead of raising.
+    """A context in which Ctrl-C calls `stop` instead of raising; for the main thread only.
 
-    The third press raises `KeyboardInterrupt` after all, if that did not help. For the main thread
-    only, where signals arrive.
+    The third press raises `KeyboardInterrupt`, in case the answer does not stop.
     """
     presses = count(1)
 

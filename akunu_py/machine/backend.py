@@ -13,10 +13,9 @@ from typing import Final, Literal, cast
 
 from akunu_py.errors import BackendError, InvalidRequestError
 from akunu_py.machine.blas import load_blas
-from akunu_py.options import KVForm
+from akunu_py.options import WEIGHT_LAYOUTS, KVForm
 
 WeightLayout = Literal["quantized", "dense"]
-WEIGHT_LAYOUTS: Final = ("auto", "quantized", "dense")
 
 _NO_BLAS_WARNING: Final = (
     "MLX computes with its reference BLAS here, which makes answers about 5-10x slower; "

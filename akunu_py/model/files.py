@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from akunu_py.errors import ModelLoadError
-
-BUNDLED_MODEL: Final = "ember"
-"""The name of the model that comes with the package."""
+from akunu_py.options import BUNDLED_MODEL
 
 _ADAPTER_FILES: Final = ("adapter_config.json", "adapters.safetensors")
 _TOKENIZER_FILES: Final = (

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from akunu_py.option_field import options_in
 from akunu_py.options import (
     DEFAULT_REPETITION_CONTEXT,
     DEFAULT_XTC_THRESHOLD,
@@ -40,7 +41,7 @@ class Dialect:
         least_limit: a lower limit, or none, continues to the end of the context.
         max_tokens: the limit if neither the body nor the server has one.
         recent: how many tokens are penalized for repetition.
-        most_penalty: the range of penalties, to both sides.
+        most_penalty: the largest penalty, if it is smaller than in `Sampling`.
         clamps: whether numbers below their range count as its end; else they are refused.
     """
 
@@ -52,7 +53,7 @@ class Dialect:
     top_p: float = 1.0
     min_p: float = 0.0
     recent: int = 64
-    most_penalty: float = 1e3
+    most_penalty: float | None = None
     clamps: bool = True
 
 
@@ -74,14 +75,13 @@ DEFAULT_SAMPLERS: Final = SAMPLERS[:-1]
 FORBIDDEN: Final = -1e9
 """The logit bias that forbids a token: far below every logit, and still a finite number."""
 
+_SAMPLING: Final = options_in(Sampling)
 _LETTERS: Final = {"e": "penalties", "k": "top_k", "p": "top_p", "m": "min_p", "x": "xtc",
                    "t": "temperature", "i": "infill"}  # fmt: skip
 _LLAMA_RANDOM_SEED: Final = (1 << 32) - 1
 _SEEDS: Final = 1 << 64
 _MIN_TOP_P: Final = 1e-6
-_MAX_TEMPERATURE: Final = 1e3
 _MAX_RECENT: Final = 4096
-_MAX_REPETITION_PENALTY: Final = 1e3
 _MAX_GRAMMAR_LENGTH: Final = 1 << 16
 _GRAMMARS: Final = (
     ("json_schema", "guided_json"), ("regex", "guided_regex"), ("grammar", "guided_grammar"),
@@ -167,28 +167,29 @@ def _read_sampling(service: Service, body: Body, dialect: Dialect) -> Sampling:
             body.refuse(name, "is not served; leave it out")
     defaults, samplers = service.settings.defaults, read_samplers(body)
 
-    def number(*names: str, default: float, most: float | None) -> float:
-        least = None if dialect.clamps else 0
-        return max(body.number(*names, default=default, least=least, most=most), 0.0)
+    def number(name: str, usual: float) -> float:
+        least, most = _SAMPLING[name].bounds
+        default = _either(getattr(defaults, name, None), usual)
+        lower = None if dialect.clamps else least
+        names = _SAMPLING[name].wire_names
+        return max(body.number(*names, default=default, least=lower, most=most), least)
 
     def penalty(name: str) -> float:
-        most = dialect.most_penalty
+        most = dialect.most_penalty or _SAMPLING[name].bounds[1]
         found = body.number(name, default=0.0, least=-most, most=most)
         return found if penalizes else 0.0
 
-    temperature = number("temperature", "temp", most=_MAX_TEMPERATURE,
-                         default=_either(defaults.temperature, dialect.temperature))  # fmt: skip
+    temperature = number("temperature", dialect.temperature)
     top_k = body.integer("top_k", default=_either(defaults.top_k, dialect.top_k))
-    top_p = number("top_p", default=_either(defaults.top_p, dialect.top_p), most=1)
-    min_p = number("min_p", default=_either(defaults.min_p, dialect.min_p), most=1)
-    xtc_probability = number("xtc_probability", default=defaults.xtc_probability or 0.0, most=1)
+    top_p, min_p = number("top_p", dialect.top_p), number("min_p", dialect.min_p)
+    xtc_probability = number("xtc_probability", 0.0)
     threshold = _either(defaults.xtc_threshold, DEFAULT_XTC_THRESHOLD)
     xtc_threshold = body.number("xtc_threshold", default=threshold, least=0)
     excludes = "xtc" in samplers and xtc_threshold <= MAX_XTC_THRESHOLD  # as llama-server
-    repetition = number("repetition_penalty", "repeat_penalty", default=1.0,
-                        most=_MAX_REPETITION_PENALTY)  # fmt: skip
-    recent = body.integer("repetition_context_size", "repeat_last_n", default=dialect.recent,
-                          most=_MAX_RECENT)  # fmt: skip
+    repetition = number("repetition_penalty", 1.0)
+    recent = body.integer(
+        *_SAMPLING["repetition_context_size"].wire_names, default=dialect.recent, most=_MAX_RECENT
+    )
     penalizes = "penalties" in samplers and recent != 0
     return Sampling(
         temperature=temperature if "temperature" in samplers else 1.0,
@@ -220,9 +221,9 @@ def _read_stops(body: Body, name: str) -> tuple[str, ...]:
 
 
 def _read_seed(body: Body, usual: int | None) -> int | None:
-    """The seed, which Mistral calls `random_seed`; None for a random one. Negative seeds and
-    llama.cpp's largest one ask for a random seed, too."""
-    seed = body.integer("seed", "random_seed", default=usual)
+    """The seed; None for a random one, which negative seeds and llama.cpp's largest one ask for,
+    too."""
+    seed = body.integer(*_SAMPLING["seed"].wire_names, default=usual)
     return None if seed is None or seed < 0 or seed == _LLAMA_RANDOM_SEED else seed % _SEEDS
 
 

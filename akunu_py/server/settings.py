@@ -1,14 +1,25 @@
 """The settings that the server starts with: frozen, and plain Python."""
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from akunu_py.scheduler import DEFAULT_PARALLEL
+from akunu_py.errors import InvalidRequestError
+from akunu_py.option_field import (
+    NO_LIMIT,
+    Range,
+    borrowed,
+    check_options,
+    name_list,
+    option,
+    page_origin,
+    part,
+    whole_number,
+)
+from akunu_py.options import Options, Sampling
+from akunu_py.scheduler import DEFAULT_PARALLEL, MAX_PARALLEL
 
-DEFAULT_HOST: Final = "127.0.0.1"
-DEFAULT_PORT: Final = 8080
-DEFAULT_QUEUE: Final = 512
-"""As in Ollama. A connection has one request at a time, so the order of arrival is fair to all."""
+_MAX_PORT: Final = 65535
+_API_DEFAULT: Final = "the API's own"
 
 
 @dataclass(frozen=True)
@@ -39,48 +50,67 @@ class Limits:
     biases: int = 1024
 
 
+def _filter(name: str) -> Any:
+    return borrowed(Sampling, name, None, shown=_API_DEFAULT)
+
+
 @dataclass(frozen=True)
 class Defaults:
     """The values of fields that a request leaves out; None means the contract's own default."""
 
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    xtc_probability: float | None = None
-    xtc_threshold: float | None = None
-    seed: int | None = None
-    drafter: str = "auto"
-    num_draft_tokens: int | None = None
-    exact: bool = False
+    # fmt: off
+    max_tokens: int | None = borrowed(Options, "max_tokens", None, within=Range(NO_LIMIT),
+        read=whole_number, shown=_API_DEFAULT)
+    temperature: float | None = _filter("temperature")
+    top_p: float | None = _filter("top_p")
+    top_k: int | None = _filter("top_k")
+    min_p: float | None = _filter("min_p")
+    xtc_probability: float | None = _filter("xtc_probability")
+    xtc_threshold: float | None = _filter("xtc_threshold")
+    seed: int | None = borrowed(Sampling, "seed", None, help="the seed of sampled answers",
+        within=Range(0), shown="random")
+    drafter: str = borrowed(Options, "drafter", "auto")
+    num_draft_tokens: int | None = borrowed(Options, "num_draft_tokens", None)
+    exact: bool = borrowed(Options, "exact", False)
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
 
 @dataclass(frozen=True)
 class ServerSettings:
     """How to serve.
 
-    Attributes:
-        host, port: where to listen, several hosts with commas between; port 0 takes a free one.
-        api_key: the key that clients must send; None requires none.
-        origins: web origins that may read responses, by CORS.
-        hosts: further names by which clients reach the server.
-        aliases: the names of the model for clients, the first one in answers; none for its own.
-        disabled: which of `page`, `slots` and `metrics` there are not.
-        queue: how many requests may wait.
-        parallel: how many are answered at a time.
-        log_prompts: whether the log may contain prompts.
+    Raises:
+        InvalidRequestError: if a number is out of its range, or the key is empty.
     """
 
-    host: str = DEFAULT_HOST
-    port: int = DEFAULT_PORT
-    api_key: str | None = field(default=None, repr=False)
-    origins: tuple[str, ...] = ()
-    hosts: tuple[str, ...] = ()
-    aliases: tuple[str, ...] = ()
-    disabled: tuple[str, ...] = ()
-    queue: int = DEFAULT_QUEUE
-    parallel: int = DEFAULT_PARALLEL
+    # fmt: off
+    host: str = option("127.0.0.1", "the address to listen on, or several with commas between",
+        metavar="HOST", shown="127.0.0.1, this machine only")
+    port: int = option(8080, "the port; 0 takes a free one", within=Range(0, _MAX_PORT))
+    api_key: str | None = option(None, "what clients must send as a Bearer token", metavar="KEY",
+        is_secret=True)
+    aliases: tuple[str, ...] = option((), "the model's name for clients, or several with commas "
+        "between; answers have the first one", flag="--alias", read=name_list, shown="its own")
+    origins: tuple[str, ...] = option((), "let web pages of this origin use the server; "
+        "`localhost` stands for all pages of this machine; may be repeated", flag="--cors",
+        read=page_origin, metavar="ORIGIN", repeated=True)
+    hosts: tuple[str, ...] = option((), "another name of this server for its clients; may be "
+        "repeated", flag="--allow-host", repeated=True)
+    disabled: tuple[str, ...] = option((), "do without this page: page, slots or metrics; may be "
+        "repeated", flag="--disable", metavar="NAME", choices=("page", "slots", "metrics"),
+        repeated=True)
+    queue: int = option(512, "requests that may wait", within=Range(1))
+    parallel: int = option(DEFAULT_PARALLEL,
+        "requests answered at a time, fewer if memory is short", within=Range(1, MAX_PARALLEL))
+    log_prompts: bool = option(False, "allow prompts in the log")
+    defaults: Defaults = part(Defaults, "answer, unless the request sets it")
+    # fmt: on
     limits: Limits = field(default_factory=Limits)
-    defaults: Defaults = field(default_factory=Defaults)
-    log_prompts: bool = False
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.api_key == "":
+            raise InvalidRequestError("`api_key` must not be empty.")

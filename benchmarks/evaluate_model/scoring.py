@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from akunu_py.loading import use_dense_weights
 from akunu_py.machine.backend import find_backend
+from akunu_py.model.loading import use_dense_weights
 
 MIN_COPIED = 4
 

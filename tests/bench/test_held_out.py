@@ -11,7 +11,7 @@ from akunu_py.bench.replay import UNIT_COSTS
 from akunu_py.bench.replay_report import Policy, replay_policies
 from akunu_py.bench.samples import hold_out
 from akunu_py.errors import InvalidRequestError
-from akunu_py.loading import load_tokenizer
+from akunu_py.model.loading import load_tokenizer
 
 BODY = """
 def read_{n}(path):

@@ -9,7 +9,7 @@ import pytest
 
 from akunu_py.bench.samples import encode_sample, encode_samples, read_samples
 from akunu_py.errors import InvalidRequestError, ModelLoadError
-from akunu_py.loading import load_tokenizer
+from akunu_py.model.loading import load_tokenizer
 from akunu_py.text.tokenizer import Tokenizer
 
 

@@ -9,8 +9,8 @@ import pytest
 from akunu_py.bench.replay import repeated_share
 from akunu_py.bench.samples import Sample, encode_samples
 from akunu_py.bench.workloads import KINDS, held_out, make_workloads
-from akunu_py.cli.option_table import WORKLOADS
-from akunu_py.loading import load_tokenizer
+from akunu_py.cli.settings import WORKLOADS
+from akunu_py.model.loading import load_tokenizer
 from models.training.corpus import STDLIB, SourceFile
 
 PER_KIND = 5

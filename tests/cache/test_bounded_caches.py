@@ -12,9 +12,10 @@ from mlx_lm.generate import generate_step
 from akunu_py import Options, load
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
-from akunu_py.loading import check_bounded, load_tokenizer
 from akunu_py.machine.backend import find_backend
+from akunu_py.model.loading import check_bounded, load_tokenizer
 from akunu_py.model.target_model import TargetModel
+from akunu_py.options import ModelOptions
 from tests.architectures import UNLIKE_ITSELF, VOCABULARY, config, make_network, names
 from tests.fakes import OracleDrafter
 from tests.planning.curves import FLAT
@@ -68,7 +69,7 @@ def test_neither_drafts_nor_steps_of_the_prefill_change_the_text(
 
 
 def test_what_is_answered_together_forgets_the_same(tiny_model_dir: Path) -> None:
-    engine = load(str(tiny_model_dir), max_kv_size=SIZE)
+    engine = load(ModelOptions(str(tiny_model_dir), max_kv_size=SIZE))
     prompts = [PROMPT[:60], PROMPT[:9], PROMPT[30:70]]
     for drafter in ("none", "ngram"):
         options = Options(12, drafter=drafter, num_draft_tokens=3)
@@ -105,7 +106,7 @@ def test_layers_that_a_model_does_not_use_stay_empty(tiny_model_dir: Path) -> No
 
 
 def test_memory_is_bounded_and_the_user_is_told(tiny_model_dir: Path) -> None:
-    model = load(str(tiny_model_dir), max_kv_size=64).model
+    model = load(ModelOptions(str(tiny_model_dir), max_kv_size=64)).model
     sizes = []
     for tokens in (400, 1_600):
         cache = model.make_cache(2_000)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.prefix_pool import GROWTH, PrefixPool, PrefixSlot
 from akunu_py.cache.windows import WindowLayerCache
-from akunu_py.loading import load_target
 from akunu_py.machine.backend import find_backend
+from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
-from akunu_py.options import MAX_SLOTS, KVQuantization
+from akunu_py.options import MAX_SLOTS, ModelOptions
 from akunu_py.tokens import common_prefix_length
 
 NO_LIMIT = 1 << 40
@@ -214,12 +214,13 @@ def test_a_prefix_is_not_kept_besides_its_copy_if_busy_slots_leave_no_memory(
 
 
 def test_memory_is_enough_for_what_is_quantized_only_later(tiny_model_dir: Path) -> None:
-    quantization = KVQuantization(4, 32, start=LIMIT)
-    model = load_target(str(tiny_model_dir), find_backend(), kv_quantization=quantization)
+    options = ModelOptions(
+        str(tiny_model_dir), kv_bits=4, kv_group_size=32, quantized_kv_start=LIMIT
+    )
+    model = load_target(options, find_backend())
     slot, _ = serve(make_pool(model), model, run(1, 40))
     assert model.cache_bytes(slot.cache.capacity) == slot.cache.nbytes
-    quantized = replace(quantization, start=0)
-    model = load_target(str(tiny_model_dir), find_backend(), kv_quantization=quantized)
+    model = load_target(replace(options, quantized_kv_start=0), find_backend())
     smaller, _ = serve(make_pool(model), model, run(1, 40))
     assert model.cache_bytes(smaller.cache.capacity) == smaller.cache.nbytes < slot.cache.nbytes
 

@@ -24,14 +24,15 @@ from akunu_py.decoding.exactness import BLOCK_ROWS
 from akunu_py.decoding.loop import Limits
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
-from akunu_py.loading import fit_kv_quantization, load_target
 from akunu_py.machine.backend import find_backend
+from akunu_py.model.loading import fit_kv_quantization, load_target
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import (
     DEFAULT_KV_GROUP_SIZE,
     DEFAULT_QUANTIZED_KV_START,
     KVForm,
     KVQuantization,
+    ModelOptions,
 )
 from akunu_py.sampling.sampler import Sampler
 from tests.architectures import make_network
@@ -236,19 +237,13 @@ def test_what_cannot_be_quantized_is_refused_in_a_sentence(
         fit_kv_quantization(network, KVQuantization(8, size))
 
 
-@pytest.mark.parametrize("numbers", [(3, 64, 0), (8, 48, 0), (8, 64, -1)])
-def test_other_numbers_are_refused(numbers: tuple[int, int, int]) -> None:
-    with pytest.raises(InvalidRequestError, match="must be"):
-        KVQuantization(*numbers)
-
-
 START = 40
 PROMPTS = [[Random(seed).randrange(256) for _ in range(30)] for seed in range(4)]
 
 
 @pytest.fixture(scope="module")
 def engine(tiny_model_dir: Path) -> Engine:
-    return akunu_py.load(str(tiny_model_dir), kv_bits=8, quantized_kv_start=START)
+    return akunu_py.load(ModelOptions(str(tiny_model_dir), kv_bits=8, quantized_kv_start=START))
 
 
 def test_a_later_prompt_reuses_what_a_fresh_one_would_compute_alike(engine: Engine) -> None:
@@ -283,7 +278,9 @@ def test_another_process_may_have_quantized_what_a_file_holds(
 
     def start(folder: Path | None = tmp_path) -> Engine:
         return akunu_py.load(
-            str(tiny_model_dir), kv_bits=4, quantized_kv_start=START, prompt_cache_dir=folder
+            ModelOptions(
+                str(tiny_model_dir), kv_bits=4, quantized_kv_start=START, prompt_cache_dir=folder
+            )
         )
 
     plain, text = Options(12, drafter="none"), [*PROMPTS[0], *PROMPTS[1]]
@@ -321,8 +318,9 @@ def test_a_cache_takes_fewer_bytes_and_grows(tiny_model_dir: Path) -> None:
     backend = find_backend()
     sizes = {}
     for bits in (4, 8, None):
-        kv = None if bits is None else KVQuantization(bits, 64, 8)
-        model = load_target(str(tiny_model_dir), backend, kv_quantization=kv)
+        start = DEFAULT_QUANTIZED_KV_START if bits is None else 8
+        options = ModelOptions(str(tiny_model_dir), kv_bits=bits, quantized_kv_start=start)
+        model = load_target(options, backend)
         cache = model.make_cache(64)
         model.prefill(PROMPTS[0], cache)
         logits = model.forward(mx.array([1, 2]), cache)
@@ -336,8 +334,10 @@ def test_a_cache_takes_fewer_bytes_and_grows(tiny_model_dir: Path) -> None:
 
 def test_costs_are_those_of_a_cache_in_this_form(tiny_model_dir: Path) -> None:
     backend = find_backend()
-    forms = [None, KVQuantization(8), KVQuantization(4), KVQuantization(8, start=0)]
-    models = [load_target(str(tiny_model_dir), backend, kv_quantization=form) for form in forms]
+    forms: list[dict[str, Any]] = [
+        {}, {"kv_bits": 8}, {"kv_bits": 4}, {"kv_bits": 8, "quantized_kv_start": 0},
+    ]  # fmt: skip
+    models = [load_target(ModelOptions(str(tiny_model_dir), **form), backend) for form in forms]
     assert len({cost_key(model, backend).file_name for model in models}) == len(forms)
     assert contexts_of(models[0]) == contexts_of(models[3]) == CONTEXTS
     assert contexts_of(models[1]) == (*CONTEXTS, 5000)

@@ -17,7 +17,7 @@ from akunu_py.cache.model_cache import make_kv_cache
 from akunu_py.cache.states import make_recordable
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.engine import Engine
-from akunu_py.loading import load_tokenizer
+from akunu_py.model.loading import load_tokenizer
 from akunu_py.model.target_model import TargetModel
 from tests.architectures import COMMON, VOCABULARY, config, make_network
 from tests.planning.curves import FLAT

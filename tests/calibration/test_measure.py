@@ -26,11 +26,11 @@ from akunu_py.calibration.measure import (
 )
 from akunu_py.engine import Engine
 from akunu_py.errors import BackendError
-from akunu_py.loading import load_target
 from akunu_py.machine.backend import find_backend
 from akunu_py.machine.blas import Blas, load_blas, thread_choices
+from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
-from akunu_py.options import KVQuantization
+from akunu_py.options import ModelOptions
 from akunu_py.planning.cost_curve import DOUBTFUL, MEASURED, CostCurve, CostLevel
 from tests.architectures import make_network
 from tests.planning.curves import FLAT, LINEAR
@@ -310,8 +310,8 @@ class TestEngine:
 @pytest.mark.parametrize("start", [129, 133, 1024, 1026])
 def test_a_cache_may_begin_to_be_quantized_at_any_length(tmp_path: Path, start: int) -> None:
     folder = write_tiny_model(tmp_path / "long", max_position_embeddings=4096)
-    quantization = KVQuantization(8, start=start)
-    long = load_target(str(folder), find_backend(), kv_quantization=quantization)
+    options = ModelOptions(str(folder), kv_bits=8, quantized_kv_start=start)
+    long = load_target(options, find_backend())
     curve = measure(long, budget_s=0.2, contexts=contexts_of(long))
     assert curve.levels[0].context == (start if start < 134 else 128)
 

@@ -13,6 +13,7 @@ from akunu_py.__main__ import main
 from akunu_py.cli.chat import Chat
 from akunu_py.cli.conversation import Conversation
 from akunu_py.cli.screen import Screen
+from akunu_py.cli.settings import ChatSettings
 from akunu_py.cli.terminal import TerminalScreen
 from akunu_py.errors import ContextOverflowError, InvalidRequestError, ModelLoadError
 from akunu_py.options import Options
@@ -23,8 +24,9 @@ Start = Callable[[FakeEngine], EngineWorker]
 PASTE_BEGINS, PASTE_ENDS = "\x1b[200~", "\x1b[201~"
 
 
-def talk_on_terminal(worker: EngineWorker) -> Conversation:
-    screen = TerminalScreen(worker.loading, "fake", InMemoryHistory())
+def talk_on_terminal(worker: EngineWorker, *typed_before: str) -> Conversation:
+    history = InMemoryHistory(typed_before)
+    screen = TerminalScreen(worker.loading, ChatSettings(quiet=True), history)
     conversation = Conversation(worker, Options(), progress=screen.progress)
     Chat(conversation, screen).run()
     return conversation
@@ -110,7 +112,7 @@ class TestTerminal:
         assert said_in(conversation) == ["Hello?", "Hi.", "Done?", "Bye."]
         shown = capsys.readouterr().out
         assert "It is only a fake." in shown
-        assert "Hi.\n3 tokens · 1.50 per forward · 100% of drafts accepted" in shown
+        assert "Hi.\n3 tokens · 1.50 tokens per pass · 100% of drafts accepted" in shown
 
     @pytest.mark.parametrize(
         "typed", ["one\\\rtwo\r", "one\x1b\rtwo\r", f"{PASTE_BEGINS}one\ntwo\n{PASTE_ENDS}\r"]
@@ -122,6 +124,10 @@ class TestTerminal:
     def test_empty_lines_are_ignored(self, start: Start, keys: PipeInput) -> None:
         keys.send_text("\r  \r\x03Hello?\x03\x03/quit\r")
         assert said_in(talk_on_terminal(start(FakeEngine()))) == []
+
+    def test_the_search_of_the_history_keeps_its_keys(self, start: Start, keys: PipeInput) -> None:
+        keys.send_text("\x12rename\r\r\x04")  # Ctrl-R
+        assert said_in(talk_on_terminal(start(FakeEngine()), "rename x to y"))[0] == "rename x to y"
 
     def test_commands_and_mistakes_keep_the_session(
         self, start: Start, keys: PipeInput, capsys: pytest.CaptureFixture[str]

@@ -40,17 +40,6 @@ def test_turns_are_kept(start: Start) -> None:
     assert len(conversation.stats) == 2
 
 
-def test_a_turn_is_one_task_of_the_worker(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = FakeEngine("Hi.", "Bye.")
-    worker = start(engine)
-    monkeypatch.setattr(worker, "submit", None)
-    conversation = Conversation(worker, Options())
-    receive(conversation.ask("Hello?"))
-    receive(conversation.ask("Done?"))
-    receive(conversation.retry())
-    assert [message["content"] for message in conversation.messages][-1] == "OK"
-
-
 def test_the_system_message_can_change_before_the_model_is_loaded(start: Start) -> None:
     conversation = Conversation(start(FakeEngine()), Options(), system="Be brief.")
     assert conversation.system == "Be brief."

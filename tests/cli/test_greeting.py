@@ -1,4 +1,4 @@
-"""The greeting: requests to try, and the user's own model in one line."""
+"""What a chat on a terminal says first: requests to try, or the user's own model in one line."""
 
 import io
 import sys
@@ -12,17 +12,8 @@ from akunu_py.__main__ import main
 from akunu_py.cli import terminal
 from akunu_py.cli.chat import Chat
 from akunu_py.cli.conversation import Conversation
-from akunu_py.cli.greeting import (
-    CLOSING,
-    EXAMPLES,
-    NO_GREETING,
-    OPENING,
-    Greeting,
-    describe_model,
-    greeting_for,
-)
 from akunu_py.cli.parser import parse
-from akunu_py.cli.terminal import TerminalScreen
+from akunu_py.cli.terminal import EXAMPLES, TerminalScreen, describe_model
 from akunu_py.engine import Engine
 from akunu_py.options import Options
 from akunu_py.planning.cost_curve import CostCurve
@@ -33,42 +24,24 @@ from tests.planning.curves import FLAT, LINEAR
 Start = Callable[[FakeEngine], EngineWorker]
 
 
-def talk(worker: EngineWorker, greeting: Greeting) -> list[str]:
-    """What was said in a chat with a greeting."""
-    screen = TerminalScreen(worker.loading, "fake", InMemoryHistory(), greeting)
+def talk(worker: EngineWorker, *words: str) -> list[str]:
+    """What was said in a chat that was started with these options."""
+    screen = TerminalScreen(worker.loading, parse(["chat", *words]).settings, InMemoryHistory())
     conversation = Conversation(worker, Options(), progress=screen.progress)
     Chat(conversation, screen).run()
     return [message["content"] for message in conversation.messages]
-
-
-def greeting_of(*words: str) -> Greeting:
-    return greeting_for(parse(["chat", *words]).settings)
-
-
-def test_the_bundled_model_offers_requests() -> None:
-    greeting = greeting_of()
-    assert greeting.examples == EXAMPLES
-    assert greeting.describe is None
-    assert max(map(len, (OPENING, *(f"  {one}" for one in EXAMPLES), CLOSING))) < 80
-    assert greeting_of("--quiet") == greeting_of("--quiet", "--model", "a/b") == NO_GREETING
-
-
-def test_another_model_is_described() -> None:
-    for words in (["--model", "a/b"], ["--adapter-path", "lora"]):
-        greeting = greeting_of(*words)
-        assert greeting.describe is not None
-        assert greeting.examples == ()
 
 
 def test_tab_takes_one_example_after_the_other(
     start: Start, keys: PipeInput, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keys.send_text("\t\r\t\t\r/te\t\x03\x04")
-    said = talk(start(FakeEngine()), greeting_of())
+    said = talk(start(FakeEngine()))
     assert said == [EXAMPLES[0], "OK", EXAMPLES[2], "OK"]
     shown = capsys.readouterr().out
     assert shown.startswith("ember is a small model")
     assert all(f"  {example}\n" in shown for example in EXAMPLES)
+    assert max(map(len, shown.splitlines()[:5])) < 80
 
 
 def test_a_narrow_terminal_breaks_examples_between_words(
@@ -79,27 +52,39 @@ def test_a_narrow_terminal_breaks_examples_between_words(
 ) -> None:
     monkeypatch.setattr(terminal, "columns_of", lambda _: 46)
     keys.send_text("\x04")
-    talk(start(FakeEngine()), greeting_of())
+    talk(start(FakeEngine()))
     assert "  Rename `x` to `total` in: def f(x): return x\n  + 1\n" in capsys.readouterr().out
 
 
 def test_without_a_greeting_tab_takes_nothing(
-    start: Start, keys: PipeInput, capsys: pytest.CaptureFixture[str]
+    start: Start,
+    keys: PipeInput,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    keys.send_text("\t\rHello?\r\x04")
-    assert talk(start(FakeEngine("Hi.")), NO_GREETING) == ["Hello?", "Hi."]
-    assert "ember" not in capsys.readouterr().out
+    monkeypatch.setattr(terminal, "describe_model", lambda *_: "a line about the model")
+    for words in (["--quiet"], ["--quiet", "--model", "a/b"]):
+        keys.send_text("\t\rHello?\r\x04")
+        assert talk(start(FakeEngine("Hi.")), *words) == ["Hello?", "Hi."]
+        shown = capsys.readouterr().out
+        assert "ember" not in shown
+        assert "a line about" not in shown
 
 
+@pytest.mark.parametrize("words", [["--model", "a/b"], ["--adapter-path", "lora"]])
 def test_the_line_about_the_model_is_shown_once_and_before_the_answer(
-    start: Start, keys: PipeInput, capsys: pytest.CaptureFixture[str]
+    start: Start,
+    keys: PipeInput,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
 ) -> None:
+    monkeypatch.setattr(terminal, "describe_model", lambda *_: "a line about the model")
     keys.send_text("Hello?\rAgain?\r\x04")
-    greeting = Greeting(describe=lambda engine: f"a line about {engine.model.name}")
-    talk(start(FakeEngine("Hi.", "Bye.")), greeting)
+    talk(start(FakeEngine("Hi.", "Bye.")), *words)
     shown = capsys.readouterr().out
-    assert shown.count("a line about fake") == 1
-    assert shown.index("a line about fake") < shown.index("Hi.")
+    assert shown.count("a line about the model") == 1
+    assert shown.index("a line about the model") < shown.index("Hi.")
 
 
 def test_a_pipe_is_not_greeted(
@@ -128,7 +113,7 @@ def test_the_line_has_name_size_context_and_drafting(
     drafting: str,
 ) -> None:
     monkeypatch.setattr(shared_engine.speculation, "cost_curve", curve)
-    line = describe_model(options, shared_engine)
+    line = describe_model(shared_engine, options)
     assert line.startswith("tiny · 337K parameters, 1 MiB · context 1,024 tokens · ")
     assert drafting in line
     assert "\n" not in line

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from akunu_py.cli import render
-from akunu_py.cli.progress import prefill_bar
 from akunu_py.cli.render import (
     PLAIN,
     AnswerWriter,
     palette_for,
+    prefill_bar,
     printable,
     stats_line,
     wrapped,
@@ -175,16 +175,16 @@ def test_the_statistics_have_size_speculation_and_speed() -> None:
     stats.add(Round((4,)))
     stats.decode_s = 0.002
     line = stats_line(stats, Finish.EOS)
-    assert line == "4 tokens · 2.00 per forward · 50% of drafts accepted · 2,000 tokens/s"
+    assert line == "4 tokens · 2.00 tokens per pass · 50% of drafts accepted · 2,000 tokens/s"
 
 
 def test_an_end_token_counts_as_a_token_of_its_forward() -> None:
     stats = Stats()
     for tokens in [(1,), (2,), ()]:
         stats.add(Round(tokens))
-    assert stats_line(stats, Finish.EOS) == "2 tokens · 1.00 per forward"
-    assert stats_line(stats, Finish.STOP) == "2 tokens · 1.00 per forward"
-    assert stats_line(stats) == "2 tokens · 1.00 per forward"
+    assert stats_line(stats, Finish.EOS) == "2 tokens · 1.00 tokens per pass"
+    assert stats_line(stats, Finish.STOP) == "2 tokens · 1.00 tokens per pass"
+    assert stats_line(stats) == "2 tokens · 1.00 tokens per pass"
 
 
 def test_the_statistics_have_near_ties() -> None:
@@ -197,7 +197,7 @@ def test_the_statistics_have_near_ties() -> None:
 def test_the_statistics_tell_when_the_context_is_nearly_full() -> None:
     stats = Stats(prompt_tokens=80)
     stats.add(Round((1, 2)))
-    assert stats_line(stats, None, 100) == "2 tokens · 2.00 per forward · context 82% full"
+    assert stats_line(stats, None, 100) == "2 tokens · 2.00 tokens per pass · context 82% full"
     assert "context" not in stats_line(stats, None, 200)
     assert "context" not in stats_line(stats)
 

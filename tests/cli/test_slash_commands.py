@@ -125,7 +125,7 @@ def test_stats_of_all_turns(conversation: Conversation) -> None:
     ask(conversation, "Hello?")
     ask(conversation, "And?")
     shown = say(conversation, "/stats")
-    assert shown.startswith("2 answers: 5 tokens · 1.50 per forward")
+    assert shown.startswith("2 answers: 5 tokens · 1.50 tokens per pass")
     assert "of 1,000 tokens in use" in shown
 
 
@@ -170,7 +170,7 @@ def test_leaving(conversation: Conversation, line: str) -> None:
         ("/save ~nosuchuser/talk.json", "~nosuchuser/talk.json: No such file"),
         ("/load a\0b", "A file name cannot contain a null character: /load FILE"),
         ("/save a\0b", "A file name cannot contain a null character: /save FILE"),
-        ("/drafter nobody", "There is no drafter nobody"),
+        ("/drafter nobody", "'nobody' is not one of auto"),
         ("/num-draft-tokens many", "'many' is not a whole number"),
         ("/num-draft-tokens -1", "from 0 to 1024"),
         ("/max-tokens -5", "0 or more, or -1 for no limit, not -5"),
@@ -183,11 +183,11 @@ def test_leaving(conversation: Conversation, line: str) -> None:
         ("/sampler", None),
         ("/sampler beam", "There is no sampler beam"),
         ("/sampler temp hot", "'hot' is not a number"),
-        ("/temp -1", "temperature must be 0 or more"),
+        ("/temp -1", "`temperature` must be from 0 to 1000, not -1"),
         ("/sampler top-k", "'' is not a whole number"),
-        ("/top-p 0", "top-p must be above 0"),
+        ("/top-p 0", "`top_p` must be above 0"),
         ("/xtc-probability 0.5", "changes sampled answers only"),
-        ("/xtc-threshold 0.2", "needs xtc-probability"),
+        ("/xtc-threshold 0.2", "needs `xtc_probability`"),
         ("/retry", "no answer yet"),
     ],
 )

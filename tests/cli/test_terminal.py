@@ -12,18 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prompt_toolkit import PromptSession
-from prompt_toolkit.application import create_app_session
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
-from prompt_toolkit.input import create_pipe_input
-from prompt_toolkit.output import DummyOutput
 
-from akunu_py.cli.greeting import EXAMPLES
 from akunu_py.cli.terminal import (
+    EXAMPLES,
     SlashCompleter,
-    _key_bindings,
     open_history,
     stopped_by_ctrl_c,
     unseen_keys,
@@ -176,14 +171,6 @@ def test_a_session(walk: Walk) -> None:
     walk.wait_for("tokens/s")
     walk.type("\x04")
     assert walk.program.wait(_PATIENCE_S) == 0
-
-
-def test_the_search_of_the_history_keeps_its_keys() -> None:
-    history = InMemoryHistory(["rename x to y"])
-    with create_pipe_input() as keys, create_app_session(keys, DummyOutput()):
-        keys.send_text("\x12rename\r\r")  # Ctrl-R
-        chat = PromptSession[str](history=history, multiline=True, key_bindings=_key_bindings())
-        assert chat.prompt() == "rename x to y"
 
 
 def test_a_dumb_terminal_shows_the_whole_example(monkeypatch: pytest.MonkeyPatch) -> None:

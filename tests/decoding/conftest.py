@@ -2,8 +2,8 @@
 
 import pytest
 
-from akunu_py.loading import load_target
 from akunu_py.machine.backend import find_backend
+from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
 from tests.decoding.company import SMALLEST
 from tests.tiny_model import write_tiny_model

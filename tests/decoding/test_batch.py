@@ -18,10 +18,10 @@ from akunu_py.decoding.batch_trial import why_not_batched
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.engine import Engine
 from akunu_py.errors import CacheError, InvalidRequestError
-from akunu_py.loading import load_target
 from akunu_py.machine.backend import find_backend
+from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
-from akunu_py.options import Grammar, Options, Sampling
+from akunu_py.options import Grammar, ModelOptions, Options, Sampling
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.shared_rows import MAX_BATCH_ROWS
 from tests.decoding.company import SMALLEST, members_of, prompt_of
@@ -174,7 +174,7 @@ def test_windows_end_in_company_where_they_end_alone(
     tmp_path: Path, changes: dict[str, Any], bound: int | None, counts: tuple[int, int]
 ) -> None:
     folder = write_tiny_model(tmp_path / "windows", **SMALLEST, **changes)
-    model = load_target(str(folder), find_backend(), max_kv_size=bound)
+    model = load_target(ModelOptions(str(folder), max_kv_size=bound), find_backend())
     assert why_not_batched(model) is None
     prompts = prompt_of(4), prompt_of(1)
 

@@ -20,11 +20,10 @@ from akunu_py.decoding.exactness import (
 )
 from akunu_py.decoding.loop import Limits
 from akunu_py.engine import Engine
-from akunu_py.loading import load_target
 from akunu_py.machine.backend import find_backend
-from akunu_py.model.files import BUNDLED_MODEL
+from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
-from akunu_py.options import Options, Sampling
+from akunu_py.options import BUNDLED_MODEL, ModelOptions, Options, Sampling
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.sequence import Sequence
 from akunu_py.stats import Round, Stats
@@ -241,7 +240,8 @@ def rounding_engine(request: pytest.FixtureRequest, tiny_model_dir: Path) -> Ite
     """A model in bfloat16 that rounds as on a GPU: small, or tiny with states or windows."""
     backend, name = find_backend(), request.param
     loaded = load_target(
-        BUNDLED_MODEL if name == "ember" else str(tiny_model_dir), backend, "dense"
+        ModelOptions(BUNDLED_MODEL if name == "ember" else str(tiny_model_dir), weights="dense"),
+        backend,
     )
     network = loaded.original if name == "ember" else make_network(name)
     settings = loaded.config if name == "ember" else config(name)

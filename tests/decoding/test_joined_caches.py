@@ -15,8 +15,8 @@ from akunu_py.decoding.batch import Batch, BatchedTarget
 from akunu_py.drafting.base import NO_DRAFT
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError
-from akunu_py.loading import load_target
 from akunu_py.machine.backend import find_backend
+from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
 from akunu_py.sequence import Sequence

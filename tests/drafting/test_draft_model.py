@@ -19,8 +19,8 @@ from akunu_py.drafting.combined import MIXED, CombinedDrafter
 from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
-from akunu_py.loading import load_target, load_tokenizer
 from akunu_py.machine.backend import find_backend
+from akunu_py.model.loading import load_target, load_tokenizer
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options, Sampling
 from akunu_py.planning.planner import DraftPlanner
@@ -40,7 +40,9 @@ SAMPLED = Sampling(temperature=0.8, top_k=30, seed=SEED)
 @pytest.fixture(scope="module")
 def paired_engine(tiny_model_dir: Path) -> Engine:
     """The tiny model drafts for itself."""
-    return akunu_py.load(str(tiny_model_dir), draft_model=str(tiny_model_dir))
+    return akunu_py.load(
+        akunu_py.ModelOptions(str(tiny_model_dir), draft_model=str(tiny_model_dir))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +51,7 @@ def mismatched_engine(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFac
     other = write_tiny_model(
         tmp_path_factory.mktemp("models") / "other", seed=9, num_hidden_layers=1, vocab_size=384
     )
-    return akunu_py.load(str(tiny_model_dir), draft_model=str(other))
+    return akunu_py.load(akunu_py.ModelOptions(str(tiny_model_dir), draft_model=str(other)))
 
 
 @pytest.mark.parametrize("num_draft_tokens", [1, 4, 7])
@@ -282,7 +284,7 @@ def test_other_end_tokens_than_the_targets_are_no_obstacle(
     drafts_end, targets_end = seen[1], seen[-1]
     target = write_tiny_model(tmp_path / "target", eos_token_id=[targets_end])
     draft = write_tiny_model(tmp_path / "draft", eos_token_id=[drafts_end])
-    engine = akunu_py.load(str(target), draft_model=str(draft))
+    engine = akunu_py.load(akunu_py.ModelOptions(str(target), draft_model=str(draft)))
     answer = engine.generate(PROMPT, Options(50, drafter="model", num_draft_tokens=4))
     assert answer.token_ids == plain[: plain.index(targets_end)]
     assert drafts_end in answer.token_ids
@@ -322,7 +324,7 @@ def test_an_interrupted_draft_leaves_nothing_behind(
 def wider_engine(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Engine:
     """The target predicts ids that the draft model lacks; their tokenizer uses none of them."""
     wide = write_tiny_model(tmp_path_factory.mktemp("models") / "wide", vocab_size=4096)
-    return akunu_py.load(str(wide), draft_model=str(tiny_model_dir))
+    return akunu_py.load(akunu_py.ModelOptions(str(wide), draft_model=str(tiny_model_dir)))
 
 
 def test_a_draft_model_never_sees_ids_that_it_lacks(

@@ -130,7 +130,7 @@ def test_any_sequence_of_requests_is_drafted_for(
 
 
 def test_an_engine_answers_the_same_in_fewer_forwards(tiny_model_dir: Path) -> None:
-    engine = akunu_py.load(str(tiny_model_dir), remembers=True)
+    engine = akunu_py.load(akunu_py.ModelOptions(str(tiny_model_dir), remembers=True))
     options = Options(max_tokens=60, num_draft_tokens=8)
     first = engine.generate("def total(", options)
     again = engine.generate("def total(", options)

@@ -168,7 +168,10 @@ def _serve(pipe: Connection) -> None:
     """A server with the bundled model. It tells its port, and then, for every message, how many
     bytes of memory it has and how long its event loop was kept from its work since the last one."""
     settings, memory = ServerSettings(), Served("", os.getpid())
-    worker = EngineWorker(lambda: akunu_py.load(max_context=_CONTEXT), queue_limit=settings.queue)
+    worker = EngineWorker(
+        lambda: akunu_py.load(akunu_py.ModelOptions(max_context=_CONTEXT)),
+        queue_limit=settings.queue,
+    )
     worker.loading.result()
     http = HttpServer(create_app(Service(worker, settings)))
 

@@ -160,7 +160,7 @@ class HeldEngine:
         self._left = -1
 
     def load(self) -> Engine:
-        engine = akunu_py.load(str(self._model), **self._settings)
+        engine = akunu_py.load(akunu_py.ModelOptions(str(self._model), **self._settings))
         model: Any = engine.model
         forward = model.forward
 

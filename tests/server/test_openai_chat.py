@@ -163,7 +163,9 @@ def test_template_variables_of_a_request_replace_those_of_the_start(tiny_model_d
     start = {"mood": "calm", "enable_thinking": True, "date_string": ""}
 
     def load() -> Engine:
-        return akunu_py.load(str(tiny_model_dir), chat_template=said, chat_template_args=start)
+        return akunu_py.load(
+            akunu_py.ModelOptions(str(tiny_model_dir), chat_template=said, chat_template_args=start)
+        )
 
     with serve(load) as server:
         for given, prompt in (
@@ -179,7 +181,9 @@ def test_template_variables_of_a_request_replace_those_of_the_start(tiny_model_d
 
 def test_a_template_that_asks_for_the_date_gets_todays(tiny_model_dir: Path) -> None:
     said = "{{ date_string[-4:] }}"
-    with serve(lambda: akunu_py.load(str(tiny_model_dir), chat_template=said)) as server:
+    with serve(
+        lambda: akunu_py.load(akunu_py.ModelOptions(str(tiny_model_dir), chat_template=said))
+    ) as server:
         prompt = server.post("/apply-template", {"messages": USER}).json()["prompt"]
         assert prompt in (f"{datetime.now(UTC).year}", f"{datetime.now(UTC).year - 1}")
 

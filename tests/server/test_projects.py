@@ -8,10 +8,10 @@ import httpx2
 import pytest
 
 import akunu_py
-from akunu_py.loading import load_tokenizer
 from akunu_py.memory.projects import index_project
 from akunu_py.memory.store import MemoryStore
 from akunu_py.model.files import tokenizer_fingerprint
+from akunu_py.model.loading import load_tokenizer
 from akunu_py.package import CACHE_VARIABLE
 from tests.server.live import LiveServer, serve
 
@@ -34,8 +34,10 @@ def server(tiny_model_dir: Path, folders: list[Path]) -> Iterator[LiveServer]:
         for folder in folders:
             index_project(store, folder, tokenizer_fingerprint(tiny_model_dir), encode)
         store.close()
-        projects = [str(folder) for folder in folders]
-        with serve(lambda: akunu_py.load(str(tiny_model_dir), projects=projects)) as live:
+        projects = tuple(str(folder) for folder in folders)
+        with serve(
+            lambda: akunu_py.load(akunu_py.ModelOptions(str(tiny_model_dir), projects=projects))
+        ) as live:
             yield live
 
 

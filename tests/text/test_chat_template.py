@@ -9,8 +9,8 @@ import pytest
 
 import akunu_py
 from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
-from akunu_py.loading import load_target
 from akunu_py.machine.backend import find_backend
+from akunu_py.model.loading import load_target
 from akunu_py.text.chat import ChatTemplate, ChatTranscript
 
 OTHER = "{{ messages[0]['content'] }}|{{ enable_thinking }}|{{ mood }}"
@@ -31,7 +31,13 @@ def without_template(folder: Path) -> None:
 
 
 def rendered(folder: Path, template: ChatTemplate, settings: dict[str, Any] | None = None) -> str:
-    tokenizer = load_target(str(folder), find_backend(), chat_template=template).tokenizer
+    options = akunu_py.ModelOptions(
+        str(folder),
+        chat_template=template.source,
+        use_default_chat_template=template.use_default,
+        chat_template_args=template.args,
+    )
+    tokenizer = load_target(options, find_backend()).tokenizer
     messages = [{"role": "user", "content": "Hi"}]
     return tokenizer.render_chat(messages, open_answer=True, settings=settings)
 
@@ -83,7 +89,11 @@ def test_what_cannot_be_used_is_one_sentence(
 
 def test_conversations_use_it(copy: Path) -> None:
     engine = akunu_py.load(
-        str(copy), chat_template=OTHER, chat_template_args={"mood": "x", "enable_thinking": True}
+        akunu_py.ModelOptions(
+            str(copy),
+            chat_template=OTHER,
+            chat_template_args={"mood": "x", "enable_thinking": True},
+        )
     )
     prompt = ChatTranscript(engine.tokenizer).prompt_for("Hi")
     assert engine.tokenizer.decode(prompt) == "Hi|True|x"

@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from akunu_py.errors import ContextOverflowError
-from akunu_py.loading import load_tokenizer
+from akunu_py.model.loading import load_tokenizer
 from akunu_py.text.token_bytes import PieceLengths, TokenBytes
 
 EMBER = load_tokenizer("ember")

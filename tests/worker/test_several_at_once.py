@@ -45,7 +45,9 @@ class Watched:
         self.worker = EngineWorker(self._load, parallel=parallel)
 
     def _load(self) -> Engine:
-        engine = akunu_py.load(str(self._folder), prefill_step_size=STEP, **self._settings)
+        engine = akunu_py.load(
+            akunu_py.ModelOptions(str(self._folder), prefill_step_size=STEP, **self._settings)
+        )
         model: Any = engine.model
         forward, forward_batch = model.forward, model.forward_batch
         assert engine.batch.why_impossible is None  # which takes forwards of its own
@@ -264,7 +266,7 @@ MIXED: list[tuple[list[int], Options, Kind]] = [
 @pytest.fixture(scope="module")
 def alone(tiny_model_dir: Path) -> list[tuple[object, ...]]:
     """What each answer is by itself."""
-    engine = akunu_py.load(str(tiny_model_dir), prefill_step_size=STEP)
+    engine = akunu_py.load(akunu_py.ModelOptions(str(tiny_model_dir), prefill_step_size=STEP))
     answers = []
     for prompt, options, _ in MIXED:
         engine.reset()

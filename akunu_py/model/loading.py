@@ -1,0 +1,252 @@
+"""From a model's name, and how to run it, to the loaded model.
+
+A folder or a hub name comes in; every failure to load becomes a `ModelLoadError`.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import mlx.core as mx
+from mlx import nn
+from mlx.utils import tree_flatten
+from mlx_lm import utils
+
+from akunu_py.cache.layers import LayerCache
+from akunu_py.cache.model_cache import make_kv_cache
+from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
+from akunu_py.machine.backend import Backend, WeightLayout
+from akunu_py.model.adapter import add_adapter, merge_adapter
+from akunu_py.model.cpu.network import with_fused_layers
+from akunu_py.model.files import find_adapter, find_model, model_name
+from akunu_py.model.target_model import TargetModel
+from akunu_py.options import KVQuantization, ModelOptions
+from akunu_py.text.chat import ChatTemplate
+from akunu_py.text.tokenizer import Tokenizer
+
+_FLOAT32_BYTES: Final = 4
+_OWN_TEMPLATE: Final = ChatTemplate()
+
+
+@dataclass(frozen=True)
+class LoadedNetwork:
+    """A network as mlx-lm made it, in the layout that was chosen, and what belongs to it.
+
+    Attributes:
+        folder: where its files are.
+        adapter: the folder of its adapter, which the network has in it, if it has one.
+        parameters: how many weights it has.
+        nbytes: their bytes.
+    """
+
+    network: nn.Module
+    tokenizer: Tokenizer
+    config: dict[str, Any]
+    name: str
+    folder: Path
+    layout: WeightLayout
+    adapter: Path | None
+    parameters: int
+    nbytes: int
+
+
+def load_target(options: ModelOptions | str, backend: Backend) -> TargetModel:
+    """Loads a model.
+
+    Args:
+        options: which one and how, or its name alone; what only an engine needs is ignored.
+        backend: the machine to load it for.
+
+    Raises:
+        ModelLoadError: if it cannot be found, read or run; the text says which and what to do.
+        InvalidRequestError: if there is no such layout of weights, or the template's arguments have
+            a reserved name, or its keys and values cannot be quantized or bounded.
+    """
+    options = ModelOptions(options) if isinstance(options, str) else options
+    loaded = load_network(options, backend)
+    mx.eval(loaded.network.parameters())
+    network = fastest_network(loaded.network, backend)
+    return TargetModel(
+        network,
+        loaded.tokenizer,
+        loaded.config,
+        name=loaded.name,
+        layout=loaded.layout,
+        adapter=loaded.adapter,
+        original=loaded.network,
+        kv_quantization=fit_caches(network, options, backend),
+        max_kv_size=options.max_kv_size,
+        vector_attention=backend.vector_attention,
+    )
+
+
+def load_network(options: ModelOptions, backend: Backend, *, ranks: int = 1) -> LoadedNetwork:
+    """Loads a network, its adapter and its tokenizer; dense weights are not evaluated yet, and none
+    are if it is for several ranks.
+
+    Raises:
+        ModelLoadError: see `load_target`.
+        InvalidRequestError: see `load_target`.
+    """
+    folder = find_model(options.name)
+    adapter = None if options.adapter_path is None else find_adapter(options.adapter_path)
+    template = ChatTemplate(
+        options.chat_template, options.use_default_chat_template, options.chat_template_args or {}
+    )
+    try:
+        network, config = utils.load_model(
+            folder, lazy=ranks > 1, trust_remote_code=options.trust_remote_code
+        )
+        tokenizer = _tokenizer_of(folder, config, template, options.trust_remote_code)
+    except AkunuError:
+        raise
+    except (Exception, SystemExit) as error:  # mlx-lm and transformers raise nearly anything
+        raise ModelLoadError(_what_failed(folder, error)) from error
+    if adapter is not None:
+        add_adapter(network, adapter)
+    parameters = int(utils.get_total_parameters(network))
+    layout = backend.weight_layout(options.weights, _dense_bytes(network) // ranks)
+    if layout == "dense":
+        use_dense_weights(network)
+        if adapter is not None:
+            merge_adapter(network)
+    nbytes = sum(array.nbytes for _, array in tree_flatten(network.parameters()))
+    name = model_name(options.name, folder)
+    return LoadedNetwork(
+        network, tokenizer, config, name, folder, layout, adapter, parameters, nbytes
+    )
+
+
+def fit_caches(
+    network: nn.Module, options: ModelOptions, backend: Backend
+) -> KVQuantization | None:
+    """How the caches of a network are quantized, if they are to be.
+
+    Raises:
+        InvalidRequestError: if they cannot be quantized or bounded as the options say.
+    """
+    if options.max_kv_size is not None:
+        check_bounded(network, options.max_kv_size)
+    wanted = options.kv_quantization(backend.kv_form)
+    return None if wanted is None else fit_kv_quantization(network, wanted)
+
+
+def fit_kv_quantization(network: nn.Module, wanted: KVQuantization) -> KVQuantization:
+    """The quantization in a form that a network can run with, found by building a forward.
+
+    Where attention does not take packed keys (multi-head latent attention, attention sinks), they
+    are dequantized for it.
+
+    Raises:
+        InvalidRequestError: if the network has nothing to quantize, or its heads do not divide into
+            groups, or it uses its caches' buffers itself.
+    """
+    cache = make_kv_cache(network, 2, replace(wanted, start=0))
+    if not cache.quantized_layers:
+        raise InvalidRequestError(
+            "This model has no layer that keeps all keys and values, so there is nothing to "
+            "quantize; omit --kv-bits."
+        )
+    try:
+        network(mx.array([[0, 0]]), cache=cache.layers)  # it is built, and not computed
+    except InvalidRequestError:
+        raise
+    except Exception as error:
+        if wanted.form == "packed":
+            return fit_kv_quantization(network, replace(wanted, form="dequantized"))
+        raise InvalidRequestError(
+            "This model computes with its caches itself, so they cannot be quantized; "
+            "omit --kv-bits."
+        ) from error
+    return wanted
+
+
+def check_bounded(network: nn.Module, max_size: int) -> None:
+    """Builds, and does not compute, forwards with more tokens than the layers of a cache keep.
+
+    Raises:
+        InvalidRequestError: if no layer keeps all tokens, or one needs them all.
+    """
+    bounded = make_kv_cache(network, max_size + 3, max_size=max_size)
+    unbounded = make_kv_cache(network, 1).kinds
+    possible = bounded.kinds != unbounded and LayerCache.__name__ not in bounded.kinds
+    try:
+        for tokens in (max_size, 2, 1) if possible else ():
+            network(mx.zeros((1, tokens), mx.int32), cache=bounded.layers)
+    except Exception:  # whatever a network raises about shapes
+        possible = False
+    if not possible:
+        raise InvalidRequestError(
+            "The keys and values of this model cannot be bounded; omit --max-kv-size."
+        )
+
+
+def load_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer of a model whose weights are not needed.
+
+    Args:
+        name: the bundled model's name, a folder, or `owner/name` on the hub.
+
+    Raises:
+        ModelLoadError: if there is no such model, or its tokenizer cannot be read.
+    """
+    folder = find_model(name, weights=False)
+    try:
+        return _tokenizer_of(folder, utils.load_config(folder))
+    except Exception as error:  # transformers raises nearly anything on a broken tokenizer
+        raise ModelLoadError(f"The tokenizer in {folder} does not load: {error}") from error
+
+
+def _tokenizer_of(
+    folder: Path,
+    config: dict[str, Any],
+    chat_template: ChatTemplate = _OWN_TEMPLATE,
+    trust_remote_code: bool = False,
+) -> Tokenizer:
+    extra = {"trust_remote_code": trust_remote_code} | chat_template.tokenizer_config
+    wrapped = utils.load_tokenizer(folder, extra, eos_token_ids=config.get("eos_token_id"))
+    chat_template.install(wrapped)
+    return Tokenizer(wrapped, chat_template.args)
+
+
+def _dense_bytes(network: nn.Module) -> int:
+    """Bytes of the weights as float32."""
+    total = 0
+    for _, module in network.named_modules():
+        if isinstance(module, nn.QuantizedLinear | nn.QuantizedEmbedding):
+            total += module.weight.size * 32 // module.bits
+        else:
+            own = (module[key] for key in module if isinstance(module[key], mx.array))
+            total += sum(array.size for array in own)
+    return total * _FLOAT32_BYTES
+
+
+def _what_failed(folder: Path, error: BaseException) -> str:
+    """One sentence that says why a folder did not load."""
+    reason = re.sub(r"\s+", " ", str(error)).strip().rstrip(".") or type(error).__name__
+    if unknown := re.search(r"Model type (\S+) not supported", reason):
+        return (
+            f"{folder} has the architecture {unknown[1]!r}, which the installed mlx-lm does not "
+            "know; a newer mlx-lm may."
+        )
+    if isinstance(error, FileNotFoundError) and "safetensors" in reason:
+        return f"{folder} has no model*.safetensors: its weights are missing."
+    if isinstance(error, RuntimeError) or "safetensors" in reason:  # MLX reading the file
+        return f"The weights in {folder} cannot be read, so download them again ({reason})."
+    if "trust_remote_code" in reason:
+        return f"{folder} runs Python code of its own; if you trust it, use --trust-remote-code."
+    if "parameters" in reason:
+        return f"The weights in {folder} do not fit its config.json ({reason[:200]})."
+    return f"{folder} does not load ({reason[:300]})."
+
+
+def fastest_network(network: nn.Module, backend: Backend) -> nn.Module:
+    """A loaded network in the form that is fastest on this machine; its weights are shared."""
+    return with_fused_layers(network) if backend.device == "cpu" else network
+
+
+def use_dense_weights(network: nn.Module) -> None:
+    """Turns every weight of a loaded network into dense float32, in place and lazily."""
+    utils.dequantize_model(network)
+    network.set_dtype(mx.float32)

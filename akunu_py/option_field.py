@@ -1,0 +1,362 @@
+"""How an option is declared: once, as a field of a frozen dataclass.
+
+`option()` keeps the help, the range and the spelling of an option as the metadata of its field. The
+command line, the chat and the server read them with `options_in`; `check_options` refuses numbers
+outside their ranges. Also the readers that make values of words.
+"""
+
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from types import NoneType
+from typing import Any, Final, Literal, get_args, get_type_hints
+
+from akunu_py.errors import InvalidRequestError
+
+PLANNED: Final = "auto"
+"""The word that leaves the number of draft tokens to the planner."""
+NO_LIMIT: Final = -1
+
+_OPTION: Final = "option"
+_PART: Final = "part"
+_UNITS: Final = {"": 1, "M": 10**6, "G": 10**9}
+
+
+class UnreadableWordError(InvalidRequestError):
+    """A word is not a value of an option. The sentence follows the option's name: it has no capital
+    and no full stop."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers that an option takes, both ends included; `above` excludes the least one."""
+
+    least: float
+    most: float = math.inf
+    above: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        return self.least <= value <= self.most and not (self.above and value == self.least)
+
+    def __str__(self) -> str:
+        if self.above:
+            return f"above {self.least:g} and at most {self.most:g}"
+        if self.most == math.inf:
+            return f"{self.least:g} or more"
+        return f"from {self.least:g} to {self.most:g}"
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """The few numbers that an option takes."""
+
+    numbers: tuple[int, ...]
+
+    def __contains__(self, value: float) -> bool:
+        return value in self.numbers
+
+    def __str__(self) -> str:
+        *others, last = map(str, self.numbers)
+        return f"{', '.join(others)} or {last}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """What is declared about a field.
+
+    Attributes:
+        name: of the field.
+        default: of the field.
+        help: what the option is for, in half a sentence.
+        within: the numbers that it takes.
+        flag: the option as it is typed; a word without dashes for a positional argument; None if it
+            is not on the command line. Made from the name if it is not given.
+        short: a second way to type it.
+        read: makes the value of a word; raises `UnreadableWordError`. Chosen by the type of the
+            field if it is not given.
+        metavar: what stands for the value in the help. Like `read`, chosen by the type.
+        choices: the words that may be typed.
+        shown: the default in the help; made from the default if it is not given.
+        group: its heading in the help, if it is not that of the dataclass.
+        nargs: how many words it takes, as in argparse; one if it is not given.
+        const: the value without a word, where `nargs` is `?`.
+        repeated: whether the option may be given several times, with one word each.
+        required: whether the command line must have it.
+        quick: the default with `--quick`, in commands that have that.
+        off: another flag, the value that it stands for, and its help.
+        wire: other names of the field in requests to the server.
+    """
+
+    name: str = ""
+    default: Any = None
+    help: str
+    within: Range | OneOf | None = None
+    flag: str | None = ""
+    short: str | None = None
+    read: Callable[[str], Any] | None = None
+    metavar: str | None = None
+    choices: tuple[str, ...] | None = None
+    shown: str | None = None
+    group: str = ""
+    nargs: Literal["+", "*", "?"] | None = None
+    const: Any = None
+    repeated: bool = False
+    required: bool = False
+    quick: Any = None
+    off: tuple[str, Any, str] | None = None
+    wire: tuple[str, ...] = ()
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it takes no word."""
+        return isinstance(self.default, bool)
+
+    @property
+    def word(self) -> str:
+        """The flag without dashes."""
+        return (self.flag or "").lstrip("-")
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The ends of its range; infinite if it has none."""
+        within = self.within
+        return (within.least, within.most) if isinstance(within, Range) else (-math.inf, math.inf)
+
+    @property
+    def wire_names(self) -> tuple[str, ...]:
+        """The names of the field in requests to the server."""
+        return (self.name, *self.wire)
+
+    def read_word(self, word: str) -> Any:
+        """The value that a word stands for; `on` and `off` for a switch.
+
+        Raises:
+            UnreadableWordError: if it stands for none.
+        """
+        if self.is_switch:
+            return on_or_off(word)
+        value = (self.read or text)(word)
+        if self.choices is not None and value not in self.choices:
+            raise UnreadableWordError(f"{word!r} is not one of {', '.join(self.choices)}")
+        return value
+
+
+@dataclass(frozen=True)
+class Part:
+    """How a dataclass uses the options of another one that it holds.
+
+    Attributes:
+        group: the heading of these options in the help.
+        without: the fields that cannot be set here.
+        defaults: other defaults than those of the fields.
+    """
+
+    group: str = ""
+    without: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+def option(default: Any, help: str, *, is_secret: bool = False, **spelling: Any) -> Any:
+    """A field of a dataclass that is an option; `spelling` are further fields of `Option`."""
+    metadata = {_OPTION: Option(help=help, **spelling)}
+    return field(default=default, repr=not is_secret, metadata=metadata)
+
+
+def part(
+    make: Callable[[], Any],
+    group: str = "",
+    *,
+    without: tuple[str, ...] = (),
+    defaults: Mapping[str, Any] | None = None,
+) -> Any:
+    """A field of a dataclass that holds further options; for the arguments see `Part`."""
+    return field(default_factory=make, metadata={_PART: Part(group, without, defaults or {})})
+
+
+def borrowed(kind: type, name: str, default: Any = MISSING, **spelling: Any) -> Any:
+    """A field that is declared like one of another dataclass, with another default if one is given,
+    and with other fields of `Option`."""
+    (like,) = [it for it in fields(kind) if it.name == name]
+    default = like.default if default is MISSING else default
+    return field(default=default, metadata={_OPTION: replace(like.metadata[_OPTION], **spelling)})
+
+
+@cache
+def options_in(kind: type) -> Mapping[str, Option]:
+    """The options that the fields of a dataclass declare, by the names of the fields."""
+    hints, found = get_type_hints(kind), {}
+    for it in fields(kind):
+        declared: Option | None = it.metadata.get(_OPTION)
+        if declared is not None:
+            flag = f"--{it.name.replace('_', '-')}" if declared.flag == "" else declared.flag
+            element = _element(hints[it.name])
+            metavar = declared.metavar or _METAVARS.get(element)
+            if declared.choices and declared.metavar is None:
+                metavar = f"{{{','.join(declared.choices)}}}"
+            found[it.name] = replace(
+                declared,
+                name=it.name,
+                default=it.default,
+                flag=flag,
+                read=declared.read or _READERS.get(element),
+                metavar=metavar,
+            )
+    return found
+
+
+@cache
+def parts_in(kind: type) -> Mapping[str, tuple[Any, Part]]:
+    """The dataclasses of options in the fields of a dataclass, and how it uses them."""
+    hints = get_type_hints(kind)
+    return {
+        it.name: (hints[it.name], it.metadata[_PART]) for it in fields(kind) if _PART in it.metadata
+    }
+
+
+def check_options(options: Any) -> None:
+    """Checks the numbers in a dataclass of options; for its `__post_init__`.
+
+    Raises:
+        InvalidRequestError: if one is outside its range.
+    """
+    for name, declared in options_in(options.__class__).items():
+        value = getattr(options, name)
+        if declared.within is None or value is None:
+            continue
+        for number in value if isinstance(value, tuple) else (value,):
+            if number is not None and number not in declared.within:
+                found = f"{number:g}" if isinstance(number, float) else number
+                raise InvalidRequestError(f"`{name}` must be {declared.within}, not {found}.")
+
+
+def text(word: str) -> str:
+    """Reads text; bytes that are not UTF-8 are refused."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        raise UnreadableWordError("the text is not valid UTF-8") from None
+    return word
+
+
+def on_or_off(word: str) -> bool:
+    """Reads `on` or `off`."""
+    if word not in ("on", "off"):
+        raise UnreadableWordError(f"{word!r} is neither on nor off")
+    return word == "on"
+
+
+def whole_number(word: str) -> int:
+    """Reads an integer."""
+    try:
+        return int(word)
+    except ValueError:
+        raise UnreadableWordError(f"{word!r} is not a whole number") from None
+
+
+def number(word: str) -> float:
+    """Reads a number."""
+    try:
+        return float(word)
+    except ValueError:
+        raise UnreadableWordError(f"{word!r} is not a number") from None
+
+
+def token_limit(word: str) -> int | None:
+    """Reads the most tokens to generate; as in mlx-lm, -1 sets no limit."""
+    limit = whole_number(word)
+    if limit < NO_LIMIT:
+        raise UnreadableWordError(
+            f"the number of tokens must be 0 or more, or {NO_LIMIT} for no limit, not {limit}"
+        )
+    return None if limit == NO_LIMIT else limit
+
+
+def draft_tokens(word: str) -> int | None:
+    """Reads a number of draft tokens, or the word that leaves it to the planner."""
+    return None if word == PLANNED else whole_number(word)
+
+
+def token_bias(word: str) -> tuple[int, float]:
+    """Reads `ID=VALUE`."""
+    token, equals, bias = word.partition("=")
+    if not equals:
+        raise UnreadableWordError(f"{word!r} must be ID=VALUE")
+    return whole_number(token), number(bias)
+
+
+def file_path(word: str) -> Path:
+    """Reads a path; `~` is the user's home. As in a shell, the name of no user stays as it is."""
+    if "\0" in word:
+        raise UnreadableWordError("a file name cannot contain a null character")
+    return Path(os.path.expanduser(text(word)))
+
+
+def name_list(word: str) -> tuple[str, ...]:
+    """Reads names with commas between them."""
+    names = tuple(name.strip() for name in text(word).split(",") if name.strip())
+    if not names:
+        raise UnreadableWordError("the name must not be empty")
+    return names
+
+
+def page_origin(word: str) -> str:
+    """Reads the origin of web pages; one without a scheme would never match."""
+    if word not in ("localhost", "*", "null") and "://" not in word:
+        raise UnreadableWordError(f"{word!r} is not an origin such as https://example.com")
+    return text(word)
+
+
+def byte_count(word: str) -> int:
+    """Reads a number of bytes as mlx-lm's server does: `4GB`, `500M` or plain digits."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MG]B?)?", word.strip().upper())
+    if found is None:
+        raise UnreadableWordError(f"{word!r} is not a number of bytes such as 4GB or 500MB")
+    return int(Decimal(found[1]) * _UNITS[(found[2] or "")[:1]])
+
+
+def file_text(word: str) -> str:
+    """Reads the text in a file."""
+    try:
+        return file_path(word).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UnreadableWordError(f"{word} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UnreadableWordError(f"{word} is not UTF-8 text") from None
+
+
+def chat_template(word: str) -> str | None:
+    """Reads a Jinja template, or the file that holds one; as in mlx-lm, an empty one is none."""
+    is_template = any(mark in word for mark in ("{{", "{%"))
+    return word if is_template else file_text(word) if word else None
+
+
+def json_object(word: str) -> dict[str, Any]:
+    """Reads a JSON object."""
+    try:
+        given = json.loads(word)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableWordError(f"{word} is not JSON: {error}") from None
+    if not isinstance(given, dict):
+        raise UnreadableWordError(f"{word} is not a JSON object")
+    return given
+
+
+_READERS: Final[Mapping[Any, Callable[[str], Any]]] = {
+    int: whole_number, float: number, str: text, Path: file_path,
+}  # fmt: skip
+
+
+_METAVARS: Final[Mapping[Any, str]] = {int: "N", str: "NAME", Path: "FILE"}
+
+
+def _element(hint: Any) -> Any:
+    """The type of one word of a field: of `tuple[int | None, ...] | None`, it is `int`."""
+    while arguments := [it for it in get_args(hint) if it not in (NoneType, Ellipsis)]:
+        hint = arguments[0]
+    return hint
