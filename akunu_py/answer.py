@@ -24,10 +24,11 @@ from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
 from akunu_py.prompt import Prompt, encode_references
 from akunu_py.request import Event
+from akunu_py.round import Finish, Round
 from akunu_py.sampling.forward_logprobs import SCORING_STEP, PromptScorer
 from akunu_py.sampling.logprobs import LogprobRequest
 from akunu_py.sampling.sampler import Sampler
-from akunu_py.stats import EngineCounters, Finish, Round, Stats
+from akunu_py.stats import EngineCounters, Stats
 from akunu_py.text.stream import TextStream
 
 PrefillProgress = Callable[[int, int], None]
@@ -350,15 +351,12 @@ class Answer:
         """
         shared, session, options = self._shared, self._session, self._options
         prompt, limit = self._prompt.tokens, shared.prefixes.limit
-        begun, tie_breaker = perf_counter(), None
+        begun = perf_counter()
         if session.num_draft_tokens:
             references = encode_references(
                 shared.model.tokenizer, options.references, limit, options.sample_calls
             )
             session.begin(prompt, references)
-            tie_breaker = shared.speculation.tie_breaker(
-                options, slot.cache, self._sampler, prompt[-1]
-            )
         self.stats.draft_s += perf_counter() - begun
         target = ModelTarget(
             shared.model,
@@ -368,7 +366,6 @@ class Answer:
             limit=limit,
             grow=lambda tokens: shared.prefixes.grow(slot, tokens),
             logprobs=LogprobRequest(options.logprobs, session.num_top_ids, options.drawn_logprobs),
-            tie_breaker=tie_breaker,
             forwards=lambda: shared.counters.forwards,
             block_rows=shared.speculation.rows_of(options),
         )

@@ -19,6 +19,8 @@ MAX_XTC_THRESHOLD: Final = 0.5
 """No two tokens can both be more likely than this, so nothing would be excluded."""
 MAX_DRAFT_TOKENS: Final = 1024
 """A longer draft would be more like a prefill than a guess at the next few tokens."""
+MAX_PLANNED_TOKENS: Final = 32
+"""The most draft tokens of a round if a request does not set a number."""
 MAX_SLOTS: Final = 16
 """The most caches of earlier requests that an engine keeps."""
 
@@ -255,14 +257,12 @@ class Options:
             and 0 only computes the prompt's cache.
         sampling: how tokens are chosen; greedy by default.
         stop: strings to stop at; none of them appears in the text.
-        drafter: the name of the drafter; `auto` is the recommended one and combines n-grams with
-            the draft model that the engine was loaded with, if any; `model` is the draft model
-            alone, and `none` decodes plainly.
+        drafter: the name of the drafter; `auto` is the recommended one, `model` drafts with the
+            draft model that the engine was loaded with, and `none` decodes plainly.
         num_draft_tokens: the most draft tokens that one forward verifies; 0 decodes plainly, and
-            None leaves the number to the planner.
-        exact: drafts leave every token of the answer as it is without them. Greedy answers of
-            float32 models are those of single-token forwards; other answers are those that the same
-            options give with the drafter `none`. See `decoding/exactness.py`.
+            None leaves the number to the planner, or to `model`, which drafts 3.
+        exact: drafts leave every token of the answer as it is with the same options and the drafter
+            `none`. See `decoding/exactness.py`.
         slot: which of the caches of earlier requests to use, 0 to 15; None takes the one that holds
             most of the prompt. While another request uses it, another one is taken.
         references: texts that the answer may repeat, such as a predicted answer or open files.

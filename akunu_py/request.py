@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from akunu_py.round import Finish, Round
 from akunu_py.sampling.logprobs import PromptLogprobs, TokenLogprob
-from akunu_py.stats import Finish, Round, Stats
+from akunu_py.stats import Stats
 from akunu_py.text.stream import Piece
 
 

@@ -22,7 +22,8 @@ from akunu_py.event_stream import EventStream
 from akunu_py.machine.backend import release_thread
 from akunu_py.options import Options
 from akunu_py.request import Event
-from akunu_py.stats import Finish, Round, Stats
+from akunu_py.round import Finish, Round
+from akunu_py.stats import Stats
 
 if TYPE_CHECKING:
     from akunu_py.answer import Answer

@@ -20,16 +20,17 @@ from statistics import fmean
 from typing import Any, Final
 from unittest.mock import patch
 
+from akunu_py.drafting.confidence import PRIOR
+from akunu_py.drafting.expectation import Expectations
+from akunu_py.planning.acceptance import DeclinedDraft
+
 from akunu_py.bench.curve_sources import NamedCurve, find_curves
 from akunu_py.bench.replay import ReplayCase, replay
 from akunu_py.drafting import alignment, auto, expectation, make_drafter, occurrences
 from akunu_py.drafting.alignment import Alignment, Rewrites
-from akunu_py.drafting.confidence import PRIOR
-from akunu_py.drafting.expectation import Expectations
 from akunu_py.drafting.occurrences import Consensus, Occurrences
 from akunu_py.loading import load_tokenizer
 from akunu_py.planning import acceptance, live_costs, policies
-from akunu_py.planning.acceptance import DeclinedDraft
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.planner import DraftPlanner

@@ -22,12 +22,12 @@ from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
+from akunu_py.drafting.expectation import EVIDENCE, POSITIONS, Expectations
 
 from akunu_py.bench.replay import ReplayCase
 from akunu_py.drafting import auto, expectation
-from akunu_py.drafting.expectation import EVIDENCE, POSITIONS, Expectations
 from akunu_py.loading import load_tokenizer
-from akunu_py.planning.planner import MAX_PLANNED_TOKENS
+from akunu_py.options import MAX_PLANNED_TOKENS
 from benchmarks.records import markdown_table, record
 from benchmarks.replay_data import DATA_SETS
 from benchmarks.replay_drafters import read_sets

@@ -22,17 +22,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-
-import akunu_py
-from akunu_py.bench.contestants import Akunu, Task, TimedCompletion
-from akunu_py.bench.curve_sources import published_curves
-from akunu_py.bench.held_out import HeldOut, hold_out
-from akunu_py.bench.measurement import describe_machine, machine_line
-from akunu_py.bench.replay import ReplayCase, ReplayResult, replay
-from akunu_py.bench.replay_report import Policy, replay_policy
-from akunu_py.bench.samples import encode_samples
-from akunu_py.calibration.measure import measure_cost_curve
-from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.expectation import (
     AFFINITY_ODDS,
     EVIDENCE,
@@ -44,6 +33,17 @@ from akunu_py.drafting.expectation import (
     rival_of,
     support_of,
 )
+
+import akunu_py
+from akunu_py.bench.contestants import Akunu, Task, TimedCompletion
+from akunu_py.bench.curve_sources import published_curves
+from akunu_py.bench.held_out import HeldOut, hold_out
+from akunu_py.bench.measurement import describe_machine, machine_line
+from akunu_py.bench.replay import ReplayCase, ReplayResult, replay
+from akunu_py.bench.replay_report import Policy, replay_policy
+from akunu_py.bench.samples import encode_samples
+from akunu_py.calibration.measure import measure_cost_curve
+from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.engine import Engine
 from akunu_py.loading import load_tokenizer
 from akunu_py.memory.projects import Memory

@@ -18,7 +18,7 @@ from akunu_py.bench.replay import replay
 from akunu_py.drafting import make_drafter
 from akunu_py.loading import load_tokenizer
 from akunu_py.planning.planner import DraftPlanner
-from akunu_py.stats import Round
+from akunu_py.round import Round
 from benchmarks.records import markdown_table, record
 from benchmarks.replay_data import DATA_SETS
 from benchmarks.replay_drafters import COSTS, PARTS, read_sets

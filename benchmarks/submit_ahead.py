@@ -31,7 +31,7 @@ from akunu_py.drafting import make_drafter
 from akunu_py.loading import load_tokenizer
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.planner import DraftPlanner
-from akunu_py.stats import Round
+from akunu_py.round import Round
 from benchmarks.records import markdown_table, record
 
 HOST_SHARES = (0.05, 0.1, 0.2, 0.4)

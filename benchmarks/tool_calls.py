@@ -20,8 +20,8 @@ from akunu_py.loading import load_tokenizer
 from akunu_py.options import Grammar, Wake
 from akunu_py.planning.planner import FixedPlanner
 from akunu_py.prompt import encode_references
+from akunu_py.round import Round
 from akunu_py.sampling.constraint_factory import ConstraintFactory
-from akunu_py.stats import Round
 from akunu_py.text.answer_parser import AnswerFormat
 from akunu_py.text.call_grammar import CallGrammar, make_checked
 from akunu_py.text.call_layout import layout_of

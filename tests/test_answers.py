@@ -13,7 +13,7 @@ from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError
 from akunu_py.options import Grammar, Options, Sampling
 from akunu_py.request import Completion
-from akunu_py.stats import Finish
+from akunu_py.round import Finish
 
 PROMPTS = [
     Random(seed).choices(range(32, 127), k=length)

@@ -19,9 +19,9 @@ from akunu_py.decoding.verification import Rows, Uniforms, Verdict
 from akunu_py.drafting.base import Draft, Drafter
 from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
 from akunu_py.options import Sampling
+from akunu_py.round import Round
 from akunu_py.sampling.random import draw
 from akunu_py.sampling.sampler import Sampler
-from akunu_py.stats import Round
 from benchmarks.seeds.ngram_model import NGramModelDrafter, bigram, trigram
 from tests.fakes import rounds_of
 from tests.markov import (

@@ -23,8 +23,9 @@ from akunu_py.drafting.base import Drafter
 from akunu_py.memory.projects import Memory
 from akunu_py.memory.segment import Segment
 from akunu_py.memory.tiers import ProjectTexts
+from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve
-from akunu_py.planning.planner import MAX_PLANNED_TOKENS, DraftPlanner, FixedPlanner
+from akunu_py.planning.planner import DraftPlanner, FixedPlanner
 
 _NO_MEMORIES: Final[Mapping[str, Segment]] = MappingProxyType({})
 _HEADS: Final = (

@@ -17,6 +17,7 @@ from time import time
 from typing import TYPE_CHECKING, Final
 
 from akunu_py.options import MAX_SLOTS
+from akunu_py.tokens import common_prefix_length
 
 if TYPE_CHECKING:
     from akunu_py.cache.kv_cache import KVCache
@@ -33,7 +34,6 @@ at most."""
 WORTH_WAITING: Final = 64
 """A request waits for another if that is computing so many tokens of its prompt, or more."""
 
-_STRIDE: Final = 256
 
 MakeCache = Callable[[int], "KVCache"]
 """Makes an empty cache for a number of tokens."""
@@ -368,14 +368,3 @@ class PrefixPool:
 
     def _update_statuses(self) -> None:
         self.statuses = tuple(self._slots[slot_id].status for slot_id in sorted(self._slots))
-
-
-def common_prefix_length(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many tokens two sequences share from the start."""
-    most = min(len(left), len(right))
-    shared = 0
-    while shared < most and left[shared : shared + _STRIDE] == right[shared : shared + _STRIDE]:
-        shared += _STRIDE  # comparing slices is much faster than comparing tokens
-    while shared < most and left[shared] == right[shared]:
-        shared += 1
-    return min(shared, most)

@@ -21,7 +21,6 @@ import mlx_lm
 
 from akunu_py.cache.checkpoint import Checkpoint
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.cache.prefix_pool import common_prefix_length
 from akunu_py.cache.prompt_file import (
     FORMAT,
     DamagedFileError,
@@ -34,6 +33,7 @@ from akunu_py.cache.prompt_file import (
     touch,
 )
 from akunu_py.errors import InvalidRequestError
+from akunu_py.tokens import common_prefix_length
 
 DEFAULT_BYTES: Final = 8_000_000_000
 """Bytes that the files of a folder may take, if the user sets no limit."""

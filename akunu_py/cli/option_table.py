@@ -42,7 +42,7 @@ from akunu_py.options import (
 )
 from akunu_py.server.settings import DEFAULT_HOST, DEFAULT_PORT, DEFAULT_QUEUE
 
-USER_DRAFTERS: Final = ("auto", "ngram", "suffix", "storage", MODEL_DRAFTER, "none")
+USER_DRAFTERS: Final = ("auto", "ngram", MODEL_DRAFTER, "none")
 """The drafters that a user can choose."""
 BENCH_DRAFTERS: Final = tuple(ALL_DRAFTERS)
 """All drafters, those of other systems included."""
@@ -340,7 +340,7 @@ OPTIONS: Final = (
            token_bias, metavar="ID=VALUE", group=_ANSWER, default=(), repeated=True),
 
     Option("--drafter", _DRAFTING, f"the drafter: {', '.join(USER_DRAFTERS)}", metavar="NAME",
-           group=_SPECULATION, default_text="auto, which uses the draft model too",
+           group=_SPECULATION, default_text="auto, or model with --draft-model",
            choices=USER_DRAFTERS),
     Option("--project", _DRAFTING, "draft from this indexed folder too; auto takes the git root of "
            "the current folder; may be repeated", metavar="PATH", field="projects", default=(),

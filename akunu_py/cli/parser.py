@@ -210,7 +210,8 @@ def _settle_drafter(values: dict[str, Any]) -> None:
         values["drafter"] = "none"
     if values["drafter"] == MODEL_DRAFTER and values["draft_model"] is None:
         raise InvalidRequestError("--drafter model needs --draft-model NAME.")
-    values["drafter"] = values["drafter"] or "auto"
+    usual = "auto" if values["draft_model"] is None else MODEL_DRAFTER
+    values["drafter"] = values["drafter"] or usual
     if values["projects"] and values["drafter"] != "auto":
         raise InvalidRequestError(
             "--project needs the drafter auto; omit --project, --drafter or --no-speculate."

@@ -41,7 +41,7 @@ from akunu_py.cli.render import (
 from akunu_py.cli.screen import CONTEXT_FULL, Screen
 from akunu_py.cli.slash_commands import COMMANDS
 from akunu_py.errors import AkunuError
-from akunu_py.stats import Finish
+from akunu_py.round import Finish
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine

@@ -1,8 +1,7 @@
 """Drafters: each a file, all behind the protocol in `base.py`.
 
 `DRAFTERS` holds those that need nothing but tokens. The draft model (`draft_model.py`) needs a
-second model; requests choose it by the name `MODEL_DRAFTER`. Drafters of other systems, which are
-there to be compared with, are in `bench/baselines/`.
+second model; requests choose it by the name `MODEL_DRAFTER`.
 """
 
 from collections.abc import Callable
@@ -11,18 +10,13 @@ from typing import Final
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Drafter, NoDrafter
 from akunu_py.drafting.ngram import NGramDrafter
-from akunu_py.drafting.ngram_storage import StorageDrafter
-from akunu_py.drafting.suffix_automaton import SuffixAutomatonDrafter
 from akunu_py.errors import InvalidRequestError
 
 DRAFTERS: Final[dict[str, Callable[[], Drafter]]] = {
     "auto": AutoDrafter,
     "ngram": NGramDrafter,
-    "suffix": SuffixAutomatonDrafter,
-    "storage": StorageDrafter,
     "none": NoDrafter,
 }
-DRAFTER_NAMES: Final = tuple(DRAFTERS)
 AUTO_DRAFTER: Final = "auto"
 MODEL_DRAFTER: Final = "model"
 
@@ -34,6 +28,6 @@ def make_drafter(name: str) -> Drafter:
         InvalidRequestError: if there is no drafter of that name.
     """
     if name not in DRAFTERS:
-        known = ", ".join(DRAFTER_NAMES)
+        known = ", ".join((*DRAFTERS, MODEL_DRAFTER))
         raise InvalidRequestError(f"There is no drafter {name!r}; choose one of {known}.")
     return DRAFTERS[name]()

@@ -18,7 +18,7 @@ from typing import Final, Literal, cast
 
 from akunu_py.errors import BackendError, InvalidRequestError
 from akunu_py.machine.blas import load_blas
-from akunu_py.options import KVForm
+from akunu_py.options import MAX_PLANNED_TOKENS, KVForm
 
 WeightLayout = Literal["quantized", "dense"]
 WEIGHT_LAYOUTS: Final = ("auto", "quantized", "dense")
@@ -34,7 +34,7 @@ _NO_BACKEND: Final = (
 PREFILL_STEP: Final = 512
 """Prompt tokens per forward of a prefill that may be cancelled between two forwards."""
 
-MOST_ROUND_TOKENS: Final = 33
+MOST_ROUND_TOKENS: Final = MAX_PLANNED_TOKENS + 1
 """The most tokens of a planned round; forwards of more are prefills."""
 
 _DESCRIPTORS: Final = 4096

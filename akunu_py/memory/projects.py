@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Final
 
 from akunu_py.drafting.auto import AutoDrafter
-from akunu_py.drafting.base import FIRST_BOUNDARY
 from akunu_py.errors import InvalidRequestError
 from akunu_py.memory.files import (
     LeftOut,
@@ -26,6 +25,7 @@ from akunu_py.memory.recent import RecentTexts
 from akunu_py.memory.segment import Segment
 from akunu_py.memory.store import KnownFile, MemoryStore
 from akunu_py.memory.tiers import MemoryTier, ProjectTexts
+from akunu_py.tokens import FIRST_BOUNDARY
 
 AUTO: Final = "auto"
 """Stands for the git root of the current folder."""

@@ -1,7 +1,7 @@
 """MemoryTier: what followed the last tokens of a request in other texts.
 
 Behind the request's own occurrences, which are drafted from where they are more likely to be right.
-How often its guesses are accepted is learnt by `drafting/expectation.py`, for each length of the
+How often its guesses are accepted is learnt by `drafting/acceptance.py`, for each length of the
 match and each agreement of the places on their own; where that falls, nothing is drafted.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final, NamedTuple, Protocol
 
-from akunu_py.drafting.base import FIRST_BOUNDARY
-from akunu_py.drafting.expectation import recall_evidence
+from akunu_py.drafting.evidence import recall_evidence
 from akunu_py.memory.segment import DEPTH, Segment
+from akunu_py.tokens import FIRST_BOUNDARY
 
 PLACES: Final = 16
 """How many places a recall is made of at most."""
@@ -122,7 +122,7 @@ class Recall:
 
     @property
     def evidence(self) -> int:
-        """The evidence of the token, as `Expectations` knows it."""
+        """The evidence of the token, as `drafting/evidence.py` counts it."""
         return recall_evidence(self.length, self.share, self._tier)
 
     def after(self, token: int) -> Recall | None:

@@ -10,6 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 from akunu_py.options import Options
 from akunu_py.package import __version__
 from akunu_py.request import Completion, Event
+from akunu_py.round import Finish
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.contract import ApiRequest, Contract, Endpoint, refuse_embeddings
 from akunu_py.server.dialect import DEFAULT_SAMPLERS, FORBIDDEN
@@ -33,7 +34,6 @@ from akunu_py.server.wire import (
     sse,
     timings,
 )
-from akunu_py.stats import Finish
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine

@@ -7,6 +7,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from akunu_py.request import Completion, Event
+from akunu_py.round import Finish
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.body import Body
 from akunu_py.server.contract import ApiRequest
@@ -21,7 +22,6 @@ from akunu_py.server.wire import (
     describe_logprob,
     logprob_entries,
 )
-from akunu_py.stats import Finish
 from akunu_py.text.chat_template import reserved_names
 from akunu_py.text.token_bytes import TokenBytes
 

@@ -10,13 +10,14 @@ from starlette.responses import Response
 
 from akunu_py.package import __version__
 from akunu_py.request import Completion, Event
+from akunu_py.round import Finish
 from akunu_py.server.contract import ApiRequest
 from akunu_py.server.errors import ApiError
 from akunu_py.server.fields import read_choices
 from akunu_py.server.job import Job
 from akunu_py.server.wire import prompt_progress, sse, timings
 from akunu_py.server.wire import respond as send
-from akunu_py.stats import Finish, Stats
+from akunu_py.stats import Stats
 
 _DONE: Final = b"data: [DONE]\n\n"
 _CODES: Final = {

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Final
 from akunu_py.decoding.scheduler import Scheduler
 from akunu_py.event_stream import EventStream
 from akunu_py.request import Completion, Event
+from akunu_py.round import Finish
 from akunu_py.server.errors import ApiError, LoadingError, UnavailableError
 from akunu_py.server.job import Job
 from akunu_py.server.metrics import Metrics
 from akunu_py.server.settings import ServerSettings
-from akunu_py.stats import Finish, Stats
+from akunu_py.stats import Stats
 from akunu_py.worker import EngineWorker
 
 if TYPE_CHECKING:

@@ -9,10 +9,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from akunu_py.request import Completion, Event
+from akunu_py.round import Finish
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.errors import NOTED_ERROR, ApiError, noted_error
 from akunu_py.server.job import Job
-from akunu_py.stats import Finish, Stats
+from akunu_py.stats import Stats
 from akunu_py.text.token_bytes import TokenBytes
 
 if TYPE_CHECKING:

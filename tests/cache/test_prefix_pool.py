@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.layers import WindowLayerCache
-from akunu_py.cache.prefix_pool import GROWTH, PrefixPool, PrefixSlot, common_prefix_length
+from akunu_py.cache.prefix_pool import GROWTH, PrefixPool, PrefixSlot
 from akunu_py.loading import load_target
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import MAX_SLOTS, KVQuantization
+from akunu_py.tokens import common_prefix_length
 
 NO_LIMIT = 1 << 40
 LIMIT = 1024

@@ -12,7 +12,8 @@ from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError
 from akunu_py.options import Options
 from akunu_py.request import Event
-from akunu_py.stats import Finish, Round, Stats
+from akunu_py.round import Finish, Round
+from akunu_py.stats import Stats
 from akunu_py.text.stream import Piece
 from akunu_py.text.tokenizer import Message
 from akunu_py.worker import EngineWorker

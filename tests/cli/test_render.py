@@ -17,7 +17,8 @@ from akunu_py.cli.render import (
     wrapped,
 )
 from akunu_py.drafting.base import Draft
-from akunu_py.stats import Finish, Round, Stats
+from akunu_py.round import Finish, Round
+from akunu_py.stats import Stats
 from akunu_py.text.stream import Piece
 
 

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from akunu_py.cache.prefix_pool import common_prefix_length
 from akunu_py.errors import InvalidRequestError
 from akunu_py.text.fim import (
     MAX_WINDOW,
@@ -16,6 +15,7 @@ from akunu_py.text.fim import (
     fills_gap,
 )
 from akunu_py.text.tokenizer import Tokenizer
+from akunu_py.tokens import common_prefix_length
 
 
 class FakeTokenizer:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from akunu_py.cache.prefix_pool import common_prefix_length
+from akunu_py.tokens import common_prefix_length
 from tests.server.live import LiveServer
 from tests.wire.test_llama_clients import infill_body
 

@@ -8,7 +8,8 @@ import pytest
 
 from akunu_py.event_stream import EventStream
 from akunu_py.request import Event
-from akunu_py.stats import Finish, Round, Stats
+from akunu_py.round import Finish, Round
+from akunu_py.stats import Stats
 
 FIRST = Event(Round((1,)), (), Stats())
 LAST = Event(Round((2,), finish=Finish.EOS), (), Stats())

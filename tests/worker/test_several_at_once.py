@@ -18,7 +18,7 @@ from akunu_py.errors import InvalidRequestError
 from akunu_py.event_stream import EventStream
 from akunu_py.options import Grammar, Options, Sampling
 from akunu_py.request import Completion
-from akunu_py.stats import Finish
+from akunu_py.round import Finish
 from akunu_py.worker import EngineWorker
 
 STEP = 16
