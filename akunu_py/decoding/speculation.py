@@ -219,7 +219,7 @@ class SpeculationState:
         if self._costs is not None:
             self._costs.begin(curve)
         for costs in self._batch_costs.values():
-            costs.begin(curve.as_measured)
+            costs.begin(curve.unpadded)
 
     def batch_costs(self, sequences: int) -> LiveCosts | None:
         """What forwards over so many sequences cost, by their rows and by the tokens that all
@@ -230,7 +230,7 @@ class SpeculationState:
         if self._costs is None:
             return None
         if sequences not in self._batch_costs:
-            curve = self._costs.curve.as_measured
+            curve = self._costs.curve.unpadded
             self._batch_costs[sequences] = LiveCosts(curve, MAX_BATCH_ROWS)
         return self._batch_costs[sequences]
 

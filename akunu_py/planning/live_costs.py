@@ -43,14 +43,20 @@ _Ratio = tuple[float, float]
 
 @dataclass
 class _Octave:
-    """The ratios at contexts that differ by less than a factor of two.
+    """What is known of contexts that differ by less than a factor of two.
 
-    `observed` has those of the numbers of tokens that were observed, 0 being a pipelined step, and
-    `sizes` these numbers, ascending. `ratios` has all, until the next one is observed.
+    Attributes:
+        scale: the logarithm of what all true costs are over given ones, and its variance.
+        doubt: the variance of a ratio, for an octave of tokens.
+        observed: the ratios of the numbers of tokens that were observed; 0 is a pipelined step.
+        sizes: these numbers, ascending.
+        ratios: of all numbers of tokens, until the next one is observed.
     """
 
-    observed: dict[int, _Ratio]
-    sizes: list[int]
+    scale: tuple[float, float]
+    doubt: float
+    observed: dict[int, _Ratio] = field(default_factory=dict)
+    sizes: list[int] = field(default_factory=list)
     ratios: list[_Ratio] = field(default_factory=list)
 
 
@@ -58,8 +64,8 @@ class LiveCosts:
     """The expected time of a single step and of a round, now, and how doubtful they are.
 
     Between two observed numbers of tokens, the ratio is interpolated along their logarithm; beyond
-    them it is that of the nearest. The doubt grows with the distance from them. An octave of
-    contexts begins with the ratios of the nearest one.
+    them it is that of the nearest. The doubt grows with the distance from them. Each octave of
+    contexts learns on its own, and begins as the nearest one.
 
     Args:
         curve: what is known of the costs, with its doubt.
@@ -77,8 +83,6 @@ class LiveCosts:
     def begin(self, curve: CostCurve) -> None:
         """Begins again, with another curve."""
         self.curve = curve
-        self._doubt = curve.doubt**2  # the variance of a ratio, for an octave of tokens
-        self._scale: _Ratio = 0.0, _SCALE_DOUBT * self._doubt
         self._octaves: dict[int, _Octave] = {}
         self._tables: dict[int, list[float]] = {}
 
@@ -88,12 +92,13 @@ class LiveCosts:
 
     def verify_s(self, tokens: int, context: int) -> float:
         """Seconds of a round over `tokens` positions; with 0, of a pipelined single step."""
-        ratio, _ = self._ratio(self._octave(context), tokens)
-        return self._by_curve(context)[tokens] * math.exp(self._scale[0] + ratio)
+        octave = self._octave(context)
+        ratio, _ = self._ratio(octave, tokens)
+        return self._by_curve(context)[tokens] * math.exp(octave.scale[0] + ratio)
 
     def verify_table(self, context: int, tokens: int) -> list[float]:
         """Seconds of rounds over 1, 2 ... `tokens` positions, at most `longest`."""
-        costs, scale = self._by_curve(context)[1 : tokens + 1], self._scale[0]
+        costs, scale = self._by_curve(context)[1 : tokens + 1], self._octave(context).scale[0]
         ratios = self._ratios(context)[1:]
         return [
             cost * math.exp(scale + ratio) for cost, (ratio, _) in zip(costs, ratios, strict=False)
@@ -124,7 +129,7 @@ class LiveCosts:
             return
         octave = self._octave(context)
         ratio, own = self._ratio(octave, tokens)
-        scale, common = self._scale
+        scale, common = octave.scale
         error = math.log(seconds / self._by_curve(context)[tokens]) - scale - ratio
         total = common + own + _NOISE
         limit = _MAX_SURPRISE * math.sqrt(total)
@@ -138,26 +143,34 @@ class LiveCosts:
             common += surprise
             if tokens:  # a step that is off says nothing of the ratios of rounds
                 own += surprise
-                self._doubt += surprise
-        self._scale = scale, common
+                octave.doubt += surprise
+        octave.scale = scale, common
         if tokens not in octave.observed:
             insort(octave.sizes, tokens)
         octave.observed[tokens] = ratio, own
-        self._forget_ratios()
-
-    def _forget_ratios(self) -> None:
-        for octave in self._octaves.values():
-            octave.ratios.clear()
+        octave.ratios.clear()
 
     def _octave(self, context: int) -> _Octave:
         """The first one ends at `_SHORT` tokens, where attention takes little time in any round."""
         number = (context // _SHORT).bit_length()
         if number not in self._octaves:
             nearest = min(self._octaves, key=lambda known: abs(known - number), default=None)
-            known = {} if nearest is None else self._octaves[nearest].observed
-            # As doubtful as after one time: kernels may change with the context.
-            known = {size: (ratio, max(own, _NOISE)) for size, (ratio, own) in known.items()}
-            self._octaves[number] = _Octave(known, sorted(known))
+            if nearest is None:
+                doubt = self.curve.doubt**2
+                self._octaves[number] = _Octave((0.0, _SCALE_DOUBT * doubt), doubt)
+            else:
+                # As doubtful as after one time: kernels may change with the context.
+                other = self._octaves[nearest]
+                scale, common = other.scale
+                self._octaves[number] = _Octave(
+                    (scale, max(common, _NOISE)),
+                    other.doubt,
+                    {
+                        size: (ratio, max(own, _NOISE))
+                        for size, (ratio, own) in other.observed.items()
+                    },
+                    other.sizes.copy(),
+                )
         return self._octaves[number]
 
     def _ratios(self, context: int) -> list[_Ratio]:
@@ -172,17 +185,17 @@ class LiveCosts:
         if tokens in observed:
             return observed[tokens]
         if not sizes:
-            return 0.0, self._doubt * places[tokens]
+            return 0.0, octave.doubt * places[tokens]
         at = bisect_left(sizes, tokens)
         if at in (0, len(sizes)):
             nearest = sizes[max(0, at - 1)]
             ratio, variance = observed[nearest]
-            return ratio, variance + self._doubt * abs(places[tokens] - places[nearest])
+            return ratio, variance + octave.doubt * abs(places[tokens] - places[nearest])
         below, above = sizes[at - 1], sizes[at]
         (low, low_variance), (high, high_variance) = observed[below], observed[above]
         gap = places[above] - places[below]
         part = (places[tokens] - places[below]) / gap
-        variance = max(low_variance, high_variance) + self._doubt * gap * part * (1.0 - part)
+        variance = max(low_variance, high_variance) + octave.doubt * gap * part * (1.0 - part)
         return low + part * (high - low), variance
 
     def _by_curve(self, context: int) -> list[float]:

@@ -26,7 +26,8 @@ PROBE_SHARE: Final = 0.005
 """The part of all time that probes may lose."""
 
 PROBE_AFTER: Final = 128
-"""How many drafts are declined before one is verified anyway."""
+"""Every so many drafts, one is verified that would be declined, or one that would be cut is verified
+at twice its length: else costs that are believed too high would never be corrected."""
 
 HOPE: Final = 2.0
 WORTH_TRYING: Final = 0.05
@@ -212,13 +213,8 @@ class DraftPlanner:
         rows = now.replayed + 1
         doubts = self._costs.doubts(now.context, rows + length if length else 0)
         doubts = [doubts[0], *doubts[rows + 1 : rows + 1 + limit]]
-        tried = self._probes.choose(speeds, doubts, length, pipelined=now.pipelined)
-        if tried is not None:
-            if now.pipelined:
-                self._probes.stopped(refill)
-            else:
-                self._probes.begun(expected[tried] / speeds[length])
-            length = tried
+        stop_s = refill if now.pipelined else None
+        length = self._probes.choose(length, speeds, doubts, expected, stop_s)
         if length:
             self._empty_proposals = self._skips = 0
         else:
@@ -291,14 +287,14 @@ class _Probes:
     Without probes, costs that are believed too high would keep the planner from ever observing such
     a round. Where the doubt is large enough that another length might be faster, it is tried, as
     long as all probes together lost less than `PROBE_SHARE` of the time. Where there is no doubt, a
-    declined draft is verified now and then. Acceptance needs no probes: see `_DeclinedDraft`.
+    longer draft is verified now and then. Acceptance needs no probes: see `_DeclinedDraft`.
 
     Attributes:
         worth_s: if the round is a probe, the time that its tokens are worth.
     """
 
     def __init__(self) -> None:
-        self._declined = 0
+        self._planned = 0
         self._saved_s = 0.0
         self._is_due = False  # whether a pipeline was ended for a probe, which comes next
         self.worth_s: float | None = None
@@ -307,38 +303,41 @@ class _Probes:
         self._is_due = False
 
     def choose(
-        self, speeds: Sequence[float], doubts: Sequence[float], length: int, *, pipelined: bool
-    ) -> int | None:
-        """Which length to try, if any.
+        self,
+        length: int,
+        speeds: Sequence[float],
+        doubts: Sequence[float],
+        expected: Sequence[float],
+        stop_s: float | None,
+    ) -> int:
+        """The length to verify: that which is expected to be the fastest, or one to try.
 
         Args:
+            length: the one that is expected to be the fastest.
             speeds: the expected tokens per second of all lengths from 0 on.
             doubts: the standard deviations of the logarithms of these, relative to the best.
-            length: the one that is expected to be the fastest.
-            pipelined: whether a step is in flight.
+            expected: the tokens that each emits on average.
+            stop_s: what it costs to end the pipeline, or None if no step is in flight.
         """
-        is_due, self._is_due = self._is_due and not pipelined, False
+        is_due, self._is_due = self._is_due and stop_s is None, False
         if is_due or self._saved_s >= 0.0:
             enough = (1.0 + WORTH_TRYING) * speeds[length]
             for tried, (speed, doubt) in enumerate(zip(speeds, doubts, strict=True)):
                 if speed * math.exp(HOPE * doubt) > enough:
+                    if stop_s is None:
+                        self.worth_s = expected[tried] / speeds[length]
+                    else:
+                        self._saved_s -= stop_s
+                        self._is_due = True
                     return tried
+        self._planned += 1
+        if not is_due and self._planned < PROBE_AFTER:
+            return length
+        self._planned = 0
+        self._is_due = stop_s is not None
         if length:
-            return None
-        self._declined += 1
-        if not is_due and self._declined < PROBE_AFTER:
-            return None
-        self._declined = 0
+            return min(2 * length, len(speeds) - 1)
         return max(range(1, len(speeds)), key=speeds.__getitem__)
-
-    def begun(self, worth_s: float) -> None:
-        """Notes that the next round is a probe, whose tokens are worth this time."""
-        self.worth_s = worth_s
-
-    def stopped(self, seconds: float) -> None:
-        """Books what it costs to end a pipeline for a probe, which the next choice may then be."""
-        self._saved_s -= seconds
-        self._is_due = True
 
     def earn(self, seconds: float) -> None:
         """Books the time of a round."""

@@ -27,7 +27,9 @@ def test_a_rate_is_learnt_whatever_the_odds(rate: float, odds: float) -> None:
 
 def test_higher_odds_make_a_token_likelier() -> None:
     rates = AcceptanceRates({"kind": 0.7})
-    assert rates.of("kind", 0.5) < rates.of("kind") == pytest.approx(0.7) < rates.of("kind", 2.0)
+    low, own, high = (rates.of("kind", odds) for odds in (0.5, 1.0, 2.0))
+    assert low < own < high
+    assert own == pytest.approx(0.7)
 
 
 def test_old_outcomes_fade() -> None:
