@@ -116,12 +116,11 @@ class Examinee:
         """
         rows = [
             [way, cost.generated_tokens, cost.target_forwards, cost.drafted, cost.accepted,
-             cost.rechecked, cost.recheck_forwards, f"{cost.decode_s:.1f}"]
+             f"{cost.decode_s:.1f}"]
             for way, cost in self.costs.items()
         ]  # fmt: skip
         return markdown_table(
-            ["answers", "tokens", "forwards", "drafted", "accepted", "near-ties",
-             "forwards for them", "seconds"],
+            ["answers", "tokens", "forwards", "drafted", "accepted", "seconds"],
             rows,
         )  # fmt: skip
 
@@ -198,7 +197,6 @@ def main() -> None:
         "max_tokens": arguments.max_tokens,
         "prompts": len(prompts),
         "costs": {way: cost.as_dict() for way, cost in examinee.costs.items()},
-        "logit_differences": engine.speculation.logit_differences,
         "differences": [asdict(found) for found in differences],
     }
     record(arguments.name, "Greedy identity", body, result)

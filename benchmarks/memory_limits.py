@@ -74,16 +74,16 @@ CHOICES: Final[dict[str, Continuation]] = {
 }
 
 
-def drafters(project: HeldOut, token_cost: float) -> tuple[AutoDrafter, AutoDrafter]:
+def drafters(project: HeldOut) -> tuple[AutoDrafter, AutoDrafter]:
     """One that has the request alone, and one that has the memory too."""
     tier = MemoryTier(ProjectTexts([project.memory]))
-    return AutoDrafter(token_cost), AutoDrafter(token_cost, [tier])
+    return AutoDrafter(), AutoDrafter([tier])
 
 
 def favourites(project: HeldOut) -> Counter[str]:
     """How many tokens of the answers are of each kind; "all" counts them."""
     counts: Counter[str] = Counter()
-    alone, recalling = drafters(project, 0.0)
+    alone, recalling = drafters(project)
     for case in project.cases:
         tokens = list(case.prompt)
         for drafter in (alone, recalling):
@@ -108,7 +108,7 @@ def favourites(project: HeldOut) -> Counter[str]:
 def replayed_with(project: HeldOut, best: Continuation) -> float:
     """Tokens a forward if each draft is the better of `auto`'s and what the best place says."""
     forwards = tokens = 0
-    _, drafter = drafters(project, 0.0)
+    _, drafter = drafters(project)
     for case in project.cases:
         drafter.begin(case.prompt)
         text, at = [*case.prompt, *case.reference], len(case.prompt)
@@ -144,7 +144,7 @@ def main() -> None:
             )
             alone, recalling = (
                 replay(lambda: drafter, project.cases, FixedPlanner(TOKENS), limit=TOKENS)  # noqa: B023
-                for drafter in drafters(project, 0.0)
+                for drafter in drafters(project)
             )
             forwards.append(
                 {

@@ -20,8 +20,7 @@ from akunu_py.loading import load_tokenizer
 from akunu_py.planning.planner import DraftPlanner
 from akunu_py.round import Round
 from benchmarks.records import markdown_table, record
-from benchmarks.replay_data import DATA_SETS
-from benchmarks.replay_drafters import COSTS, PARTS, read_sets
+from benchmarks.replay_data import COSTS, DATA_SETS, PARTS, read_sets
 
 TARGETS = {"by a counter": (False, True), "again": (True, True), "again, unpriced": (True, False)}
 """Whether the target computes tokens again, and whether the planner prices that."""

@@ -25,14 +25,15 @@ from akunu_py.drafting.evidence import (
     LEFT,
     RIVAL_ODDS,
     SILENT,
+    SUPPORT_ODDS,
     bucket,
     copy_evidence,
     match_evidence,
     priors,
     resumed_evidence,
     rewrite_evidence,
-    rival_odds,
-    support_odds,
+    rival_class,
+    support_class,
 )
 from akunu_py.drafting.occurrences import (
     CONSENSUS,
@@ -206,9 +207,10 @@ class AutoDrafter:
         if own is not None:
             token, where = own
             odds = self._odds(before, token, where)
-            rival = rival_odds(self._rates.of(where, odds))
+            rival = RIVAL_ODDS[rival_class(self._rates.of(where, odds))]
             if where < FIRST_REWRITE:
-                odds *= support_odds(recall.length, recall.shares.get(token, 0.0))
+                share = recall.shares.get(token, 0.0)
+                odds *= SUPPORT_ODDS[support_class(recall.length, share)]
             best, found = self._rates.of(where, odds), (token, where, odds)
         if recall.token is None or (own is not None and recall.token == own[0]):
             return found

@@ -82,7 +82,7 @@ in `RECALLED`, in columns by the share that this token has there, up to each of 
 RIVAL_ODDS: Final = (3.51, 4.02, 1.31, 1.38, 0.97, 0.64, 0.15)
 """By what the request multiplies the odds of a recalled token, if it has no token any more
 (`LEFT`), none from the start (`SILENT`), or another one, which is right with a probability of up to
-0.2, 0.4, 0.6, 0.8, 1 (`rival_odds`). So a recall is believed less where the request, too, has
+0.2, 0.4, 0.6, 0.8, 1 (`rival_class`). So a recall is believed less where the request, too, has
 seen the last tokens and goes on with something else."""
 
 AFFINITY_ODDS: Final = (
@@ -134,20 +134,20 @@ def recall_evidence(length: int, share: float, tier: int = 0) -> int:
     return first + 10 * _RECALL_LENGTHS[min(length, 13)] + min(int(10 * share), 9)
 
 
-def support_odds(length: int, share: float) -> float:
-    """What other texts say of a request's token, as a factor of its odds.
+def support_class(length: int, share: float) -> int:
+    """What other texts say of a request's token, for `SUPPORT_ODDS`.
 
     Args:
         length: of the longest match there.
         share: of the token, among what follows there; 0 if it never does.
     """
     row = len(_SUPPORTS) * _RECALL_LENGTHS[min(length, 13)]
-    return SUPPORT_ODDS[row + bisect_left(_SUPPORTS, share)]
+    return row + bisect_left(_SUPPORTS, share)
 
 
-def rival_odds(prob: float) -> float:
-    """The odds of a recalled token if the request has another one, of a probability."""
-    return RIVAL_ODDS[2 + min(int(5 * prob), 4)]
+def rival_class(prob: float) -> int:
+    """What a request's token of a probability says of a recalled one, for `RIVAL_ODDS`."""
+    return 2 + min(int(5 * prob), 4)
 
 
 def rewrite_evidence(begun: bool) -> int:

@@ -120,6 +120,10 @@ class LiveCosts:
         doubts[than] = 0.0
         return doubts
 
+    def has_observed(self, tokens: int, context: int) -> bool:
+        """Whether a round over as many tokens was observed at such a context."""
+        return tokens in self._octave(context).observed
+
     def observe(self, tokens: int, seconds: float, context: int) -> None:
         """Learns from the time of a round, or with 0 tokens from that of a pipelined single step.
 

@@ -26,8 +26,8 @@ PROBE_SHARE: Final = 0.005
 """The part of all time that probes may lose."""
 
 PROBE_AFTER: Final = 128
-"""Every so many drafts, one is verified that would be declined, or one that would be cut is verified
-at twice its length: else costs that are believed too high would never be corrected."""
+"""One of this many drafts is verified although it would be declined, or at twice its length if no
+such round was observed: else costs that are believed too high would never be corrected."""
 
 HOPE: Final = 2.0
 WORTH_TRYING: Final = 0.05
@@ -37,6 +37,10 @@ expected by `HOPE` standard deviations."""
 MIN_SAVING: Final = 0.05
 """The part of a step that a draft must save on average before the pipeline is given up for it. A
 pipeline also hides the time of proposals, which costs of forwards do not contain."""
+
+USUAL_TOKEN_COST: Final = 0.12
+"""What verifying one draft token usually costs, in forwards: a compromise between the chips that
+were measured, for planners that do not know the costs."""
 
 _RATE: Final = 0.1
 """How fast running means follow: by about the last ten values."""
@@ -107,7 +111,10 @@ class Planner(Protocol):
 
 
 class FixedPlanner:
-    """Verifies as many tokens as there are, up to a number: `--num-draft-tokens N`.
+    """Verifies up to a number of tokens: `--num-draft-tokens N`.
+
+    If the drafter says how likely they are, it verifies those that are worth their usual cost: while
+    the next token's gain per cost is above the draft's average so far.
 
     Args:
         num_draft_tokens: that number.
@@ -127,7 +134,15 @@ class FixedPlanner:
         return 0.0
 
     def choose(self, draft: Draft, now: Situation) -> int:
-        return max(0, min(self._num_draft_tokens, now.limit, len(draft)))
+        length = max(0, min(self._num_draft_tokens, now.limit, len(draft)))
+        reach, gain, cost = 1.0, 1.0, 1.0
+        for position, prob in enumerate(draft.accept_probs[:length]):
+            reach *= prob
+            if reach * cost < USUAL_TOKEN_COST * gain:
+                return position
+            gain += reach
+            cost += USUAL_TOKEN_COST
+        return length
 
     def observe(self, outcome: Round) -> None:
         pass
@@ -214,7 +229,10 @@ class DraftPlanner:
         doubts = self._costs.doubts(now.context, rows + length if length else 0)
         doubts = [doubts[0], *doubts[rows + 1 : rows + 1 + limit]]
         stop_s = refill if now.pipelined else None
-        length = self._probes.choose(length, speeds, doubts, expected, stop_s)
+        longer = min(2 * length, limit)
+        if self._costs.has_observed(rows + longer, now.context):
+            longer = length
+        length = self._probes.choose(length, longer, speeds, doubts, expected, stop_s)
         if length:
             self._empty_proposals = self._skips = 0
         else:
@@ -305,6 +323,7 @@ class _Probes:
     def choose(
         self,
         length: int,
+        longer: int,
         speeds: Sequence[float],
         doubts: Sequence[float],
         expected: Sequence[float],
@@ -314,6 +333,7 @@ class _Probes:
 
         Args:
             length: the one that is expected to be the fastest.
+            longer: one to try without a doubt, if that is not 0; the same if there is none.
             speeds: the expected tokens per second of all lengths from 0 on.
             doubts: the standard deviations of the logarithms of these, relative to the best.
             expected: the tokens that each emits on average.
@@ -336,7 +356,7 @@ class _Probes:
         self._planned = 0
         self._is_due = stop_s is not None
         if length:
-            return min(2 * length, len(speeds) - 1)
+            return longer
         return max(range(1, len(speeds)), key=speeds.__getitem__)
 
     def earn(self, seconds: float) -> None:

@@ -17,8 +17,8 @@ from akunu_py.drafting.evidence import (
     recall_evidence,
     resumed_evidence,
     rewrite_evidence,
-    rival_odds,
-    support_odds,
+    rival_class,
+    support_class,
 )
 from akunu_py.drafting.occurrences import Consensus, bigram_affinity_of
 
@@ -62,12 +62,13 @@ def test_what_always_followed_is_expected_more_than_what_sometimes_did() -> None
 
 @pytest.mark.parametrize("length", [1, 3, 6, 16])
 def test_other_texts_that_go_on_alike_make_a_token_likelier(length: int) -> None:
-    assert support_odds(length, 0.0) < 1 < support_odds(length, 1.0)
+    never, always = (SUPPORT_ODDS[support_class(length, share)] for share in (0.0, 1.0))
+    assert never < 1 < always
 
 
 def test_a_request_that_goes_on_otherwise_makes_a_recalled_token_less_likely() -> None:
     rates, where = AcceptanceRates(priors()), bucket(recall_evidence(4, 0.8), 0)
-    odds = (RIVAL_ODDS[SILENT], rival_odds(0.5), rival_odds(0.7), rival_odds(1.0))
-    probs = [rates.of(where, one) for one in odds]
+    classes = (SILENT, rival_class(0.5), rival_class(0.7), rival_class(1.0))
+    probs = [rates.of(where, RIVAL_ODDS[one]) for one in classes]
     assert probs == sorted(probs, reverse=True)
     assert probs[0] > 2 * probs[-1]
