@@ -113,8 +113,8 @@ class Planner(Protocol):
 class FixedPlanner:
     """Verifies up to a number of tokens: `--num-draft-tokens N`.
 
-    If the drafter says how likely they are, it verifies those that are worth their usual cost: while
-    the next token's gain per cost is above the draft's average so far.
+    If the drafter says how likely they are, it verifies those that are worth their usual cost:
+    while the next token's gain per cost is above the draft's average so far.
 
     Args:
         num_draft_tokens: that number.
@@ -232,7 +232,7 @@ class DraftPlanner:
         longer = min(2 * length, limit)
         if self._costs.has_observed(rows + longer, now.context):
             longer = length
-        length = self._probes.choose(length, longer, speeds, doubts, expected, stop_s)
+        length = self._probes.choose(length, longer, speeds, doubts, expected, stop_s=stop_s)
         if length:
             self._empty_proposals = self._skips = 0
         else:
@@ -327,6 +327,7 @@ class _Probes:
         speeds: Sequence[float],
         doubts: Sequence[float],
         expected: Sequence[float],
+        *,
         stop_s: float | None,
     ) -> int:
         """The length to verify: that which is expected to be the fastest, or one to try.
