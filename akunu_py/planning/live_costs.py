@@ -114,11 +114,13 @@ class LiveCosts:
         Returns:
             one each for a step and for rounds over 1, 2 ... `longest` tokens.
         """
-        ratios = self._ratios(context)
-        _, known = ratios[than]
-        doubts = [math.sqrt(known + variance) for _, variance in ratios]
-        doubts[than] = 0.0
-        return doubts
+        ratios, doubt = self._ratios(context), self._octave(context).doubt
+        (_, known), place = ratios[than], self._places[than]
+        # Near numbers of tokens are off alike, whatever was observed.
+        return [
+            math.sqrt(min(known + variance, doubt * abs(other - place)))
+            for (_, variance), other in zip(ratios, self._places, strict=True)
+        ]
 
     def has_observed(self, tokens: int, context: int) -> bool:
         """Whether a round over as many tokens was observed at such a context."""
